@@ -1,0 +1,3 @@
+"""Holdfast."""
+
+__version__ = "0.1.0.dev0"

@@ -1,0 +1,134 @@
+"""The stores, found by URL.
+
+Called by the app and the command line. Parsing a URL does no I/O and imports no driver; only `open_backend` imports the
+store it names, and even that connects to nothing: `Backend.open` does. Messages never show a URL's password.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from ..clock import Clock
+from ..errors import BackendNotInstalled, ConfigurationError
+from .contract import Backend
+
+KNOWN_SCHEMES = ("memory", "sqlite")
+LATER_SCHEMES = ("postgresql", "postgres", "redis", "rediss", "redis+cluster", "rediss+cluster", "valkey", "valkeys")
+
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
+_USER_PASSWORD = re.compile(r"(//[^/?#@]*?:)([^/?#]*)(@)")
+_QUERY_PASSWORD = re.compile(r"([?&](?:password|passwd|pwd|passfile|secret|token|auth)=)[^&#]*", re.IGNORECASE)
+
+
+def mask_url(url: str) -> str:
+    """The URL as it may be shown: passwords replaced."""
+    return _QUERY_PASSWORD.sub(r"\1***", _USER_PASSWORD.sub(r"\1***\3", url))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Address:
+    """A URL taken apart and found good."""
+
+    url: str
+    scheme: str
+    path: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def safe_url(self) -> str:
+        return mask_url(self.url)
+
+    def __repr__(self) -> str:
+        return f"Address({self.safe_url!r})"
+
+
+def parse_url(url: str) -> Address:
+    """Take a URL apart, or say what is wrong with it."""
+    if not isinstance(url, str):
+        raise ConfigurationError(f"the URL must be a str such as 'sqlite:///jobs.db', not {type(url).__name__}.")
+    if any(ord(character) < 0x20 or 0xD800 <= ord(character) <= 0xDFFF for character in url):
+        raise ConfigurationError("the URL has a control character or is not text. Remove it.")
+    found = _SCHEME.match(url)
+    if found is None:
+        raise ConfigurationError(
+            f"the URL {mask_url(url)!r} has no scheme. Write sqlite:///jobs.db for a file, or memory://."
+        )
+    scheme = found[1].lower()
+    if scheme in LATER_SCHEMES:
+        raise BackendNotInstalled(scheme, "This version has sqlite:// and memory://.")
+    if scheme not in KNOWN_SCHEMES:
+        known = ", ".join(f"{name}://" for name in KNOWN_SCHEMES)
+        raise ConfigurationError(f"no backend has the URL scheme {scheme}://. Known: {known}.")
+    rest, _, query = url[found.end() :].partition("?")
+    if scheme == "memory":
+        if rest.strip("/") or query:
+            raise ConfigurationError("memory:// takes neither a name nor options. Each app has a memory of its own.")
+        return Address(url, scheme)
+    return Address(url, scheme, _sqlite_path(rest), _options(query, _SQLITE_OPTIONS, scheme))
+
+
+def _sqlite_path(rest: str) -> str:
+    if not rest.startswith("/"):
+        raise ConfigurationError(
+            "a SQLite URL has three slashes before a relative path and four before an absolute one: "
+            "sqlite:///jobs.db, sqlite:////var/lib/jobs.db."
+        )
+    path = unquote(rest[1:], errors="surrogateescape")
+    if path in ("", ":memory:") or path.startswith("file:"):
+        raise ConfigurationError("the SQLite URL names no file. Write sqlite:///jobs.db, or memory:// for no file.")
+    if "\0" in path:
+        raise ConfigurationError("the SQLite path has a NUL character. Remove it.")
+    if path.endswith(("/", os.sep)):
+        raise ConfigurationError(f"the SQLite path {path!r} is a directory. Name a file in it.")
+    return os.path.abspath(path)  # now, so that a later chdir cannot split the store in two
+
+
+def _synchronous(value: str) -> str:
+    level = value.upper()
+    if level not in ("FULL", "NORMAL", "EXTRA"):
+        raise ConfigurationError(f"synchronous={value!r} is not one of FULL, EXTRA, NORMAL.")
+    return level
+
+
+def _positive(value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = 0.0
+    if not 0.0 < number < 86400.0:
+        raise ConfigurationError(f"call_timeout={value!r} is not a number of seconds above 0.")
+    return number
+
+
+_SQLITE_OPTIONS: Mapping[str, Callable[[str], Any]] = {"synchronous": _synchronous, "call_timeout": _positive}
+
+
+def _options(query: str, checks: Mapping[str, Callable[[str], Any]], scheme: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in checks:
+            raise ConfigurationError(f"{scheme}:// has no option {name!r}. Options: {', '.join(sorted(checks))}.")
+        options[name] = checks[name](value)
+    return options
+
+
+def open_backend(url: str, *, clock: Clock | None = None, **options: Any) -> Backend:
+    """The store a URL names, made but not yet opened. Keyword options overrule those in the URL."""
+    return make_backend(parse_url(url), clock=clock, **options)
+
+
+def make_backend(address: Address, *, clock: Clock | None = None, **options: Any) -> Backend:
+    """As `open_backend`, for a URL already taken apart."""
+    timing: dict[str, Any] = {} if clock is None else {"clock": clock}
+    if address.scheme == "memory":
+        from .memory.backend import MemoryBackend
+
+        return MemoryBackend(**timing)
+    from .sqlite.backend import SqliteBackend
+
+    return SqliteBackend(address.path, **{**address.options, **options, **timing})

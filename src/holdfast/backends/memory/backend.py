@@ -1,0 +1,308 @@
+"""The memory backend: the plainest reading of the contract, and the reference the other stores are compared with.
+
+Called by the app, the worker and every test that needs no file. Each verb is one critical section under one lock, held
+for no await, so any loop and any thread may call it. It keeps nothing beyond its process and never calls user code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from ...clock import Clock, SystemClock
+from ...lifecycle import Settlement, State
+from ...records import (
+    Answer,
+    ClaimRequest,
+    DeadLetter,
+    Dump,
+    Enqueued,
+    Exchanged,
+    GroupRecord,
+    Held,
+    JobQuery,
+    JobRecord,
+    LetterQuery,
+    LogLine,
+    NewJob,
+    Pause,
+    Promoted,
+    QueueRecord,
+    QueueRule,
+    Recovered,
+    Release,
+    Renewal,
+    Report,
+    WorkerRecord,
+)
+from ..contract import Backend
+from . import leasing, operating, reading
+from .rows import LANE_GROUPED, LANE_UNGROUPED, Instant, Row
+from .store import Store
+from .waiting import Sleepers
+
+SCHEMA_VERSION = 1  # there is nothing to migrate
+
+
+class MemoryBackend(Backend):
+    """A store of jobs in this process's memory."""
+
+    scheme: ClassVar[str] = "memory"
+    durable: ClassVar[bool] = False
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._lock = threading.Lock()
+        self._store = Store()
+        self._sleepers = Sleepers()
+        _alive.add(self)
+
+    @contextlib.contextmanager
+    def _step(self, now: float | None = None) -> Iterator[Instant]:
+        """One critical section. It ends with every touched group refilled and whoever waits for work woken."""
+        with self._lock:
+            yield Instant(self._clock.wall(), self._clock.steady(), False) if now is None else Instant(now, now, True)
+            store = self._store
+            store.refill_touched()
+            if store.stirred:
+                if len(self._sleepers):
+                    self._sleepers.wake(store.stirred)
+                store.stirred.clear()
+
+    # ------------------------------------------------------------------ opening and closing
+
+    async def open(self) -> None:
+        return None
+
+    async def close(self) -> None:
+        return None
+
+    async def migrate(self) -> tuple[int, int]:
+        return SCHEMA_VERSION, SCHEMA_VERSION
+
+    async def clock(self) -> float:
+        return self._clock.wall()
+
+    # ------------------------------------------------------------------ producing
+
+    async def declare(self, rules: Sequence[QueueRule], now: float | None = None) -> None:
+        with self._step(now):
+            operating.declare(self._store, rules)
+
+    async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
+        with self._step(now) as at:
+            return operating.enqueue(self._store, jobs, at.wall)
+
+    # ------------------------------------------------------------------ leasing
+
+    async def register(self, worker: WorkerRecord, now: float | None = None) -> None:
+        with self._step(now) as at:
+            leasing.register(self._store, worker, at)
+
+    async def claim(self, request: ClaimRequest, now: float | None = None) -> Exchanged:
+        with self._step(now) as at:
+            return leasing.exchange(self._store, (), (), request, at)
+
+    async def begin(self, held: Sequence[Held], now: float | None = None) -> list[Answer]:
+        with self._step(now):
+            return [leasing.begin(self._store, item) for item in held]
+
+    async def renew(self, worker: str, held: Sequence[Held], *, seen_call: int, now: float | None = None) -> Renewal:
+        with self._step(now) as at:
+            return leasing.renew(self._store, worker, held, seen_call, at)
+
+    async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
+        with self._step(now) as at:
+            return [leasing.report(self._store, item, at) for item in reports]
+
+    async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
+        with self._step(now) as at:
+            return [leasing.settle(self._store, item, at) for item in settlements]
+
+    async def exchange(
+        self,
+        settlements: Sequence[Settlement],
+        releases: Sequence[Release],
+        request: ClaimRequest | None,
+        now: float | None = None,
+    ) -> Exchanged:
+        with self._step(now) as at:
+            return leasing.exchange(self._store, settlements, releases, request, at)
+
+    async def release(self, releases: Sequence[Release], now: float | None = None) -> list[Answer]:
+        with self._step(now) as at:
+            return [leasing.release(self._store, item, at) for item in releases]
+
+    async def retire(self, worker: str, now: float | None = None) -> int:
+        with self._step(now) as at:
+            return leasing.retire(self._store, worker, at)
+
+    async def recover(self, *, dead: Sequence[str] = (), limit: int = 500, now: float | None = None) -> list[Recovered]:
+        with self._step(now) as at:
+            return self._store.recover(at, dead, limit)
+
+    # ------------------------------------------------------------------ sweeping
+
+    async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
+        with self._step(now) as at:
+            return self._store.promote(at.wall, limit)
+
+    async def refill(self, *, limit: int = 500, now: float | None = None) -> int:
+        with self._step(now):
+            made = 0
+            for name in [name for name, group in self._store.groups.items() if len(group.waiting)]:
+                if made < limit:
+                    made += self._store.refill(name)
+            return made
+
+    async def prune(self, *, limit: int = 1000, older_than: float | None = None, now: float | None = None) -> int:
+        with self._step(now) as at:
+            return operating.prune(self._store, limit, older_than, at.wall)
+
+    # ------------------------------------------------------------------ operating
+
+    async def cancel(self, job_id: str, now: float | None = None) -> JobRecord:
+        with self._step(now) as at:
+            return reading.job_record(operating.cancel(self._store, job_id, at.wall))
+
+    async def bury(self, job_id: str, reason: str, now: float | None = None) -> JobRecord:
+        with self._step(now) as at:
+            return reading.job_record(operating.bury(self._store, job_id, reason, at.wall))
+
+    async def run_now(self, job_id: str, now: float | None = None) -> JobRecord:
+        return await self._brought_into_play(operating.run_now, job_id, now)
+
+    async def revive(self, job_id: str, now: float | None = None) -> JobRecord:
+        return await self._brought_into_play(operating.revive, job_id, now)
+
+    async def retry(self, job_id: str, now: float | None = None) -> JobRecord:
+        return await self._brought_into_play(operating.retry, job_id, now)
+
+    async def discard(self, job_id: str, now: float | None = None) -> DeadLetter:
+        with self._step(now) as at:
+            return operating.discard(self._store, job_id, at.wall)
+
+    async def pause(self, pause: Pause, now: float | None = None) -> None:
+        with self._step(now) as at:
+            operating.pause(self._store, pause, at.wall)
+
+    async def resume(self, pause: Pause, now: float | None = None) -> bool:
+        with self._step(now):
+            return operating.resume(self._store, pause)
+
+    async def limit_group(self, queue: str, group: str, limit: int | None, now: float | None = None) -> None:
+        with self._step(now):
+            operating.limit_group(self._store, queue, group, limit)
+
+    async def _brought_into_play(
+        self, verb: Callable[[Store, str, float], Row], job_id: str, now: float | None
+    ) -> JobRecord:
+        with self._step(now) as at:
+            row = verb(self._store, job_id, at.wall)
+            self._store.refill_touched()  # what is shown is where the job stands after its group was refilled
+            return reading.job_record(row)
+
+    # ------------------------------------------------------------------ reading
+
+    async def get(self, job_id: str) -> JobRecord | None:
+        with self._lock:
+            row = self._store.jobs.get(job_id)
+            return None if row is None else reading.job_record(row)
+
+    async def find(self, query: JobQuery) -> list[JobRecord]:
+        with self._lock:
+            return reading.find_jobs(self._store, query)
+
+    async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
+        with self._lock:
+            return reading.counts(self._store, queue)
+
+    async def logs(self, job_id: str) -> list[LogLine]:
+        with self._lock:
+            return list(self._store.logs.get(job_id, ()))
+
+    async def letter(self, job_id: str) -> DeadLetter | None:
+        with self._lock:
+            logical = self._store.letter_of.get(job_id)
+            return None if logical is None else self._store.letters[logical]
+
+    async def letters(self, query: LetterQuery) -> list[DeadLetter]:
+        with self._lock:
+            return reading.find_letters(self._store, query)
+
+    async def queues(self) -> list[QueueRecord]:
+        with self._lock:
+            return reading.queue_records(self._store)
+
+    async def groups(self, queue: str | None = None, *, limit: int = 100) -> list[GroupRecord]:
+        with self._lock:
+            return reading.group_records(self._store, queue, limit)
+
+    async def group(self, queue: str, name: str) -> GroupRecord:
+        with self._lock:
+            return reading.group_record(self._store, (queue, name))
+
+    async def pauses(self) -> list[Pause]:
+        with self._lock:
+            return reading.pauses(self._store)
+
+    async def workers(self, now: float | None = None) -> list[WorkerRecord]:
+        with self._step(now) as at:
+            return [reading.worker_record(holder, at) for holder in self._store.workers.values()]
+
+    async def dump(self) -> Dump:
+        with self._lock:
+            return reading.dump(self._store)
+
+    # ------------------------------------------------------------------ waiting
+
+    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
+        with self._lock:
+            seconds = 0.0 if self._has_work(queues) else min(timeout, self._until_due())
+            bed = self._sleepers.add(queues)
+        try:
+            await asyncio.wait((bed,), timeout=max(seconds, 0.0))
+        finally:
+            with self._lock:
+                self._sleepers.remove(bed)
+
+    def _has_work(self, queues: Sequence[str]) -> bool:
+        store = self._store
+        return any(
+            len(store.lanes.get((queue, lane), ()))
+            for queue in queues
+            for lane in (LANE_UNGROUPED, LANE_GROUPED)
+            if (queue, None, None) not in store.pauses
+        )
+
+    def _until_due(self) -> float:
+        first = self._store.due.first()
+        return float("inf") if first is None else float(first[0][0]) - self._clock.wall()
+
+
+# A fork in the middle of another thread's critical section would copy a torn store and a lock nobody opens.
+_alive: weakref.WeakSet[MemoryBackend] = weakref.WeakSet()
+_stilled: list[MemoryBackend] = []
+
+
+def _hold_still() -> None:
+    backends = list(_alive)
+    for backend in backends:
+        backend._lock.acquire()
+    _stilled[:] = backends
+
+
+def _go_on() -> None:
+    backends = _stilled[:]
+    _stilled.clear()
+    for backend in backends:
+        backend._lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_hold_still, after_in_parent=_go_on, after_in_child=_go_on)

@@ -1,0 +1,146 @@
+"""Every row of the memory store, and every order in which rows are looked up.
+
+Called by store.py. Jobs change state, and the fields they are found by, in ONE place: `move`. All sorted structures
+are derived there from the job's own state, so none of them can say something else than the job does. It decides
+nothing: which state follows is store.py's business.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from ...lifecycle import LIVE, UNSTARTED, State
+from ...records import DeadLetter, LogLine, Pause, QueueRule
+from .ranked import Ranked
+from .rows import Group, GroupName, Holder, Logical, Row
+
+
+class Index:
+    """Rows by id, and by what each verb asks for."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Row] = {}  # in the order of seq
+        self.workers: dict[str, Holder] = {}
+        self.letters: dict[Logical, DeadLetter] = {}
+        self.logs: dict[str, list[LogLine]] = {}
+        self.rules: dict[str, QueueRule] = {}
+        self.overrides: dict[GroupName, int] = {}
+        self.pauses: dict[tuple[str | None, str | None, str | None], Pause] = {}  # by queue, group, task
+        # derived, below: changed by move, insert, remove and keep_letter alone
+        self.groups: dict[GroupName, Group] = {}
+        self.live_keys: dict[Logical, str] = {}
+        self.lanes: defaultdict[tuple[str, int], Ranked[str]] = defaultdict(Ranked)
+        self.due: Ranked[str] = Ranked()
+        self.expiring: Ranked[str] = Ranked()
+        self.prunable: Ranked[str] = Ranked()
+        self.revivals: Ranked[Logical] = Ranked()
+        self.letter_of: dict[str, Logical] = {}  # by the id of the job that holds the letter
+        self.counts: defaultdict[str, dict[State, int]] = defaultdict(lambda: dict.fromkeys(State, 0))
+        # for whoever ends the step: groups to refill, queues that may have work
+        self.touched: dict[GroupName, None] = {}
+        self.stirred: set[str] = set()
+
+    def insert(self, row: Row) -> None:
+        self.jobs[row.id] = row
+        self._enter(row)
+
+    def remove(self, row: Row) -> None:
+        self._leave(row)
+        del self.jobs[row.id]
+        self.logs.pop(row.id, None)
+
+    def move(self, row: Row, state: State, **changes: Any) -> None:
+        """Bring a job into `state` with `changes` to its fields. THE place where either happens."""
+        self._leave(row)
+        for name, value in changes.items():
+            setattr(row, name, value)
+        row.state = state
+        self._enter(row)
+
+    def keep_letter(self, logical: Logical, letter: DeadLetter) -> None:
+        """Store the one letter of a logical job."""
+        self.drop_letter(logical)
+        self.letters[logical] = letter
+        self.letter_of[letter.id] = logical
+        if letter.revive_at is not None:
+            self.revivals.add(letter.revive_at, logical)
+
+    def drop_letter(self, logical: Logical) -> DeadLetter | None:
+        letter = self.letters.pop(logical, None)
+        if letter is not None:
+            del self.letter_of[letter.id]
+            self.revivals.discard(logical)
+        return letter
+
+    def _leave(self, row: Row) -> None:
+        state = row.state
+        self.counts[row.queue][state] -= 1
+        if state in LIVE:
+            if row.key is not None:
+                del self.live_keys[row.logical]
+            if row.expires_at is not None and state in UNSTARTED:
+                self.expiring.remove(row.id)
+        if state is State.READY:
+            self.lanes[row.queue, row.lane].remove(row.id)
+        elif state is State.SCHEDULED:
+            self.due.remove(row.id)
+        elif state is State.RUNNING:
+            del self.workers[row.worker or ""].leases[row.id]
+        elif row.prune_at is not None and state not in LIVE:
+            self.prunable.remove(row.id)
+        if row.group is not None and state in LIVE:
+            self._leave_group(row, (row.queue, row.group))
+
+    def _leave_group(self, row: Row, name: GroupName) -> None:
+        group = self.groups[name]
+        if row.state is State.WAITING:
+            group.waiting.remove(row.id)
+        elif row.state is State.SCHEDULED and not row.held:
+            del group.scheduled[row.id]
+        else:  # a place in play is free
+            del _in_play(group, row)[row.id]
+            self.touched[name] = None
+        if group.empty:
+            del self.groups[name]
+
+    def _enter(self, row: Row) -> None:
+        state = row.state
+        self.counts[row.queue][state] += 1
+        if state in LIVE:
+            if row.key is not None:
+                self.live_keys[row.logical] = row.id
+            if row.expires_at is not None and state in UNSTARTED:
+                self.expiring.add(row.expires_at, row.id)
+        if state is State.READY:
+            self.lanes[row.queue, row.lane].add((-row.priority, row.turn, row.seq), row.id)
+            self.stirred.add(row.queue)
+        elif state is State.SCHEDULED:
+            self.due.add((row.due_at, row.seq), row.id)
+            first = self.due.first()
+            if first is not None and first[1] == row.id:  # sooner than what sleepers reckon with
+                self.stirred.add(row.queue)
+        elif state is State.RUNNING:
+            self.workers[row.worker or ""].leases[row.id] = row
+        elif row.prune_at is not None and state not in LIVE:
+            self.prunable.add((row.prune_at, row.seq), row.id)
+        if row.group is not None and state in LIVE:
+            self._enter_group(row, (row.queue, row.group))
+
+    def _enter_group(self, row: Row, name: GroupName) -> None:
+        group = self.groups.get(name)
+        if group is None:
+            group = self.groups[name] = Group()
+        if row.state is State.WAITING:
+            group.waiting.add((not row.held, -row.priority, row.seq), row.id)
+            self.touched[name] = None
+        elif row.state is State.SCHEDULED and not row.held:
+            group.scheduled[row.id] = row
+        else:
+            _in_play(group, row)[row.id] = row
+
+
+def _in_play(group: Group, row: Row) -> dict[str, Row]:
+    if row.state is State.READY:
+        return group.ready
+    return group.running if row.state is State.RUNNING else group.held

@@ -1,0 +1,178 @@
+"""The verbs about leases: claim, begin, renew, report, settle, release, retire.
+
+Called by backend.py inside its critical section. Every write about a lease goes through `fenced`: a job that is not
+running under exactly the token named is not touched. What the end of a lease means is store.py's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from ...lifecycle import Ending, Settlement, State
+from ...records import (
+    LOGS_KEPT_MAX,
+    Answer,
+    ClaimRequest,
+    Exchanged,
+    Held,
+    LogLine,
+    Release,
+    Renewal,
+    Report,
+    WorkerRecord,
+)
+from . import reading
+from .rows import Holder, Instant, Row
+from .store import Store
+
+RECOVERED_PER_CLAIM_MAX = 100
+PROMOTED_PER_CLAIM_MAX = 200
+
+_INTO = {
+    Ending.SUCCEEDED: State.SUCCEEDED,
+    Ending.RETRY: State.SCHEDULED,
+    Ending.SNOOZED: State.SCHEDULED,
+    Ending.BURIED: State.DEAD,
+    Ending.CANCELLED: State.CANCELLED,
+}
+
+
+def fenced(store: Store, job_id: str, token: str) -> Row | None:
+    """The job, if it is running under exactly this token."""
+    row = store.jobs.get(job_id)
+    return row if row is not None and row.state is State.RUNNING and row.token == token else None
+
+
+def register(store: Store, worker: WorkerRecord, at: Instant) -> None:
+    holder = store.workers.get(worker.id)
+    if holder is None:
+        record = replace(worker, started_at=at.wall, renewed_at=at.wall, expired=False, running=0)
+        store.workers[worker.id] = Holder(record, at.steady + worker.lease_seconds)
+    else:
+        _prolong(holder, at)
+
+
+def _prolong(holder: Holder, at: Instant) -> None:
+    holder.deadline = at.steady + holder.record.lease_seconds
+    holder.record = replace(holder.record, renewed_at=at.wall)
+
+
+def exchange(
+    store: Store,
+    settlements: Sequence[Settlement],
+    releases: Sequence[Release],
+    request: ClaimRequest | None,
+    at: Instant,
+) -> Exchanged:
+    """settle, release and claim in one step; a repeated call is answered, not carried out again."""
+    holder = None if request is None else store.workers.get(request.worker)
+    if request is not None and holder is not None and request.call == holder.last_call:
+        ours = [row for row in holder.leases.values() if row.claim_call == request.call]
+        return Exchanged(answers=holder.answers, leases=tuple(map(reading.lease, ours)))
+    answers = (*(settle(store, item, at) for item in settlements), *(release(store, item, at) for item in releases))
+    store.refill_touched()
+    if request is None:
+        return Exchanged(answers=answers)
+    if holder is None:
+        return Exchanged(answers=answers, known=False)
+    return _claim(store, holder, request, answers, at)
+
+
+def _claim(store: Store, holder: Holder, request: ClaimRequest, answers: tuple[Answer, ...], at: Instant) -> Exchanged:
+    if request.call < holder.last_call:
+        return Exchanged(answers=answers)
+    # a claim after its worker's own deadline finds itself among the stalled: then the worker is unknown from here on
+    recovered = tuple(store.recover(at, (), RECOVERED_PER_CLAIM_MAX))
+    if holder.expired(at):
+        return Exchanged(answers=answers, known=False, recovered=recovered)
+    store.promote(at.wall, PROMOTED_PER_CLAIM_MAX)
+    rows: list[Row] = []
+    for queue in request.queues:
+        most = min(request.most - len(rows), request.most_by_queue.get(queue, request.most))
+        if most > 0 and (queue, None, None) not in store.pauses:
+            rows += store.take(holder, request.call, queue, most, at.wall)
+    holder.last_call, holder.answers = request.call, answers
+    return Exchanged(answers=answers, leases=tuple(map(reading.lease, rows)), recovered=recovered)
+
+
+def begin(store: Store, held: Held) -> Answer:
+    row = fenced(store, held.id, held.token)
+    if row is None:
+        return Answer.LOST
+    if row.cancel_requested:
+        return Answer.CANCELLED
+    row.begun = True
+    return Answer.OK
+
+
+def report(store: Store, item: Report, at: Instant) -> Answer:
+    row = fenced(store, item.id, item.token)
+    if row is None:
+        return Answer.LOST
+    if item.progress is not None:
+        row.progress = item.progress
+    if item.text is not None:
+        row.progress_text = item.text
+    if item.lines:
+        logs = store.logs.setdefault(row.id, [])
+        logs.extend(LogLine(at.wall, line) for line in item.lines)
+        del logs[:-LOGS_KEPT_MAX]
+    return Answer.OK
+
+
+def settle(store: Store, item: Settlement, at: Instant) -> Answer:
+    row = fenced(store, item.id, item.token)
+    if row is None:
+        return Answer.LOST
+    if row.cancel_requested and item.ending is not Ending.CANCELLED:
+        return Answer.CANCELLED
+    store.end_lease(
+        row,
+        at.wall,
+        _INTO[item.ending],
+        counted=True,
+        failed=item.failed,
+        delay=item.delay,
+        retain=item.retain,
+        failure=item.failure,
+        value=item.value,
+        reason=item.reason,
+    )
+    return Answer.OK
+
+
+def release(store: Store, item: Release, at: Instant) -> Answer:
+    row = fenced(store, item.id, item.token)
+    if row is None:
+        return Answer.LOST
+    store.give_back(row, at.wall, item.delay)
+    return Answer.OK
+
+
+def renew(store: Store, worker: str, held: Sequence[Held], seen_call: int, at: Instant) -> Renewal:
+    holder = store.workers.get(worker)
+    if holder is None:
+        return Renewal(known=False, lost=tuple(item.id for item in held))
+    _prolong(holder, at)
+    named = {item.id: item.token for item in held}
+    lost = tuple(item.id for item in held if (row := holder.leases.get(item.id)) is None or row.token != item.token)
+    cancelled = tuple(item.id for item in held if item.id not in lost and holder.leases[item.id].cancel_requested)
+    unnamed = [
+        row for row in holder.leases.values() if (row.claim_call or 0) <= seen_call and named.get(row.id) != row.token
+    ]
+    for row in unnamed:
+        store.give_back(row, at.wall)
+    return Renewal(lost=lost, cancelled=cancelled, released=tuple(row.id for row in unnamed))
+
+
+def retire(store: Store, worker: str, at: Instant) -> int:
+    holder = store.workers.get(worker)
+    if holder is None:
+        return 0
+    rows = list(holder.leases.values())
+    for row in rows:
+        store.give_back(row, at.wall)
+    del store.workers[worker]
+    return len(rows)

@@ -1,0 +1,209 @@
+"""What the memory store shows: its rows as the frozen records of the contract.
+
+Called by backend.py inside its critical section. It never changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from ...lifecycle import State
+from ...records import (
+    DeadLetter,
+    Dump,
+    GroupOrder,
+    GroupRecord,
+    JobQuery,
+    JobRecord,
+    Lease,
+    LetterQuery,
+    QueueRecord,
+    QueueRule,
+    WorkerRecord,
+)
+from .rows import GroupName, Holder, Instant, Row
+from .store import Store
+
+_FIELDS = JobRecord.__struct_fields__
+_BEYOND = ("token", "turn", "lane", "claim_call", "prune_at")
+
+
+def job_record(row: Row) -> JobRecord:
+    return JobRecord(**{name: getattr(row, name) for name in _FIELDS})
+
+
+def lease(row: Row) -> Lease:
+    return Lease(
+        id=row.id,
+        token=row.token or "",
+        fence=row.fence,
+        task=row.task,
+        queue=row.queue,
+        args=row.args,
+        priority=row.priority,
+        group=row.group,
+        key=row.key,
+        attempt=row.attempts + 1,
+        failures=row.failures,
+        stalls=row.stalls,
+        max_stalls=row.max_stalls,
+        created_at=row.created_at,
+        started_at=row.started_at or 0.0,
+    )
+
+
+def find_jobs(store: Store, query: JobQuery) -> list[JobRecord]:
+    found: list[JobRecord] = []
+    for row in reversed(store.jobs.values()):  # newest first: the dict is in the order of seq
+        if len(found) >= query.limit:
+            break
+        if _matches(row, query):
+            found.append(job_record(row))
+    return found
+
+
+def _matches(row: Row, query: JobQuery) -> bool:
+    return (
+        (not query.states or row.state in query.states)
+        and (query.queue is None or row.queue == query.queue)
+        and (query.task is None or row.task == query.task)
+        and (query.group is None or row.group == query.group)
+        and (query.key is None or row.key == query.key)
+        and (query.worker is None or row.worker == query.worker)
+        and (query.id_prefix is None or row.id.startswith(query.id_prefix))
+        and (query.before is None or row.seq < query.before)
+    )
+
+
+def find_letters(store: Store, query: LetterQuery) -> list[DeadLetter]:
+    letters = (
+        letter
+        for letter in store.letters.values()
+        if (query.queue is None or letter.queue == query.queue)
+        and (query.task is None or letter.task == query.task)
+        and (query.reason is None or letter.reason == query.reason)
+        and (query.id_prefix is None or letter.id.startswith(query.id_prefix))
+    )
+    return sorted(letters, key=lambda letter: (-letter.failed_at, letter.id))[: query.limit]
+
+
+def counts(store: Store, queue: str | None) -> dict[str, dict[State, int]]:
+    shown = {
+        name: {state: number for state, number in by_state.items() if number}
+        for name, by_state in sorted(store.counts.items())
+        if queue is None or name == queue
+    }
+    return {name: by_state for name, by_state in shown.items() if by_state}
+
+
+def queue_records(store: Store) -> list[QueueRecord]:
+    by_queue = counts(store, None)
+    paused = {queue for queue, group, _ in store.pauses if queue is not None and group is None}
+    return [_queue_record(store, name, by_queue.get(name, {})) for name in sorted({*by_queue, *store.rules, *paused})]
+
+
+def _queue_record(store: Store, name: str, by_state: Mapping[State, int]) -> QueueRecord:
+    rule = store.rules.get(name) or QueueRule(name=name)
+    ready = (job_id for lane in (0, 1, 2) for job_id in store.lanes.get((name, lane), ()))
+    return QueueRecord(
+        name=name,
+        group_limit=rule.group_limit,
+        group_order=rule.group_order,
+        declared=name in store.rules,
+        pause=store.pauses.get((name, None, None)),
+        counts={state.value: number for state, number in by_state.items()},
+        oldest_due_at=min((store.jobs[job_id].due_at for job_id in ready), default=None),
+    )
+
+
+def group_records(store: Store, queue: str | None, limit: int) -> list[GroupRecord]:
+    paused = {(pause.queue, pause.group) for pause in store.pauses.values() if pause.group is not None}
+    names = sorted(
+        (name[0] or "", name[1] or "")
+        for name in {*store.groups, *store.overrides, *paused}
+        if queue is None or name[0] == queue
+    )
+    return [group_record(store, name) for name in names[:limit]]
+
+
+def group_record(store: Store, name: GroupName) -> GroupRecord:
+    order: GroupOrder = "strict" if store.strict(name[0]) else "relaxed"
+    by_state = {state.value: len(rows) for state, rows in _members(store, name) if rows}
+    return GroupRecord(
+        queue=name[0],
+        name=name[1],
+        limit=store.group_limit(name),
+        override=store.overrides.get(name),
+        order=order,
+        pause=store.pauses.get((name[0], name[1], None)),
+        counts=by_state,
+        head=_head(store, name),
+    )
+
+
+def _members(store: Store, name: GroupName) -> Iterator[tuple[State, list[str]]]:
+    group = store.groups.get(name)
+    if group is not None:
+        yield State.SCHEDULED, [*group.held, *group.scheduled]
+        yield State.WAITING, list(group.waiting)
+        yield State.READY, list(group.ready)
+        yield State.RUNNING, list(group.running)
+
+
+def _head(store: Store, name: GroupName) -> str | None:
+    """The job whose turn it is: what runs, else what is ready, else the head in its back-off, else who comes next."""
+    group = store.groups.get(name)
+    if group is None:
+        return None
+    for rows in (group.running, group.ready, group.held):
+        if rows:
+            return min(rows.values(), key=lambda row: (-row.priority, row.seq)).id
+    first = group.waiting.first()
+    if first is not None:
+        return first[1]
+    return min(group.scheduled.values(), key=lambda row: (-row.priority, row.seq)).id
+
+
+def worker_record(holder: Holder, at: Instant) -> WorkerRecord:
+    return msgspec.structs.replace(holder.record, expired=holder.expired(at), running=len(holder.leases))
+
+
+def dump(store: Store) -> Dump:
+    """Everything, as plain values, in a stable order."""
+    return Dump(
+        tables={
+            "jobs": tuple(_plain(job_record(row)) | _beyond(row) for row in store.jobs.values()),
+            "letters": tuple(_plain(store.letters[logical]) for logical in sorted(store.letters)),
+            "workers": tuple(
+                _plain(holder.record) | {"deadline": holder.deadline, "last_call": holder.last_call}
+                for _, holder in sorted(store.workers.items())
+            ),
+            "queues": tuple(_plain(rule) for _, rule in sorted(store.rules.items())),
+            "groups": tuple(
+                {"queue": queue, "name": name, "override": limit}
+                for (queue, name), limit in sorted(store.overrides.items())
+            ),
+            "pauses": tuple(_plain(pause) for pause in pauses(store)),
+            "logs": tuple(
+                {"job_id": row.id, "at": line.at, "text": line.text}
+                for row in store.jobs.values()
+                for line in store.logs.get(row.id, ())
+            ),
+        }
+    )
+
+
+def pauses(store: Store) -> list[Any]:
+    return [store.pauses[key] for key in sorted(store.pauses, key=lambda key: tuple(part or "" for part in key))]
+
+
+def _plain(record: msgspec.Struct) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(record, builtin_types=(bytes,))
+    return plain
+
+
+def _beyond(row: Row) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in _BEYOND}

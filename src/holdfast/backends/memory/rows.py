@@ -1,0 +1,123 @@
+"""What the memory store keeps: a job's row, a worker's row, a group's members, an instant.
+
+Called by the memory store alone. Rows are mutable and never leave it: what goes out is made by reading.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...lifecycle import Failure, State
+from ...records import Answer, NewJob, Revival, WorkerRecord
+from .ranked import Ranked
+
+CLOCK_BACK_SECONDS = 1.0  # a deadline further away than the lease by this much: the clock went back
+LANE_UNGROUPED, LANE_GROUPED, LANE_PARKED = 0, 1, 2
+
+GroupName = tuple[str, str]  # queue, group
+Logical = tuple[str, ...]  # queue, task, key; or the id alone
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """The time of one step: wall for due times, steady for lease deadlines. `given`: a caller's `now` is both."""
+
+    wall: float
+    steady: float
+    given: bool
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """A job. Fields by which it is found are changed only inside Index.move."""
+
+    id: str
+    seq: int
+    task: str
+    queue: str
+    state: State
+    args: bytes
+    priority: int
+    group: str | None
+    key: str | None
+    max_stalls: int
+    created_at: float
+    due_at: float
+    expires_at: float | None
+    revival: Revival | None
+    attempts: int = 0
+    failures: int = 0
+    stalls: int = 0
+    started_at: float | None = None
+    finished_at: float | None = None
+    fence: int = 0
+    worker: str | None = None
+    begun: bool = False
+    held: bool = False
+    cancel_requested: bool = False
+    progress: float | None = None
+    progress_text: str | None = None
+    value: bytes | None = None
+    reason: str | None = None
+    errors: tuple[Failure, ...] = ()
+    # beyond JobRecord: what only the store and its dump know
+    token: str | None = None
+    turn: int | None = None
+    lane: int = LANE_UNGROUPED
+    claim_call: int | None = None
+    prune_at: float | None = None
+
+    @property
+    def logical(self) -> Logical:
+        return (self.queue, self.task, self.key) if self.key is not None else (self.id,)
+
+
+def due_time(job: NewJob, wall: float) -> float:
+    """When a new job is due, on the store's clock."""
+    if job.due_at is not None:
+        return job.due_at
+    return wall + (job.delay or 0.0)
+
+
+def expiry(job: NewJob, due_at: float) -> float | None:
+    """The last moment at which a new job may be claimed."""
+    return None if job.expires is None else due_at + job.expires
+
+
+class Holder:
+    """A worker's row: one deadline for all its leases, and its latest numbered call with the answers given."""
+
+    __slots__ = ("answers", "deadline", "last_call", "leases", "record")
+
+    def __init__(self, record: WorkerRecord, deadline: float) -> None:
+        self.record = record
+        self.deadline = deadline
+        self.last_call = 0
+        self.answers: tuple[Answer, ...] = ()
+        self.leases: dict[str, Row] = {}  # in the order of their fences
+
+    def expired(self, at: Instant) -> bool:
+        if at.steady >= self.deadline:
+            return True
+        return not at.given and self.deadline - at.steady > self.record.lease_seconds + CLOCK_BACK_SECONDS
+
+
+class Group:
+    """The unfinished jobs of one group, by where they stand. In play is the size of three of these, never a counter."""
+
+    __slots__ = ("held", "ready", "running", "scheduled", "waiting")
+
+    def __init__(self) -> None:
+        self.scheduled: dict[str, Row] = {}
+        self.held: dict[str, Row] = {}  # scheduled, and keeping the group's place
+        self.waiting: Ranked[str] = Ranked()
+        self.ready: dict[str, Row] = {}
+        self.running: dict[str, Row] = {}
+
+    @property
+    def in_play(self) -> int:
+        return len(self.ready) + len(self.running) + len(self.held)
+
+    @property
+    def empty(self) -> bool:
+        return not (self.waiting or self.ready or self.running or self.held or self.scheduled)

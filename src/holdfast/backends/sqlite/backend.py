@@ -1,0 +1,353 @@
+"""The SQLite store: each verb of the contract is one request to the writer or the reader thread.
+
+Called by the app and the keeper, from any event loop or thread. Knows nothing of rules: those are in the verb modules.
+After a fork the child forgets the inherited threads and connections (closing them would disturb the parent's) and opens
+its own at the next call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from ...clock import Clock, SystemClock, boot_id
+from ...errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
+from ...lifecycle import Settlement, State
+from ...records import (
+    Answer,
+    ClaimRequest,
+    DeadLetter,
+    Dump,
+    Enqueued,
+    Exchanged,
+    GroupRecord,
+    Held,
+    JobQuery,
+    JobRecord,
+    LetterQuery,
+    LogLine,
+    NewJob,
+    Pause,
+    Promoted,
+    QueueRecord,
+    QueueRule,
+    Recovered,
+    Release,
+    Renewal,
+    Report,
+    WorkerRecord,
+)
+from ..contract import Backend
+from . import leasing, operating, producing, reading
+from .connection import SYNCHRONOUS, set_up
+from .transaction import Transaction
+from .watch import Watch
+from .writer import ReaderThread, StoreThread
+
+T = TypeVar("T")
+
+_opened: weakref.WeakSet[SqliteBackend] = weakref.WeakSet()
+_inherited: list[Any] = []  # kept for ever in a forked child: never used, never closed
+
+
+def _forget_inherited() -> None:
+    for backend in list(_opened):
+        backend.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_inherited)
+
+
+class SqliteBackend(Backend):
+    """A store in one SQLite file, shared by any number of processes of one machine."""
+
+    scheme = "sqlite"
+    durable = True
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        synchronous: str = "FULL",
+        share: bool = False,
+        call_timeout: float = 5.0,
+        clock: Clock | None = None,
+    ) -> None:
+        if synchronous.upper() not in SYNCHRONOUS:
+            raise ConfigurationError(f"synchronous is one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}.")
+        if not call_timeout > 0:
+            raise ConfigurationError(f"call_timeout is a number of seconds above 0, not {call_timeout!r}.")
+        self.path = os.path.abspath(path) if path not in ("", ":memory:") else path
+        self._synchronous, self._share = synchronous.upper(), share
+        self._call_timeout = call_timeout
+        self._clock: Clock = clock or SystemClock()
+        self._boot = boot_id()
+        self._guard = threading.Lock()
+        self._refill_after = ("", "")
+        self._reset()
+
+    def _reset(self) -> None:
+        self._is_set_up = False
+        self._writer: StoreThread | None = None
+        self._reader: ReaderThread | None = None
+        self._watch: Watch | None = None
+
+    # ------------------------------------------------------------------ opening and closing
+
+    async def open(self) -> None:
+        if not self._is_set_up:
+            await asyncio.to_thread(self._set_up)
+            self._is_set_up = True
+            _opened.add(self)
+
+    def _set_up(self) -> tuple[int, int]:
+        return set_up(self.path, synchronous=self._synchronous, share=self._share, seconds=self._call_timeout)
+
+    async def close(self) -> None:
+        with self._guard:
+            writer, reader, watch = self._writer, self._reader, self._watch
+            self._reset()
+        for thread in (writer, reader):
+            if thread is not None:
+                await asyncio.to_thread(thread.stop)
+        if watch is not None:
+            watch.close()
+
+    def forget(self) -> None:
+        """In a forked child: leave the parent's connections alone and start without any."""
+        _inherited.append((self._writer, self._reader, self._watch, self._guard))
+        self._guard = threading.Lock()
+        was_set_up = self._is_set_up
+        self._reset()
+        self._is_set_up = was_set_up
+
+    async def migrate(self) -> tuple[int, int]:
+        versions = await asyncio.to_thread(self._set_up)
+        self._is_set_up = True
+        _opened.add(self)
+        return versions
+
+    async def clock(self) -> float:
+        return self._clock.wall()
+
+    # ------------------------------------------------------------------ requests
+
+    def _writing(self) -> StoreThread:
+        with self._guard:
+            if self._writer is None:
+                self._need_open()
+                self._writer = StoreThread(
+                    self.path,
+                    synchronous=self._synchronous,
+                    call_timeout=self._call_timeout,
+                    after_commit=self._watching_locked().nudge,
+                )
+            return self._writer
+
+    def _reading(self) -> ReaderThread:
+        with self._guard:
+            if self._reader is None:
+                self._need_open()
+                self._reader = ReaderThread(
+                    self.path,
+                    synchronous=self._synchronous,
+                    call_timeout=self._call_timeout,
+                    after_commit=_nothing,
+                )
+            return self._reader
+
+    def _watching_locked(self) -> Watch:
+        if self._watch is None:
+            self._need_open()
+            self._watch = Watch(self.path, self._clock)
+        return self._watch
+
+    def _need_open(self) -> None:
+        if not self._is_set_up:
+            raise BackendUnavailable("the store is not open. Call open() first.")
+
+    def _transaction(self, cursor: sqlite3.Cursor, now: float | None) -> Transaction:
+        if now is None:
+            return Transaction(cursor, self._clock.wall(), self._clock.steady(), self._boot)
+        return Transaction(cursor, now, now, "")
+
+    async def _write(
+        self, verb: str, work: Callable[[Transaction], T], now: float | None, *, urgent: bool = False
+    ) -> T:
+        def carry_out(cursor: sqlite3.Cursor) -> T:
+            return work(self._transaction(cursor, now))
+
+        return await self._answer(verb, self._writing().submit(verb, carry_out, urgent=urgent))
+
+    async def _read(self, verb: str, work: Callable[[sqlite3.Cursor], T]) -> T:
+        return await asyncio.wrap_future(self._reading().submit(verb, work))
+
+    async def _answer(self, verb: str, future: Future[T]) -> T:
+        """Wait for the writer, bounded: it gives up on the lock by itself; twice that long means the disk hangs."""
+        waiting = asyncio.wrap_future(future)
+        done, _ = await asyncio.wait((waiting,), timeout=2 * self._call_timeout)
+        if done:
+            return waiting.result()
+        if future.cancel():
+            raise BackendUnavailable(f"{verb} found the store busy for too long. Nothing was changed; try again.")
+        raise OutcomeUnknown(verb)
+
+    # ------------------------------------------------------------------ producing
+
+    async def declare(self, rules: Sequence[QueueRule], now: float | None = None) -> None:
+        await self._write("declare", lambda tx: producing.declare(tx, rules), now)
+
+    async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
+        if not jobs:
+            return []
+        return await self._write("enqueue", lambda tx: producing.enqueue(tx, jobs), now)
+
+    def enqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return producing.enqueue_on(connection, self.path, jobs, self._clock.wall())
+
+    # ------------------------------------------------------------------ leasing
+
+    async def register(self, worker: WorkerRecord, now: float | None = None) -> None:
+        await self._write("register", lambda tx: leasing.register(tx, worker), now, urgent=True)
+
+    async def claim(self, request: ClaimRequest, now: float | None = None) -> Exchanged:
+        return await self.exchange((), (), request, now)
+
+    async def begin(self, held: Sequence[Held], now: float | None = None) -> list[Answer]:
+        return await self._write("begin", lambda tx: leasing.begin(tx, held), now)
+
+    async def renew(self, worker: str, held: Sequence[Held], *, seen_call: int, now: float | None = None) -> Renewal:
+        return await self._write("renew", lambda tx: leasing.renew(tx, worker, held, seen_call), now, urgent=True)
+
+    async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
+        return await self._write("report", lambda tx: leasing.report(tx, reports), now)
+
+    async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
+        return list((await self.exchange(settlements, (), None, now)).answers)
+
+    async def exchange(
+        self,
+        settlements: Sequence[Settlement],
+        releases: Sequence[Release],
+        request: ClaimRequest | None,
+        now: float | None = None,
+    ) -> Exchanged:
+        return await self._write("exchange", lambda tx: leasing.exchange(tx, settlements, releases, request), now)
+
+    async def release(self, releases: Sequence[Release], now: float | None = None) -> list[Answer]:
+        return list((await self.exchange((), releases, None, now)).answers)
+
+    async def retire(self, worker: str, now: float | None = None) -> int:
+        return await self._write("retire", lambda tx: leasing.retire(tx, worker), now)
+
+    async def recover(self, *, dead: Sequence[str] = (), limit: int = 500, now: float | None = None) -> list[Recovered]:
+        def work(tx: Transaction) -> list[Recovered]:
+            recovered = leasing.recover(tx, dead, limit)
+            tx.close()
+            return recovered
+
+        return await self._write("recover", work, now)
+
+    # ------------------------------------------------------------------ sweeping
+
+    async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
+        def work(tx: Transaction) -> Promoted:
+            promoted = leasing.promote(tx, limit)
+            tx.close()
+            return promoted
+
+        return await self._write("promote", work, now)
+
+    async def refill(self, *, limit: int = 500, now: float | None = None) -> int:
+        after = self._refill_after
+        made_ready, self._refill_after = await self._write("refill", lambda tx: operating.refill(tx, after, limit), now)
+        return made_ready
+
+    async def prune(self, *, limit: int = 1000, older_than: float | None = None, now: float | None = None) -> int:
+        return await self._write("prune", lambda tx: operating.prune(tx, limit, older_than), now)
+
+    # ------------------------------------------------------------------ operating
+
+    async def cancel(self, job_id: str, now: float | None = None) -> JobRecord:
+        return await self._write("cancel", lambda tx: operating.cancel(tx, job_id), now)
+
+    async def bury(self, job_id: str, reason: str, now: float | None = None) -> JobRecord:
+        return await self._write("bury", lambda tx: operating.bury(tx, job_id, reason), now)
+
+    async def run_now(self, job_id: str, now: float | None = None) -> JobRecord:
+        return await self._write("run_now", lambda tx: operating.run_now(tx, job_id), now)
+
+    async def revive(self, job_id: str, now: float | None = None) -> JobRecord:
+        return await self._write("revive", lambda tx: operating.revive(tx, job_id), now)
+
+    async def retry(self, job_id: str, now: float | None = None) -> JobRecord:
+        return await self._write("retry", lambda tx: operating.retry(tx, job_id), now)
+
+    async def discard(self, job_id: str, now: float | None = None) -> DeadLetter:
+        return await self._write("discard", lambda tx: operating.discard(tx, job_id), now)
+
+    async def pause(self, pause: Pause, now: float | None = None) -> None:
+        await self._write("pause", lambda tx: operating.pause(tx, pause), now)
+
+    async def resume(self, pause: Pause, now: float | None = None) -> bool:
+        return await self._write("resume", lambda tx: operating.resume(tx, pause), now)
+
+    async def limit_group(self, queue: str, group: str, limit: int | None, now: float | None = None) -> None:
+        await self._write("limit_group", lambda tx: operating.limit_group(tx, queue, group, limit), now)
+
+    # ------------------------------------------------------------------ reading
+
+    async def get(self, job_id: str) -> JobRecord | None:
+        return await self._read("get", lambda cursor: reading.get(cursor, job_id))
+
+    async def find(self, query: JobQuery) -> list[JobRecord]:
+        return await self._read("find", lambda cursor: reading.find(cursor, query))
+
+    async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
+        return await self._read("count", lambda cursor: reading.count(cursor, queue))
+
+    async def logs(self, job_id: str) -> list[LogLine]:
+        return await self._read("logs", lambda cursor: reading.logs(cursor, job_id))
+
+    async def letter(self, job_id: str) -> DeadLetter | None:
+        return await self._read("letter", lambda cursor: reading.letter(cursor, job_id))
+
+    async def letters(self, query: LetterQuery) -> list[DeadLetter]:
+        return await self._read("letters", lambda cursor: reading.letters(cursor, query))
+
+    async def queues(self) -> list[QueueRecord]:
+        return await self._read("queues", reading.queues)
+
+    async def groups(self, queue: str | None = None, *, limit: int = 100) -> list[GroupRecord]:
+        return await self._read("groups", lambda cursor: reading.groups(cursor, queue, limit))
+
+    async def group(self, queue: str, name: str) -> GroupRecord:
+        return await self._read("group", lambda cursor: reading.group(cursor, queue, name))
+
+    async def pauses(self) -> list[Pause]:
+        return await self._read("pauses", reading.pauses)
+
+    async def workers(self, now: float | None = None) -> list[WorkerRecord]:
+        steady, boot = (self._clock.steady(), self._boot) if now is None else (now, "")
+        return await self._read("workers", lambda cursor: reading.workers(cursor, steady, boot))
+
+    async def dump(self) -> Dump:
+        return await self._read("dump", reading.dump)
+
+    # ------------------------------------------------------------------ waiting
+
+    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
+        with self._guard:
+            watch = self._watching_locked()
+        await watch.wait_for_work(queues, timeout)
+
+
+def _nothing() -> None:
+    """A reader commits nothing, so nobody is to be told."""

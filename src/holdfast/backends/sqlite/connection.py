@@ -1,0 +1,227 @@
+"""Connections to the SQLite file: how they are opened, checked, migrated, and how SQLite's errors become ours.
+
+Called by the writer, the readers and `holdfast migrate`. Every connection checks the schema it finds. Nothing here
+knows about jobs, and no sqlite3 error leaves this package unmapped.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+
+from ...errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, SchemaMismatch
+
+SQLITE_VERSION_MIN = (3, 37, 0)  # STRICT tables, RETURNING
+SCHEMA_VERSION = 1
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "fuse.sshfs"}
+)
+SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL")
+
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_NOT_OURS = {sqlite3.SQLITE_NOTADB}
+_TEXTS = {
+    sqlite3.SQLITE_FULL: "the disk is full. Free some space; nothing was changed.",
+    sqlite3.SQLITE_READONLY: "the file or its folder is read-only. Give this user write permission.",
+    sqlite3.SQLITE_CANTOPEN: "the file cannot be opened. Check that its folder exists and that this user may use it.",
+    sqlite3.SQLITE_PERM: "permission denied. Check the owner and mode of the file.",
+    sqlite3.SQLITE_IOERR: "the disk reported an input/output error.",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged. Restore it from a backup.",
+}
+
+
+def mapped(error: sqlite3.Error, path: str) -> HoldfastError:
+    """The one place where SQLite's errors become ours."""
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = None if code is None else code & 0xFF
+    name = os.path.basename(path)
+    if primary in _BUSY:
+        return BackendUnavailable(
+            f"{name}: another process holds the write lock for too long. Nothing was changed; try again."
+        )
+    if primary in _NOT_OURS:
+        return ConfigurationError(f"{name} is not a SQLite database. Name another file in the URL.")
+    if primary in _TEXTS:
+        kind = BackendUnavailable if primary in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN) else BackendError
+        return kind(f"{name}: {_TEXTS[primary]}")
+    return BackendError(f"{name}: SQLite failed ({type(error).__name__}: {error}).")
+
+
+@contextmanager
+def errors_mapped(path: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise mapped(error, path) from error
+
+
+def check_path(path: str) -> None:
+    """Refuse what cannot be a store, before a byte is written."""
+    if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
+        wanted = ".".join(map(str, SQLITE_VERSION_MIN))
+        raise ConfigurationError(
+            f"this Python has SQLite {sqlite3.sqlite_version}; Holdfast needs {wanted} or newer. Use a newer Python."
+        )
+    if path in ("", ":memory:"):
+        raise ConfigurationError("sqlite:// needs a file, e.g. sqlite:///jobs.db. For a store in memory use memory://")
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise ConfigurationError(f"the folder of {os.path.basename(path)} does not exist: {folder}. Create it first.")
+    if os.path.isdir(path):
+        raise ConfigurationError(f"{path} is a folder. Name a file inside it.")
+    kind = file_system_of(folder)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise ConfigurationError(
+            f"{folder} is on a network file system ({kind}), where SQLite's locks cannot be trusted. Use a local disk."
+        )
+
+
+def file_system_of(folder: str, mounts: str = "/proc/self/mounts") -> str | None:
+    """The file system type a folder lies on (Linux); None where that cannot be told."""
+    if not sys.platform.startswith("linux"):
+        return None
+    real = os.path.realpath(folder)
+    best, kind = "", None
+    try:
+        with open(mounts, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                fields = line.split(" ")
+                if len(fields) < 3:
+                    continue
+                point = fields[1].replace("\\040", " ")
+                inside = real == point or real.startswith(point.rstrip("/") + "/")
+                if inside and len(point) >= len(best):
+                    best, kind = point, fields[2]
+    except OSError:
+        return None
+    return kind
+
+
+def connect(path: str, *, synchronous: str = "FULL", check_schema: bool = True) -> sqlite3.Connection:
+    """A connection in autocommit mode, with our pragmas; its schema is checked unless it is about to be made."""
+    with errors_mapped(path):
+        connection = sqlite3.connect(
+            path, isolation_level=None, check_same_thread=False, cached_statements=256, timeout=0.02
+        )
+        try:
+            connection.execute(f"PRAGMA synchronous = {synchronous}")
+            connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute("PRAGMA cache_size = -20000")
+            if check_schema:
+                found = schema_version(connection)
+                if found != SCHEMA_VERSION:
+                    raise SchemaMismatch(found or 0, SCHEMA_VERSION)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def schema_version(connection: sqlite3.Connection) -> int | None:
+    """The version this store has; None where there is no store in the file."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'holdfast_schema'").fetchone():
+        return None
+    row = connection.execute("SELECT version FROM holdfast_schema").fetchone()
+    return int(row[0]) if row else None
+
+
+def begin_immediate(connection: sqlite3.Connection, seconds: float) -> None:
+    """Take the write lock, trying with jitter for so long; then the busy error goes out."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError as error:
+            if (error.sqlite_errorcode & 0xFF) not in _BUSY or time.monotonic() >= deadline:
+                raise
+        time.sleep(random.uniform(0.0005, 0.004))
+
+
+def set_up(path: str, *, synchronous: str, share: bool, seconds: float) -> tuple[int, int]:
+    """Create the store or bring it to this version; answers (version before, version after).
+
+    Every migration and its version number are one transaction, so one killed half-way left nothing, a second run finds
+    nothing to do, and of two at once the second waits and finds the first's work done.
+    """
+    check_path(path)
+    connection = connect(path, synchronous=synchronous, check_schema=False)
+    try:
+        with errors_mapped(path):
+            before = _admissible_version(connection, path, share)
+            if before == SCHEMA_VERSION:
+                return before, before
+            _use_wal(connection, path, seconds)
+            for version, text in migrations():
+                begin_immediate(connection, seconds)
+                try:
+                    if (_admissible_version(connection, path, share) or 0) < version:
+                        for statement in statements_of(text):
+                            connection.execute(statement)
+                        connection.execute("DELETE FROM holdfast_schema")
+                        connection.execute("INSERT INTO holdfast_schema (only, version) VALUES (1, ?)", (version,))
+                    connection.execute("COMMIT")
+                except BaseException:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    raise
+            return before or 0, SCHEMA_VERSION
+    finally:
+        connection.close()
+
+
+def _admissible_version(connection: sqlite3.Connection, path: str, share: bool) -> int | None:
+    version = schema_version(connection)
+    if version is not None and version > SCHEMA_VERSION:
+        raise SchemaMismatch(version, SCHEMA_VERSION)
+    if version is None and not share:
+        others = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 4")]
+        if others:
+            raise ConfigurationError(
+                f"{os.path.basename(path)} already holds other tables ({', '.join(others)}). If the jobs should live "
+                "beside them, so that you can enqueue inside your own transactions, add ?share=true to the URL; "
+                "otherwise name another file."
+            )
+    return version
+
+
+def _use_wal(connection: sqlite3.Connection, path: str, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        except sqlite3.OperationalError as error:
+            if (error.sqlite_errorcode & 0xFF) not in _BUSY or time.monotonic() >= deadline:
+                raise
+            time.sleep(random.uniform(0.001, 0.01))
+            continue
+        if mode != "wal":
+            raise ConfigurationError(f"{os.path.basename(path)} cannot use write-ahead logging here (mode {mode!r}).")
+        return
+
+
+def migrations() -> list[tuple[int, str]]:
+    """Every migration, oldest first: (version, text)."""
+    folder = resources.files(__package__ + ".migrations")
+    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name)
+    return [(int(entry.name[:4]), entry.read_text(encoding="utf-8")) for entry in files]
+
+
+def statements_of(text: str) -> list[str]:
+    """A migration's statements one by one: executescript would commit the transaction we are in."""
+    table = "CREATE TABLE IF NOT EXISTS holdfast_schema (only INTEGER PRIMARY KEY CHECK (only = 1), version INTEGER)"
+    statements, pending = [table], ""
+    for line in text.splitlines(keepends=True):
+        pending += line
+        if sqlite3.complete_statement(pending):
+            statements.append(pending.strip())
+            pending = ""
+    if pending.strip():
+        raise RuntimeError("a migration ends in the middle of a statement")
+    return statements

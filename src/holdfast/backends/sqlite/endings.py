@@ -1,0 +1,250 @@
+"""How leases end: settle, release and stall. Every way out of `running` is in this file.
+
+Called by leasing.py inside a transaction. A lease is compared on (id, token) and ended in the same step; what cannot be
+matched changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ...lifecycle import Ending, Failure, Settlement, StallVerdict, State, stall_verdict
+from ...records import REMEMBER_SECONDS_MIN, Answer, Recovered, Release
+from .transaction import SQL, Transaction, encoded, logical_name, with_failure
+
+LEASE_FIELDS = [
+    "seq",
+    "id",
+    "task",
+    "queue",
+    "grp",
+    "key",
+    "attempts",
+    "failures",
+    "stalls",
+    "max_stalls",
+    "started_at",
+    "fence",
+    "worker",
+    "begun",
+    "cancel_requested",
+    "errors",
+    "args",
+    "revival",
+]
+
+_SUCCEEDED = SQL["settle.succeeded"]
+_GROUPS_OF = SQL["settle.groups_of"]
+_LEASE = SQL["settle.lease"]
+_SCHEDULED = SQL["settle.scheduled"]
+_FINISHED = SQL["settle.finished"]
+_HELD = SQL["begin.held"]
+
+
+def as_lease(row: Sequence[Any]) -> dict[str, Any]:
+    return dict(zip(LEASE_FIELDS, row, strict=True))
+
+
+def settle(tx: Transaction, settlements: Sequence[Settlement]) -> list[Answer]:
+    """End leases with outcomes. Successes go in one statement for all; if one is refused, they go one by one."""
+    now = tx.now
+    answers = [Answer.OK] * len(settlements)
+    places: list[int] = []
+    rows: list[tuple[Any, ...]] = []
+    for place, settlement in enumerate(settlements):
+        if settlement.ending is not Ending.SUCCEEDED:
+            answers[place] = _settle_otherwise(tx, settlement)
+            continue
+        retain = settlement.retain if settlement.retain > REMEMBER_SECONDS_MIN else REMEMBER_SECONDS_MIN
+        token = settlement.token
+        rows.append((now, now + retain, settlement.value, seq_of(token), settlement.id, token))
+        places.append(place)
+    if rows:
+        cursor = tx.cursor
+        cursor.execute("SAVEPOINT settle")
+        if cursor.executemany(_SUCCEEDED, rows).rowcount != len(rows):
+            cursor.execute("ROLLBACK TO settle")
+            kept: list[tuple[Any, ...]] = []
+            for place, row in zip(places, rows, strict=True):
+                if cursor.execute(_SUCCEEDED, row).rowcount:
+                    kept.append(row)
+                else:
+                    answers[place] = refusal(tx, row[4], row[5])
+            rows = kept
+        cursor.execute("RELEASE settle")
+        _after_success(tx, [row[3] for row in rows])
+    return answers
+
+
+def _after_success(tx: Transaction, seqs: list[int]) -> None:
+    """Groups have room again, dead letters of what succeeded are closed."""
+    chosen = (encoded(seqs).decode(),)
+    for queue, group in tx.cursor.execute(_GROUPS_OF, chosen):
+        tx.touch(queue, group)
+    if tx.cursor.execute(SQL["settle.any_letter"]).fetchone()[0]:
+        rows = tx.cursor.execute(SQL["settle.logicals_of"], chosen).fetchall()
+        tx.close_letters(logical_name(*row) for row in rows)
+
+
+def make_token(seq: int, fence: int, nonce: str) -> str:
+    """New at every claim: unguessable by its nonce, and it tells the row, so that settling needs no search by id."""
+    return f"{seq:x}.{fence:x}.{nonce}"
+
+
+def seq_of(token: str) -> int:
+    """The row a token speaks of; one that is none of ours matches no row."""
+    try:
+        return int(token.partition(".")[0], 16)
+    except ValueError:
+        return -1
+
+
+def refusal(tx: Transaction, job_id: str, token: str) -> Answer:
+    """Why a fenced write found no row: the lease is not ours, or a cancel was asked for."""
+    row = tx.cursor.execute(_HELD, (job_id, token)).fetchone()
+    return Answer.CANCELLED if row is not None and row[0] else Answer.LOST
+
+
+def _settle_otherwise(tx: Transaction, settlement: Settlement) -> Answer:
+    row = tx.cursor.execute(_LEASE, (settlement.id, settlement.token)).fetchone()
+    if row is None:
+        return Answer.LOST
+    job = as_lease(row)
+    if job["cancel_requested"] and settlement.ending is not Ending.CANCELLED:
+        return Answer.CANCELLED
+    failure = settlement.failure
+    if failure is not None:
+        failure = _stamped(tx, job, failure)
+        job["errors"] = with_failure(job["errors"], failure)
+    if settlement.ending is Ending.CANCELLED:
+        finish(tx, job, State.CANCELLED, attempts=1, retain=settlement.retain)
+    elif settlement.ending is Ending.BURIED:
+        reason = settlement.reason or "failed"
+        finish(tx, job, State.DEAD, attempts=1, failures=int(settlement.failed), reason=reason)
+        tx.bury(job, reason, failure)
+    else:
+        _schedule(tx, job, settlement.delay, attempts=1, failures=int(settlement.failed))
+    return Answer.OK
+
+
+def release(tx: Transaction, releases: Sequence[Release]) -> list[Answer]:
+    """Give leases back; no counter changes."""
+    answers: list[Answer] = []
+    for item in releases:
+        row = tx.cursor.execute(_LEASE, (item.id, item.token)).fetchone()
+        if row is None:
+            answers.append(Answer.LOST)
+            continue
+        give_back(tx, as_lease(row), delay=item.delay)
+        answers.append(Answer.OK)
+    return answers
+
+
+def give_back(tx: Transaction, job: dict[str, Any], *, delay: float = 0.0) -> State:
+    """A lease ends unfinished and free of charge."""
+    if job["cancel_requested"]:
+        finish(tx, job, State.CANCELLED)
+        return State.CANCELLED
+    if delay > 0:
+        _schedule(tx, job, delay)
+        return State.SCHEDULED
+    return _back_in_play(tx, job)
+
+
+def stall(tx: Transaction, job: dict[str, Any]) -> Recovered:
+    """A lease ends because its worker's deadline passed or its process died."""
+    verdict = stall_verdict(
+        stalls=job["stalls"],
+        max_stalls=job["max_stalls"],
+        begun=bool(job["begun"]),
+        cancel_requested=bool(job["cancel_requested"]),
+    )
+    counted = not (job["max_stalls"] == 0 and not job["begun"])
+    if counted:
+        text = f"the worker stopped renewing its lease, or died, for the {_ordinal(job['stalls'] + 1)} time"
+        failure = _stamped(tx, job, Failure(reason="stalled", text=text))
+        job["errors"] = with_failure(job["errors"], failure)
+    if verdict is StallVerdict.BURY:
+        state = State.DEAD
+        finish(tx, job, state, attempts=1, stalls=1, reason="stalled")
+        tx.bury(job, "stalled", failure)
+    elif verdict is StallVerdict.CANCEL:
+        state = State.CANCELLED
+        finish(tx, job, state, attempts=int(counted), stalls=int(counted))
+    else:
+        state = _back_in_play(tx, job, stalled=int(counted))
+    return Recovered(
+        id=job["id"],
+        task=job["task"],
+        queue=job["queue"],
+        group=job["grp"],
+        state=state,
+        worker=job["worker"],
+        stalls=job["stalls"] + int(counted),
+        counted=counted,
+    )
+
+
+def _ordinal(number: int) -> str:
+    suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{suffix}"
+
+
+def _stamped(tx: Transaction, job: dict[str, Any], failure: Failure) -> Failure:
+    return msgspec.structs.replace(
+        failure,
+        at=tx.now,
+        attempt=job["attempts"] + 1,
+        fence=job["fence"],
+        worker=job["worker"],
+        started_at=job["started_at"],
+    )
+
+
+def _schedule(tx: Transaction, job: dict[str, Any], delay: float, *, attempts: int = 0, failures: int = 0) -> None:
+    queue, group = job["queue"], job["grp"]
+    held = group is not None and tx.rules.is_strict(queue)
+    values = (attempts, failures, tx.now + max(0.0, delay), int(held), job["errors"], job["seq"])
+    tx.cursor.execute(_SCHEDULED, values)
+    if group is not None:
+        tx.touch(queue, group)
+
+
+def _back_in_play(tx: Transaction, job: dict[str, Any], *, stalled: int = 0) -> State:
+    queue, group = job["queue"], job["grp"]
+    values = {
+        "seq": job["seq"],
+        "stalled": stalled,
+        "errors": job["errors"],
+        "lane": tx.lane_of(job["task"], group),
+    }
+    if group is None:
+        tx.cursor.execute(SQL["release.ready"], values)
+        return State.READY
+    tx.cursor.execute(SQL["release.waiting"], {**values, "held": int(tx.rules.is_strict(queue))})
+    tx.touch(queue, group)
+    return State.WAITING
+
+
+def finish(
+    tx: Transaction,
+    job: dict[str, Any],
+    state: State,
+    *,
+    attempts: int = 0,
+    failures: int = 0,
+    stalls: int = 0,
+    reason: str | None = None,
+    retain: float = 86400.0,
+) -> None:
+    """A job ends, and its lease if it had one. A dead job has no prune time: it holds its letter."""
+    prune_at = None if state is State.DEAD else tx.now + max(retain, REMEMBER_SECONDS_MIN)
+    values = (state.value, attempts, failures, stalls, tx.now, prune_at, reason, job["errors"], job["seq"])
+    tx.cursor.execute(_FINISHED, values)
+    if job["grp"] is not None:
+        tx.touch(job["queue"], job["grp"])
+    if state is State.CANCELLED:
+        tx.close_letters([logical_name(job["id"], job["queue"], job["task"], job["key"])])

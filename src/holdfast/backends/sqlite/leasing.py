@@ -1,0 +1,259 @@
+"""The life of a lease on SQLite: register, claim, begin, renew, report, exchange, retire, recover, and promote.
+
+Called by backend.py on the writer's thread, inside one transaction per call. Ending a lease is in endings.py.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ...lifecycle import Settlement, State
+from ...records import (
+    LOGS_KEPT_MAX,
+    Answer,
+    ClaimRequest,
+    Exchanged,
+    Held,
+    Lease,
+    Promoted,
+    Recovered,
+    Release,
+    Renewal,
+    Report,
+    WorkerRecord,
+)
+from . import endings
+from .operating import expire, revive_row
+from .transaction import SQL, Transaction
+
+RECOVER_PER_CLAIM_MAX = 100
+PROMOTE_PER_CLAIM_MAX = 200
+
+_LANE = SQL["claim.lane"]
+_TAKE = SQL["claim.take"]
+_answers = msgspec.json.Decoder(tuple[Answer, ...]).decode
+
+
+def register(tx: Transaction, worker: WorkerRecord) -> None:
+    tx.cursor.execute(
+        SQL["register.store"],
+        {
+            "id": worker.id,
+            "host": worker.host,
+            "pid": worker.pid,
+            "boot_id": worker.boot_id,
+            "pid_namespace": worker.pid_namespace,
+            "lease_seconds": worker.lease_seconds,
+            "queues": msgspec.json.encode(worker.queues).decode(),
+            "slots": worker.slots,
+            "now": tx.now,
+            "deadline": tx.steady + worker.lease_seconds,
+            "deadline_boot": tx.boot,
+        },
+    )
+
+
+def exchange(
+    tx: Transaction, settlements: Sequence[Settlement], releases: Sequence[Release], request: ClaimRequest | None
+) -> Exchanged:
+    """settle, release, claim: in one transaction, in that order, recognising a repeated call."""
+    if request is None:
+        answers = [*endings.settle(tx, settlements), *endings.release(tx, releases)]
+        tx.close()
+        return Exchanged(answers=tuple(answers))
+    row = tx.cursor.execute(SQL["claim.worker"], (request.worker,)).fetchone()
+    if row is not None and request.call <= row[0]:
+        return _first_answer(tx, request, row[0], row[1])
+    answers = [*endings.settle(tx, settlements), *endings.release(tx, releases)]
+    tx.refill()
+    if row is None:
+        tx.close()
+        return Exchanged(answers=tuple(answers), known=False)
+    recovered = recover(tx, (), RECOVER_PER_CLAIM_MAX)
+    if tx.cursor.execute(SQL["claim.worker"], (request.worker,)).fetchone() is None:
+        tx.close()  # it was this very worker whose deadline had passed
+        return Exchanged(answers=tuple(answers), known=False, recovered=tuple(recovered))
+    promote(tx, PROMOTE_PER_CLAIM_MAX)
+    leases = _claim(tx, request)
+    if leases or answers:
+        stored = msgspec.json.encode(answers).decode() if answers else None
+        tx.cursor.execute(SQL["claim.number"], (request.call, stored, request.worker))
+    tx.close()
+    return Exchanged(answers=tuple(answers), leases=tuple(leases), recovered=tuple(recovered))
+
+
+def _first_answer(tx: Transaction, request: ClaimRequest, last_call: int, last_answers: str | None) -> Exchanged:
+    if request.call < last_call:
+        return Exchanged()
+    rows = tx.cursor.execute(SQL["claim.again"], (request.worker, request.call)).fetchall()
+    leases = tuple(_lease(row, token=row[14], fence=row[15], started_at=row[16]) for row in rows)
+    return Exchanged(answers=() if last_answers is None else _answers(last_answers), leases=leases)
+
+
+def _claim(tx: Transaction, request: ClaimRequest) -> list[Lease]:
+    paused = {row[0] for row in tx.cursor.execute(SQL["claim.paused_queues"])}
+    leases: list[Lease] = []
+    for queue in request.queues:
+        room = min(request.most - len(leases), request.most_by_queue.get(queue, request.most))
+        if room > 0 and queue not in paused:
+            leases += _claim_queue(tx, request, queue, room)
+    return leases
+
+
+def _claim_queue(tx: Transaction, request: ClaimRequest, queue: str, room: int) -> list[Lease]:
+    """Draw from both lanes; what one cannot use of its half the other may."""
+    execute = tx.cursor.execute
+    first, second = request.call % 2, 1 - request.call % 2
+    # Each lane is read as far as all the room, so that an unused share can pass over.
+    ahead = execute(_LANE, (queue, first, room)).fetchall()
+    behind = execute(_LANE, (queue, second, room)).fetchall() if room > 1 or not ahead else []
+    share = min(len(behind), room // 2)
+    rows = ahead[: room - share]
+    rows += behind[: room - len(rows)]
+    if not rows:
+        return []
+    now = tx.now
+    expired = [row for row in rows if row[13] is not None and row[13] <= now]
+    if expired:
+        rows = [row for row in rows if row[13] is None or row[13] > now]
+        for row in expired:
+            expire(tx, row[1])
+    fence = tx.ticks(len(rows))
+    nonce = secrets.token_hex(8)
+    worker, call = request.worker, request.call
+    leases: list[Lease] = []
+    takes: list[tuple[Any, ...]] = []
+    for row in rows:
+        token = endings.make_token(row[0], fence, nonce)
+        leases.append(_lease(row, token=token, fence=fence, started_at=now))
+        takes.append((token, fence, worker, call, now, row[0]))
+        fence += 1
+    tx.cursor.executemany(_TAKE, takes)
+    return leases
+
+
+def _lease(row: Sequence[Any], *, token: str, fence: int, started_at: float) -> Lease:
+    return Lease(
+        id=row[1],
+        token=token,
+        fence=fence,
+        task=row[2],
+        queue=row[3],
+        args=row[4],
+        priority=row[5],
+        group=row[6],
+        key=row[7],
+        attempt=row[8] + 1,
+        failures=row[9],
+        stalls=row[10],
+        max_stalls=row[11],
+        created_at=row[12],
+        started_at=started_at,
+    )
+
+
+def begin(tx: Transaction, held: Sequence[Held]) -> list[Answer]:
+    return [
+        Answer.OK
+        if tx.cursor.execute(SQL["begin.mark"], (one.id, one.token)).rowcount
+        else endings.refusal(tx, one.id, one.token)
+        for one in held
+    ]
+
+
+def renew(tx: Transaction, worker: str, held: Sequence[Held], seen_call: int) -> Renewal:
+    values = {"id": worker, "steady": tx.steady, "boot": tx.boot, "now": tx.now}
+    if not tx.cursor.execute(SQL["renew.deadline"], values).rowcount:
+        return Renewal(known=False, lost=tuple(one.id for one in held))
+    leases = {row[0]: row for row in tx.cursor.execute(SQL["renew.leases"], (worker,))}
+    named = {one.id for one in held if one.id in leases and leases[one.id][1] == one.token}
+    unnamed = [row for row in leases.values() if row[0] not in named and row[2] <= seen_call]
+    for job_id, token, _, _ in unnamed:
+        endings.release(tx, [Release(id=job_id, token=token)])
+    tx.close()
+    return Renewal(
+        lost=tuple(one.id for one in held if one.id not in named),
+        cancelled=tuple(one.id for one in held if one.id in named and leases[one.id][3]),
+        released=tuple(row[0] for row in unnamed),
+    )
+
+
+def report(tx: Transaction, reports: Sequence[Report]) -> list[Answer]:
+    execute = tx.cursor.execute
+    answers: list[Answer] = []
+    for one in reports:
+        rows = execute(SQL["report.progress"], (one.progress, one.text, one.id, one.token)).fetchall()
+        answers.append(Answer.OK if rows else Answer.LOST)
+        lines = one.lines[-LOGS_KEPT_MAX:]
+        if not rows or not lines:
+            continue
+        seq = rows[0][0]
+        newest = execute(SQL["report.newest_line"], (seq,)).fetchone()[0]
+        values = [(seq, newest + place, tx.now, text) for place, text in enumerate(lines, 1)]
+        tx.cursor.executemany(SQL["report.line"], values)
+        execute(SQL["report.trim"], (seq, newest + len(lines) - LOGS_KEPT_MAX))
+    return answers
+
+
+def retire(tx: Transaction, worker: str) -> int:
+    rows = tx.cursor.execute(SQL["recover.leases"], (worker, -1)).fetchall()
+    for row in rows:
+        endings.give_back(tx, endings.as_lease(row))
+    tx.cursor.execute(SQL["recover.remove"], (worker,))
+    tx.close()
+    return len(rows)
+
+
+def recover(tx: Transaction, dead: Sequence[str], limit: int) -> list[Recovered]:
+    """THE routine that ends stalled leases, whoever noticed first."""
+    execute = tx.cursor.execute
+    expired = [row[0] for row in execute(SQL["recover.expired"], {"steady": tx.steady, "boot": tx.boot})]
+    for worker in dead:
+        if worker not in expired and execute(SQL["recover.exists"], (worker,)).fetchone():
+            expired.append(worker)
+    recovered: list[Recovered] = []
+    for worker in sorted(expired):
+        # One more than allowed tells whether the worker still holds something afterwards.
+        rows = execute(SQL["recover.leases"], (worker, limit - len(recovered) + 1)).fetchall()
+        room = limit - len(recovered)
+        recovered += [endings.stall(tx, endings.as_lease(row)) for row in rows[:room]]
+        if len(rows) > room:
+            break
+        execute(SQL["recover.remove"], (worker,))
+    tx.refill()
+    return [_as_refilled(tx, one) for one in recovered]
+
+
+def _as_refilled(tx: Transaction, one: Recovered) -> Recovered:
+    """A grouped job went back as waiting; the refill may have made it ready."""
+    if one.state is not State.WAITING:
+        return one
+    row = tx.cursor.execute(SQL["cancel.job"], (one.id,)).fetchone()
+    return msgspec.structs.replace(one, state=State(row[4]))
+
+
+def promote(tx: Transaction, limit: int) -> Promoted:
+    """Bring what is due into play: scheduled jobs, expiries, automatic revivals."""
+    execute = tx.cursor.execute
+    expired = execute(SQL["promote.expired"], (tx.now, limit)).fetchall()
+    for (job_id,) in expired:
+        expire(tx, job_id)
+    due = execute(SQL["promote.due"], (tx.now, limit)).fetchall()
+    if due:
+        turn = tx.ticks(len(due))
+        for place, (seq, queue, group, task) in enumerate(due):
+            lane = tx.lane_of(task, group)
+            if group is None:
+                execute(SQL["promote.to_ready"], (lane, turn + place, seq))
+            else:
+                execute(SQL["promote.to_waiting"], (lane, seq))
+                tx.touch(queue, group)
+    letters = execute(SQL["promote.letters_due"], (tx.now, limit)).fetchall()
+    revived = sum(revive_row(tx, job_id, automatic=True) for (job_id,) in letters)
+    tx.refill()
+    more = limit in (len(due), len(expired), len(letters))
+    return Promoted(due=len(due), expired=len(expired), revived=revived, more=more)

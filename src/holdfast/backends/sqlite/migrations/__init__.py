@@ -1,0 +1,1 @@
+"""The SQLite migrations, one file per version, in order."""

@@ -1,0 +1,1 @@
+"""The SQLite statements, one file per verb."""

@@ -1,0 +1,18 @@
+-- bury: the step that makes or merges the one dead letter of a logical job, in the transaction that ends the job.
+
+-- :: letter
+SELECT job_id, args, failure_count, failed_at, reason, error, history, cycles FROM holdfast_letters WHERE logical = ?
+
+-- :: insert
+INSERT INTO holdfast_letters (logical, job_id, task, queue, key, grp, args, failure_count, first_failed_at, failed_at,
+                              reason, error, history, cycles, revive_at, revived_at)
+VALUES (:logical, :job_id, :task, :queue, :key, :grp, :args, 1, :now, :now, :reason, :error, NULL, 0, :revive_at, NULL)
+
+-- :: merge
+UPDATE holdfast_letters
+SET job_id = :job_id, grp = :grp, args = :args, failure_count = failure_count + 1, failed_at = :now, reason = :reason,
+    error = :error, history = :history, revive_at = :revive_at, revived_at = NULL
+WHERE logical = :logical
+
+-- :: supersede
+UPDATE holdfast_jobs SET reason = 'superseded', prune_at = ? WHERE id = ? AND state = 'dead'

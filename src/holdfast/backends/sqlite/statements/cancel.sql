@@ -1,0 +1,8 @@
+-- cancel: an unstarted job ends here; a running one is only marked, and its slot is freed when its handler stopped.
+
+-- :: job
+SELECT seq, id, task, queue, state, grp, key, args, revival, errors, attempts, fence
+FROM holdfast_jobs WHERE id = ?
+
+-- :: mark
+UPDATE holdfast_jobs SET cancel_requested = 1 WHERE seq = ? AND state = 'running'

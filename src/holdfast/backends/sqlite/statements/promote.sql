@@ -1,0 +1,20 @@
+-- promote: bring what is due into play.
+-- Takes the time and a bound; answers the rows it may move. Runs inside the one write transaction.
+
+-- :: due
+SELECT seq, queue, grp, task FROM holdfast_jobs INDEXED BY holdfast_jobs_scheduled
+WHERE state = 'scheduled' AND due_at <= ? ORDER BY due_at, seq LIMIT ?
+
+-- :: to_ready
+UPDATE holdfast_jobs SET state = 'ready', lane = ?, turn = ? WHERE seq = ?
+
+-- :: to_waiting
+UPDATE holdfast_jobs SET state = 'waiting', lane = ?, turn = NULL WHERE seq = ?
+
+-- :: expired
+SELECT id FROM holdfast_jobs INDEXED BY holdfast_jobs_expires
+WHERE expires_at <= ? AND expires_at IS NOT NULL AND state IN ('scheduled', 'waiting', 'ready')
+ORDER BY expires_at LIMIT ?
+
+-- :: letters_due
+SELECT job_id FROM holdfast_letters WHERE revive_at <= ? AND revive_at IS NOT NULL ORDER BY revive_at LIMIT ?

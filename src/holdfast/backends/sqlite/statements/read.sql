@@ -1,0 +1,57 @@
+-- read: what is shown to people and programs. Never writes.
+
+-- :: job
+SELECT seq, id, task, queue, state, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at,
+       due_at, expires_at, started_at, finished_at, fence, worker, begun, held, cancel_requested, progress,
+       progress_text, value, reason, errors, revival
+FROM holdfast_jobs
+
+-- :: count
+SELECT queue, state, count(*) FROM holdfast_jobs WHERE (?1 IS NULL OR queue = ?1) GROUP BY queue, state
+
+-- :: logs
+SELECT at, text FROM holdfast_logs
+WHERE job_seq = (SELECT seq FROM holdfast_jobs WHERE id = ?) ORDER BY line
+
+-- :: letter
+SELECT job_id, task, queue, key, grp, args, failure_count, first_failed_at, failed_at, reason, error, history, cycles,
+       revive_at, revived_at
+FROM holdfast_letters
+
+-- :: queues
+SELECT name, group_limit, group_order FROM holdfast_queues
+
+-- :: oldest_ready
+SELECT min(due_at) FROM holdfast_jobs INDEXED BY holdfast_jobs_ready WHERE state = 'ready' AND queue = ?
+
+-- :: groups
+SELECT queue, name FROM (
+    SELECT DISTINCT queue, grp AS name FROM holdfast_jobs
+    WHERE grp IS NOT NULL AND state IN ('scheduled', 'waiting', 'ready', 'running')
+    UNION SELECT queue, name FROM holdfast_groups
+    UNION SELECT queue, name FROM holdfast_pauses WHERE kind = 'group'
+) WHERE (?1 IS NULL OR queue = ?1) ORDER BY queue, name LIMIT ?2
+
+-- :: group_counts
+SELECT state, count(*) FROM holdfast_jobs
+WHERE queue = ? AND grp = ? AND state IN ('scheduled', 'waiting', 'ready', 'running') GROUP BY state
+
+-- :: group_head
+SELECT id FROM holdfast_jobs
+WHERE queue = ? AND grp = ? AND state IN ('scheduled', 'waiting', 'ready', 'running')
+ORDER BY state <> 'running', state <> 'ready', held DESC, state <> 'waiting', priority DESC, seq LIMIT 1
+
+-- :: workers
+SELECT w.id, w.host, w.pid, w.boot_id, w.pid_namespace, w.lease_seconds, w.queues, w.slots, w.started_at, w.renewed_at,
+       (SELECT count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_running WHERE state = 'running' AND worker = w.id)
+FROM holdfast_workers w ORDER BY w.started_at, w.id
+
+-- :: claimable
+SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_ready
+WHERE state = 'ready' AND queue = ? AND lane IN (0, 1) LIMIT 1
+
+-- :: next_due
+SELECT min(due_at) FROM holdfast_jobs INDEXED BY holdfast_jobs_scheduled WHERE state = 'scheduled'
+
+-- :: data_version
+PRAGMA data_version

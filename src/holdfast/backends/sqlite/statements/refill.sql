@@ -1,0 +1,60 @@
+-- refill: make as many waiting jobs of a group ready as it has room for. THE ONE routine that does so.
+-- Takes queue, group, its effective limit, and a turn for those that have none. What is in play is read off the jobs' own
+-- states: no counter exists that could drift. Safe against a rival: runs inside the one write transaction.
+
+-- :: fill
+UPDATE holdfast_jobs
+SET state = 'ready', turn = COALESCE(turn, :turn),
+    lane = CASE WHEN :parking AND EXISTS (SELECT 1 FROM holdfast_pauses p
+                                          WHERE p.kind = 'task' AND p.name = holdfast_jobs.task)
+                THEN 2 ELSE 1 END
+WHERE seq IN (
+    SELECT seq FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
+    WHERE state = 'waiting' AND queue = :queue AND grp = :grp
+    ORDER BY held DESC, priority DESC, seq
+    LIMIT max(0, :limit - (
+        SELECT count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
+        WHERE queue = :queue AND grp = :grp
+          AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))))
+)
+
+-- :: fill_one
+UPDATE holdfast_jobs
+SET state = 'ready', turn = COALESCE(turn, :turn),
+    lane = CASE WHEN :parking AND EXISTS (SELECT 1 FROM holdfast_pauses p
+                                          WHERE p.kind = 'task' AND p.name = holdfast_jobs.task)
+                THEN 2 ELSE 1 END
+WHERE seq = (
+    SELECT seq FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
+    WHERE state = 'waiting' AND queue = :queue AND grp = :grp
+    ORDER BY held DESC, priority DESC, seq LIMIT 1)
+  AND NOT EXISTS (
+    SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
+    WHERE queue = :queue AND grp = :grp
+      AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1)))
+
+-- :: rule
+SELECT group_order, group_limit FROM holdfast_queues WHERE name = ?
+
+-- :: overrides
+SELECT queue, name, group_limit FROM holdfast_groups
+
+-- :: paused_groups
+SELECT queue, name FROM holdfast_pauses WHERE kind = 'group'
+
+-- :: in_play
+SELECT state, count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
+WHERE queue = :queue AND grp = :grp AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))
+GROUP BY state
+
+-- :: withdraw
+UPDATE holdfast_jobs SET state = 'waiting'
+WHERE seq IN (
+    SELECT seq FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
+    WHERE queue = :queue AND grp = :grp AND state = 'ready'
+    ORDER BY held, priority, seq DESC LIMIT :excess
+)
+
+-- :: groups_waiting
+SELECT DISTINCT queue, grp FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
+WHERE state = 'waiting' AND (queue, grp) > (?, ?) ORDER BY queue, grp LIMIT ?

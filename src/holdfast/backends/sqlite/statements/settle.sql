@@ -1,0 +1,38 @@
+-- settle: end a lease with an outcome. Compare-and-change on (id, token); no row means it changed nothing.
+-- Safe against a rival: whoever ends the lease first voids the token in the same step.
+
+-- :: succeeded
+UPDATE holdfast_jobs
+SET state = 'succeeded', attempts = attempts + 1, finished_at = ?, prune_at = ?, value = ?,
+    token = NULL, worker = NULL, claim_call = NULL, held = 0
+WHERE seq = ? AND id = ? AND token = ? AND state = 'running' AND cancel_requested = 0
+
+-- :: groups_of
+SELECT DISTINCT queue, grp FROM holdfast_jobs
+WHERE seq IN (SELECT value FROM json_each(?)) AND grp IS NOT NULL
+
+-- :: logicals_of
+SELECT id, queue, task, key FROM holdfast_jobs WHERE seq IN (SELECT value FROM json_each(?))
+
+-- :: lease
+SELECT seq, id, task, queue, grp, key, attempts, failures, stalls, max_stalls, started_at, fence, worker, begun,
+       cancel_requested, errors, args, revival
+FROM holdfast_jobs WHERE id = ? AND token = ? AND state = 'running'
+
+-- :: scheduled
+UPDATE holdfast_jobs
+SET state = 'scheduled', attempts = attempts + ?, failures = failures + ?, due_at = ?, held = ?, errors = ?,
+    turn = NULL, token = NULL, worker = NULL, claim_call = NULL
+WHERE seq = ?
+
+-- :: finished
+UPDATE holdfast_jobs
+SET state = ?, attempts = attempts + ?, failures = failures + ?, stalls = stalls + ?, finished_at = ?, prune_at = ?,
+    reason = ?, errors = ?, token = NULL, worker = NULL, claim_call = NULL, held = 0
+WHERE seq = ?
+
+-- :: close_letter
+DELETE FROM holdfast_letters WHERE logical = ?
+
+-- :: any_letter
+SELECT EXISTS (SELECT 1 FROM holdfast_letters)

@@ -1,0 +1,90 @@
+"""Wake-ups on SQLite: notices that the file changed, by this process (a nudge after commit) or another (data_version).
+
+Called by the backend's wait_for_work. A hint only: who is woken asks the store. Never writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Sequence
+
+from ...clock import Clock
+from . import reading
+from .connection import connect, errors_mapped
+from .transaction import SQL
+
+POLL_SECONDS_MIN = 0.001
+POLL_SECONDS_MAX = 0.005
+POLL_GROWTH = 1.05
+
+
+class Watch:
+    """One connection that looks, and the loops that wait."""
+
+    def __init__(self, path: str, clock: Clock) -> None:
+        self._path, self._clock = path, clock
+        self._guard = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+
+    def nudge(self) -> None:
+        """This process committed something. Called on the writer's thread."""
+        if not self._waiting:
+            return
+        with self._guard:
+            waiting = list(self._waiting.items())
+        for event, loop in waiting:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(event.set)
+
+    def close(self) -> None:
+        with self._guard:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _look(self, queues: Sequence[str]) -> tuple[int, bool, float | None]:
+        """(version of the file, work at hand, when the next scheduled job is due)."""
+        with self._guard, errors_mapped(self._path):
+            if self._connection is None:
+                self._connection = connect(self._path)
+            cursor = self._connection.cursor()
+            version = cursor.execute(SQL["read.data_version"]).fetchone()[0]
+            at_hand, next_due = reading.work_at_hand(cursor, queues, self._clock.wall())
+            return version, at_hand, next_due
+
+    def _version(self) -> int:
+        with self._guard, errors_mapped(self._path):
+            if self._connection is None:
+                self._connection = connect(self._path)
+            return int(self._connection.execute(SQL["read.data_version"]).fetchone()[0])
+
+    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        event = asyncio.Event()
+        with self._guard:
+            self._waiting[event] = asyncio.get_running_loop()
+        try:
+            pause = POLL_SECONDS_MIN
+            version, at_hand, next_due = self._look(queues)
+            while not at_hand and (left := deadline - time.monotonic()) > 0:
+                await _within(event, min(pause, left))
+                pause = min(pause * POLL_GROWTH, POLL_SECONDS_MAX)
+                due = next_due is not None and self._clock.wall() >= next_due
+                if due or self._version() != version:
+                    pause = POLL_SECONDS_MIN
+                    version, at_hand, next_due = self._look(queues)
+        finally:
+            with self._guard:
+                self._waiting.pop(event, None)
+
+
+async def _within(event: asyncio.Event, seconds: float) -> None:
+    """Until the event is set, or for so many seconds."""
+    timer = asyncio.get_running_loop().call_later(seconds, event.set)
+    await event.wait()
+    timer.cancel()
+    event.clear()

@@ -1,0 +1,166 @@
+"""The one writer thread of a process: requests that arrive together share a transaction (group commit).
+
+Called by the backend only. Each request runs in a savepoint of its own, so a failing one leaves its neighbours alone;
+all of them are answered after the one COMMIT. Renewals go first. Also the reader thread, which never writes.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from ...errors import BackendUnavailable, HoldfastError, OutcomeUnknown
+from .connection import begin_immediate, connect, mapped
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Cursor], Any]
+REQUESTS_PER_COMMIT_MAX = 64
+
+
+class Request:
+    """One piece of work and the future its caller waits on."""
+
+    __slots__ = ("future", "name", "work")
+
+    def __init__(self, name: str, work: Work) -> None:
+        self.name, self.work = name, work
+        self.future: Future[Any] = Future()
+
+
+class StoreThread:
+    """A thread with a connection of its own that carries out requests one after another."""
+
+    def __init__(self, path: str, *, synchronous: str, call_timeout: float, after_commit: Callable[[], None]) -> None:
+        self._path, self._synchronous = path, synchronous
+        self._call_timeout = call_timeout
+        self._after_commit = after_commit
+        self._requests: deque[Request] = deque()
+        self._urgent: deque[Request] = deque()
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._connection: sqlite3.Connection | None = None
+        self._thread = threading.Thread(target=self._run, name=f"holdfast-{self.role}", daemon=True)
+        self._thread.start()
+
+    role = "writer"
+
+    def submit(self, name: str, work: Callable[[sqlite3.Cursor], T], *, urgent: bool = False) -> Future[T]:
+        request = Request(name, work)
+        with self._wake:
+            if self._stopping:
+                raise BackendUnavailable("the store was closed while this call was made. Open it again.")
+            (self._urgent if urgent else self._requests).append(request)
+            self._wake.notify()
+        return request.future
+
+    def stop(self) -> None:
+        """Finish what was asked, then end the thread and close its connection."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            live = [request for request in batch if request.future.set_running_or_notify_cancel()]
+            if live:
+                self._carry_out(live)
+        if self._connection is not None:
+            self._connection.close()
+
+    def _next_batch(self) -> list[Request]:
+        with self._wake:
+            while not (self._urgent or self._requests or self._stopping):
+                self._wake.wait()
+            batch: list[Request] = []
+            for waiting in (self._urgent, self._requests):
+                while waiting and len(batch) < REQUESTS_PER_COMMIT_MAX:
+                    batch.append(waiting.popleft())
+            return batch
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = connect(self._path, synchronous=self._synchronous)
+        return self._connection
+
+    def _carry_out(self, batch: list[Request]) -> None:
+        try:
+            connection = self._connected()
+            begin_immediate(connection, self._call_timeout)
+        except Exception as error:
+            self._refuse(batch, mapped(error, self._path) if isinstance(error, sqlite3.Error) else error)
+            return
+        answers = self._apply(connection, batch)
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._undo(connection)
+            self._refuse(batch, None, cause=mapped(error, self._path))
+            return
+        for request, (answer, failure) in zip(batch, answers, strict=True):
+            if failure is None:
+                request.future.set_result(answer)
+            else:
+                request.future.set_exception(failure)
+        self._after_commit()
+
+    def _apply(self, connection: sqlite3.Connection, batch: list[Request]) -> list[tuple[Any, BaseException | None]]:
+        cursor = connection.cursor()
+        answers: list[tuple[Any, BaseException | None]] = []
+        for request in batch:
+            cursor.execute("SAVEPOINT request")
+            try:
+                answers.append((request.work(cursor), None))
+            except Exception as error:
+                failure = mapped(error, self._path) if isinstance(error, sqlite3.Error) else error
+                answers.append((None, failure))
+                if connection.in_transaction:
+                    cursor.execute("ROLLBACK TO request")
+                else:  # SQLite itself rolled the whole transaction back (disk full, input/output error)
+                    begin_immediate(connection, self._call_timeout)
+                    answers = [(None, answer[1] or failure) for answer in answers]
+                    continue
+            cursor.execute("RELEASE request")
+        return answers
+
+    def _undo(self, connection: sqlite3.Connection) -> None:
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            connection.close()
+            self._connection = None
+
+    def _refuse(self, batch: list[Request], error: BaseException | None, cause: HoldfastError | None = None) -> None:
+        for request in batch:
+            failure = error
+            if failure is None:
+                failure = OutcomeUnknown(request.name)
+                failure.__cause__ = cause
+            request.future.set_exception(failure)
+
+
+class ReaderThread(StoreThread):
+    """Reads on a connection of its own: one consistent picture per request, never waiting for the writer."""
+
+    role = "reader"
+
+    def _carry_out(self, batch: list[Request]) -> None:
+        for request in batch:
+            try:
+                request.future.set_result(self._read(request.work))
+            except Exception as error:
+                failure = mapped(error, self._path) if isinstance(error, sqlite3.Error) else error
+                request.future.set_exception(failure)
+
+    def _read(self, work: Work) -> Any:
+        connection = self._connected()
+        connection.execute("BEGIN")
+        try:
+            return work(connection.cursor())
+        finally:
+            connection.execute("ROLLBACK")

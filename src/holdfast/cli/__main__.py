@@ -1,0 +1,8 @@
+"""`python -m holdfast.cli`: the same as `holdfast`, for the demo's workers and where no script is on the path."""
+
+import sys
+
+from .main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

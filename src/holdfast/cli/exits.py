@@ -1,0 +1,112 @@
+"""Exit codes, and how every error becomes one: a sentence for people, a document for machines, never a traceback.
+
+Called by main and by commands that fail on purpose. Imports nothing heavy: errors must be cheap to tell.
+HOLDFAST_DEBUG=1 shows the traceback as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from enum import IntEnum
+
+import click
+
+from .. import errors
+
+
+class Exit(IntEnum):
+    """What the process says when it ends."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    UNREACHABLE = 4  # the store, also when its file does not exist
+    SCHEMA = 5
+    PARTLY = 6
+    IMPORT_FAILED = 7
+    INTERRUPTED = 130
+
+
+WORDS = {
+    Exit.FAILED: "failed",
+    Exit.USAGE: "usage",
+    Exit.NOT_FOUND: "not_found",
+    Exit.UNREACHABLE: "store_unreachable",
+    Exit.SCHEMA: "schema",
+    Exit.PARTLY: "partly_done",
+    Exit.IMPORT_FAILED: "import_failed",
+    Exit.INTERRUPTED: "interrupted",
+}
+
+# The first class that fits decides; more special ones stand first.
+CODES: tuple[tuple[type[BaseException], Exit], ...] = (
+    (errors.JobNotFound, Exit.NOT_FOUND),
+    (errors.ResultGone, Exit.NOT_FOUND),
+    (errors.TaskNotRegistered, Exit.NOT_FOUND),
+    (errors.BackendUnavailable, Exit.UNREACHABLE),
+    (errors.SchemaMismatch, Exit.SCHEMA),
+    (errors.ConfigurationError, Exit.USAGE),
+    (errors.ArgumentsRejected, Exit.USAGE),
+    (click.UsageError, Exit.USAGE),
+    (click.Abort, Exit.INTERRUPTED),
+    (KeyboardInterrupt, Exit.INTERRUPTED),
+)
+
+
+class CommandFailed(Exception):
+    """A command cannot do what it was asked; says why, and what to do next."""
+
+    def __init__(self, exit: Exit, text: str, hint: str = "") -> None:
+        self.exit, self.text, self.hint = exit, text, hint
+        super().__init__(text)
+
+
+def exit_for(error: BaseException) -> Exit:
+    """The exit code an error ends the process with."""
+    if isinstance(error, CommandFailed):
+        return error.exit
+    return next((code for kind, code in CODES if isinstance(error, kind)), Exit.FAILED)
+
+
+def tell(error: BaseException, *, as_json: bool) -> Exit:
+    """Say the error once, in the asked form, and answer its exit code."""
+    code = exit_for(error)
+    text, hint = _sentence(error)
+    if os.environ.get("HOLDFAST_DEBUG"):
+        traceback.print_exception(error, file=sys.stderr)
+    if as_json:
+        document = {"error": {"code": WORDS[code], "message": text, "hint": hint}}
+        click.echo(json.dumps(document, ensure_ascii=False))
+    else:
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            click.echo(error.ctx.get_usage(), err=True)
+        label = click.style("interrupted", fg="yellow") if code is Exit.INTERRUPTED else click.style("error", fg="red")
+        click.echo(f"{label}: {text}" if text else label, err=True, color=_colour())
+        if hint:
+            click.echo(f"{click.style('next', fg='cyan')}: {hint}", err=True, color=_colour())
+    return code
+
+
+def _colour() -> bool | None:
+    return False if os.environ.get("NO_COLOR") else None
+
+
+def _sentence(error: BaseException) -> tuple[str, str]:
+    """What happened, and what to do next where that is said apart."""
+    if isinstance(error, CommandFailed):
+        return error.text, error.hint
+    if isinstance(error, click.UsageError):
+        where = f" `{error.ctx.command_path} --help` shows how." if error.ctx is not None else ""
+        return error.format_message(), where.strip()
+    if isinstance(error, click.ClickException):
+        return error.format_message(), ""
+    if isinstance(error, click.Abort | KeyboardInterrupt):
+        return "", ""
+    if isinstance(error, errors.HoldfastError):
+        return str(error), ""
+    text = " ".join(str(error).split()) or "no text"
+    return f"unexpected {type(error).__name__}: {text}", "HOLDFAST_DEBUG=1 shows where; please report it."

@@ -1,0 +1,130 @@
+"""`holdfast`: the root of the command line.
+
+Started by the console script and `python -m holdfast.cli`. Knows the commands by name and one line each, and imports
+a command's module only when that command is asked for, so that --version and --help stay quick. Every error ends here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from .. import __version__
+from .exits import Exit, tell
+from .spelling import nearest
+
+# section → command → (module, one line)
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Start here": {
+        "demo": ("demo", "Watch a worker die in mid-job and nothing get lost (under 30 s)."),
+        "work": ("work", "Run a worker for MODULE:APP."),
+        "enqueue": ("enqueue", "Enqueue a job by its task's name."),
+    },
+    "Look": {
+        "jobs": ("looking", "List jobs, newest first."),
+        "job": ("looking", "Show one job."),
+        "explain": ("looking", "Say why a job is where it is."),
+        "dead": ("dead", "List, show, revive and discard dead letters."),
+        "queues": ("queues", "List queues."),
+        "groups": ("queues", "List groups that have something to do."),
+        "group": ("queues", "Show one group, or override its limit."),
+        "workers": ("looking", "List workers."),
+        "stats": ("looking", "Show what there is, in numbers."),
+    },
+    "Change": {
+        "cancel": ("changing", "Cancel jobs; a running one is asked to stop."),
+        "retry": ("changing", "Run finished jobs again with fresh budgets."),
+        "run-now": ("changing", "Make scheduled jobs due now."),
+        "bury": ("changing", "Take unstarted jobs out of play as dead letters."),
+        "pause": ("queues", "Pause a queue, a group or a task."),
+        "resume": ("queues", "End a pause."),
+    },
+    "The store": {
+        "audit": ("store", "Check that every promise holds in the store."),
+        "recover": ("store", "End the leases of workers whose deadline passed."),
+        "prune": ("store", "Remove finished jobs past their retention."),
+        "migrate": ("store", "Bring the store's schema to this version's."),
+        "bench": ("bench", "Measure this machine."),
+    },
+}
+COMMANDS = {name: module for commands in SECTIONS.values() for name, (module, _) in commands.items()}
+
+
+class Root(click.Group):
+    """A group that imports a command when it is called, and turns every error into a sentence and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        loaded = importlib.import_module(f"holdfast.cli.{module}")
+        command = getattr(loaded, cmd_name.replace("-", "_"))
+        if not isinstance(command, click.Command):
+            raise TypeError(f"holdfast.cli.{module} has no command {cmd_name!r}")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            raise click.UsageError(f"there is no command {args[0]!r}.{nearest(args[0], COMMANDS)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for section, commands in SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl([(name, line) for name, (_, line) in commands.items()], col_max=12)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        words = list(sys.argv[1:] if args is None else args)
+        try:
+            answer = super().main(words, "holdfast", complete_var, standalone_mode=False, **extra)
+            code = int(answer) if isinstance(answer, int) else Exit.DONE
+        except Exception as error:
+            code = tell(error, as_json="--json" in words)
+        except KeyboardInterrupt as interrupt:
+            code = tell(interrupt, as_json="--json" in words)
+        if standalone_mode:
+            sys.exit(int(code))
+        return int(code)
+
+
+def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        click.echo(f"holdfast {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=Root,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 store unreachable, 5 schema, 6 partly done, "
+    "7 import failed, 130 interrupted.",
+)
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show it.")
+def cli() -> None:
+    """Background jobs that hold fast.
+
+    Which store: --url, else the --app's own, else HOLDFAST_URL, else sqlite:///holdfast.db.
+    """
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line; answers the exit code."""
+    code = cli.main(args, standalone_mode=False)
+    return int(code)

@@ -1,0 +1,167 @@
+"""How people spell things on the command line: durations, moments, queries, key=value arguments; and how we show them.
+
+Called by the commands. Pure: no I/O beyond asking the clock for "ago". A bad spelling raises click.BadParameter or
+click.UsageError that shows the right one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import shlex
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|min|s|m|h|d|w)")
+STATE_WORDS: Mapping[str, tuple[str, ...]] = {
+    "scheduled": ("scheduled",),
+    "waiting": ("waiting",),
+    "ready": ("ready",),
+    "running": ("running",),
+    "succeeded": ("succeeded",),
+    "cancelled": ("cancelled",),
+    "dead": ("dead",),
+    "live": ("scheduled", "waiting", "ready", "running"),
+    "finished": ("succeeded", "cancelled", "dead"),
+}
+
+
+class Duration(click.ParamType):
+    """90s, 2h, 7d, 1h30m, 500ms, or plain seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        seconds = duration_seconds(str(value))
+        if seconds is None:
+            self.fail(f"{value!r} is not a duration. Write 90s, 15m, 2h, 7d, or plain seconds.", param, ctx)
+        return seconds
+
+
+class Moment(click.ParamType):
+    """An ISO 8601 time; without an offset it is local time."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            return datetime.fromisoformat(str(value)).astimezone()
+        except (ValueError, OverflowError, OSError):
+            self.fail(f"{value!r} is not a time. Write 2030-01-31T09:30 or 2030-01-31T09:30Z.", param, ctx)
+
+
+def duration_seconds(text: str) -> float | None:
+    """Seconds in a duration like 1h30m; None if it is none."""
+    text = text.strip().lower()
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    parts = _PART.findall(text)
+    if not parts or _PART.sub("", text).strip():
+        return None
+    return float(sum(float(amount) * _UNITS[unit] for amount, unit in parts))
+
+
+def query_fields(words: Iterable[str], fields: Iterable[str], *, states: bool = True) -> dict[str, Any]:
+    """Read `dead queue:mail task:send` into {"states": …, "queue": …}; every condition must hold."""
+    known = tuple(fields)
+    found: dict[str, Any] = {}
+    for word in (piece for text in words for piece in shlex.split(text)):
+        field, colon, value = word.partition(":")
+        if states and not colon and word in STATE_WORDS:
+            field, value = "state", word
+        elif not colon or not value or (field not in known and not (states and field == "state")):
+            raise click.UsageError(_query_help(word, known, states))
+        if field == "state":
+            found["states"] = found.get("states", ()) + _states(value)
+        else:
+            found[field] = value
+    return found
+
+
+def _states(value: str) -> tuple[str, ...]:
+    named: tuple[str, ...] = ()
+    for word in value.split(","):
+        if word not in STATE_WORDS:
+            near = nearest(word, STATE_WORDS)
+            raise click.UsageError(f"{word!r} is no state.{near} States: {', '.join(STATE_WORDS)}.")
+        named += STATE_WORDS[word]
+    return named
+
+
+def _query_help(word: str, known: tuple[str, ...], states: bool) -> str:
+    field = word.partition(":")[0]
+    near = nearest(field, (*known, *(STATE_WORDS if states else ())))
+    forms = " ".join(f"{name}:…" for name in known)
+    head = f"a state ({', '.join(STATE_WORDS)}) or " if states else ""
+    return f"cannot read {word!r} in the query.{near} Write {head}{forms}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """ " Did you mean …?" with a leading space, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=2, cutoff=0.6)
+    return f" Did you mean {' or '.join(close)}?" if close else ""
+
+
+def read_arguments(pairs: Iterable[str], document: str | None, text_fields: frozenset[str]) -> dict[str, Any]:
+    """Arguments by name from --args JSON and k=v words, the latter winning.
+
+    A value is JSON where it reads as JSON (5, true, [1,2], "x"), else text; for a parameter annotated `str` it is always
+    text.
+    """
+    arguments: dict[str, Any] = {}
+    if document is not None:
+        try:
+            arguments = json.loads(document)
+        except ValueError as error:
+            raise click.UsageError(f"--args is not JSON: {error}. Write --args '{{\"to\": \"ann\"}}'.") from None
+        if not isinstance(arguments, dict):
+            raise click.UsageError("--args must be a JSON object: arguments are given by name.")
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise click.UsageError(f"cannot read {pair!r}. Arguments are given by name: NAME=VALUE.")
+        arguments[name] = value if name in text_fields else _json_or_text(value)
+    return arguments
+
+
+def _json_or_text(value: str) -> Any:
+    try:
+        return json.loads(value, parse_constant=lambda _: value)
+    except ValueError:
+        return value
+
+
+def iso(at: float | None) -> str | None:
+    """A moment for machines."""
+    if at is None:
+        return None
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def ago(at: float | datetime | None, now: float | None = None) -> str:
+    """A moment for people: 5s ago, in 2h."""
+    if at is None:
+        return ""
+    moment = at.timestamp() if isinstance(at, datetime) else at
+    seconds = (time.time() if now is None else now) - moment
+    return f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
+
+
+def span(seconds: float) -> str:
+    """A length of time for people: 320ms, 12s, 3m, 5h, 2d."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"

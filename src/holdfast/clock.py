@@ -1,0 +1,144 @@
+"""Clocks: the wall, and one that neither jumps nor stops while the machine sleeps.
+
+Called by the stores (lease deadlines, due times), the worker and tests. Decides nothing and never sleeps: waiting is
+the caller's business. Lease deadlines live on the steady clock together with `boot_id`, because a steady reading
+means nothing after a restart of the machine.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from .errors import ConfigurationError
+
+SECONDS_MAX = 3_200_000_000.0  # about a century: keeps every due time inside what datetime can show
+
+
+def to_seconds(value: float | timedelta, what: str, *, least: float = 0.0) -> float:
+    """A duration as float seconds; ConfigurationError naming `what` when it is none, negative, endless or NaN."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        kind = type(value).__name__
+        raise ConfigurationError(f"{what} must be seconds (a number) or a timedelta, not {kind}.")
+    if not least <= value <= SECONDS_MAX:  # NaN fails both comparisons
+        raise ConfigurationError(f"{what} must be between {least:g} and {SECONDS_MAX:g} seconds, not {value!r}.")
+    return float(value)
+
+
+def moment(value: float) -> datetime:
+    """A store's wall-clock seconds as an aware datetime, for people."""
+    return datetime.fromtimestamp(value, UTC)
+
+
+@runtime_checkable
+class Clock(Protocol):
+    """What a store needs to know of time."""
+
+    def wall(self) -> float:
+        """Seconds since the epoch; may jump when the machine's clock is set."""
+        ...
+
+    def steady(self) -> float:
+        """Seconds on a clock that only goes forward, at an even rate, also through a suspend."""
+        ...
+
+
+def _read_steady() -> float:
+    # CLOCK_MONOTONIC stands still during a suspend on Linux; on macOS the clock of that name goes on, while
+    # time.monotonic() there does not. Both choices keep a lease from outliving its time on a laptop that slept.
+    if sys.platform == "darwin":
+        return time.clock_gettime(time.CLOCK_MONOTONIC)
+    if sys.platform == "win32":
+        return time.monotonic()
+    return time.clock_gettime(_STEADY_CLOCK)
+
+
+_STEADY_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", 1))
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def wall(self) -> float:
+        return time.time()
+
+    def steady(self) -> float:
+        return _read_steady()
+
+
+class ManualClock:
+    """A clock that moves only when told to; both readings move together. For tests, safe from any thread."""
+
+    def __init__(self, start: float | None = None) -> None:
+        self._guard = threading.Lock()
+        self._wall = time.time() if start is None else float(start)
+        self._steady = 1000.0
+
+    def wall(self) -> float:
+        with self._guard:
+            return self._wall
+
+    def steady(self) -> float:
+        with self._guard:
+            return self._steady
+
+    def advance(self, seconds: float = 0.0, *, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0) -> float:
+        """Move forward and answer the new wall time."""
+        step = seconds + 60.0 * minutes + 3600.0 * hours + 86400.0 * days
+        if not 0.0 <= step < float("inf"):
+            raise ConfigurationError(f"a clock advances by a finite time of at least 0 s, not {step!r}.")
+        with self._guard:
+            self._wall += step
+            self._steady += step
+            return self._wall
+
+    def __repr__(self) -> str:
+        return f"ManualClock({self.wall()!r})"
+
+
+@functools.cache
+def boot_id() -> str:
+    """The same text in every process of one boot of this machine, another after a restart; "" where unknown."""
+    if sys.platform == "linux":
+        try:
+            return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        except OSError:
+            return ""
+    if sys.platform == "darwin":
+        return _boot_id_darwin()
+    if sys.platform == "win32":
+        return _boot_id_windows()
+    return ""
+
+
+def _boot_id_darwin() -> str:
+    import ctypes
+
+    try:
+        libc = ctypes.CDLL(None)
+        size = ctypes.c_size_t(64)
+        text = ctypes.create_string_buffer(size.value)
+        failed = libc.sysctlbyname(b"kern.bootsessionuuid", text, ctypes.byref(size), None, ctypes.c_size_t(0))
+    except (OSError, AttributeError):
+        return ""
+    return "" if failed else text.value.decode("ascii", "replace")
+
+
+def _boot_id_windows() -> str:
+    if sys.platform != "win32":
+        return ""
+    import winreg
+
+    path = r"SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management\PrefetchParameters"
+    try:
+        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, path) as key:
+            return str(winreg.QueryValueEx(key, "BootId")[0])
+    except OSError:
+        return ""

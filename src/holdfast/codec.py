@@ -1,0 +1,406 @@
+"""Arguments and results as JSON: bound by name, checked, encoded, and rebuilt from annotations.
+
+Called by tasks at enqueue and by the worker before and after a handler runs. Never pickles, never logs a value, and no
+message of its errors contains one. Everything is checked before a byte leaves: what `encode` answers, `decode` takes.
+
+The rule for annotations: they are resolved at first use. A parameter whose annotation is missing, cannot be resolved or
+is not a type that JSON can carry takes plain JSON values only (str, int, float, bool, None, lists, tuples, which arrive
+as lists, and dicts with str keys), and refuses anything else by name instead of handing the handler something else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import PurePath
+from typing import Any, Union
+
+import msgspec
+
+from .context import Context
+from .errors import ArgumentsRejected, ConfigurationError
+
+DEPTH_MAX = 64
+STAR = "*"  # the stored name of positional values from a producer that does not know the parameters
+
+_AT_PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_ROUND_TO_SQUARE = bytes.maketrans(b"{}", b"[]")
+
+
+class Refused(Exception):
+    """A value that cannot travel, with the reason; becomes ArgumentsRejected once the task's name is known."""
+
+
+def _origin_modules(kind: type) -> set[str]:
+    return {parent.__module__.partition(".")[0] for parent in kind.__mro__}
+
+
+def _is_pydantic(kind: type) -> bool:
+    # Asked of the type's own ancestry, so that pydantic is never imported by us.
+    return hasattr(kind, "model_validate") and "pydantic" in _origin_modules(kind)
+
+
+def _is_django_model(kind: type) -> bool:
+    return any(parent.__module__ == "django.db.models.base" for parent in kind.__mro__)
+
+
+def _encode_hook(value: Any) -> Any:
+    kind = type(value)
+    if _is_pydantic(kind):
+        return value.model_dump(mode="json")
+    if isinstance(value, PurePath):
+        return str(value)
+    if _is_django_model(kind):
+        raise Refused(f"a Django model ({kind.__name__}) cannot travel: pass the pk and load it in the task")
+    raise Refused(
+        f"a {kind.__qualname__} cannot be stored as JSON: pass plain values, a dataclass, or an id to load it by"
+    )
+
+
+def _decode_hook(kind: type, value: Any) -> Any:
+    if not isinstance(kind, type):
+        raise Refused(f"{kind} cannot be rebuilt from JSON: annotate with a dataclass, a Struct or plain types")
+    if _is_pydantic(kind):
+        try:
+            return kind.model_validate(value)  # type: ignore[attr-defined]
+        except ValueError as error:
+            raise Refused(f"{kind.__name__} refused it: {_pydantic_faults(error)}") from None
+    if issubclass(kind, PurePath) and isinstance(value, str):
+        return kind(value)
+    if _is_django_model(kind):
+        raise Refused(f"a Django model ({kind.__name__}) cannot travel: pass the pk and load it in the task")
+    raise Refused(
+        f"{kind.__qualname__} cannot be rebuilt from JSON: annotate with a dataclass, a Struct or plain types"
+    )
+
+
+def _pydantic_faults(error: ValueError) -> str:
+    # Only where and what kind: pydantic's own text quotes the input.
+    listed = getattr(error, "errors", None)
+    if not callable(listed):
+        return type(error).__name__
+    faults = listed(include_input=False, include_url=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['type']}" for fault in faults[:3])
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_encode_hook, decimal_format="string", uuid_format="canonical")
+_plain_decoder = msgspec.json.Decoder()
+
+
+def encode_json(value: Any) -> bytes:
+    """`value` as JSON, or Refused. Checks depth and numbers; size is the caller's to judge."""
+    try:
+        raw = _encoder.encode(value)
+    except Refused:
+        raise
+    except RecursionError:
+        raise Refused(f"it is nested more than {DEPTH_MAX} levels deep, or contains itself") from None
+    except UnicodeEncodeError:
+        raise Refused("it has a lone surrogate, which is not text: decode it properly first") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Refused(f"it cannot be stored as JSON ({_without_values(str(error))})") from None
+    check_depth(raw)
+    if b"null" in raw and _has_odd_number(msgspec.to_builtins(value, enc_hook=_encode_hook)):
+        raise Refused("it has a NaN or an infinity, which JSON cannot carry: pass None or a str")
+    return raw
+
+
+def check_depth(raw: bytes) -> None:
+    """Refuse JSON nested deeper than DEPTH_MAX. Counting brackets settles nearly every case at C speed."""
+    if raw.count(b"[") + raw.count(b"{") <= DEPTH_MAX:
+        return
+    marks = _STRINGS.sub(b"", raw).translate(_ROUND_TO_SQUARE, _NOT_BRACKETS)
+    for _level in range(DEPTH_MAX):
+        if not marks:
+            return
+        marks = marks.replace(b"[]", b"")  # takes away the innermost level
+    if marks:
+        raise Refused(f"it is nested more than {DEPTH_MAX} levels deep: flatten it")
+
+
+def _has_odd_number(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, dict):
+        return any(map(_has_odd_number, value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(map(_has_odd_number, value))
+    return False
+
+
+def _plain_fault(value: Any) -> str | None:
+    """The name of the first type in `value` that would not arrive as what it is; None if all is plain JSON."""
+    if value is None or isinstance(value, str | int | float):
+        return None
+    if isinstance(value, list | tuple):
+        return next((fault for entry in value if (fault := _plain_fault(entry)) is not None), None)
+    if isinstance(value, dict):
+        if any(not isinstance(name, str) for name in value):
+            return "dict with keys that are not str"
+        return next((fault for entry in value.values() if (fault := _plain_fault(entry)) is not None), None)
+    return type(value).__qualname__
+
+
+def _without_values(text: str) -> str:
+    return re.sub(r"(Invalid enum value) .*", r"\1", text.partition("\n")[0])
+
+
+def _resolve(annotation: Any, space: dict[str, Any]) -> Any:
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    return typing.get_type_hints(holder, globalns=space, include_extras=True)["it"]
+
+
+def resolve_hints(fn: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """A function's annotations as types, and for those that cannot be resolved, why."""
+    with contextlib.suppress(Exception):  # one bad annotation fails them all: then take them one by one
+        return typing.get_type_hints(fn, include_extras=True), {}
+    plain = inspect.unwrap(fn)
+    space = getattr(plain, "__globals__", {})
+    hints: dict[str, Any] = {}
+    faults: dict[str, str] = {}
+    for name, annotation in getattr(plain, "__annotations__", {}).items():
+        try:
+            hints[name] = _resolve(annotation, space)
+        except Exception as error:  # whatever evaluating somebody's annotation raises
+            faults[name] = f"its annotation cannot be resolved ({type(error).__name__}: {error})"
+    return hints, faults
+
+
+def wants_context(fn: Callable[..., Any], parameters: list[inspect.Parameter]) -> bool:
+    """Whether the first parameter is a Context: annotated so, or without annotation and called ctx."""
+    if not parameters:
+        return False
+    annotation = parameters[0].annotation
+    if annotation is inspect.Parameter.empty:
+        return parameters[0].name == "ctx"
+    return _is_context(fn, annotation)
+
+
+def _is_context(fn: Callable[..., Any], annotation: Any) -> bool:
+    if isinstance(annotation, str):
+        try:
+            annotation = _resolve(annotation, getattr(inspect.unwrap(fn), "__globals__", {}))
+        except Exception:  # imported under `if TYPE_CHECKING:`, say: then its spelling has to do
+            return bool(annotation.rpartition(".")[2] == "Context")
+    return annotation is Context
+
+
+def read_parameters(fn: Callable[..., Any], task: str) -> tuple[bool, dict[str, inspect.Parameter]]:
+    """Whether a function wants a Context, and the parameters that are stored; ConfigurationError if it cannot be."""
+    listed = list(inspect.signature(fn).parameters.values())
+    context = wants_context(fn, listed)
+    stored = listed[1:] if context else listed
+    if context and listed[0].kind is listed[0].KEYWORD_ONLY:
+        raise ConfigurationError(f"task {task!r}: Context must be the first positional parameter.")
+    for parameter in stored:
+        fault = {
+            parameter.POSITIONAL_ONLY: "is positional-only, but arguments are stored by name: remove the `/`",
+            parameter.VAR_POSITIONAL: "is variadic, but arguments are stored by name: take a list parameter instead",
+            parameter.VAR_KEYWORD: "is variadic, but parameters must be known: take a dict parameter instead",
+        }.get(parameter.kind)
+        if fault is None and _is_context(fn, parameter.annotation):
+            fault = "is a Context, which must be the first parameter"
+        if fault is not None:
+            raise ConfigurationError(f"task {task!r}: parameter {parameter.name!r} {fault}.")
+    return context, {parameter.name: parameter for parameter in stored}
+
+
+class Codec:
+    """One function's arguments and result. Made cheaply at decoration; annotations are looked at on first use."""
+
+    def __init__(self, task: str, fn: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]) -> None:
+        self.task = task
+        self.names = tuple(parameters)
+        self._fn = fn
+        self._parameters = parameters
+        self._positional = tuple(name for name, p in parameters.items() if p.kind is not p.KEYWORD_ONLY)
+        self._known = frozenset(parameters)
+        self._required = frozenset(name for name, p in parameters.items() if p.default is p.empty)
+        self.defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+        self._decoder: msgspec.json.Decoder[Any] | None = None
+        self._value_decoder: msgspec.json.Decoder[Any] = _plain_decoder
+        self._untyped: dict[str, str] = {}
+
+    # ------------------------------------------------------------------ binding
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The given values by parameter name; defaults are not filled in."""
+        if len(args) > len(self._positional):
+            most = len(self._positional)
+            raise ArgumentsRejected(self.task, f"it takes at most {most} positional arguments, {len(args)} were given")
+        given = dict(zip(self._positional, args, strict=False))
+        if kwargs:
+            for name in kwargs:
+                if name in given:
+                    raise ArgumentsRejected(self.task, f"parameter {name!r} was given twice")
+                if name not in self._known:
+                    raise ArgumentsRejected(self.task, f"there is no parameter {name!r}; {self._listed()}")
+            given.update(kwargs)
+        if not self._required <= given.keys():
+            missing = ", ".join(repr(name) for name in self.names if name in self._required - given.keys())
+            raise ArgumentsRejected(self.task, f"missing {missing}; {self._listed()}")
+        return given
+
+    def _listed(self) -> str:
+        return f"its parameters are {', '.join(self.names)}" if self.names else "it takes no arguments"
+
+    # ------------------------------------------------------------------ arguments
+
+    def encode(self, given: Mapping[str, Any], bytes_max: int) -> bytes:
+        """Bound values as one JSON object, checked against the annotations; raises ArgumentsRejected."""
+        decoder = self._decoder or self._prepare()
+        try:
+            raw = encode_json(given)
+        except Refused as refusal:
+            raise ArgumentsRejected(self.task, self._blame(given, refusal)) from None
+        if len(raw) > bytes_max:
+            raise ArgumentsRejected(
+                self.task,
+                f"they take {len(raw)} bytes, at most {bytes_max} are allowed. Store the bulk elsewhere and pass its "
+                "name, or raise args_bytes_max=",
+            )
+        for name in self._untyped:
+            if name in given and (fault := _plain_fault(given[name])) is not None:
+                raise ArgumentsRejected(
+                    self.task,
+                    f"parameter {name!r} was given a {fault}, but {self._untyped[name]}, so it takes plain JSON "
+                    "values only: annotate it with an importable type, or pass plain values",
+                )
+        rebuilt = self._decode(decoder, raw)
+        for name, value in given.items():
+            # Many types become text in JSON; where text is what the annotation wants, that would pass unseen.
+            if not isinstance(value, str) and type(getattr(rebuilt, name)) is str:
+                raise ArgumentsRejected(self.task, f"parameter {name!r}: expected `str`, got `{type(value).__name__}`")
+        return raw
+
+    def _blame(self, given: Mapping[str, Any], refusal: Refused) -> str:
+        """The refusal with the parameter it is about: found by encoding them one by one."""
+        for name, value in given.items():
+            try:
+                encode_json(value)
+            except Refused as own:
+                return f"parameter {name!r}: {own}"
+        return str(refusal)
+
+    def decode(self, raw: bytes) -> dict[str, Any]:
+        """Stored arguments as keyword arguments for the function; what was not stored is left to its default."""
+        decoder = self._decoder or self._prepare()
+        rebuilt = self._decode(decoder, raw)
+        fields = {name: getattr(rebuilt, name) for name in self.names}
+        return {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+
+    def _decode(self, decoder: msgspec.json.Decoder[Any], raw: bytes) -> Any:
+        try:
+            return decoder.decode(raw)
+        except Refused as refusal:
+            raise ArgumentsRejected(self.task, str(refusal)) from None
+        except msgspec.ValidationError as error:
+            if f"unknown field `{STAR}`" in str(error):
+                return self._decode(decoder, self._spread(raw))
+            raise ArgumentsRejected(self.task, self._explain(error)) from None
+        except RecursionError:
+            raise ArgumentsRejected(self.task, "they are nested too deep") from None
+        except (msgspec.DecodeError, ValueError) as error:
+            raise ArgumentsRejected(self.task, f"they are not JSON we can read ({type(error).__name__})") from None
+
+    def _spread(self, raw: bytes) -> bytes:
+        """Give the positional values of a producer that did not know our parameters their names."""
+        stored = _plain_decoder.decode(raw)
+        values = stored.pop(STAR)
+        if not isinstance(values, list):
+            raise ArgumentsRejected(self.task, "their positional part is not a list")
+        bound = self.bind(tuple(values), stored)
+        return _encoder.encode(bound)
+
+    def _explain(self, error: msgspec.ValidationError) -> str:
+        text = _without_values(str(error))
+        refusal = error.__cause__
+        where = _AT_PATH.search(str(error))
+        if isinstance(refusal, Refused):
+            text = str(refusal)
+        if where is None or not where[1]:
+            return f"{text}; {self._listed()}"
+        name = re.split(r"[.\[]", where[1], maxsplit=1)[0]
+        inside = where[1][len(name) :]
+        text = _AT_PATH.sub("", text)
+        text = text[:1].lower() + text[1:] if not isinstance(refusal, Refused) else text
+        return f"parameter {name!r}: {text}" + (f" at `{name}{inside}`" if inside else "")
+
+    # ------------------------------------------------------------------ results
+
+    def encode_value(self, value: Any, bytes_max: int) -> bytes:
+        """What a handler returned as JSON; raises ArgumentsRejected, whose text speaks of the result."""
+        try:
+            raw = encode_json(value)
+        except Refused as refusal:
+            raise ArgumentsRejected(self.task, f"its result cannot be kept: {refusal}") from None
+        if len(raw) > bytes_max:
+            raise ArgumentsRejected(
+                self.task,
+                f"its result takes {len(raw)} bytes, at most {bytes_max} are kept. Store the bulk elsewhere and return "
+                "its name, or raise result_bytes_max=",
+            )
+        return raw
+
+    def decode_value(self, raw: bytes) -> Any:
+        """A stored result, rebuilt by the return annotation; as plain JSON where the two do not agree."""
+        if self._decoder is None:
+            self._prepare()
+        try:
+            return self._value_decoder.decode(raw)
+        except (msgspec.MsgspecError, Refused, ValueError):
+            return _plain_decoder.decode(raw)
+
+    # ------------------------------------------------------------------ annotations, once
+
+    def _prepare(self) -> msgspec.json.Decoder[Any]:
+        hints, untyped = resolve_hints(self._fn)
+        fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+        for name, parameter in self._parameters.items():
+            kind = hints.get(name, Any)
+            if name not in hints and name not in untyped:
+                untyped[name] = "it has no annotation"
+            elif kind is Any or kind is object:
+                untyped[name] = f"its annotation is {'Any' if kind is Any else 'object'}"
+            if parameter.default is None:
+                kind = Union[kind, None]  # noqa: UP007 - `def f(x: int = None)`; `|` fails on string-like hints
+            try:
+                kind = kind if name in self._required else Union[kind, msgspec.UnsetType]  # noqa: UP007
+                msgspec.json.Decoder(kind, dec_hook=_decode_hook)
+            except Exception:  # msgspec says TypeError, but an annotation may raise anything
+                untyped[name] = "its annotation is not a type that can be rebuilt from JSON"
+                kind = Any if name in self._required else Union[Any, msgspec.UnsetType]  # noqa: UP007
+            fields.append((name, kind) if name in self._required else (name, kind, msgspec.UNSET))
+        shape = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+        self._untyped = {name: why for name, why in untyped.items() if name in self._known}
+        if "return" in hints:
+            try:
+                self._value_decoder = msgspec.json.Decoder(hints["return"], dec_hook=_decode_hook)
+            except Exception:  # as above: the result then stays plain JSON
+                self._value_decoder = _plain_decoder
+        self._decoder = msgspec.json.Decoder(shape, dec_hook=_decode_hook)
+        return self._decoder
+
+
+def encode_unseen(task: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], bytes_max: int) -> bytes:
+    """Arguments for a task whose code this producer does not have: checked as JSON, bound and typed by the worker."""
+    given: dict[str, Any] = {STAR: args, **kwargs} if args else dict(kwargs)
+    try:
+        raw = encode_json(given)
+    except Refused as refusal:
+        raise ArgumentsRejected(task, str(refusal)) from None
+    if len(raw) > bytes_max:
+        raise ArgumentsRejected(task, f"they take {len(raw)} bytes, at most {bytes_max} are allowed")
+    return raw
+
+
+def decode_plain(raw: bytes) -> Any:
+    """JSON as plain values, for showing what is stored."""
+    return _plain_decoder.decode(raw)

@@ -1,0 +1,161 @@
+"""What a handler can know and say about its own attempt.
+
+Made by the runner, one per attempt; used by handlers, in any thread. Nothing here waits for the store: progress and
+log lines are handed to the keeper, which coalesces and writes them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+import msgspec
+
+from .errors import ConfigurationError
+from .records import Lease
+
+PROGRESS_TEXT_CHARS_MAX = 500
+LOG_LINE_CHARS_MAX = 2000
+
+
+class ReportSink(Protocol):
+    """Where progress and log lines go; thread-safe, never waits."""
+
+    def progress(self, lease: Lease, fraction: float | None, text: str | None) -> None: ...
+
+    def line(self, lease: Lease, line: str) -> None: ...
+
+
+class BackOff(Protocol):
+    """The part of a RetryPolicy that tells whether this is the last attempt."""
+
+    def delay(self, failures: int, error: BaseException | None = None) -> float | None: ...
+
+
+class CancelRequested(BaseException):
+    """Raised by `Context.raise_if_cancelled`; ends the attempt. Not an Exception, so that `except Exception` lets it by."""
+
+
+class Context:
+    """One attempt, seen from inside.
+
+    `id` is stable over retries and revivals (use it as an idempotency key); `fence` grows with every lease of the job
+    and of its group (use it to refuse a late writer).
+    """
+
+    __slots__ = ("_cancelled", "_deadline", "_lease", "_policy", "_reports")
+
+    def __init__(
+        self,
+        lease: Lease,
+        *,
+        deadline: float | None = None,
+        policy: BackOff | None = None,
+        reports: ReportSink | None = None,
+    ) -> None:
+        self._lease = lease
+        self._deadline = deadline
+        self._policy = policy
+        self._reports = reports
+        self._cancelled = False
+
+    @staticmethod
+    def current() -> Context:
+        """The context of the attempt this code runs in."""
+        context = CURRENT.get()
+        if context is None:
+            raise ConfigurationError(
+                "no job is running here: Context.current() answers only inside a handler and what it calls. "
+                "In a thread of your own, start it with contextvars.copy_context().run."
+            )
+        return context
+
+    @property
+    def id(self) -> str:
+        return self._lease.id
+
+    @property
+    def task(self) -> str:
+        return self._lease.task
+
+    @property
+    def queue(self) -> str:
+        return self._lease.queue
+
+    @property
+    def attempt(self) -> int:
+        """Which try this is, from 1."""
+        return self._lease.attempt
+
+    @property
+    def failures(self) -> int:
+        """How many attempts have failed before this one."""
+        return self._lease.failures
+
+    @property
+    def last_attempt(self) -> bool:
+        """Whether a failure now would be final."""
+        return self._policy is not None and self._policy.delay(self._lease.failures + 1) is None
+
+    @property
+    def fence(self) -> int:
+        return self._lease.fence
+
+    @property
+    def group(self) -> str | None:
+        return self._lease.group
+
+    @property
+    def key(self) -> str | None:
+        return self._lease.key
+
+    @property
+    def deadline(self) -> float | None:
+        """When the task's timeout passes, on `time.monotonic()`; None without a timeout."""
+        return self._deadline
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until the timeout passes, never below 0; None without a timeout."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this attempt should stop: a cancel, its timeout, a lost lease, or the worker's end.
+
+        Async handlers are cancelled besides; a sync handler has only this flag, as a thread cannot be killed.
+        """
+        return self._cancelled
+
+    def raise_if_cancelled(self) -> None:
+        """End the attempt here if it should stop."""
+        if self._cancelled:
+            raise CancelRequested
+
+    def progress(self, fraction: float | None, text: str | None = None) -> None:
+        """Say how far the job is: 0 to 1, and a few words. The latest word wins."""
+        if fraction is not None:
+            fraction = float(fraction)
+            if math.isnan(fraction) or not 0.0 <= fraction <= 1.0:
+                raise ValueError(f"progress must be between 0 and 1, not {fraction!r}")
+        if self._reports is not None:
+            self._reports.progress(self._lease, fraction, None if text is None else text[:PROGRESS_TEXT_CHARS_MAX])
+
+    def log(self, text: str, **fields: Any) -> None:
+        """Add a line to the job's own log: the text, then the fields as name=value."""
+        if fields:
+            text = " ".join([text, *(f"{name}={_shown(value)}" for name, value in fields.items())])
+        if self._reports is not None:
+            self._reports.line(self._lease, text[:LOG_LINE_CHARS_MAX])
+
+
+CURRENT: ContextVar[Context | None] = ContextVar("holdfast_context", default=None)
+
+
+def _shown(value: Any) -> str:
+    try:
+        return msgspec.json.encode(value, enc_hook=repr).decode()
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return repr(value)

@@ -1,0 +1,164 @@
+"""Every error Holdfast raises, in one tree.
+
+Called by everyone; imports nothing of ours. A class here never logs, and its message never contains arguments,
+results or URL passwords: it says what happened, why, and what to do next, and carries the facts as attributes.
+
+    HoldfastError
+    ├── ConfigurationError          a wrong option, URL, name or task definition        (also ValueError)
+    │   ├── TaskNotRegistered
+    │   ├── TaskAlreadyRegistered
+    │   └── BackendNotInstalled     names the extra to install
+    ├── ArgumentsRejected           cannot be bound, encoded, or too large              (also ValueError)
+    ├── JobNotFound                                                                     (also LookupError)
+    ├── StateConflict               the job's state forbids the verb
+    ├── DuplicateJob                the key is taken by a live job
+    ├── LeaseLost                   a write about a lease that is no longer ours
+    ├── WaitTimedOut                a result did not come in time                       (also TimeoutError)
+    ├── ResultGone                  the job finished and was pruned
+    ├── JobDied                     the awaited job is dead
+    ├── JobCancelled                the awaited job was cancelled
+    ├── OutcomeUnknown              the call may or may not have taken effect
+    └── BackendError                the store failed; the driver's error is the cause
+        ├── BackendUnavailable      safe to try again
+        └── SchemaMismatch          the store's schema is older or newer than this version's
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """Any failure of Holdfast's own."""
+
+
+class ConfigurationError(HoldfastError, ValueError):
+    """An option, URL, name or task definition is wrong; nothing was done."""
+
+
+class TaskNotRegistered(ConfigurationError):
+    """No task of that name is registered with this app."""
+
+    def __init__(self, name: str, known: tuple[str, ...] = ()) -> None:
+        self.name, self.known = name, known
+        near = f" Registered: {', '.join(sorted(known)[:8])}." if known else " No task is registered."
+        super().__init__(f"no task named {name!r} is registered.{near} Import the module that defines it.")
+
+
+class TaskAlreadyRegistered(ConfigurationError):
+    """Two tasks want the same name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"a task named {name!r} is already registered. Give one of them another name=.")
+
+
+class BackendNotInstalled(ConfigurationError):
+    """The URL names a backend whose driver is not installed, or that this version does not have."""
+
+    def __init__(self, scheme: str, advice: str) -> None:
+        self.scheme = scheme
+        super().__init__(f"the backend for {scheme}:// is not available. {advice}")
+
+
+class ArgumentsRejected(HoldfastError, ValueError):
+    """The arguments cannot be bound, encoded or are too large; nothing was stored."""
+
+    def __init__(self, task: str, why: str) -> None:
+        self.task, self.why = task, why
+        super().__init__(f"arguments of {task!r} rejected: {why}")
+
+
+class JobNotFound(HoldfastError, LookupError):
+    """No job has that id (any more)."""
+
+    def __init__(self, job_id: str, what: str = "job") -> None:
+        self.job_id = job_id
+        super().__init__(f"no {what} {job_id!r}. It may have been pruned; `holdfast jobs` lists what is there.")
+
+
+class StateConflict(HoldfastError):
+    """The job's state forbids the verb; nothing was changed."""
+
+    def __init__(self, job_id: str, verb: str, state: str, advice: str = "", live_id: str | None = None) -> None:
+        self.job_id, self.verb, self.state, self.live_id = job_id, verb, state, live_id
+        text = f"cannot {verb} job {job_id}: it is {state}."
+        if live_id is not None:
+            text = f"cannot {verb} job {job_id}: its key is in use by live job {live_id}."
+        super().__init__(f"{text} {advice}".rstrip())
+
+
+class DuplicateJob(HoldfastError):
+    """A live job already has this key and on_conflict is "raise"; nothing was stored."""
+
+    def __init__(self, key: str, existing_id: str) -> None:
+        self.key, self.existing_id = key, existing_id
+        super().__init__(f"a live job already has the key {key!r}: {existing_id}. Use on_conflict='keep' to accept it.")
+
+
+class LeaseLost(HoldfastError):
+    """The lease named is not the current one; nothing was changed."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(
+            f"the lease on job {job_id} is no longer ours. Stop its handler; its outcome was not recorded."
+        )
+
+
+class WaitTimedOut(HoldfastError, TimeoutError):
+    """The job did not finish in the time given; it goes on."""
+
+    def __init__(self, job_id: str, seconds: float, state: str) -> None:
+        self.job_id, self.seconds, self.state = job_id, seconds, state
+        super().__init__(f"job {job_id} is still {state} after {seconds:g} s. `holdfast job {job_id}` says more.")
+
+
+class ResultGone(HoldfastError, LookupError):
+    """The job finished, and its record was pruned since."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"job {job_id} is gone: it was never enqueued here or was pruned. Raise its task's retain=.")
+
+
+class JobDied(HoldfastError):
+    """The awaited job is dead."""
+
+    def __init__(self, job_id: str, reason: str, error: str | None) -> None:
+        self.job_id, self.reason, self.error = job_id, reason, error
+        tail = f": {error}" if error else ""
+        super().__init__(f"job {job_id} is dead ({reason}){tail}. `holdfast dead show {job_id}` says more.")
+
+
+class JobCancelled(HoldfastError):
+    """The awaited job was cancelled."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"job {job_id} was cancelled.")
+
+
+class OutcomeUnknown(HoldfastError):
+    """The call was sent and no answer came: it may or may not have taken effect."""
+
+    def __init__(self, verb: str, advice: str = "Repeat the same call: it takes effect at most once.") -> None:
+        self.verb = verb
+        super().__init__(f"no answer to {verb}: it may or may not have taken effect. {advice}")
+
+
+class BackendError(HoldfastError):
+    """The store failed."""
+
+
+class BackendUnavailable(BackendError):
+    """The store cannot be reached or is busy; nothing was changed; safe to try again."""
+
+
+class SchemaMismatch(BackendError):
+    """The store's schema is not the one this version speaks."""
+
+    def __init__(self, found: int, expected: int) -> None:
+        self.found, self.expected = found, expected
+        advice = (
+            "Run `holdfast migrate` with this version." if found < expected else "Upgrade holdfast on this machine."
+        )
+        super().__init__(f"the store has schema {found}, this version speaks {expected}. {advice}")

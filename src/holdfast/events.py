@@ -1,0 +1,258 @@
+"""What a worker saw, told to whoever asked: one frozen class per event, and the Hub that delivers them.
+
+Called by the app (`app.on`, `enqueued`) and by the worker engine. Delivery is best effort: a callback's exception is
+logged and changes nothing, and no event ever decides anything. An event is built only when somebody wants it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeVar
+
+from msgspec import Struct
+
+from . import logs
+from .errors import ConfigurationError
+from .lifecycle import Failure
+
+Callback = Callable[[Any], None | Awaitable[None]]
+C = TypeVar("C", bound=Callable[[Any], Any])
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """Anything that can be listened to."""
+
+    name: ClassVar[str] = ""
+    worker: str | None = None  # the worker that saw it
+
+
+class JobEvent(Event, frozen=True, kw_only=True):
+    """Something about one job."""
+
+    job_id: str
+    task: str
+    queue: str
+    group: str | None = None
+    attempt: int = 0  # 0: no attempt yet
+
+
+class Enqueued(JobEvent, frozen=True, kw_only=True):
+    """This process stored a new job."""
+
+    name: ClassVar[str] = "enqueued"
+
+
+class Started(JobEvent, frozen=True, kw_only=True):
+    """A handler is about to be called."""
+
+    name: ClassVar[str] = "started"
+    fence: int = 0
+
+
+class Succeeded(JobEvent, frozen=True, kw_only=True):
+    """The store recorded a success."""
+
+    name: ClassVar[str] = "succeeded"
+
+
+class Failed(JobEvent, frozen=True, kw_only=True):
+    """The store recorded a failed attempt, whether or not another follows."""
+
+    name: ClassVar[str] = "failed"
+    failures: int = 0
+    error: Failure | None = None
+    will_retry: bool = False
+
+
+class Retrying(JobEvent, frozen=True, kw_only=True):
+    """A failed job will be tried again after `delay` seconds."""
+
+    name: ClassVar[str] = "retrying"
+    failures: int = 0
+    delay: float = 0.0
+    error: Failure | None = None
+
+
+class Stalled(JobEvent, frozen=True, kw_only=True):
+    """A lease ran out or its process died; `holder` held it, `state` is where the job went."""
+
+    name: ClassVar[str] = "stalled"
+    holder: str = ""
+    stalls: int = 0
+    state: str = ""
+
+
+class LeaseLost(JobEvent, frozen=True, kw_only=True):
+    """The store says a lease is no longer ours: its handler was stopped, its outcome is not recorded."""
+
+    name: ClassVar[str] = "lease_lost"
+
+
+class Dead(JobEvent, frozen=True, kw_only=True):
+    """A job became a dead letter."""
+
+    name: ClassVar[str] = "dead"
+    reason: str = ""
+    error: Failure | None = None
+
+
+class Cancelled(JobEvent, frozen=True, kw_only=True):
+    """A cancelled job's handler has stopped and the store knows."""
+
+    name: ClassVar[str] = "cancelled"
+
+
+class Progress(JobEvent, frozen=True, kw_only=True):
+    """A job's progress was stored (the latest of what it reported meanwhile)."""
+
+    name: ClassVar[str] = "progress"
+    fraction: float | None = None
+    text: str | None = None
+
+
+class UnknownTask(JobEvent, frozen=True, kw_only=True):
+    """A job names a task this worker does not have; it was given back, due again after `delay` seconds."""
+
+    name: ClassVar[str] = "unknown_task"
+    delay: float = 0.0
+
+
+class RenewalFailed(Event, frozen=True, kw_only=True):
+    """A renewal was not answered; handlers are stopped in `fence_in` seconds unless one is."""
+
+    name: ClassVar[str] = "renewal_failed"
+    error: str = ""
+    fence_in: float = 0.0
+
+
+class FencePassed(Event, frozen=True, kw_only=True):
+    """No renewal succeeded in time: what can be stopped is being stopped before another worker may start it."""
+
+    name: ClassVar[str] = "fence_passed"
+    jobs: tuple[str, ...] = ()
+
+
+class StoreBlocked(Event, frozen=True, kw_only=True):
+    """The store has not answered for longer than a quarter of a lease."""
+
+    name: ClassVar[str] = "store_blocked"
+    seconds: float = 0.0
+    error: str = ""
+
+
+class LoopBlocked(Event, frozen=True, kw_only=True):
+    """The handlers' event loop has not responded for `seconds`; `stack` is where it is."""
+
+    name: ClassVar[str] = "loop_blocked"
+    seconds: float = 0.0
+    jobs: tuple[str, ...] = ()
+    stack: str = ""
+
+
+class WorkerStarted(Event, frozen=True, kw_only=True):
+    """A worker is registered and about to claim."""
+
+    name: ClassVar[str] = "worker_started"
+    queues: tuple[str, ...] = ()
+    slots: int = 0
+
+
+class WorkerStopped(Event, frozen=True, kw_only=True):
+    """A worker has ended; `left_running` jobs could not be stopped and keep their leases until those lapse."""
+
+    name: ClassVar[str] = "worker_stopped"
+    left_running: tuple[str, ...] = ()
+
+
+EVENTS: Mapping[str, type[Event]] = MappingProxyType(
+    {
+        kind.name: kind
+        for kind in (
+            Enqueued,
+            Started,
+            Succeeded,
+            Failed,
+            Retrying,
+            Stalled,
+            LeaseLost,
+            RenewalFailed,
+            FencePassed,
+            StoreBlocked,
+            Dead,
+            Cancelled,
+            Progress,
+            UnknownTask,
+            LoopBlocked,
+            WorkerStarted,
+            WorkerStopped,
+        )
+    }
+)
+
+
+class Hub:
+    """Who listens to what. Registration happens at import time; emitting may happen on any thread."""
+
+    def __init__(self) -> None:
+        self._callbacks: dict[str, tuple[Callback, ...]] = {}
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def on(self, name: str) -> Callable[[C], C]:
+        """Register the decorated function for an event; it is returned unchanged."""
+        if name not in EVENTS:
+            near = difflib.get_close_matches(str(name), EVENTS, n=3)
+            advice = f"Did you mean {' or '.join(near)}?" if near else f"Events: {', '.join(EVENTS)}."
+            raise ConfigurationError(f"no event is named {name!r}. {advice}")
+
+        def register(callback: C) -> C:
+            self._callbacks[name] = (*self._callbacks.get(name, ()), callback)
+            return callback
+
+        return register
+
+    def wanted(self, name: str) -> bool:
+        """Whether anybody listens: ask before building an event on a hot path."""
+        return name in self._callbacks
+
+    def emit(self, event: Event) -> None:
+        """Call the event's callbacks here; async ones as tasks, or to their end where no loop runs."""
+        for callback in self._callbacks.get(event.name, ()):
+            try:
+                answer = callback(event)
+                if inspect.isawaitable(answer):
+                    self._follow(event.name, answer)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                # SystemExit too: a callback must not be able to end the loop it is told on.
+                logs.callback_failed(event.name, error)
+
+    async def settle(self, timeout: float) -> None:
+        """Wait for this loop's async callbacks to end, at most `timeout` seconds."""
+        loop = asyncio.get_running_loop()
+        mine = [task for task in self._under_way if task.get_loop() is loop]
+        if mine:
+            await asyncio.wait(mine, timeout=timeout)
+
+    def _follow(self, name: str, answer: Awaitable[None]) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            asyncio.run(_guarded(name, answer))
+            return
+        task = loop.create_task(_guarded(name, answer))
+        self._under_way.add(task)  # the loop itself keeps only weak references
+        task.add_done_callback(self._under_way.discard)
+
+
+async def _guarded(name: str, answer: Awaitable[None]) -> None:
+    try:
+        await answer
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        logs.callback_failed(name, error)

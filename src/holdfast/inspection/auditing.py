@@ -1,0 +1,47 @@
+"""Audit: do the promises hold in this store, now?
+
+Called by `app.audit()`, `holdfast audit`, the demo and tests. Computed from ONE dump; never changes anything and never
+looks at a clock: what depends on time (a deadline that passed and is not recovered yet) is no violation.
+The rules themselves are in rules.py, one small function each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from ..backends.contract import Backend
+from ..records import Dump
+from .picture import picture_of
+from .rules import RULES, Violation
+
+
+class Audit(Struct, frozen=True, kw_only=True):
+    """The answer of an audit: what was looked at, and every promise found broken."""
+
+    violations: list[Violation]
+    checked: Mapping[str, int]  # jobs, groups, letters, workers, rules
+
+    @property
+    def holds(self) -> bool:
+        return not self.violations
+
+
+async def audit(backend: Backend) -> Audit:
+    """Look at everything in the store at one instant and list what contradicts the promises."""
+    return judge(await backend.dump())
+
+
+def judge(dump: Dump) -> Audit:
+    """The audit of a dump: pure."""
+    picture = picture_of(dump)
+    found = [violation for rule in RULES for violation in rule(picture)]
+    checked = {
+        "jobs": len(picture.jobs),
+        "groups": len(picture.groups),
+        "letters": len(picture.letters),
+        "workers": len(picture.workers),
+        "rules": len(RULES),
+    }
+    return Audit(violations=found, checked=checked)

@@ -1,0 +1,320 @@
+"""The audit's rules: one small generator each, named after what it demands.
+
+Called by audit. Each takes the picture of one dump and yields a violation for everything that contradicts it; a rule
+never looks at a clock, never changes anything, and prefers silence to a false alarm where the store keeps too little
+to be sure (limits that were changed since, leases whose times are no longer known).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+
+from msgspec import Struct
+
+from ..lifecycle import FINISHED, State
+from .picture import GroupState, JobRow, Picture
+
+FOREVER = float("inf")
+LETTERLESS = frozenset({"superseded", "discarded"})  # reasons of dead jobs that hold no letter
+
+
+class Violation(Struct, frozen=True, kw_only=True):
+    """One promise found broken."""
+
+    rule: str
+    text: str
+    job_id: str | None = None
+    group: str | None = None
+
+
+Rule = Callable[[Picture], Iterator[Violation]]
+
+
+class LeaseSpan(Struct, frozen=True):
+    """A lease of which both ends are known; a running one has no end yet."""
+
+    job: JobRow
+    start: float
+    end: float
+    fence: int
+
+
+def _about(rule: str, job: JobRow, text: str) -> Violation:
+    return Violation(rule=rule, job_id=job.id, group=job.group, text=f"job {job.id} ({job.state}) {text}")
+
+
+def ids_and_seqs_are_unique(picture: Picture) -> Iterator[Violation]:
+    """A job is in exactly one state: no id and no seq is stored twice."""
+    for what, values in (("id", (job.id for job in picture.jobs)), ("seq", (str(job.seq) for job in picture.jobs))):
+        for value, times in Counter(values).items():
+            if times > 1:
+                yield Violation(rule="ids_and_seqs_are_unique", text=f"{what} {value} is stored {times} times")
+
+
+def running_jobs_hold_a_lease(picture: Picture) -> Iterator[Violation]:
+    """running: a token, a fence, a start, and a worker whose row is there."""
+    for job in picture.jobs:
+        if job.state is not State.RUNNING:
+            continue
+        if not job.token or job.fence <= 0 or job.started_at is None:
+            yield _about("running_jobs_hold_a_lease", job, "has no complete lease (token, fence, start)")
+        if job.worker is None:
+            yield _about("running_jobs_hold_a_lease", job, "names no worker")
+        elif job.worker not in picture.workers:
+            yield _about("running_jobs_hold_a_lease", job, f"is leased to worker {job.worker}, which is not registered")
+
+
+def others_hold_no_lease(picture: Picture) -> Iterator[Violation]:
+    """Not running: no token and no worker, so no old lease can write about it."""
+    for job in picture.jobs:
+        if job.state is not State.RUNNING and (job.token or job.worker is not None):
+            yield _about("others_hold_no_lease", job, "still carries a token or a worker")
+
+
+def finished_at_fits_the_state(picture: Picture) -> Iterator[Violation]:
+    """finished_at is set exactly when the job is finished."""
+    for job in picture.jobs:
+        if (job.state in FINISHED) != (job.finished_at is not None):
+            word = "has no finished_at" if job.finished_at is None else "has a finished_at"
+            yield _about("finished_at_fits_the_state", job, word)
+
+
+def only_grouped_jobs_wait(picture: Picture) -> Iterator[Violation]:
+    """waiting means behind its group: without a group there is nothing to wait for."""
+    for job in picture.jobs:
+        if job.state is State.WAITING and job.group is None:
+            yield _about("only_grouped_jobs_wait", job, "waits, but has no group")
+
+
+def ready_jobs_are_in_their_lane(picture: Picture) -> Iterator[Violation]:
+    """A ready job can be found by claim: lane 0 ungrouped, 1 grouped, 2 while its task is paused."""
+    for job in picture.jobs:
+        if job.state is State.READY and job.lane is not None:
+            lane = 2 if job.task in picture.paused_tasks else int(job.group is not None)
+            if job.lane != lane:
+                yield _about("ready_jobs_are_in_their_lane", job, f"is in lane {job.lane} instead of {lane}")
+
+
+def counters_are_sane(picture: Picture) -> Iterator[Violation]:
+    """Every failure and every counted stall is an attempt, and stalls stop at their cap."""
+    for job in picture.jobs:
+        if min(job.attempts, job.failures, job.stalls) < 0 or job.failures + job.stalls > job.attempts:
+            yield _about(
+                "counters_are_sane",
+                job,
+                f"counts {job.attempts} attempts, {job.failures} failures, {job.stalls} stalls",
+            )
+        if job.stalls > job.max_stalls + 1:
+            yield _about("counters_are_sane", job, f"stalled {job.stalls} times, cap {job.max_stalls}")
+        if job.state is State.SUCCEEDED and job.attempts < 1:
+            yield _about("counters_are_sane", job, "succeeded without an attempt")
+
+
+def groups_stay_within_their_limit(picture: Picture) -> Iterator[Violation]:
+    """In play never exceeds the limit; a paused group has nothing ready.
+
+    Lowering a limit or pausing withdraws ready jobs but lets running ones end, so for a relaxed group the running ones
+    are held against the wider of the override and the queue's own limit.
+    """
+    rule = "groups_stay_within_their_limit"
+    for group in picture.groups:
+        ready = sum(job.state is State.READY for job in group.jobs)
+        running = sum(job.state is State.RUNNING for job in group.jobs)
+        in_play = sum(job.in_play for job in group.jobs)
+        if group.paused and ready:
+            yield Violation(rule=rule, group=group.name, text=f"{group} is paused and has {ready} ready")
+        elif ready and in_play > group.limit:
+            yield Violation(rule=rule, group=group.name, text=f"{group} has {in_play} in play, limit {group.limit}")
+        if running > group.most:
+            yield Violation(rule=rule, group=group.name, text=f"{group} has {running} running, limit {group.most}")
+
+
+def no_group_is_wedged(picture: Picture) -> Iterator[Violation]:
+    """A group with room and waiting jobs would never move again."""
+    for group in picture.groups:
+        waiting = sum(job.state is State.WAITING for job in group.jobs)
+        in_play = sum(job.in_play for job in group.jobs)
+        if waiting and not group.paused and in_play < group.limit:
+            text = f"{group} is wedged: {waiting} waiting, {in_play} in play, limit {group.limit}"
+            yield Violation(rule="no_group_is_wedged", group=group.name, text=text)
+
+
+def keys_are_live_once(picture: Picture) -> Iterator[Violation]:
+    """At most one live job per (queue, task, key)."""
+    live: dict[tuple[str, str, str], list[JobRow]] = defaultdict(list)
+    for job in picture.jobs:
+        if job.key is not None and job.state.live:
+            live[job.queue, job.task, job.key].append(job)
+    for (queue, task, key), jobs in live.items():
+        if len(jobs) > 1:
+            text = f"key {key!r} of {task} in queue {queue!r} is live {len(jobs)} times"
+            yield Violation(rule="keys_are_live_once", job_id=jobs[-1].id, text=text)
+
+
+def dead_jobs_have_their_letter(picture: Picture) -> Iterator[Violation]:
+    """dead: the letter of its logical job points at it, unless it was superseded or discarded."""
+    holders = {letter.id for letter in picture.letters}
+    for job in picture.jobs:
+        if job.state is State.DEAD and job.reason not in LETTERLESS and job.id not in holders:
+            yield _about("dead_jobs_have_their_letter", job, f"(reason {job.reason}) has no dead letter")
+
+
+def letters_are_one_per_logical_job(picture: Picture) -> Iterator[Violation]:
+    """One dead letter per logical job, however often it died."""
+    for logical, times in Counter(letter.logical for letter in picture.letters).items():
+        if times > 1:
+            queue, task, name = logical
+            text = f"{task} in queue {queue!r}, {name}: {times} dead letters"
+            yield Violation(rule="letters_are_one_per_logical_job", text=text)
+
+
+def letters_point_at_dead_or_revived_jobs(picture: Picture) -> Iterator[Violation]:
+    """A letter's job is there, and is dead, or live since the letter was revived."""
+    jobs = picture.by_id
+    for letter in picture.letters:
+        job = jobs.get(letter.id)
+        if job is None:
+            text = f"dead letter {letter.id} points at no job"
+        elif letter.revived_at is None and job.state is not State.DEAD:
+            text = f"dead letter {letter.id} was not revived, yet its job is {job.state}"
+        elif letter.revived_at is not None and not job.state.live:
+            text = f"dead letter {letter.id} is marked revived, yet its job is {job.state}"
+        else:
+            continue
+        yield Violation(rule="letters_point_at_dead_or_revived_jobs", job_id=letter.id, text=text)
+
+
+def letters_count_their_deaths(picture: Picture) -> Iterator[Violation]:
+    """A letter counts at least one death, the first not after the latest."""
+    for letter in picture.letters:
+        if letter.failure_count < 1 or letter.first_failed_at > letter.failed_at:
+            text = f"dead letter {letter.id} counts {letter.failure_count} deaths, first after latest or none"
+            yield Violation(rule="letters_count_their_deaths", job_id=letter.id, text=text)
+
+
+def letters_keep_their_job_from_prune(picture: Picture) -> Iterator[Violation]:
+    """A dead job that holds its letter is never up for pruning; live jobs neither."""
+    holders = {letter.id for letter in picture.letters}
+    for job in picture.jobs:
+        kept = job.state.live or (job.state is State.DEAD and job.id in holders)
+        if kept and job.prune_at is not None:
+            yield _about("letters_keep_their_job_from_prune", job, "is up for pruning")
+
+
+def fences_are_distinct(picture: Picture) -> Iterator[Violation]:
+    """No two leases share a fencing number."""
+    owners: dict[int, str] = {}
+    for job in picture.jobs:
+        for fence in {job.fence, *(error.fence for error in job.errors)} - {0}:
+            if owners.setdefault(fence, job.id) != job.id:
+                yield _about("fences_are_distinct", job, f"shares fence {fence} with job {owners[fence]}")
+
+
+def leases_end_once(picture: Picture) -> Iterator[Violation]:
+    """One lease, one outcome: no lease left two errors, or an error and a success."""
+    for job in picture.jobs:
+        ends = [error.fence for error in job.errors if error.fence and error.started_at is not None]
+        if job.state is State.SUCCEEDED:
+            ends.append(job.fence)
+        if len(set(ends)) < len(ends):
+            yield _about("leases_end_once", job, "has two outcomes of one lease")
+
+
+def strict_groups_keep_their_order(picture: Picture) -> Iterator[Violation]:
+    """Finished jobs of a strict group ran in the order they were enqueued.
+
+    Compared: equal priority, and due from the moment they were enqueued. A delay, a revival, an operator's retry or a
+    replacement moves the due time; such jobs rightly run later than their seq says.
+    """
+    for group in picture.strict_groups():
+        latest: dict[int, JobRow] = {}
+        for job in group.jobs:
+            if job.state not in FINISHED or job.fence == 0 or job.due_at > job.created_at or _was_revived(job):
+                continue
+            before = latest.get(job.priority)
+            if before is not None and before.fence > job.fence:
+                text = f"ran before job {before.id}, which was enqueued earlier"
+                yield _about("strict_groups_keep_their_order", job, text)
+            else:
+                latest[job.priority] = job
+
+
+def _was_revived(job: JobRow) -> bool:
+    """Its errors are more than its counters say: revive and retry clear the counters and keep the errors."""
+    uncounted = 0 if job.state is State.SUCCEEDED else 1  # the one that ended it: bury, expiry, cancel
+    return len(job.errors) > job.failures + job.stalls + uncounted
+
+
+def runs_of_one_job_never_overlap(picture: Picture) -> Iterator[Violation]:
+    """A job's leases follow each other."""
+    for job in picture.jobs:
+        spans = sorted(_known_leases(job), key=lambda span: (span.start, span.end))
+        for earlier, later in pairwise(spans):
+            if later.start < earlier.end:
+                yield _about("runs_of_one_job_never_overlap", job, "was leased again before its earlier lease ended")
+                break
+
+
+def runs_of_one_group_never_exceed_its_limit(picture: Picture) -> Iterator[Violation]:
+    """At no instant were more leases of a group alive than its limit; for a strict group: never two."""
+    for group in picture.groups:
+        crowd = _crowd(group)
+        if crowd is not None:
+            names = ", ".join(span.job.id for span in crowd)
+            text = f"{group} had {len(crowd)} leases at one instant, limit {group.most}: {names}"
+            yield Violation(rule="runs_of_one_group_never_exceed_its_limit", group=group.name, text=text)
+
+
+def _crowd(group: GroupState) -> list[LeaseSpan] | None:
+    """The leases alive at the first instant that has more of them than the group's limit."""
+    alive: list[LeaseSpan] = []
+    for span in sorted((span for job in group.jobs for span in _known_leases(job)), key=lambda s: (s.start, s.fence)):
+        alive = [other for other in alive if other.end > span.start]
+        alive.append(span)
+        if len(alive) > group.most:
+            return alive
+    return None
+
+
+def _known_leases(job: JobRow) -> Iterable[LeaseSpan]:
+    """The leases whose times the store still knows: those that ended in an error, and the latest if it shows its end.
+
+    A cancelled job may have been cancelled long after its latest lease ended, so only its errors tell.
+    """
+    spans = {
+        error.fence: LeaseSpan(job, error.started_at, error.at, error.fence)
+        for error in job.errors
+        if error.started_at is not None and error.fence
+    }
+    if job.started_at is not None and job.fence not in spans:
+        if job.state is State.RUNNING:
+            spans[job.fence] = LeaseSpan(job, job.started_at, FOREVER, job.fence)
+        elif job.state is State.SUCCEEDED and job.finished_at is not None:
+            spans[job.fence] = LeaseSpan(job, job.started_at, job.finished_at, job.fence)
+    return spans.values()
+
+
+RULES: tuple[Rule, ...] = (
+    ids_and_seqs_are_unique,
+    running_jobs_hold_a_lease,
+    others_hold_no_lease,
+    finished_at_fits_the_state,
+    only_grouped_jobs_wait,
+    ready_jobs_are_in_their_lane,
+    counters_are_sane,
+    groups_stay_within_their_limit,
+    no_group_is_wedged,
+    keys_are_live_once,
+    dead_jobs_have_their_letter,
+    letters_are_one_per_logical_job,
+    letters_point_at_dead_or_revived_jobs,
+    letters_count_their_deaths,
+    letters_keep_their_job_from_prune,
+    fences_are_distinct,
+    leases_end_once,
+    strict_groups_keep_their_order,
+    runs_of_one_job_never_overlap,
+    runs_of_one_group_never_exceed_its_limit,
+)

@@ -1,0 +1,325 @@
+"""What users hold in their hands: Job (a snapshot with handle methods), BoundCall, Enqueued, DeadLetter.
+
+Called by the app and by users. Holds facts; does I/O only through the app it was given, and never decides anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from . import records
+from .clock import moment
+from .codec import decode_plain
+from .errors import ArgumentsRejected
+from .lifecycle import Failure, State
+from .records import JobRecord, NewJob
+
+if TYPE_CHECKING:
+    from .app import Holdfast
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """What enqueue_many did: how many jobs it made, and how many calls met one that was already there."""
+
+    created: int
+    kept: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class BoundCall(Generic[R]):
+    """A call with its arguments checked and its id made. Enqueueing it again makes no second job."""
+
+    new: NewJob
+    connection: Any = None  # the caller's own, if the job is to join its transaction
+
+    @property
+    def id(self) -> str:
+        return self.new.id
+
+    @property
+    def task(self) -> str:
+        return self.new.task
+
+    @property
+    def queue(self) -> str:
+        return self.new.queue
+
+    @property
+    def group(self) -> str | None:
+        return self.new.group
+
+    @property
+    def key(self) -> str | None:
+        return self.new.key
+
+    def __repr__(self) -> str:  # arguments are nobody's business in a log
+        return f"<BoundCall {self.new.task} {self.new.id}>"
+
+
+def plain_args(raw: bytes) -> dict[str, Any]:
+    """Stored arguments as plain values, for showing."""
+    stored = decode_plain(raw)
+    return stored if isinstance(stored, dict) else {"": stored}
+
+
+def _moment(value: float | None) -> datetime | None:
+    return None if value is None else moment(value)
+
+
+class Job(Generic[R]):
+    """A job as it was when last read. `refresh` reads it again and answers itself."""
+
+    __slots__ = ("_app", "_created", "_record")
+
+    def __init__(self, app: Holdfast, record: JobRecord, *, created: bool = True) -> None:
+        self._app = app
+        self._record = record
+        self._created = created
+
+    # ------------------------------------------------------------------ what it is
+
+    @property
+    def id(self) -> str:
+        return self._record.id
+
+    @property
+    def task(self) -> str:
+        return self._record.task
+
+    @property
+    def queue(self) -> str:
+        return self._record.queue
+
+    @property
+    def state(self) -> State:
+        return self._record.state
+
+    @property
+    def priority(self) -> int:
+        return self._record.priority
+
+    @property
+    def group(self) -> str | None:
+        return self._record.group
+
+    @property
+    def key(self) -> str | None:
+        return self._record.key
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """The arguments by name: rebuilt where this process has the task, else plain JSON. Defaults are not stored."""
+        task = self._app.find_task(self._record.task)
+        if task is not None:
+            try:
+                return task.decode(self._record.args)
+            except ArgumentsRejected:  # an older or newer signature: still worth showing
+                pass
+        return plain_args(self._record.args)
+
+    @property
+    def created(self) -> bool:
+        """False when enqueue met a job that was already there: the same id, or a live one with the same key."""
+        return self._created
+
+    # ------------------------------------------------------------------ how it fared
+
+    @property
+    def attempts(self) -> int:
+        return self._record.attempts
+
+    @property
+    def failures(self) -> int:
+        return self._record.failures
+
+    @property
+    def stalls(self) -> int:
+        return self._record.stalls
+
+    @property
+    def created_at(self) -> datetime:
+        return moment(self._record.created_at)
+
+    @property
+    def due_at(self) -> datetime:
+        return moment(self._record.due_at)
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When its latest lease began."""
+        return _moment(self._record.started_at)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        return _moment(self._record.finished_at)
+
+    @property
+    def progress(self) -> float | None:
+        return self._record.progress
+
+    @property
+    def progress_text(self) -> str | None:
+        return self._record.progress_text
+
+    @property
+    def value(self) -> R | None:
+        """What its handler returned, None until it succeeded."""
+        raw = self._record.value
+        return None if raw is None else self._app._rebuild(self._record.task, raw)
+
+    @property
+    def error(self) -> Failure | None:
+        """The latest failure or stall."""
+        return self._record.errors[-1] if self._record.errors else None
+
+    @property
+    def errors(self) -> tuple[Failure, ...]:
+        """The newest failures and stalls, oldest first."""
+        return self._record.errors
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is dead."""
+        return self._record.reason
+
+    @property
+    def worker(self) -> str | None:
+        """Who runs it now."""
+        return self._record.worker
+
+    @property
+    def fence(self) -> int:
+        return self._record.fence
+
+    @property
+    def cancel_requested(self) -> bool:
+        return self._record.cancel_requested
+
+    # ------------------------------------------------------------------ what can be done with it
+
+    def result(self, timeout: float | None = None) -> R:
+        """Wait, through retries, until it finished; its value. JobDied, JobCancelled, WaitTimedOut, ResultGone."""
+        return self._app._result(self, timeout)  # type: ignore[no-any-return]
+
+    async def aresult(self, timeout: float | None = None) -> R:
+        """As `result`."""
+        return await self._app._aresult(self, timeout)  # type: ignore[no-any-return]
+
+    def refresh(self) -> Job[R]:
+        """Read it again. JobNotFound once it was pruned."""
+        self._record = self._app.job(self.id)._record
+        return self
+
+    async def arefresh(self) -> Job[R]:
+        """As `refresh`."""
+        self._record = (await self._app.ajob(self.id))._record
+        return self
+
+    def cancel(self) -> Job[R]:
+        """Cancel it: at once if it has not started, else as soon as its handler stops."""
+        self._record = self._app.cancel(self.id)._record
+        return self
+
+    async def acancel(self) -> Job[R]:
+        """As `cancel`."""
+        self._record = (await self._app.acancel(self.id))._record
+        return self
+
+    def __repr__(self) -> str:
+        return f"<Job {self.task} {self.id} {self.state.value}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and other.id == self.id and other._app is self._app
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+
+class JobsFound:
+    """The jobs a query finds, newest first, read page by page while you go through them: `for` or `async for`."""
+
+    def __init__(self, app: Holdfast, query: records.JobQuery, most: int | None) -> None:
+        self._app = app
+        self._query = query
+        self._most = most
+
+    def __iter__(self) -> Iterator[Job[Any]]:
+        left, before = self._most, self._query.before
+        while left is None or left > 0:
+            page = self._app._find(self._page(before, left))
+            for record in page:
+                yield Job(self._app, record, created=False)
+            if len(page) < self._page_size(left):
+                return
+            before, left = page[-1].seq, None if left is None else left - len(page)
+
+    async def __aiter__(self) -> AsyncIterator[Job[Any]]:
+        left, before = self._most, self._query.before
+        while left is None or left > 0:
+            page = await self._app._afind(self._page(before, left))
+            for record in page:
+                yield Job(self._app, record, created=False)
+            if len(page) < self._page_size(left):
+                return
+            before, left = page[-1].seq, None if left is None else left - len(page)
+
+    def _page_size(self, left: int | None) -> int:
+        return PAGE_SIZE if left is None else min(PAGE_SIZE, left)
+
+    def _page(self, before: int | None, left: int | None) -> records.JobQuery:
+        fields = {name: getattr(self._query, name) for name in self._query.__struct_fields__}
+        return records.JobQuery(**{**fields, "before": before, "limit": self._page_size(left)})
+
+
+PAGE_SIZE = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DeadLetter:
+    """The one dead letter of a logical job: (queue, task, key), or the id where there is no key."""
+
+    id: str
+    task: str
+    queue: str
+    key: str | None
+    group: str | None
+    args: Mapping[str, Any]
+    failure_count: int
+    first_failed_at: datetime
+    failed_at: datetime
+    reason: str
+    error: Failure | None
+    history: tuple[records.PastDeath, ...]
+    cycles: int
+    revive_at: datetime | None
+    revived_at: datetime | None
+
+    @classmethod
+    def of(cls, letter: records.DeadLetter) -> DeadLetter:
+        """The stored letter in the form users get: arguments as plain values, times as aware datetimes."""
+        return cls(
+            id=letter.id,
+            task=letter.task,
+            queue=letter.queue,
+            key=letter.key,
+            group=letter.group,
+            args=plain_args(letter.args),
+            failure_count=letter.failure_count,
+            first_failed_at=moment(letter.first_failed_at),
+            failed_at=moment(letter.failed_at),
+            reason=letter.reason,
+            error=letter.error,
+            history=letter.history,
+            cycles=letter.cycles,
+            revive_at=_moment(letter.revive_at),
+            revived_at=_moment(letter.revived_at),
+        )
+
+    def __repr__(self) -> str:
+        return f"<DeadLetter {self.task} {self.id} {self.reason} x{self.failure_count}>"

@@ -1,0 +1,233 @@
+"""THE STATE MACHINE: states, verbs, which may follow which, and what an attempt's outcome means.
+
+Called by everyone. Pure: no I/O, no clock, no randomness of its own. Backends carry out what is decided here and
+judge only what must be atomic with the row: eligibility, token, limits. The docs page and the conformance cases
+are made from TRANSITIONS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+from msgspec import Struct
+
+
+class State(StrEnum):
+    """Where a job is."""
+
+    SCHEDULED = "scheduled"  # not due yet: a delay, a back-off, a snooze
+    WAITING = "waiting"  # due, behind its group
+    READY = "ready"  # may be claimed
+    RUNNING = "running"  # leased
+    SUCCEEDED = "succeeded"
+    CANCELLED = "cancelled"
+    DEAD = "dead"
+
+    @property
+    def finished(self) -> bool:
+        return self in FINISHED
+
+    @property
+    def live(self) -> bool:
+        return self not in FINISHED
+
+
+FINISHED = frozenset({State.SUCCEEDED, State.CANCELLED, State.DEAD})
+UNSTARTED = frozenset({State.SCHEDULED, State.WAITING, State.READY})
+LIVE = UNSTARTED | {State.RUNNING}
+
+
+class Ending(StrEnum):
+    """How a worker ends a lease by settling it."""
+
+    SUCCEEDED = "succeeded"
+    RETRY = "retry"
+    SNOOZED = "snoozed"
+    BURIED = "buried"
+    CANCELLED = "cancelled"
+
+
+class Verb(StrEnum):
+    """What can be done to a job. The same word names the contract's method, its file, event, command and page."""
+
+    ENQUEUE = "enqueue"
+    PROMOTE = "promote"
+    REFILL = "refill"
+    CLAIM = "claim"
+    BEGIN = "begin"
+    RENEW = "renew"
+    REPORT = "report"
+    SETTLE_SUCCEEDED = "settle succeeded"
+    SETTLE_RETRY = "settle retry"
+    SETTLE_SNOOZED = "settle snoozed"
+    SETTLE_BURIED = "settle buried"
+    SETTLE_CANCELLED = "settle cancelled"
+    RELEASE = "release"
+    RECOVER = "recover"
+    EXPIRE = "expire"
+    CANCEL = "cancel"
+    BURY = "bury"
+    RUN_NOW = "run_now"
+    REVIVE = "revive"
+    RETRY = "retry"
+    PRUNE = "prune"
+
+
+_S, _W, _R, _X = State.SCHEDULED, State.WAITING, State.READY, State.RUNNING
+_OK, _C, _D = State.SUCCEEDED, State.CANCELLED, State.DEAD
+_BACK = frozenset({_R, _W})  # claimable again, or behind its group
+
+# verb → state it starts from (None: no job yet) → states it may lead to (empty: the job is gone).
+# A verb that is not listed for a state is refused there and changes nothing.
+TRANSITIONS: Mapping[Verb, Mapping[State | None, frozenset[State]]] = MappingProxyType(
+    {
+        Verb.ENQUEUE: {None: frozenset({_S, _W, _R})},
+        Verb.PROMOTE: {_S: _BACK},
+        Verb.REFILL: {_W: frozenset({_R}), _R: frozenset({_W})},
+        Verb.CLAIM: {_R: frozenset({_X})},
+        Verb.BEGIN: {_X: frozenset({_X})},
+        Verb.RENEW: {_X: frozenset({_X})},
+        Verb.REPORT: {_X: frozenset({_X})},
+        Verb.SETTLE_SUCCEEDED: {_X: frozenset({_OK})},
+        Verb.SETTLE_RETRY: {_X: frozenset({_S})},
+        Verb.SETTLE_SNOOZED: {_X: frozenset({_S})},
+        Verb.SETTLE_BURIED: {_X: frozenset({_D})},
+        Verb.SETTLE_CANCELLED: {_X: frozenset({_C})},
+        Verb.RELEASE: {_X: frozenset({_R, _W, _S, _C})},
+        Verb.RECOVER: {_X: frozenset({_R, _W, _D, _C})},
+        Verb.EXPIRE: {_S: frozenset({_D}), _W: frozenset({_D}), _R: frozenset({_D})},
+        Verb.CANCEL: {
+            _S: frozenset({_C}),
+            _W: frozenset({_C}),
+            _R: frozenset({_C}),
+            _X: frozenset({_X}),
+            _C: frozenset({_C}),
+        },
+        Verb.BURY: {_S: frozenset({_D}), _W: frozenset({_D}), _R: frozenset({_D})},
+        Verb.RUN_NOW: {_S: _BACK},
+        Verb.REVIVE: {_D: _BACK},
+        Verb.RETRY: {_OK: _BACK, _C: _BACK, _D: _BACK},
+        Verb.PRUNE: {_OK: frozenset(), _C: frozenset(), _D: frozenset()},
+    }
+)
+
+
+def allowed(verb: Verb, state: State | None) -> frozenset[State] | None:
+    """The states `verb` may lead to from `state`; None when the verb is refused there."""
+    return TRANSITIONS[verb].get(state)
+
+
+SETTLES: Mapping[Ending, Verb] = MappingProxyType(
+    {
+        Ending.SUCCEEDED: Verb.SETTLE_SUCCEEDED,
+        Ending.RETRY: Verb.SETTLE_RETRY,
+        Ending.SNOOZED: Verb.SETTLE_SNOOZED,
+        Ending.BURIED: Verb.SETTLE_BURIED,
+        Ending.CANCELLED: Verb.SETTLE_CANCELLED,
+    }
+)
+
+
+class StallVerdict(StrEnum):
+    """What becomes of a job whose lease ran out or whose process died."""
+
+    FREE = "free"  # the lease never began: given back, nothing counted
+    AGAIN = "again"  # counted as a stall, runs again
+    BURY = "bury"  # one stall too many
+    CANCEL = "cancel"  # a cancel had been asked for
+
+
+def stall_verdict(*, stalls: int, max_stalls: int, begun: bool, cancel_requested: bool) -> StallVerdict:
+    """Decide a stall. `stalls` is the count before this one. At-most-once (max_stalls 0) leases count once begun."""
+    if max_stalls == 0 and not begun:
+        return StallVerdict.CANCEL if cancel_requested else StallVerdict.FREE
+    if cancel_requested:
+        return StallVerdict.CANCEL
+    return StallVerdict.BURY if stalls + 1 > max_stalls else StallVerdict.AGAIN
+
+
+class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One recorded failure, stall or timeout of an attempt."""
+
+    at: float = 0.0  # set by the store
+    reason: str = "failed"  # failed timeout stalled expired undecodable bury cancelled …
+    type: str = ""  # exception class, dotted
+    text: str = ""
+    traceback: str = ""
+    attempt: int = 0  # set by the store
+    fence: int = 0  # set by the store
+    worker: str | None = None  # set by the store
+    started_at: float | None = None  # set by the store: when the lease began
+
+
+class Settlement(Struct, frozen=True, kw_only=True):
+    """How a lease ends, decided by lifecycle.settlement_for and carried out by the store."""
+
+    id: str
+    token: str
+    ending: Ending
+    failed: bool = False  # spends one of the retries
+    delay: float = 0.0  # retry, snoozed: seconds until due again
+    value: bytes | None = None
+    failure: Failure | None = None
+    reason: str | None = None  # buried
+    retain: float = 86400.0  # seconds a finished job is kept
+
+
+class OutcomeKind(StrEnum):
+    """How an attempt ended, as its runner saw it."""
+
+    RETURNED = "returned"
+    FAILED = "failed"  # raised, or raised Retry
+    TIMED_OUT = "timeout"
+    SNOOZED = "snoozed"
+    BURIED = "bury"
+    UNDECODABLE = "undecodable"  # the stored arguments no longer fit the function
+    CANCELLED = "cancelled"
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """An attempt's end. `delay` is what a verdict asked for (Snooze always, Retry perhaps)."""
+
+    kind: OutcomeKind
+    value: bytes | None = None
+    failure: Failure | None = None
+    delay: float | None = None
+
+
+def settlement_for(job_id: str, token: str, outcome: Outcome, *, retry_in: float | None, retain: float) -> Settlement:
+    """Turn an outcome into what the store is asked to do.
+
+    `retry_in` is the back-off before the next try, or None when no retry is left or the error is not to be retried;
+    it is looked at only for outcomes that spend a retry.
+    """
+    kind = outcome.kind
+    if kind is OutcomeKind.RETURNED:
+        return Settlement(id=job_id, token=token, ending=Ending.SUCCEEDED, value=outcome.value, retain=retain)
+    if kind is OutcomeKind.SNOOZED:
+        return Settlement(id=job_id, token=token, ending=Ending.SNOOZED, delay=outcome.delay or 0.0, retain=retain)
+    if kind is OutcomeKind.CANCELLED:
+        return Settlement(id=job_id, token=token, ending=Ending.CANCELLED, failure=outcome.failure, retain=retain)
+    spends = kind in (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT)
+    if spends and retry_in is not None:
+        delay = outcome.delay if outcome.delay is not None else retry_in
+        return Settlement(
+            id=job_id,
+            token=token,
+            ending=Ending.RETRY,
+            failed=True,
+            delay=delay,
+            failure=outcome.failure,
+            retain=retain,
+        )
+    return Settlement(
+        id=job_id,
+        token=token,
+        ending=Ending.BURIED,
+        failed=spends,
+        failure=outcome.failure,
+        reason=outcome.kind.value,
+        retain=retain,
+    )

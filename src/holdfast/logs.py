@@ -1,0 +1,185 @@
+"""Every log sentence Holdfast utters, each a function, on the logger "holdfast".
+
+Called by the worker engine and the app. A sentence never contains arguments, results, exception texts (they may quote
+arguments) or passwords: it names ids, tasks, classes and numbers. Nothing per job is said above DEBUG when all is well.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+logger = logging.getLogger("holdfast")
+
+
+def _some(ids: Sequence[str]) -> str:
+    shown = ", ".join(ids[:5])
+    return f"{shown} and {len(ids) - 5} more" if len(ids) > 5 else shown
+
+
+def _kind(error: BaseException | str) -> str:
+    return error if isinstance(error, str) else type(error).__name__
+
+
+# ---------------------------------------------------------------------- the worker's life
+
+
+def worker_started(worker: str, queues: Sequence[str], slots: int) -> None:
+    logger.info("worker %s started: queues %s, %d slots", worker, ", ".join(queues), slots)
+
+
+def worker_stopping(worker: str, running: int, grace: float) -> None:
+    logger.info("worker %s is stopping: %d running, waiting up to %g s for them", worker, running, grace)
+
+
+def worker_hurried(worker: str, running: int) -> None:
+    logger.warning("worker %s stops now: %d still running are being stopped and given back", worker, running)
+
+
+def worker_stopped(worker: str) -> None:
+    logger.info("worker %s stopped", worker)
+
+
+def left_running(worker: str, jobs: Sequence[str]) -> None:
+    logger.error(
+        "worker %s ends while %d handlers have not stopped (%s): threads cannot be killed. Their leases are left to "
+        "lapse; check ctx.cancelled in long handlers or give them a timeout of their own",
+        worker,
+        len(jobs),
+        _some(jobs),
+    )
+
+
+def outcomes_unsent(worker: str, jobs: Sequence[str]) -> None:
+    logger.error(
+        "worker %s ends with %d outcomes the store did not take (%s): their leases will lapse and the jobs run again",
+        worker,
+        len(jobs),
+        _some(jobs),
+    )
+
+
+def retire_failed(worker: str, error: BaseException) -> None:
+    logger.warning("worker %s could not sign off (%s): its row lapses by itself", worker, _kind(error))
+
+
+def keeper_failed(error: BaseException) -> None:
+    logger.critical("the keeper thread failed and the worker stops", exc_info=error)
+
+
+
+def clean_up_done(dead: Sequence[str], recovered: int) -> None:
+    logger.warning("recovered %d leases of dead workers of this host: %s", recovered, _some(dead))
+
+
+def clean_up_failed(error: BaseException) -> None:
+    logger.warning("start-up clean-up failed (%s); the sweep will do it when leases lapse", _kind(error))
+
+
+# ---------------------------------------------------------------------- the store
+
+
+def renewal_failed(worker: str, error: BaseException, fence_in: float) -> None:
+    logger.warning("worker %s could not renew (%s); handlers are stopped in %.1f s", worker, _kind(error), fence_in)
+
+
+def fence_passed(worker: str, jobs: Sequence[str]) -> None:
+    logger.error("worker %s could not renew in time: stopping %d handlers (%s)", worker, len(jobs), _some(jobs))
+
+
+def fence_lifted(worker: str) -> None:
+    logger.warning("worker %s renewed again and goes on", worker)
+
+
+def exiting_on_fence(worker: str, jobs: Sequence[str]) -> None:
+    logger.critical(
+        "worker %s ends this process (on_fence='exit'): %d handlers did not stop (%s) and may be started elsewhere soon",
+        worker,
+        len(jobs),
+        _some(jobs),
+    )
+
+
+def worker_forgotten(old: str, new: str, leases: int) -> None:
+    logger.error("the store no longer knows worker %s: %d leases are lost; going on as %s", old, leases, new)
+
+
+def lease_lost(job: str, task: str) -> None:
+    logger.warning("lease on job %s (%s) lost: its handler is stopped, its outcome is not recorded", job, task)
+
+
+def store_blocked(seconds: float, error: str) -> None:
+    logger.error("the store has not answered for %.1f s (%s)", seconds, error)
+
+
+def exchange_failed(error: BaseException, tries: int, outcomes: int) -> None:
+    level = logging.WARNING if tries == 1 else logging.DEBUG
+    logger.log(level, "settle and claim not answered (%s), repeating; %d outcomes wait", _kind(error), outcomes)
+
+
+def call_surprised(verb: str, error: BaseException) -> None:
+    logger.error("%s raised something a backend should not raise", verb, exc_info=error)
+
+
+def sweep_failed(sweep: str, error: BaseException) -> None:
+    logger.warning("sweep %s failed (%s); it runs again later", sweep, _kind(error))
+
+
+def report_failed(error: BaseException, jobs: int) -> None:
+    logger.warning("progress and log lines of %d jobs were not stored (%s)", jobs, _kind(error))
+
+
+def leases_given_back(jobs: Sequence[str]) -> None:
+    logger.info("the store gave back leases whose answer never came: %s", _some(jobs))
+
+
+# ---------------------------------------------------------------------- jobs
+
+
+def attempt_failed(job: str, task: str, attempt: int, kind: str, delay: float) -> None:
+    logger.warning("job %s (%s) failed on attempt %d: %s; next try in %.1f s", job, task, attempt, kind, delay)
+
+
+def job_dead(job: str, task: str, reason: str, kind: str) -> None:
+    logger.error("job %s (%s) is dead: %s%s", job, task, reason, f" ({kind})" if kind else "")
+
+
+def job_stalled(job: str, task: str, holder: str, stalls: int, state: str) -> None:
+    logger.warning("job %s (%s) stalled under worker %s (stall %d): now %s", job, task, holder, stalls, state)
+
+
+def unknown_task(job: str, task: str, delay: float) -> None:
+    logger.error(
+        "job %s names task %r, which is not registered here: given back for %g s. Import the module that defines it, "
+        "or let a worker that has it serve the queue",
+        job,
+        task,
+        delay,
+    )
+
+
+
+def thread_overran(job: str, task: str, timeout: float) -> None:
+    logger.warning(
+        "job %s (%s) is past its timeout of %g s in a thread, which cannot be killed: it ends as timed out when it stops",
+        job,
+        task,
+        timeout,
+    )
+
+
+# ---------------------------------------------------------------------- the host program
+
+
+def loop_blocked(seconds: float, jobs: Sequence[str], stack: str) -> None:
+    logger.error(
+        "the event loop of the handlers has been blocked for %.1f s (running: %s). It is at:\n%s", seconds, _some(jobs), stack
+    )
+
+
+def loop_gone(worker: str) -> None:
+    logger.error("the event loop of worker %s was closed under it; its leases are left to lapse", worker)
+
+
+def callback_failed(event: str, error: BaseException) -> None:
+    logger.error("a callback of event %r failed", event, exc_info=error)

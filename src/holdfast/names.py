@@ -1,0 +1,71 @@
+"""The one place that says which names are good: of queues, groups, keys, tasks and ids given by users.
+
+Called by options, task, app and job before anything is stored. Pure. A bad name raises ConfigurationError that says
+what is wrong with it; a good one comes back unchanged, never trimmed or folded.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import PurePath
+from types import FunctionType
+
+from .errors import ConfigurationError
+
+NAME_LENGTH_MAX = 200
+
+
+def check_name(value: object, what: str) -> str:
+    """`value` if it can be the name of a `what` (group, key, task, id …), else ConfigurationError."""
+    if type(value) is str and 0 < len(value) <= NAME_LENGTH_MAX and value.isascii() and value.isprintable():
+        return value  # the common case, decided at C speed
+    if not isinstance(value, str):
+        raise ConfigurationError(f"the {what} must be a str, not {type(value).__name__}. Give it as text.")
+    if not value:
+        raise ConfigurationError(f"the {what} is empty. Give at least one character, or leave it out.")
+    if len(value) > NAME_LENGTH_MAX:
+        raise ConfigurationError(
+            f"the {what} has {len(value)} characters; at most {NAME_LENGTH_MAX} are allowed. "
+            "Shorten it, for instance by a hash of its long part."
+        )
+    for place, character in enumerate(value):
+        point = ord(character)
+        if point < 0x20 or 0x7F <= point <= 0x9F or point in (0x2028, 0x2029):
+            raise ConfigurationError(
+                f"the {what} has a control character (U+{point:04X}) at position {place}. Remove it."
+            )
+        if 0xD800 <= point <= 0xDFFF:
+            raise ConfigurationError(
+                f"the {what} has a lone surrogate (U+{point:04X}) at position {place}, which is not text. "
+                "Decode it properly (errors='replace') first."
+            )
+    return str(value)
+
+
+def check_queue(value: object) -> str:
+    """A queue's name: as every name, and without braces (a store's own marks) and commas (they part queues)."""
+    name = check_name(value, "queue name")
+    for character in "{},":
+        if character in name:
+            raise ConfigurationError(
+                f"the queue name {name!r} contains {character!r}, which is not allowed there. "
+                "Use letters, digits, dots, dashes or underscores."
+            )
+    return name
+
+
+def default_task_name(fn: FunctionType) -> str:
+    """module.qualname, `__main__` replaced by the file's stem, so that a worker that imports the file agrees."""
+    if "<locals>" in fn.__qualname__ or fn.__name__ == "<lambda>":
+        raise ConfigurationError(
+            f"{fn.__qualname__} is a local function: its name is not stable. Move it to its module, or give name=."
+        )
+    module = fn.__module__
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec = getattr(main, "__spec__", None)
+        if spec is not None and not spec.name.endswith("__main__"):
+            module = spec.name  # python -m package.module
+        elif getattr(main, "__file__", None):
+            module = PurePath(str(main.__file__)).stem
+    return check_name(f"{module}.{fn.__qualname__}", "task name")

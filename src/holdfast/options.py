@@ -1,0 +1,352 @@
+"""Option objects: frozen, checked when they are made.
+
+Called by the app, tasks, the worker and the command line. Pure. Durations come in as seconds or timedelta and are kept
+as float seconds. What a later version brings is refused here by name, never ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any, Final, Literal, get_args
+
+from .clock import to_seconds
+from .errors import ConfigurationError
+from .lifecycle import State
+from .names import check_name, check_queue
+from .records import Conflict, GroupOrder, JobQuery, QueueRule, Revival
+from .retry import RetryPolicy, as_policy
+
+Duration = float | timedelta
+Chooser = str | Callable[..., str | None]  # a group or key: fixed, or computed from the arguments it names
+OnFence = Literal["warn", "exit"]
+
+ARGS_BYTES_MAX: Final = 1 << 20
+RESULT_BYTES_MAX: Final = 1 << 20
+PRIORITY_MAX: Final = 100
+
+
+def refuse_later(what: str, given: bool) -> None:
+    """Refuse an option that this version does not carry out yet."""
+    if given:
+        raise ConfigurationError(f"{what} is not available in this version. Leave it out.")
+
+
+def whole(value: object, what: str, least: int, most: int | None = None) -> int:
+    """`value` if it is an int in the range, else ConfigurationError naming `what`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        span = f"from {least} to {most}" if most is not None else f"of at least {least}"
+        raise ConfigurationError(f"{what} must be an int {span}, not {value!r}.")
+    return value
+
+
+def one_of(value: object, what: str, choices: Sequence[str]) -> str:
+    """`value` if it is one of the choices, else ConfigurationError listing them."""
+    if not isinstance(value, str) or value not in choices:
+        raise ConfigurationError(f"{what} must be one of {', '.join(map(repr, choices))}, not {value!r}.")
+    return value
+
+
+def check_revival(value: object) -> Revival | None:
+    """`revive=`: a Revival with sensible numbers, or None."""
+    if value is None:
+        return None
+    if not isinstance(value, Revival):
+        raise ConfigurationError(f"revive= takes a Revival(after=…, cycles=…) or None, not {type(value).__name__}.")
+    whole(value.cycles, "Revival(cycles=…)", 1)
+    if isinstance(value.factor, bool) or not isinstance(value.factor, int | float) or not 1 <= value.factor <= 1e6:
+        raise ConfigurationError(f"Revival(factor=…) must be a number from 1 to 1e6, not {value.factor!r}.")
+    return Revival(
+        after=to_seconds(value.after, "Revival(after=…)"),
+        factor=float(value.factor),
+        cap=to_seconds(value.cap, "Revival(cap=…)"),
+        cycles=value.cycles,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """How a task's jobs are stored and run. `make` takes what users write; the fields are the checked forms."""
+
+    name: str = ""
+    queue: str = "default"
+    priority: int = 0
+    group: Chooser | None = None
+    key: Chooser | None = None
+    on_conflict: Conflict = "keep"
+    retry: RetryPolicy = dataclasses.field(default_factory=RetryPolicy)
+    timeout: float | None = None
+    max_stalls: int = 3
+    isolation: Literal["none", "process"] = "none"
+    memory_limit: int | None = None
+    expires: float | None = None
+    retain: float = 86400.0
+    rate: str | None = None
+    limit: int | None = None
+    aliases: tuple[str, ...] = ()
+    revive: Revival | None = None
+
+    @classmethod
+    def make(cls, **given: Any) -> TaskOptions:
+        """Check and normalise options as users give them to `@app.task`."""
+        return cls().changed(**given)
+
+    def changed(self, **given: Any) -> TaskOptions:
+        """These options with some replaced, checked."""
+        checked = {}
+        for option, value in given.items():
+            check = _TASK_CHECKS.get(option)
+            if check is None:
+                raise ConfigurationError(
+                    f"there is no task option {option!r}. Known: {', '.join(sorted(_TASK_CHECKS))}."
+                )
+            checked[option] = check(value)
+        return dataclasses.replace(self, **checked)
+
+
+def _chooser(what: str) -> Callable[[Any], Chooser | None]:
+    def check(value: Any) -> Chooser | None:
+        if value is None or callable(value):
+            return value  # type: ignore[no-any-return]
+        return check_name(value, what)
+
+    return check
+
+
+def _optional_seconds(what: str, least: float) -> Callable[[Any], float | None]:
+    return lambda value: None if value is None else to_seconds(value, what, least=least)
+
+
+def _later(what: str, unset: Any = None) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        refuse_later(what, value != unset)
+        return value
+
+    return check
+
+
+def _isolation(value: Any) -> str:
+    choice = one_of(value, "isolation=", ("none", "process"))
+    refuse_later('isolation="process"', choice == "process")
+    return choice
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    listed = (value,) if isinstance(value, str) else tuple(value)
+    return tuple(check_name(entry, "alias") for entry in listed)
+
+
+_TASK_CHECKS: Mapping[str, Callable[[Any], Any]] = {
+    "name": lambda value: check_name(value, "task name"),
+    "queue": lambda value: check_queue(getattr(value, "name", value)),
+    "priority": lambda value: whole(value, "priority=", -PRIORITY_MAX, PRIORITY_MAX),
+    "group": _chooser("group"),
+    "key": _chooser("key"),
+    "on_conflict": lambda value: one_of(value, "on_conflict=", get_args(Conflict)),
+    "retry": as_policy,
+    "timeout": _optional_seconds("timeout=", 0.001),
+    "max_stalls": lambda value: whole(value, "max_stalls=", 0, 1_000_000),
+    "isolation": _isolation,
+    "memory_limit": _later("memory_limit="),
+    "expires": _optional_seconds("expires=", 0.001),
+    "retain": lambda value: to_seconds(value, "retain="),
+    "rate": _later("rate="),
+    "limit": _later("limit="),
+    "aliases": _names,
+    "revive": check_revival,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOptions:
+    """A queue's declaration. Only its groups' rule exists in this version."""
+
+    name: str
+    limit: int | None = None
+    rate: str | None = None
+    group_limit: int = 1
+    group_order: GroupOrder = "strict"
+    group_rate: str | None = None
+    shards: int = 1
+
+    def __post_init__(self) -> None:
+        check_queue(self.name)
+        refuse_later("a queue's limit=", self.limit is not None)
+        refuse_later("a queue's rate=", self.rate is not None)
+        refuse_later("a queue's group_rate=", self.group_rate is not None)
+        refuse_later("shards= above 1", whole(self.shards, "shards=", 1) > 1)
+        whole(self.group_limit, "group_limit=", 1)
+        one_of(self.group_order, "group_order=", get_args(GroupOrder))
+        if self.group_limit > 1 and self.group_order == "strict":
+            raise ConfigurationError(
+                f"queue {self.name!r}: group_limit={self.group_limit} contradicts group_order='strict', which runs one "
+                "job of a group at a time. Say group_order='relaxed'."
+            )
+
+    def rule(self) -> QueueRule:
+        return QueueRule(name=self.name, group_limit=self.group_limit, group_order=self.group_order)
+
+
+SLOTS_DEFAULT: Final = 10
+LEASE_DEFAULT: Final = 30.0
+_SWEEP_OFF = (None, 0, False)
+
+
+@dataclass(frozen=True, init=False, slots=True)
+class WorkerOptions:
+    """A worker's settings, validated together.
+
+    With lease L, renewal every H, call timeout C and fence margin M it must hold that C ≤ H, L ≥ 3·H + C + M (two
+    renewals may fail before the third still saves the lease) and M ≥ C + L/10 (time to stop handlers, and clock drift).
+    Whatever is not given follows from the lease: H = L/6, C = L/10, M = L/5, sweeps every H.
+    """
+
+    queues: tuple[str, ...] | None  # None: the queues the app's tasks name
+    slots_by_queue: Mapping[str, int]
+    slots: int
+    drain: bool
+    lease: float
+    grace: float
+    on_fence: OnFence
+    renew_every: float
+    sweep_every: float | None  # None: no sweeps
+    call_timeout: float
+    fence_margin: float
+    poll_every: float
+
+    def __init__(
+        self,
+        *,
+        queues: str | Iterable[str] | Mapping[str, int | None] | None = None,
+        slots: int = SLOTS_DEFAULT,
+        drain: bool = False,
+        lease: Duration = LEASE_DEFAULT,
+        grace: Duration = 30.0,
+        on_fence: OnFence = "warn",
+        renew_every: Duration | None = None,
+        sweep_every: Duration | Literal["auto"] | None = "auto",
+        call_timeout: Duration | None = None,
+        fence_margin: Duration | None = None,
+        poll_every: Duration | None = None,
+    ) -> None:
+        span = to_seconds(lease, "lease=", least=0.05)
+        every = span / 6 if renew_every is None else to_seconds(renew_every, "renew_every=", least=0.001)
+        timeout = (
+            min(span / 10, every) if call_timeout is None else to_seconds(call_timeout, "call_timeout=", least=1e-3)
+        )
+        margin = span / 5 if fence_margin is None else to_seconds(fence_margin, "fence_margin=")
+        check_lease(lease=span, renew_every=every, call_timeout=timeout, fence_margin=margin)
+        names, caps = _worker_queues(queues)
+        put = object.__setattr__  # the class is frozen for everyone else
+        put(self, "queues", names)
+        put(self, "slots_by_queue", MappingProxyType(caps))
+        put(self, "slots", whole(slots, "slots=", 1, 100_000))
+        put(self, "drain", bool(drain))
+        put(self, "lease", span)
+        put(self, "grace", to_seconds(grace, "grace="))
+        put(self, "on_fence", one_of(on_fence, "on_fence=", get_args(OnFence)))
+        put(self, "renew_every", every)
+        put(self, "sweep_every", _sweep_every(sweep_every, every))
+        put(self, "call_timeout", timeout)
+        put(self, "fence_margin", margin)
+        put(self, "poll_every", 1.0 if poll_every is None else to_seconds(poll_every, "poll_every=", least=0.001))
+
+
+def _sweep_every(value: Duration | Literal["auto"] | None, renew_every: float) -> float | None:
+    if isinstance(value, str):
+        one_of(value, "sweep_every=", ("auto",))
+        return renew_every
+    if value in _SWEEP_OFF or value is None:
+        return None
+    return to_seconds(value, "sweep_every=", least=0.001)
+
+
+def check_lease(*, lease: float, renew_every: float, call_timeout: float, fence_margin: float) -> None:
+    """Refuse settings under which a live worker could lose a lease, or a dead one keep it."""
+    slack = 1e-9 * lease  # the defaults meet the bounds exactly; rounding must not refuse them
+    if call_timeout > renew_every + slack:
+        raise ConfigurationError(
+            f"call_timeout={call_timeout:g} s is longer than renew_every={renew_every:g} s: one hanging call skips "
+            "a renewal. Lower call_timeout or raise renew_every."
+        )
+    least = 3 * renew_every + call_timeout + fence_margin
+    if lease + slack < least:
+        raise ConfigurationError(
+            f"lease={lease:g} s is too short: 3 * renew_every + call_timeout + fence_margin = {least:g} s. "
+            "Raise lease, or lower renew_every."
+        )
+    margin = call_timeout + lease / 10
+    if fence_margin + slack < margin:
+        raise ConfigurationError(
+            f"fence_margin={fence_margin:g} s is too short: call_timeout + lease / 10 = {margin:g} s are needed to "
+            "stop handlers before the lease passes on. Raise fence_margin or lower call_timeout."
+        )
+
+
+def _worker_queues(
+    queues: str | Iterable[str] | Mapping[str, int | None] | None,
+) -> tuple[tuple[str, ...] | None, dict[str, int]]:
+    if queues is None:
+        return None, {}
+    caps: dict[str, int] = {}
+    if isinstance(queues, Mapping):
+        caps = {name: whole(cap, f"slots of queue {name!r}", 1) for name, cap in queues.items() if cap is not None}
+    listed = (queues,) if isinstance(queues, str) else tuple(queues)
+    names = tuple(dict.fromkeys(check_queue(getattr(name, "name", name)) for name in listed))
+    if not names:
+        raise ConfigurationError("queues= is empty: a worker serves at least one queue. Leave it out for all of them.")
+    return names, caps
+
+
+_QUERY_FIELDS: Mapping[str, str] = {
+    "queue": "queue",
+    "task": "task",
+    "group": "group",
+    "key": "key",
+    "worker": "worker",
+    "id": "id_prefix",
+}
+
+
+def parse_states(text: str) -> tuple[State, ...]:
+    """`ready,running` as states; `live` and `finished` stand for their members."""
+    states: list[State] = []
+    for word in text.split(","):
+        if word in ("live", "finished"):
+            states += [state for state in State if state.finished == (word == "finished")]
+        elif word in State.__members__.values():
+            states.append(State(word))
+        else:
+            raise ConfigurationError(
+                f"there is no state {word!r}. States: {', '.join(State)}; live and finished stand for several."
+            )
+    return tuple(dict.fromkeys(states))
+
+
+def parse_query(text: str) -> JobQuery:
+    """A query as people write it: `state:ready,running queue:mail task:x group:g key:k worker:w id:prefix`.
+
+    A word without a colon is a state if there is one of that name, else the beginning of an id. Quotes keep spaces.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ConfigurationError(f"the query cannot be read: {error}. Close its quotes.") from None
+    found: dict[str, Any] = {}
+    for word in words:
+        field, colon, value = word.partition(":")
+        if not colon:
+            is_state = all(part in (*State, "live", "finished") for part in word.split(","))
+            field, value = ("state", word) if is_state else ("id", word)
+        if field == "state":
+            found["states"] = parse_states(value)
+        elif field in _QUERY_FIELDS and value:
+            found[_QUERY_FIELDS[field]] = value
+        else:
+            known = ", ".join(f"{name}:" for name in ("state", *_QUERY_FIELDS))
+            raise ConfigurationError(f"the query has {word!r}, which is no condition. Conditions: {known}")
+    return JobQuery(**found)

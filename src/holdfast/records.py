@@ -1,0 +1,332 @@
+"""The frozen data that crosses the backend contract: what is stored, leased, settled and asked.
+
+Called by backends, the engine and the face. Holds no behaviour beyond derived facts and never does I/O.
+Times are wall-clock seconds since the epoch on the store's clock; arguments, values are JSON bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from .lifecycle import Failure, State
+
+Conflict = Literal["keep", "replace", "raise"]
+GroupOrder = Literal["strict", "relaxed"]
+
+ERRORS_KEPT_MAX = 10  # per job: the newest failures and stalls
+HISTORY_KEPT_MAX = 10  # per dead letter: earlier deaths
+LOGS_KEPT_MAX = 200  # per job: the newest log lines
+REMEMBER_SECONDS_MIN = 600.0  # ids of finished jobs are remembered at least this long
+
+
+class Answer(StrEnum):
+    """What a store says to one write about a lease. Anything but OK changed nothing."""
+
+    OK = "ok"
+    LOST = "lost"  # not the current token
+    CANCELLED = "cancelled"  # a cancel was asked for: only settling as cancelled is accepted
+
+
+class Revival(Struct, frozen=True, kw_only=True):
+    """Automatic revival of a dead letter: a cooldown from the latest failure, growing, up to a cap of cycles."""
+
+    after: float = 3600.0
+    factor: float = 2.0
+    cap: float = 86400.0
+    cycles: int = 5
+
+    def cooldown(self, cycles_done: int) -> float | None:
+        """Seconds from the latest failure to the next automatic revival; None when the cycles are used up."""
+        if cycles_done >= self.cycles:
+            return None
+        try:
+            return float(min(self.cap, self.after * self.factor**cycles_done))
+        except OverflowError:
+            return self.cap
+
+
+class NewJob(Struct, frozen=True, kw_only=True):
+    """A job as its producer hands it to enqueue. The id is made by the producer: repeating it makes one job."""
+
+    id: str
+    task: str
+    queue: str = "default"
+    args: bytes = b"{}"
+    priority: int = 0
+    group: str | None = None
+    key: str | None = None
+    on_conflict: Conflict = "keep"
+    delay: float | None = None  # seconds from the store's now; excludes due_at
+    due_at: float | None = None
+    expires: float | None = None  # seconds after its due time within which it must be claimed
+    max_stalls: int = 3
+    revival: Revival | None = None
+
+
+class Enqueued(Struct, frozen=True):
+    """enqueue's answer for one job: the id that is live or known, and whether this call made it."""
+
+    id: str
+    created: bool
+    replaced: bool = False  # on_conflict="replace" renewed the arguments of an unstarted job
+
+
+class JobRecord(Struct, frozen=True, kw_only=True):
+    """A stored job as get and find show it. Never carries the token: rights come only from claim."""
+
+    id: str
+    seq: int
+    task: str
+    queue: str
+    state: State
+    args: bytes
+    priority: int = 0
+    group: str | None = None
+    key: str | None = None
+    attempts: int = 0
+    failures: int = 0
+    stalls: int = 0
+    max_stalls: int = 3
+    created_at: float = 0.0
+    due_at: float = 0.0
+    expires_at: float | None = None
+    started_at: float | None = None  # when the latest lease began
+    finished_at: float | None = None
+    fence: int = 0  # of the latest lease; 0 if never leased
+    worker: str | None = None  # holder of the live lease
+    begun: bool = False
+    held: bool = False  # keeps its strict group's place while it backs off
+    cancel_requested: bool = False
+    progress: float | None = None
+    progress_text: str | None = None
+    value: bytes | None = None
+    reason: str | None = None  # why it is dead
+    errors: tuple[Failure, ...] = ()  # oldest first, at most ERRORS_KEPT_MAX
+    revival: Revival | None = None
+
+
+class Lease(Struct, frozen=True, kw_only=True):
+    """The right to run and settle one job: what claim hands out."""
+
+    id: str
+    token: str
+    fence: int
+    task: str
+    queue: str
+    args: bytes
+    priority: int = 0
+    group: str | None = None
+    key: str | None = None
+    attempt: int = 1  # attempts + 1
+    failures: int = 0
+    stalls: int = 0
+    max_stalls: int = 3
+    created_at: float = 0.0
+    started_at: float = 0.0
+
+
+class Held(Struct, frozen=True):
+    """A lease named: every write about a lease carries at least this."""
+
+    id: str
+    token: str
+
+
+class Release(Struct, frozen=True, kw_only=True):
+    """A lease given back unfinished; spends nothing. With a delay (unknown task) it is due again later."""
+
+    id: str
+    token: str
+    delay: float = 0.0
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """Progress and log lines of a running job, fenced like everything about a lease."""
+
+    id: str
+    token: str
+    progress: float | None = None
+    text: str | None = None
+    lines: tuple[str, ...] = ()  # each already encoded; newest LOGS_KEPT_MAX are kept
+
+
+class LogLine(Struct, frozen=True):
+    """One stored log line of a job."""
+
+    at: float
+    text: str
+
+
+class WorkerRecord(Struct, frozen=True, kw_only=True):
+    """A registered worker. Its one deadline is the deadline of all its leases."""
+
+    id: str  # random, new at every start
+    host: str = ""
+    pid: int = 0
+    boot_id: str = ""
+    pid_namespace: str = ""
+    lease_seconds: float = 30.0
+    queues: tuple[str, ...] = ()
+    slots: int = 0
+    started_at: float = 0.0  # set by the store
+    renewed_at: float = 0.0  # set by the store
+    expired: bool = False  # set by the store when read
+    running: int = 0  # set by the store when read: leases held
+
+
+class ClaimRequest(Struct, frozen=True, kw_only=True):
+    """What a worker can start at once. `call` is its own counter of claims, up by one each; a repeat is recognised."""
+
+    worker: str
+    call: int
+    queues: tuple[str, ...]  # in the order they are served
+    most: int  # free slots in all
+    most_by_queue: Mapping[str, int] = {}  # free slots of a queue with a cap of its own
+
+
+class Exchanged(Struct, frozen=True, kw_only=True):
+    """Answer to settle + claim in one step. `known` False: the worker row is gone, every lease with it."""
+
+    answers: tuple[Answer, ...] = ()  # one per settlement, then one per release, in order
+    leases: tuple[Lease, ...] = ()
+    known: bool = True
+    recovered: tuple[Recovered, ...] = ()  # what this claim recovered inline
+
+
+class Renewal(Struct, frozen=True, kw_only=True):
+    """Answer to renew."""
+
+    known: bool = True  # False: the worker row is gone; stop every handler
+    lost: tuple[str, ...] = ()  # ids named that are no longer ours
+    cancelled: tuple[str, ...] = ()  # ids named whose cancel was asked for
+    released: tuple[str, ...] = ()  # ids the store thought ours, not named: given back free
+
+
+class Recovered(Struct, frozen=True, kw_only=True):
+    """One lease ended by recover."""
+
+    id: str
+    task: str
+    queue: str
+    group: str | None
+    state: State  # where the job went
+    worker: str
+    stalls: int
+    counted: bool  # False: the lease never began and was given back free
+
+
+class Promoted(Struct, frozen=True, kw_only=True):
+    """What one promote pass did."""
+
+    due: int = 0  # scheduled jobs brought into play
+    expired: int = 0  # unstarted jobs buried as expired
+    revived: int = 0  # dead letters revived automatically
+    more: bool = False  # the bound was hit; call again
+
+
+class QueueRule(Struct, frozen=True, kw_only=True):
+    """A queue's declared rule for its groups. strict implies limit 1."""
+
+    name: str
+    group_limit: int = 1
+    group_order: GroupOrder = "strict"
+
+
+class Pause(Struct, frozen=True, kw_only=True):
+    """A pause: of a queue, of a group (queue and group), or of a task."""
+
+    queue: str | None = None
+    group: str | None = None
+    task: str | None = None
+    reason: str = ""
+    by: str = ""
+    paused_at: float = 0.0  # set by the store
+
+
+class QueueRecord(Struct, frozen=True, kw_only=True):
+    """A queue as shown: its rule, its pause, how many jobs in which state."""
+
+    name: str
+    group_limit: int = 1
+    group_order: GroupOrder = "strict"
+    declared: bool = False
+    pause: Pause | None = None
+    counts: Mapping[str, int] = {}
+    oldest_due_at: float | None = None  # of ready jobs
+
+
+class GroupRecord(Struct, frozen=True, kw_only=True):
+    """A group as shown: effective limit, override, pause, and its jobs in play and waiting."""
+
+    queue: str
+    name: str
+    limit: int  # effective, 0 while paused
+    override: int | None = None
+    order: GroupOrder = "strict"
+    pause: Pause | None = None
+    counts: Mapping[str, int] = {}  # unfinished jobs by state
+    head: str | None = None  # id of the job whose turn it is
+
+
+class PastDeath(Struct, frozen=True, kw_only=True):
+    """An earlier death kept in a dead letter's history."""
+
+    job_id: str
+    at: float
+    reason: str
+    error: str = ""
+    args: bytes | None = None  # only where they differ from the newest
+
+
+class DeadLetter(Struct, frozen=True, kw_only=True):
+    """The one dead letter of a logical job: (queue, task, key), or the id where there is no key."""
+
+    id: str  # the job that died latest
+    task: str
+    queue: str
+    key: str | None
+    group: str | None
+    args: bytes
+    failure_count: int
+    first_failed_at: float
+    failed_at: float
+    reason: str
+    error: Failure | None = None
+    history: tuple[PastDeath, ...] = ()  # oldest first, at most HISTORY_KEPT_MAX
+    cycles: int = 0  # automatic revivals so far
+    revive_at: float | None = None  # next automatic revival
+    revived_at: float | None = None  # set while the revived job is live
+
+
+class JobQuery(Struct, frozen=True, kw_only=True):
+    """Which jobs: all given conditions hold. Newest first; `before` is the seq to continue below."""
+
+    states: tuple[State, ...] = ()
+    queue: str | None = None
+    task: str | None = None
+    group: str | None = None
+    key: str | None = None
+    worker: str | None = None
+    id_prefix: str | None = None
+    before: int | None = None
+    limit: int = 50
+
+
+class LetterQuery(Struct, frozen=True, kw_only=True):
+    """Which dead letters; newest failure first."""
+
+    queue: str | None = None
+    task: str | None = None
+    reason: str | None = None
+    id_prefix: str | None = None
+    limit: int = 50
+
+
+class Dump(Struct, frozen=True, kw_only=True):
+    """Everything the store holds, as plain values, in a stable order: for comparing and for audit."""
+
+    tables: Mapping[str, tuple[Mapping[str, Any], ...]]

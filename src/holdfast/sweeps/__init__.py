@@ -1,0 +1,1 @@
+"""The sweeps: bounded, leaderless passes every worker makes with jitter."""

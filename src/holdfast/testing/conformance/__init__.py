@@ -1,0 +1,60 @@
+"""The suite every backend must pass: cases written from the contract, runnable on any store, without pytest.
+
+Called by Holdfast's own tests and by whoever writes a backend:
+
+    from holdfast.testing.conformance import CASES, run_case
+
+    for name in CASES:
+        run_case(name, lambda store: MyBackend(f"mystore://{store}"))
+
+`run_case` raises AssertionError where the backend breaks the contract. The suite never sleeps, reads no clock and looks
+only at answers, `get` and `dump`.
+"""
+
+from __future__ import annotations
+
+from . import (
+    claim,
+    concurrency,
+    dead_letters,
+    enqueue,
+    group_limits,
+    groups,
+    lanes,
+    lease,
+    pausing,
+    reading,
+    refill,
+    repeats,
+    retention,
+    revival,
+    settle,
+    stale,
+    stalls,
+    transitions,
+)
+from .registry import CASES, Case, run_case
+from .world import MakeBackend, World
+
+THEMES = (
+    enqueue,
+    claim,
+    lanes,
+    lease,
+    stale,
+    settle,
+    repeats,
+    groups,
+    group_limits,
+    refill,
+    stalls,
+    dead_letters,
+    revival,
+    pausing,
+    retention,
+    reading,
+    concurrency,
+    transitions,
+)
+
+__all__ = ["CASES", "THEMES", "Case", "MakeBackend", "World", "run_case"]

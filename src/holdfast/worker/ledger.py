@@ -1,0 +1,76 @@
+"""What a worker holds: leases, the slots its handlers occupy, and the outcomes not yet told to the store.
+
+Used by the keeper's parts, on the keeper's loop only. Plain bookkeeping: it calls nobody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..lifecycle import Settlement
+from ..records import Held, Lease, Release
+from .runner import Ended, Gone
+
+BATCH_MAX = 1000  # outcomes in one exchange: bounds the store's step
+
+
+class Ledger:
+    """A lease is `held` until the store says otherwise; a slot is `busy` until its handler has stopped."""
+
+    def __init__(self, slots: int, slots_by_queue: Mapping[str, int]) -> None:
+        self.held: dict[str, Lease] = {}  # by token
+        self.busy: dict[str, Lease] = {}  # by token; longer than `held` where a lost handler has not stopped
+        self.settlements: list[Settlement] = []
+        self.releases: list[Release] = []
+        self._slots, self._slots_by_queue = slots, slots_by_queue
+
+    @property
+    def unsent(self) -> bool:
+        return bool(self.settlements or self.releases)
+
+    def free(self) -> int:
+        return max(0, self._slots - len(self.busy))
+
+    def free_by_queue(self) -> Mapping[str, int]:
+        """Free slots of the queues with a cap of their own."""
+        if not self._slots_by_queue:
+            return {}
+        taken = Counter(lease.queue for lease in self.busy.values())
+        return {queue: max(0, cap - taken[queue]) for queue, cap in self._slots_by_queue.items()}
+
+    def add(self, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            self.held[lease.token] = self.busy[lease.token] = lease
+
+    def ended(self, batch: Iterable[Ended]) -> None:
+        """Handlers have stopped: their slots are free, their outcomes wait to be sent."""
+        for end in batch:
+            self.busy.pop(end.token, None)
+            if end.token not in self.held or isinstance(end, Gone):
+                self.held.pop(end.token, None)  # lost meanwhile: there is nobody to tell
+            elif isinstance(end, Settlement):
+                self.settlements.append(end)
+            else:
+                self.releases.append(end)
+
+    def take(self) -> tuple[list[Settlement], list[Release]]:
+        """The outcomes for the next exchange."""
+        if len(self.settlements) <= BATCH_MAX:
+            settlements, self.settlements = self.settlements, []
+        else:
+            settlements, self.settlements = self.settlements[:BATCH_MAX], self.settlements[BATCH_MAX:]
+        releases, self.releases = self.releases[:BATCH_MAX], self.releases[BATCH_MAX:]
+        return settlements, releases
+
+    def named(self) -> list[Held]:
+        """Every lease, as renew names them."""
+        return [Held(lease.id, lease.token) for lease in self.held.values()]
+
+    def lose_all(self) -> list[Lease]:
+        """The worker's row is gone and every lease with it. Answers what was held."""
+        lost = list(self.held.values())
+        self.held.clear()
+        self.settlements.clear()
+        self.releases.clear()
+        return lost

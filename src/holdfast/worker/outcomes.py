@@ -1,0 +1,104 @@
+"""From what a handler did to an Outcome: pure, bounded, and safe against exceptions that cannot even be printed.
+
+Called by the runner. Decides nothing about retries: that is the policy's and lifecycle's.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ArgumentsRejected
+from ..lifecycle import Failure, Outcome, OutcomeKind
+from ..verdicts import Bury, Retry, Snooze, Verdict
+
+if TYPE_CHECKING:
+    from ..task import Task
+
+TEXT_CHARS_MAX = 2_000
+TRACEBACK_CHARS_MAX = 10_000
+TRACEBACK_FRAMES_MAX = 50
+
+STOPPED = Outcome(kind=OutcomeKind.CANCELLED)  # it ended because it was told to; why is the runner's to know
+
+
+def returned(task: Task[..., Any], value: Any) -> tuple[Outcome, BaseException | None]:
+    """The handler returned. A value that cannot be stored makes it a failure."""
+    try:
+        return Outcome(kind=OutcomeKind.RETURNED, value=task.encode(value)), None
+    except ArgumentsRejected as error:
+        text = f"the handler returned, but its result cannot be stored: {error.why}"
+        failure = Failure(type=dotted(error), text=bounded(text, TEXT_CHARS_MAX))
+        return Outcome(kind=OutcomeKind.FAILED, failure=failure), error
+    except Exception as error:
+        return Outcome(kind=OutcomeKind.FAILED, failure=failure_of(error)), error
+
+
+def raised(error: BaseException) -> Outcome:
+    """The handler raised: a verdict, or a failure."""
+    error = unwrapped(error)
+    if isinstance(error, Snooze):
+        return Outcome(kind=OutcomeKind.SNOOZED, delay=error.seconds)
+    if isinstance(error, Bury):
+        text = bounded(error.reason or said(error), TEXT_CHARS_MAX)
+        return Outcome(kind=OutcomeKind.BURIED, failure=Failure(reason="bury", text=text))
+    if isinstance(error, Retry):
+        cause = error.__cause__
+        failure = failure_of(error if cause is None else cause)
+        return Outcome(kind=OutcomeKind.FAILED, failure=failure, delay=error.after)
+    return Outcome(kind=OutcomeKind.FAILED, failure=failure_of(error))
+
+
+def undecodable(error: BaseException) -> Outcome:
+    """The stored arguments no longer fit the function."""
+    text = error.why if isinstance(error, ArgumentsRejected) else said(error)
+    failure = Failure(reason="undecodable", type=dotted(error), text=bounded(text, TEXT_CHARS_MAX))
+    return Outcome(kind=OutcomeKind.UNDECODABLE, failure=failure)
+
+
+def timed_out(timeout: float | None) -> Outcome:
+    text = f"the attempt did not end within {timeout:g} s" if timeout is not None else "the attempt did not end in time"
+    return Outcome(kind=OutcomeKind.TIMED_OUT, failure=Failure(reason="timeout", text=text))
+
+
+def unwrapped(error: BaseException) -> BaseException:
+    """A verdict that went through a task group comes wrapped, alone in a group."""
+    inner = error
+    while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
+        inner = inner.exceptions[0]
+    return inner if isinstance(inner, Verdict) else error
+
+
+def failure_of(error: BaseException) -> Failure:
+    return Failure(type=dotted(error), text=bounded(said(error), TEXT_CHARS_MAX), traceback=_traceback(error))
+
+
+def dotted(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return f"<{type(error).__name__} that cannot be printed>"
+
+
+def bounded(text: str, most: int) -> str:
+    """The text, or its beginning and end with the gap marked."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
+
+
+def _traceback(error: BaseException) -> str:
+    trail = error.__traceback__
+    if trail is not None and trail.tb_next is not None:
+        trail = trail.tb_next  # the first frame is the runner's own
+    try:
+        lines = traceback.format_exception(type(error), error, trail, limit=-TRACEBACK_FRAMES_MAX)
+    except Exception:
+        return ""
+    return bounded("".join(lines), TRACEBACK_CHARS_MAX)

@@ -1,0 +1,329 @@
+"""ONE ATTEMPT as a straight pipeline: decode → call → outcome → settlement → hand to the keeper.
+
+Lives on the handlers' loop and is called only there (the keeper gets in by call_soon_threadsafe, one call per batch).
+Async handlers are tasks on that loop, sync ones calls in threads. It never talks to the store: what an attempt came
+to is handed to the keeper, everything that ended in one tick of the loop together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from .. import events, logs
+from ..context import CURRENT, CancelRequested, Context, ReportSink
+from ..lifecycle import Outcome, OutcomeKind, Settlement, settlement_for
+from ..records import Lease, Release
+from . import outcomes
+from .threads import ThreadPool
+
+if TYPE_CHECKING:
+    from ..task import Task
+
+UNKNOWN_TASK_DELAY_SECONDS = 30.0
+_EAGER = sys.version_info >= (3, 12)
+
+
+class Stop(IntEnum):
+    """Why an attempt was told to stop; the strongest reason told decides what its end means."""
+
+    NOT = 0
+    STOPPING = 1  # the worker ends: given back unless it came to an end of its own
+    FENCED = 2  # the lease may pass on soon: the same
+    TIMED_OUT = 3  # ends as timed out, whatever it returned
+    CANCELLED = 4  # ends as cancelled, whatever it returned
+    LOST = 5  # the lease is another's: nothing is recorded
+
+
+class Gone:
+    """An attempt that ended without anything to tell the store: its lease was lost."""
+
+    __slots__ = ("id", "token")
+
+    def __init__(self, id: str, token: str) -> None:
+        self.id, self.token = id, token
+
+
+Ended = Settlement | Release | Gone
+
+
+class Run:
+    """An attempt under way."""
+
+    __slots__ = ("context", "entered", "handle", "lease", "stop", "successor", "task", "timer")
+
+    def __init__(self, lease: Lease, task: Task[..., Any], context: Context) -> None:
+        self.lease, self.task, self.context = lease, task, context
+        self.stop = Stop.NOT
+        self.entered = False
+        self.handle: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.successor: Lease | None = None  # a newer lease on the same job, held until this handler has stopped
+
+
+class Runner:
+    """Runs attempts. Made on the loop it lives on."""
+
+    def __init__(
+        self,
+        *,
+        find_task: Callable[[str], Task[..., Any] | None],
+        hub: events.Hub,
+        slots: int,
+        reports: ReportSink,
+        hand_over: Callable[[list[Ended]], None],
+        unknown_delay: float = UNKNOWN_TASK_DELAY_SECONDS,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.thread_id = threading.get_ident()
+        self.runs: dict[str, Run] = {}
+        self.beats = 0  # answered pings of the keeper's watch
+        self.worker = ""  # the id events name
+        self._find_task, self._hub, self._reports, self._hand_over = find_task, hub, reports, hand_over
+        self._unknown_delay = unknown_delay
+        self._pool = ThreadPool(slots, "holdfast-handler")
+        self._ended: list[Ended] = []
+        self._handing_over = False
+        self._from_threads: deque[tuple[Run, Outcome, BaseException | None]] = deque()
+        self._collecting = False
+
+    # ------------------------------------------------------------------ what the keeper asks
+
+    def start(self, leases: Sequence[Lease]) -> None:
+        """Start an attempt for each lease, now."""
+        for lease in leases:
+            running = self.runs.get(lease.id)
+            if running is None:
+                self._start(lease)
+            else:  # a lost attempt of this very job has not stopped yet: the two must not overlap
+                if running.successor is not None:
+                    self._end_with(Gone(lease.id, running.successor.token))
+                running.successor = lease
+
+    def stop(self, marked: Sequence[tuple[str, str]], reason: Stop) -> None:
+        """Tell attempts, named by (id, token), to stop."""
+        for job_id, token in marked:
+            run = self.runs.get(job_id)
+            if run is None:
+                continue
+            if run.lease.token == token:
+                self._tell(run, reason)
+            elif run.successor is not None and run.successor.token == token:
+                waiting, run.successor = run.successor, None
+                self._end_unstarted(waiting, reason)
+
+    def stop_all(self, reason: Stop) -> None:
+        """Tell every attempt to stop."""
+        for run in list(self.runs.values()):
+            if run.successor is not None:
+                waiting, run.successor = run.successor, None
+                self._end_unstarted(waiting, reason)
+            if run.handle is not None and run.handle.done():  # cancelled by others before its first step
+                self._end(run, outcomes.STOPPED, None)
+            else:
+                self._tell(run, reason)
+
+    def flag_all(self) -> None:
+        """Set every `ctx.cancelled`. The one method that any thread may call: it must work while the loop is blocked."""
+        for run in list(self.runs.values()):
+            run.context._cancelled = True
+
+    def deliver(self, seen: Sequence[events.Event]) -> None:
+        """Tell listeners what the keeper saw."""
+        for event in seen:
+            self._hub.emit(event)
+
+    def beat(self) -> None:
+        """Show the keeper's watch that this loop responds."""
+        self.beats += 1
+
+    def close(self) -> None:
+        self._pool.close()
+
+    # ------------------------------------------------------------------ the pipeline
+
+    def _start(self, lease: Lease) -> None:
+        task = self._find_task(lease.task)
+        if task is None:
+            self._give_back_unknown(lease)
+            return
+        options = task.options
+        timeout = options.timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
+        context = Context(lease, deadline=deadline, policy=options.retry, reports=self._reports)
+        run = self.runs[lease.id] = Run(lease, task, context)
+        if self._hub.wanted("started"):
+            self._hub.emit(events.Started(**self._about(lease), fence=lease.fence))
+        if timeout is not None:
+            run.timer = self.loop.call_later(timeout, self._overrun, run)
+        if not task.is_async:
+            copied = contextvars.copy_context()
+            self._pool.submit(lambda: copied.run(self._attempt_in_thread, run))
+        elif _EAGER:
+            handle = asyncio.Task(self._attempt(run), loop=self.loop, eager_start=True)  # type: ignore[call-arg]
+            if not handle.done():
+                run.handle = handle
+        else:
+            run.handle = self.loop.create_task(self._attempt(run))
+
+    async def _attempt(self, run: Run) -> None:
+        """An async handler's attempt, as a task of its own."""
+        run.entered = True
+        error: BaseException | None = None
+        if run.stop:  # told to stop before its first step
+            self._end(run, outcomes.STOPPED, None)
+            return
+        task, context = run.task, run.context
+        try:
+            arguments = task.decode(run.lease.args)
+        except Exception as fault:
+            self._end(run, outcomes.undecodable(fault), fault)
+            return
+        CURRENT.set(context)  # this task's own context: gone with it
+        try:
+            value = await (task.fn(context, **arguments) if task.wants_context else task.fn(**arguments))
+        except CancelRequested:
+            outcome = outcomes.STOPPED
+        except asyncio.CancelledError as fault:
+            outcome, error = self._cancelled(run, fault)
+        except BaseException as fault:  # SystemExit and KeyboardInterrupt too: the job failed, not the worker
+            outcome, error = outcomes.raised(fault), fault
+        else:
+            outcome, error = outcomes.returned(task, value)
+        self._end(run, outcome, error)
+
+    def _attempt_in_thread(self, run: Run) -> None:
+        """A sync handler's attempt; the same steps in a thread, its end collected by the loop."""
+        task, context = run.task, run.context
+        run.entered = True
+        error: BaseException | None = None
+        if run.stop:
+            outcome = outcomes.STOPPED
+        else:
+            try:
+                arguments = task.decode(run.lease.args)
+            except Exception as fault:
+                outcome, error = outcomes.undecodable(fault), fault
+            else:
+                CURRENT.set(context)
+                try:
+                    value = task.fn(context, **arguments) if task.wants_context else task.fn(**arguments)
+                except CancelRequested:
+                    outcome = outcomes.STOPPED
+                except BaseException as fault:
+                    outcome, error = outcomes.raised(fault), fault
+                else:
+                    outcome, error = outcomes.returned(task, value)
+        self._from_threads.append((run, outcome, error))
+        if not self._collecting:
+            self._collecting = True
+            try:
+                self.loop.call_soon_threadsafe(self._collect)
+            except RuntimeError:
+                return  # the loop was closed under us: the lease lapses by itself
+
+    def _collect(self) -> None:
+        self._collecting = False  # before looking: what comes in from now on asks again
+        while self._from_threads:
+            self._end(*self._from_threads.popleft())
+
+    def _cancelled(self, run: Run, fault: BaseException) -> tuple[Outcome, BaseException | None]:
+        if not run.stop:
+            if run.handle is None or not run.handle.cancelling():
+                return outcomes.raised(fault), fault  # the handler's own: nobody cancelled this task
+            run.stop = Stop.STOPPING  # the host program is taking its tasks down
+        return outcomes.STOPPED, None
+
+    # ------------------------------------------------------------------ the end of an attempt
+
+    def _end(self, run: Run, outcome: Outcome, error: BaseException | None) -> None:
+        lease = run.lease
+        del self.runs[lease.id]
+        if run.timer is not None:
+            run.timer.cancel()
+        self._end_with(self._conclude(run, outcome, error))
+        if run.successor is not None:
+            self._start(run.successor)
+
+    def _conclude(self, run: Run, outcome: Outcome, error: BaseException | None) -> Ended:
+        """What the attempt's end means, given what it was told meanwhile."""
+        lease, stop, options = run.lease, run.stop, run.task.options
+        kind = outcome.kind
+        if stop is Stop.LOST:
+            return Gone(lease.id, lease.token)
+        if stop is Stop.CANCELLED:
+            outcome, error = outcomes.STOPPED, None
+        elif stop is Stop.TIMED_OUT:
+            outcome, error = outcomes.timed_out(options.timeout), None
+        elif kind is OutcomeKind.CANCELLED or (run.context.cancelled and kind is OutcomeKind.FAILED):
+            return Release(id=lease.id, token=lease.token)  # stopped by us: what it raised on the way is no failure
+        retry_in: float | None = None
+        if outcome.kind in _SPENDS_A_RETRY:
+            retry_in = options.retry.delay(lease.failures + 1, error)
+        return settlement_for(lease.id, lease.token, outcome, retry_in=retry_in, retain=options.retain)
+
+    def _end_unstarted(self, lease: Lease, reason: Stop) -> None:
+        """End a lease whose handler was never called."""
+        if reason is Stop.LOST:
+            self._end_with(Gone(lease.id, lease.token))
+        else:  # where a cancel was asked for, the store makes a release a cancellation
+            self._end_with(Release(id=lease.id, token=lease.token))
+
+    def _give_back_unknown(self, lease: Lease) -> None:
+        logs.unknown_task(lease.id, lease.task, self._unknown_delay)
+        if self._hub.wanted("unknown_task"):
+            self._hub.emit(events.UnknownTask(**self._about(lease), delay=self._unknown_delay))
+        self._end_with(Release(id=lease.id, token=lease.token, delay=self._unknown_delay))
+
+    def _end_with(self, ended: Ended) -> None:
+        self._ended.append(ended)
+        if not self._handing_over:
+            self._handing_over = True
+            self.loop.call_soon(self._flush)  # after everything that ends in this tick
+
+    def _flush(self) -> None:
+        self._handing_over = False
+        ended, self._ended = self._ended, []
+        self._hand_over(ended)
+
+    # ------------------------------------------------------------------ telling an attempt to stop
+
+    def _tell(self, run: Run, reason: Stop) -> None:
+        run.context._cancelled = True
+        if reason <= run.stop:
+            return
+        run.stop = reason
+        # Cancelled before its first step a task would never enter the pipeline; it looks at `stop` itself then.
+        if run.entered and run.handle is not None:
+            run.handle.cancel()
+
+    def _overrun(self, run: Run) -> None:
+        timeout = run.task.options.timeout
+        if not run.task.is_async and timeout is not None:
+            logs.thread_overran(run.lease.id, run.lease.task, timeout)
+        self._tell(run, Stop.TIMED_OUT)
+
+    def _about(self, lease: Lease) -> dict[str, Any]:
+        return about(lease, self.worker)
+
+
+_SPENDS_A_RETRY = (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT)
+
+
+def about(lease: Lease, worker: str) -> dict[str, Any]:
+    """What every event about a lease says."""
+    return {
+        "job_id": lease.id,
+        "task": lease.task,
+        "queue": lease.queue,
+        "group": lease.group,
+        "attempt": lease.attempt,
+        "worker": worker,
+    }

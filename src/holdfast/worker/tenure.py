@@ -1,0 +1,170 @@
+"""A worker's tenure: its row in the store, renewed on a timer of its own, and the fence when that fails.
+
+Run by the keeper beside the settle + claim loop, which can therefore never delay a renewal. The fence deadline counts
+from when the last successful renewal was SENT, on a clock that goes on through a suspend: by the time the store may
+give a lease to somebody else, its handler has been told to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable
+
+from .. import events, logs
+from ..errors import HoldfastError
+from ..options import WorkerOptions
+from ..records import Lease, Renewal, WorkerRecord
+from . import identity
+from .ledger import Ledger
+from .line import Line, backoff
+from .link import Link
+from .runner import Stop
+
+FENCE_LOOK_SECONDS = 0.5  # a suspend moves the steady clock without moving the loop's timers: look now and then
+EXIT_CODE = 70
+
+
+class Tenure:
+    """The worker as the store knows it."""
+
+    def __init__(self, line: Line, link: Link, ledger: Ledger, options: WorkerOptions, queues: tuple[str, ...]) -> None:
+        self._line, self._link, self._ledger, self._options, self._queues = line, link, ledger, options, queues
+        self.worker = self._new_worker()
+        self.call = 0  # number of the latest claim sent
+        self.seen_call = 0  # number of the latest claim answered
+        self.fenced = False
+        self.on_change: Callable[[], None] = lambda: None  # the fence was lifted, or a new row is there
+        self._sent = 0.0
+        self._changing = asyncio.Lock()
+
+    def _new_worker(self) -> WorkerRecord:
+        options = self._options
+        worker = identity.new_worker(lease=options.lease, queues=self._queues, slots=options.slots)
+        self._link.worker = self._link.runner.worker = worker.id
+        return worker
+
+    @property
+    def fence_at(self) -> float:
+        return self._sent + self._options.lease - self._options.fence_margin
+
+    async def register(self) -> None:
+        """Store the row; an error is the caller's."""
+        sent = self._line.clock.steady()
+        await self._line.call("register", self._line.backend.register(self.worker))
+        self._sent = sent
+
+    async def forgotten(self, worker_id: str) -> None:
+        """The store no longer knows that worker: its leases are lost. Go on under a new id; the old one is burnt."""
+        async with self._changing:
+            if self.worker.id != worker_id:
+                return  # somebody saw it before us
+            lost = self._ledger.lose_all()
+            self.worker = self._new_worker()
+            self.call = self.seen_call = 0
+            logs.worker_forgotten(worker_id, self.worker.id, len(lost))
+            self._link.stop(lost, Stop.LOST)
+            self._link.lost(lost)
+            tries = 0
+            while True:
+                try:
+                    await self.register()
+                    break
+                except HoldfastError as error:
+                    tries += 1
+                    self._say_failed(error)
+                    await asyncio.sleep(backoff(tries))
+            self._lift()
+        self.on_change()
+
+    # ------------------------------------------------------------------ renewing
+
+    async def renew_forever(self) -> None:
+        every = self._options.renew_every
+        wait = every
+        while True:
+            await asyncio.sleep(wait)
+            began = self._line.clock.steady()
+            renewed = await self.renew()
+            spent = self._line.clock.steady() - began
+            # After a failure sooner: there must be several tries before the fence.
+            wait = max(0.0, every - spent) if renewed else every / 4 * random.uniform(0.5, 1.0)
+
+    async def renew(self) -> bool:
+        """One renewal; answers whether the store took it."""
+        worker_id, leases = self.worker.id, {lease.id: lease for lease in self._ledger.held.values()}
+        sent = self._line.clock.steady()
+        request = self._line.backend.renew(worker_id, self._ledger.named(), seen_call=self.seen_call)
+        try:
+            answer = await self._line.call("renew", request)
+        except HoldfastError as error:
+            self._say_failed(error)
+            return False
+        if worker_id != self.worker.id:
+            return True
+        if not answer.known:
+            await self.forgotten(worker_id)
+            return True
+        self._sent = sent
+        if self.fenced:
+            self._lift()
+            self.on_change()
+        self._heed(answer, leases)
+        return True
+
+    def _heed(self, answer: Renewal, leases: dict[str, Lease]) -> None:
+        # A lease whose handler has ended is left to its settlement's own answer: it may be settled already, by an
+        # exchange that overtook this renewal.
+        busy = self._ledger.busy
+        lost = [leases[job_id] for job_id in answer.lost if job_id in leases and leases[job_id].token in busy]
+        for lease in lost:
+            self._ledger.held.pop(lease.token, None)
+        if lost:
+            self._link.stop(lost, Stop.LOST)
+            self._link.lost(lost)
+        if answer.cancelled:
+            told = [leases[job_id] for job_id in answer.cancelled if job_id in leases]
+            self._link.stop([lease for lease in told if lease.token in busy], Stop.CANCELLED)
+        if answer.released:
+            logs.leases_given_back(answer.released)
+
+    def _say_failed(self, error: HoldfastError) -> None:
+        fence_in = max(0.0, self.fence_at - self._line.clock.steady())
+        logs.renewal_failed(self.worker.id, error.__cause__ or error, fence_in)
+        if self._link.wanted("renewal_failed"):
+            kind = type(error.__cause__ or error).__name__
+            self._link.tell(events.RenewalFailed(worker=self.worker.id, error=kind, fence_in=fence_in))
+
+    # ------------------------------------------------------------------ the fence
+
+    async def fence_forever(self) -> None:
+        while True:
+            remaining = self.fence_at - self._line.clock.steady()
+            if remaining > 0 or self.fenced:
+                await asyncio.sleep(min(max(remaining, 0.01), FENCE_LOOK_SECONDS))
+            else:
+                await self._fence()
+
+    async def _fence(self) -> None:
+        self.fenced = True
+        self._link.stop_all(Stop.FENCED)
+        jobs = tuple(lease.id for lease in self._ledger.busy.values())
+        logs.fence_passed(self.worker.id, jobs)
+        self._link.tell(events.FencePassed(worker=self.worker.id, jobs=jobs))
+        if self._options.on_fence == "exit":
+            await self._exit_unless_stopped()
+
+    async def _exit_unless_stopped(self) -> None:
+        clock, margin = self._line.clock, self._options.fence_margin
+        last = self.fence_at + margin / 4
+        while self._ledger.busy and self.fenced:
+            if clock.steady() >= last:
+                logs.exiting_on_fence(self.worker.id, [lease.id for lease in self._ledger.busy.values()])
+                os._exit(EXIT_CODE)
+            await asyncio.sleep(margin / 40)
+
+    def _lift(self) -> None:
+        if self.fenced:
+            self.fenced = False
+            logs.fence_lifted(self.worker.id)

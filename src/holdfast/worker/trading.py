@@ -1,0 +1,267 @@
+"""The settle + claim loop: outcomes go to the store and free slots are filled in the same exchange.
+
+Run by the keeper. One exchange is in flight at a time; what ends meanwhile gathers for the next. An exchange that is
+not answered is repeated, the SAME call with the SAME outcomes, until it is: no outcome is ever dropped while its
+lease may be ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from .. import events, logs
+from ..errors import HoldfastError
+from ..lifecycle import Ending, Settlement
+from ..options import WorkerOptions
+from ..records import Answer, ClaimRequest, Exchanged, Held, Lease, Release
+from .ledger import Ledger
+from .line import Line, backoff
+from .link import Link
+from .reports import Reports
+from .runner import Ended, about
+from .tenure import Tenure
+
+FRUITLESS_FREE = 3  # wake-ups in a row that brought nothing before they are slowed down
+FRUITLESS_WAIT_SECONDS_MAX = 0.25
+
+
+class Abandoned(Exception):
+    """The worker ends although the store does not answer."""
+
+
+@dataclass
+class Tally:
+    """What this worker's outcomes came to."""
+
+    succeeded: int = 0
+    failed: int = 0
+
+
+class Trader:
+    """Trades outcomes for leases."""
+
+    def __init__(
+        self,
+        line: Line,
+        link: Link,
+        ledger: Ledger,
+        tenure: Tenure,
+        reports: Reports,
+        options: WorkerOptions,
+        queues: tuple[str, ...],
+    ) -> None:
+        self._line, self._link, self._ledger, self._tenure, self._reports = line, link, ledger, tenure, reports
+        self._options, self._queues = options, deque(queues)
+        self.tally = Tally()
+        self.inbox: deque[Ended] = deque()  # filled by the runner's thread
+        self.wake = asyncio.Event()
+        self.closing = False  # no more claims
+        self.abandon = asyncio.Event()  # end although not everything is settled
+        self._dry = False  # the last claim left slots free
+        self._fruitless = 0
+        self._listening: asyncio.Task[None] | None = None
+        self._beginning: set[asyncio.Task[None]] = set()
+
+    # ------------------------------------------------------------------ one step
+
+    async def step(self) -> bool:
+        """Do what there is to do; False when there is nothing: no outcome to send, no slot worth claiming for."""
+        self.wake.clear()
+        inbox = self.inbox
+        if inbox:
+            self._ledger.ended([inbox.popleft() for _ in range(len(inbox))])
+        most = self._free()
+        if not self._ledger.unsent and (self._dry or not most):
+            return False
+        settlements, releases = self._ledger.take()
+        await self.exchange(settlements, releases, most)
+        return True
+
+    def _free(self) -> int:
+        return 0 if self.closing or self._tenure.fenced else self._ledger.free()
+
+    async def exchange(self, settlements: list[Settlement], releases: list[Release], most: int) -> bool:
+        """Settle, release and claim in one call; answers whether it brought leases."""
+        reported = self._reports.pending_of(settlement.token for settlement in settlements)
+        if reported:  # the token is void once settled
+            await self._reports.flush(self._line, self._link, reported)
+        tenure = self._tenure
+        tenure.call += 1
+        self._queues.rotate(-1)  # so that no queue always goes first
+        request = ClaimRequest(
+            worker=tenure.worker.id,
+            call=tenure.call,
+            queues=tuple(self._queues),
+            most=most,
+            most_by_queue=self._ledger.free_by_queue(),
+        )
+        answer = await self._until_answered(settlements, releases, request)
+        if request.worker != tenure.worker.id:
+            return False  # forgotten meanwhile: the leases that may have come are no longer ours
+        if not answer.known:
+            await tenure.forgotten(request.worker)
+            return False
+        tenure.seen_call = request.call
+        self._settled(settlements, releases, answer.answers)
+        if answer.recovered:
+            self._link.recovered(answer.recovered)
+        if most:
+            self._dry = len(answer.leases) < most
+        self._received(answer.leases)
+        return bool(answer.leases)
+
+    async def _until_answered(
+        self, settlements: Sequence[Settlement], releases: Sequence[Release], request: ClaimRequest
+    ) -> Exchanged:
+        tries = 0
+        while True:
+            try:
+                return await self._line.call("exchange", self._line.backend.exchange(settlements, releases, request))
+            except HoldfastError as error:
+                tries += 1
+                logs.exchange_failed(error.__cause__ or error, tries, len(settlements) + len(self._ledger.settlements))
+            if await self._abandoned_within(backoff(tries)):
+                self._ledger.settlements[:0] = settlements
+                self._ledger.releases[:0] = releases
+                raise Abandoned
+
+    async def _abandoned_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self.abandon.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # ------------------------------------------------------------------ what the store answered
+
+    def _settled(self, settlements: Sequence[Settlement], releases: Sequence[Release], answers: Sequence[Answer]) -> None:
+        held = self._ledger.held
+        lost: list[Lease] = []
+        seen: list[events.Event] = []
+        listened = self._link.wanted("succeeded", "failed", "retrying", "dead", "cancelled")
+        for settlement, answer in zip(settlements, answers, strict=False):
+            if answer is Answer.CANCELLED:  # a cancel came first: the one ending that is accepted now
+                again = msgspec.structs.replace(settlement, ending=Ending.CANCELLED, failed=False, value=None, reason=None)
+                self._ledger.settlements.append(again)
+                continue
+            lease = held.pop(settlement.token, None)
+            if answer is Answer.OK:
+                self._count(settlement)
+                if lease is not None and (listened or settlement.failure is not None):
+                    seen += self._seen(lease, settlement)
+            elif lease is not None:
+                lost.append(lease)
+        for release in releases:
+            held.pop(release.token, None)
+        if lost:
+            self._link.lost(lost)
+        self._link.tell(*seen)
+
+    def _count(self, settlement: Settlement) -> None:
+        if settlement.ending is Ending.SUCCEEDED:
+            self.tally.succeeded += 1
+        elif settlement.failed or settlement.ending is Ending.BURIED:
+            self.tally.failed += 1
+
+    def _seen(self, lease: Lease, settlement: Settlement) -> list[events.Event]:
+        """What an accepted settlement means to listeners and to the log."""
+        facts, error = about(lease, self._link.worker), settlement.failure
+        ending, kind = settlement.ending, error.type if error is not None else ""
+        seen: list[events.Event] = []
+        if settlement.failed:
+            failures, again = lease.failures + 1, ending is Ending.RETRY
+            seen.append(events.Failed(**facts, failures=failures, error=error, will_retry=again))
+            if again:
+                reason = error.reason if error is not None else ""
+                logs.attempt_failed(lease.id, lease.task, lease.attempt, kind or reason, settlement.delay)
+                seen.append(events.Retrying(**facts, failures=failures, delay=settlement.delay, error=error))
+        if ending is Ending.SUCCEEDED:
+            seen.append(events.Succeeded(**facts))
+        elif ending is Ending.BURIED:
+            logs.job_dead(lease.id, lease.task, settlement.reason or "", kind)
+            seen.append(events.Dead(**facts, reason=settlement.reason or "", error=error))
+        elif ending is Ending.CANCELLED:
+            seen.append(events.Cancelled(**facts))
+        return seen
+
+    def _received(self, leases: Sequence[Lease]) -> None:
+        if not leases:
+            return
+        self._fruitless = 0
+        self._ledger.add(leases)
+        if self._tenure.fenced or self.closing:  # claimed, and then we may not start it: give it back unused
+            self._ledger.ended([Release(id=lease.id, token=lease.token) for lease in leases])
+            return
+        if any(lease.max_stalls == 0 for lease in leases):
+            marked = [lease for lease in leases if lease.max_stalls == 0]
+            leases = [lease for lease in leases if lease.max_stalls != 0]
+            task = asyncio.get_running_loop().create_task(self._begin(marked))
+            self._beginning.add(task)
+            task.add_done_callback(self._beginning.discard)
+        if leases:
+            self._link.start(leases)
+
+    async def _begin(self, leases: Sequence[Lease]) -> None:
+        """At most once: the store knows that the handlers begin before they do. Repeating the mark is harmless."""
+        held = [Held(lease.id, lease.token) for lease in leases]
+        tries = 0
+        while True:
+            try:
+                answers = await self._line.call("begin", self._line.backend.begin(held))
+                break
+            except HoldfastError:
+                tries += 1
+                if self._tenure.fenced or await self._abandoned_within(backoff(tries)):
+                    answers = [Answer.CANCELLED] * len(leases)  # not started: given back, at no cost
+                    break
+        start = [lease for lease, answer in zip(leases, answers, strict=True) if answer is Answer.OK]
+        if self._tenure.fenced:
+            start = []
+        for lease, answer in zip(leases, answers, strict=True):
+            if answer is Answer.LOST:
+                self._ledger.busy.pop(lease.token, None)
+                if self._ledger.held.pop(lease.token, None) is not None:
+                    self._link.lost([lease])
+            elif lease not in start:  # with a cancel asked for, the store makes this release a cancellation
+                self.inbox.append(Release(id=lease.id, token=lease.token))
+        if start:
+            self._link.start(start)
+        self.wake.set()
+
+    # ------------------------------------------------------------------ waiting for work
+
+    async def idle(self) -> None:
+        """Wait until something ends here or the store may have work."""
+        if self._dry and self._free() and self._listening is None:
+            # Listen first, then look once more: what was enqueued between the look and the listening is not missed.
+            self._listening = asyncio.get_running_loop().create_task(self._listen())
+            await asyncio.sleep(0)
+            self._dry = False
+            return
+        await self.wake.wait()
+
+    async def _listen(self) -> None:
+        try:
+            self._fruitless += 1
+            if self._fruitless > FRUITLESS_FREE:
+                wait = 0.001 * 2.0 ** min(self._fruitless - FRUITLESS_FREE, 10)
+                await asyncio.sleep(min(FRUITLESS_WAIT_SECONDS_MAX, wait, self._options.poll_every))
+            await self._line.backend.wait_for_work(self._queues, self._options.poll_every)
+        except Exception:  # a hint is not worth a worry: poll instead
+            await asyncio.sleep(self._options.poll_every)
+        self._listening = None
+        self.look_again()
+
+    def look_again(self) -> None:
+        self._dry = False
+        self.wake.set()
+
+    def close(self) -> None:
+        for task in (*self._beginning, *([self._listening] if self._listening is not None else [])):
+            task.cancel()

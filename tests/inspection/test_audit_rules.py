@@ -1,0 +1,153 @@
+"""Each rule of the audit finds its own violation in a doctored dump, and nothing in a clean one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from doctored import NOW, clean, dump, error, job, letter
+
+from holdfast.inspection import judge
+from holdfast.inspection.rules import RULES
+
+PAUSES = ({"queue": None, "group": None, "task": "mail.parked"},)
+RELAXED = ({"name": "mail", "group_limit": 2, "group_order": "relaxed"},)
+
+
+def found(*jobs: dict[str, Any], **tables: Any) -> list[str]:
+    return [violation.rule for violation in judge(dump(*jobs, **tables)).violations]
+
+
+def test_a_clean_store_has_no_violation() -> None:
+    audit = judge(dump(*clean(), letters=(letter(9),), pauses=PAUSES))
+    assert audit.violations == []
+    assert audit.holds
+    assert audit.checked == {"jobs": 14, "groups": 3, "letters": 1, "workers": 1, "rules": len(RULES)}
+
+
+def test_an_empty_store_has_no_violation() -> None:
+    assert judge(dump()).violations == []
+
+
+DOCTORED: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = [
+    ("ids_and_seqs_are_unique", [job(1, "ready"), job(2, "ready", id="job-1")], {}),
+    ("ids_and_seqs_are_unique", [job(1, "ready"), job(2, "ready", seq=1)], {}),
+    ("running_jobs_hold_a_lease", [job(1, "running", token=None)], {}),
+    ("running_jobs_hold_a_lease", [job(1, "running", worker=None)], {}),
+    ("running_jobs_hold_a_lease", [job(1, "running", worker="gone")], {}),
+    ("others_hold_no_lease", [job(1, "ready", token="old")], {}),
+    ("others_hold_no_lease", [job(1, "succeeded", worker="w1")], {}),
+    ("finished_at_fits_the_state", [job(1, "succeeded", finished_at=None)], {}),
+    ("finished_at_fits_the_state", [job(1, "ready", finished_at=NOW)], {}),
+    ("only_grouped_jobs_wait", [job(1, "waiting")], {}),
+    ("ready_jobs_are_in_their_lane", [job(1, "ready", group="ann", lane=0)], {}),
+    ("ready_jobs_are_in_their_lane", [job(1, "ready", lane=2)], {}),
+    ("ready_jobs_are_in_their_lane", [job(1, "ready", task="mail.parked", lane=0)], {"pauses": PAUSES}),
+    ("counters_are_sane", [job(1, "ready", attempts=1, failures=1, stalls=1)], {}),
+    ("counters_are_sane", [job(1, "ready", attempts=9, stalls=5)], {}),
+    ("counters_are_sane", [job(1, "succeeded", attempts=0)], {}),
+    ("groups_stay_within_their_limit", [job(1, "ready", group="a"), job(2, "ready", group="a")], {}),
+    (
+        "groups_stay_within_their_limit",
+        [job(1, "ready", group="a")],
+        {"pauses": ({"queue": "mail", "group": "a", "task": None},)},
+    ),
+    ("no_group_is_wedged", [job(1, "succeeded", group="a"), job(2, "waiting", group="a")], {}),
+    ("no_group_is_wedged", [job(1, "running", group="a"), job(2, "waiting", group="a")], {"queues": RELAXED}),
+    ("keys_are_live_once", [job(1, "ready", key="k"), job(2, "scheduled", key="k")], {}),
+    ("dead_jobs_have_their_letter", [job(1, "dead")], {}),
+    (
+        "letters_are_one_per_logical_job",
+        [job(1, "dead", key="k"), job(2, "dead", key="k")],
+        {"letters": (letter(1, key="k"), letter(2, key="k"))},
+    ),
+    ("letters_point_at_dead_or_revived_jobs", [], {"letters": (letter(1),)}),
+    ("letters_point_at_dead_or_revived_jobs", [job(1, "ready")], {"letters": (letter(1),)}),
+    ("letters_point_at_dead_or_revived_jobs", [job(1, "dead")], {"letters": (letter(1, revived_at=NOW),)}),
+    ("letters_count_their_deaths", [job(1, "dead")], {"letters": (letter(1, failure_count=0),)}),
+    ("letters_count_their_deaths", [job(1, "dead")], {"letters": (letter(1, first_failed_at=NOW + 1),)}),
+    ("letters_keep_their_job_from_prune", [job(1, "dead", prune_at=NOW)], {"letters": (letter(1),)}),
+    ("letters_keep_their_job_from_prune", [job(1, "ready", prune_at=NOW)], {}),
+    ("fences_are_distinct", [job(1, "succeeded", fence=7), job(2, "succeeded", fence=7)], {}),
+    ("leases_end_once", [job(1, "succeeded", attempts=2, failures=1, errors=[error(1, NOW, NOW + 1)])], {}),
+    (
+        "strict_groups_keep_their_order",
+        [
+            job(1, "succeeded", group="a", fence=9, started_at=NOW + 9, finished_at=NOW + 10),
+            job(2, "succeeded", group="a", fence=5),
+        ],
+        {},
+    ),
+    (
+        "runs_of_one_job_never_overlap",
+        [
+            job(
+                1,
+                "succeeded",
+                attempts=2,
+                stalls=1,
+                started_at=NOW + 5,
+                finished_at=NOW + 9,
+                errors=[error(50, NOW, NOW + 6, reason="stalled")],
+            )
+        ],
+        {},
+    ),
+    (
+        "runs_of_one_group_never_exceed_its_limit",
+        [job(1, "succeeded", group="a", finished_at=NOW + 9), job(2, "succeeded", group="a")],
+        {},
+    ),
+    (
+        "runs_of_one_group_never_exceed_its_limit",
+        [job(number, "succeeded", group="a", finished_at=NOW + 9) for number in (1, 2, 3)],
+        {"queues": RELAXED},
+    ),
+]
+
+
+@pytest.mark.parametrize(("rule", "jobs", "tables"), DOCTORED)
+def test_a_doctored_store_breaks_exactly_this_rule(
+    rule: str, jobs: list[dict[str, Any]], tables: dict[str, Any]
+) -> None:
+    assert set(found(*jobs, **tables)) == {rule}
+
+
+def test_two_running_in_a_strict_group_break_the_limit_now_and_in_history() -> None:
+    rules = found(job(1, "running", group="a"), job(2, "running", group="a"))
+    assert set(rules) == {"groups_stay_within_their_limit", "runs_of_one_group_never_exceed_its_limit"}
+
+
+def test_every_rule_has_a_doctored_store() -> None:
+    assert {rule.__name__ for rule in RULES} == {case[0] for case in DOCTORED}
+
+
+def test_a_lowered_limit_lets_running_jobs_end() -> None:
+    running = [job(1, "running", group="a"), job(2, "running", group="a"), job(3, "waiting", group="a")]
+    assert found(*running, queues=RELAXED, groups=({"queue": "mail", "name": "a", "override": 1},)) == []
+
+
+def test_an_override_widens_a_relaxed_group() -> None:
+    running = [job(number, "running", group="a") for number in (1, 2, 3)]
+    assert found(*running, queues=RELAXED, groups=({"queue": "mail", "name": "a", "override": 3},)) == []
+
+
+def test_a_paused_group_may_run_out_and_hold_its_waiting_jobs() -> None:
+    jobs = [job(1, "running", group="a"), job(2, "waiting", group="a")]
+    assert found(*jobs, pauses=({"queue": "mail", "group": "a", "task": None},)) == []
+
+
+def test_delayed_or_revived_jobs_may_run_later_than_their_seq() -> None:
+    late = job(1, "succeeded", group="a", fence=900, due_at=NOW + 50, started_at=NOW + 50, finished_at=NOW + 51)
+    assert found(late, job(2, "succeeded", group="a")) == []
+
+
+def test_priorities_are_compared_apart() -> None:
+    low = job(1, "succeeded", group="a", fence=900, started_at=NOW + 50, finished_at=NOW + 51)
+    assert found(low, job(2, "succeeded", group="a", priority=5)) == []
+
+
+def test_a_violation_names_its_job_and_group() -> None:
+    [violation] = judge(dump(job(1, "waiting"))).violations
+    assert violation.job_id == "job-1"
+    assert violation.text == "job job-1 (waiting) waits, but has no group"
