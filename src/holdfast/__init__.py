@@ -1,3 +1,139 @@
-"""Holdfast."""
+"""Holdfast: background jobs that cannot run twice at once, vanish, wedge a group or burn retries nobody used.
+
+The public names, sorted. Nothing is computed here, and nothing is imported before it is asked for: `holdfast --version`
+and a producer that only needs an error class do not pay for the rest.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import testing
+    from .app import Holdfast
+    from .clock import ManualClock, SystemClock
+    from .context import Context
+    from .errors import (
+        ArgumentsRejected,
+        BackendError,
+        BackendNotInstalled,
+        BackendUnavailable,
+        ConfigurationError,
+        DuplicateJob,
+        HoldfastError,
+        JobCancelled,
+        JobDied,
+        JobNotFound,
+        LeaseLost,
+        OutcomeUnknown,
+        ResultGone,
+        SchemaMismatch,
+        StateConflict,
+        TaskAlreadyRegistered,
+        TaskNotRegistered,
+        WaitTimedOut,
+    )
+    from .job import BoundCall, DeadLetter, Enqueued, Job
+    from .lifecycle import Failure, State
+    from .records import Revival
+    from .retry import RetryPolicy
+    from .task import Task, Tasks
+    from .verdicts import Bury, Retry, Snooze
+    from .worker.embedded import Drained
 
 __version__ = "0.1.0.dev0"
+
+__all__ = [
+    "ArgumentsRejected",
+    "BackendError",
+    "BackendNotInstalled",
+    "BackendUnavailable",
+    "BoundCall",
+    "Bury",
+    "ConfigurationError",
+    "Context",
+    "DeadLetter",
+    "Drained",
+    "DuplicateJob",
+    "Enqueued",
+    "Failure",
+    "Holdfast",
+    "HoldfastError",
+    "Job",
+    "JobCancelled",
+    "JobDied",
+    "JobNotFound",
+    "LeaseLost",
+    "ManualClock",
+    "OutcomeUnknown",
+    "ResultGone",
+    "Retry",
+    "RetryPolicy",
+    "Revival",
+    "SchemaMismatch",
+    "Snooze",
+    "State",
+    "StateConflict",
+    "SystemClock",
+    "Task",
+    "TaskAlreadyRegistered",
+    "TaskNotRegistered",
+    "Tasks",
+    "WaitTimedOut",
+    "testing",
+]
+
+_HOMES = {
+    "ArgumentsRejected": ".errors",
+    "BackendError": ".errors",
+    "BackendNotInstalled": ".errors",
+    "BackendUnavailable": ".errors",
+    "BoundCall": ".job",
+    "Bury": ".verdicts",
+    "ConfigurationError": ".errors",
+    "Context": ".context",
+    "DeadLetter": ".job",
+    "Drained": ".worker.embedded",
+    "DuplicateJob": ".errors",
+    "Enqueued": ".job",
+    "Failure": ".lifecycle",
+    "Holdfast": ".app",
+    "HoldfastError": ".errors",
+    "Job": ".job",
+    "JobCancelled": ".errors",
+    "JobDied": ".errors",
+    "JobNotFound": ".errors",
+    "LeaseLost": ".errors",
+    "ManualClock": ".clock",
+    "OutcomeUnknown": ".errors",
+    "ResultGone": ".errors",
+    "Retry": ".verdicts",
+    "RetryPolicy": ".retry",
+    "Revival": ".records",
+    "SchemaMismatch": ".errors",
+    "Snooze": ".verdicts",
+    "State": ".lifecycle",
+    "StateConflict": ".errors",
+    "SystemClock": ".clock",
+    "Task": ".task",
+    "TaskAlreadyRegistered": ".errors",
+    "TaskNotRegistered": ".errors",
+    "Tasks": ".task",
+    "WaitTimedOut": ".errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "testing":
+        return import_module(".testing", __name__)
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    value = getattr(import_module(home, __name__), name)
+    globals()[name] = value  # asked once
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES, "testing"])

@@ -60,7 +60,8 @@ def _encode_hook(value: Any) -> Any:
     if _is_django_model(kind):
         raise Refused(f"a Django model ({kind.__name__}) cannot travel: pass the pk and load it in the task")
     raise Refused(
-        f"a {kind.__qualname__} cannot be stored as JSON: pass plain values, a dataclass, or an id to load it by"
+        f"a value of type {kind.__qualname__} cannot be stored as JSON: "
+        "pass plain values, a dataclass, or an id to load it by"
     )
 
 
@@ -94,7 +95,7 @@ _encoder = msgspec.json.Encoder(enc_hook=_encode_hook, decimal_format="string", 
 _plain_decoder = msgspec.json.Decoder()
 
 
-def encode_json(value: Any) -> bytes:
+def encode_json(value: Any, depth_max: int = DEPTH_MAX) -> bytes:
     """`value` as JSON, or Refused. Checks depth and numbers; size is the caller's to judge."""
     try:
         raw = _encoder.encode(value)
@@ -106,18 +107,18 @@ def encode_json(value: Any) -> bytes:
         raise Refused("it has a lone surrogate, which is not text: decode it properly first") from None
     except (TypeError, ValueError, OverflowError) as error:
         raise Refused(f"it cannot be stored as JSON ({_without_values(str(error))})") from None
-    check_depth(raw)
+    check_depth(raw, depth_max)
     if b"null" in raw and _has_odd_number(msgspec.to_builtins(value, enc_hook=_encode_hook)):
         raise Refused("it has a NaN or an infinity, which JSON cannot carry: pass None or a str")
     return raw
 
 
-def check_depth(raw: bytes) -> None:
-    """Refuse JSON nested deeper than DEPTH_MAX. Counting brackets settles nearly every case at C speed."""
-    if raw.count(b"[") + raw.count(b"{") <= DEPTH_MAX:
+def check_depth(raw: bytes, depth_max: int = DEPTH_MAX) -> None:
+    """Refuse JSON nested too deep. Counting brackets settles nearly every case at C speed."""
+    if raw.count(b"[") + raw.count(b"{") <= depth_max:
         return
     marks = _STRINGS.sub(b"", raw).translate(_ROUND_TO_SQUARE, _NOT_BRACKETS)
-    for _level in range(DEPTH_MAX):
+    for _level in range(depth_max):
         if not marks:
             return
         marks = marks.replace(b"[]", b"")  # takes away the innermost level
@@ -143,9 +144,9 @@ def _plain_fault(value: Any) -> str | None:
         return next((fault for entry in value if (fault := _plain_fault(entry)) is not None), None)
     if isinstance(value, dict):
         if any(not isinstance(name, str) for name in value):
-            return "dict with keys that are not str"
+            return "a dict with keys that are not str"
         return next((fault for entry in value.values() if (fault := _plain_fault(entry)) is not None), None)
-    return type(value).__qualname__
+    return f"a value of type {type(value).__qualname__}"
 
 
 def _without_values(text: str) -> str:
@@ -192,6 +193,13 @@ def _is_context(fn: Callable[..., Any], annotation: Any) -> bool:
     return annotation is Context
 
 
+_UNSTORABLE: Mapping[Any, str] = {
+    inspect.Parameter.POSITIONAL_ONLY: "is positional-only, but arguments are stored by name: remove the `/`",
+    inspect.Parameter.VAR_POSITIONAL: "is variadic, but arguments are stored by name: take a list parameter instead",
+    inspect.Parameter.VAR_KEYWORD: "is variadic, but parameters must be known: take a dict parameter instead",
+}
+
+
 def read_parameters(fn: Callable[..., Any], task: str) -> tuple[bool, dict[str, inspect.Parameter]]:
     """Whether a function wants a Context, and the parameters that are stored; ConfigurationError if it cannot be."""
     listed = list(inspect.signature(fn).parameters.values())
@@ -200,11 +208,7 @@ def read_parameters(fn: Callable[..., Any], task: str) -> tuple[bool, dict[str, 
     if context and listed[0].kind is listed[0].KEYWORD_ONLY:
         raise ConfigurationError(f"task {task!r}: Context must be the first positional parameter.")
     for parameter in stored:
-        fault = {
-            parameter.POSITIONAL_ONLY: "is positional-only, but arguments are stored by name: remove the `/`",
-            parameter.VAR_POSITIONAL: "is variadic, but arguments are stored by name: take a list parameter instead",
-            parameter.VAR_KEYWORD: "is variadic, but parameters must be known: take a dict parameter instead",
-        }.get(parameter.kind)
+        fault = _UNSTORABLE.get(parameter.kind)
         if fault is None and _is_context(fn, parameter.annotation):
             fault = "is a Context, which must be the first parameter"
         if fault is not None:
@@ -257,7 +261,7 @@ class Codec:
         """Bound values as one JSON object, checked against the annotations; raises ArgumentsRejected."""
         decoder = self._decoder or self._prepare()
         try:
-            raw = encode_json(given)
+            raw = encode_json(given, DEPTH_MAX + 1)  # the object of all arguments is a level of its own
         except Refused as refusal:
             raise ArgumentsRejected(self.task, self._blame(given, refusal)) from None
         if len(raw) > bytes_max:
@@ -270,7 +274,7 @@ class Codec:
             if name in given and (fault := _plain_fault(given[name])) is not None:
                 raise ArgumentsRejected(
                     self.task,
-                    f"parameter {name!r} was given a {fault}, but {self._untyped[name]}, so it takes plain JSON "
+                    f"parameter {name!r} was given {fault}, but {self._untyped[name]}, so it takes plain JSON "
                     "values only: annotate it with an importable type, or pass plain values",
                 )
         rebuilt = self._decode(decoder, raw)
@@ -365,8 +369,8 @@ class Codec:
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
         for name, parameter in self._parameters.items():
             kind = hints.get(name, Any)
-            if name not in hints and name not in untyped:
-                untyped[name] = "it has no annotation"
+            if name not in hints:
+                untyped.setdefault(name, "it has no annotation")
             elif kind is Any or kind is object:
                 untyped[name] = f"its annotation is {'Any' if kind is Any else 'object'}"
             if parameter.default is None:
@@ -393,7 +397,7 @@ def encode_unseen(task: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], b
     """Arguments for a task whose code this producer does not have: checked as JSON, bound and typed by the worker."""
     given: dict[str, Any] = {STAR: args, **kwargs} if args else dict(kwargs)
     try:
-        raw = encode_json(given)
+        raw = encode_json(given, DEPTH_MAX + 2 if args else DEPTH_MAX + 1)
     except Refused as refusal:
         raise ArgumentsRejected(task, str(refusal)) from None
     if len(raw) > bytes_max:

@@ -35,7 +35,7 @@ class BackOff(Protocol):
 
 
 class CancelRequested(BaseException):
-    """Raised by `Context.raise_if_cancelled`; ends the attempt. Not an Exception, so that `except Exception` lets it by."""
+    """Raised by `Context.raise_if_cancelled` to end the attempt; `except Exception` lets it by."""
 
 
 class Context:

@@ -19,7 +19,7 @@ from . import logs
 from .errors import ConfigurationError
 from .lifecycle import Failure
 
-Callback = Callable[[Any], None | Awaitable[None]]
+Callback = Callable[[Any], Awaitable[None] | None]
 C = TypeVar("C", bound=Callable[[Any], Any])
 
 

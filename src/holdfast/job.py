@@ -5,6 +5,7 @@ Called by the app and by users. Holds facts; does I/O only through the app it wa
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from . import records
 from .clock import moment
 from .codec import decode_plain
-from .errors import ArgumentsRejected
+from .errors import ArgumentsRejected, ConfigurationError
 from .lifecycle import Failure, State
-from .records import JobRecord, NewJob
+from .records import JobQuery, JobRecord, NewJob
 
 if TYPE_CHECKING:
     from .app import Holdfast
@@ -241,10 +242,60 @@ class Job(Generic[R]):
         return hash(self.id)
 
 
+_QUERY_FIELDS: Mapping[str, str] = {
+    "queue": "queue",
+    "task": "task",
+    "group": "group",
+    "key": "key",
+    "worker": "worker",
+    "id": "id_prefix",
+}
+
+
+def parse_states(text: str) -> tuple[State, ...]:
+    """`ready,running` as states; `live` and `finished` stand for their members."""
+    states: list[State] = []
+    for word in text.split(","):
+        if word in ("live", "finished"):
+            states += [state for state in State if state.finished == (word == "finished")]
+        elif word in State.__members__.values():
+            states.append(State(word))
+        else:
+            raise ConfigurationError(
+                f"there is no state {word!r}. States: {', '.join(State)}; live and finished stand for several."
+            )
+    return tuple(dict.fromkeys(states))
+
+
+def parse_query(text: str) -> JobQuery:
+    """A query as people write it: `state:ready,running queue:mail task:x group:g key:k worker:w id:prefix`.
+
+    A word without a colon is a state if there is one of that name, else the beginning of an id. Quotes keep spaces.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ConfigurationError(f"the query cannot be read: {error}. Close its quotes.") from None
+    found: dict[str, Any] = {}
+    for word in words:
+        field, colon, value = word.partition(":")
+        if not colon:
+            is_state = all(part in (*State, "live", "finished") for part in word.split(","))
+            field, value = ("state", word) if is_state else ("id", word)
+        if field == "state":
+            found["states"] = parse_states(value)
+        elif field in _QUERY_FIELDS and value:
+            found[_QUERY_FIELDS[field]] = value
+        else:
+            known = ", ".join(f"{name}:" for name in ("state", *_QUERY_FIELDS))
+            raise ConfigurationError(f"the query has {word!r}, which is no condition. Conditions: {known}")
+    return JobQuery(**found)
+
+
 class JobsFound:
     """The jobs a query finds, newest first, read page by page while you go through them: `for` or `async for`."""
 
-    def __init__(self, app: Holdfast, query: records.JobQuery, most: int | None) -> None:
+    def __init__(self, app: Holdfast, query: JobQuery, most: int | None) -> None:
         self._app = app
         self._query = query
         self._most = most
@@ -272,9 +323,9 @@ class JobsFound:
     def _page_size(self, left: int | None) -> int:
         return PAGE_SIZE if left is None else min(PAGE_SIZE, left)
 
-    def _page(self, before: int | None, left: int | None) -> records.JobQuery:
+    def _page(self, before: int | None, left: int | None) -> JobQuery:
         fields = {name: getattr(self._query, name) for name in self._query.__struct_fields__}
-        return records.JobQuery(**{**fields, "before": before, "limit": self._page_size(left)})
+        return JobQuery(**{**fields, "before": before, "limit": self._page_size(left)})
 
 
 PAGE_SIZE = 200

@@ -67,7 +67,6 @@ def keeper_failed(error: BaseException) -> None:
     logger.critical("the keeper thread failed and the worker stops", exc_info=error)
 
 
-
 def clean_up_done(dead: Sequence[str], recovered: int) -> None:
     logger.warning("recovered %d leases of dead workers of this host: %s", recovered, _some(dead))
 
@@ -93,7 +92,7 @@ def fence_lifted(worker: str) -> None:
 
 def exiting_on_fence(worker: str, jobs: Sequence[str]) -> None:
     logger.critical(
-        "worker %s ends this process (on_fence='exit'): %d handlers did not stop (%s) and may be started elsewhere soon",
+        "worker %s ends this process (on_fence='exit'): %d handlers did not stop (%s) and may soon run elsewhere",
         worker,
         len(jobs),
         _some(jobs),
@@ -158,10 +157,9 @@ def unknown_task(job: str, task: str, delay: float) -> None:
     )
 
 
-
 def thread_overran(job: str, task: str, timeout: float) -> None:
     logger.warning(
-        "job %s (%s) is past its timeout of %g s in a thread, which cannot be killed: it ends as timed out when it stops",
+        "job %s (%s) is past its timeout of %g s in a thread, which cannot be killed: it ends as timed out",
         job,
         task,
         timeout,
@@ -173,7 +171,10 @@ def thread_overran(job: str, task: str, timeout: float) -> None:
 
 def loop_blocked(seconds: float, jobs: Sequence[str], stack: str) -> None:
     logger.error(
-        "the event loop of the handlers has been blocked for %.1f s (running: %s). It is at:\n%s", seconds, _some(jobs), stack
+        "the event loop of the handlers has been blocked for %.1f s (running: %s). It is at:\n%s",
+        seconds,
+        _some(jobs),
+        stack,
     )
 
 

@@ -66,6 +66,8 @@ def default_task_name(fn: FunctionType) -> str:
         spec = getattr(main, "__spec__", None)
         if spec is not None and not spec.name.endswith("__main__"):
             module = spec.name  # python -m package.module
-        elif getattr(main, "__file__", None):
+        elif (getattr(main, "__file__", None) or "<").startswith("<"):
+            pass  # typed at a prompt: no file, no worker that could agree
+        else:
             module = PurePath(str(main.__file__)).stem
     return check_name(f"{module}.{fn.__qualname__}", "task name")

@@ -7,18 +7,19 @@ as float seconds. What a later version brings is refused here by name, never ign
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
+import msgspec
+from msgspec import Struct
+
 from .clock import to_seconds
 from .errors import ConfigurationError
-from .lifecycle import State
 from .names import check_name, check_queue
-from .records import Conflict, GroupOrder, JobQuery, QueueRule, Revival
+from .records import Conflict, GroupOrder, QueueRule, Revival
 from .retry import RetryPolicy, as_policy
 
 Duration = float | timedelta
@@ -106,6 +107,82 @@ class TaskOptions:
                 )
             checked[option] = check(value)
         return dataclasses.replace(self, **checked)
+
+    def for_call(self, stored: bytes | None) -> TaskOptions:
+        """These options with what `.using` said for one job alone, as stored with it."""
+        if stored is None:
+            return self
+        try:
+            said = msgspec.json.decode(stored, type=CallOptions)
+        except msgspec.MsgspecError:  # written by a version that knows more: the task's own options hold
+            return self
+        changes: dict[str, Any] = {}
+        if said.retry is not None:
+            changes["retry"] = said.retry.policy(self.retry)
+        if said.timeout is not msgspec.UNSET:
+            changes["timeout"] = said.timeout
+        if said.retain is not None:
+            changes["retain"] = said.retain
+        return dataclasses.replace(self, **changes)
+
+
+class StoredRetry(Struct, frozen=True, omit_defaults=True):
+    """The numbers of a retry policy given for one call; which errors are retried stays with the task."""
+
+    limit: int | None = None
+    base: float = 1.0
+    factor: float = 2.0
+    cap: float = 600.0
+    jitter: float = 0.2
+    delays: tuple[float, ...] = ()
+    step: float = 0.0
+
+    def policy(self, own: RetryPolicy) -> RetryPolicy:
+        return RetryPolicy(
+            self.limit,
+            self.base,
+            self.factor,
+            self.cap,
+            self.jitter,
+            own.on,
+            own.never,
+            delays=self.delays,
+            step=self.step,
+        )
+
+
+class CallOptions(Struct, frozen=True, omit_defaults=True):
+    """Task options given for one call alone, as stored with the job."""
+
+    retry: StoredRetry | None = None
+    timeout: float | msgspec.UnsetType | None = msgspec.UNSET
+    retain: float | None = None
+
+
+def encode_call_options(options: TaskOptions, given: Iterable[str]) -> bytes | None:
+    """Those of retry, timeout and retain that were given for one call, as JSON; None when none was."""
+    names = set(given) & CALL_OPTIONS
+    if not names:
+        return None
+    retry = None
+    if "retry" in names:
+        policy = options.retry
+        if policy.backoff is not None or policy.on != (Exception,) or policy.never:
+            raise ConfigurationError(
+                "retry= for one call is stored with the job, so it takes numbers only. "
+                "Set callables and exception classes where the task is defined."
+            )
+        numbers = {field: getattr(policy, field) for field in StoredRetry.__struct_fields__}
+        retry = StoredRetry(**numbers)
+    said = CallOptions(
+        retry=retry,
+        timeout=options.timeout if "timeout" in names else msgspec.UNSET,
+        retain=options.retain if "retain" in names else None,
+    )
+    return msgspec.json.encode(said)
+
+
+CALL_OPTIONS: Final = frozenset({"retry", "timeout", "retain"})
 
 
 def _chooser(what: str) -> Callable[[Any], Chooser | None]:
@@ -300,53 +377,3 @@ def _worker_queues(
     if not names:
         raise ConfigurationError("queues= is empty: a worker serves at least one queue. Leave it out for all of them.")
     return names, caps
-
-
-_QUERY_FIELDS: Mapping[str, str] = {
-    "queue": "queue",
-    "task": "task",
-    "group": "group",
-    "key": "key",
-    "worker": "worker",
-    "id": "id_prefix",
-}
-
-
-def parse_states(text: str) -> tuple[State, ...]:
-    """`ready,running` as states; `live` and `finished` stand for their members."""
-    states: list[State] = []
-    for word in text.split(","):
-        if word in ("live", "finished"):
-            states += [state for state in State if state.finished == (word == "finished")]
-        elif word in State.__members__.values():
-            states.append(State(word))
-        else:
-            raise ConfigurationError(
-                f"there is no state {word!r}. States: {', '.join(State)}; live and finished stand for several."
-            )
-    return tuple(dict.fromkeys(states))
-
-
-def parse_query(text: str) -> JobQuery:
-    """A query as people write it: `state:ready,running queue:mail task:x group:g key:k worker:w id:prefix`.
-
-    A word without a colon is a state if there is one of that name, else the beginning of an id. Quotes keep spaces.
-    """
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise ConfigurationError(f"the query cannot be read: {error}. Close its quotes.") from None
-    found: dict[str, Any] = {}
-    for word in words:
-        field, colon, value = word.partition(":")
-        if not colon:
-            is_state = all(part in (*State, "live", "finished") for part in word.split(","))
-            field, value = ("state", word) if is_state else ("id", word)
-        if field == "state":
-            found["states"] = parse_states(value)
-        elif field in _QUERY_FIELDS and value:
-            found[_QUERY_FIELDS[field]] = value
-        else:
-            known = ", ".join(f"{name}:" for name in ("state", *_QUERY_FIELDS))
-            raise ConfigurationError(f"the query has {word!r}, which is no condition. Conditions: {known}")
-    return JobQuery(**found)

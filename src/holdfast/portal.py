@@ -1,4 +1,4 @@
-"""The app's own event loop in a thread: where every call to the store runs, whoever makes it.
+"""The app's way to its store: an event loop in a thread of its own, where every call to the store runs.
 
 Called by the app only. A store sees one loop for its whole life, so callers may be sync code, any thread, or any loop.
 Started lazily, ended by `stop`; a fork leaves it behind in the parent. Never runs user code.
@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from .backends.contract import Backend
+from .clock import Clock
 from .errors import ConfigurationError
+from .records import QueueRule
 
 T = TypeVar("T")
 STOP_SECONDS_MAX = 10.0
 
 
-def forbid_running_loop(call: str, twin: str) -> None:
+def forbid_running_loop(call: str, twin: str, *, advice: str = "") -> None:
     """Refuse a blocking call on a thread whose event loop is running: it would stop that loop."""
     if asyncio._get_running_loop() is not None:
-        raise ConfigurationError(
-            f"{call} was called on a running event loop, which it would block. Use `await {twin}`."
-        )
+        advice = advice or f"Use `await {twin}`."
+        raise ConfigurationError(f"{call} was called on a running event loop, which it would block. {advice}")
 
 
 class Portal:
@@ -91,3 +95,110 @@ class Portal:
             self._loop.call_soon_threadsafe(self._loop.stop)
         if threading.current_thread() is not self._thread:
             self._thread.join(STOP_SECONDS_MAX)
+
+
+class Gate:
+    """The way to one store: the backend, opened at first use on a portal of its own, with the queues' rules declared.
+
+    Knows nothing of the app, so that an app nobody holds any more can be let go and its gate closed.
+    """
+
+    def __init__(self, make: Callable[[], Backend], clock: Clock) -> None:
+        self.clock = clock
+        self.rules: dict[str, QueueRule] = {}
+        self._make = make
+        self._begin()
+        _gates.add(self)
+
+    def _begin(self) -> None:
+        self._guard = threading.Lock()
+        self._portal: Portal | None = None
+        self._backend: Backend | None = None
+        self._opening: asyncio.Lock | None = None
+        self._open = False
+        self._declared: dict[str, QueueRule] = {}
+        self._unattended: weakref.finalize[[Portal], Gate] | None = None
+
+    def forget(self) -> None:
+        """In a forked child: leave all to the parent. Kept alive: closing it here could harm it there."""
+        if self._unattended is not None:
+            self._unattended.detach()
+        _forgotten.extend((self._portal, self._backend, self._opening))
+        self._begin()
+
+    @property
+    def unopened(self) -> Backend:
+        """The backend, made but perhaps not yet opened."""
+        with self._guard:
+            if self._backend is None:
+                self._backend = self._make()
+            return self._backend
+
+    def _ready(self) -> Portal:
+        backend = self.unopened
+        with self._guard:
+            if self._portal is None:
+                self._portal = Portal()
+                self._portal.on_stop(backend.close)
+                # Also at exit: nobody has to remember close().
+                self._unattended = weakref.finalize(self, Portal.stop, self._portal)
+                self._opening = asyncio.Lock()
+                self._open = False
+            return self._portal
+
+    async def _opened(self) -> Backend:
+        """On the portal: the backend, opened, with every rule declared that was not declared before."""
+        backend, opening = self._backend, self._opening
+        if backend is None or opening is None:  # _ready makes both before anything comes here
+            raise ConfigurationError("the app was forked during this call. Call again in the child.")
+        if self._open and self._declared == self.rules:
+            return backend
+        async with opening:
+            if not self._open:
+                await backend.open()
+                self._open = True
+            rules = dict(self.rules)
+            fresh = [rule for name, rule in rules.items() if self._declared.get(name) != rule]
+            if fresh:
+                await backend.declare(fresh)
+            self._declared = rules
+        return backend
+
+    async def _through(self, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
+        return await work(await self._opened())
+
+    def open(self) -> Backend:
+        """The backend, opened. Waits for the portal, never for the caller's own loop, so any thread may ask."""
+        portal = self._ready()
+        return portal.call(self._opened())
+
+    def call(self, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
+        """Do `work` with the open backend, and wait for it here."""
+        return self._ready().call(self._through(work))
+
+    async def acall(self, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
+        """Do `work` with the open backend, and await it on the caller's loop."""
+        return await self._ready().acall(self._through(work))
+
+    def close(self) -> None:
+        """Close the backend and end the portal; the next call opens them again. Idempotent."""
+        with self._guard:
+            portal, self._portal = self._portal, None
+            unattended, self._unattended = self._unattended, None
+        if unattended is not None:
+            unattended.detach()
+        if portal is not None:
+            portal.stop()
+
+
+_gates: weakref.WeakSet[Gate] = weakref.WeakSet()
+_forgotten: list[object] = []  # in a forked child: what the parent still uses, never touched, never freed
+
+
+def _forget_all() -> None:
+    for gate in list(_gates):
+        gate.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

@@ -65,6 +65,7 @@ class NewJob(Struct, frozen=True, kw_only=True):
     expires: float | None = None  # seconds after its due time within which it must be claimed
     max_stalls: int = 3
     revival: Revival | None = None
+    options: bytes | None = None  # task options given for this call alone (retry, timeout, retain), JSON
 
 
 class Enqueued(Struct, frozen=True):
@@ -107,6 +108,7 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     reason: str | None = None  # why it is dead
     errors: tuple[Failure, ...] = ()  # oldest first, at most ERRORS_KEPT_MAX
     revival: Revival | None = None
+    options: bytes | None = None
 
 
 class Lease(Struct, frozen=True, kw_only=True):
@@ -127,6 +129,7 @@ class Lease(Struct, frozen=True, kw_only=True):
     max_stalls: int = 3
     created_at: float = 0.0
     started_at: float = 0.0
+    options: bytes | None = None  # as NewJob's
 
 
 class Held(Struct, frozen=True):

@@ -8,166 +8,34 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Coroutine, Mapping
 from types import FunctionType, MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Any,
     Concatenate,
     Generic,
-    Literal,
     NoReturn,
     ParamSpec,
     Protocol,
-    TypedDict,
     TypeVar,
     Unpack,
     overload,
 )
 
-from .clock import to_seconds
+from .calls import Placement, TaskSettings, UsingSettings, compile_chooser, make_job, refine
 from .codec import Codec, encode_unseen, read_parameters
 from .context import Context
-from .errors import ArgumentsRejected, ConfigurationError, TaskAlreadyRegistered
-from .ids import new_id
+from .errors import ConfigurationError, TaskAlreadyRegistered
 from .job import BoundCall, Job
-from .names import check_name, default_task_name
-from .options import ARGS_BYTES_MAX, RESULT_BYTES_MAX, Chooser, Duration, TaskOptions
-from .records import Conflict, NewJob, Revival
-from .retry import Backoff, RetryPolicy
+from .names import default_task_name
+from .options import ARGS_BYTES_MAX, RESULT_BYTES_MAX, TaskOptions
 
 if TYPE_CHECKING:
     from .app import Holdfast
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class TaskSettings(TypedDict, total=False):
-    """What `@app.task(...)` takes; see TaskOptions for the checked forms."""
-
-    name: str
-    queue: str
-    priority: int
-    group: Chooser | None
-    key: Chooser | None
-    on_conflict: Conflict
-    retry: RetryPolicy | int | Backoff | None
-    timeout: Duration | None
-    max_stalls: int
-    isolation: Literal["none", "process"]
-    memory_limit: int | None
-    expires: Duration | None
-    retain: Duration
-    rate: str | None
-    limit: int | None
-    aliases: str | Iterable[str]
-    revive: Revival | None
-
-
-class UsingSettings(TypedDict, total=False):
-    """What `.using(...)` takes: what is stored with one job."""
-
-    queue: str
-    priority: int
-    group: Chooser | None
-    key: Chooser | None
-    on_conflict: Conflict
-    max_stalls: int
-    expires: Duration | None
-    revive: Revival | None
-    id: str
-    delay: Duration | None
-    at: datetime | None
-    connection: Any
-
-
-_STORED = frozenset({"queue", "priority", "group", "key", "on_conflict", "max_stalls", "expires", "revive"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """When one call is due, under which id, and through whose connection."""
-
-    id: str | None = None
-    delay: float | None = None
-    due_at: float | None = None
-    connection: Any = None
-
-    def changed(self, given: Mapping[str, Any]) -> Placement:
-        """This placement with what `.using` said, checked."""
-        delay, at = given.get("delay"), given.get("at")
-        if delay is not None and at is not None:
-            raise ConfigurationError("delay= and at= exclude each other. Give one of them.")
-        if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
-            raise ConfigurationError(
-                "at= takes an aware datetime, such as datetime.now(UTC) + timedelta(hours=1). "
-                "A naive one does not say which clock it means."
-            )
-        timed = delay is not None or at is not None
-        return Placement(
-            id=check_name(given["id"], "id") if given.get("id") is not None else self.id,
-            delay=to_seconds(delay, "delay=") if delay is not None else None if timed else self.delay,
-            due_at=at.timestamp() if at is not None else None if timed else self.due_at,
-            connection=given.get("connection", self.connection),
-        )
-
-
-def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """`.using` settings parted into stored task options and placement; the others are refused with the reason."""
-    stored: dict[str, Any] = {}
-    placed: dict[str, Any] = {}
-    for name, value in settings.items():
-        if name in _STORED:
-            stored[name] = value
-        elif name in ("id", "delay", "at", "connection"):
-            placed[name] = value
-        elif name in TaskSettings.__annotations__:
-            raise ConfigurationError(f"{name}= belongs to the task, not to one call. Set it where the task is defined.")
-        else:
-            known = ", ".join(sorted(UsingSettings.__annotations__))
-            raise ConfigurationError(f".using() has no {name}=. It takes {known}.")
-    return stored, placed
-
-
-Choice = Callable[[Mapping[str, Any]], str]
-
-
-def compile_chooser(chooser: Chooser, what: str, codec: Codec) -> Choice:
-    """A group or key as a function of the bound arguments; its parameters are checked here, once."""
-    if isinstance(chooser, str):
-        fixed = chooser
-        return lambda given: fixed
-    call = chooser
-    try:
-        parameters = list(inspect.signature(call).parameters.values())
-    except (TypeError, ValueError):
-        raise ConfigurationError(
-            f"task {codec.task!r}: the parameters of its {what} callable cannot be read. Use a lambda or a function."
-        ) from None
-    wanted: list[str] = []
-    for parameter in parameters:
-        if parameter.kind is parameter.VAR_KEYWORD:
-            wanted += [name for name in codec.names if name not in wanted]
-        elif parameter.name in codec.names and parameter.kind is not parameter.POSITIONAL_ONLY:
-            wanted.append(parameter.name)
-        elif parameter.default is parameter.empty:
-            raise ConfigurationError(
-                f"task {codec.task!r}: its {what} callable wants {parameter.name!r}, which is not a parameter of the "
-                f"task. It has: {', '.join(codec.names) or 'none'}."
-            )
-    names, defaults = tuple(wanted), codec.defaults
-
-    def answer(given: Mapping[str, Any]) -> str:
-        try:
-            chosen = call(**{name: given[name] if name in given else defaults[name] for name in names})
-        except Exception as error:
-            raise ArgumentsRejected(codec.task, f"its {what} callable raised {type(error).__name__}") from error
-        return check_name(chosen, f"{what} of task {codec.task!r}")
-
-    return answer
 
 
 class Using(Generic[P, R]):
@@ -184,28 +52,20 @@ class Using(Generic[P, R]):
 
     def using(self, **settings: Unpack[UsingSettings]) -> Using[P, R]:
         """These options with some more."""
-        stored, placed = split_settings(settings)
-        return Using(self._task, self._options.changed(**stored), self._placement.changed(placed))
+        return Using(self._task, *refine(self._options, self._placement, settings))
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundCall[R]:
         """Check the arguments and make a call with its id; nothing is stored."""
         task, options, placement = self._task, self._options, self._placement
         given = task.codec.bind(args, kwargs)
         raw = task.codec.encode(given, task.args_bytes_max)
-        new = NewJob(
-            id=placement.id or new_id(),
-            task=task.name,
-            queue=options.queue,
-            args=raw,
-            priority=options.priority,
+        new = make_job(
+            task.name,
+            raw,
+            options,
+            placement,
             group=None if self._group is None else self._group(given),
             key=None if self._key is None else self._key(given),
-            on_conflict=options.on_conflict,
-            delay=placement.delay,
-            due_at=placement.due_at,
-            expires=options.expires,
-            max_stalls=options.max_stalls,
-            revival=options.revive,
         )
         return BoundCall(new, placement.connection)
 
@@ -291,7 +151,7 @@ class Task(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> NoReturn:
         raise ConfigurationError(
-            f"task {self.name!r} is not called directly. Use .enqueue(…) to run it in a worker, or .fn(…) to run it here."
+            f"task {self.name!r} is not called directly. Use .enqueue(…) for a worker, or .fn(…) to run it here."
         )
 
     def __repr__(self) -> str:
@@ -326,27 +186,14 @@ class NamedTask:
         self._placement = placement
 
     def using(self, **settings: Unpack[UsingSettings]) -> NamedTask:
-        stored, placed = split_settings(settings)
-        return NamedTask(self._app, self.name, self._options.changed(**stored), self._placement.changed(placed))
+        return NamedTask(self._app, self.name, *refine(self._options, self._placement, settings))
 
     def bind(self, *args: Any, **kwargs: Any) -> BoundCall[Any]:
         raw = encode_unseen(self.name, args, kwargs, self._app.args_bytes_max)
         options, placement = self._options, self._placement
-        new = NewJob(
-            id=placement.id or new_id(),
-            task=self.name,
-            queue=options.queue,
-            args=raw,
-            priority=options.priority,
-            group=options.group if isinstance(options.group, str) else None,
-            key=options.key if isinstance(options.key, str) else None,
-            on_conflict=options.on_conflict,
-            delay=placement.delay,
-            due_at=placement.due_at,
-            expires=options.expires,
-            max_stalls=options.max_stalls,
-            revival=options.revive,
-        )
+        group = options.group if isinstance(options.group, str) else None
+        key = options.key if isinstance(options.key, str) else None
+        new = make_job(self.name, raw, options, placement, group=group, key=key)
         return BoundCall(new, placement.connection)
 
     def enqueue(self, *args: Any, **kwargs: Any) -> Job[Any]:

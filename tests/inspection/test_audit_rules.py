@@ -35,7 +35,7 @@ DOCTORED: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = [
     ("running_jobs_hold_a_lease", [job(1, "running", token=None)], {}),
     ("running_jobs_hold_a_lease", [job(1, "running", worker=None)], {}),
     ("running_jobs_hold_a_lease", [job(1, "running", worker="gone")], {}),
-    ("others_hold_no_lease", [job(1, "ready", token="old")], {}),
+    ("others_hold_no_lease", [job(1, "ready") | {"token": "old"}], {}),
     ("others_hold_no_lease", [job(1, "succeeded", worker="w1")], {}),
     ("finished_at_fits_the_state", [job(1, "succeeded", finished_at=None)], {}),
     ("finished_at_fits_the_state", [job(1, "ready", finished_at=NOW)], {}),

@@ -55,9 +55,7 @@ def parse_url(url: str) -> Address:
         raise ConfigurationError("the URL has a control character or is not text. Remove it.")
     found = _SCHEME.match(url)
     if found is None:
-        raise ConfigurationError(
-            f"the URL {mask_url(url)!r} has no scheme. Write sqlite:///jobs.db for a file, or memory://."
-        )
+        raise ConfigurationError("the URL has no scheme. Write sqlite:///jobs.db for a file, or memory://.")
     scheme = found[1].lower()
     if scheme in LATER_SCHEMES:
         raise BackendNotInstalled(scheme, "This version has sqlite:// and memory://.")

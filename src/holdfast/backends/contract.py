@@ -104,7 +104,7 @@ class Backend(ABC):
         """Store jobs, all in one step. A known id: (id, created=False), nothing changed, also when it finished.
 
         A key that a live job of the same (queue, task) has: "keep" answers the live id, created=False; "replace" gives
-        an unstarted live job the new arguments, due time, priority, expiry, group (it keeps id and seq) and answers
+        an unstarted live job everything of the new call but its id (it keeps id, seq, counters) and answers
         replaced=True, while a running one is kept as with "keep"; "raise" raises DuplicateJob and NOTHING of the batch
         is stored. Due later → scheduled; due now → ready, or waiting + refill when it has a group.
         """
@@ -121,8 +121,9 @@ class Backend(ABC):
         most 200 jobs), then the lanes.
 
         Per queue, in the order given, skipping paused queues: two lanes, ungrouped and grouped, each ordered by
-        priority (high first), turn, seq; jobs of paused tasks are in neither. Of n jobs to take, the lane whose number has the
-        parity of `call` (0 ungrouped, 1 grouped) gets n - n // 2, the other n // 2; what one cannot use the other may.
+        priority (high first), turn, seq; jobs of paused tasks are in neither. Of n jobs to take, the lane whose number
+        has the parity of `call` (0 ungrouped, 1 grouped) gets n - n // 2, the other n // 2; what one cannot use the
+        other may.
         An expired job met here is buried, not leased. A repeated `call` answers the leases of the first time that are
         still ours (nothing is claimed anew, nothing counted); a `call` below the last one answers no leases.
         Unknown worker (recovered or never registered): known=False, nothing changed.

@@ -1,4 +1,4 @@
-"""How people spell things on the command line: durations, moments, queries, key=value arguments; and how we show them.
+"""How people spell things on the command line: durations, moments, key=value arguments; and how we show them.
 
 Called by the commands. Pure: no I/O beyond asking the clock for "ago". A bad spelling raises click.BadParameter or
 click.UsageError that shows the right one.
@@ -9,30 +9,24 @@ from __future__ import annotations
 import difflib
 import json
 import re
-import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|min|s|m|h|d|w)")
-STATE_WORDS: Mapping[str, tuple[str, ...]] = {
-    "scheduled": ("scheduled",),
-    "waiting": ("waiting",),
-    "ready": ("ready",),
-    "running": ("running",),
-    "succeeded": ("succeeded",),
-    "cancelled": ("cancelled",),
-    "dead": ("dead",),
-    "live": ("scheduled", "waiting", "ready", "running"),
-    "finished": ("succeeded", "cancelled", "dead"),
-}
+
+if TYPE_CHECKING:  # generic for type checkers, a plain class in the older versions of click we accept
+    DurationType = click.ParamType[float]
+    MomentType = click.ParamType[datetime]
+else:
+    DurationType = MomentType = click.ParamType
 
 
-class Duration(click.ParamType):
+class Duration(DurationType):
     """90s, 2h, 7d, 1h30m, 500ms, or plain seconds."""
 
     name = "duration"
@@ -46,7 +40,7 @@ class Duration(click.ParamType):
         return seconds
 
 
-class Moment(click.ParamType):
+class Moment(MomentType):
     """An ISO 8601 time; without an offset it is local time."""
 
     name = "time"
@@ -71,41 +65,6 @@ def duration_seconds(text: str) -> float | None:
     return float(sum(float(amount) * _UNITS[unit] for amount, unit in parts))
 
 
-def query_fields(words: Iterable[str], fields: Iterable[str], *, states: bool = True) -> dict[str, Any]:
-    """Read `dead queue:mail task:send` into {"states": …, "queue": …}; every condition must hold."""
-    known = tuple(fields)
-    found: dict[str, Any] = {}
-    for word in (piece for text in words for piece in shlex.split(text)):
-        field, colon, value = word.partition(":")
-        if states and not colon and word in STATE_WORDS:
-            field, value = "state", word
-        elif not colon or not value or (field not in known and not (states and field == "state")):
-            raise click.UsageError(_query_help(word, known, states))
-        if field == "state":
-            found["states"] = found.get("states", ()) + _states(value)
-        else:
-            found[field] = value
-    return found
-
-
-def _states(value: str) -> tuple[str, ...]:
-    named: tuple[str, ...] = ()
-    for word in value.split(","):
-        if word not in STATE_WORDS:
-            near = nearest(word, STATE_WORDS)
-            raise click.UsageError(f"{word!r} is no state.{near} States: {', '.join(STATE_WORDS)}.")
-        named += STATE_WORDS[word]
-    return named
-
-
-def _query_help(word: str, known: tuple[str, ...], states: bool) -> str:
-    field = word.partition(":")[0]
-    near = nearest(field, (*known, *(STATE_WORDS if states else ())))
-    forms = " ".join(f"{name}:…" for name in known)
-    head = f"a state ({', '.join(STATE_WORDS)}) or " if states else ""
-    return f"cannot read {word!r} in the query.{near} Write {head}{forms}"
-
-
 def nearest(word: str, known: Iterable[str]) -> str:
     """ " Did you mean …?" with a leading space, or nothing."""
     close = difflib.get_close_matches(word, list(known), n=2, cutoff=0.6)
@@ -115,15 +74,15 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def read_arguments(pairs: Iterable[str], document: str | None, text_fields: frozenset[str]) -> dict[str, Any]:
     """Arguments by name from --args JSON and k=v words, the latter winning.
 
-    A value is JSON where it reads as JSON (5, true, [1,2], "x"), else text; for a parameter annotated `str` it is always
-    text.
+    A value is JSON where it reads as JSON (5, true, [1,2], "x"), else text; for a parameter annotated `str` it
+    is always text.
     """
     arguments: dict[str, Any] = {}
     if document is not None:
         try:
             arguments = json.loads(document)
         except ValueError as error:
-            raise click.UsageError(f"--args is not JSON: {error}. Write --args '{{\"to\": \"ann\"}}'.") from None
+            raise click.UsageError(f'--args is not JSON: {error}. Write --args \'{{"to": "ann"}}\'.') from None
         if not isinstance(arguments, dict):
             raise click.UsageError("--args must be a JSON object: arguments are given by name.")
     for pair in pairs:

@@ -3,8 +3,8 @@
 Called by the app, the command line and tests. Reads through the backend contract only and never changes anything.
 """
 
-from .auditing import Audit, audit, judge
+from .auditing import Audit, audit, judge, prunable
 from .explaining import Explanation, explain
 from .rules import Violation
 
-__all__ = ["Audit", "Explanation", "Violation", "audit", "explain", "judge"]
+__all__ = ["Audit", "Explanation", "Violation", "audit", "explain", "judge", "prunable"]

@@ -1,6 +1,7 @@
 """One pass of prune: finished jobs past their retention.
 
-Called by the keeper's sweeping. Never takes a job that holds its dead letter, nor an unfinished one: the store sees to it.
+Called by the keeper's sweeping. The store never lets it take an unfinished job or one that holds its
+dead letter.
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ class Line:
         except Exception as error:  # a fault in a backend must not end the worker and drop its outcomes
             self._note(sent, error)
             logs.call_surprised(verb, error)
-            raise BackendUnavailable(f"{verb} failed: {type(error).__name__}. See the log; it will be repeated.") from error
+            text = f"{verb} failed: {type(error).__name__}. The log has its traceback; the call will be repeated."
+            raise BackendUnavailable(text) from error
         self.down_since = None
         return result
 

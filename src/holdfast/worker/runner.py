@@ -131,7 +131,7 @@ class Runner:
                 self._tell(run, reason)
 
     def flag_all(self) -> None:
-        """Set every `ctx.cancelled`. The one method that any thread may call: it must work while the loop is blocked."""
+        """Set every `ctx.cancelled`. Any thread may call this one: it must work while the loop is blocked."""
         for run in list(self.runs.values()):
             run.context._cancelled = True
 

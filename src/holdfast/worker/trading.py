@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from .. import events, logs
 from ..errors import HoldfastError
 from ..lifecycle import Ending, Settlement
@@ -26,8 +24,9 @@ from .reports import Reports
 from .runner import Ended, about
 from .tenure import Tenure
 
-FRUITLESS_FREE = 3  # wake-ups in a row that brought nothing before they are slowed down
-FRUITLESS_WAIT_SECONDS_MAX = 0.25
+EARLY_SECONDS = 0.005  # a wake-up that comes sooner than this after listening began was there already
+EARLY_FREE = 3  # so many of them in a row without work, and the next looks are slowed down
+EARLY_WAIT_SECONDS_MAX = 0.05
 
 
 class Abandoned(Exception):
@@ -63,7 +62,7 @@ class Trader:
         self.closing = False  # no more claims
         self.abandon = asyncio.Event()  # end although not everything is settled
         self._dry = False  # the last claim left slots free
-        self._fruitless = 0
+        self._early = 0
         self._listening: asyncio.Task[None] | None = None
         self._beginning: set[asyncio.Task[None]] = set()
 
@@ -101,15 +100,15 @@ class Trader:
             most_by_queue=self._ledger.free_by_queue(),
         )
         answer = await self._until_answered(settlements, releases, request)
+        self._settled(settlements, releases, answer.answers)  # outcomes may be taken although the worker is not known
+        if answer.recovered:
+            self._link.recovered(answer.recovered)
         if request.worker != tenure.worker.id:
             return False  # forgotten meanwhile: the leases that may have come are no longer ours
         if not answer.known:
             await tenure.forgotten(request.worker)
             return False
         tenure.seen_call = request.call
-        self._settled(settlements, releases, answer.answers)
-        if answer.recovered:
-            self._link.recovered(answer.recovered)
         if most:
             self._dry = len(answer.leases) < most
         self._received(answer.leases)
@@ -140,20 +139,21 @@ class Trader:
 
     # ------------------------------------------------------------------ what the store answered
 
-    def _settled(self, settlements: Sequence[Settlement], releases: Sequence[Release], answers: Sequence[Answer]) -> None:
+    def _settled(
+        self, settlements: Sequence[Settlement], releases: Sequence[Release], answers: Sequence[Answer]
+    ) -> None:
         held = self._ledger.held
         lost: list[Lease] = []
         seen: list[events.Event] = []
-        listened = self._link.wanted("succeeded", "failed", "retrying", "dead", "cancelled")
+        successes = self._link.wanted("succeeded")
         for settlement, answer in zip(settlements, answers, strict=False):
             if answer is Answer.CANCELLED:  # a cancel came first: the one ending that is accepted now
-                again = msgspec.structs.replace(settlement, ending=Ending.CANCELLED, failed=False, value=None, reason=None)
-                self._ledger.settlements.append(again)
+                self._ledger.settlements.append(_as_cancelled(settlement))
                 continue
             lease = held.pop(settlement.token, None)
             if answer is Answer.OK:
                 self._count(settlement)
-                if lease is not None and (listened or settlement.failure is not None):
+                if lease is not None and (successes or settlement.ending is not Ending.SUCCEEDED):
                     seen += self._seen(lease, settlement)
             elif lease is not None:
                 lost.append(lease)
@@ -193,7 +193,7 @@ class Trader:
     def _received(self, leases: Sequence[Lease]) -> None:
         if not leases:
             return
-        self._fruitless = 0
+        self._early = 0
         self._ledger.add(leases)
         if self._tenure.fenced or self.closing:  # claimed, and then we may not start it: give it back unused
             self._ledger.ended([Release(id=lease.id, token=lease.token) for lease in leases])
@@ -220,15 +220,15 @@ class Trader:
                 if self._tenure.fenced or await self._abandoned_within(backoff(tries)):
                     answers = [Answer.CANCELLED] * len(leases)  # not started: given back, at no cost
                     break
-        start = [lease for lease, answer in zip(leases, answers, strict=True) if answer is Answer.OK]
-        if self._tenure.fenced:
-            start = []
+        start: list[Lease] = []
         for lease, answer in zip(leases, answers, strict=True):
             if answer is Answer.LOST:
                 self._ledger.busy.pop(lease.token, None)
                 if self._ledger.held.pop(lease.token, None) is not None:
                     self._link.lost([lease])
-            elif lease not in start:  # with a cancel asked for, the store makes this release a cancellation
+            elif answer is Answer.OK and not (self._tenure.fenced or self.closing):
+                start.append(lease)
+            else:  # with a cancel asked for, the store makes this release a cancellation
                 self.inbox.append(Release(id=lease.id, token=lease.token))
         if start:
             self._link.start(start)
@@ -247,14 +247,17 @@ class Trader:
         await self.wake.wait()
 
     async def _listen(self) -> None:
+        began = self._line.clock.steady()
         try:
-            self._fruitless += 1
-            if self._fruitless > FRUITLESS_FREE:
-                wait = 0.001 * 2.0 ** min(self._fruitless - FRUITLESS_FREE, 10)
-                await asyncio.sleep(min(FRUITLESS_WAIT_SECONDS_MAX, wait, self._options.poll_every))
-            await self._line.backend.wait_for_work(self._queues, self._options.poll_every)
+            await self._line.backend.wait_for_work(tuple(self._queues), self._options.poll_every)
         except Exception:  # a hint is not worth a worry: poll instead
             await asyncio.sleep(self._options.poll_every)
+        if self._line.clock.steady() - began >= EARLY_SECONDS:
+            self._early = 0
+        else:  # perhaps it tells of jobs nobody may claim: do not spin on it
+            self._early += 1
+            if self._early > EARLY_FREE:
+                await asyncio.sleep(min(EARLY_WAIT_SECONDS_MAX, 0.001 * 2.0 ** min(self._early - EARLY_FREE, 10)))
         self._listening = None
         self.look_again()
 
@@ -265,3 +268,7 @@ class Trader:
     def close(self) -> None:
         for task in (*self._beginning, *([self._listening] if self._listening is not None else [])):
             task.cancel()
+
+
+def _as_cancelled(settlement: Settlement) -> Settlement:
+    return Settlement(id=settlement.id, token=settlement.token, ending=Ending.CANCELLED, retain=settlement.retain)

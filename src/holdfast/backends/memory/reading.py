@@ -52,6 +52,7 @@ def lease(row: Row) -> Lease:
         max_stalls=row.max_stalls,
         created_at=row.created_at,
         started_at=row.started_at or 0.0,
+        options=row.options,
     )
 
 

@@ -45,6 +45,7 @@ class Row:
     due_at: float
     expires_at: float | None
     revival: Revival | None
+    options: bytes | None
     attempts: int = 0
     failures: int = 0
     stalls: int = 0

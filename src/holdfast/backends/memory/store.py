@@ -126,6 +126,7 @@ class Store(Index):
             due_at=due_at,
             expires_at=expiry(job, due_at),
             revival=job.revival,
+            options=job.options,
         )
         if row.state is State.READY:
             row.turn, row.lane = self.next_turn(), self.lane_of(row)
@@ -142,6 +143,7 @@ class Store(Index):
             group=job.group,
             max_stalls=job.max_stalls,
             revival=job.revival,
+            options=job.options,
             due_at=due_at,
             expires_at=expiry(job, due_at),
             held=row.held and row.group == job.group,

@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 from ...clock import Clock, SystemClock, boot_id
@@ -47,7 +48,7 @@ from ..contract import Backend
 from . import leasing, operating, producing, reading
 from .connection import SYNCHRONOUS, set_up
 from .transaction import Transaction
-from .watch import Watch
+from .watch import Watch, nudge
 from .writer import ReaderThread, StoreThread
 
 T = TypeVar("T")
@@ -147,7 +148,7 @@ class SqliteBackend(Backend):
                     self.path,
                     synchronous=self._synchronous,
                     call_timeout=self._call_timeout,
-                    after_commit=self._watching_locked().nudge,
+                    after_commit=partial(nudge, self.path),
                 )
             return self._writer
 

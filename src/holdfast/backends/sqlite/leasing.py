@@ -79,9 +79,8 @@ def exchange(
         return Exchanged(answers=tuple(answers), known=False, recovered=tuple(recovered))
     promote(tx, PROMOTE_PER_CLAIM_MAX)
     leases = _claim(tx, request)
-    if leases or answers:
-        stored = msgspec.json.encode(answers).decode() if answers else None
-        tx.cursor.execute(SQL["claim.number"], (request.call, stored, request.worker))
+    stored = msgspec.json.encode(answers).decode() if answers else None
+    tx.cursor.execute(SQL["claim.number"], (request.call, stored, request.worker))
     tx.close()
     return Exchanged(answers=tuple(answers), leases=tuple(leases), recovered=tuple(recovered))
 
@@ -90,7 +89,7 @@ def _first_answer(tx: Transaction, request: ClaimRequest, last_call: int, last_a
     if request.call < last_call:
         return Exchanged()
     rows = tx.cursor.execute(SQL["claim.again"], (request.worker, request.call)).fetchall()
-    leases = tuple(_lease(row, token=row[14], fence=row[15], started_at=row[16]) for row in rows)
+    leases = tuple(_lease(row, token=row[15], fence=row[16], started_at=row[17]) for row in rows)
     return Exchanged(answers=() if last_answers is None else _answers(last_answers), leases=leases)
 
 
@@ -153,6 +152,7 @@ def _lease(row: Sequence[Any], *, token: str, fence: int, started_at: float) -> 
         max_stalls=row[11],
         created_at=row[12],
         started_at=started_at,
+        options=row[14],
     )
 
 

@@ -63,6 +63,7 @@ def _row(tx: Transaction, job: NewJob, turn: int) -> tuple[Any, ...]:
         expires_at,
         job.args,
         None if job.revival is None else encoded(job.revival),
+        job.options,
     )
 
 
@@ -96,9 +97,26 @@ def _enqueue_one(tx: Transaction, job: NewJob, row: tuple[Any, ...]) -> Enqueued
         raise DuplicateJob(str(job.key), live_id)
     if job.on_conflict == "keep" or state == State.RUNNING:
         return Enqueued(live_id, False)
-    (_, _, _, new_state, priority, new_group, _, lane, turn, max_stalls, _, due_at, expires_at, args, revival) = row
-    values = (new_state, priority, new_group, lane, turn, max_stalls, due_at, expires_at, args, revival, live_id)
-    execute(SQL["enqueue.replace"], values)
+    (
+        _,
+        _,
+        _,
+        new_state,
+        priority,
+        new_group,
+        _,
+        lane,
+        turn,
+        max_stalls,
+        _,
+        due_at,
+        expires_at,
+        args,
+        revival,
+        options,
+    ) = row
+    changed = (new_state, priority, new_group, lane, turn, max_stalls, due_at, expires_at, args, revival, options)
+    execute(SQL["enqueue.replace"], (*changed, new_group, live_id))
     for touched in {group, new_group} - {None}:
         tx.touch(job.queue, touched)
     return Enqueued(live_id, False, replaced=True)
@@ -116,7 +134,7 @@ def enqueue_on(connection: Any, path: str, jobs: Sequence[NewJob], now: float) -
 
 
 def _check_same_store(cursor: sqlite3.Cursor, path: str) -> None:
-    files = [str(row[2]) for row in cursor.execute("PRAGMA database_list") if _text(row[1]) == "main"]
+    files = [_text(row[2]) for row in cursor.execute("PRAGMA database_list") if _text(row[1]) == "main"]
     if not files or not files[0] or not os.path.exists(path) or not os.path.samefile(files[0], path):
         raise ConfigurationError(
             f"the connection given is open on another database than this app's store ({os.path.basename(path)}). "
@@ -132,7 +150,9 @@ def _join_one(cursor: sqlite3.Cursor, job: NewJob, now: float) -> Enqueued:
     lane = LANE_UNGROUPED if job.group is None else LANE_GROUPED
     revival = None if job.revival is None else encoded(job.revival)
     place = (job.id, job.task, job.queue, job.priority, job.group, job.key, lane, job.max_stalls)
-    if cursor.execute(SQL["enqueue.joined"], (*place, now, due_at, expires_at, job.args, revival)).rowcount:
+    if cursor.execute(
+        SQL["enqueue.joined"], (*place, now, due_at, expires_at, job.args, revival, job.options)
+    ).rowcount:
         return Enqueued(job.id, True)
     if cursor.execute(SQL["enqueue.known"], (job.id,)).fetchone():
         return Enqueued(job.id, False)

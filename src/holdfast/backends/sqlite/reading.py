@@ -62,6 +62,7 @@ def _record(row: Sequence[Any]) -> JobRecord:
         reason=row[26],
         errors=failures_of(row[27]),
         revival=revival_of(row[28]),
+        options=row[29],
     )
 
 

@@ -223,9 +223,12 @@ class Transaction:
         execute(SQL["bury.merge"], {**values, "history": _encode(deaths)})
 
     def close_letters(self, logicals: Iterable[str]) -> None:
-        """Success or cancellation of a logical job closes its dead letter."""
+        """Success or cancellation of a logical job closes its dead letter; an older job that held it may be pruned."""
         if self.cursor.execute(SQL["settle.any_letter"]).fetchone()[0]:
-            self.cursor.executemany(SQL["settle.close_letter"], [(logical,) for logical in logicals])
+            names = list(logicals)
+            prune_at = self.now + REMEMBER_SECONDS_MIN
+            self.cursor.executemany(SQL["settle.let_go"], [(prune_at, logical) for logical in names])
+            self.cursor.executemany(SQL["settle.close_letter"], [(logical,) for logical in names])
 
 
 def logical_name(job_id: str, queue: str, task: str, key: str | None) -> str:

@@ -9,6 +9,7 @@ import asyncio
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 
 from ...clock import Clock
@@ -18,7 +19,16 @@ from .transaction import SQL
 
 POLL_SECONDS_MIN = 0.001
 POLL_SECONDS_MAX = 0.005
-POLL_GROWTH = 1.05
+POLL_GROWTH = 1.002  # from the shortest to the longest pause in about two seconds without a change
+
+# Every watch of this process, by file: the app's backend and the worker's are two, and tell each other at once.
+_watches: dict[str, weakref.WeakSet[Watch]] = {}
+
+
+def nudge(path: str) -> None:
+    """This process committed something to the file. Called on the writer's thread."""
+    for watch in list(_watches.get(path, ())):
+        watch.nudge()
 
 
 class Watch:
@@ -29,16 +39,19 @@ class Watch:
         self._guard = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+        _watches.setdefault(path, weakref.WeakSet()).add(self)
 
     def nudge(self) -> None:
-        """This process committed something. Called on the writer's thread."""
+        """Wake who waits, from whatever thread."""
         if not self._waiting:
             return
         with self._guard:
             waiting = list(self._waiting.items())
         for event, loop in waiting:
-            if not loop.is_closed():
+            try:
                 loop.call_soon_threadsafe(event.set)
+            except RuntimeError:
+                continue  # that loop was closed meanwhile: nobody waits there any more
 
     def close(self) -> None:
         with self._guard:

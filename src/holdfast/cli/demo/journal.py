@@ -1,7 +1,7 @@
 """The journal: what the handlers of the demo really did, apart from anything the store says.
 
-Written by the scene's handlers (several processes at once) and by the stage when it kills; read by the verdict. A file of
-lines, each written by one append, on one machine's monotonic clock; nothing is ever changed in it.
+Written by the scene's handlers (several processes at once) and by the stage when it kills; read by the verdict. A file
+of lines, each written by one append, on one machine's monotonic clock; nothing is ever changed in it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The demo's own program: an app with three tasks, as a user would write it.
+"""The demo's own program: three tasks and an app, as a user would write them.
 
 Imported by the demo's two worker processes and by the stage that enqueues. The store is the one HOLDFAST_URL names;
 each handler writes to the journal beside it, so that the verdict can be checked against what really ran.
@@ -9,21 +9,21 @@ from __future__ import annotations
 import asyncio
 import os
 
-from holdfast import Context, Holdfast, RetryPolicy
+from holdfast import Context, Holdfast, RetryPolicy, Tasks
 
 from .journal import Journal
 
 JOURNAL_VARIABLE = "HOLDFAST_DEMO_JOURNAL"
+QUEUE = "harbour"
 
-app = Holdfast()
-app.queue("harbour", group_limit=1, group_order="strict")
+tasks = Tasks()
 
 
 def _journal() -> Journal:
     return Journal(os.environ[JOURNAL_VARIABLE])
 
 
-@app.task(name="handle", queue="harbour", group=lambda ship: ship)
+@tasks.task(name="handle", queue=QUEUE, group=lambda ship: ship)
 async def handle(ctx: Context, ship: str, step: str, seconds: float) -> str:
     """One step of handling one ship; the ship is the group, so its steps keep their order."""
     journal = _journal()
@@ -33,7 +33,7 @@ async def handle(ctx: Context, ship: str, step: str, seconds: float) -> str:
     return f"{ship}: {step} done"
 
 
-@app.task(name="roll_call", queue="harbour")
+@tasks.task(name="roll_call", queue=QUEUE)
 async def roll_call(ctx: Context) -> str:
     """Enqueued several times by the same bound call; must run once."""
     journal = _journal()
@@ -42,7 +42,7 @@ async def roll_call(ctx: Context) -> str:
     return "all aboard"
 
 
-@app.task(name="read_chart", queue="harbour", retry=RetryPolicy.fixed(0.4, limit=2))
+@tasks.task(name="read_chart", queue=QUEUE, retry=RetryPolicy.fixed(0.4, limit=2))
 async def read_chart(ctx: Context, chart: str) -> str:
     """The poison: fails however often it is tried."""
     journal = _journal()
@@ -50,3 +50,14 @@ async def read_chart(ctx: Context, chart: str) -> str:
     await asyncio.sleep(0.2)
     journal.write("end", job=ctx.id, step="chart", fence=ctx.fence, attempt=ctx.attempt)
     raise ValueError(f"{chart} is soaked and cannot be read")
+
+
+def harbour(url: str | None = None) -> Holdfast:
+    """An app with these tasks."""
+    made = Holdfast(url)
+    made.queue(QUEUE, group_order="strict")
+    made.include(tasks)
+    return made
+
+
+app = harbour()

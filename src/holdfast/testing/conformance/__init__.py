@@ -23,6 +23,7 @@ from . import (
     lanes,
     lease,
     pausing,
+    promote,
     reading,
     refill,
     repeats,
@@ -38,6 +39,7 @@ from .world import MakeBackend, World
 
 THEMES = (
     enqueue,
+    promote,
     claim,
     lanes,
     lease,

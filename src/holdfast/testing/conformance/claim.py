@@ -14,7 +14,7 @@ from .world import FOREVER, HOUR, World
 
 @case
 async def claim_leases_a_ready_job_and_says_all_about_it(world: World) -> None:
-    job_id = await world.enqueue(task="mail", args=b"[1]", priority=3, key="k", max_stalls=2)
+    job_id = await world.enqueue(task="mail", args=b"[1]", priority=3, key="k", max_stalls=2, options=b"{}")
     world.advance(5.0)
     lease = await world.claim_one(job_id)
     job = await world.get(job_id)
@@ -23,6 +23,7 @@ async def claim_leases_a_ready_job_and_says_all_about_it(world: World) -> None:
     same((lease.task, lease.queue, lease.args, lease.priority), ("mail", "default", b"[1]", 3), "the lease")
     same((lease.key, lease.group, lease.max_stalls, lease.created_at), ("k", None, 2, job.created_at), "the lease")
     same((lease.attempt, lease.failures, lease.stalls), (1, 0, 0), "counters in the lease")
+    same(lease.options, b"{}", "options given for this call alone")
     assert lease.token, "a lease has a token"
     same((await world.row(job_id))["token"], lease.token, "token stored")
 
@@ -112,6 +113,18 @@ async def an_expired_job_is_buried_by_claim_and_not_leased(world: World) -> None
     same((job.state, job.reason, job.finished_at), (State.DEAD, "expired", world.now), "the expired job")
     await world.counters(job_id, 0, 0, 0)
     same((await world.letter(job_id)).reason, "expired", "reason in its dead letter")
+
+
+@case
+async def no_crowd_of_expired_jobs_gets_one_of_them_leased(world: World) -> None:
+    """More than claim's own promote pass buries: those met in the lanes are buried too."""
+    expired = await world.enqueue_many(300, expires=30.0)
+    world.advance(31.0)
+    fine = await world.enqueue(priority=-100)
+    leased = [job_id for _ in range(3) for job_id in await world.claim_ids(2, lease=FOREVER)]
+    same(leased, [fine], "leased")
+    await world.promote_all()
+    same(set(await world.states(expired)), {State.DEAD}, "states of the expired")
 
 
 @case

@@ -12,7 +12,7 @@ from ...lifecycle import FINISHED, LIVE, UNSTARTED, State
 from ...records import Enqueued, Revival
 from .comparing import same
 from .registry import case, case_for_each
-from .world import HOUR, World
+from .world import FOREVER, HOUR, World
 
 
 @case
@@ -56,10 +56,11 @@ async def every_field_of_a_new_job_is_stored(world: World) -> None:
         expires=120.0,
         max_stalls=1,
         revival=revival,
+        options=b'{"timeout":5}',
     )
     await world.backend.enqueue([new], now=world.now)
     job = await world.get(new.id)
-    for field in ("id", "task", "queue", "args", "priority", "group", "key", "max_stalls", "revival"):
+    for field in ("id", "task", "queue", "args", "priority", "group", "key", "max_stalls", "revival", "options"):
         same(getattr(job, field), getattr(new, field), f"stored {field}")
     same(job.expires_at, world.now + 30.0 + 120.0, "expires_at counts from the due time")
 
@@ -102,7 +103,7 @@ async def a_repeated_batch_creates_only_what_was_missing(world: World) -> None:
 async def a_known_id_is_remembered_ten_minutes_whatever_retention_says(world: World) -> None:
     job = world.job()
     await world.backend.enqueue([job], now=world.now)
-    await world.end(await world.claim_one(job.id), retain=0.0)
+    await world.end(await world.claim_one(job.id, lease=FOREVER), retain=0.0)
     world.advance(590.0)
     await world.backend.prune(now=world.now)
     async with world.unchanged("a repeat of an enqueue whose job finished"):

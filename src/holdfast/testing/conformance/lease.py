@@ -48,7 +48,7 @@ async def begin_after_a_cancel_is_refused(world: World) -> None:
 
 @case
 async def begin_answers_each_lease_on_its_own(world: World) -> None:
-    one, two = (await world.enqueue_many(2)) and await world.claim(2)
+    one, two = await world.leased(2)
     named = [Held(one.id, NO_TOKEN), Held(two.id, two.token), Held("nobody", NO_TOKEN)]
     answers = await world.backend.begin(named, now=world.now)
     same(answers, [Answer.LOST, Answer.OK, Answer.LOST], "answers")
@@ -103,7 +103,7 @@ async def renew_of_an_unknown_worker_changes_nothing(world: World) -> None:
 
 @case
 async def renew_names_what_was_lost_and_what_was_cancelled(world: World) -> None:
-    lost, cancelled, fine = (await world.enqueue_many(3)) and await world.claim(3)
+    lost, cancelled, fine = await world.leased(3)
     await world.give_back(lost)
     await world.backend.cancel(cancelled.id, now=world.now)
     renewal = await world.renew("w1", [lost, cancelled, fine])
@@ -113,7 +113,7 @@ async def renew_names_what_was_lost_and_what_was_cancelled(world: World) -> None
 
 @case
 async def renew_gives_back_what_is_not_named_and_counts_nothing(world: World) -> None:
-    kept, dropped = (await world.enqueue_many(2)) and await world.claim(2)
+    kept, dropped = await world.leased(2)
     await world.begin(dropped)
     renewal = await world.renew("w1", [kept])
     same((renewal.released, renewal.lost), ((dropped.id,), ()), "answer")
@@ -134,6 +134,19 @@ async def renew_spares_the_leases_of_a_claim_whose_answer_is_on_its_way(world: W
     same(await world.states([early.id, late.id]), [State.RUNNING] * 2, "both still leased")
     renewal = await world.renew("w1", [early])
     same(renewal.released, (late.id,), "given back once the answer was seen")
+
+
+@case
+async def naming_an_old_token_does_not_name_the_new_lease(world: World) -> None:
+    """The worker holds a job's earlier token; the claim that leased it anew got lost on the way."""
+    job_id = await world.enqueue()
+    old = await world.claim_one(job_id)
+    await world.give_back(old)
+    await world.claim_one(job_id)
+    renewal = await world.renew("w1", [old])
+    same((renewal.lost, renewal.released), ((job_id,), (job_id,)), "the old is lost, the new given back")
+    await world.is_in(job_id, State.READY)
+    await world.counters(job_id, 0, 0, 0)
 
 
 @case
@@ -199,7 +212,7 @@ async def report_is_accepted_after_a_cancel_was_asked_for(world: World) -> None:
 
 @case
 async def report_answers_each_job_on_its_own(world: World) -> None:
-    one, two = (await world.enqueue_many(2)) and await world.claim(2)
+    one, two = await world.leased(2)
     reports = [
         Report(id=one.id, token=two.token, progress=0.1, lines=("stray",)),
         Report(id=two.id, token=two.token, progress=0.2),
@@ -266,7 +279,7 @@ async def release_of_a_cancelled_job_ends_it(world: World) -> None:
 
 @case
 async def release_answers_each_lease_on_its_own(world: World) -> None:
-    one, two = (await world.enqueue_many(2)) and await world.claim(2)
+    one, two = await world.leased(2)
     releases = [Release(id=one.id, token=two.token), Release(id=two.id, token=two.token)]
     same(await world.backend.release(releases, now=world.now), [Answer.LOST, Answer.OK], "answers")
     same(await world.states([one.id, two.id]), [State.RUNNING, State.READY], "states")
@@ -274,7 +287,7 @@ async def release_answers_each_lease_on_its_own(world: World) -> None:
 
 @case
 async def retire_gives_everything_back_and_removes_the_worker(world: World) -> None:
-    one, two = (await world.enqueue_many(2, max_stalls=0)) and await world.claim(2)
+    one, two = await world.leased(2, max_stalls=0)
     grouped = await world.enqueue(group="g")
     lease = await world.claim_one(grouped)
     await world.begin(one)

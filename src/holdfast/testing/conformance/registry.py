@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
+from .soundness import sound
 from .world import MakeBackend, World
 
 Case = Callable[[World], Awaitable[None]]
@@ -63,5 +64,6 @@ async def _run(fn: Case, make_backend: MakeBackend, scale: float) -> None:
     world = await World.create(make_backend, scale=scale)
     try:
         await fn(world)
+        sound(await world.tables(), "after the case")
     finally:
         await world.close()

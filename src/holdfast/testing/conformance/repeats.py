@@ -11,7 +11,6 @@ from .comparing import same
 from .registry import case, case_for_each
 from .world import FOREVER, NO_TOKEN, World
 
-
 Call = tuple[list[Settlement], list[Release], ClaimRequest]
 
 
@@ -64,6 +63,18 @@ async def a_repeated_claim_answers_the_same_leases(world: World) -> None:
     async with world.unchanged("a repeated claim"):
         again = await world.backend.claim(request, now=world.now)
     same(sorted(again.leases, key=lambda x: x.id), sorted(first.leases, key=lambda x: x.id), "leases")
+
+
+@case
+async def a_repeat_answers_the_leases_of_its_own_call_only(world: World) -> None:
+    ids = await world.enqueue_many(2)
+    early = await world.claim_one(ids[0])
+    request = world.request(most=1)
+    [late] = (await world.backend.claim(request, now=world.now)).leases
+    async with world.unchanged("the repeat"):
+        again = await world.backend.claim(request, now=world.now)
+    same(_tokens(again.leases), _tokens([late]), "leases")
+    await world.end(early)
 
 
 @case

@@ -154,7 +154,7 @@ async def a_late_exchange_of_a_worker_that_is_gone_changes_nothing(world: World,
 
 @case_for_each(LATE)
 async def a_token_of_another_job_is_worth_nothing(world: World, late: str) -> None:
-    one, two = (await world.enqueue_many(2)) and await world.claim(2)
+    one, two = await world.leased(2)
     crossed = Held(one.id, two.token)
     async with world.unchanged(f"{late} with another job's token"):
         await LATE[late](world, crossed)

@@ -181,6 +181,20 @@ async def claim_recovers_inline_and_says_so(world: World) -> None:
     same([(lease.id, lease.attempt) for lease in answer.leases], [(start.id, 2)], "leased in the same step")
 
 
+@case
+async def claim_recovers_a_bounded_number_and_the_next_goes_on(world: World) -> None:
+    ids = await world.enqueue_many(150)
+    await world.claim(150)
+    await world.expire_worker()
+    await world.register("w2", lease=FOREVER)
+    recovered: list[str] = []
+    for _ in range(4):
+        answer = await world.backend.claim(world.request("w2", 1), now=world.now)
+        assert len(answer.recovered) <= 100, f"one claim recovered {len(answer.recovered)} leases"
+        recovered.extend(r.id for r in answer.recovered)
+    same(sorted(recovered), ids, "recovered by claims alone")
+
+
 async def _crash(world: World) -> None:
     """A worker that dies over many kinds of jobs: grouped, cancelled, at its last stall, never begun, begun."""
     queues = ("a",)
@@ -218,7 +232,9 @@ async def recovery_by_claim_and_by_the_sweep_end_alike(world: World) -> None:
     same_tables(await world.tables(besides=CHANCE), await other.tables(besides=CHANCE), "sweep first, claim first")
     jobs, twins = (await world.tables())["jobs"], (await other.tables())["jobs"]
     same(ranked(jobs, "turn"), ranked(twins, "turn"), "turns")
-    reasons = [[[e["reason"] if isinstance(e, dict) else e.reason for e in j["errors"]] for j in t] for t in (jobs, twins)]
+    reasons = [
+        [[e["reason"] if isinstance(e, dict) else e.reason for e in j["errors"]] for j in t] for t in (jobs, twins)
+    ]
     same(reasons[0], reasons[1], "error histories")
 
 
@@ -234,6 +250,17 @@ async def a_worker_that_was_recovered_is_told_so_everywhere(world: World) -> Non
         same(await world.begin(start.held), Answer.LOST, "begin")
         same((await world.backend.claim(world.request("holder"), now=world.now)).known, False, "claim")
         same(await world.backend.retire("holder", now=world.now), 0, "retire")
+
+
+@case
+async def a_worker_past_its_deadline_is_not_handed_its_own_stalled_job(world: World) -> None:
+    """Its handler may still be running: claim recovers it like any other and tells it that it is gone."""
+    start = await world.put(State.RUNNING)
+    await world.enqueue()
+    await world.expire_worker("holder")
+    answer = await world.backend.claim(world.request("holder", 5), now=world.now)
+    same((answer.known, answer.leases), (False, ()), "answer to a worker past its deadline")
+    same((await world.renew("holder", [start.held])).known, False, "its renewal after that")
 
 
 @case

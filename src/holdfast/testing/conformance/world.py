@@ -138,14 +138,23 @@ class World:
         call = fields.pop("call", None) or self.next_call(worker)
         return ClaimRequest(**{"worker": worker, "call": call, "queues": ("default",), "most": most, **fields})
 
-    async def claim(self, most: int = 1, worker: str = "w1", *, lease: float = 30.0, **fields: Any) -> list[Lease]:
-        """Claim as a worker that is registered on first use; answers the leases."""
-        if worker not in self._calls:
+    async def claim(
+        self, most: int = 1, worker: str = "w1", *, lease: float = 30.0, registered: bool = False, **fields: Any
+    ) -> list[Lease]:
+        """Claim as a worker that is registered on first use unless it already was; answers the leases."""
+        if worker not in self._calls and not registered:
             await self.register(worker, lease=lease)
         answer = await self.backend.claim(self.request(worker, most, **fields), now=self.now)
         assert answer.known, f"worker {worker!r} is registered, yet claim answered known=False"
         assert len(answer.leases) <= most, f"claim gave {len(answer.leases)} leases where {most} were asked for"
         return list(answer.leases)
+
+    async def leased(self, number: int, **fields: Any) -> list[Lease]:
+        """So many new jobs, all leased to w1."""
+        await self.enqueue_many(number, **fields)
+        leases = await self.claim(number)
+        same(len(leases), number, "new jobs leased")
+        return leases
 
     async def claim_ids(self, most: int = 1, worker: str = "w1", **fields: Any) -> list[str]:
         return [lease.id for lease in await self.claim(most, worker, **fields)]
@@ -269,9 +278,7 @@ class World:
         same_tables(before, await self.tables(besides=besides), what)
 
     @asynccontextmanager
-    async def refused(
-        self, error: type[HoldfastError], what: str
-    ) -> AsyncIterator[list[HoldfastError]]:
+    async def refused(self, error: type[HoldfastError], what: str) -> AsyncIterator[list[HoldfastError]]:
         """The call inside must raise `error` and change nothing; the list receives what was raised."""
         before = await self.tables()
         raised: list[HoldfastError] = []

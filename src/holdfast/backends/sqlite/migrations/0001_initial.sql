@@ -36,6 +36,7 @@ CREATE TABLE holdfast_jobs (
     value            BLOB,
     errors           BLOB,
     revival          BLOB,
+    options          BLOB,
     -- One expression, because it is evaluated at every write.
     CHECK (CASE state
            WHEN 'running' THEN token IS NOT NULL AND worker IS NOT NULL AND finished_at IS NULL

@@ -6,7 +6,8 @@
 SELECT last_call, last_answers FROM holdfast_workers WHERE id = ?
 
 -- :: lane
-SELECT seq, id, task, queue, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at, expires_at
+SELECT seq, id, task, queue, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at, expires_at,
+       options
 FROM holdfast_jobs INDEXED BY holdfast_jobs_ready
 WHERE state = 'ready' AND queue = ? AND lane = ?
 ORDER BY priority DESC, turn, seq LIMIT ?
@@ -21,7 +22,7 @@ UPDATE holdfast_workers SET last_call = ?, last_answers = ? WHERE id = ?
 
 -- :: again
 SELECT seq, id, task, queue, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at, expires_at,
-       token, fence, started_at
+       options, token, fence, started_at
 FROM holdfast_jobs INDEXED BY holdfast_jobs_running
 WHERE state = 'running' AND worker = ? AND claim_call = ? ORDER BY fence
 

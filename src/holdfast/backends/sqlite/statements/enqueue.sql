@@ -4,8 +4,8 @@
 
 -- :: insert
 INSERT INTO holdfast_jobs (id, task, queue, state, priority, grp, key, lane, turn, max_stalls,
-                           created_at, due_at, expires_at, args, revival)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                           created_at, due_at, expires_at, args, revival, options)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING
 
 -- :: known
@@ -18,11 +18,11 @@ WHERE queue = ? AND task = ? AND key = ? AND state IN ('scheduled', 'waiting', '
 -- :: replace
 UPDATE holdfast_jobs
 SET state = ?, priority = ?, grp = ?, lane = ?, turn = ?, max_stalls = ?, due_at = ?, expires_at = ?, args = ?,
-    revival = ?, held = 0
+    revival = ?, options = ?, held = held AND grp IS ?
 WHERE id = ? AND state IN ('scheduled', 'waiting', 'ready')
 
 -- :: joined
 INSERT INTO holdfast_jobs (id, task, queue, state, priority, grp, key, lane, turn, max_stalls,
-                           created_at, due_at, expires_at, args, revival)
-VALUES (?, ?, ?, 'scheduled', ?, ?, ?, ?, NULL, ?, ?, ?, ?, ?, ?)
+                           created_at, due_at, expires_at, args, revival, options)
+VALUES (?, ?, ?, 'scheduled', ?, ?, ?, ?, NULL, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING

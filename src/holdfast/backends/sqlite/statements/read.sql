@@ -3,7 +3,7 @@
 -- :: job
 SELECT seq, id, task, queue, state, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at,
        due_at, expires_at, started_at, finished_at, fence, worker, begun, held, cancel_requested, progress,
-       progress_text, value, reason, errors, revival
+       progress_text, value, reason, errors, revival, options
 FROM holdfast_jobs
 
 -- :: count

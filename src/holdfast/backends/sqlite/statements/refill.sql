@@ -52,6 +52,7 @@ UPDATE holdfast_jobs SET state = 'waiting'
 WHERE seq IN (
     SELECT seq FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
     WHERE queue = :queue AND grp = :grp AND state = 'ready'
+      AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))
     ORDER BY held, priority, seq DESC LIMIT :excess
 )
 

@@ -31,6 +31,10 @@ SET state = ?, attempts = attempts + ?, failures = failures + ?, stalls = stalls
     reason = ?, errors = ?, token = NULL, worker = NULL, claim_call = NULL, held = 0
 WHERE seq = ?
 
+-- :: let_go
+UPDATE holdfast_jobs SET reason = 'superseded', prune_at = ?
+WHERE id = (SELECT job_id FROM holdfast_letters WHERE logical = ?) AND state = 'dead'
+
 -- :: close_letter
 DELETE FROM holdfast_letters WHERE logical = ?
 

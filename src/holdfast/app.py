@@ -1,0 +1,380 @@
+"""Holdfast: a store, the registered tasks, and everything one can ask of them.
+
+Called by users and by the command line; the worker reads its tasks, rules and hub. Construction does no I/O: the
+store is opened at first use. Every sync method has an `a…` twin; both run their store calls on the app's portal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import itertools
+import os
+import sqlite3
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
+
+from . import events
+from .backends import Address, make_backend, parse_url
+from .backends.contract import Backend
+from .calls import Placement, UsingSettings, fresh_record, refine, store, store_many, wait
+from .clock import Clock, SystemClock
+from .codec import decode_plain
+from .errors import ConfigurationError, JobCancelled, JobDied
+from .job import BoundCall, Enqueued, Job
+from .lifecycle import State
+from .names import check_name
+from .operations import Dead, Groups, Operations, Queues
+from .options import (
+    ARGS_BYTES_MAX,
+    LEASE_DEFAULT,
+    RESULT_BYTES_MAX,
+    SLOTS_DEFAULT,
+    Duration,
+    OnFence,
+    QueueOptions,
+    TaskOptions,
+    WorkerOptions,
+    whole,
+)
+from .portal import Gate, forbid_running_loop
+from .records import GroupOrder, JobRecord, NewJob, QueueRule
+from .task import NamedTask, Task, Tasks
+
+if TYPE_CHECKING:
+    from .worker.embedded import Drained, EmbeddedWorker
+
+R = TypeVar("R")
+
+URL_DEFAULT = "sqlite:///holdfast.db"
+CHUNK_JOBS_MAX = 1000
+
+
+class WorkerSettings(TypedDict, total=False):
+    """The finer settings of a worker; see WorkerOptions, which checks them together."""
+
+    renew_every: Duration | None
+    sweep_every: Duration | Literal["auto"] | None
+    call_timeout: Duration | None
+    fence_margin: Duration | None
+    poll_every: Duration | None
+
+
+class Holdfast(Tasks, Operations):
+    """An app: `app = Holdfast("sqlite:///jobs.db")`."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        imports: Iterable[str] = (),
+        args_bytes_max: int = ARGS_BYTES_MAX,
+        result_bytes_max: int = RESULT_BYTES_MAX,
+    ) -> None:
+        super().__init__()
+        chosen = url if url is not None else os.environ.get("HOLDFAST_URL") or URL_DEFAULT
+        self._address: Address = parse_url(chosen)
+        self.imports: tuple[str, ...] = (imports,) if isinstance(imports, str) else tuple(imports)
+        self.args_bytes_max = whole(args_bytes_max, "args_bytes_max=", 2)
+        self.result_bytes_max = whole(result_bytes_max, "result_bytes_max=", 2)
+        self.hub = events.Hub()
+        self.dead = Dead(self)
+        self.groups = Groups(self)
+        self.queues = Queues(self)
+        self._gate = Gate(partial(make_backend, self._address), SystemClock())
+
+    # ------------------------------------------------------------------ the store
+
+    @property
+    def url(self) -> str:
+        return self._address.url
+
+    @property
+    def safe_url(self) -> str:
+        """The URL with its password masked, for showing."""
+        return self._address.safe_url
+
+    @property
+    def backend(self) -> Backend:
+        """The app's own backend, opened."""
+        return self._gate.open()
+
+    def open_backend(self) -> Backend:
+        """A new backend of the same store, unopened, for a thread of its own; memory:// has only the one."""
+        if self._address.scheme == "memory":
+            return self._gate.unopened
+        return make_backend(self._address)
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of stores that keep time in this process."""
+        return self._gate.clock
+
+    # ------------------------------------------------------------------ tasks and queues
+
+    def _own_app(self) -> Holdfast:
+        return self
+
+    def _known_tasks(self) -> Mapping[str, Task[..., Any]]:
+        return self.tasks
+
+    def include(self, tasks: Tasks) -> None:
+        """Register the tasks of a reusable module."""
+        if not isinstance(tasks, Tasks) or isinstance(tasks, Holdfast):
+            raise ConfigurationError(f"include() takes holdfast.Tasks, not {type(tasks).__name__}.")
+        for task in tasks.tasks.values():
+            if self.tasks.get(task.name) is not task:
+                self._register(task)
+                task.include_in(self)
+
+    def named(self, name: str, /, **settings: Unpack[UsingSettings]) -> NamedTask:
+        """A task by name, for a producer that does not have its code."""
+        return NamedTask(self, check_name(name, "task name"), *refine(TaskOptions(), Placement(), settings))
+
+    def queue(
+        self,
+        name: str,
+        *,
+        limit: int | None = None,
+        rate: str | None = None,
+        group_limit: int = 1,
+        group_order: GroupOrder = "strict",
+        group_rate: str | None = None,
+        shards: int = 1,
+    ) -> QueueOptions:
+        """Declare a queue's rule for its groups; it is stored when the store is next used. The latest word wins."""
+        options = QueueOptions(
+            name=name,
+            limit=limit,
+            rate=rate,
+            group_limit=group_limit,
+            group_order=group_order,
+            group_rate=group_rate,
+            shards=shards,
+        )
+        self._gate.rules[options.name] = options.rule()
+        return options
+
+    def queue_rules(self) -> list[QueueRule]:
+        """The declared rules."""
+        return list(self._gate.rules.values())
+
+    def on(self, event: str) -> Callable[[events.C], events.C]:
+        """Register a function for an event: `@app.on("stalled")`."""
+        return self.hub.on(event)
+
+    def import_tasks(self) -> None:
+        """Import the modules of `imports=`; only whoever runs handlers calls this."""
+        for module in self.imports:
+            importlib.import_module(module)
+
+    # ------------------------------------------------------------------ enqueue
+
+    def enqueue(self, call: BoundCall[R]) -> Job[R]:
+        """Store a bound call; repeating it makes no second job."""
+        if _checked(call).connection is not None:
+            return self._enqueue_on(call.connection, [call])[0]
+        forbid_running_loop("enqueue()", "aenqueue()")
+        return self._stored(call, *self._gate.call(partial(store, call.new, self._gate.clock)))
+
+    async def aenqueue(self, call: BoundCall[R]) -> Job[R]:
+        """As `enqueue`."""
+        _refuse_connection(_checked(call))
+        return self._stored(call, *await self._gate.acall(partial(store, call.new, self._gate.clock)))
+
+    def _stored(self, call: BoundCall[R], record: JobRecord, created: bool) -> Job[R]:
+        if created and self.hub.wanted("enqueued"):
+            self._tell_enqueued(call.new)
+        return Job(self, record, created=created)
+
+    def _tell_enqueued(self, new: NewJob) -> None:
+        self.hub.emit(events.Enqueued(job_id=new.id, task=new.task, queue=new.queue, group=new.group))
+
+    def _enqueue_on(self, connection: Any, calls: list[BoundCall[R]]) -> list[Job[R]]:
+        """Through the caller's own connection, on the caller's own thread, inside the caller's transaction."""
+        if not isinstance(connection, sqlite3.Connection):
+            raise ConfigurationError(
+                f"connection= takes a sqlite3.Connection in this version, not {type(connection).__name__}. "
+                "Enqueue without connection=, or through a sqlite3 connection to the app's own file."
+            )
+        answers = self._gate.unopened.enqueue_on(connection, [call.new for call in calls])
+        now = self._gate.clock.wall()
+        jobs: list[Job[R]] = []
+        for call, answer in zip(calls, answers, strict=True):
+            record = fresh_record(call.new, answer.id, now, State.SCHEDULED)
+            jobs.append(self._stored(call, record, answer.created))
+        return jobs
+
+    def enqueue_many(self, calls: Iterable[BoundCall[Any]]) -> Enqueued:
+        """Store many bound calls, a thousand in one step; how many were made and how many met an earlier one."""
+        if isinstance(calls, AsyncIterable):
+            raise ConfigurationError("enqueue_many() was given an async iterable. Use `await app.aenqueue_many()`.")
+        created = total = 0
+        for chunk in _chunks(calls):
+            created += self._store_chunk(chunk)
+            total += len(chunk)
+        return Enqueued(created, total - created)
+
+    def _store_chunk(self, chunk: list[BoundCall[Any]]) -> int:
+        connection = chunk[0].connection
+        if any(call.connection is not connection for call in chunk):
+            raise ConfigurationError("the calls of one enqueue_many() must share one connection=, or have none.")
+        if connection is not None:
+            return sum(job.created for job in self._enqueue_on(connection, chunk))
+        forbid_running_loop("enqueue_many()", "aenqueue_many()")
+        return self._told(chunk, self._gate.call(partial(store_many, chunk)))
+
+    async def aenqueue_many(self, calls: Iterable[BoundCall[Any]] | AsyncIterable[BoundCall[Any]]) -> Enqueued:
+        """As `enqueue_many`; takes async iterables too."""
+        created = total = 0
+        chunk: list[BoundCall[Any]] = []
+        async for call in _either(calls):
+            _refuse_connection(_checked(call))
+            chunk.append(call)
+            if len(chunk) == CHUNK_JOBS_MAX:
+                created += self._told(chunk, await self._gate.acall(partial(store_many, chunk)))
+                total += len(chunk)
+                chunk = []
+        if chunk:
+            created += self._told(chunk, await self._gate.acall(partial(store_many, chunk)))
+            total += len(chunk)
+        return Enqueued(created, total - created)
+
+    def _told(self, chunk: list[BoundCall[Any]], made: list[bool]) -> int:
+        if self.hub.wanted("enqueued"):
+            for call, created in zip(chunk, made, strict=True):
+                if created:
+                    self._tell_enqueued(call.new)
+        return sum(made)
+
+    # ------------------------------------------------------------------ results
+
+    def _rebuild(self, task: str, raw: bytes) -> Any:
+        known = self.find_task(task)
+        return decode_plain(raw) if known is None else known.decode_value(raw)
+
+    def _result(self, job: Job[Any], timeout: float | None) -> Any:
+        forbid_running_loop("job.result()", "job.aresult()")
+        return self._finished(self._gate.call(partial(wait, job.id, timeout)))
+
+    async def _aresult(self, job: Job[Any], timeout: float | None) -> Any:
+        return self._finished(await self._gate.acall(partial(wait, job.id, timeout)))
+
+    def _finished(self, record: JobRecord) -> Any:
+        if record.state is State.CANCELLED:
+            raise JobCancelled(record.id)
+        if record.state is State.DEAD:
+            latest = record.errors[-1] if record.errors else None
+            text = None if latest is None else f"{latest.type}: {latest.text}" if latest.type else latest.text
+            raise JobDied(record.id, record.reason or "failed", text or None)
+        return None if record.value is None else self._rebuild(record.task, record.value)
+
+    # ------------------------------------------------------------------ working
+
+    def work(
+        self,
+        queues: str | Iterable[str] | Mapping[str, int | None] | None = None,
+        *,
+        slots: int = SLOTS_DEFAULT,
+        drain: bool = False,
+        lease: Duration = LEASE_DEFAULT,
+        grace: Duration = 30.0,
+        on_fence: OnFence = "warn",
+        **settings: Unpack[WorkerSettings],
+    ) -> Drained:
+        """Run jobs here and now, until stopped, or with `drain` until nothing is ready or running."""
+        forbid_running_loop("app.work()", "app.awork()")
+        worker = self.worker(queues, slots=slots, drain=drain, lease=lease, grace=grace, on_fence=on_fence, **settings)
+        return asyncio.run(worker.run())
+
+    async def awork(
+        self,
+        queues: str | Iterable[str] | Mapping[str, int | None] | None = None,
+        *,
+        slots: int = SLOTS_DEFAULT,
+        drain: bool = False,
+        lease: Duration = LEASE_DEFAULT,
+        grace: Duration = 30.0,
+        on_fence: OnFence = "warn",
+        **settings: Unpack[WorkerSettings],
+    ) -> Drained:
+        """As `work`, on the running loop."""
+        worker = self.worker(queues, slots=slots, drain=drain, lease=lease, grace=grace, on_fence=on_fence, **settings)
+        return await worker.run()
+
+    def worker(
+        self,
+        queues: str | Iterable[str] | Mapping[str, int | None] | None = None,
+        *,
+        slots: int = SLOTS_DEFAULT,
+        drain: bool = False,
+        lease: Duration = LEASE_DEFAULT,
+        grace: Duration = 30.0,
+        on_fence: OnFence = "warn",
+        **settings: Unpack[WorkerSettings],
+    ) -> EmbeddedWorker:
+        """An embedded worker: `async with app.worker(slots=10):` runs it in the background."""
+        from .worker.embedded import EmbeddedWorker
+
+        options = WorkerOptions(
+            queues=queues, slots=slots, drain=drain, lease=lease, grace=grace, on_fence=on_fence, **settings
+        )
+        self.import_tasks()
+        return EmbeddedWorker(self, options)
+
+    # ------------------------------------------------------------------ closing
+
+    def close(self) -> None:
+        """Let go of the store and the portal's thread. Idempotent; a later call opens them again."""
+        forbid_running_loop("app.close()", "app.aclose()")
+        self._gate.close()
+
+    async def aclose(self) -> None:
+        """As `close`."""
+        await asyncio.to_thread(self._gate.close)
+
+    def __enter__(self) -> Holdfast:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Holdfast:
+        return self
+
+    async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"<Holdfast {self.safe_url} with {len(self.tasks)} tasks>"
+
+
+def _checked(call: object) -> BoundCall[Any]:
+    if not isinstance(call, BoundCall):
+        raise ConfigurationError(f"enqueue takes bound calls, made by task.bind(…), not {type(call).__name__}.")
+    return call
+
+
+def _refuse_connection(call: BoundCall[Any]) -> None:
+    if call.connection is not None:
+        raise ConfigurationError(
+            f"aenqueue() cannot use the {type(call.connection).__name__} given as connection=: it is for sync code. "
+            "Use enqueue() on the thread that owns the connection."
+        )
+
+
+def _chunks(calls: Iterable[BoundCall[Any]]) -> Iterator[list[BoundCall[Any]]]:
+    bound = (_checked(call) for call in calls)
+    while chunk := list(itertools.islice(bound, CHUNK_JOBS_MAX)):
+        yield chunk
+
+
+async def _either(calls: Iterable[Any] | AsyncIterable[Any]) -> Any:
+    if isinstance(calls, AsyncIterable):
+        async for call in calls:
+            yield call
+    else:
+        for call in calls:
+            yield call

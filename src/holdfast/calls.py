@@ -1,0 +1,245 @@
+"""One call on its way to the store: its options, its group and key, its job as stored, and the wait for its result.
+
+Called by tasks and the app. Binding is pure; what talks to the store takes the open backend as its last argument and
+runs on the app's portal. Never looks into arguments beyond what a group or key callable asks for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, TypedDict
+
+from .backends.contract import Backend
+from .clock import Clock, to_seconds
+from .codec import Codec
+from .errors import ArgumentsRejected, ConfigurationError, ResultGone, WaitTimedOut
+from .ids import new_id
+from .job import BoundCall
+from .lifecycle import State
+from .names import check_name
+from .options import CALL_OPTIONS, Chooser, Duration, TaskOptions, encode_call_options
+from .records import Conflict, JobRecord, NewJob, Revival
+from .retry import Backoff, RetryPolicy
+
+_POLL_FIRST, _POLL_GROWTH, _POLL_MOST = 0.005, 1.5, 0.25
+
+
+class TaskSettings(TypedDict, total=False):
+    """What `@app.task(...)` takes; see TaskOptions for the checked forms."""
+
+    name: str
+    queue: str
+    priority: int
+    group: Chooser | None
+    key: Chooser | None
+    on_conflict: Conflict
+    retry: RetryPolicy | int | Backoff | None
+    timeout: Duration | None
+    max_stalls: int
+    isolation: Literal["none", "process"]
+    memory_limit: int | None
+    expires: Duration | None
+    retain: Duration
+    rate: str | None
+    limit: int | None
+    aliases: str | Iterable[str]
+    revive: Revival | None
+
+
+class UsingSettings(TypedDict, total=False):
+    """What `.using(...)` takes: what is stored with one job."""
+
+    queue: str
+    priority: int
+    group: Chooser | None
+    key: Chooser | None
+    on_conflict: Conflict
+    max_stalls: int
+    expires: Duration | None
+    revive: Revival | None
+    retry: RetryPolicy | int | None
+    timeout: Duration | None
+    retain: Duration
+    id: str
+    delay: Duration | None
+    at: datetime | None
+    connection: Any
+
+
+_STORED = CALL_OPTIONS | {"queue", "priority", "group", "key", "on_conflict", "max_stalls", "expires", "revive"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """When one call is due, under which id, and through whose connection."""
+
+    id: str | None = None
+    delay: float | None = None
+    due_at: float | None = None
+    connection: Any = None
+    own: frozenset[str] = frozenset()  # which of retry, timeout, retain were given for this call alone
+    options: bytes | None = None  # those, as they are stored
+
+    def changed(self, given: Mapping[str, Any], own: frozenset[str], options: bytes | None) -> Placement:
+        """This placement with what `.using` said, checked."""
+        delay, at = given.get("delay"), given.get("at")
+        if delay is not None and at is not None:
+            raise ConfigurationError("delay= and at= exclude each other. Give one of them.")
+        if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
+            raise ConfigurationError(
+                "at= takes an aware datetime, such as datetime.now(UTC) + timedelta(hours=1). "
+                "A naive one does not say which clock it means."
+            )
+        timed = delay is not None or at is not None
+        return Placement(
+            id=check_name(given["id"], "id") if given.get("id") is not None else self.id,
+            delay=to_seconds(delay, "delay=") if delay is not None else None if timed else self.delay,
+            due_at=at.timestamp() if at is not None else None if timed else self.due_at,
+            connection=given.get("connection", self.connection),
+            own=own,
+            options=options,
+        )
+
+
+def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`.using` settings parted into stored task options and placement; the others are refused with the reason."""
+    stored: dict[str, Any] = {}
+    placed: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name in _STORED:
+            stored[name] = value
+        elif name in ("id", "delay", "at", "connection"):
+            placed[name] = value
+        elif name in TaskSettings.__annotations__:
+            raise ConfigurationError(f"{name}= belongs to the task, not to one call. Set it where the task is defined.")
+        else:
+            known = ", ".join(sorted(UsingSettings.__annotations__))
+            raise ConfigurationError(f".using() has no {name}=. It takes {known}.")
+    return stored, placed
+
+
+def refine(options: TaskOptions, placement: Placement, settings: Mapping[str, Any]) -> tuple[TaskOptions, Placement]:
+    """Options and placement with what `.using` said, checked."""
+    stored, placed = split_settings(settings)
+    options = options.changed(**stored)
+    own = placement.own | (stored.keys() & CALL_OPTIONS)
+    return options, placement.changed(placed, own, encode_call_options(options, own))
+
+
+Choice = Callable[[Mapping[str, Any]], str]
+
+
+def compile_chooser(chooser: Chooser, what: str, codec: Codec) -> Choice:
+    """A group or key as a function of the bound arguments; its parameters are checked here, once."""
+    if isinstance(chooser, str):
+        fixed = chooser
+        return lambda given: fixed
+    call = chooser
+    try:
+        parameters = list(inspect.signature(call).parameters.values())
+    except (TypeError, ValueError):
+        raise ConfigurationError(
+            f"task {codec.task!r}: the parameters of its {what} callable cannot be read. Use a lambda or a function."
+        ) from None
+    wanted: list[str] = []
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            wanted += [name for name in codec.names if name not in wanted]
+        elif parameter.name in codec.names and parameter.kind is not parameter.POSITIONAL_ONLY:
+            wanted.append(parameter.name)
+        elif parameter.default is parameter.empty:
+            raise ConfigurationError(
+                f"task {codec.task!r}: its {what} callable wants {parameter.name!r}, which is not a parameter of the "
+                f"task. It has: {', '.join(codec.names) or 'none'}."
+            )
+    names, defaults = tuple(wanted), codec.defaults
+
+    def answer(given: Mapping[str, Any]) -> str:
+        try:
+            chosen = call(**{name: given[name] if name in given else defaults[name] for name in names})
+        except Exception as error:
+            raise ArgumentsRejected(codec.task, f"its {what} callable raised {type(error).__name__}") from error
+        return check_name(chosen, f"{what} of task {codec.task!r}")
+
+    return answer
+
+
+def make_job(
+    task: str, raw: bytes, options: TaskOptions, placement: Placement, *, group: str | None, key: str | None
+) -> NewJob:
+    """The job a call becomes, with its id."""
+    return NewJob(
+        id=placement.id or new_id(),
+        task=task,
+        queue=options.queue,
+        args=raw,
+        priority=options.priority,
+        group=group,
+        key=key,
+        on_conflict=options.on_conflict,
+        delay=placement.delay,
+        due_at=placement.due_at,
+        expires=options.expires,
+        max_stalls=options.max_stalls,
+        revival=options.revive,
+        options=placement.options,
+    )
+
+
+def fresh_record(new: NewJob, id: str, now: float, state: State | None = None) -> JobRecord:
+    """A job just stored, as far as its producer can tell without asking."""
+    due_at = new.due_at if new.due_at is not None else now + (new.delay or 0.0)
+    if state is None:
+        state = State.SCHEDULED if due_at > now else State.READY
+    return JobRecord(
+        id=id,
+        seq=0,
+        task=new.task,
+        queue=new.queue,
+        state=state,
+        args=new.args,
+        priority=new.priority,
+        group=new.group,
+        key=new.key,
+        max_stalls=new.max_stalls,
+        created_at=now,
+        due_at=max(due_at, now),
+        expires_at=None if new.expires is None else due_at + new.expires,
+        revival=new.revival,
+        options=new.options,
+    )
+
+
+async def store(new: NewJob, clock: Clock, backend: Backend) -> tuple[JobRecord, bool]:
+    answer = (await backend.enqueue([new]))[0]
+    if answer.created and new.group is None:
+        return fresh_record(new, answer.id, clock.wall()), True  # nothing the store could tell us that we do not know
+    record = await backend.get(answer.id)
+    return record or fresh_record(new, answer.id, clock.wall()), answer.created
+
+
+async def store_many(chunk: Sequence[BoundCall[Any]], backend: Backend) -> list[bool]:
+    return [answer.created for answer in await backend.enqueue([call.new for call in chunk])]
+
+
+async def wait(id: str, timeout: float | None, backend: Backend) -> JobRecord:
+    """Look again and again, ever more patiently, until the job finished."""
+    timeout = None if timeout is None else to_seconds(timeout, "timeout=")
+    loop = asyncio.get_running_loop()
+    deadline = None if timeout is None else loop.time() + timeout
+    pause = _POLL_FIRST
+    while True:
+        record = await backend.get(id)
+        if record is None:
+            raise ResultGone(id)
+        if record.state.finished:
+            return record
+        left = _POLL_MOST if deadline is None else deadline - loop.time()
+        if left <= 0:
+            raise WaitTimedOut(id, timeout or 0.0, record.state.value)
+        await asyncio.sleep(min(pause, left))
+        pause = min(pause * _POLL_GROWTH, _POLL_MOST)

@@ -1,0 +1,117 @@
+"""`holdfast bench`: measure this machine honestly: enqueue, end to end, latency, on SQLite (FULL) and in memory.
+
+A command of the line; also what bench/run starts beside the peers. Uses only the public app, safe defaults, a store of
+its own in a temporary folder. Figures of a shared machine wander: compare ratios of one run, not numbers of two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .printing import Printer
+
+JOBS_DEFAULT = 20_000
+SINGLES_MAX = 1_000
+LATENCY_JOBS = 200
+LATENCY_PAUSE_SECONDS = 0.01
+
+
+def measure(url: str, jobs: int, slots: int, progress: Callable[[str], None]) -> dict[str, float]:
+    """All figures of one store. The worker is the embedded one, in this process."""
+    from ..app import Holdfast
+
+    with Holdfast(url) as app:
+        started_at: dict[int, float] = {}
+
+        @app.task(name="bench.nothing")
+        async def nothing(number: int) -> None:
+            return None
+
+        @app.task(name="bench.sync_nothing")
+        def sync_nothing(number: int) -> None:
+            return None
+
+        @app.task(name="bench.stamp")
+        async def stamp(number: int) -> None:
+            started_at[number] = time.perf_counter()
+
+        singles = min(SINGLES_MAX, jobs)
+        progress("enqueue one by one")
+        single_seconds = timed(lambda: [nothing.enqueue(number) for number in range(singles)])
+        app.work(drain=True, slots=slots)
+        progress("enqueue in bulk")
+        bulk_seconds = timed(lambda: app.enqueue_many(nothing.bind(number) for number in range(jobs)))
+        progress("run async no-op jobs")
+        run_seconds = timed(lambda: app.work(drain=True, slots=slots))
+        sync_jobs = jobs // 2
+        app.enqueue_many(sync_nothing.bind(number) for number in range(sync_jobs))
+        progress("run sync no-op jobs in threads")
+        sync_seconds = timed(lambda: app.work(drain=True, slots=min(slots, 50)))
+        progress("latency of an idle worker")
+        latencies = asyncio.run(latency(app, stamp, started_at))
+    return {
+        "enqueue_single_per_second": singles / single_seconds,
+        "enqueue_bulk_per_second": jobs / bulk_seconds,
+        "jobs_per_second": jobs / run_seconds,
+        "sync_jobs_per_second": sync_jobs / sync_seconds,
+        "latency_p50_ms": 1000 * statistics.median(latencies),
+        "latency_p99_ms": 1000 * statistics.quantiles(latencies, n=100)[98],
+    }
+
+
+def timed(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+async def latency(app: Any, stamp: Any, started_at: dict[int, float]) -> list[float]:
+    """Enqueue to handler start, one job every 10 ms, an idle worker in this process."""
+    asked_at: dict[int, float] = {}
+    async with app.worker(slots=10):
+        for number in range(LATENCY_JOBS):
+            asked_at[number] = time.perf_counter()
+            await stamp.aenqueue(number)
+            await asyncio.sleep(LATENCY_PAUSE_SECONDS)
+        while len(started_at) < LATENCY_JOBS:  # noqa: ASYNC110 - an event would have to be set in the handler measured
+            await asyncio.sleep(LATENCY_PAUSE_SECONDS)
+    return [started_at[number] - asked_at[number] for number in asked_at]
+
+
+ROWS = {
+    "enqueue one by one, per s": "enqueue_single_per_second",
+    "enqueue in bulk, per s": "enqueue_bulk_per_second",
+    "async no-op jobs, per s": "jobs_per_second",
+    "sync no-op jobs, per s": "sync_jobs_per_second",
+    "enqueue to start, p50 ms": "latency_p50_ms",
+    "enqueue to start, p99 ms": "latency_p99_ms",
+}
+
+
+@click.command()
+@click.option("--jobs", default=JOBS_DEFAULT, show_default=True, type=click.IntRange(100), help="No-op jobs to run.")
+@click.option("--slots", default=200, show_default=True, type=click.IntRange(1), help="Jobs at once.")
+@click.option("--store", type=click.Choice(["sqlite", "memory", "both"]), default="both", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def bench(jobs: int, slots: int, store: str, as_json: bool) -> None:
+    """Measure this machine: enqueue, end to end and latency, with our safe defaults."""
+    printer = Printer(as_json=as_json)
+    figures: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        urls = {"sqlite": f"sqlite:///{Path(folder) / 'bench.db'}", "memory": "memory://"}
+        for name, url in urls.items():
+            if store in (name, "both"):
+                figures[name] = measure(url, jobs, slots, lambda step, name=name: printer.note(f"{name}: {step}"))
+    if as_json:
+        printer.document({"jobs": jobs, "slots": slots, "figures": figures})
+        return
+    rows = [[title, *(f"{figures[name][key]:,.1f}" for name in figures)] for title, key in ROWS.items()]
+    printer.table(["measure", *figures], rows, empty="Nothing was measured.")

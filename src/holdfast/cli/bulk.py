@@ -1,0 +1,125 @@
+"""One verb on several things: find them, show them, ask, do them one by one, and say what became of each.
+
+Called by changing and dead. Each thing is its own step in the store; a refused one never stops the others. Answers the
+exit code: 0 all, 6 some, else that of the first refusal.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import HoldfastError, JobNotFound
+from .exits import CommandFailed, Exit, exit_for
+from .session import Command, Session
+
+if TYPE_CHECKING:
+    from ..app import Holdfast
+
+SHOWN_OF_MANY = 10
+
+
+class Refusal:
+    """A thing that could not be done, and why."""
+
+    def __init__(self, id: str, error: HoldfastError) -> None:
+        self.id, self.error = id, error
+
+
+def bulk_options(command: Command) -> Command:
+    """--query, --limit, --dry-run, --yes."""
+    for option in (
+        click.option("--query", "-q", "query", metavar="QUERY", help="All jobs that match, after a question."),
+        click.option("--limit", "-n", default=10_000, show_default=True, type=click.IntRange(1), help="With --query."),
+        click.option("--dry-run", is_flag=True, help="Say what would be changed; change nothing."),
+        click.option("--yes", "-y", is_flag=True, help="Do not ask."),
+    ):
+        command = option(command)
+    return command
+
+
+def resolve(
+    app: Holdfast, prefixes: Sequence[str], find: Callable[[Holdfast, str], str]
+) -> tuple[list[str], list[Refusal]]:
+    """Ids for what the user typed, before anything is changed; what is not there is refused, what is unclear raised."""
+    found: list[str] = []
+    refused: list[Refusal] = []
+    for prefix in prefixes:
+        try:
+            found.append(find(app, prefix))
+        except JobNotFound as error:
+            refused.append(Refusal(prefix, error))
+    return list(dict.fromkeys(found)), refused
+
+
+def confirm(session: Session, question: str, *, yes: bool) -> None:
+    """Ask on a terminal; without one, --yes is needed."""
+    if yes:
+        return
+    if session.as_json or not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Nobody can be asked here: add --yes, or look first with --dry-run.")
+    if not click.confirm(question, err=True):
+        raise CommandFailed(Exit.FAILED, "not confirmed; nothing was changed.")
+
+
+def preview(session: Session, verb: str, ids: Sequence[str], refused: Sequence[Refusal]) -> int:
+    """--dry-run: what would be done."""
+    if session.as_json:
+        document = {"dry_run": True, "verb": verb, "would_change": list(ids), "refused": _told(refused)}
+        session.print.document(document)
+    else:
+        for id in ids:
+            session.print.line(id)
+        _tell_refusals(session, refused)
+        session.print.note(f"would {verb} {len(ids)}; nothing was changed.")
+    return _code(len(ids), refused)
+
+
+def carry_out(
+    session: Session,
+    app: Holdfast,
+    verb: str,
+    ids: Sequence[str],
+    refused: list[Refusal],
+    act: Callable[[str], Any],
+    became: Callable[[Any], str],
+) -> int:
+    """Do it to each, and say what became of it."""
+    done: list[tuple[str, str]] = []
+    for id in ids:
+        try:
+            done.append((id, became(act(id))))
+        except HoldfastError as error:
+            refused.append(Refusal(id, error))
+    if session.as_json:
+        changed = [{"id": id, "now": state} for id, state in done]
+        session.print.document(
+            {"store": app.safe_url, "verb": verb, "changed": changed, "refused": _told(refused)},
+        )
+    else:
+        for id, state in done[: None if len(done) <= SHOWN_OF_MANY else SHOWN_OF_MANY]:
+            session.print.line(f"{id}  {state}")
+        if len(done) > SHOWN_OF_MANY:
+            session.print.note(f"… and {len(done) - SHOWN_OF_MANY} more.")
+        _tell_refusals(session, refused)
+        if len(done) + len(refused) > 1:
+            session.print.note(f"{verb}: {len(done)} done, {len(refused)} refused.")
+    return _code(len(done), refused)
+
+
+def _tell_refusals(session: Session, refused: Sequence[Refusal]) -> None:
+    for refusal in refused[:SHOWN_OF_MANY]:
+        session.print.note(f"{click.style('refused', fg='red')}: {refusal.error}")
+
+
+def _told(refused: Sequence[Refusal]) -> list[dict[str, str]]:
+    return [{"id": refusal.id, "why": str(refusal.error)} for refusal in refused]
+
+
+def _code(done: int, refused: Sequence[Refusal]) -> int:
+    if not refused:
+        return Exit.DONE
+    return Exit.PARTLY if done else exit_for(refused[0].error)

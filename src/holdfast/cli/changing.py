@@ -1,0 +1,106 @@
+"""`holdfast cancel`, `retry`, `run-now`, `bury`: one verb on one or more jobs, by id or by query.
+
+Loaded by main when one of them is called. Each job is its own step in the store; nothing here decides whether a verb is
+allowed, the store does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..lifecycle import LIVE, UNSTARTED, State
+from ..operations import make_query
+from .bulk import bulk_options, carry_out, confirm, preview, resolve
+from .exits import CommandFailed, Exit
+from .looking import QUERY_HELP
+from .session import Session, find_id, session_options
+
+if TYPE_CHECKING:
+    from ..app import Holdfast
+    from ..job import Job
+
+Act = Callable[["Holdfast", str], "Job[Any]"]
+
+
+@click.command(epilog=QUERY_HELP)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@bulk_options
+@session_options
+def cancel(session: Session, **asked: Any) -> int:
+    """Cancel jobs: unstarted ones at once, running ones as soon as their handler stops."""
+    return _change(session, "cancel", LIVE, lambda app, one: app.cancel(one), **asked)
+
+
+@click.command(epilog=QUERY_HELP)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@bulk_options
+@session_options
+def retry(session: Session, **asked: Any) -> int:
+    """Run finished jobs again with fresh budgets; a dead one is revived.
+
+    A --query without a state means dead jobs.
+    """
+    return _change(session, "retry", frozenset({State.DEAD}), lambda app, one: app.retry(one), **asked)
+
+
+@click.command("run-now", epilog=QUERY_HELP)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@bulk_options
+@session_options
+def run_now(session: Session, **asked: Any) -> int:
+    """Make scheduled jobs due now."""
+    return _change(session, "run-now", frozenset({State.SCHEDULED}), lambda app, one: app.run_now(one), **asked)
+
+
+@click.command(epilog=QUERY_HELP)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--reason", "-r", default="", help="Kept with the dead letter.")
+@bulk_options
+@session_options
+def bury(session: Session, reason: str, **asked: Any) -> int:
+    """Take unstarted jobs out of play, as dead letters."""
+    return _change(session, "bury", UNSTARTED, lambda app, one: app.bury(one, reason), **asked)
+
+
+def _change(
+    session: Session,
+    verb: str,
+    states: frozenset[State],
+    act: Act,
+    *,
+    ids: tuple[str, ...],
+    query: str | None,
+    limit: int,
+    dry_run: bool,
+    yes: bool,
+) -> int:
+    if bool(ids) == (query is not None):
+        raise click.UsageError("give ids, or --query; one of the two.")
+    with session.store() as app:
+        if query is None:
+            found, refused = resolve(app, ids, find_id)
+        else:
+            found, refused = _matching(app, query, states, limit), []
+        if query is not None and not found:
+            raise CommandFailed(Exit.NOT_FOUND, f"no job matches {query!r}.", "`holdfast jobs` lists what is there.")
+        if dry_run:
+            return preview(session, verb, found, refused)
+        if query is not None:
+            confirm(session, f"{verb} {len(found)} jobs of {app.safe_url} that match {query!r}?", yes=yes)
+        session.announce(app)
+        return carry_out(session, app, verb, found, refused, lambda one: act(app, one), _became)
+
+
+def _matching(app: Holdfast, query: str, states: frozenset[State], limit: int) -> list[str]:
+    """Ids that match; where the query names no state, those the verb is meant for."""
+    named = make_query(query, {}).states
+    chosen = named or tuple(sorted(states))
+    return [job.id for job in app.jobs(query, limit=limit, states=chosen)]
+
+
+def _became(job: Job[Any]) -> str:
+    running = job.state is State.RUNNING and job.cancel_requested
+    return "running, asked to stop" if running else job.state.value

@@ -1,0 +1,168 @@
+"""`holdfast dead ls | show | revive | discard`: the dead letters.
+
+Loaded by main when called. Revive and discard are one step each in the store; discard throws something away and asks.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from ..job import DeadLetter
+from .bulk import Refusal, carry_out, confirm, preview, resolve
+from .documents import letter_document, plain
+from .exits import CommandFailed, Exit
+from .session import Command, Session, find_letter_id, session_options
+from .spelling import ago, iso
+
+
+@click.group()
+def dead() -> None:
+    """List, show, revive and discard dead letters: one per logical job that died."""
+
+
+def _filters(command: Command) -> Command:
+    for option in (
+        click.option("--queue", "-q", help="Only of this queue."),
+        click.option("--task", "-t", help="Only of this task."),
+        click.option("--reason", "-r", help="Only those that died so: failed, timeout, stalled, expired, bury, …"),
+    ):
+        command = option(command)
+    return command
+
+
+@dead.command("ls")
+@_filters
+@click.option("--limit", "-n", default=50, show_default=True, type=click.IntRange(1), help="At most so many.")
+@session_options
+def ls(session: Session, queue: str | None, task: str | None, reason: str | None, limit: int) -> int:
+    """List dead letters, latest death first."""
+    with session.store() as app:
+        found = app.dead.list(queue=queue, task=task, reason=reason, limit=limit)
+    if session.as_json:
+        session.print.document({"letters": [letter_document(letter) for letter in found]})
+        return Exit.DONE
+    session.print.table(
+        ("id", "task", "queue", "deaths", "latest", "reason", "error"),
+        [
+            (
+                letter.id,
+                letter.task,
+                letter.queue,
+                str(letter.failure_count),
+                ago(letter.failed_at),
+                f"{letter.reason}{' (revived)' if letter.revived_at else ''}",
+                _error(letter),
+            )
+            for letter in found
+        ],
+        empty="no dead letters.",
+    )
+    return Exit.DONE
+
+
+def _error(letter: DeadLetter) -> str:
+    error = letter.error
+    return "" if error is None else f"{error.type}: {error.text}" if error.type else error.text
+
+
+@dead.command("show")
+@click.argument("id")
+@session_options
+def show(session: Session, id: str) -> int:
+    """Show one dead letter with its history."""
+    with session.store() as app:
+        letter = app.dead.get(find_letter_id(app, id))
+    if session.as_json:
+        session.print.document({"letter": letter_document(letter)})
+        return Exit.DONE
+    session.print.fields(
+        [
+            ("id", letter.id),
+            ("task", letter.task),
+            ("queue", letter.queue),
+            ("key", letter.key),
+            ("group", letter.group),
+            ("deaths", str(letter.failure_count)),
+            ("first", ago(letter.first_failed_at)),
+            ("latest", ago(letter.failed_at)),
+            ("reason", letter.reason),
+            ("error", _error(letter)),
+            ("revived", ago(letter.revived_at)),
+            ("revives", ago(letter.revive_at)),
+            ("arguments", json.dumps(plain(letter.args), ensure_ascii=False)),
+        ]
+    )
+    if letter.history:
+        session.print.heading("earlier deaths")
+        for past in letter.history:
+            session.print.line(f"  {iso(past.at)}  {past.job_id}  {past.reason}  {past.error}")
+    if letter.error is not None and letter.error.traceback:
+        session.print.heading("traceback")
+        session.print.line(letter.error.traceback.rstrip())
+    return Exit.DONE
+
+
+def _acting(command: Command) -> Command:
+    for option in (
+        click.option("--dry-run", is_flag=True, help="Say what would be changed; change nothing."),
+        click.option("--yes", "-y", is_flag=True, help="Do not ask."),
+        click.option("--all", "everything", is_flag=True, help="All letters the filters leave, after a question."),
+        click.option("--limit", "-n", default=10_000, show_default=True, type=click.IntRange(1), help="With --all."),
+    ):
+        command = option(command)
+    return _filters(command)
+
+
+@dead.command("revive")
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@_acting
+@session_options
+def revive(session: Session, **asked: Any) -> int:
+    """Bring dead jobs back with fresh budgets; their letters stay until they succeed."""
+    return _act(session, "revive", **asked)
+
+
+@dead.command("discard")
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@_acting
+@session_options
+def discard(session: Session, **asked: Any) -> int:
+    """Throw dead letters away; their jobs stay dead and are pruned in time."""
+    return _act(session, "discard", **asked)
+
+
+def _act(
+    session: Session,
+    verb: str,
+    *,
+    ids: tuple[str, ...],
+    everything: bool,
+    queue: str | None,
+    task: str | None,
+    reason: str | None,
+    limit: int,
+    dry_run: bool,
+    yes: bool,
+) -> int:
+    if bool(ids) == everything:
+        raise click.UsageError("give ids, or --all with filters; one of the two.")
+    with session.store() as app:
+        refused: list[Refusal] = []
+        if everything:
+            letters = app.dead.list(queue=queue, task=task, reason=reason, limit=limit)
+            found = [letter.id for letter in letters if letter.revived_at is None]
+            if not found:
+                raise CommandFailed(Exit.NOT_FOUND, "no dead letter matches.", "`holdfast dead ls` lists them.")
+        else:
+            found, refused = resolve(app, ids, find_letter_id)
+        if dry_run:
+            return preview(session, verb, found, refused)
+        if found and (everything or verb == "discard"):
+            confirm(session, f"{verb} {len(found)} dead letters of {app.safe_url}?", yes=yes)
+        session.announce(app)
+        if verb == "revive":
+            return carry_out(session, app, verb, found, refused, app.dead.revive, lambda job: str(job.state.value))
+        return carry_out(session, app, verb, found, refused, app.dead.discard, lambda letter: "discarded")

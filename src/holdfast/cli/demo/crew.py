@@ -1,0 +1,65 @@
+"""The demo's worker processes: real ones, started, killed and stopped.
+
+Used by the stage. Each is `holdfast work` in a process of its own; what it says goes to a file beside the store. Ends
+only processes it started.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from .journal import Journal
+from .scene import JOURNAL_VARIABLE
+
+STOP_SECONDS_MAX = 5.0
+SLOTS = 2
+
+
+class Hand:
+    """One worker process."""
+
+    def __init__(self, letter: str, url: str, directory: Path, lease: float) -> None:
+        self.letter = letter
+        self.killed_at: float | None = None
+        self.log = directory / f"worker-{letter}.log"
+        command = [sys.executable, "-m", "holdfast.cli", "work", "holdfast.cli.demo.scene:app", "--lease", f"{lease}s"]
+        environment = {**os.environ, "HOLDFAST_URL": url, JOURNAL_VARIABLE: str(directory / "journal.jsonl")}
+        with self.log.open("wb") as sink:
+            self.process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                [*command, "--slots", str(SLOTS), "--grace", "2s"],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                start_new_session=True,  # Ctrl-C is for the stage, which then stops its hands in order
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def kill(self, journal: Journal) -> None:
+        """SIGKILL: no goodbye, no clean-up. Written down once the process is really gone."""
+        self.process.kill()
+        self.process.wait()
+        self.killed_at = time.monotonic()
+        journal.write("killed", pid=self.pid)
+
+    def stop(self) -> None:
+        """Ask it to end; insist after a while."""
+        if self.ended:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()

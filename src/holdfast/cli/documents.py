@@ -1,0 +1,145 @@
+"""How jobs, letters, queues and workers look as JSON: the documents of --json.
+
+Called by the commands. Pure. Times are ISO 8601 in UTC; names are those of the Python face.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from ..job import DeadLetter, Job
+from ..lifecycle import Failure
+from ..records import GroupRecord, Pause, QueueRecord, WorkerRecord
+from .spelling import iso
+
+
+def job_document(job: Job[Any]) -> dict[str, Any]:
+    """A job in full."""
+    return {
+        "id": job.id,
+        "task": job.task,
+        "queue": job.queue,
+        "state": job.state.value,
+        "priority": job.priority,
+        "group": job.group,
+        "key": job.key,
+        "args": plain(job.args),
+        "attempts": job.attempts,
+        "failures": job.failures,
+        "stalls": job.stalls,
+        "created_at": _at(job.created_at),
+        "due_at": _at(job.due_at),
+        "started_at": _at(job.started_at),
+        "finished_at": _at(job.finished_at),
+        "progress": job.progress,
+        "progress_text": job.progress_text,
+        "value": plain(job.value),
+        "reason": job.reason,
+        "errors": [error_document(error) for error in job.errors],
+        "worker": job.worker,
+        "fence": job.fence,
+        "cancel_requested": job.cancel_requested,
+    }
+
+
+def letter_document(letter: DeadLetter) -> dict[str, Any]:
+    """A dead letter in full."""
+    return {
+        "id": letter.id,
+        "task": letter.task,
+        "queue": letter.queue,
+        "key": letter.key,
+        "group": letter.group,
+        "args": plain(letter.args),
+        "failure_count": letter.failure_count,
+        "first_failed_at": _at(letter.first_failed_at),
+        "failed_at": _at(letter.failed_at),
+        "reason": letter.reason,
+        "error": None if letter.error is None else error_document(letter.error),
+        "history": [
+            {"job_id": past.job_id, "at": iso(past.at), "reason": past.reason, "error": past.error}
+            for past in letter.history
+        ],
+        "cycles": letter.cycles,
+        "revive_at": _at(letter.revive_at),
+        "revived_at": _at(letter.revived_at),
+    }
+
+
+def error_document(error: Failure) -> dict[str, Any]:
+    return {
+        "at": iso(error.at),
+        "reason": error.reason,
+        "type": error.type,
+        "text": error.text,
+        "traceback": error.traceback,
+        "attempt": error.attempt,
+        "worker": error.worker,
+    }
+
+
+def queue_document(queue: QueueRecord) -> dict[str, Any]:
+    return {
+        "name": queue.name,
+        "group_limit": queue.group_limit,
+        "group_order": queue.group_order,
+        "declared": queue.declared,
+        "pause": pause_document(queue.pause),
+        "counts": dict(queue.counts),
+        "oldest_due_at": iso(queue.oldest_due_at),
+    }
+
+
+def group_document(group: GroupRecord) -> dict[str, Any]:
+    return {
+        "queue": group.queue,
+        "name": group.name,
+        "limit": group.limit,
+        "override": group.override,
+        "order": group.order,
+        "pause": pause_document(group.pause),
+        "counts": dict(group.counts),
+        "head": group.head,
+    }
+
+
+def pause_document(pause: Pause | None) -> dict[str, Any] | None:
+    if pause is None:
+        return None
+    told: Mapping[str, Any] = {
+        "queue": pause.queue,
+        "group": pause.group,
+        "task": pause.task,
+        "reason": pause.reason,
+        "by": pause.by,
+        "paused_at": iso(pause.paused_at),
+    }
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def worker_document(worker: WorkerRecord) -> dict[str, Any]:
+    return {
+        "id": worker.id,
+        "host": worker.host,
+        "pid": worker.pid,
+        "queues": list(worker.queues),
+        "slots": worker.slots,
+        "running": worker.running,
+        "lease_seconds": worker.lease_seconds,
+        "started_at": iso(worker.started_at),
+        "renewed_at": iso(worker.renewed_at),
+        "expired": worker.expired,
+    }
+
+
+def plain(value: Any) -> Any:
+    """Rebuilt arguments (dataclasses, datetimes, …) as JSON values again; what JSON has no word for, as text."""
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=str)
+
+
+def _at(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

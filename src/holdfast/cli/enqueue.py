@@ -1,0 +1,100 @@
+"""`holdfast enqueue`: one job, by its task's name; checked against its function where --app gives the code.
+
+Loaded by main when called.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import TaskNotRegistered
+from .documents import job_document, plain
+from .exits import CommandFailed, Exit
+from .session import Session, session_options
+from .spelling import Duration, Moment, nearest, read_arguments
+
+if TYPE_CHECKING:
+    from ..app import Holdfast
+    from ..job import Job
+    from ..task import NamedTask, Task, Using
+
+
+@click.command()
+@click.argument("task")
+@click.argument("arguments", metavar="[NAME=VALUE]...", nargs=-1)
+@click.option("--args", "document", metavar="JSON", help="All arguments as one JSON object.")
+@click.option("--queue", "-q", help="Another queue than the task's own.")
+@click.option("--delay", type=Duration(), metavar="DURATION", help="Due after so long, such as 90s or 2h.")
+@click.option("--at", type=Moment(), metavar="TIME", help="Due at this time, ISO 8601; local without an offset.")
+@click.option("--priority", type=click.IntRange(-100, 100), help="Higher goes first.")
+@click.option("--group", help="Order and concurrency key.")
+@click.option("--key", help="At most one live job of this task and key.")
+@click.option("--id", "job_id", help="The job's id: repeating it makes no second job.")
+@click.option("--wait", is_flag=True, help="Wait for the job to finish and show its result.")
+@click.option("--timeout", type=Duration(), metavar="DURATION", help="With --wait: at most so long.")
+@session_options
+def enqueue(
+    session: Session,
+    task: str,
+    arguments: tuple[str, ...],
+    document: str | None,
+    wait: bool,
+    timeout: float | None,
+    job_id: str | None,
+    **chosen: Any,
+) -> int:
+    """Enqueue a job of TASK.
+
+    NAME=VALUE: the value is JSON where it reads as JSON, else text. With --app the arguments are checked against the
+    task's function here; without it, by the worker that runs it.
+    """
+    with session.producer() as app:
+        settings = {name: value for name, value in {**chosen, "id": job_id}.items() if value is not None}
+        callee, text_fields = _callee(app, task, settings, with_code=session.has_code)
+        given = read_arguments(arguments, document, text_fields)
+        session.announce(app)
+        job = callee.enqueue(**given)
+        if not wait:
+            _show(session, app, job)
+            return Exit.DONE
+        value = job.result(timeout=timeout)
+        job.refresh()
+        if session.as_json:
+            _show(session, app, job)
+        else:
+            session.print.note(f"job {job.id} {job.state.value}.")
+            session.print.line(json.dumps(plain(value), ensure_ascii=False, default=str))
+    return Exit.DONE
+
+
+def _callee(
+    app: Holdfast, name: str, settings: dict[str, Any], *, with_code: bool
+) -> tuple[Using[..., Any] | NamedTask, frozenset[str]]:
+    """What to enqueue with, and which of its parameters are text."""
+    if not with_code:
+        return app.named(name, **settings), frozenset()
+    app.import_tasks()
+    found = app.find_task(name)
+    if found is None:
+        hint = nearest(name, app.tasks).strip()
+        raise CommandFailed(Exit.NOT_FOUND, str(TaskNotRegistered(name, tuple(app.tasks))), hint)
+    return found.using(**settings), _text_parameters(found)
+
+
+def _text_parameters(task: Task[..., Any]) -> frozenset[str]:
+    """Parameters annotated `str`: for them 007 is text and not a number."""
+    annotations = getattr(task.fn, "__annotations__", {})
+    return frozenset(name for name, kind in annotations.items() if kind is str or kind == "str")
+
+
+def _show(session: Session, app: Holdfast, job: Job[Any]) -> None:
+    if session.as_json:
+        shown = {**job_document(job), "created": job.created}
+        session.print.document({"store": app.safe_url, "job": shown})
+        return
+    session.print.line(job.id)
+    if not job.created:
+        session.print.note(f"kept: this job was already there, {job.state.value}.")

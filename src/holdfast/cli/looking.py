@@ -1,0 +1,206 @@
+"""`holdfast jobs`, `job`, `explain`, `workers`, `stats`: commands that look and never change anything.
+
+Loaded by main when one of them is called.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from ..job import Job
+from ..lifecycle import State
+from ..records import LetterQuery
+from .documents import job_document, plain, queue_document, worker_document
+from .exits import Exit
+from .session import Session, ask, find_id, session_options
+from .spelling import ago, iso, span
+
+QUERY_HELP = (
+    "QUERY: states and conditions that must all hold, such as `dead`, `live queue:mail`, `state:ready,running "
+    "task:send group:ann key:k worker:w id:prefix`."
+)
+
+
+@click.command(epilog=QUERY_HELP)
+@click.argument("query", nargs=-1)
+@click.option("--limit", "-n", default=50, show_default=True, type=click.IntRange(1), help="At most so many.")
+@session_options
+def jobs(session: Session, query: tuple[str, ...], limit: int) -> int:
+    """List jobs, newest first."""
+    with session.store() as app:
+        found = list(app.jobs(" ".join(query), limit=limit))
+        if session.as_json:
+            session.print.document({"jobs": [job_document(job) for job in found]})
+            return Exit.DONE
+        now = ask(app, lambda backend: backend.clock())
+        session.print.table(
+            ("id", "state", "task", "queue", "group", "tries", "when", "note"),
+            [_job_row(job, now) for job in found],
+            empty="no jobs match." if query else "no jobs yet.",
+        )
+        if len(found) == limit:
+            session.print.note(f"the newest {limit}; --limit shows more.")
+    return Exit.DONE
+
+
+def _job_row(job: Job[Any], now: float) -> tuple[str, ...]:
+    note = ""
+    if job.state is State.DEAD:
+        note = job.reason or ""
+    elif job.cancel_requested:
+        note = "cancel asked for"
+    elif job.progress is not None and job.state is State.RUNNING:
+        note = f"{job.progress:.0%} {job.progress_text or ''}".strip()
+    moments = {State.SCHEDULED: job.due_at, State.RUNNING: job.started_at}
+    when = job.finished_at if job.state.finished else moments.get(job.state, job.created_at)
+    return (job.id, job.state.value, job.task, job.queue, job.group or "", str(job.attempts), ago(when, now), note)
+
+
+@click.command()
+@click.argument("id")
+@click.option("--traceback", "with_traceback", is_flag=True, help="Show the latest traceback in full.")
+@session_options
+def job(session: Session, id: str, with_traceback: bool) -> int:
+    """Show one job: ID is its id or an unambiguous beginning of it."""
+    with session.store() as app:
+        found = app.job(find_id(app, id))
+        lines = ask(app, lambda backend: backend.logs(found.id))
+        if session.as_json:
+            logs = [{"at": iso(line.at), "text": line.text} for line in lines]
+            session.print.document({"job": job_document(found), "logs": logs})
+            return Exit.DONE
+        now = ask(app, lambda backend: backend.clock())
+    _show_job(session, found, now)
+    if found.errors:
+        session.print.heading("errors")
+        for error in found.errors:
+            text = f"{error.type}: {error.text}" if error.type else error.text
+            session.print.line(f"  {ago(error.at, now):>8}  attempt {error.attempt}  {error.reason}  {text}")
+        if with_traceback and found.errors[-1].traceback:
+            session.print.line(found.errors[-1].traceback.rstrip())
+    if lines:
+        session.print.heading("log")
+        for line in lines:
+            session.print.line(f"  {ago(line.at, now):>8}  {line.text}")
+    return Exit.DONE
+
+
+def _show_job(session: Session, job: Job[Any], now: float) -> None:
+    progress = "" if job.progress is None else f"{job.progress:.0%} {job.progress_text or ''}"
+    tries = f"{job.attempts} attempts, {job.failures} failures, {job.stalls} stalls"
+    session.print.fields(
+        [
+            ("id", job.id),
+            ("state", job.state.value),
+            ("reason", job.reason),
+            ("task", job.task),
+            ("queue", job.queue),
+            ("group", job.group),
+            ("key", job.key),
+            ("priority", str(job.priority) if job.priority else None),
+            ("arguments", json.dumps(plain(job.args), ensure_ascii=False, default=str)),
+            ("tries", tries),
+            ("created", ago(job.created_at, now)),
+            ("due", ago(job.due_at, now) if job.state is State.SCHEDULED else None),
+            ("started", ago(job.started_at, now)),
+            ("finished", ago(job.finished_at, now)),
+            ("worker", job.worker),
+            ("fence", str(job.fence) if job.fence else None),
+            ("progress", progress),
+            ("cancel", "asked for" if job.cancel_requested and not job.state.finished else None),
+            ("value", json.dumps(plain(job.value), ensure_ascii=False, default=str) if job.value is not None else None),
+        ]
+    )
+
+
+@click.command()
+@click.argument("id")
+@session_options
+def explain(session: Session, id: str) -> int:
+    """Say why a job is where it is, and what has to happen for it to run."""
+    from ..inspection import explain as explain_job
+
+    with session.store() as app:
+        found = find_id(app, id)
+        tasks = session.known_tasks
+        explanation = ask(app, lambda backend: explain_job(backend, found, tasks))
+    if session.as_json:
+        session.print.document({"explanation": plain(explanation)})
+        return Exit.DONE
+    session.print.fields([("job", explanation.job_id), ("state", explanation.state.value)])
+    session.print.line(f"\n{explanation.summary}")
+    for sentence in explanation.reasons:
+        session.print.line(f"  - {sentence}")
+    for sentence in explanation.next:
+        session.print.line(f"  > {sentence}")
+    return Exit.DONE
+
+
+@click.command()
+@session_options
+def workers(session: Session) -> int:
+    """List workers: who serves what, and when they last renewed."""
+    with session.store() as app:
+        found = ask(app, lambda backend: backend.workers())
+        now = ask(app, lambda backend: backend.clock())
+    if session.as_json:
+        session.print.document({"workers": [worker_document(worker) for worker in found]})
+        return Exit.DONE
+    session.print.table(
+        ("worker", "host", "pid", "queues", "busy", "lease", "started", "renewed", "note"),
+        [
+            (
+                worker.id,
+                worker.host,
+                str(worker.pid),
+                ", ".join(worker.queues),
+                f"{worker.running}/{worker.slots}",
+                span(worker.lease_seconds),
+                ago(worker.started_at, now),
+                ago(worker.renewed_at, now),
+                "expired: its jobs are about to be recovered" if worker.expired else "",
+            )
+            for worker in found
+        ],
+        empty="no worker is registered. Start one: `holdfast work MODULE:APP`.",
+    )
+    return Exit.DONE
+
+
+@click.command()
+@session_options
+def stats(session: Session) -> int:
+    """Show what there is, in numbers."""
+    with session.store() as app:
+        found = list(app.queues.list())
+        counts = app.counts()
+        staff = ask(app, lambda backend: backend.workers())
+        letters = len(ask(app, lambda backend: backend.letters(LetterQuery(limit=100_000))))
+        now = ask(app, lambda backend: backend.clock())
+        target = app.safe_url
+    totals = {state.value: sum(by_state[state] for by_state in counts.values()) for state in State}
+    live = [worker for worker in staff if not worker.expired]
+    oldest = min((queue.oldest_due_at for queue in found if queue.oldest_due_at is not None), default=None)
+    summary = {
+        "jobs": totals,
+        "dead_letters": letters,
+        "workers": len(live),
+        "slots": sum(worker.slots for worker in live),
+        "busy": sum(worker.running for worker in live),
+        "oldest_ready_seconds": None if oldest is None else max(0.0, now - oldest),
+    }
+    if session.as_json:
+        session.print.document({"store": target, **summary, "queues": [queue_document(queue) for queue in found]})
+        return Exit.DONE
+    session.print.fields([(name, str(number)) for name, number in totals.items()])
+    session.print.fields(
+        [
+            ("letters", str(letters)),
+            ("workers", f"{len(live)} live, {summary['busy']} of {summary['slots']} slots busy"),
+            ("oldest ready", None if oldest is None else ago(oldest, now)),
+        ]
+    )
+    return Exit.DONE

@@ -1,0 +1,148 @@
+"""What every command shares: which store, which app, which form of answer; and finding jobs by the start of their id.
+
+Called by the commands. Opens stores only through `holdfast.Holdfast`. A command that only looks, or changes what is
+there, never creates a SQLite file: a wrong path is said, not made true.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .exits import CommandFailed, Exit
+from .printing import Printer
+
+if TYPE_CHECKING:
+    from ..app import Holdfast
+    from ..backends.contract import Backend
+
+T = TypeVar("T")
+Command = Callable[..., Any]
+SHOWN_CHOICES = 5  # of an ambiguous prefix
+
+
+class Session:
+    """One run of one command."""
+
+    def __init__(self, *, url: str | None, app: str | None, app_dir: str, as_json: bool) -> None:
+        self._url = url
+        self._app = app
+        self._app_dir = app_dir
+        self.print = Printer(as_json=as_json)
+
+    @property
+    def as_json(self) -> bool:
+        return self.print.as_json
+
+    @property
+    def has_code(self) -> bool:
+        return self._app is not None
+
+    @functools.cached_property
+    def code(self) -> Holdfast:
+        """The user's own app, imported; with --url it speaks to that store instead of its own."""
+        from .importing import aim, import_app
+
+        if self._app is None:
+            raise click.UsageError("this needs the app: give --app MODULE:APP.")
+        app = import_app(self._app, self._app_dir)
+        if self._url is not None:
+            aim(app, self._url)
+        return app
+
+    @functools.cached_property
+    def known_tasks(self) -> frozenset[str] | None:
+        """Names of the app's tasks; None where no app was given."""
+        return frozenset(self.code.tasks) if self.has_code else None
+
+    @contextlib.contextmanager
+    def store(self, *, create: bool = False) -> Iterator[Holdfast]:
+        """The store, through an app without tasks or rules of its own: looking must not declare anything."""
+        from ..app import Holdfast
+
+        url = self._url if self._url is not None or not self.has_code else self.code.url
+        with Holdfast(url) as app:
+            self.check_store(app, create=create)
+            yield app
+
+    @contextlib.contextmanager
+    def producer(self) -> Iterator[Holdfast]:
+        """An app to enqueue with: the user's if given, else one without code."""
+        from ..app import Holdfast
+
+        with self.code if self.has_code else Holdfast(self._url) as app:
+            self.check_store(app, create=True)
+            yield app
+
+    def check_store(self, app: Holdfast, *, create: bool) -> None:
+        """Refuse a store that no other process can see, or (unless `create`) that is not there."""
+        from ..backends import parse_url
+
+        address = parse_url(app.url)
+        if address.scheme == "memory":
+            raise click.UsageError("memory:// lives inside one process; there is nothing for a command. Give --url.")
+        if not create and address.scheme == "sqlite" and not os.path.exists(address.path):
+            raise CommandFailed(
+                Exit.UNREACHABLE,
+                f"there is no store at {app.safe_url} ({address.path} does not exist).",
+                "Give --url or set HOLDFAST_URL; `holdfast enqueue`, `work` and `migrate` make a store.",
+            )
+
+    def announce(self, app: Holdfast) -> None:
+        """Say which store is about to be changed."""
+        if not self.as_json:
+            self.print.note(f"store: {app.safe_url}")
+
+
+def ask(app: Holdfast, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
+    """Ask the app's store something that the face has no method for (inspection, workers, logs, prune, migrate)."""
+    return app._do("backend", work)
+
+
+def find_id(app: Holdfast, prefix: str) -> str:
+    """The id of the one job whose id begins so."""
+    found = [job.id for job in app.jobs(id_prefix=prefix, limit=SHOWN_CHOICES + 1)]
+    return _only(prefix, found, "job")
+
+
+def find_letter_id(app: Holdfast, prefix: str) -> str:
+    """The id of the one dead letter whose id begins so."""
+    from ..records import LetterQuery
+
+    query = LetterQuery(id_prefix=prefix, limit=SHOWN_CHOICES + 1)
+    return _only(prefix, [letter.id for letter in ask(app, lambda backend: backend.letters(query))], "dead letter")
+
+
+def _only(prefix: str, found: list[str], what: str) -> str:
+    from ..errors import JobNotFound
+
+    if not found:
+        raise JobNotFound(prefix, what)
+    if prefix in found:
+        return prefix
+    if len(found) > 1:
+        more = " …" if len(found) > SHOWN_CHOICES else ""
+        listed = "\n  ".join(sorted(found)[:SHOWN_CHOICES])
+        raise click.UsageError(
+            f"{prefix!r} is the beginning of several ids. Give more of it:\n  {listed}{more}",
+        )
+    return found[0]
+
+
+def session_options(command: Command) -> Command:
+    """Give a command --url, --app, --app-dir and --json, and a Session as its first argument."""
+
+    @click.option("--url", "-u", metavar="URL", help="The store. [--app's own, HOLDFAST_URL, sqlite:///holdfast.db]")
+    @click.option("--app", "-a", metavar="MODULE:APP", help="Import this app: its store, its tasks.")
+    @click.option("--app-dir", metavar="DIR", default=".", show_default=True, help="Where to import the app from.")
+    @click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document.")
+    @functools.wraps(command)
+    def wrapped(*args: Any, url: str | None, app: str | None, app_dir: str, as_json: bool, **kwargs: Any) -> Any:
+        return command(Session(url=url, app=app, app_dir=app_dir, as_json=as_json), *args, **kwargs)
+
+    return wrapped

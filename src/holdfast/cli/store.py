@@ -1,0 +1,119 @@
+"""`holdfast audit`, `recover`, `prune`, `migrate`: commands about the store as a whole.
+
+Loaded by main when one of them is called.
+"""
+
+from __future__ import annotations
+
+import click
+
+from ..records import REMEMBER_SECONDS_MIN
+from .bulk import confirm
+from .documents import plain
+from .exits import Exit
+from .session import Session, ask, session_options
+from .spelling import Duration, span
+
+PRUNE_STEP = 1000
+
+
+@click.command()
+@session_options
+def audit(session: Session) -> int:
+    """Check that every promise holds in the store: exit code 1 if one does not."""
+    with session.store() as app:
+        answer = app.audit()
+    if session.as_json:
+        session.print.document(
+            {"holds": answer.holds, "checked": dict(answer.checked), "violations": plain(answer.violations)}
+        )
+        return Exit.DONE if answer.holds else Exit.FAILED
+    for violation in answer.violations:
+        session.print.line(f"{click.style(violation.rule, fg='red')}: {violation.text}")
+    looked = ", ".join(f"{number} {what}" for what, number in answer.checked.items())
+    found = len(answer.violations)
+    if answer.holds:
+        session.print.line(f"{click.style('all holds', fg='green')}: {looked}; no violation.")
+    else:
+        session.print.note(f"{looked}; {found} violation{'s' if found > 1 else ''}.")
+    return Exit.DONE if answer.holds else Exit.FAILED
+
+
+@click.command()
+@session_options
+def recover(session: Session) -> int:
+    """End the leases of workers whose deadline passed, now instead of at the next sweep."""
+    with session.store() as app:
+        session.announce(app)
+        ended = app.recover()
+        if session.as_json:
+            session.print.document({"store": app.safe_url, "recovered": plain(ended)})
+            return Exit.DONE
+    session.print.table(
+        ("id", "now", "task", "queue", "group", "stalls", "worker"),
+        [
+            (
+                one.id,
+                one.state.value,
+                one.task,
+                one.queue,
+                one.group or "",
+                str(one.stalls) if one.counted else "free",
+                one.worker,
+            )
+            for one in ended
+        ],
+        empty="nothing to recover.",
+    )
+    return Exit.DONE
+
+
+@click.command()
+@click.option("--older-than", type=Duration(), metavar="AGE", help="Finished so long ago, such as 7d; at least 10m.")
+@click.option("--dry-run", is_flag=True, help="Count what would go; remove nothing.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@session_options
+def prune(session: Session, older_than: float | None, dry_run: bool, yes: bool) -> int:
+    """Remove finished jobs past their retention. Dead jobs that hold a dead letter are never removed."""
+    from ..inspection import prunable
+
+    if older_than is not None and older_than < REMEMBER_SECONDS_MIN:
+        raise click.BadParameter(
+            f"ids of finished jobs are remembered at least {span(REMEMBER_SECONDS_MIN)}.", param_hint="--older-than"
+        )
+    with session.store() as app:
+        if dry_run:
+            number = ask(app, lambda backend: prunable(backend, older_than))
+            if session.as_json:
+                session.print.document({"store": app.safe_url, "dry_run": True, "would_prune": number})
+            else:
+                session.print.line(f"would remove {number} jobs; nothing was changed.")
+            return Exit.DONE
+        if older_than is not None:  # shorter than what the tasks promised their callers
+            confirm(session, f"remove jobs of {app.safe_url} finished over {span(older_than)} ago?", yes=yes)
+        session.announce(app)
+        removed, step = 0, PRUNE_STEP
+        while step == PRUNE_STEP:
+            step = ask(app, lambda backend: backend.prune(limit=PRUNE_STEP, older_than=older_than))
+            removed += step
+        if session.as_json:
+            session.print.document({"store": app.safe_url, "pruned": removed})
+        else:
+            session.print.line(f"removed {removed} jobs.")
+    return Exit.DONE
+
+
+@click.command()
+@session_options
+def migrate(session: Session) -> int:
+    """Bring the store's schema to this version's; makes the store if there is none. Safe to repeat."""
+    with session.store(create=True) as app:
+        session.announce(app)
+        before, after = ask(app, lambda backend: backend.migrate())
+        if session.as_json:
+            session.print.document({"store": app.safe_url, "before": before, "after": after})
+        elif before == after:
+            session.print.line(f"the schema is current: version {after}.")
+        else:
+            session.print.line(f"migrated from version {before} to {after}.")
+    return Exit.DONE

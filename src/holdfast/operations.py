@@ -1,0 +1,349 @@
+"""What an operator does through the app: look at jobs, cancel, retry, pause, count, recover, audit.
+
+Inherited by `Holdfast`; each method has an `a…` twin for async code. Every method is one call to the store: nothing is
+decided here.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .errors import ConfigurationError, JobNotFound
+from .job import DeadLetter, Job, JobsFound, parse_query, parse_states
+from .lifecycle import State
+from .names import check_name, check_queue
+from .options import refuse_later
+from .portal import Gate, forbid_running_loop
+from .records import GroupRecord, JobQuery, JobRecord, LetterQuery, Pause, QueueRecord, Recovered
+
+if TYPE_CHECKING:
+    from .app import Holdfast
+    from .backends.contract import Backend
+    from .inspection import Audit
+
+T = TypeVar("T")
+JobOrId = Job[Any] | str
+Counts = dict[str, dict[State, int]]
+
+
+def job_id(job: JobOrId) -> str:
+    """The id of a job given as itself or by id."""
+    return job.id if isinstance(job, Job) else check_name(job, "id")
+
+
+def make_query(query: str | JobQuery | None, filters: Mapping[str, Any]) -> JobQuery:
+    """A query from text (`state:ready queue:mail`), keyword filters, or both; keywords overrule."""
+    chosen = query if isinstance(query, JobQuery) else parse_query(query or "")
+    fields = {name: getattr(chosen, name) for name in JobQuery.__struct_fields__}
+    for name, value in filters.items():
+        if name in ("state", "states"):
+            listed = [value] if isinstance(value, str) else list(value)
+            fields["states"] = tuple(state for text in listed for state in parse_states(str(text)))
+        elif name in ("queue", "task", "group", "key", "worker", "id_prefix"):
+            fields[name] = getattr(value, "name", value)
+        else:
+            raise ConfigurationError(
+                f"jobs() has no filter {name!r}. Filters: state, queue, task, group, key, worker, id_prefix."
+            )
+    return JobQuery(**fields)
+
+
+def make_pause(queue: str | None, group: str | None, task: Any, reason: str) -> Pause:
+    """Exactly one thing to pause: a queue, a group of a queue, or a task."""
+    if (queue is None) == (task is None):
+        raise ConfigurationError("say what to pause: queue=, or queue= and group=, or task=.")
+    if task is not None and group is not None:
+        raise ConfigurationError("a group belongs to a queue: say queue= and group=, without task=.")
+    return Pause(
+        queue=None if queue is None else check_queue(getattr(queue, "name", queue)),
+        group=None if group is None else check_name(group, "group"),
+        task=None if task is None else check_name(getattr(task, "name", task), "task name"),
+        reason=str(reason),
+    )
+
+
+async def _get(id: str, backend: Backend) -> JobRecord:
+    record = await backend.get(id)
+    if record is None:
+        raise JobNotFound(id)
+    return record
+
+
+async def _count(queue: str | None, backend: Backend) -> Counts:
+    counted = await backend.count(queue)
+    names = [queue] if queue is not None else list(counted)
+    return {name: {state: counted.get(name, {}).get(state, 0) for state in State} for name in names}
+
+
+async def _audit(backend: Backend) -> Audit:
+    from .inspection import audit
+
+    return await audit(backend)
+
+
+async def _explain(id: str, tasks: Any, backend: Backend) -> Any:
+    from .inspection import explain
+
+    return await explain(backend, id, tasks)
+
+
+class Operations:
+    """The operator's half of an app."""
+
+    _gate: Gate
+
+    def _do(self, name: str, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
+        forbid_running_loop(f"app.{name}()", _twin(name))
+        return self._gate.call(work)
+
+    async def _ado(self, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
+        return await self._gate.acall(work)
+
+    def _job(self, record: JobRecord) -> Job[Any]:
+        app: Holdfast = self  # type: ignore[assignment]
+        return Job(app, record, created=False)
+
+    # ------------------------------------------------------------------ looking
+
+    def job(self, id: str) -> Job[Any]:
+        """The job with that id, or JobNotFound."""
+        return self._job(self._do("job", partial(_get, job_id(id))))
+
+    async def ajob(self, id: str) -> Job[Any]:
+        """As `job`."""
+        return self._job(await self._ado(partial(_get, job_id(id))))
+
+    def jobs(self, query: str | JobQuery | None = None, *, limit: int | None = None, **filters: Any) -> JobsFound:
+        """Jobs, newest first, read lazily with `for` or `async for`.
+
+        `query` is text such as "state:ready queue:mail"; filters are state, queue, task, group, key, worker, id_prefix.
+        """
+        app: Holdfast = self  # type: ignore[assignment]
+        return JobsFound(app, make_query(query, filters), limit)
+
+    def _find(self, query: JobQuery) -> list[JobRecord]:
+        forbid_running_loop("`for job in app.jobs()`", "", advice="Use `async for job in app.jobs()`.")
+        return self._gate.call(lambda backend: backend.find(query))
+
+    async def _afind(self, query: JobQuery) -> list[JobRecord]:
+        return await self._ado(lambda backend: backend.find(query))
+
+    def counts(self, queue: str | None = None) -> Counts:
+        """How many jobs are in which state, by queue; every state is named."""
+        return self._do("counts", partial(_count, queue))
+
+    async def acounts(self, queue: str | None = None) -> Counts:
+        """As `counts`."""
+        return await self._ado(partial(_count, queue))
+
+    def audit(self) -> Audit:
+        """Check that every promise holds in the store as it is now; `.violations` is empty when all holds."""
+        return self._do("audit", _audit)
+
+    async def aaudit(self) -> Audit:
+        """As `audit`."""
+        return await self._ado(_audit)
+
+    def explain(self, job: JobOrId) -> Any:
+        """Why a job is where it is."""
+        return self._do("explain", partial(_explain, job_id(job), self._known_tasks()))
+
+    async def aexplain(self, job: JobOrId) -> Any:
+        """As `explain`."""
+        return await self._ado(partial(_explain, job_id(job), self._known_tasks()))
+
+    def _known_tasks(self) -> Any:
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ one job
+
+    def cancel(self, job: JobOrId) -> Job[Any]:
+        """Cancel: at once if it has not started, else its handler is asked to stop."""
+        return self._job(self._do("cancel", lambda backend: backend.cancel(job_id(job))))
+
+    async def acancel(self, job: JobOrId) -> Job[Any]:
+        """As `cancel`."""
+        return self._job(await self._ado(lambda backend: backend.cancel(job_id(job))))
+
+    def retry(self, job: JobOrId) -> Job[Any]:
+        """Any finished job again, with fresh budgets; on a dead one it is revive."""
+        return self._job(self._do("retry", lambda backend: backend.retry(job_id(job))))
+
+    async def aretry(self, job: JobOrId) -> Job[Any]:
+        """As `retry`."""
+        return self._job(await self._ado(lambda backend: backend.retry(job_id(job))))
+
+    def run_now(self, job: JobOrId) -> Job[Any]:
+        """A scheduled job becomes due at once."""
+        return self._job(self._do("run_now", lambda backend: backend.run_now(job_id(job))))
+
+    async def arun_now(self, job: JobOrId) -> Job[Any]:
+        """As `run_now`."""
+        return self._job(await self._ado(lambda backend: backend.run_now(job_id(job))))
+
+    def bury(self, job: JobOrId, reason: str = "") -> Job[Any]:
+        """An unstarted job becomes a dead letter."""
+        return self._job(self._do("bury", lambda backend: backend.bury(job_id(job), reason)))
+
+    async def abury(self, job: JobOrId, reason: str = "") -> Job[Any]:
+        """As `bury`."""
+        return self._job(await self._ado(lambda backend: backend.bury(job_id(job), reason)))
+
+    # ------------------------------------------------------------------ many jobs
+
+    def pause(self, *, queue: str | None = None, group: str | None = None, task: Any = None, reason: str = "") -> None:
+        """Pause a queue, a group of it, or a task: nothing of it is started until `resume`."""
+        pause = make_pause(queue, group, task, reason)
+        self._do("pause", lambda backend: backend.pause(pause))
+
+    async def apause(
+        self, *, queue: str | None = None, group: str | None = None, task: Any = None, reason: str = ""
+    ) -> None:
+        """As `pause`."""
+        pause = make_pause(queue, group, task, reason)
+        await self._ado(lambda backend: backend.pause(pause))
+
+    def resume(self, *, queue: str | None = None, group: str | None = None, task: Any = None) -> bool:
+        """End that pause; False if there was none."""
+        pause = make_pause(queue, group, task, "")
+        return self._do("resume", lambda backend: backend.resume(pause))
+
+    async def aresume(self, *, queue: str | None = None, group: str | None = None, task: Any = None) -> bool:
+        """As `resume`."""
+        pause = make_pause(queue, group, task, "")
+        return await self._ado(lambda backend: backend.resume(pause))
+
+    def recover(self) -> list[Recovered]:
+        """End the leases of workers whose deadline has passed, now instead of at the next sweep."""
+        return self._do("recover", lambda backend: backend.recover())
+
+    async def arecover(self) -> list[Recovered]:
+        """As `recover`."""
+        return await self._ado(lambda backend: backend.recover())
+
+
+def _twin(name: str) -> str:
+    place, dot, verb = name.rpartition(".")
+    return f"app.{place}{dot}a{verb}()"
+
+
+class Dead:
+    """`app.dead`: the dead letters."""
+
+    def __init__(self, app: Operations) -> None:
+        self._app = app
+
+    def list(
+        self, *, queue: str | None = None, task: Any = None, reason: str | None = None, limit: int = 100
+    ) -> builtins.list[DeadLetter]:
+        """Dead letters, newest failure first."""
+        query = _letter_query(queue, task, reason, limit)
+        return [DeadLetter.of(letter) for letter in self._app._do("dead.list", lambda backend: backend.letters(query))]
+
+    async def alist(
+        self, *, queue: str | None = None, task: Any = None, reason: str | None = None, limit: int = 100
+    ) -> builtins.list[DeadLetter]:
+        """As `list`."""
+        query = _letter_query(queue, task, reason, limit)
+        return [DeadLetter.of(letter) for letter in await self._app._ado(lambda backend: backend.letters(query))]
+
+    def get(self, id: JobOrId) -> DeadLetter:
+        """The dead letter of a job, or JobNotFound."""
+        return self._app._do("dead.get", partial(_letter, job_id(id)))
+
+    async def aget(self, id: JobOrId) -> DeadLetter:
+        """As `get`."""
+        return await self._app._ado(partial(_letter, job_id(id)))
+
+    def revive(self, id: JobOrId) -> Job[Any]:
+        """The dead job again, with fresh budgets; one step, and repeating it changes nothing."""
+        return self._app._job(self._app._do("dead.revive", lambda backend: backend.revive(_letter_id(id))))
+
+    async def arevive(self, id: JobOrId) -> Job[Any]:
+        """As `revive`."""
+        return self._app._job(await self._app._ado(lambda backend: backend.revive(_letter_id(id))))
+
+    def discard(self, id: JobOrId) -> DeadLetter:
+        """Remove the letter; its job stays dead and is pruned in time."""
+        return DeadLetter.of(self._app._do("dead.discard", lambda backend: backend.discard(_letter_id(id))))
+
+    async def adiscard(self, id: JobOrId) -> DeadLetter:
+        """As `discard`."""
+        return DeadLetter.of(await self._app._ado(lambda backend: backend.discard(_letter_id(id))))
+
+
+class Groups:
+    """`app.groups`: order and concurrency by group."""
+
+    def __init__(self, app: Operations) -> None:
+        self._app = app
+
+    def list(self, queue: str | None = None, *, limit: int = 100) -> builtins.list[GroupRecord]:
+        """Groups with unfinished jobs, an override or a pause, by queue and name."""
+        return self._app._do("groups.list", lambda backend: backend.groups(queue, limit=limit))
+
+    async def alist(self, queue: str | None = None, *, limit: int = 100) -> builtins.list[GroupRecord]:
+        """As `list`."""
+        return await self._app._ado(lambda backend: backend.groups(queue, limit=limit))
+
+    def get(self, queue: str, name: str) -> GroupRecord:
+        """One group: its limit, its jobs in play and waiting, whose turn it is."""
+        queue, name = check_queue(queue), check_name(name, "group")
+        return self._app._do("groups.get", lambda backend: backend.group(queue, name))
+
+    async def aget(self, queue: str, name: str) -> GroupRecord:
+        """As `get`."""
+        queue, name = check_queue(queue), check_name(name, "group")
+        return await self._app._ado(lambda backend: backend.group(queue, name))
+
+    def limit(self, queue: str, name: str, limit: int | None) -> None:
+        """Override how many jobs of a relaxed group run at once; None: back to the queue's rule."""
+        queue, name = check_queue(queue), check_name(name, "group")
+        self._app._do("groups.limit", lambda backend: backend.limit_group(queue, name, limit))
+
+    async def alimit(self, queue: str, name: str, limit: int | None) -> None:
+        """As `limit`."""
+        queue, name = check_queue(queue), check_name(name, "group")
+        await self._app._ado(lambda backend: backend.limit_group(queue, name, limit))
+
+
+class Queues:
+    """`app.queues`: the named lanes."""
+
+    def __init__(self, app: Operations) -> None:
+        self._app = app
+
+    def list(self) -> Sequence[QueueRecord]:
+        """Every queue that is declared, paused or has jobs, by name."""
+        return self._app._do("queues.list", lambda backend: backend.queues())
+
+    async def alist(self) -> Sequence[QueueRecord]:
+        """As `list`."""
+        return await self._app._ado(lambda backend: backend.queues())
+
+    def limit(self, name: str, limit: int | None) -> None:
+        """How many jobs of a queue run at once, over all workers; not available in this version."""
+        check_queue(name)
+        refuse_later("a limit on a whole queue", given=True)
+
+    async def alimit(self, name: str, limit: int | None) -> None:
+        """As `limit`."""
+        self.limit(name, limit)
+
+
+def _letter_query(queue: str | None, task: Any, reason: str | None, limit: int) -> LetterQuery:
+    return LetterQuery(queue=queue, task=getattr(task, "name", task), reason=reason, limit=limit)
+
+
+def _letter_id(letter: JobOrId | DeadLetter) -> str:
+    return letter.id if isinstance(letter, DeadLetter) else job_id(letter)
+
+
+async def _letter(id: str, backend: Backend) -> DeadLetter:
+    letter = await backend.letter(id)
+    if letter is None:
+        raise JobNotFound(id, "dead letter")
+    return DeadLetter.of(letter)

@@ -1,0 +1,213 @@
+"""Conformance under rivals: many claimers at once, as tasks of one loop and as threads with backends of their own.
+
+Called by run_case. Rivals share a ledger that notes who runs what between claim and settle; it is kept pessimistic
+(noted after claim answered, struck before settle is asked), so an overlap it sees is real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Sequence
+
+from ...backends.contract import Backend
+from ...lifecycle import Ending, Settlement, State
+from ...records import Answer, ClaimRequest, Enqueued, Lease, WorkerRecord
+from .comparing import same
+from .registry import case
+from .world import FOREVER, START, World
+
+RIVALS = 8
+PATIENCE_SECONDS = 60.0  # a deadline against hanging; nothing is measured by it
+
+
+class Ledger:
+    """Who runs what, as the rivals themselves see it."""
+
+    def __init__(self, total: int, limit: int) -> None:
+        self.total, self.limit = total, limit
+        self.leased: Counter[str] = Counter()
+        self.in_play: Counter[str] = Counter()
+        self.order: dict[str, list[str]] = {}
+        self.faults: list[str] = []
+        self._guard = threading.Lock()
+
+    @property
+    def over(self) -> bool:
+        return bool(self.faults) or sum(self.leased.values()) >= self.total
+
+    def begin(self, leases: Sequence[Lease]) -> None:
+        with self._guard:
+            for lease in leases:
+                self.leased[lease.id] += 1
+                if self.leased[lease.id] > 1:
+                    self.faults.append(f"{lease.id} was leased twice")
+                if lease.group is None:
+                    continue
+                self.in_play[lease.group] += 1
+                self.order.setdefault(lease.group, []).append(lease.id)
+                if self.in_play[lease.group] > self.limit:
+                    self.faults.append(f"group {lease.group}: {self.in_play[lease.group]} at once, limit {self.limit}")
+
+    def end(self, leases: Sequence[Lease]) -> None:
+        with self._guard:
+            for lease in leases:
+                if lease.group is not None:
+                    self.in_play[lease.group] -= 1
+
+
+async def _rival(backend: Backend, name: str, ledger: Ledger) -> None:
+    """Claim, run and settle until every job of the ledger was leased; settle and claim travel together."""
+    await backend.register(WorkerRecord(id=name, lease_seconds=FOREVER), now=START)
+    call = 0
+    done: list[Settlement] = []
+    while not ledger.over or done:
+        call += 1
+        request = ClaimRequest(worker=name, call=call, queues=("default",), most=3)
+        answer = await backend.exchange(done, [], request, now=START)
+        if any(word is not Answer.OK for word in answer.answers):
+            ledger.faults.append(f"{name}: a live lease was answered {answer.answers}")
+        ledger.begin(answer.leases)
+        await asyncio.sleep(0)
+        ledger.end(answer.leases)
+        done = [Settlement(id=x.id, token=x.token, ending=Ending.SUCCEEDED) for x in answer.leases]
+        if not answer.leases and not ledger.over:
+            await backend.wait_for_work(("default",), 0.01)
+
+
+async def _jobs(world: World, limit: int) -> Ledger:
+    if limit > 1:
+        await world.relaxed(limit)
+    grouped = world.sized(60)
+    for n in range(grouped):
+        await world.enqueue_many(4, group=f"g{n % 5}")
+    alone = world.sized(120)
+    await world.enqueue_many(alone)
+    return Ledger(total=4 * grouped + alone, limit=limit)
+
+
+async def _judge(world: World, ledger: Ledger) -> None:
+    same(ledger.faults, [], "faults the rivals saw")
+    same(sum(ledger.leased.values()), ledger.total, "jobs leased")
+    same(dict((await world.backend.count())["default"]), {State.SUCCEEDED: ledger.total}, "states")
+    rows = (await world.tables())["jobs"]
+    same({(row["attempts"], row["failures"], row["stalls"]) for row in rows}, {(1, 0, 0)}, "counters")
+    fences = [row["fence"] for row in rows]
+    same(len(set(fences)), len(fences), "fences are all different")
+    if ledger.limit == 1:
+        for group, order in ledger.order.items():
+            same(order, sorted(order), f"order of {group}")
+
+
+async def _as_tasks(world: World, limit: int) -> None:
+    ledger = await _jobs(world, limit)
+    rivals = [_rival(world.backend, f"rival-{n}", ledger) for n in range(RIVALS)]
+    await asyncio.wait_for(asyncio.gather(*rivals), PATIENCE_SECONDS)
+    await _judge(world, ledger)
+
+
+async def _own_backend(world: World, name: str, ledger: Ledger) -> None:
+    backend = world.make_backend(world.store)
+    await backend.open()
+    try:
+        await asyncio.wait_for(_rival(backend, name, ledger), PATIENCE_SECONDS)
+    finally:
+        if backend is not world.backend:
+            await backend.close()
+
+
+def _thread(world: World, name: str, ledger: Ledger) -> None:
+    asyncio.run(_own_backend(world, name, ledger))
+
+
+async def _as_threads(world: World, limit: int) -> None:
+    ledger = await _jobs(world, limit)
+    rivals = [asyncio.to_thread(_thread, world, f"rival-{n}", ledger) for n in range(RIVALS)]
+    await asyncio.gather(*rivals)
+    await _judge(world, ledger)
+
+
+@case
+async def eight_claimers_on_one_loop_keep_strict_groups_in_order(world: World) -> None:
+    await _as_tasks(world, 1)
+
+
+@case
+async def eight_claimers_on_one_loop_never_exceed_a_limit(world: World) -> None:
+    await _as_tasks(world, 3)
+
+
+@case
+async def eight_claimers_in_threads_keep_strict_groups_in_order(world: World) -> None:
+    await _as_threads(world, 1)
+
+
+@case
+async def eight_claimers_in_threads_never_exceed_a_limit(world: World) -> None:
+    await _as_threads(world, 3)
+
+
+@case
+async def one_id_enqueued_by_many_at_once_makes_one_job(world: World) -> None:
+    job = world.job()
+    answers = await asyncio.gather(*(world.backend.enqueue([job], now=world.now) for _ in range(RIVALS)))
+    same(sorted(a.created for [a] in answers), [False] * (RIVALS - 1) + [True], "created")
+    same(len((await world.tables())["jobs"]), 1, "jobs")
+
+
+@case
+async def one_key_enqueued_by_many_at_once_makes_one_job(world: World) -> None:
+    jobs = [world.job(key="k") for _ in range(RIVALS)]
+    answers: list[list[Enqueued]] = await asyncio.gather(*(world.backend.enqueue([job], now=world.now) for job in jobs))
+    same(sum(a.created for [a] in answers), 1, "created")
+    same(len({a.id for [a] in answers}), 1, "ids answered")
+    same(len((await world.tables())["jobs"]), 1, "jobs")
+
+
+@case
+async def one_lease_settled_by_many_at_once_is_settled_once(world: World) -> None:
+    start = await world.put(State.RUNNING)
+    endings = list(Ending) * 2
+    answers = await asyncio.gather(*(world.settle(start.held, ending) for ending in endings))
+    same(sorted(answers), [Answer.LOST] * (len(endings) - 1) + [Answer.OK], "answers")
+    same((await world.get(start.id)).attempts, 1, "attempts")
+
+
+@case
+async def many_sweeps_at_once_recover_each_lease_once(world: World) -> None:
+    ids = await world.enqueue_many(20, max_stalls=50)
+    await world.claim(20)
+    await world.expire_worker()
+    passes = await asyncio.gather(*(world.backend.recover(now=world.now) for _ in range(RIVALS)))
+    same(sorted(r.id for found in passes for r in found), ids, "recovered")
+    for job_id in ids:
+        await world.counters(job_id, 1, 0, 1)
+
+
+@case
+async def wait_for_work_returns_when_work_comes(world: World) -> None:
+    waiting = asyncio.create_task(world.backend.wait_for_work(("default",), 10 * PATIENCE_SECONDS))
+    # The hint may be given before the waiter listens, so work keeps coming until it is heard.
+    for _ in range(int(PATIENCE_SECONDS / 0.05)):
+        await world.enqueue()
+        done, _pending = await asyncio.wait({waiting}, timeout=0.05)
+        if done:
+            break
+    assert waiting.done(), "wait_for_work did not return although work kept coming"
+    await waiting
+
+
+@case
+async def wait_for_work_returns_when_its_time_is_over(world: World) -> None:
+    await asyncio.wait_for(world.backend.wait_for_work(("default",), 0.01), PATIENCE_SECONDS)
+
+
+@case
+async def wait_for_work_can_be_given_up(world: World) -> None:
+    waiting = asyncio.create_task(world.backend.wait_for_work(("default",), 10 * PATIENCE_SECONDS))
+    await asyncio.wait({waiting}, timeout=0.01)
+    waiting.cancel()
+    await asyncio.wait({waiting}, timeout=PATIENCE_SECONDS)
+    assert waiting.done(), "a cancelled wait_for_work must end"
+    await world.enqueue()

@@ -1,0 +1,129 @@
+"""The sandbox: the user's own app on a memory store with a clock that moves only when told to.
+
+Used in tests: `with sandbox(app) as box:`. It swaps the app's store in place, so every task, import and function that
+holds the app is in the sandbox too, and puts it back afterwards, also after an error. Never touches the real store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..backends import parse_url
+from ..backends.memory.backend import MemoryBackend
+from ..clock import ManualClock
+from ..errors import ConfigurationError
+from ..job import Job
+from ..lifecycle import State
+from ..portal import Gate, forbid_running_loop
+from ..records import JobQuery
+from ..task import NamedTask, Task
+
+if TYPE_CHECKING:
+    from ..app import Holdfast
+    from ..worker.embedded import Drained
+
+TaskOrName = Task[..., Any] | NamedTask | str
+
+_EVERYTHING = 1_000_000_000
+
+
+class Sandbox:
+    """What was enqueued, the clock, and a way to run it all."""
+
+    def __init__(self, app: Holdfast, clock: ManualClock, gate: Gate) -> None:
+        self.app = app
+        self.clock = clock
+        self._gate = gate
+
+    # ------------------------------------------------------------------ what was enqueued
+
+    def enqueued(self, task: TaskOrName | None = None, /, **args: Any) -> list[Job[Any]]:
+        """The stored jobs of that task (or all) with at least these arguments, oldest first, whatever their state."""
+        query = JobQuery(task=None if task is None else _name(task), limit=_EVERYTHING)
+        # Memory answers at once, so this may wait for it even on a running loop.
+        records = self._gate.call(lambda backend: backend.find(query))
+        jobs = [Job[Any](self.app, record) for record in reversed(records)]
+        return [job for job in jobs if self._fits(job, args)]
+
+    def _fits(self, job: Job[Any], wanted: dict[str, Any]) -> bool:
+        if not wanted:
+            return True
+        task = self.app.find_task(job.task)
+        given = {**(task.codec.defaults if task is not None else {}), **job.args}
+        return all(name in given and given[name] == value for name, value in wanted.items())
+
+    def assert_enqueued(self, task: TaskOrName, /, *, count: int | None = None, **args: Any) -> list[Job[Any]]:
+        """Fail unless jobs of that task with at least these arguments are there: `count` of them, or any."""
+        found = self.enqueued(task, **args)
+        if (count is None and not found) or (count is not None and len(found) != count):
+            wanted = "at least one job" if count is None else f"{count} jobs"
+            raise AssertionError(f"expected {wanted} of {_described(task, args)}, found {len(found)}. {self._seen()}")
+        return found
+
+    def refute_enqueued(self, task: TaskOrName, /, **args: Any) -> None:
+        """Fail if a job of that task with at least these arguments is there."""
+        found = self.enqueued(task, **args)
+        if found:
+            raise AssertionError(f"expected no job of {_described(task, args)}, found {len(found)}. {self._seen()}")
+
+    def _seen(self) -> str:
+        jobs = self.enqueued()
+        listed = "; ".join(f"{job.task}({', '.join(f'{k}={v!r}' for k, v in job.args.items())})" for job in jobs[:10])
+        more = f" and {len(jobs) - 10} more" if len(jobs) > 10 else ""
+        return f"Enqueued: {listed}{more}." if jobs else "Nothing is enqueued."
+
+    # ------------------------------------------------------------------ running it
+
+    def drain(self, **settings: Any) -> Drained:
+        """Run everything that is due; what is not due yet stays until `clock.advance`."""
+        forbid_running_loop("box.drain()", "box.adrain()")
+        return self.app.work(drain=True, **settings)
+
+    async def adrain(self, **settings: Any) -> Drained:
+        """As `drain`, on the running loop."""
+        return await self.app.awork(drain=True, **settings)
+
+    def run(self, job: Job[Any]) -> Job[Any]:
+        """Make a job due if it is not, run what is due, and answer the job as it is then."""
+        if job.refresh().state is State.SCHEDULED:
+            self.app.run_now(job)
+        self.drain()
+        return job.refresh()
+
+    async def arun(self, job: Job[Any]) -> Job[Any]:
+        """As `run`."""
+        if (await job.arefresh()).state is State.SCHEDULED:
+            await self.app.arun_now(job)
+        await self.adrain()
+        return await job.arefresh()
+
+
+def _name(task: TaskOrName) -> str:
+    if isinstance(task, str):
+        return task
+    if isinstance(task, Task | NamedTask):
+        return task.name
+    raise ConfigurationError(f"name a task by itself or by its name, not by a {type(task).__name__}.")
+
+
+def _described(task: TaskOrName, args: dict[str, Any]) -> str:
+    listed = ", ".join(f"{name}={value!r}" for name, value in args.items())
+    return f"{_name(task)}({listed})" if listed else _name(task)
+
+
+@contextmanager
+def sandbox(app: Holdfast, *, start: float | None = None) -> Iterator[Sandbox]:
+    """Put an app in a sandbox for the length of a `with` block; `start` sets the clock, in seconds since the epoch."""
+    clock = ManualClock(start)
+    backend = MemoryBackend(clock)
+    gate = Gate(lambda: backend, clock)
+    before = app._gate, app._address
+    gate.rules.update(app._gate.rules)
+    app._gate, app._address = gate, parse_url("memory://")
+    try:
+        yield Sandbox(app, clock, gate)
+    finally:
+        app._gate, app._address = before
+        gate.close()

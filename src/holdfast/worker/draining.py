@@ -1,0 +1,81 @@
+"""Is the work done? What `drain=True` asks when nothing is left to do here.
+
+Called by the keeper between exchanges. Drained means: nothing of the served queues is ready or running, here or
+elsewhere. What is not due, behind such a job in its group, or paused is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from ..errors import HoldfastError
+from ..lifecycle import LIVE, State
+from ..sweeps.promote import promote
+from ..sweeps.refill import refill
+from .ledger import Ledger
+from .line import Line, backoff
+from .tenure import Tenure
+from .trading import Trader
+
+LOOK_EVERY_SECONDS = 0.1
+PASSES_MAX = 10_000
+
+
+class Draining:
+    """Decides when a drain is over."""
+
+    def __init__(self, line: Line, trader: Trader, tenure: Tenure, ledger: Ledger, queues: tuple[str, ...]) -> None:
+        self._line, self._trader, self._tenure, self._ledger, self._queues = line, trader, tenure, ledger, queues
+        self._refused = 0  # looks in a row at ready jobs that no claim would give us
+        self._tries = 0
+
+    async def finished(self) -> bool:
+        """Look once; False means go on (it has waited a moment where there was nothing to do)."""
+        if self._tenure.fenced:
+            await self._wait(LOOK_EVERY_SECONDS)
+            return False
+        try:
+            await self._bring_into_play()
+            if await self._trader.exchange([], [], self._ledger.free()):
+                self._refused = 0
+                return False
+            states = await self._states()
+        except HoldfastError:
+            self._tries += 1
+            await self._wait(backoff(self._tries))
+            return False
+        self._tries = 0
+        if states.get(State.RUNNING, 0):
+            self._refused = 0
+            await self._wait(LOOK_EVERY_SECONDS)
+            return False
+        if states.get(State.READY, 0) and self._refused < 1:
+            self._refused += 1  # enqueued since our claim, or paused: the next claim tells
+            return False
+        return True
+
+    async def left(self) -> int:
+        """Unfinished jobs of the served queues."""
+        return sum(count for state, count in (await self._states()).items() if state in LIVE)
+
+    async def _bring_into_play(self) -> None:
+        for _ in range(PASSES_MAX):
+            if not (await self._line.call("promote", promote(self._line.backend))).more:
+                break
+        await self._line.call("refill", refill(self._line.backend))
+
+    async def _states(self) -> Mapping[State, int]:
+        counts = await self._line.call("count", self._line.backend.count())
+        total: dict[State, int] = {}
+        for queue in self._queues:
+            for state, count in counts.get(queue, {}).items():
+                total[state] = total.get(state, 0) + count
+        return total
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._trader.wake.wait()
+        except TimeoutError:
+            pass

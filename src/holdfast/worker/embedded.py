@@ -1,0 +1,191 @@
+"""The embedded worker: the whole engine in one process, for tests, development and small programs.
+
+Called by `app.work`, `app.awork` and `app.worker`. Handlers run on the caller's loop and in threads, the keeper in a
+thread of its own. It cannot kill a thread: where that matters, use the process form of the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..clock import Clock, SystemClock
+from ..errors import ConfigurationError
+from ..options import WorkerOptions
+from .keeper import Keeper, Summary
+from .reports import Reports
+from .runner import UNKNOWN_TASK_DELAY_SECONDS, Runner
+from .stopping import stop_signals
+
+if TYPE_CHECKING:
+    from ..backends.contract import Backend
+    from ..events import Hub
+    from ..records import QueueRule
+    from ..task import Task
+
+CALLBACKS_WITHIN_SECONDS = 5.0
+
+
+class HostApp(Protocol):
+    """What a worker needs of the app."""
+
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any]]: ...
+
+    @property
+    def hub(self) -> Hub: ...
+
+    def find_task(self, name: str) -> Task[..., Any] | None: ...
+
+    def open_backend(self) -> Backend: ...
+
+    def queue_rules(self) -> Sequence[QueueRule]: ...
+
+
+@dataclass(frozen=True)
+class Drained:
+    """What a worker's run came to.
+
+    `succeeded` counts jobs, `failed` failed attempts (whether or not another try follows), `left` the unfinished jobs
+    of the served queues: not due yet, behind such a job in their group, or paused.
+    """
+
+    succeeded: int
+    failed: int
+    left: int
+
+
+class EmbeddedWorker:
+    """A worker in this process. Run it once: `await run()`, or `async with` it in the background."""
+
+    def __init__(
+        self,
+        app: HostApp,
+        options: WorkerOptions,
+        *,
+        clock: Clock | None = None,
+        unknown_delay: float = UNKNOWN_TASK_DELAY_SECONDS,
+    ) -> None:
+        self._app, self._options, self._clock = app, options, clock or SystemClock()
+        self._unknown_delay = unknown_delay
+        self._keeper: Keeper | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready: asyncio.Future[None] | None = None
+        self._background: asyncio.Task[Drained] | None = None
+
+    async def run(self, *, signals: bool = True) -> Drained:
+        """Work on the caller's loop until stopped or, with drain, done.
+
+        With `signals`, in the main thread, SIGINT and SIGTERM stop it in order, and a second one at once. Cancelling
+        this coroutine stops it at once too: handlers are cancelled and their jobs given back.
+        """
+        if self._keeper is not None:
+            raise ConfigurationError("this worker has run already. Make a new one: app.work() or app.worker().")
+        loop = self._loop = asyncio.get_running_loop()
+        ended: asyncio.Future[Summary] = loop.create_future()
+        reports = Reports()
+        runner = Runner(
+            find_task=self._app.find_task,
+            hub=self._app.hub,
+            slots=self._options.slots,
+            reports=reports,
+            hand_over=lambda batch: keeper.post(batch),
+            unknown_delay=self._unknown_delay,
+        )
+        keeper = self._keeper = self._make_keeper(runner, reports)
+        keeper.start(
+            on_ready=lambda: _post(loop, self._on_ready),
+            on_end=lambda end: _post(loop, _resolve, ended, end),
+        )
+        try:
+            if signals:
+                with stop_signals(loop, self.request_stop):
+                    summary = await self._until(ended)
+            else:
+                summary = await self._until(ended)
+        finally:
+            runner.close()
+        await self._app.hub.settle(CALLBACKS_WITHIN_SECONDS)
+        return Drained(summary.succeeded, summary.failed, summary.left)
+
+    def request_stop(self) -> None:
+        """Ask to stop, from any thread: the first time in order within the grace, the second time at once."""
+        if self._keeper is None:
+            raise ConfigurationError("this worker is not running, so there is nothing to stop.")
+        self._keeper.ask_to_stop()
+
+    async def __aenter__(self) -> EmbeddedWorker:
+        self._ready = asyncio.get_running_loop().create_future()
+        self._background = asyncio.get_running_loop().create_task(self.run(signals=False))
+        first: list[asyncio.Future[Any]] = [self._ready, self._background]
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        if not self._ready.done():
+            self._background.result()  # it could not start: raises why
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trail: TracebackType | None
+    ) -> None:
+        if self._background is not None:
+            self.request_stop()
+            await self._background
+
+    # ------------------------------------------------------------------ inside
+
+    def _make_keeper(self, runner: Runner, reports: Reports) -> Keeper:
+        app, options = self._app, self._options
+        queues = options.queues or tuple(sorted({task.options.queue for task in app.tasks.values()}))
+        if not queues:
+            raise ConfigurationError(
+                "this worker has nothing to serve: no task is registered and no queue named. "
+                "Import the modules that define the tasks, or say queues=."
+            )
+        return Keeper(
+            backend=app.open_backend(),
+            rules=app.queue_rules(),
+            options=options,
+            queues=queues,
+            runner=runner,
+            reports=reports,
+            hub=app.hub,
+            clock=self._clock,
+        )
+
+    def _on_ready(self) -> None:
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_result(None)
+
+    async def _until(self, ended: asyncio.Future[Summary]) -> Summary:
+        interrupted: asyncio.CancelledError | None = None
+        while not ended.done():
+            try:
+                await asyncio.shield(ended)
+            except asyncio.CancelledError as error:
+                if self._keeper is not None:
+                    self._keeper.hurry()
+                interrupted = error
+            except Exception:  # the keeper's own failure: raised by result() below
+                break
+        summary = ended.result()
+        if interrupted is not None:
+            raise interrupted
+        return summary
+
+
+def _post(loop: asyncio.AbstractEventLoop, call: Any, *arguments: Any) -> None:
+    try:
+        loop.call_soon_threadsafe(call, *arguments)
+    except RuntimeError:
+        pass  # the host's loop is closed: nobody waits any more
+
+
+def _resolve(ended: asyncio.Future[Summary], end: Summary | BaseException) -> None:
+    if ended.done():
+        return
+    if isinstance(end, BaseException):
+        ended.set_exception(end)
+    else:
+        ended.set_result(end)

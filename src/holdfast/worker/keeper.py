@@ -1,0 +1,252 @@
+"""The keeper: a thread with its own loop and its own connection that talks to the store for the handlers.
+
+Started by the embedded worker. It claims, settles, renews, sweeps and watches, each in a coroutine of its own; it never
+runs user code, so nothing a handler does on its loop can delay a renewal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .. import events, logs
+from ..backends.contract import Backend
+from ..clock import Clock
+from ..errors import HoldfastError
+from ..options import WorkerOptions
+from ..records import QueueRule
+from ..sweeps.promote import promote
+from ..sweeps.prune import LIMIT as PRUNE_LIMIT
+from ..sweeps.prune import prune
+from ..sweeps.recover import LIMIT as RECOVER_LIMIT
+from ..sweeps.recover import recover
+from ..sweeps.refill import LIMIT as REFILL_LIMIT
+from ..sweeps.refill import refill
+from . import identity
+from .draining import Draining
+from .ledger import Ledger
+from .line import Line
+from .link import Link
+from .reports import Reports
+from .runner import Ended, Runner, Stop
+from .stopping import Stopping
+from .tenure import Tenure
+from .trading import Abandoned, Trader
+from .watch import Watch
+
+SWEEP_AGAIN_SECONDS = 0.05  # after a pass that hit its bound
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a keeper's run came to."""
+
+    succeeded: int
+    failed: int
+    left: int
+
+
+class Keeper:
+    """One worker's keeper. Made on the handlers' loop; `start` gives it its thread."""
+
+    def __init__(
+        self,
+        *,
+        backend: Backend,
+        rules: Sequence[QueueRule],
+        options: WorkerOptions,
+        queues: tuple[str, ...],
+        runner: Runner,
+        reports: Reports,
+        hub: events.Hub,
+        clock: Clock,
+    ) -> None:
+        self._rules, self._options, self._queues = rules, options, queues
+        self._runner, self._reports = runner, reports
+        self._line = Line(backend, clock, options.call_timeout)
+        self._link = Link(runner, hub)
+        self._ledger = Ledger(options.slots, options.slots_by_queue)
+        self._tenure = Tenure(self._line, self._link, self._ledger, options, queues)
+        self._trader = Trader(self._line, self._link, self._ledger, self._tenure, reports, options, queues)
+        self._tenure.on_change = self._trader.look_again
+        self._draining = Draining(self._line, self._trader, self._tenure, self._ledger, queues)
+        self._stopping = Stopping(options.grace)
+        self._watch = Watch(self._line, self._link, options)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._summary = Summary(0, 0, 0)
+        self._asked = self._heeded = 0
+
+    # ------------------------------------------------------------------ from the handlers' thread
+
+    def start(self, on_ready: Callable[[], None], on_end: Callable[[Summary | BaseException], None]) -> None:
+        """Run in a new thread. Both callbacks are called in that thread, `on_end` as its last act."""
+
+        def live() -> None:
+            try:
+                asyncio.run(self._live(on_ready))
+            except BaseException as error:
+                on_end(error)
+            else:
+                on_end(self._summary)
+
+        threading.Thread(target=live, name="holdfast-keeper", daemon=True).start()
+
+    def post(self, batch: list[Ended]) -> None:
+        """Handlers have stopped; any thread."""
+        self._trader.inbox.extend(batch)
+        self._call(self._trader.wake.set)
+
+    def ask_to_stop(self) -> None:
+        self._asked += 1
+        self._call(self._heed)
+
+    def hurry(self) -> None:
+        self._asked += 2
+        self._call(self._heed)
+
+    def _heed(self) -> None:
+        """Pass on what was asked, also before this thread's loop was there to be told."""
+        while self._heeded < self._asked:
+            self._heeded += 1
+            self._stopping.ask()
+
+    def _call(self, what: Callable[[], None]) -> None:
+        if self._loop is not None:
+            try:
+                self._loop.call_soon_threadsafe(what)
+            except RuntimeError:
+                pass  # it has ended; there is nobody to tell
+
+    # ------------------------------------------------------------------ in the keeper's thread
+
+    async def _live(self, on_ready: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._heed()
+        backend = self._line.backend
+        await backend.open()
+        try:
+            if self._rules:
+                await backend.declare(self._rules)
+            await self._tenure.register()
+            await self._clean_up()
+            on_ready()
+            logs.worker_started(self._tenure.worker.id, self._queues, self._options.slots)
+            worker = self._tenure.worker
+            self._link.tell(events.WorkerStarted(worker=worker.id, queues=self._queues, slots=worker.slots))
+            await self._work()
+        finally:
+            await backend.close()
+
+    async def _work(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                beside = [group.create_task(part) for part in self._parts()]
+                await self._trade()
+                self._stopping.over.set()
+                self._trader.close()
+                for task in beside:
+                    task.cancel()
+        except BaseExceptionGroup as faults:
+            self._link.stop_all(Stop.FENCED)
+            logs.keeper_failed(faults)
+            raise faults.exceptions[0] from None
+        finally:
+            await self._wind_up()
+
+    def _parts(self) -> list[Coroutine[Any, Any, None]]:
+        parts = [
+            self._tenure.renew_forever(),
+            self._tenure.fence_forever(),
+            self._watch.watch_forever(),
+            self._reports.flush_forever(self._line, self._link),
+            self._stopping.carry_out(self._trader, self._link, self._ledger),
+        ]
+        if self._options.sweep_every is not None:
+            parts.append(self._sweep_forever(self._options.sweep_every))
+        return parts
+
+    async def _trade(self) -> None:
+        """The worker's main line: exchange while there is something to exchange, wait while there is not."""
+        trader, ledger = self._trader, self._ledger
+        while not self._link.broken:
+            try:
+                if await trader.step():
+                    continue
+                if trader.abandon.is_set():
+                    return
+                if not (ledger.busy or trader.inbox):
+                    if trader.closing:
+                        return
+                    if self._options.drain:
+                        trader.closing = await self._draining.finished()
+                        continue
+            except Abandoned:
+                return
+            await trader.idle()
+
+    async def _clean_up(self) -> None:
+        """Recover at once what provably dead workers of this host left. Failing, it prevents nothing."""
+        try:
+            workers = await self._line.call("workers", self._line.backend.workers())
+            dead = identity.provably_dead(workers, self._tenure.worker)
+            if dead:
+                ends = await self._line.call("recover", recover(self._line.backend, dead))
+                logs.clean_up_done(dead, len(ends))
+                self._link.recovered(ends)
+        except Exception as error:
+            logs.clean_up_failed(error)
+
+    # ------------------------------------------------------------------ sweeping
+
+    async def _sweep_forever(self, every: float) -> None:
+        wait = every * random.random()  # workers started together must not sweep together
+        while True:
+            await asyncio.sleep(wait)
+            again = await self._sweep()
+            wait = (SWEEP_AGAIN_SECONDS if again else every) * random.uniform(0.75, 1.25)
+
+    async def _sweep(self) -> bool:
+        """One bounded pass of each; answers whether one of them hit its bound."""
+        again = found = False
+        backend = self._line.backend
+        try:
+            promoted = await self._line.call("promote", promote(backend))
+            ends = await self._line.call("recover", recover(backend))
+            filled = await self._line.call("refill", refill(backend))
+            pruned = await self._line.call("prune", prune(backend))
+        except HoldfastError as error:
+            logs.sweep_failed("pass", error)
+            return False
+        self._link.recovered(ends)
+        found = bool(promoted.due or promoted.revived or ends or filled)
+        again = promoted.more or len(ends) >= RECOVER_LIMIT or filled >= REFILL_LIMIT or pruned >= PRUNE_LIMIT
+        if found:
+            self._trader.look_again()
+        return again
+
+    # ------------------------------------------------------------------ the end
+
+    async def _wind_up(self) -> None:
+        """Sign off. Where a handler has not stopped the row stays: retiring would give its job to another."""
+        worker, unsent = self._tenure.worker.id, [one.id for one in self._ledger.settlements]
+        running = tuple(self._runner.runs)
+        left = 0
+        if unsent:
+            logs.outcomes_unsent(worker, unsent)
+        if running:
+            logs.left_running(worker, running)
+        try:
+            await self._reports.flush(self._line, self._link, None)
+            if not (running or unsent):
+                await self._line.call("retire", self._line.backend.retire(worker))
+            left = await self._draining.left()
+        except HoldfastError as error:
+            logs.retire_failed(worker, error)
+        tally = self._trader.tally
+        self._summary = Summary(tally.succeeded, tally.failed, left)
+        logs.worker_stopped(worker)
+        self._link.tell(events.WorkerStopped(worker=worker, left_running=running))

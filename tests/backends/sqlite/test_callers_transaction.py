@@ -1,0 +1,86 @@
+"""enqueue_on: in the caller's own sqlite3 transaction, seen if and only if it commits."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.backends.sqlite.backend import SqliteBackend
+from holdfast.errors import ConfigurationError, DuplicateJob
+from holdfast.lifecycle import State
+from holdfast.records import ClaimRequest, NewJob, WorkerRecord
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> Iterator[SqliteBackend]:
+    path = tmp_path / "shop.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+    connection.close()
+    backend = SqliteBackend(str(path), share=True)
+    asyncio.run(backend.open())
+    yield backend
+    asyncio.run(backend.close())
+
+
+@pytest.fixture
+def mine(backend: SqliteBackend) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(backend.path)
+    yield connection
+    connection.close()
+
+
+def test_it_is_seen_if_the_caller_commits(backend: SqliteBackend, mine: sqlite3.Connection) -> None:
+    mine.execute("INSERT INTO orders (id) VALUES (1)")
+    assert backend.enqueue_on(mine, [NewJob(id="a", task="t", group="g")])[0].created
+    assert asyncio.run(backend.get("a")) is None
+    mine.commit()
+    record = asyncio.run(backend.get("a"))
+    assert record is not None
+    assert record.state is State.SCHEDULED
+
+
+def test_it_never_was_if_the_caller_rolls_back(backend: SqliteBackend, mine: sqlite3.Connection) -> None:
+    mine.execute("INSERT INTO orders (id) VALUES (1)")
+    backend.enqueue_on(mine, [NewJob(id="a", task="t")])
+    mine.rollback()
+    assert asyncio.run(backend.get("a")) is None
+
+
+def test_claim_brings_it_into_play(backend: SqliteBackend, mine: sqlite3.Connection) -> None:
+    backend.enqueue_on(mine, [NewJob(id="a", task="t", group="g"), NewJob(id="b", task="t", group="g")])
+    backend.enqueue_on(mine, [NewJob(id="c", task="t")])
+    mine.commit()
+
+    async def claim() -> list[str]:
+        await backend.register(WorkerRecord(id="w"))
+        request = ClaimRequest(worker="w", call=1, queues=("default",), most=10)
+        return sorted(lease.id for lease in (await backend.claim(request)).leases)
+
+    assert asyncio.run(claim()) == ["a", "c"]
+
+
+def test_the_same_id_makes_one_job_and_a_key_is_respected(backend: SqliteBackend, mine: sqlite3.Connection) -> None:
+    mine.row_factory = sqlite3.Row
+    mine.text_factory = bytes
+    assert backend.enqueue_on(mine, [NewJob(id="a", task="t", key="k")])[0].created
+    assert not backend.enqueue_on(mine, [NewJob(id="a", task="t", key="k")])[0].created
+    kept = backend.enqueue_on(mine, [NewJob(id="b", task="t", key="k")])[0]
+    assert (kept.id, kept.created) == ("a", False)
+    with pytest.raises(DuplicateJob):
+        backend.enqueue_on(mine, [NewJob(id="c", task="t", key="k", on_conflict="raise")])
+    with pytest.raises(ConfigurationError, match="replace"):
+        backend.enqueue_on(mine, [NewJob(id="c", task="t", key="k", on_conflict="replace")])
+
+
+def test_another_database_or_another_driver_is_refused(backend: SqliteBackend, tmp_path: Path) -> None:
+    other = sqlite3.connect(tmp_path / "other.db")
+    with pytest.raises(ConfigurationError, match="another database"):
+        backend.enqueue_on(other, [NewJob(id="a", task="t")])
+    other.close()
+    with pytest.raises(ConfigurationError, match=r"sqlite3\.Connection"):
+        backend.enqueue_on(object(), [NewJob(id="a", task="t")])

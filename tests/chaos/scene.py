@@ -1,0 +1,141 @@
+"""A small app whose handlers keep a journal, and real worker processes that can be killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+APP = '''
+import json, os, time
+from holdfast import Context, Holdfast, RetryPolicy
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+app = Holdfast(f"sqlite:///{HERE}/jobs.db")
+
+
+def note(**facts):
+    line = json.dumps({"at": time.monotonic(), "pid": os.getpid(), **facts}) + "\\n"
+    fd = os.open(f"{HERE}/journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(fd, line.encode())
+    os.close(fd)
+
+
+def gate_open():
+    return os.path.exists(f"{HERE}/gate")
+
+
+@app.task(name="step", retry=2)
+async def step(ctx: Context, group: str, number: int) -> int:
+    note(what="start", job=ctx.id, group=group, number=number, fence=ctx.fence)
+    note(what="end", job=ctx.id, group=group, number=number, fence=ctx.fence)
+    return number
+
+
+@app.task(name="stuck", retry=2)
+def stuck(ctx: Context, group: str, number: int) -> int:
+    """Holds still until the gate opens (or for ever)."""
+    note(what="start", job=ctx.id, group=group, number=number, fence=ctx.fence)
+    while not gate_open():
+        note(what="tick", job=ctx.id, group=group, number=number, fence=ctx.fence)
+        time.sleep(0.02)
+    note(what="end", job=ctx.id, group=group, number=number, fence=ctx.fence)
+    return number
+
+
+@app.task(name="once", retry=0, max_stalls=0)
+def once(ctx: Context, number: int) -> None:
+    note(what="start", job=ctx.id, number=number, fence=ctx.fence)
+    while not gate_open():
+        time.sleep(0.02)
+
+
+@app.task(name="blocks_the_loop")
+async def blocks_the_loop(ctx: Context, seconds: float) -> None:
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    time.sleep(seconds)
+    note(what="end", job=ctx.id, fence=ctx.fence)
+
+
+if __name__ == "__main__":
+    import sys
+    options = json.loads(sys.argv[1])
+    app.work(**options)
+'''
+
+
+class Scene:
+    """A folder with the app in it, its journal, and the processes started in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "scene_app.py").write_text(APP)
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start_worker(self, **options: Any) -> subprocess.Popen[bytes]:
+        options = {"lease": 2.0, "slots": 4, **options}
+        process = subprocess.Popen([sys.executable, str(self.folder / "scene_app.py"), json.dumps(options)])
+        self.processes.append(process)
+        return process
+
+    def open_gate(self) -> None:
+        (self.folder / "gate").touch()
+
+    def journal(self) -> list[dict[str, Any]]:
+        path = self.folder / "journal"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def starts(self, **facts: Any) -> list[dict[str, Any]]:
+        wanted = {"what": "start", **facts}.items()
+        return [line for line in self.journal() if wanted <= line.items()]
+
+    def app(self) -> Any:
+        """This process's own app on the same store."""
+        from holdfast import Holdfast
+
+        return Holdfast(f"sqlite:///{self.folder / 'jobs.db'}")
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+def until(condition: Callable[[], Any], seconds: float = 30.0, what: str = "") -> Any:
+    """Wait for a condition, bounded."""
+    deadline = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
+        time.sleep(0.01)
+    return answer
+
+
+def overlaps(journal: list[dict[str, Any]], by: str) -> list[tuple[Any, ...]]:
+    """Pairs of runs of one job (by="job") or one group (by="group") that overlapped in real time."""
+    runs: dict[tuple[Any, Any], list[float]] = {}
+    names: dict[tuple[Any, Any], Any] = {}
+    for line in journal:
+        run = (line["job"], line["fence"])
+        runs.setdefault(run, []).append(line["at"])
+        names[run] = line[by]
+    found = []
+    spans = sorted((min(times), max(times), run) for run, times in runs.items())
+    for place, (_, end, run) in enumerate(spans):
+        for other_start, _, other in spans[place + 1 :]:
+            if other_start < end and names[run] == names[other]:
+                found.append((run, other))
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

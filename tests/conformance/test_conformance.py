@@ -1,0 +1,43 @@
+"""Every conformance case on every backend that ships: the stores must not differ in anything a case can see."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.backends.contract import Backend
+from holdfast.testing.conformance import CASES, THEMES, run_case
+
+
+def _memory(tmp_path: Path) -> Callable[[str], Backend]:
+    module = importlib.import_module("holdfast.backends.memory.backend")
+    stores: dict[str, Backend] = {}
+    return lambda store: stores.setdefault(store, module.MemoryBackend())
+
+
+def _sqlite(tmp_path: Path) -> Callable[[str], Backend]:
+    module = importlib.import_module("holdfast.backends.sqlite.backend")
+    return lambda store: module.SqliteBackend(str(tmp_path / f"{store}.db"))
+
+
+STORES = {"memory": _memory, "sqlite": _sqlite}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("store", STORES)
+def test_case(case: str, store: str, tmp_path: Path) -> None:
+    run_case(case, STORES[store](tmp_path))
+
+
+def test_every_theme_brings_cases() -> None:
+    silent = [theme.__name__ for theme in THEMES if not any(hasattr(theme, name.split("[")[0]) for name in CASES)]
+    assert not silent
+
+
+def test_the_suite_needs_no_pytest() -> None:
+    loaded = [name for theme in THEMES for name in vars(sys.modules[theme.__name__])]
+    assert "pytest" not in loaded

@@ -1,0 +1,126 @@
+"""The house rules that a machine can check: imports point down, sizes, sorted exports, no forbidden name."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.backends.sqlite.transaction import SQL
+
+ROOT = Path(holdfast.__file__).parent
+REPOSITORY = ROOT.parent.parent
+MODULES = sorted(ROOT.rglob("*.py"))
+
+# Lower may not import from higher. A module is looked up by its first part below the package.
+LAYERS = {
+    **dict.fromkeys(
+        "errors lifecycle records retry verdicts clock codec options events logs ids names context job task".split(), 0
+    ),
+    "backends": 1,
+    **dict.fromkeys(["worker", "sweeps", "inspection"], 2),
+    **dict.fromkeys(["app", "portal", "testing", "__init__"], 3),
+    **dict.fromkeys(["cli", "__main__"], 4),
+}
+FORBIDDEN_NAMES = re.compile(
+    r"^(utils?|common|helpers?|base|core|misc|manager|message|broker|consumer|execution|item)$"
+)
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def layer_of(path: Path) -> int:
+    first = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    assert first in LAYERS, f"{name_of(path)}: say in tests/house which layer this belongs to"
+    return LAYERS[first]
+
+
+def imports_at_load(tree: ast.Module) -> list[ast.ImportFrom]:
+    """Imports that happen when the module loads: not those inside functions or under TYPE_CHECKING."""
+    found: list[ast.ImportFrom] = []
+    waiting: list[ast.stmt] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.ImportFrom):
+            found.append(node)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" not in ast.dump(node.test):
+            waiting += node.body + node.orelse
+        elif isinstance(node, ast.Try):
+            waiting += node.body
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_point_down(path: Path) -> None:
+    here = layer_of(path)
+    package = path.relative_to(ROOT).parent.parts
+    for node in imports_at_load(ast.parse(path.read_text())):
+        if node.level == 0 and not (node.module or "").startswith("holdfast"):
+            continue
+        above = package[: len(package) - (node.level - 1)] if node.level else ()
+        below = (node.module or "").removeprefix("holdfast").strip(".").split(".") if node.module else []
+        targets = [*above, *[part for part in below if part]]
+        names = [targets[0]] if targets else [alias.name for alias in node.names]
+        for name in names:
+            layer = LAYERS.get(name, LAYERS["__init__"])
+            assert layer <= here, f"{name_of(path)} imports {name}, which is above it"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_module_says_what_it_is_and_stays_readable(path: Path) -> None:
+    text = path.read_text()
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree), f"{name_of(path)} does not say what it is"
+    assert text.count("\n") <= 450, f"{name_of(path)} is too long to read at once"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            assert length <= 70, f"{name_of(path)}: {node.name} is {length} lines long"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_no_file_has_a_name_that_says_nothing(path: Path) -> None:
+    for part in path.relative_to(ROOT).parts:
+        assert not FORBIDDEN_NAMES.match(part.removesuffix(".py")), name_of(path)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_nothing_is_pickled_and_nothing_is_left_to_do(path: Path) -> None:
+    text = path.read_text()
+    assert not re.search(r"^\s*(import|from) (pickle|marshal|shelve)\b", text, re.M)
+    assert not re.search(r"\b(TODO|FIXME|XXX)\b", text)
+
+
+def test_the_public_names_are_sorted_exist_and_are_few() -> None:
+    names = list(holdfast.__all__)
+    assert names == sorted(names)
+    assert len(names) == len(set(names))
+    assert [name for name in names if not hasattr(holdfast, name)] == []
+    assert len(names) <= 60
+
+
+def test_every_sqlite_statement_is_used() -> None:
+    sources = "\n".join(path.read_text() for path in (ROOT / "backends" / "sqlite").glob("*.py"))
+    unused = [name for name in SQL if f'"{name}"' not in sources]
+    assert unused == []
+
+
+def test_every_statement_file_opens_with_its_purpose_and_is_short() -> None:
+    for path in sorted(ROOT.rglob("*.sql")):
+        text = path.read_text()
+        assert text.startswith("-- "), path.name
+        if path.parent.name == "statements":
+            assert text.startswith(f"-- {path.stem}: "), path.name
+            assert text.count("\n") <= 120, path.name
+
+
+def test_no_test_sleeps_outside_chaos() -> None:
+    sleeping = re.compile(r"\b(time|asyncio|anyio)\.sleep\((?!0\))")
+    for path in sorted((REPOSITORY / "tests").rglob("*.py")):
+        if "chaos" not in path.parts and path.name != Path(__file__).name:
+            assert not sleeping.search(path.read_text()), path.relative_to(REPOSITORY)

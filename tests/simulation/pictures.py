@@ -1,0 +1,212 @@
+"""Pictures of a store and of the model in the same words, and what must hold in every picture whatever the model says.
+
+Called by the random walk after every step. Pure: takes dumps that were already made.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.records import Dump
+
+from .model import Model
+from .shapes import ModelJob
+
+Row = dict[str, Any]
+Tables = dict[str, list[Row]]
+
+LIVE = ("scheduled", "waiting", "ready", "running")
+AS_STORED = (
+    *("task", "queue", "state", "args", "priority", "group", "key", "attempts", "failures", "stalls", "due_at"),
+    *("expires_at", "started_at", "finished_at", "prune_at", "value", "progress", "reason", "worker", "options"),
+)
+WORDED_BY_STORE = ("stalled", "expired")  # failures whose text is the store's own
+
+
+def plain(dump: Dump) -> Tables:
+    """The dump as builtins: no enums, no structs."""
+    return {
+        table: [msgspec.to_builtins(dict(row), builtin_types=(bytes,)) for row in rows]
+        for table, rows in dump.tables.items()
+    }
+
+
+# ---------------------------------------------------------------------- store and model, in the same words
+
+
+def jobs_of_store(tables: Tables) -> dict[str, Row]:
+    return {row["id"]: _job_of_store(row) for row in tables["jobs"]}
+
+
+def _job_of_store(row: Row) -> Row:
+    running, state = row["state"] == "running", row["state"]
+    seen = {name: row[name] for name in AS_STORED}
+    seen["held"] = bool(row["held"]) if state in LIVE else None
+    seen["begun"] = bool(row["begun"]) if running else None
+    seen["cancel_requested"] = bool(row["cancel_requested"]) if running else None
+    seen["call"] = row["claim_call"] if running else None
+    seen["lane"] = row["lane"] if state == "ready" else None
+    seen["leased"] = row["token"] is not None
+    seen["errors"] = [(error.get("reason", "failed"), error.get("attempt", 0)) for error in row["errors"]]
+    return seen
+
+
+def jobs_of_model(model: Model) -> dict[str, Row]:
+    return {job_id: _job_of_model(model, job) for job_id, job in model.jobs.items()}
+
+
+def _job_of_model(model: Model, job: ModelJob) -> Row:
+    ticket, state = job.ticket, job.state.value
+    own = {"task": job.new.task, "queue": job.new.queue, "key": job.new.key, "options": job.new.options, "state": state}
+    seen = {name: own[name] if name in own else getattr(job, name, None) for name in AS_STORED}
+    seen["worker"] = None if ticket is None else ticket.worker
+    seen["held"] = job.held if state in LIVE else None
+    seen["begun"] = None if ticket is None else job.begun
+    seen["cancel_requested"] = None if ticket is None else job.cancel_requested
+    seen["call"] = None if ticket is None else ticket.call
+    seen["lane"] = model.lane(job) if state == "ready" else None
+    seen["leased"] = ticket is not None
+    seen["errors"] = job.errors
+    return seen
+
+
+def rest_of_store(tables: Tables) -> Row:
+    """Letters, workers and log lines."""
+    return {
+        "letters": {
+            row["id"]: (
+                row["failure_count"],
+                row["first_failed_at"],
+                row["failed_at"],
+                row["reason"],
+                row["args"],
+                [(past["job_id"], past["at"], past["reason"]) for past in row["history"]],
+                row["cycles"],
+                row["revive_at"],
+                row["revived_at"],
+            )
+            for row in tables["letters"]
+        },
+        "workers": {row["id"]: (row["deadline"], row["last_call"]) for row in tables["workers"]},
+        "logs": [row["text"] for row in tables["logs"]],
+    }
+
+
+def rest_of_model(model: Model) -> Row:
+    return {
+        "letters": {
+            letter.id: (
+                letter.count,
+                letter.first_failed_at,
+                letter.failed_at,
+                letter.reason,
+                letter.args,
+                letter.history,
+                letter.cycles,
+                letter.revive_at,
+                letter.revived_at,
+            )
+            for letter in model.letters.values()
+        },
+        "workers": {name: (worker.deadline, worker.last_call) for name, worker in model.workers.items()},
+        "logs": [line for job in model.jobs.values() for line in job.logs],
+    }
+
+
+def same(seen: Mapping[str, Any], wanted: Mapping[str, Any], what: str) -> None:
+    """Assert equality; the message names what differs instead of printing everything."""
+    if seen == wanted:
+        return
+    lines = []
+    for key in sorted({*seen, *wanted}):
+        left, right = seen.get(key, "missing"), wanted.get(key, "missing")
+        if left != right and isinstance(left, Mapping) and isinstance(right, Mapping):
+            names = sorted(name for name in {*left, *right} if left.get(name) != right.get(name))
+            lines += [f"{key}.{name}: {left.get(name)!r}, not {right.get(name)!r}" for name in names]
+        elif left != right:
+            lines.append(f"{key}: {left!r}, not {right!r}")
+    raise AssertionError(f"{what}:\n  " + "\n  ".join(lines))
+
+
+# ---------------------------------------------------------------------- invariants
+
+
+def check_invariants(tables: Tables) -> None:
+    """What no history may break, judged from the picture alone."""
+    jobs = tables["jobs"]
+    live_keys = Counter((row["queue"], row["task"], row["key"]) for row in jobs if row["key"] and row["state"] in LIVE)
+    assert all(number == 1 for number in live_keys.values()), f"a key is live twice: {live_keys}"
+    logical = [
+        (row["queue"], row["task"], row["key"]) if row["key"] is not None else (row["id"],) for row in tables["letters"]
+    ]
+    assert len(logical) == len(set(logical)), f"a logical job has two letters: {sorted(logical)}"
+    workers = {row["id"] for row in tables["workers"]}
+    for row in jobs:
+        running = row["state"] == "running"
+        assert running == (row["token"] is not None), f"{row['id']} is {row['state']} with token {row['token']!r}"
+        assert not running or row["worker"] in workers, f"{row['id']} runs on unknown worker {row['worker']}"
+        assert (row["state"] in LIVE) == (row["finished_at"] is None), f"{row['id']}: finished_at and state disagree"
+    letters = {row["id"] for row in tables["letters"]}
+    for row in jobs:
+        if row["state"] == "dead" and row["id"] not in letters:
+            assert row["reason"] in ("superseded", "discarded"), f"{row['id']} is dead ({row['reason']}), no letter"
+            assert row["prune_at"] is not None, f"{row['id']} holds no letter, yet is kept for ever"
+
+
+def check_groups(tables: Tables, limits: Mapping[tuple[str, str], int]) -> None:
+    """Limits are kept, and no group with room lets its jobs wait."""
+    for (queue, group), limit in limits.items():
+        members = [row for row in tables["jobs"] if (row["queue"], row["group"]) == (queue, group)]
+        states = Counter(row["state"] for row in members)
+        held = sum(row["state"] == "scheduled" and bool(row["held"]) for row in members)
+        in_play = states["ready"] + states["running"] + held
+        # what runs or backs off while a limit is lowered may exceed it; then nothing more is let in
+        assert in_play <= max(limit, states["running"] + held), f"{queue}/{group}: {in_play} in play, limit {limit}"
+        assert not (states["waiting"] and in_play < limit), f"{queue}/{group} is wedged: {dict(states)}, limit {limit}"
+
+
+# ---------------------------------------------------------------------- two stores beside each other
+
+
+def comparable(tables: Tables) -> dict[str, Row]:
+    """A picture in which chance and counters are replaced by ranks, so that two stores can be compared."""
+    jobs = tables["jobs"]
+    ready = [row for row in jobs if row["state"] == "ready"]
+    order = {
+        "seq": _ranked(jobs, "seq"),
+        "fence": _ranked([row for row in jobs if row["fence"]], "fence"),
+        **{
+            f"turn {queue} {lane}": _ranked([r for r in ready if (r["queue"], r["lane"]) == (queue, lane)], "turn")
+            for queue, lane in sorted({(row["queue"], row["lane"]) for row in ready})
+        },
+    }
+    errors = {row["id"]: [_error(error, row) for error in row["errors"]] for row in jobs}
+    letters = {
+        row["id"]: {
+            **{name: row[name] for name in ("task", "queue", "key", "group")},
+            "error": None if row["error"] is None else _error(row["error"], {}),
+            "history": [_past(past) for past in row["history"]],
+        }
+        for row in tables["letters"]
+    }
+    return {"jobs": jobs_of_store(tables), "order": order, "errors": errors, "letters": letters}
+
+
+def _ranked(rows: Iterable[Row], column: str) -> list[str]:
+    return [row["id"] for row in sorted(rows, key=lambda row: row[column])]
+
+
+def _error(error: Row, row: Row) -> Row:
+    seen = {name: value for name, value in error.items() if name != "fence"}
+    seen["of the latest lease"] = bool(row) and error.get("fence") == row["fence"]
+    if seen.get("reason") in WORDED_BY_STORE:
+        seen.pop("text", None)
+    return seen
+
+
+def _past(past: Row) -> Row:
+    return {name: value for name, value in past.items() if name != "error" or past["reason"] not in WORDED_BY_STORE}

@@ -1,0 +1,54 @@
+"""Random walks of all verbs on each store beside the model, and on memory and SQLite beside each other.
+
+HOLDFAST_SIMULATION_EXAMPLES raises the number of walks; what CI runs is the same every time.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+
+from holdfast.backends.contract import Backend
+from holdfast.backends.memory.backend import MemoryBackend
+
+from .walk import Walk
+
+EXAMPLES = int(os.environ.get("HOLDFAST_SIMULATION_EXAMPLES", "60"))
+SETTINGS = settings(
+    max_examples=EXAMPLES,
+    stateful_step_count=40,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def memory(_: Path) -> Backend:
+    return MemoryBackend()
+
+
+def sqlite(path: Path) -> Backend:
+    from holdfast.backends.sqlite.backend import SqliteBackend
+
+    return SqliteBackend(str(path.with_suffix(".db")), synchronous="NORMAL")
+
+
+class OnMemory(Walk):
+    makers = (memory,)
+
+
+class OnSqlite(Walk):
+    makers = (sqlite,)
+
+
+class MemoryBesideSqlite(Walk):
+    makers = (memory, sqlite)
+
+
+TestOnMemory = OnMemory.TestCase
+TestOnSqlite = OnSqlite.TestCase
+TestMemoryBesideSqlite = MemoryBesideSqlite.TestCase
+TestOnMemory.settings = TestOnSqlite.settings = TestMemoryBesideSqlite.settings = SETTINGS

@@ -1,0 +1,106 @@
+"""URLs: taken apart without I/O, refused with a next step, never shown with a password."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.backends import mask_url, open_backend, parse_url
+from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.backends.sqlite.backend import SqliteBackend
+from holdfast.errors import BackendNotInstalled, ConfigurationError
+
+
+def test_relative_and_absolute_files() -> None:
+    assert parse_url("sqlite:///jobs.db").path == os.path.abspath("jobs.db")
+    assert parse_url("sqlite:////var/lib/jobs.db").path == "/var/lib/jobs.db"
+    assert parse_url("SQLITE:////a%20b/j%3F.db").path == "/a b/j?.db"
+    assert parse_url("memory://").scheme == "memory"
+
+
+def test_a_relative_path_is_settled_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    address = parse_url("sqlite:///jobs.db")
+    before = address.path
+    monkeypatch.chdir(tmp_path)
+    assert address.path == before
+
+
+def test_query_options_are_checked() -> None:
+    address = parse_url("sqlite:///a.db?synchronous=normal&call_timeout=2.5")
+    assert address.options == {"synchronous": "NORMAL", "call_timeout": 2.5}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:///a.db?synchronous=OFF",
+        "sqlite:///a.db?colour=red",
+        "sqlite:///a.db?call_timeout=soon",
+        "sqlite:///a.db?call_timeout=-1",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite://a.db",
+        "sqlite:///:memory:",
+        "sqlite:///dir/",
+        "sqlite:///a%00b",
+        "sqlite:///a\nb",
+        "sqlite:///\ud800",
+        "memory://name",
+        "memory://?a=b",
+        "jobs.db",
+        "",
+        "mysql://host/db",
+        "://x",
+    ],
+)
+def test_bad_urls_are_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError):
+        parse_url(url)
+
+
+def test_an_unknown_scheme_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigurationError, match="memory://, sqlite://"):
+        parse_url("mongodb://host")
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "redis", "rediss", "redis+cluster", "valkey"])
+def test_backends_of_a_later_version_say_so(scheme: str) -> None:
+    with pytest.raises(BackendNotInstalled, match="This version has sqlite:// and memory://"):
+        parse_url(f"{scheme}://user:hunter2@host/0")
+
+
+def test_something_that_is_no_text_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="PosixPath"):
+        parse_url(Path("jobs.db"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://user:hunter2@host/0", "redis://user:***@host/0"),
+        ("redis://:hunter2@host", "redis://:***@host"),
+        ("postgresql://u:p@ss:w@host/db", "postgresql://u:***@host/db"),
+        ("postgresql://host/db?password=hunter2&x=1", "postgresql://host/db?password=***&x=1"),
+        ("sqlite:///jobs.db", "sqlite:///jobs.db"),
+    ],
+)
+def test_passwords_are_masked(url: str, shown: str) -> None:
+    assert mask_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://u:hunter2@h/d", "redis://u:hunter2@h", "u:hunter2@h", "sqlite://u:hunter2@h/x"]
+)
+def test_no_refusal_shows_a_password(url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_url(url)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_open_backend_makes_the_store_it_names(tmp_path: Path) -> None:
+    assert isinstance(open_backend("memory://"), MemoryBackend)
+    backend = open_backend(f"sqlite:///{tmp_path}/deep/jobs.db".replace("////", "///"), synchronous="NORMAL")
+    assert isinstance(backend, SqliteBackend)
+    assert list(tmp_path.iterdir()) == []

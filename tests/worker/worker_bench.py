@@ -1,0 +1,139 @@
+"""The worker's test bench: an app reduced to what a worker needs, and a store whose calls can be made to fail."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.backends.contract import Backend
+from holdfast.errors import BackendUnavailable, OutcomeUnknown
+from holdfast.events import Event, Hub
+from holdfast.job import BoundCall
+from holdfast.options import WorkerOptions
+from holdfast.records import JobRecord, QueueRule
+from holdfast.task import Tasks
+from holdfast.worker.embedded import Drained, EmbeddedWorker
+
+WAIT_SECONDS = 20
+
+
+class Faulty:
+    """A backend whose calls fail as told. `lose_reply`: carried out, but the answer never comes."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.calls: list[str] = []
+        self._guard = threading.Lock()
+        self._faults: dict[str, list[str]] = {}
+        self._down: set[str] = set()
+
+    def lose_reply(self, verb: str, times: int = 1) -> None:
+        self._faults.setdefault(verb, []).extend(["lost"] * times)
+
+    def refuse(self, verb: str, times: int = 1) -> None:
+        self._faults.setdefault(verb, []).extend(["refused"] * times)
+
+    def cut(self, *verbs: str) -> None:
+        """From now on these are refused, until `mend`."""
+        self._down.update(verbs)
+
+    def mend(self) -> None:
+        self._down.clear()
+
+    def __getattr__(self, verb: str) -> Any:
+        real = getattr(self._backend, verb)
+        if not asyncio.iscoroutinefunction(real):
+            return real
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            with self._guard:
+                self.calls.append(verb)
+                fault = self._faults.get(verb, []).pop(0) if self._faults.get(verb) else None
+            if verb in self._down or fault == "refused":
+                raise BackendUnavailable(f"{verb} refused by the test. Nothing to do.")
+            answer = await real(*args, **kwargs)
+            if fault == "lost":
+                raise OutcomeUnknown(verb)
+            return answer
+
+        return call
+
+
+class Listener:
+    """Events of one kind, in the order they came; on the worker's loop."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+        self._queue: asyncio.Queue[Any] = asyncio.Queue()
+
+    def __call__(self, event: Event) -> None:
+        self.seen.append(event)
+        self._queue.put_nowait(event)
+
+    async def next(self) -> Any:
+        return await asyncio.wait_for(self._queue.get(), WAIT_SECONDS)
+
+
+class WorkerApp(Tasks):
+    """What a worker needs of an app."""
+
+    def __init__(self, make: Callable[[], Backend]) -> None:
+        super().__init__()
+        self.hub = Hub()
+        self.make_store = make
+        self._store: Backend | None = None
+        self.faulty: Faulty | None = None
+        self.rules: list[QueueRule] = []
+
+    def open_backend(self) -> Any:
+        backend = self.make_store()
+        if self.faulty is not None:
+            self.faulty._backend = backend
+            return self.faulty
+        return backend
+
+    def break_store(self) -> Faulty:
+        """Workers started from now on get a store that can be made to fail; the test's own stays sound."""
+        self.faulty = Faulty(self.make_store())
+        return self.faulty
+
+    def queue_rules(self) -> list[QueueRule]:
+        return self.rules
+
+    def listen(self, name: str) -> Listener:
+        listener = Listener()
+        self.hub.on(name)(listener)
+        return listener
+
+    async def store(self) -> Backend:
+        if self._store is None:
+            self._store = self.make_store()
+            await self._store.open()
+        return self._store
+
+    async def close(self) -> None:
+        if self._store is not None:
+            await self._store.close()
+
+    async def put(self, *calls: BoundCall[Any]) -> list[str]:
+        store = await self.store()
+        return [made.id for made in await store.enqueue([call.new for call in calls])]
+
+    async def job(self, job_id: str) -> JobRecord:
+        found = await (await self.store()).get(job_id)
+        assert found is not None
+        return found
+
+    def worker(self, **options: Any) -> EmbeddedWorker:
+        settings: dict[str, Any] = {"slots": 10, "poll_every": 0.05, **options}
+        return EmbeddedWorker(self, WorkerOptions(**settings))
+
+    async def drain(self, **options: Any) -> Drained:
+        return await self.worker(drain=True, **options).run(signals=False)
+
+
+async def soon(event: asyncio.Event) -> None:
+    """Wait for an event of this loop, with a deadline."""
+    await asyncio.wait_for(event.wait(), WAIT_SECONDS)
