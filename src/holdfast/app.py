@@ -76,7 +76,8 @@ class Holdfast(Tasks, Operations):
         super().__init__()
         chosen = url if url is not None else os.environ.get("HOLDFAST_URL") or URL_DEFAULT
         self._address: Address = parse_url(chosen)
-        self.imports: tuple[str, ...] = (imports,) if isinstance(imports, str) else tuple(imports)
+        listed = (imports,) if isinstance(imports, str) else tuple(imports)
+        self.imports: tuple[str, ...] = tuple(check_name(module, "module in imports=") for module in listed)
         self.args_bytes_max = whole(args_bytes_max, "args_bytes_max=", 2)
         self.result_bytes_max = whole(result_bytes_max, "result_bytes_max=", 2)
         self.hub = events.Hub()

@@ -11,12 +11,11 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from .backends.contract import Backend
 from .clock import Clock, to_seconds
 from .codec import Codec
-from .errors import ArgumentsRejected, ConfigurationError, ResultGone, WaitTimedOut
+from .errors import ArgumentsRejected, BackendError, ConfigurationError, ResultGone, WaitTimedOut
 from .ids import new_id
 from .job import BoundCall
 from .lifecycle import State
@@ -24,6 +23,9 @@ from .names import check_name
 from .options import CALL_OPTIONS, Chooser, Duration, TaskOptions, encode_call_options
 from .records import Conflict, JobRecord, NewJob, Revival
 from .retry import Backoff, RetryPolicy
+
+if TYPE_CHECKING:
+    from .backends.contract import Backend
 
 _POLL_FIRST, _POLL_GROWTH, _POLL_MOST = 0.005, 1.5, 0.25
 
@@ -218,7 +220,10 @@ async def store(new: NewJob, clock: Clock, backend: Backend) -> tuple[JobRecord,
     answer = (await backend.enqueue([new]))[0]
     if answer.created and new.group is None:
         return fresh_record(new, answer.id, clock.wall()), True  # nothing the store could tell us that we do not know
-    record = await backend.get(answer.id)
+    try:
+        record = await backend.get(answer.id)
+    except BackendError:  # stored it is: a failing look at it must not make the caller enqueue it again
+        record = None
     return record or fresh_record(new, answer.id, clock.wall()), answer.created
 
 

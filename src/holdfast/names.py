@@ -13,6 +13,7 @@ from types import FunctionType
 from .errors import ConfigurationError
 
 NAME_LENGTH_MAX = 200
+TEXT_LENGTH_MAX = 2000
 
 
 def check_name(value: object, what: str) -> str:
@@ -40,6 +41,21 @@ def check_name(value: object, what: str) -> str:
                 "Decode it properly (errors='replace') first."
             )
     return str(value)
+
+
+def check_text(value: object, what: str) -> str:
+    """Free text to be stored, such as a reason: a str that can be encoded, of bounded length; may be empty."""
+    if not isinstance(value, str):
+        raise ConfigurationError(f"the {what} must be a str, not {type(value).__name__}. Give it as text.")
+    if len(value) > TEXT_LENGTH_MAX:
+        raise ConfigurationError(
+            f"the {what} has {len(value)} characters; at most {TEXT_LENGTH_MAX} are kept. Shorten it."
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"the {what} has a lone surrogate, which is not text. Decode it properly.") from None
+    return value
 
 
 def check_queue(value: object) -> str:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .errors import ConfigurationError, JobNotFound
 from .job import DeadLetter, Job, JobsFound, parse_query, parse_states
 from .lifecycle import State
-from .names import check_name, check_queue
-from .options import refuse_later
+from .names import check_name, check_queue, check_text
+from .options import refuse_later, whole
 from .portal import Gate, forbid_running_loop
 from .records import GroupRecord, JobQuery, JobRecord, LetterQuery, Pause, QueueRecord, Recovered
 
@@ -36,6 +36,8 @@ def job_id(job: JobOrId) -> str:
 
 def make_query(query: str | JobQuery | None, filters: Mapping[str, Any]) -> JobQuery:
     """A query from text (`state:ready queue:mail`), keyword filters, or both; keywords overrule."""
+    if query is not None and not isinstance(query, str | JobQuery):
+        raise ConfigurationError(f"a query is text such as 'state:ready queue:mail', not {type(query).__name__}.")
     chosen = query if isinstance(query, JobQuery) else parse_query(query or "")
     fields = {name: getattr(chosen, name) for name in JobQuery.__struct_fields__}
     for name, value in filters.items():
@@ -48,6 +50,9 @@ def make_query(query: str | JobQuery | None, filters: Mapping[str, Any]) -> JobQ
             raise ConfigurationError(
                 f"jobs() has no filter {name!r}. Filters: state, queue, task, group, key, worker, id_prefix."
             )
+    for name in ("queue", "task", "group", "key", "worker", "id_prefix"):
+        if fields[name] is not None:
+            check_name(fields[name], name)
     return JobQuery(**fields)
 
 
@@ -61,8 +66,12 @@ def make_pause(queue: str | None, group: str | None, task: Any, reason: str) -> 
         queue=None if queue is None else check_queue(getattr(queue, "name", queue)),
         group=None if group is None else check_name(group, "group"),
         task=None if task is None else check_name(getattr(task, "name", task), "task name"),
-        reason=str(reason),
+        reason=check_text(reason, "reason"),
     )
+
+
+def _queue_or_none(queue: Any) -> str | None:
+    return None if queue is None else check_queue(getattr(queue, "name", queue))
 
 
 async def _get(id: str, backend: Backend) -> JobRecord:
@@ -122,7 +131,8 @@ class Operations:
         `query` is text such as "state:ready queue:mail"; filters are state, queue, task, group, key, worker, id_prefix.
         """
         app: Holdfast = self  # type: ignore[assignment]
-        return JobsFound(app, make_query(query, filters), limit)
+        most = None if limit is None else whole(limit, "limit=", 0)
+        return JobsFound(app, make_query(query, filters), most)
 
     def _find(self, query: JobQuery) -> list[JobRecord]:
         forbid_running_loop("`for job in app.jobs()`", "", advice="Use `async for job in app.jobs()`.")
@@ -133,11 +143,11 @@ class Operations:
 
     def counts(self, queue: str | None = None) -> Counts:
         """How many jobs are in which state, by queue; every state is named."""
-        return self._do("counts", partial(_count, queue))
+        return self._do("counts", partial(_count, _queue_or_none(queue)))
 
     async def acounts(self, queue: str | None = None) -> Counts:
         """As `counts`."""
-        return await self._ado(partial(_count, queue))
+        return await self._ado(partial(_count, _queue_or_none(queue)))
 
     def audit(self) -> Audit:
         """Check that every promise holds in the store as it is now; `.violations` is empty when all holds."""
@@ -162,35 +172,43 @@ class Operations:
 
     def cancel(self, job: JobOrId) -> Job[Any]:
         """Cancel: at once if it has not started, else its handler is asked to stop."""
-        return self._job(self._do("cancel", lambda backend: backend.cancel(job_id(job))))
+        id = job_id(job)
+        return self._job(self._do("cancel", lambda backend: backend.cancel(id)))
 
     async def acancel(self, job: JobOrId) -> Job[Any]:
         """As `cancel`."""
-        return self._job(await self._ado(lambda backend: backend.cancel(job_id(job))))
+        id = job_id(job)
+        return self._job(await self._ado(lambda backend: backend.cancel(id)))
 
     def retry(self, job: JobOrId) -> Job[Any]:
         """Any finished job again, with fresh budgets; on a dead one it is revive."""
-        return self._job(self._do("retry", lambda backend: backend.retry(job_id(job))))
+        id = job_id(job)
+        return self._job(self._do("retry", lambda backend: backend.retry(id)))
 
     async def aretry(self, job: JobOrId) -> Job[Any]:
         """As `retry`."""
-        return self._job(await self._ado(lambda backend: backend.retry(job_id(job))))
+        id = job_id(job)
+        return self._job(await self._ado(lambda backend: backend.retry(id)))
 
     def run_now(self, job: JobOrId) -> Job[Any]:
         """A scheduled job becomes due at once."""
-        return self._job(self._do("run_now", lambda backend: backend.run_now(job_id(job))))
+        id = job_id(job)
+        return self._job(self._do("run_now", lambda backend: backend.run_now(id)))
 
     async def arun_now(self, job: JobOrId) -> Job[Any]:
         """As `run_now`."""
-        return self._job(await self._ado(lambda backend: backend.run_now(job_id(job))))
+        id = job_id(job)
+        return self._job(await self._ado(lambda backend: backend.run_now(id)))
 
     def bury(self, job: JobOrId, reason: str = "") -> Job[Any]:
         """An unstarted job becomes a dead letter."""
-        return self._job(self._do("bury", lambda backend: backend.bury(job_id(job), reason)))
+        id, reason = job_id(job), check_text(reason, "reason")
+        return self._job(self._do("bury", lambda backend: backend.bury(id, reason)))
 
     async def abury(self, job: JobOrId, reason: str = "") -> Job[Any]:
         """As `bury`."""
-        return self._job(await self._ado(lambda backend: backend.bury(job_id(job), reason)))
+        id, reason = job_id(job), check_text(reason, "reason")
+        return self._job(await self._ado(lambda backend: backend.bury(id, reason)))
 
     # ------------------------------------------------------------------ many jobs
 
@@ -250,29 +268,33 @@ class Dead:
         query = _letter_query(queue, task, reason, limit)
         return [DeadLetter.of(letter) for letter in await self._app._ado(lambda backend: backend.letters(query))]
 
-    def get(self, id: JobOrId) -> DeadLetter:
+    def get(self, id: JobOrId | DeadLetter) -> DeadLetter:
         """The dead letter of a job, or JobNotFound."""
-        return self._app._do("dead.get", partial(_letter, job_id(id)))
+        return self._app._do("dead.get", partial(_letter, _letter_id(id)))
 
-    async def aget(self, id: JobOrId) -> DeadLetter:
+    async def aget(self, id: JobOrId | DeadLetter) -> DeadLetter:
         """As `get`."""
-        return await self._app._ado(partial(_letter, job_id(id)))
+        return await self._app._ado(partial(_letter, _letter_id(id)))
 
-    def revive(self, id: JobOrId) -> Job[Any]:
+    def revive(self, id: JobOrId | DeadLetter) -> Job[Any]:
         """The dead job again, with fresh budgets; one step, and repeating it changes nothing."""
-        return self._app._job(self._app._do("dead.revive", lambda backend: backend.revive(_letter_id(id))))
+        known = _letter_id(id)
+        return self._app._job(self._app._do("dead.revive", lambda backend: backend.revive(known)))
 
-    async def arevive(self, id: JobOrId) -> Job[Any]:
+    async def arevive(self, id: JobOrId | DeadLetter) -> Job[Any]:
         """As `revive`."""
-        return self._app._job(await self._app._ado(lambda backend: backend.revive(_letter_id(id))))
+        known = _letter_id(id)
+        return self._app._job(await self._app._ado(lambda backend: backend.revive(known)))
 
-    def discard(self, id: JobOrId) -> DeadLetter:
+    def discard(self, id: JobOrId | DeadLetter) -> DeadLetter:
         """Remove the letter; its job stays dead and is pruned in time."""
-        return DeadLetter.of(self._app._do("dead.discard", lambda backend: backend.discard(_letter_id(id))))
+        known = _letter_id(id)
+        return DeadLetter.of(self._app._do("dead.discard", lambda backend: backend.discard(known)))
 
-    async def adiscard(self, id: JobOrId) -> DeadLetter:
+    async def adiscard(self, id: JobOrId | DeadLetter) -> DeadLetter:
         """As `discard`."""
-        return DeadLetter.of(await self._app._ado(lambda backend: backend.discard(_letter_id(id))))
+        known = _letter_id(id)
+        return DeadLetter.of(await self._app._ado(lambda backend: backend.discard(known)))
 
 
 class Groups:
@@ -283,11 +305,13 @@ class Groups:
 
     def list(self, queue: str | None = None, *, limit: int = 100) -> builtins.list[GroupRecord]:
         """Groups with unfinished jobs, an override or a pause, by queue and name."""
-        return self._app._do("groups.list", lambda backend: backend.groups(queue, limit=limit))
+        name, most = _queue_or_none(queue), whole(limit, "limit=", 1)
+        return self._app._do("groups.list", lambda backend: backend.groups(name, limit=most))
 
     async def alist(self, queue: str | None = None, *, limit: int = 100) -> builtins.list[GroupRecord]:
         """As `list`."""
-        return await self._app._ado(lambda backend: backend.groups(queue, limit=limit))
+        name, most = _queue_or_none(queue), whole(limit, "limit=", 1)
+        return await self._app._ado(lambda backend: backend.groups(name, limit=most))
 
     def get(self, queue: str, name: str) -> GroupRecord:
         """One group: its limit, its jobs in play and waiting, whose turn it is."""
@@ -335,7 +359,13 @@ class Queues:
 
 
 def _letter_query(queue: str | None, task: Any, reason: str | None, limit: int) -> LetterQuery:
-    return LetterQuery(queue=queue, task=getattr(task, "name", task), reason=reason, limit=limit)
+    name = getattr(task, "name", task)
+    return LetterQuery(
+        queue=_queue_or_none(queue),
+        task=None if name is None else check_name(name, "task name"),
+        reason=None if reason is None else check_text(reason, "reason"),
+        limit=whole(limit, "limit=", 1),
+    )
 
 
 def _letter_id(letter: JobOrId | DeadLetter) -> str:

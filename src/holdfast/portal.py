@@ -12,16 +12,17 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from .backends.contract import Backend
 from .clock import Clock
-from .errors import ConfigurationError
+from .errors import ConfigurationError, OutcomeUnknown
 from .records import QueueRule
 
 T = TypeVar("T")
 STOP_SECONDS_MAX = 10.0
+_CLOSED = "The app was closed meanwhile. Repeat the same bound call: it takes effect at most once."
 
 
 def forbid_running_loop(call: str, twin: str, *, advice: str = "") -> None:
@@ -79,13 +80,21 @@ class Portal:
         future = self.submit(work)
         try:
             return future.result()
+        except CancelledError:  # not by us: the portal was stopped
+            raise OutcomeUnknown("this call", _CLOSED) from None
         except BaseException:
             future.cancel()  # an interrupt here must not leave the work behind
             raise
 
     async def acall(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there and await its answer on the caller's loop, whichever that is."""
-        return await asyncio.wrap_future(self.submit(work))
+        try:
+            return await asyncio.wrap_future(self.submit(work))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise OutcomeUnknown("this call", _CLOSED) from None
 
     def stop(self) -> None:
         """Close the store and end the thread. Idempotent; from the portal's own thread it does not wait."""

@@ -101,24 +101,27 @@ class Task(Generic[P, R]):
     @property
     def app(self) -> Holdfast:
         """The app this task's jobs go to."""
-        if self._app is not None:
-            return self._app
-        apps = list(self._included_in)
-        if len(apps) == 1:
-            return apps[0]
+        app = self._sole_app()
+        if app is not None:
+            return app
+        apps = len(self._included_in)
         if not apps:
             raise ConfigurationError(f"task {self.name!r} belongs to no app yet. Call app.include(tasks) first.")
         raise ConfigurationError(
-            f"task {self.name!r} is included in {len(apps)} apps. Say which: app.enqueue(task.bind(…))."
+            f"task {self.name!r} is included in {apps} apps. Say which: app.enqueue(task.bind(…))."
         )
 
     def include_in(self, app: Holdfast) -> None:
         """Remember an app that includes this task; called by `app.include`."""
         self._included_in.add(app)
 
+    def _sole_app(self) -> Holdfast | None:
+        return self._app or (next(iter(self._included_in), None) if len(self._included_in) == 1 else None)
+
     @property
     def args_bytes_max(self) -> int:
-        return self._app.args_bytes_max if self._app is not None else ARGS_BYTES_MAX
+        app = self._sole_app()
+        return ARGS_BYTES_MAX if app is None else app.args_bytes_max
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundCall[R]:
         """Check the arguments and make a call with its id; `app.enqueue(call)` stores it, once however often called."""
@@ -142,8 +145,8 @@ class Task(Generic[P, R]):
 
     def encode(self, value: Any) -> bytes:
         """A result as JSON; ArgumentsRejected when it cannot be kept."""
-        limit = self._app.result_bytes_max if self._app is not None else RESULT_BYTES_MAX
-        return self.codec.encode_value(value, limit)
+        app = self._sole_app()
+        return self.codec.encode_value(value, RESULT_BYTES_MAX if app is None else app.result_bytes_max)
 
     def decode_value(self, value: bytes) -> Any:
         """A stored result, rebuilt by the return annotation."""

@@ -6,6 +6,7 @@ Called by the random walk, which chooses the questions. Time is virtual: every c
 from __future__ import annotations
 
 import asyncio
+import copy
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
@@ -72,6 +73,7 @@ class Asking(RuleBasedStateMachine):
             pictures.check_groups(tables, limits)
             pictures.same(pictures.jobs_of_store(tables), jobs, f"jobs in {store.scheme}")
             pictures.same(pictures.rest_of_store(tables), rest, f"the rest of {store.scheme}")
+            pictures.check_order(tables, self.model)
         if len(self.stores) > 1:
             first, *others = [pictures.comparable(tables) for tables in self.raw]
             for other in others:
@@ -169,6 +171,20 @@ class Asking(RuleBasedStateMachine):
         self.look()
         return tickets
 
+    def settled_by_rank(self, items: Sequence[ModelEnding], request: ClaimRequest) -> bool:
+        """Does the rank of jobs alone decide what this claim leases? Where not, two stores may choose differently."""
+        model, ending = copy.deepcopy((self.model, items))
+        model.step += 1
+        for share in model.exchange(ending, request, self.now).shares or ():
+            if share:
+                last = share[-1]
+                lane = [
+                    job for job in model.those(State.READY, queue=last.new.queue) if model.lane(job) == model.lane(last)
+                ]
+                if any(job not in share and model.rank(job) == model.rank(last) for job in lane):
+                    return False
+        return True
+
     def check_leases_still_ours(self, number: int, wanted: ModelExchange, answer: Exchanged) -> None:
         """Nothing was claimed anew: a repeat answers the leases it gave, as far as they are still ours."""
         held = sorted((job.new.id, job.ticket.tokens[number]) for job in wanted.again if job.ticket is not None)
@@ -186,18 +202,18 @@ class Asking(RuleBasedStateMachine):
         """
         model, leased = self.model, [lease.id for lease in answers[0].leases]
         for answer in answers[1:]:
-            assert [lease.id for lease in answer.leases] == leased, "two stores leased different jobs"
+            assert sorted(lease.id for lease in answer.leases) == sorted(leased), "two stores leased different jobs"
         owed = sorted((job.new.queue, model.lane(job), model.rank(job)) for share in shares for job in share)
         jobs = [model.jobs[job_id] for job_id in leased]
         assert all(job.state is State.READY for job in jobs), f"leased {leased}, which were not all ready"
         got = sorted((job.new.queue, model.lane(job), model.rank(job)) for job in jobs)
         assert got == owed, f"leased {leased}: {got}, not {owed}"
-        tickets = []
-        for job, *leases in zip(jobs, *(answer.leases for answer in answers), strict=True):
-            for number, lease in enumerate(leases):
-                self.check_lease(number, job, lease)
-            ticket = Ticket(job.new.id, tuple(lease.token for lease in leases), request.worker, request.call)
-            tickets.append(ticket)
+        for number, answer in enumerate(answers):
+            for lease in answer.leases:
+                self.check_lease(number, model.jobs[lease.id], lease)
+        tokens = [{lease.id: lease.token for lease in answer.leases} for answer in answers]
+        tickets = [Ticket(x, tuple(by_id[x] for by_id in tokens), request.worker, request.call) for x in leased]
+        for ticket in tickets:
             model.lease(ticket, self.now)
         self.tickets += tickets
         return tickets

@@ -62,7 +62,7 @@ class Model(ModelRules):
         return answers
 
     def call_anew(self, job: ModelJob, new: NewJob, now: float, place: int) -> None:
-        job.new = structs.replace(new, id=job.new.id)
+        job.new = structs.replace(new, id=job.new.id, max_stalls=max(new.max_stalls, job.stalls))
         job.held = job.held and job.group == new.group
         job.args, job.priority, job.group, job.turn = new.args, new.priority, new.group, None
         job.due_at = new.due_at if new.due_at is not None else now + (new.delay or 0.0)

@@ -6,7 +6,7 @@ Called by the random walk after every step. Pure: takes dumps that were already 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -169,21 +169,24 @@ def check_groups(tables: Tables, limits: Mapping[tuple[str, str], int]) -> None:
         assert not (states["waiting"] and in_play < limit), f"{queue}/{group} is wedged: {dict(states)}, limit {limit}"
 
 
+def check_order(tables: Tables, model: Model) -> None:
+    """The lanes stand in the order in which the model saw their jobs come into play."""
+    ready = [row for row in tables["jobs"] if row["state"] == "ready"]
+    ready.sort(key=lambda row: (row["queue"], row["lane"], -row["priority"], row["turn"], row["seq"]))
+    ranks = [(row["queue"], row["lane"], model.rank(model.jobs[row["id"]])) for row in ready]
+    assert ranks == sorted(ranks), f"a lane is out of order: {[row['id'] for row in ready]}, {ranks}"
+
+
 # ---------------------------------------------------------------------- two stores beside each other
 
 
 def comparable(tables: Tables) -> dict[str, Row]:
-    """A picture in which chance and counters are replaced by ranks, so that two stores can be compared."""
+    """A picture without chance and counters, so that two stores can be compared.
+
+    The order of claims is not in it: jobs that came into play in the same step may stand in any order.
+    """
     jobs = tables["jobs"]
-    ready = [row for row in jobs if row["state"] == "ready"]
-    order = {
-        "seq": _ranked(jobs, "seq"),
-        "fence": _ranked([row for row in jobs if row["fence"]], "fence"),
-        **{
-            f"turn {queue} {lane}": _ranked([r for r in ready if (r["queue"], r["lane"]) == (queue, lane)], "turn")
-            for queue, lane in sorted({(row["queue"], row["lane"]) for row in ready})
-        },
-    }
+    order = {"of enqueue": [row["id"] for row in sorted(jobs, key=lambda row: row["seq"])]}
     errors = {row["id"]: [_error(error, row) for error in row["errors"]] for row in jobs}
     letters = {
         row["id"]: {
@@ -194,10 +197,6 @@ def comparable(tables: Tables) -> dict[str, Row]:
         for row in tables["letters"]
     }
     return {"jobs": jobs_of_store(tables), "order": order, "errors": errors, "letters": letters}
-
-
-def _ranked(rows: Iterable[Row], column: str) -> list[str]:
-    return [row["id"] for row in sorted(rows, key=lambda row: row[column])]
 
 
 def _error(error: Row, row: Row) -> Row:

@@ -34,6 +34,7 @@ PAUSES = (
     *(Pause(queue=queue, group=group) for queue in QUEUES for group in GROUPS),
     *(Pause(task=task) for task in TASKS),
 )
+EVERYTHING = 1000  # more than a walk can enqueue
 BOGUS = "no-such-token"
 
 picks = st.integers(0, 25)  # which of several, newest first
@@ -97,7 +98,8 @@ class Walk(Asking):
 
     def choose_endings(self, drawn: list[dict[str, Any]], tickets: list[Ticket]) -> list[ModelEnding]:
         items = [item for item in (self.choose_ending(one, tickets) for one in drawn) if item is not None]
-        return sorted(items, key=lambda item: isinstance(item, ModelRelease))  # settlements travel first
+        once = {item.ticket: item for item in items}  # a worker says one thing about a lease
+        return sorted(once.values(), key=lambda item: isinstance(item, ModelRelease))  # settlements travel first
 
     # ------------------------------------------------------------------ producing
 
@@ -129,6 +131,8 @@ class Walk(Asking):
         self.calls[worker] += 1
         caps = {queues[0]: 1} if len(queues) > 1 and most % 2 else {}
         request = ClaimRequest(worker=worker, call=self.calls[worker], queues=queues, most=most, most_by_queue=caps)
+        if len(self.stores) > 1 and not self.settled_by_rank(items, request):
+            request = ClaimRequest(worker=worker, call=request.call, queues=queues, most=EVERYTHING)
         self.last[worker] = (items, request)
         return self.exchange_with(items, request)
 

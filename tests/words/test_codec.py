@@ -98,7 +98,7 @@ NOW = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
         (Pair, Pair(1, "x")),
         (Words, {"hello": "you"}),
         (dt.datetime, NOW),
-        (dt.datetime, dt.datetime(2026, 1, 1)),  # noqa: DTZ001
+        (dt.datetime, dt.datetime(2026, 1, 1)),
         (dt.date, dt.date(2026, 1, 2)),
         (dt.time, dt.time(1, 2, 3)),
         (dt.timedelta, dt.timedelta(days=-1, microseconds=7)),

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import pytest
-from worker_bench import WAIT_SECONDS, WorkerApp, soon
+from worker_bench import ATTENTIVE, WAIT_SECONDS, WorkerApp, soon
 
 from holdfast.context import Context
 from holdfast.lifecycle import State
@@ -35,7 +35,7 @@ async def test_a_cancelled_async_job_frees_its_group_only_when_its_handler_stopp
 
     one, two = await app.put(first.bind(), second.bind())
     store = await app.store()
-    async with app.worker(lease=0.9):
+    async with app.worker(**ATTENTIVE):
         await soon(begun)
         marked = await store.cancel(one)
         assert (marked.state, marked.cancel_requested) == (State.RUNNING, True)
@@ -72,7 +72,7 @@ async def test_a_cancelled_sync_job_frees_its_group_only_when_its_thread_stopped
     one, two = await app.put(first.bind(), second.bind())
     store = await app.store()
     succeeded = app.listen("succeeded")
-    async with app.worker(lease=0.9):
+    async with app.worker(**ATTENTIVE):
         await asyncio.to_thread(begun.wait, WAIT_SECONDS)
         await store.cancel(one)
         await asyncio.to_thread(told.wait, WAIT_SECONDS)
@@ -122,7 +122,7 @@ async def test_a_handler_that_swallows_its_cancellation_still_ends_as_cancelled(
         return "never"
 
     [job_id] = await app.put(stubborn.bind())
-    async with app.worker(lease=0.9):
+    async with app.worker(**ATTENTIVE):
         await soon(begun)
         await (await app.store()).cancel(job_id)
         await cancelled.next()

@@ -7,13 +7,15 @@ import contextvars
 import threading
 
 import pytest
-from worker_bench import WAIT_SECONDS, WorkerApp, soon
+from worker_bench import ATTENTIVE, WAIT_SECONDS, WorkerApp, soon
 
 from holdfast.context import CancelRequested, Context
 from holdfast.errors import ConfigurationError
 from holdfast.lifecycle import State
 from holdfast.records import Lease
 from holdfast.retry import RetryPolicy
+
+LEASE = Lease(id="i", token="", fence=1, task="x", queue="q", args=b"{}")
 
 
 async def test_the_context_tells_what_the_attempt_is(app: WorkerApp) -> None:
@@ -160,7 +162,7 @@ async def test_log_lines_survive_a_store_that_was_away(memory_app: WorkerApp) ->
 
 
 def test_progress_refuses_what_is_no_fraction() -> None:
-    ctx = Context(Lease(id="i", token="t", fence=1, task="x", queue="q", args=b"{}"))
+    ctx = Context(LEASE)
     for wrong in (float("nan"), -0.1, 1.1, float("inf")):
         with pytest.raises(ValueError, match="between 0 and 1"):
             ctx.progress(wrong)
@@ -181,7 +183,7 @@ def test_log_fields_of_any_kind_become_text() -> None:
             return "odd"
 
     sink = Sink()
-    ctx = Context(Lease(id="i", token="t", fence=1, task="x", queue="q", args=b"{}"), reports=sink)
+    ctx = Context(LEASE, reports=sink)
     ctx.log("a", thing=Odd(), deep={1: [2]})
     ctx.log("b" * 10_000)
     assert sink.lines[0] == 'a thing="odd" deep={"1":[2]}'
@@ -206,7 +208,7 @@ async def test_raise_if_cancelled_ends_the_attempt_as_cancelled(app: WorkerApp) 
             waiter.wait(0.005)
 
     [job_id] = await app.put(polite.bind())
-    async with app.worker(lease=0.9):
+    async with app.worker(**ATTENTIVE):
         await soon(begun)
         await (await app.store()).cancel(job_id)
         assert (await cancelled.next()).job_id == job_id

@@ -15,28 +15,12 @@ from holdfast.errors import ConfigurationError
 from holdfast.lifecycle import State
 from holdfast.retry import RetryPolicy
 
-FACE = [
-    "enqueued",
-    "started",
-    "succeeded",
-    "failed",
-    "retrying",
-    "stalled",
-    "lease_lost",
-    "renewal_failed",
-    "fence_passed",
-    "store_blocked",
-    "dead",
-    "cancelled",
-    "progress",
-    "loop_blocked",
-    "worker_started",
-    "worker_stopped",
-]
+FACE = """enqueued started succeeded failed retrying stalled lease_lost renewal_failed fence_passed store_blocked dead
+cancelled progress loop_blocked worker_started worker_stopped"""
 
 
 def test_every_event_of_the_public_face_is_there() -> None:
-    assert set(FACE) <= set(events.EVENTS)
+    assert set(FACE.split()) <= set(events.EVENTS)
     assert all(kind.name == name for name, kind in events.EVENTS.items())
 
 

@@ -15,7 +15,7 @@ from holdfast.records import JobQuery
 from holdfast.retry import RetryPolicy
 
 
-@pytest.mark.parametrize("fault", ["lose_reply", "refuse"])
+@pytest.mark.parametrize("fault", ["lost", "refused"])
 async def test_exchanges_without_answers_lose_and_double_nothing(app: WorkerApp, fault: str) -> None:
     runs: Counter[str] = Counter()
 
@@ -39,8 +39,7 @@ async def test_exchanges_without_answers_lose_and_double_nothing(app: WorkerApp,
     )
     random.Random(7).shuffle(calls)
     ids = await app.put(*calls)
-    for _ in range(15):
-        getattr(faulty, fault)("exchange", 2)
+    faulty.every(2, "exchange", fault)
     lost = app.listen("lease_lost")
     drained = await app.drain(slots=8)
     assert drained.succeeded == 90 and drained.failed == 40 and drained.left == 0
@@ -66,8 +65,7 @@ async def test_random_faults_on_every_verb_keep_the_counters_exact(app: WorkerAp
 
     faulty = app.break_store()
     for verb in ("exchange", "renew", "report", "promote", "recover", "refill", "prune", "count"):
-        for _ in range(12):
-            dice.choice([faulty.lose_reply, faulty.refuse])(verb)
+        faulty.every(dice.choice([2, 3]), verb, dice.choice(["lost", "refused"]))
     ids = await app.put(*(some.bind(n) for n in range(120)))
     await app.drain(slots=16, sweep_every=0.02)
     for n, job_id in enumerate(ids):
@@ -117,7 +115,7 @@ async def test_outcomes_wait_for_the_store_and_are_recorded_when_it_is_back(app:
     @app.task(name="brief")
     async def brief() -> None:
         began.set()
-        faulty.cut("exchange")
+        faulty.cut("*")
 
     ids = await app.put(brief.bind())
     async with app.worker(lease=1.0):

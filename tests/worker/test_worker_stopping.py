@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from worker_bench import WAIT_SECONDS, WorkerApp, soon
+from worker_bench import ATTENTIVE, WAIT_SECONDS, WorkerApp, soon
 
 from holdfast.context import Context
 from holdfast.errors import ConfigurationError
@@ -55,12 +55,12 @@ async def test_renewals_go_on_during_the_grace(app: WorkerApp) -> None:
 
     loop = asyncio.get_running_loop()
     [job_id] = await app.put(slow.bind())
-    worker = app.worker(lease=0.6, grace=WAIT_SECONDS)
+    worker = app.worker(**ATTENTIVE, grace=WAIT_SECONDS)
     running = asyncio.create_task(worker.run(signals=False))
     await soon(begun)
     worker.request_stop()
     renewals = faulty.calls.count("renew")
-    while faulty.calls.count("renew") < renewals + 8:  # more than a lease of them
+    while faulty.calls.count("renew") < renewals + 5:
         await (await app.store()).wait_for_work(["none"], 0.02)
     go.set()
     await running

@@ -17,6 +17,8 @@ from holdfast.task import Tasks
 from holdfast.worker.embedded import Drained, EmbeddedWorker
 
 WAIT_SECONDS = 20
+# Renewals come often, so a worker learns soon what the store knows; the lease itself outlives a slow disk.
+ATTENTIVE: dict[str, Any] = {"lease": 30.0, "renew_every": 0.1}
 
 
 class Faulty:
@@ -27,7 +29,12 @@ class Faulty:
         self.calls: list[str] = []
         self._guard = threading.Lock()
         self._faults: dict[str, list[str]] = {}
+        self._every: dict[str, tuple[int, str]] = {}
         self._down: set[str] = set()
+
+    def every(self, n: int, verb: str, fault: str) -> None:
+        """Every n-th call of the verb fails."""
+        self._every[verb] = (n, fault)
 
     def lose_reply(self, verb: str, times: int = 1) -> None:
         self._faults.setdefault(verb, []).extend(["lost"] * times)
@@ -36,7 +43,7 @@ class Faulty:
         self._faults.setdefault(verb, []).extend(["refused"] * times)
 
     def cut(self, *verbs: str) -> None:
-        """From now on these are refused, until `mend`."""
+        """From now on these ("*": all) are refused, until `mend`."""
         self._down.update(verbs)
 
     def mend(self) -> None:
@@ -50,8 +57,11 @@ class Faulty:
         async def call(*args: Any, **kwargs: Any) -> Any:
             with self._guard:
                 self.calls.append(verb)
-                fault = self._faults.get(verb, []).pop(0) if self._faults.get(verb) else None
-            if verb in self._down or fault == "refused":
+                fault = self._faults[verb].pop(0) if self._faults.get(verb) else None
+                n, kind = self._every.get(verb, (0, ""))
+                if n and self.calls.count(verb) % n == 0:
+                    fault = kind
+            if self._down & {verb, "*"} or fault == "refused":
                 raise BackendUnavailable(f"{verb} refused by the test. Nothing to do.")
             answer = await real(*args, **kwargs)
             if fault == "lost":

@@ -104,9 +104,10 @@ class Backend(ABC):
         """Store jobs, all in one step. A known id: (id, created=False), nothing changed, also when it finished.
 
         A key that a live job of the same (queue, task) has: "keep" answers the live id, created=False; "replace" gives
-        an unstarted live job everything of the new call but its id (it keeps id, seq, counters) and answers
-        replaced=True, while a running one is kept as with "keep"; "raise" raises DuplicateJob and NOTHING of the batch
-        is stored. Due later → scheduled; due now → ready, or waiting + refill when it has a group.
+        an unstarted live job everything of the new call but its id (it keeps id, seq, counters; max_stalls never falls
+        below the stalls it suffered) and answers replaced=True, while a running one is kept as with "keep"; "raise"
+        raises DuplicateJob and NOTHING of the batch is stored. Due later → scheduled; due now → ready, or waiting +
+        refill when it has a group.
         """
 
     # ------------------------------------------------------------------ leasing

@@ -60,7 +60,7 @@ def confirm(session: Session, question: str, *, yes: bool) -> None:
     if yes:
         return
     if session.as_json or not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Nobody can be asked here: add --yes, or look first with --dry-run.")
+        raise CommandFailed(Exit.USAGE, f"{question} Nobody can be asked here.", "Add --yes, or look with --dry-run.")
     if not click.confirm(question, err=True):
         raise CommandFailed(Exit.FAILED, "not confirmed; nothing was changed.")
 

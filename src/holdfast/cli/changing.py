@@ -95,10 +95,10 @@ def _change(
 
 
 def _matching(app: Holdfast, query: str, states: frozenset[State], limit: int) -> list[str]:
-    """Ids that match; where the query names no state, those the verb is meant for."""
+    """Ids that match, oldest first, so that groups keep their order; without a state, those the verb is meant for."""
     named = make_query(query, {}).states
     chosen = named or tuple(sorted(states))
-    return [job.id for job in app.jobs(query, limit=limit, states=chosen)]
+    return [job.id for job in app.jobs(query, limit=limit, states=chosen)][::-1]
 
 
 def _became(job: Job[Any]) -> str:

@@ -90,7 +90,7 @@ def job(session: Session, id: str, with_traceback: bool) -> int:
 
 def _show_job(session: Session, job: Job[Any], now: float) -> None:
     progress = "" if job.progress is None else f"{job.progress:.0%} {job.progress_text or ''}"
-    tries = f"{job.attempts} attempts, {job.failures} failures, {job.stalls} stalls"
+    tries = f"attempts {job.attempts}, failures {job.failures}, stalls {job.stalls}"
     session.print.fields(
         [
             ("id", job.id),
@@ -195,10 +195,10 @@ def stats(session: Session) -> int:
     if session.as_json:
         session.print.document({"store": target, **summary, "queues": [queue_document(queue) for queue in found]})
         return Exit.DONE
-    session.print.fields([(name, str(number)) for name, number in totals.items()])
     session.print.fields(
         [
-            ("letters", str(letters)),
+            *((name, str(number)) for name, number in totals.items()),
+            ("dead letters", str(letters)),
             ("workers", f"{len(live)} live, {summary['busy']} of {summary['slots']} slots busy"),
             ("oldest ready", None if oldest is None else ago(oldest, now)),
         ]

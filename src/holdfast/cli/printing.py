@@ -57,7 +57,7 @@ class Printer:
         click.echo(text)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str, whole: int = 1) -> None:
-        """A table; the first `whole` columns are never cut (ids). Without rows: one sentence on stderr."""
+        """A table; the first `whole` columns are never cut (ids), empty columns left out. No rows: a word on stderr."""
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
         from rich.text import Text
@@ -67,16 +67,17 @@ class Printer:
             self.note(empty)
             return
         table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-        for place, name in enumerate(columns):
+        kept = [place for place in range(len(columns)) if place < whole or any(row[place] for row in rows)]
+        for place in kept:
             number = place >= whole and all(_is_number(row[place]) for row in rows)
             table.add_column(
-                name,
+                columns[place],
                 no_wrap=place < whole or number,
                 overflow="fold" if place < whole else "ellipsis",
                 justify="right" if number else "left",
             )
         for row in rows:
-            table.add_row(*(Text(cell, style=COLOURS.get(cell, "")) for cell in row))
+            table.add_row(*(Text(row[place], style=COLOURS.get(row[place], "")) for place in kept))
         self.console.print(table)
 
     def fields(self, pairs: Iterable[tuple[str, str | None]]) -> None:

@@ -128,8 +128,8 @@ def _only(prefix: str, found: list[str], what: str) -> str:
     if len(found) > 1:
         more = " …" if len(found) > SHOWN_CHOICES else ""
         listed = "\n  ".join(sorted(found)[:SHOWN_CHOICES])
-        raise click.UsageError(
-            f"{prefix!r} is the beginning of several ids. Give more of it:\n  {listed}{more}",
+        raise CommandFailed(
+            Exit.USAGE, f"{prefix!r} is the beginning of several ids:\n  {listed}{more}", "Give more of the id."
         )
     return found[0]
 

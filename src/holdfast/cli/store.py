@@ -5,6 +5,9 @@ Loaded by main when one of them is called.
 
 from __future__ import annotations
 
+import asyncio
+from typing import TYPE_CHECKING
+
 import click
 
 from ..records import REMEMBER_SECONDS_MIN
@@ -13,6 +16,9 @@ from .documents import plain
 from .exits import Exit
 from .session import Session, ask, session_options
 from .spelling import Duration, span
+
+if TYPE_CHECKING:
+    from ..backends.contract import Backend
 
 PRUNE_STEP = 1000
 
@@ -109,7 +115,7 @@ def migrate(session: Session) -> int:
     """Bring the store's schema to this version's; makes the store if there is none. Safe to repeat."""
     with session.store(create=True) as app:
         session.announce(app)
-        before, after = ask(app, lambda backend: backend.migrate())
+        before, after = asyncio.run(_migrate(app.open_backend()))
         if session.as_json:
             session.print.document({"store": app.safe_url, "before": before, "after": after})
         elif before == after:
@@ -117,3 +123,11 @@ def migrate(session: Session) -> int:
         else:
             session.print.line(f"migrated from version {before} to {after}.")
     return Exit.DONE
+
+
+async def _migrate(backend: Backend) -> tuple[int, int]:
+    """On a backend that was not opened: opening may refuse an old schema, or bring it up to date unsaid."""
+    try:
+        return await backend.migrate()
+    finally:
+        await backend.close()

@@ -100,9 +100,7 @@ async def _waiting(backend: Backend, scene: _Scene) -> Explanation:
         steps = [f"Resume the group: `holdfast resume --queue {job.queue} --group {job.group}`."]
         return _explanation(scene, summary, _obstacles(scene), steps)
     ahead = sum(group.counts.get(state, 0) for state in (State.READY, State.RUNNING))
-    reasons = [
-        f"The group is {group.order}, limit {group.limit}; {group.counts.get(State.WAITING, 0)} jobs wait in it."
-    ]
+    reasons = [f"The group is {group.order}, limit {group.limit}; {group.counts.get(State.WAITING, 0)} waiting in it."]
     head = await backend.get(group.head) if group.head is not None and group.head != job.id else None
     if head is None:
         summary = f"It is due and waits for a place in group {job.group!r} ({ahead} in play, limit {group.limit})."
@@ -159,9 +157,9 @@ async def _dead(backend: Backend, scene: _Scene) -> Explanation:
     letter = await backend.letter(job.id)
     since = f" {_when(job.finished_at, scene.now)}" if job.finished_at is not None else ""
     told = {
-        "failed": f"its handler failed {job.failures} times and no retry is left",
+        "failed": f"its handler failed {_count(job.failures, 'time')} and no retry is left",
         "timeout": "its handler exceeded its timeout and no retry is left",
-        "stalled": f"its worker died or lost its lease {job.stalls} times (cap {job.max_stalls})",
+        "stalled": f"its worker died or lost its lease {_count(job.stalls, 'time')} (cap {job.max_stalls})",
         "expired": "it was not claimed before it expired",
         "undecodable": "its stored arguments no longer fit its function",
         "bury": "it was buried",

@@ -53,6 +53,11 @@ class JobRow(Struct, frozen=True, kw_only=True):
         """Takes one of its group's places."""
         return self.state in (State.READY, State.RUNNING) or (self.state is State.SCHEDULED and self.held)
 
+    @property
+    def maybe_replaced(self) -> bool:
+        """A later enqueue of its key may have given it another group, priority or cap since it first ran."""
+        return self.key is not None and self.due_at > self.created_at
+
 
 class LetterRow(Struct, frozen=True, kw_only=True):
     """A dead letter as the dump shows it, without arguments and history."""
@@ -121,7 +126,7 @@ def picture_of(dump: Dump) -> Picture:
         letters=tuple(_rows(tables, "letters", LetterRow)),
         workers=frozenset(str(row["id"]) for row in tables.get("workers", ())),
         groups=tuple(_groups(jobs, tables)),
-        paused_tasks=frozenset(row["task"] for row in tables.get("pauses", ()) if row.get("task")),
+        paused_tasks=frozenset(task for _, _, task in _pauses(tables) if task),
     )
 
 
@@ -131,14 +136,22 @@ def _rows(tables: Mapping[str, tuple[Mapping[str, Any], ...]], table: str, kind:
         yield msgspec.convert(dict(row), kind, strict=False, from_attributes=True)
 
 
+def _pauses(tables: Mapping[str, tuple[Mapping[str, Any], ...]]) -> Iterator[tuple[str | None, str | None, str | None]]:
+    """(queue, group, task) of each pause; a store may spell it by kind and name instead."""
+    for row in tables.get("pauses", ()):
+        kind, name = row.get("kind"), row.get("name")
+        if kind is None:
+            yield row.get("queue"), row.get("group"), row.get("task")
+        else:
+            yield (row.get("queue"), name if kind == "group" else None, name if kind == "task" else None)
+
+
 def _groups(jobs: tuple[JobRow, ...], tables: Mapping[str, tuple[Mapping[str, Any], ...]]) -> Iterator[GroupState]:
     rules: dict[str, QueueRow] = {row.name: row for row in _rows(tables, "queues", QueueRow)}
     overrides: dict[GroupName, int] = {
-        (row["queue"], row["name"]): row["override"]
-        for row in tables.get("groups", ())
-        if row.get("override") is not None
+        (row["queue"], row["name"]): row.get("override") or row["group_limit"] for row in tables.get("groups", ())
     }
-    paused = {(row["queue"], row["group"]) for row in tables.get("pauses", ()) if row.get("group") is not None}
+    paused = {(queue, group) for queue, group, _ in _pauses(tables) if group}
     members: dict[GroupName, list[JobRow]] = defaultdict(list)
     for job in jobs:
         if job.group is not None:

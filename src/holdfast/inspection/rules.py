@@ -106,7 +106,7 @@ def counters_are_sane(picture: Picture) -> Iterator[Violation]:
                 job,
                 f"counts {job.attempts} attempts, {job.failures} failures, {job.stalls} stalls",
             )
-        if job.stalls > job.max_stalls + 1:
+        if job.stalls > job.max_stalls + 1 and not job.maybe_replaced:
             yield _about("counters_are_sane", job, f"stalled {job.stalls} times, cap {job.max_stalls}")
         if job.state is State.SUCCEEDED and job.attempts < 1:
             yield _about("counters_are_sane", job, "succeeded without an attempt")
@@ -270,12 +270,19 @@ def runs_of_one_group_never_exceed_its_limit(picture: Picture) -> Iterator[Viola
 def _crowd(group: GroupState) -> list[LeaseSpan] | None:
     """The leases alive at the first instant that has more of them than the group's limit."""
     alive: list[LeaseSpan] = []
-    for span in sorted((span for job in group.jobs for span in _known_leases(job)), key=lambda s: (s.start, s.fence)):
+    for span in sorted(
+        (span for job in group.jobs for span in _leases_in_group(job)), key=lambda s: (s.start, s.fence)
+    ):
         alive = [other for other in alive if other.end > span.start]
         alive.append(span)
         if len(alive) > group.most:
             return alive
     return None
+
+
+def _leases_in_group(job: JobRow) -> Iterator[LeaseSpan]:
+    """Its leases under the group it has now: where that may have changed, only those since it was last due."""
+    return (span for span in _known_leases(job) if not job.maybe_replaced or span.start >= job.due_at)
 
 
 def _known_leases(job: JobRow) -> Iterable[LeaseSpan]:

@@ -165,7 +165,7 @@ class EmbeddedWorker:
                 await asyncio.shield(ended)
             except asyncio.CancelledError as error:
                 if self._keeper is not None:
-                    self._keeper.hurry()
+                    self._keeper.ask_to_stop(times=2)
                 interrupted = error
             except Exception:  # the keeper's own failure: raised by result() below
                 break

@@ -100,12 +100,10 @@ class Keeper:
         self._trader.inbox.extend(batch)
         self._call(self._trader.wake.set)
 
-    def ask_to_stop(self) -> None:
-        self._asked += 1
-        self._call(self._heed)
-
-    def hurry(self) -> None:
-        self._asked += 2
+    def ask_to_stop(self, times: int = 1) -> None:
+        """Once: in order. Twice: at once."""
+        self._trader.closing = True  # here and now: what ends next must not fetch more work
+        self._asked += times
         self._call(self._heed)
 
     def _heed(self) -> None:
@@ -131,7 +129,7 @@ class Keeper:
         try:
             if self._rules:
                 await backend.declare(self._rules)
-            await self._tenure.register()
+            await self._tenure.enter()
             await self._clean_up()
             on_ready()
             logs.worker_started(self._tenure.worker.id, self._queues, self._options.slots)
@@ -182,7 +180,8 @@ class Keeper:
                     if trader.closing:
                         return
                     if self._options.drain:
-                        trader.closing = await self._draining.finished()
+                        if await self._draining.finished():
+                            trader.closing = True
                         continue
             except Abandoned:
                 return

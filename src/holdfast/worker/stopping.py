@@ -42,7 +42,6 @@ class Stopping:
     async def carry_out(self, trader: Trader, link: Link, ledger: Ledger) -> None:
         """Wait to be asked, then see the worker to its end."""
         await self._asked.wait()
-        trader.closing = True
         trader.wake.set()
         logs.worker_stopping(link.worker, len(ledger.busy), self._grace)
         await self._first_of(self._grace, self.over, self._hurried)

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable
 
 from .. import events, logs
-from ..errors import HoldfastError
+from ..errors import HoldfastError, OutcomeUnknown
 from ..options import WorkerOptions
 from ..records import Lease, Renewal, WorkerRecord
 from . import identity
@@ -49,8 +49,21 @@ class Tenure:
     def fence_at(self) -> float:
         return self._sent + self._options.lease - self._options.fence_margin
 
+    async def enter(self) -> None:
+        """Register for the first time. A store out of reach is the caller's error; a slow one is waited for."""
+        patience = self._line.clock.steady() + self._options.lease
+        tries = 0
+        while True:
+            try:
+                return await self.register()
+            except OutcomeUnknown:
+                tries += 1
+                if self._line.clock.steady() >= patience:
+                    raise
+                await asyncio.sleep(backoff(tries))
+
     async def register(self) -> None:
-        """Store the row; an error is the caller's."""
+        """Store the row; repeating it only renews it."""
         sent = self._line.clock.steady()
         await self._line.call("register", self._line.backend.register(self.worker))
         self._sent = sent

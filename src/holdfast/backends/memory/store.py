@@ -141,7 +141,7 @@ class Store(Index):
             args=job.args,
             priority=job.priority,
             group=job.group,
-            max_stalls=job.max_stalls,
+            max_stalls=max(job.max_stalls, row.stalls),
             revival=job.revival,
             options=job.options,
             due_at=due_at,

@@ -50,6 +50,9 @@ def as_lease(row: Sequence[Any]) -> dict[str, Any]:
 
 def settle(tx: Transaction, settlements: Sequence[Settlement]) -> list[Answer]:
     """End leases with outcomes. Successes go in one statement for all; if one is refused, they go one by one."""
+    if len({settlement.token for settlement in settlements}) < len(settlements):
+        # The same lease twice in one batch: the first counts, so they must go in order.
+        return [answer for settlement in settlements for answer in settle(tx, [settlement])]
     now = tx.now
     answers = [Answer.OK] * len(settlements)
     places: list[int] = []

@@ -60,7 +60,7 @@ def _play(stage: Stage, printer: Printer, *, as_lines: bool) -> int:
                 "happenings": plain(stage.happenings),
             }
         )
-    elif as_lines or not printer.console.is_terminal:
+    elif as_lines or not printer.console.is_terminal or printer.console.options.ascii_only:
         with plain_show() as show:
             verdict = stage.play(show)
         for line in verdict_lines(verdict):

@@ -42,12 +42,12 @@ async def roll_call(ctx: Context) -> str:
     return "all aboard"
 
 
-@tasks.task(name="read_chart", queue=QUEUE, retry=RetryPolicy.fixed(0.4, limit=2))
+@tasks.task(name="read_chart", queue=QUEUE, retry=RetryPolicy.fixed(0.6, limit=2))
 async def read_chart(ctx: Context, chart: str) -> str:
     """The poison: fails however often it is tried."""
     journal = _journal()
     journal.write("start", job=ctx.id, step="chart", fence=ctx.fence, attempt=ctx.attempt)
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.3)
     journal.write("end", job=ctx.id, step="chart", fence=ctx.fence, attempt=ctx.attempt)
     raise ValueError(f"{chart} is soaked and cannot be read")
 

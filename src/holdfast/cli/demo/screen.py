@@ -24,6 +24,7 @@ from .verdict import Verdict
 Show = Callable[[Frame], None]
 WIDTH_MAX = 110
 LINES_OF_HAPPENINGS = 8
+OTHER_LINES = 18  # what the picture needs besides, with one to spare for the cursor
 WORKER_COLOURS = {"A": "cyan", "B": "magenta"}
 KIND_STYLES = {"note": "default", "good": "green", "bad": "bold red"}
 MARKS = {
@@ -35,6 +36,8 @@ MARKS = {
     State.DEAD: ("✖", "red"),
 }
 
+LEGEND = Text("· in line  ○ ready  ▶ running  ✔ done  ✖ its worker is dead  ↻ run again", style="bright_black")
+
 
 @contextlib.contextmanager
 def live_show(console: Console) -> Iterator[Show]:
@@ -42,7 +45,8 @@ def live_show(console: Console) -> Iterator[Show]:
     with Live(console=console, auto_refresh=False, transient=False) as live:
 
         def show(frame: Frame) -> None:
-            live.update(picture(frame, min(console.width, WIDTH_MAX)), refresh=True)
+            lines = max(1, min(LINES_OF_HAPPENINGS, console.height - OTHER_LINES))
+            live.update(picture(frame, min(console.width, WIDTH_MAX), lines), refresh=True)
 
         yield show
 
@@ -65,11 +69,11 @@ def plain_show() -> Iterator[Show]:
     yield show
 
 
-def picture(frame: Frame, width: int) -> RenderableType:
-    """The whole screen."""
+def picture(frame: Frame, width: int, lines: int = LINES_OF_HAPPENINGS) -> RenderableType:
+    """The whole screen, with so many lines of happenings."""
     return Group(
         Panel(
-            Group(_harbour(frame), Text(), _crew(frame)),
+            Group(_harbour(frame), Text(), LEGEND, Text(), _crew(frame)),
             title="[bold]holdfast demo[/]: a harbour on SQLite",
             title_align="left",
             subtitle=f"{frame.elapsed:.1f} s",
@@ -78,7 +82,7 @@ def picture(frame: Frame, width: int) -> RenderableType:
             border_style="blue",
             width=width,
         ),
-        _happenings(frame, width),
+        _happenings(frame, width, lines),
     )
 
 
@@ -100,8 +104,8 @@ def _step(step: StepView) -> Text:
         mark = "↻" if step.again else "▶"
         return Text(f"{mark} {step.name}", style=f"bold {WORKER_COLOURS.get(step.worker, 'yellow')}")
     mark, style = MARKS[step.state]
-    if step.again and step.state is not State.SUCCEEDED:
-        return Text(f"↺ {step.name}", style="yellow")
+    if step.again:
+        return Text(f"↻ {step.name}", style="green" if step.state is State.SUCCEEDED else "yellow")
     return Text(f"{mark} {step.name}", style=style)
 
 
@@ -123,11 +127,11 @@ def _crew(frame: Frame) -> Table:
 def _worker(worker: WorkerView, lease: float) -> Text:
     text = Text(f"pid {worker.pid}  ", style="bright_black")
     if worker.killed_ago is not None:
-        text.append("killed (SIGKILL)", style="bold red")
+        text.append("killed with SIGKILL", style="bold red")
         left = lease - worker.killed_ago
         if worker.busy:
             told = f"its lease runs out in {left:.1f} s" if left > 0 else "its lease has run out"
-            text.append(f"  {told}; {worker.busy} jobs wait for that", style="yellow")
+            text.append(f"  {told}", style="yellow")
         else:
             text.append("  its jobs were recovered", style="green")
     elif worker.stopped:
@@ -140,12 +144,11 @@ def _worker(worker: WorkerView, lease: float) -> Text:
     return text
 
 
-def _happenings(frame: Frame, width: int) -> Panel:
-    newest = list(frame.happenings[-LINES_OF_HAPPENINGS:])
-    lines: list[Text] = [_happening(one) for one in newest]
-    lines += [Text()] * (LINES_OF_HAPPENINGS - len(lines))  # the panel keeps its height
+def _happenings(frame: Frame, width: int, lines: int) -> Panel:
+    shown: list[Text] = [_happening(one) for one in frame.happenings[-lines:]]
+    shown += [Text()] * (lines - len(shown))  # the panel keeps its height
     return Panel(
-        Group(*lines), title="what happened", title_align="left", box=ROUNDED, border_style="bright_black", width=width
+        Group(*shown), title="what happened", title_align="left", box=ROUNDED, border_style="bright_black", width=width
     )
 
 

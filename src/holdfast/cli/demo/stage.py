@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from ...app import Holdfast
 from ...job import Job
@@ -24,7 +25,7 @@ from .verdict import Plan, Verdict, verdict_of
 
 LEASE_SECONDS = 3.0
 TICK_SECONDS = 0.1
-KILL_AFTER_SECONDS = 2.5  # of work: by then every ship has something behind it and something before it
+KILL_AFTER_SECONDS = 4.0  # of work: by then every ship has something behind it and something before it
 MID_JOB_SECONDS = 0.15  # a job that runs this long is in the middle of it
 GIVE_UP_SECONDS = 60.0
 DEATHS = 2
@@ -36,7 +37,7 @@ class Stage:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.url = f"sqlite:///{directory / 'demo.db'}"
+        self.url = f"sqlite:///{quote((directory / 'demo.db').as_posix())}"
         self.journal = Journal(directory / "journal.jsonl")
         self.hands: list[Hand] = []
         self.happenings: list[Happening] = []
@@ -58,8 +59,7 @@ class Stage:
                 for frame in self._frames(app):
                     show(frame)
             finally:
-                for hand in self.hands:
-                    hand.stop()
+                self._stop()
             dump = ask(app, lambda backend: backend.dump())
         return verdict_of(dump, self.journal.read(), plan)
 
@@ -69,7 +69,7 @@ class Stage:
         ships: dict[str, tuple[str, ...]] = {}
         calls = []
         for place, ship in enumerate(SHIPS):
-            own = [handle.bind(ship, step, 0.4 + 0.1 * ((place + turn) % 4)) for turn, step in enumerate(STEPS)]
+            own = [handle.bind(ship, step, 0.6 + 0.2 * ((place + turn) % 4)) for turn, step in enumerate(STEPS)]
             ships[ship] = tuple(call.id for call in own)
             calls += own
         app.enqueue_many(calls)
@@ -94,8 +94,9 @@ class Stage:
             over = self._watch_poison(app, jobs) and self._all_done(jobs)
             yield self._frame(jobs, workers)
             if over:
-                self._say("everything is done; the workers are asked to stop", "good")
-                yield self._frame(jobs, workers)
+                self._say("everything is done; the last worker is asked to stop", "good")
+                self._stop()
+                yield self._frame(jobs, {})
                 return
             if self.elapsed > GIVE_UP_SECONDS or all(hand.ended for hand in self.hands):
                 self._say("gave up: the workers did not get it done", "bad")
@@ -120,9 +121,8 @@ class Stage:
             if hand is not None:
                 hand.kill(self.journal)
                 self._victims = {one.id: _told(one) for one in running if one.worker == job.worker}
-                self._say(
-                    f"SIGKILL for worker {hand.letter} in the middle of {', '.join(self._victims.values())}", "bad"
-                )
+                told = ", ".join(self._victims.values())
+                self._say(f"SIGKILL for worker {hand.letter} in mid-job: {told}", "bad")
                 return
 
     def _is_mid_job(self, job: Job[Any]) -> bool:
@@ -135,14 +135,14 @@ class Stage:
         if not self._recovered and all(jobs[victim].stalls for victim in self._victims):
             self._recovered = True
             late = time.monotonic() - max(hand.killed_at or 0.0 for hand in self.hands)
-            self._say(f"its lease ran out: recovered {late:.1f} s after the kill, nothing else was held up", "good")
+            self._say(f"lease ran out {late:.1f} s after the kill: its jobs are back in play", "good")
         for victim, told in list(self._victims.items()):
             job = jobs[victim]
             if job.stalls and job.state in (State.RUNNING, State.SUCCEEDED):
                 del self._victims[victim]
                 letter = self._letters(workers).get(job.worker or "")
                 by = f" on worker {letter}" if letter else ""
-                self._say(f"{told} runs again{by}, with a higher fence; its ship's next steps waited", "good")
+                self._say(f"{told} runs again{by}, with a higher fence", "good")
 
     def _watch_poison(self, app: Holdfast, jobs: dict[str, Job[Any]]) -> bool:
         """Revive the poison once; True when it has died as often as it should."""
@@ -161,6 +161,10 @@ class Stage:
 
     def _all_done(self, jobs: dict[str, Job[Any]]) -> bool:
         return all(job.state.finished for job in jobs.values())
+
+    def _stop(self) -> None:
+        for hand in self.hands:
+            hand.stop()
 
     # ------------------------------------------------------------------ what is seen
 

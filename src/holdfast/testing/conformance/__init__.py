@@ -33,6 +33,7 @@ from . import (
     stale,
     stalls,
     transitions,
+    walking,
 )
 from .registry import CASES, Case, run_case
 from .world import MakeBackend, World
@@ -57,6 +58,7 @@ THEMES = (
     reading,
     concurrency,
     transitions,
+    walking,
 )
 
 __all__ = ["CASES", "THEMES", "Case", "MakeBackend", "World", "run_case"]

@@ -64,6 +64,6 @@ async def _run(fn: Case, make_backend: MakeBackend, scale: float) -> None:
     world = await World.create(make_backend, scale=scale)
     try:
         await fn(world)
-        sound(await world.tables(), "after the case")
+        await sound(world.backend, "after the case")
     finally:
         await world.close()

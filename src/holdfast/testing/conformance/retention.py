@@ -32,7 +32,9 @@ async def a_finished_job_is_pruned_when_its_retention_is_over(world: World, stat
     same(await world.backend.prune(now=world.now), 1, "pruned")
     same(await world.backend.get(job_id), None, "the job")
     same(await world.backend.logs(job_id), [], "its log lines")
-    same(mentions(await world.tables(), job_id), [], "tables that still know it")
+    tables = await world.tables()
+    same(mentions(tables, job_id), [], "tables that still know it")
+    same(tables["logs"], [], "log lines in the store")
 
 
 @case

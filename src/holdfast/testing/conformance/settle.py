@@ -5,8 +5,10 @@ Called by run_case. What a death writes into the dead letter is looked at in dea
 
 from __future__ import annotations
 
-from ...lifecycle import Ending, Failure, State
-from ...records import ERRORS_KEPT_MAX, Answer, Held
+from itertools import product
+
+from ...lifecycle import SETTLES, Ending, Failure, State, allowed
+from ...records import ERRORS_KEPT_MAX, Answer, Held, Release
 from .comparing import same
 from .registry import case, case_for_each
 from .world import FOREVER, NO_TOKEN, World
@@ -146,13 +148,23 @@ async def one_bad_token_leaves_its_neighbours_settled(world: World) -> None:
     await world.end(b)
 
 
-@case
-async def the_same_lease_twice_in_one_batch_is_settled_once(world: World) -> None:
+@case_for_each(product(Ending, Ending), name=lambda p: f"{p[0]}, then {p[1]}")
+async def of_two_settlements_of_one_lease_the_first_counts(world: World, pair: tuple[Ending, Ending]) -> None:
     start = await world.put(State.RUNNING)
-    batch = [world.settlement(start.held, Ending.RETRY), world.settlement(start.held, Ending.SUCCEEDED)]
+    batch = [world.settlement(start.held, ending) for ending in pair]
     same(await world.backend.settle(batch, now=world.now), [Answer.OK, Answer.LOST], "answers")
-    await world.is_in(start.id, State.SCHEDULED)
-    await world.counters(start.id, 1, 1, 0)
+    goal = allowed(SETTLES[pair[0]], State.RUNNING)
+    assert goal is not None and await world.state(start.id) in goal, f"{pair[0]} was settled first and must stand"
+    await world.counters(start.id, 1, int(pair[0] in (Ending.RETRY, Ending.BURIED)), 0)
+
+
+@case_for_each(Ending)
+async def a_lease_settled_and_released_in_one_exchange_is_settled(world: World, ending: Ending) -> None:
+    start = await world.put(State.RUNNING)
+    release = Release(id=start.id, token=start.held.token)
+    answer = await world.exchange([world.settlement(start.held, ending)], [release])
+    same(answer.answers, (Answer.OK, Answer.LOST), "answers")
+    same((await world.get(start.id)).attempts, 1, "attempts")
 
 
 @case_for_each(Ending)

@@ -17,7 +17,7 @@ WHERE queue = ? AND task = ? AND key = ? AND state IN ('scheduled', 'waiting', '
 
 -- :: replace
 UPDATE holdfast_jobs
-SET state = ?, priority = ?, grp = ?, lane = ?, turn = ?, max_stalls = ?, due_at = ?, expires_at = ?, args = ?,
+SET state = ?, priority = ?, grp = ?, lane = ?, turn = ?, max_stalls = max(?, stalls), due_at = ?, expires_at = ?, args = ?,
     revival = ?, options = ?, held = held AND grp IS ?
 WHERE id = ? AND state IN ('scheduled', 'waiting', 'ready')
 

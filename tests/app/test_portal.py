@@ -1,0 +1,301 @@
+"""Opening, closing, forking, and calling from wherever one is."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Holdfast
+from holdfast.errors import BackendNotInstalled, ConfigurationError, HoldfastError, OutcomeUnknown
+
+
+def portals() -> int:
+    return sum(thread.name == "holdfast-portal" for thread in threading.enumerate())
+
+
+def test_construction_does_no_io(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = portals()
+    app = Holdfast()
+    app.queue("mail")
+    app.task(name="x")(lambda: None).bind()
+    assert list(tmp_path.iterdir()) == []
+    assert portals() == before
+
+
+def test_the_url_comes_from_the_argument_the_environment_or_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    assert Holdfast().url == "sqlite:///holdfast.db"
+    monkeypatch.setenv("HOLDFAST_URL", "memory://")
+    assert Holdfast().url == "memory://"
+    assert Holdfast("sqlite:///a.db").url == "sqlite:///a.db"
+    monkeypatch.setenv("HOLDFAST_URL", "")
+    assert Holdfast().url == "sqlite:///holdfast.db"
+    monkeypatch.setenv("HOLDFAST_URL", "redis://:hunter2@host")
+    with pytest.raises(BackendNotInstalled) as caught:
+        Holdfast()
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_repr_shows_the_url_and_the_number_of_tasks() -> None:
+    app = Holdfast("memory://")
+    assert repr(app) == "<Holdfast memory:// with 0 tasks>"
+    assert app.safe_url == app.url
+
+
+@pytest.mark.parametrize("content", [b"this is no database at all, but long enough to be looked at" * 20])
+def test_a_foreign_file_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    with Holdfast(f"sqlite:///{path}") as app, pytest.raises(HoldfastError):
+        app.named("x").enqueue()
+    assert path.read_bytes() == content
+
+
+def test_a_store_that_cannot_be_opened_can_be_tried_again(tmp_path: Path) -> None:
+    folder = tmp_path / "later"
+    with Holdfast(f"sqlite:///{folder}/jobs.db") as app:
+        for _ in range(2):
+            with pytest.raises(HoldfastError):
+                app.named("x").enqueue()
+        folder.mkdir()
+        assert app.named("x").enqueue().state == "ready"
+
+
+def test_closing_ends_the_thread_and_a_later_call_opens_again(app: Holdfast) -> None:
+    before = portals()
+    job = app.named("x").enqueue()
+    assert portals() == before + 1
+    app.close()
+    app.close()
+    assert portals() == before
+    assert app.job(job.id).state == "ready"
+    with app as same:
+        assert same is app
+    assert portals() == before
+
+
+def test_async_with_closes_too(app: Holdfast) -> None:
+    before = portals()
+
+    async def main() -> None:
+        async with app as same:
+            assert same is app
+            await app.named("x").aenqueue()
+        await app.aclose()
+
+    asyncio.run(main())
+    assert portals() == before
+
+
+def test_an_app_nobody_holds_closes_itself(tmp_path: Path) -> None:
+    before = portals()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+        app.task(name="x")(lambda: None).enqueue()
+        del app
+        gc.collect()
+    assert portals() == before
+
+
+def test_a_script_that_never_closes_ends_quietly(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import holdfast, asyncio\n"
+        f"app = holdfast.Holdfast('sqlite:///{tmp_path}/jobs.db')\n"
+        "@app.task\n"
+        "def hello(name: str) -> None: ...\n"
+        "print(hello.enqueue('ann').task)\n"
+        "asyncio.run(hello.aenqueue('bob'))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "script.hello\n", "")
+
+
+def test_threads_and_loops_may_call_at_once(app: Holdfast) -> None:
+    send = app.named("x")
+    failures: list[BaseException] = []
+
+    def sync_calls() -> None:
+        try:
+            for _ in range(20):
+                send.enqueue()
+        except BaseException as error:
+            failures.append(error)
+
+    def async_calls() -> None:
+        async def main() -> None:
+            await asyncio.gather(*(send.aenqueue() for _ in range(20)))
+
+        try:
+            asyncio.run(main())
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=target) for target in (sync_calls, async_calls) * 3]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+    assert app.counts()["default"]["ready"] == 120
+
+
+def test_a_cancelled_wait_leaves_the_app_usable(app: Holdfast) -> None:
+    job = app.named("x").using(delay=60).enqueue()
+
+    async def main() -> None:
+        waiting = asyncio.create_task(job.aresult())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert (await app.ajob(job.id)).state == "scheduled"
+
+    asyncio.run(main())
+
+
+def test_closing_during_a_wait_ends_the_wait(app: Holdfast) -> None:
+    job = app.named("x").using(delay=60).enqueue()
+    ended: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            job.result()
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    portal = app._gate._portal
+    assert portal is not None
+    while not asyncio.all_tasks(portal._loop):  # until the wait is under way
+        thread.join(0.001)
+    app.close()
+    thread.join(20)
+    assert [type(error) for error in ended] == [OutcomeUnknown]
+
+
+def test_closing_during_an_async_wait_ends_it_too(app: Holdfast) -> None:
+    job = app.named("x").using(delay=60).enqueue()
+
+    async def main() -> None:
+        waiting = asyncio.create_task(job.aresult())
+        await asyncio.sleep(0)
+        await app.aclose()
+        with pytest.raises(OutcomeUnknown):
+            await waiting
+
+    asyncio.run(main())
+
+
+def in_child(work: Any) -> str:
+    """What `work` answers in a forked child."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            answer = str(work())
+        except BaseException as error:
+            answer = f"failed: {error!r}"
+        os.write(writing, answer.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answers:
+        text = answers.read()
+    os.waitpid(child, 0)
+    return text
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_opens_its_own_and_harms_nothing(sqlite_app: Holdfast) -> None:
+    send = sqlite_app.named("x")
+    send.enqueue()
+    inherited = sqlite_app.backend
+
+    def child() -> str:
+        job = send.enqueue()
+        fresh = sqlite_app.backend is not inherited
+        asyncio.run(send.aenqueue())
+        sqlite_app.close()
+        return f"{job.created} {fresh}"
+
+    assert in_child(child) == "True True"
+    assert in_child(child) == "True True"
+    send.enqueue()
+    assert sqlite_app.counts()["default"]["ready"] == 6
+    assert sqlite_app.backend is inherited
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_of_a_memory_app_begins_empty(memory_app: Holdfast) -> None:
+    memory_app.named("x").enqueue()
+
+    def child() -> str:
+        memory_app.named("x").enqueue()
+        return str(memory_app.counts()["default"]["ready"])
+
+    assert in_child(child) == "1"
+    assert memory_app.counts()["default"]["ready"] == 1
+
+
+def test_memory_has_one_store_per_app(memory_app: Holdfast) -> None:
+    with Holdfast("memory://") as other:
+        memory_app.named("x").enqueue()
+        assert other.counts() == {}
+        assert memory_app.open_backend() is memory_app.backend
+
+
+def test_another_backend_of_the_same_file_is_a_new_one(sqlite_app: Holdfast) -> None:
+    sqlite_app.named("x").enqueue()
+    other = sqlite_app.open_backend()
+    assert other is not sqlite_app.backend
+
+    async def main() -> int:
+        await other.open()
+        try:
+            return sum(sum(states.values()) for states in (await other.count()).values())
+        finally:
+            await other.close()
+
+    assert asyncio.run(main()) == 1
+
+
+def test_the_backend_may_be_asked_for_on_a_running_loop(app: Holdfast) -> None:
+    async def main() -> str:
+        return app.backend.scheme
+
+    assert asyncio.run(main()) in ("memory", "sqlite")
+
+
+def test_unknown_events_are_refused(memory_app: Holdfast) -> None:
+    with pytest.raises(ConfigurationError, match="stalled"):
+        memory_app.on("staled")
+
+
+def test_every_public_name_is_there_and_sorted() -> None:
+    assert sorted(holdfast.__all__) == holdfast.__all__
+    for name in holdfast.__all__:
+        assert getattr(holdfast, name) is not None
+    assert set(holdfast.__all__) <= set(dir(holdfast))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        holdfast.nonsense  # type: ignore[attr-defined]  # noqa: B018

@@ -1,0 +1,213 @@
+"""The reference names everything: every public name, option, command, error and event, with its true default."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+import click
+import pytest
+from doc_pages import DOCS, mentions, rows, section
+
+import holdfast
+from holdfast import errors, events
+from holdfast.calls import UsingSettings
+from holdfast.cli.exits import Exit
+from holdfast.cli.main import COMMANDS, cli
+from holdfast.context import Context
+from holdfast.inspection import Audit, Explanation, Violation
+from holdfast.job import BoundCall, DeadLetter, Job
+from holdfast.lifecycle import State, Verb
+from holdfast.operations import Dead, Groups, Queues
+from holdfast.options import QueueOptions, TaskOptions, WorkerOptions
+from holdfast.records import Revival
+from holdfast.retry import RetryPolicy
+from holdfast.task import Task
+from holdfast.testing import ManualClock, Sandbox
+
+API = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
+OPTIONS = DOCS / "reference" / "options.md"
+
+# What the engine alone uses of these classes; users have no business with it.
+ENGINE_ONLY = {
+    "Holdfast": {"backend", "clock", "hub", "open_backend", "queue_rules"},
+    "Task": {"args_bytes_max", "codec", "decode", "decode_value", "encode", "include_in", "is_async", "wants_context"},
+    "BoundCall": {"connection", "new"},
+    "DeadLetter": {"of"},
+}
+
+
+def public(kind: type) -> set[str]:
+    """The public attributes of a class, its fields among them; a twin counts as its sync method."""
+    fields = set(getattr(kind, "__struct_fields__", ())) | {
+        field.name for field in (dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ())
+    }
+    names = {name for name in dir(kind) if not name.startswith("_")} | fields
+    twins = {f"a{name}" for name in names}
+    return names - twins - ENGINE_ONLY.get(kind.__name__, set())
+
+
+@pytest.mark.parametrize("name", holdfast.__all__)
+def test_the_api_page_names(name: str) -> None:
+    assert mentions(API, name)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        holdfast.Holdfast,
+        Task,
+        Job,
+        BoundCall,
+        DeadLetter,
+        Context,
+        RetryPolicy,
+        Revival,
+        Dead,
+        Groups,
+        Queues,
+        Sandbox,
+        ManualClock,
+        Audit,
+        Violation,
+        Explanation,
+        holdfast.Enqueued,
+        holdfast.Drained,
+        holdfast.Failure,
+    ],
+)
+def test_the_api_page_names_every_attribute_of(kind: type) -> None:
+    assert sorted(name for name in public(kind) if not mentions(API, name)) == []
+
+
+@pytest.mark.parametrize("state", State)
+def test_the_lifecycle_page_names_every_state(state: State) -> None:
+    assert mentions((DOCS / "lifecycle.md").read_text(encoding="utf-8"), state.value)
+
+
+def test_the_lifecycle_page_names_every_verb() -> None:
+    text = (DOCS / "lifecycle.md").read_text(encoding="utf-8")
+    assert [verb.value for verb in Verb if f"| {verb.value} |" not in text] == []
+
+
+# ---------------------------------------------------------------------- options
+
+
+def spelt(value: Any) -> str:
+    """A default as the tables spell it."""
+    if isinstance(value, str):
+        return f'`"{value}"`' if value else "see below"
+    if isinstance(value, float) and value.is_integer():
+        return f"`{int(value)}`"
+    return f"`{value!r}`"
+
+
+def listed(heading: str) -> dict[str, list[str]]:
+    found = [row for row in rows(section(OPTIONS, heading)) if row[0].startswith("`")]
+    table = {row[0].strip("`"): row for row in found}
+    assert len(table) == len(found), f"an option is listed twice under {heading!r}"
+    return table
+
+
+@pytest.mark.parametrize(
+    ("heading", "defaults"),
+    [
+        ("Task options", dataclasses.asdict(TaskOptions(retry=RetryPolicy()))),
+        (
+            "Queue options",
+            {field.name: field.default for field in dataclasses.fields(QueueOptions) if field.name != "name"},
+        ),
+        (
+            "Worker options",
+            {
+                field.name: getattr(WorkerOptions(), field.name)
+                for field in dataclasses.fields(WorkerOptions)
+                if field.name != "slots_by_queue"
+            },
+        ),
+    ],
+)
+def test_every_option_is_listed_with_its_default(heading: str, defaults: dict[str, Any]) -> None:
+    table = listed(heading)
+    assert sorted(table) == sorted(defaults)
+    for name, value in defaults.items():
+        if name != "retry":  # an object: said in words, and checked below
+            assert table[name][1] == spelt(value), f"{heading}: {name}"
+        assert all(table[name]), f"{heading}: {name} has an empty cell"
+
+
+def test_the_default_retry_policy_is_told_truly() -> None:
+    policy = RetryPolicy()
+    assert listed("Task options")["retry"][1] == f"`RetryPolicy(limit={policy.limit})`"
+    table = listed("RetryPolicy")
+    for name in ("limit", "base", "factor", "cap", "jitter", "delays", "step"):
+        assert table[name][1] == spelt(getattr(policy, name)), name
+    assert sorted(table) == sorted(field.name for field in dataclasses.fields(RetryPolicy))
+
+
+def test_what_using_takes_is_listed() -> None:
+    assert sorted(listed("Options of one call")) == sorted(UsingSettings.__annotations__)
+
+
+def test_the_default_revival_is_told_truly() -> None:
+    table = listed("Revival")
+    assert {name: row[1] for name, row in table.items()} == {
+        name: spelt(getattr(Revival(), name)) for name in Revival.__struct_fields__
+    }
+
+
+def test_the_apps_own_options_are_listed() -> None:
+    parameters = list(inspect.signature(holdfast.Holdfast.__init__).parameters.values())[1:]
+    table = listed("App options")
+    assert sorted(table) == sorted(parameter.name for parameter in parameters)
+    for parameter in parameters:
+        assert table[parameter.name][1] == spelt(parameter.default), parameter.name
+
+
+# ---------------------------------------------------------------------- commands, errors, events
+
+
+def commands(group: click.Group, path: Iterable[str] = ()) -> Iterable[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        here = (*path, name)
+        yield " ".join(here), command
+        if isinstance(command, click.Group):
+            yield from commands(command, here)
+
+
+def test_every_command_and_option_is_in_the_reference() -> None:
+    page = DOCS / "reference" / "cli.md"
+    assert set(COMMANDS) <= {path for path, _ in commands(cli)}
+    for path, command in commands(cli):
+        text = section(page, f"`holdfast {path}`")
+        for parameter in command.params:
+            for name in parameter.opts if isinstance(parameter, click.Option) else []:
+                assert mentions(text, name), f"{path}: {name}"
+
+
+@pytest.mark.parametrize("code", Exit)
+def test_every_exit_code_is_in_the_reference(code: Exit) -> None:
+    table = rows(section(DOCS / "reference" / "cli.md", "Exit codes"))
+    assert [row for row in table if row[0] == f"`{code.value}`"]
+
+
+ERRORS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.HoldfastError)]
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_every_error_is_explained(kind: type[errors.HoldfastError]) -> None:
+    table = {row[0].strip("`"): row for row in rows(section(DOCS / "reference" / "errors.md", "What to do"))}
+    assert kind.__name__ in table
+    accepted = set(inspect.signature(kind).parameters) - {"args", "kwargs", "advice", "what"}
+    carried = [name for name in accepted if not mentions(table[kind.__name__][2], name)]
+    assert carried == [], "the data it carries"
+
+
+@pytest.mark.parametrize("name", events.EVENTS)
+def test_every_event_is_listed(name: str) -> None:
+    assert mentions((DOCS / "reference" / "events.md").read_text(encoding="utf-8"), name)

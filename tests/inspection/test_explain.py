@@ -1,0 +1,190 @@
+"""Explain says, in plain sentences, why a job is where it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from holdfast.backends import open_backend
+from holdfast.backends.contract import Backend
+from holdfast.errors import JobNotFound
+from holdfast.inspection import Explanation, explain
+from holdfast.lifecycle import Ending, Failure, Settlement, State
+from holdfast.records import ClaimRequest, Lease, NewJob, Pause, WorkerRecord
+
+Scene = Callable[[Backend], Awaitable[Any]]
+
+
+def explained(scene: Scene, job_id: str = "j1", tasks: set[str] | None = None) -> Explanation:
+    """Play a scene on a fresh store, then explain a job of it."""
+
+    async def play() -> Explanation:
+        backend = open_backend("memory://")
+        await backend.open()
+        await scene(backend)
+        return await explain(backend, job_id, tasks)
+
+    return asyncio.run(play())
+
+
+async def claim(backend: Backend, *, slots: int = 1) -> list[Lease]:
+    worker = WorkerRecord(id="w1", host="box", pid=7, queues=("default",), slots=slots, lease_seconds=30.0)
+    await backend.register(worker)
+    request = ClaimRequest(worker="w1", call=1, queues=("default",), most=slots)
+    return list((await backend.claim(request)).leases)
+
+
+async def settle(backend: Backend, lease: Lease, ending: Ending, **fields: Any) -> None:
+    failure = Failure(reason="failed", type="ValueError", text="no such page")
+    settlement = Settlement(id=lease.id, token=lease.token, ending=ending, failure=failure, **fields)
+    await backend.settle([settlement])
+
+
+def test_a_ready_job_without_any_worker() -> None:
+    told = explained(lambda backend: backend.enqueue([NewJob(id="j1", task="t")]))
+    assert told.state is State.READY
+    assert told.summary.startswith("No live worker serves queue 'default'. There is no live worker.")
+
+
+def test_a_ready_job_whose_workers_are_all_busy() -> None:
+    async def scene(backend: Backend) -> None:
+        await backend.enqueue([NewJob(id="j0", task="t"), NewJob(id="j1", task="t")])
+        await claim(backend)
+
+    assert explained(scene).summary == "It is ready; all 1 slots of the 1 worker serving it are busy."
+
+
+def test_a_ready_job_that_may_be_claimed_at_once() -> None:
+    async def scene(backend: Backend) -> None:
+        await claim(backend, slots=3)
+        await backend.enqueue([NewJob(id="j1", task="t")])
+
+    told = explained(scene)
+    assert "may be claimed at once by 1 live worker" in told.summary
+    assert told.reasons == ("1 job of queue 'default' ready, this one among them.",)
+
+
+def test_a_job_that_is_not_due() -> None:
+    told = explained(lambda backend: backend.enqueue([NewJob(id="j1", task="t", delay=3600.0, expires=60.0)]))
+    assert told.summary.startswith("It is not due until 2")
+    assert "(in 1 h)" in told.summary
+    assert any("expires if not claimed" in sentence for sentence in told.reasons)
+    assert told.next == ("Wait, or run it at once: `holdfast run-now j1`.",)
+
+
+def test_a_job_that_backs_off_and_blocks_its_group() -> None:
+    async def scene(backend: Backend) -> None:
+        await backend.enqueue([NewJob(id=f"j{number}", task="t", group="ann") for number in (1, 2)])
+        [lease] = await claim(backend)
+        await settle(backend, lease, Ending.RETRY, failed=True, delay=60.0)
+
+    head = explained(scene)
+    assert head.summary.startswith("It is backing off after failure 1; due again ")
+    assert any("ValueError: no such page" in sentence for sentence in head.reasons)
+    assert any("head of strict group 'ann'" in sentence for sentence in head.reasons)
+    behind = explained(scene, "j2")
+    assert behind.summary.startswith("It is behind job j1 of its group 'ann', which is backing off until ")
+
+
+def test_a_job_behind_one_that_runs() -> None:
+    async def scene(backend: Backend) -> None:
+        await backend.enqueue([NewJob(id=f"j{number}", task="t", group="ann") for number in (1, 2)])
+        await claim(backend)
+
+    told = explained(scene, "j2")
+    assert told.state is State.WAITING
+    assert told.summary == "It is behind job j1 of its group 'ann', which is running on worker w1."
+    assert "The group is strict, limit 1; 1 waiting in it." in told.reasons
+
+
+def test_a_paused_group() -> None:
+    async def scene(backend: Backend) -> None:
+        await backend.pause(Pause(queue="default", group="ann", reason="complaint", by="kim"))
+        await backend.enqueue([NewJob(id="j1", task="t", group="ann")])
+
+    told = explained(scene)
+    assert told.summary.startswith("Its group 'ann' is paused by kim since ")
+    assert 'because "complaint"' in told.summary
+    assert told.next == ("Resume the group: `holdfast resume --queue default --group ann`.",)
+
+
+@pytest.mark.parametrize(
+    ("pause", "word"), [(Pause(queue="default", reason="smtp down"), "Queue 'default'"), (Pause(task="t"), "Task 't'")]
+)
+def test_a_paused_queue_or_task(pause: Pause, word: str) -> None:
+    async def scene(backend: Backend) -> None:
+        await backend.pause(pause)
+        await backend.enqueue([NewJob(id="j1", task="t")])
+        await claim(backend)
+
+    assert explained(scene).summary.startswith(f"{word} is paused since ")
+
+
+def test_a_running_job_whose_cancel_was_asked_for() -> None:
+    async def scene(backend: Backend) -> None:
+        await backend.enqueue([NewJob(id="j1", task="t")])
+        await claim(backend)
+        await backend.cancel("j1")
+
+    told = explained(scene)
+    assert told.summary.startswith("It is running on worker w1 (pid 7 on box) since ")
+    assert any("A cancel was asked for" in sentence for sentence in told.reasons)
+
+
+def test_a_dead_job() -> None:
+    async def scene(backend: Backend) -> None:
+        await backend.enqueue([NewJob(id="j1", task="t")])
+        [lease] = await claim(backend)
+        await settle(backend, lease, Ending.BURIED, failed=True, reason="failed")
+
+    told = explained(scene)
+    assert told.summary.endswith(": its handler failed 1 time and no retry is left.")
+    assert "Its dead letter counts 1 death of this logical job." in told.reasons
+    assert told.next == ("It runs again only if revived: `holdfast dead revive j1`.",)
+
+
+def test_a_discarded_letter() -> None:
+    async def scene(backend: Backend) -> None:
+        await backend.enqueue([NewJob(id="j1", task="t")])
+        await backend.bury("j1", "away")
+        await backend.discard("j1")
+
+    told = explained(scene)
+    assert told.summary.endswith(": its dead letter was discarded.")
+    assert told.next == ("`holdfast retry j1` runs it again with fresh budgets.",)
+
+
+def test_a_cancelled_and_a_succeeded_job() -> None:
+    async def cancelled(backend: Backend) -> None:
+        await backend.enqueue([NewJob(id="j1", task="t")])
+        await backend.cancel("j1")
+
+    async def succeeded(backend: Backend) -> None:
+        await backend.enqueue([NewJob(id="j1", task="t")])
+        [lease] = await claim(backend)
+        await backend.settle([Settlement(id="j1", token=lease.token, ending=Ending.SUCCEEDED)])
+
+    assert explained(cancelled).summary.startswith("It was cancelled ")
+    assert explained(succeeded).summary.startswith("It succeeded ")
+
+
+def test_a_task_the_app_does_not_have() -> None:
+    async def scene(backend: Backend) -> None:
+        await claim(backend)
+        await backend.enqueue([NewJob(id="j1", task="t")])
+
+    assert "The app has no task 't'" in explained(scene, tasks={"other"}).summary
+    assert "may be claimed at once" in explained(scene, tasks={"t"}).summary
+
+
+def test_an_unknown_job() -> None:
+    with pytest.raises(JobNotFound):
+        explained(lambda backend: backend.enqueue([]), "nobody")
+
+
+def test_arguments_are_never_told() -> None:
+    told = explained(lambda backend: backend.enqueue([NewJob(id="j1", task="t", args=b'{"word":"hush"}')]))
+    assert "hush" not in " ".join(told.sentences)
