@@ -42,7 +42,9 @@ def replaced(page: str, block: str, body: str) -> str:
 def _steps() -> Iterator[tuple[Verb, State | None, State | None]]:
     for verb, starts in TRANSITIONS.items():
         for start, ends in starts.items():
-            for end in sorted(ends) or [None]:
+            if not ends:
+                yield verb, start, None
+            for end in sorted(ends):
                 yield verb, start, end
 
 

@@ -22,7 +22,7 @@ from .backends.contract import Backend
 from .calls import Placement, UsingSettings, fresh_record, refine, store, store_many, wait
 from .clock import Clock, SystemClock
 from .codec import decode_plain
-from .errors import ConfigurationError, JobCancelled, JobDied
+from .errors import BackendError, ConfigurationError, JobCancelled, JobDied
 from .job import BoundCall, Enqueued, Job
 from .lifecycle import State
 from .names import check_name
@@ -200,7 +200,17 @@ class Holdfast(Tasks, Operations):
                 f"connection= takes a sqlite3.Connection in this version, not {type(connection).__name__}. "
                 "Enqueue without connection=, or through a sqlite3 connection to the app's own file."
             )
-        answers = self._gate.unopened.enqueue_on(connection, [call.new for call in calls])
+        if not self._gate.is_open and not connection.in_transaction:
+            self._gate.open()  # sets the store up; inside the caller's transaction that could only wait for itself
+        try:
+            answers = self._gate.unopened.enqueue_on(connection, [call.new for call in calls])
+        except BackendError as error:
+            if "no such table" not in str(error):
+                raise
+            raise ConfigurationError(
+                "the store is not set up yet, and cannot be inside your transaction. "
+                "Call app.open() before it begins, or run `holdfast migrate` once."
+            ) from error
         now = self._gate.clock.wall()
         jobs: list[Job[R]] = []
         for call, answer in zip(calls, answers, strict=True):
@@ -325,7 +335,16 @@ class Holdfast(Tasks, Operations):
         self.import_tasks()
         return EmbeddedWorker(self, options)
 
-    # ------------------------------------------------------------------ closing
+    # ------------------------------------------------------------------ opening and closing
+
+    def open(self) -> None:
+        """Open the store now instead of at first use: it is set up, and what is wrong with it is raised here."""
+        forbid_running_loop("app.open()", "app.aopen()")
+        self._gate.open()
+
+    async def aopen(self) -> None:
+        """As `open`."""
+        await self._gate.acall(_nothing)
 
     def close(self) -> None:
         """Let go of the store and the portal's thread. Idempotent; a later call opens them again."""
@@ -350,6 +369,10 @@ class Holdfast(Tasks, Operations):
 
     def __repr__(self) -> str:
         return f"<Holdfast {self.safe_url} with {len(self.tasks)} tasks>"
+
+
+async def _nothing(backend: Backend) -> None:
+    """What `open` does with the store: nothing but opening it."""
 
 
 def _checked(call: object) -> BoundCall[Any]:

@@ -20,7 +20,7 @@ from .ids import new_id
 from .job import BoundCall
 from .lifecycle import State
 from .names import check_name
-from .options import CALL_OPTIONS, Chooser, Duration, TaskOptions, encode_call_options
+from .options import CALL_OPTIONS, Chooser, Duration, QueueOptions, TaskOptions, encode_call_options
 from .records import Conflict, JobRecord, NewJob, Revival
 from .retry import Backoff, RetryPolicy
 
@@ -34,7 +34,7 @@ class TaskSettings(TypedDict, total=False):
     """What `@app.task(...)` takes; see TaskOptions for the checked forms."""
 
     name: str
-    queue: str
+    queue: str | QueueOptions
     priority: int
     group: Chooser | None
     key: Chooser | None
@@ -55,7 +55,7 @@ class TaskSettings(TypedDict, total=False):
 class UsingSettings(TypedDict, total=False):
     """What `.using(...)` takes: what is stored with one job."""
 
-    queue: str
+    queue: str | QueueOptions
     priority: int
     group: Chooser | None
     key: Chooser | None

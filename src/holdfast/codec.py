@@ -14,7 +14,7 @@ import contextlib
 import inspect
 import math
 import re
-import types
+import sys
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
@@ -153,8 +153,27 @@ def _without_values(text: str) -> str:
     return re.sub(r"(Invalid enum value) .*", r"\1", text.partition("\n")[0])
 
 
+def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
+    """A function's signature. From Python 3.14 on an annotation that cannot be evaluated yet stays unevaluated."""
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        return inspect.signature(fn, annotation_format=annotationlib.Format.FORWARDREF)
+    return inspect.signature(fn)
+
+
+def _annotations(fn: Callable[..., Any]) -> dict[str, Any]:
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        return annotationlib.get_annotations(fn, format=annotationlib.Format.FORWARDREF)
+    return dict(getattr(fn, "__annotations__", {}))
+
+
 def _resolve(annotation: Any, space: dict[str, Any]) -> Any:
-    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    def holder() -> None: ...
+
+    holder.__annotations__ = {"it": annotation}
     return typing.get_type_hints(holder, globalns=space, include_extras=True)["it"]
 
 
@@ -166,7 +185,7 @@ def resolve_hints(fn: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, str
     space = getattr(plain, "__globals__", {})
     hints: dict[str, Any] = {}
     faults: dict[str, str] = {}
-    for name, annotation in getattr(plain, "__annotations__", {}).items():
+    for name, annotation in _annotations(plain).items():
         try:
             hints[name] = _resolve(annotation, space)
         except Exception as error:  # whatever evaluating somebody's annotation raises
@@ -185,6 +204,8 @@ def wants_context(fn: Callable[..., Any], parameters: list[inspect.Parameter]) -
 
 
 def _is_context(fn: Callable[..., Any], annotation: Any) -> bool:
+    if isinstance(annotation, typing.ForwardRef):
+        annotation = annotation.__forward_arg__
     if isinstance(annotation, str):
         try:
             annotation = _resolve(annotation, getattr(inspect.unwrap(fn), "__globals__", {}))
@@ -202,7 +223,7 @@ _UNSTORABLE: Mapping[Any, str] = {
 
 def read_parameters(fn: Callable[..., Any], task: str) -> tuple[bool, dict[str, inspect.Parameter]]:
     """Whether a function wants a Context, and the parameters that are stored; ConfigurationError if it cannot be."""
-    listed = list(inspect.signature(fn).parameters.values())
+    listed = list(signature_of(fn).parameters.values())
     context = wants_context(fn, listed)
     stored = listed[1:] if context else listed
     if context and listed[0].kind is listed[0].KEYWORD_ONLY:

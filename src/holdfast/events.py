@@ -234,7 +234,7 @@ class Hub:
     async def settle(self, timeout: float) -> None:
         """Wait for this loop's async callbacks to end, at most `timeout` seconds."""
         loop = asyncio.get_running_loop()
-        mine = [task for task in self._under_way if task.get_loop() is loop]
+        mine = [task for task in list(self._under_way) if task.get_loop() is loop]  # other loops add theirs meanwhile
         if mine:
             await asyncio.wait(mine, timeout=timeout)
 

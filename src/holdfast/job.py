@@ -305,7 +305,7 @@ class JobsFound:
         while left is None or left > 0:
             page = self._app._find(self._page(before, left))
             for record in page:
-                yield Job(self._app, record, created=False)
+                yield Job(self._app, record)
             if len(page) < self._page_size(left):
                 return
             before, left = page[-1].seq, None if left is None else left - len(page)
@@ -315,7 +315,7 @@ class JobsFound:
         while left is None or left > 0:
             page = await self._app._afind(self._page(before, left))
             for record in page:
-                yield Job(self._app, record, created=False)
+                yield Job(self._app, record)
             if len(page) < self._page_size(left):
                 return
             before, left = page[-1].seq, None if left is None else left - len(page)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from .errors import HoldfastError
+
 logger = logging.getLogger("holdfast")
 
 
@@ -17,8 +19,9 @@ def _some(ids: Sequence[str]) -> str:
     return f"{shown} and {len(ids) - 5} more" if len(ids) > 5 else shown
 
 
-def _kind(error: BaseException | str) -> str:
-    return error if isinstance(error, str) else type(error).__name__
+def _kind(error: BaseException) -> str:
+    # Our own errors never quote arguments; of others only the class is safe to show.
+    return f"{type(error).__name__}: {error}" if isinstance(error, HoldfastError) else type(error).__name__
 
 
 # ---------------------------------------------------------------------- the worker's life

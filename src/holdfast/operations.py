@@ -15,7 +15,7 @@ from .errors import ConfigurationError, JobNotFound
 from .job import DeadLetter, Job, JobsFound, parse_query, parse_states
 from .lifecycle import State
 from .names import check_name, check_queue, check_text
-from .options import refuse_later, whole
+from .options import queue_name, refuse_later, whole
 from .portal import Gate, forbid_running_loop
 from .records import GroupRecord, JobQuery, JobRecord, LetterQuery, Pause, QueueRecord, Recovered
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 JobOrId = Job[Any] | str
-Counts = dict[str, dict[State, int]]
+Counts = dict[str, dict[str, int]]  # keyed by State, which is a str
 
 
 def job_id(job: JobOrId) -> str:
@@ -63,7 +63,7 @@ def make_pause(queue: str | None, group: str | None, task: Any, reason: str) -> 
     if task is not None and group is not None:
         raise ConfigurationError("a group belongs to a queue: say queue= and group=, without task=.")
     return Pause(
-        queue=None if queue is None else check_queue(getattr(queue, "name", queue)),
+        queue=_queue_or_none(queue),
         group=None if group is None else check_name(group, "group"),
         task=None if task is None else check_name(getattr(task, "name", task), "task name"),
         reason=check_text(reason, "reason"),
@@ -71,7 +71,7 @@ def make_pause(queue: str | None, group: str | None, task: Any, reason: str) -> 
 
 
 def _queue_or_none(queue: Any) -> str | None:
-    return None if queue is None else check_queue(getattr(queue, "name", queue))
+    return None if queue is None else queue_name(queue)
 
 
 async def _get(id: str, backend: Backend) -> JobRecord:
@@ -113,7 +113,7 @@ class Operations:
 
     def _job(self, record: JobRecord) -> Job[Any]:
         app: Holdfast = self  # type: ignore[assignment]
-        return Job(app, record, created=False)
+        return Job(app, record)
 
     # ------------------------------------------------------------------ looking
 

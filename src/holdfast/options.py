@@ -219,7 +219,7 @@ def _names(value: Any) -> tuple[str, ...]:
 
 _TASK_CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "name": lambda value: check_name(value, "task name"),
-    "queue": lambda value: check_queue(getattr(value, "name", value)),
+    "queue": lambda value: queue_name(value),
     "priority": lambda value: whole(value, "priority=", -PRIORITY_MAX, PRIORITY_MAX),
     "group": _chooser("group"),
     "key": _chooser("key"),
@@ -266,6 +266,11 @@ class QueueOptions:
 
     def rule(self) -> QueueRule:
         return QueueRule(name=self.name, group_limit=self.group_limit, group_order=self.group_order)
+
+
+def queue_name(queue: object) -> str:
+    """A queue given by its name or by its declaration."""
+    return queue.name if isinstance(queue, QueueOptions) else check_queue(queue)
 
 
 SLOTS_DEFAULT: Final = 10
@@ -373,7 +378,7 @@ def _worker_queues(
     if isinstance(queues, Mapping):
         caps = {name: whole(cap, f"slots of queue {name!r}", 1) for name, cap in queues.items() if cap is not None}
     listed = (queues,) if isinstance(queues, str) else tuple(queues)
-    names = tuple(dict.fromkeys(check_queue(getattr(name, "name", name)) for name in listed))
+    names = tuple(dict.fromkeys(queue_name(name) for name in listed))
     if not names:
         raise ConfigurationError("queues= is empty: a worker serves at least one queue. Leave it out for all of them.")
     return names, caps

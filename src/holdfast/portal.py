@@ -143,6 +143,10 @@ class Gate:
                 self._backend = self._make()
             return self._backend
 
+    @property
+    def is_open(self) -> bool:
+        return self._open and self._portal is not None
+
     def _ready(self) -> Portal:
         backend = self.unopened
         with self._guard:
@@ -191,13 +195,13 @@ class Gate:
 
     def close(self) -> None:
         """Close the backend and end the portal; the next call opens them again. Idempotent."""
-        with self._guard:
+        with self._guard:  # held to the end, so that nobody opens the backend while it is being closed
             portal, self._portal = self._portal, None
             unattended, self._unattended = self._unattended, None
-        if unattended is not None:
-            unattended.detach()
-        if portal is not None:
-            portal.stop()
+            if unattended is not None:
+                unattended.detach()
+            if portal is not None:
+                portal.stop()
 
 
 _gates: weakref.WeakSet[Gate] = weakref.WeakSet()

@@ -62,7 +62,7 @@ class NewJob(Struct, frozen=True, kw_only=True):
     on_conflict: Conflict = "keep"
     delay: float | None = None  # seconds from the store's now; excludes due_at
     due_at: float | None = None
-    expires: float | None = None  # seconds after its due time within which it must be claimed
+    expires: float | None = None  # seconds after its due time within which it must be claimed for the first time
     max_stalls: int = 3
     revival: Revival | None = None
     options: bytes | None = None  # task options given for this call alone (retry, timeout, retain), JSON
@@ -182,7 +182,7 @@ class WorkerRecord(Struct, frozen=True, kw_only=True):
 
 
 class ClaimRequest(Struct, frozen=True, kw_only=True):
-    """What a worker can start at once. `call` is its own counter of claims, up by one each; a repeat is recognised."""
+    """What a worker can start at once. `call` counts its claims from 1, up by one each; a repeat is recognised."""
 
     worker: str
     call: int

@@ -24,7 +24,7 @@ from typing import (
 )
 
 from .calls import Placement, TaskSettings, UsingSettings, compile_chooser, make_job, refine
-from .codec import Codec, encode_unseen, read_parameters
+from .codec import Codec, encode_unseen, read_parameters, signature_of
 from .context import Context
 from .errors import ConfigurationError, TaskAlreadyRegistered
 from .job import BoundCall, Job
@@ -167,7 +167,7 @@ def _check_function(fn: object) -> FunctionType:
         raise ConfigurationError(f"a task must be a plain function, not {kind}. Wrap it in a function of its module.")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise ConfigurationError(f"{fn.__qualname__} is a generator; a task returns once. Return a list instead.")
-    parameters = list(inspect.signature(fn).parameters)
+    parameters = list(signature_of(fn).parameters)
     owner = fn.__qualname__.rpartition(".")[0]
     if owner and not owner.endswith("<locals>") and parameters[:1] in (["self"], ["cls"]):
         raise ConfigurationError(f"{fn.__qualname__} is a method; a task must be a plain function of its module.")

@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 from holdfast import Enqueued, Holdfast, Revival, Task
-from holdfast.errors import ArgumentsRejected, ConfigurationError, DuplicateJob
+from holdfast.errors import (
+    ArgumentsRejected,
+    BackendUnavailable,
+    ConfigurationError,
+    DuplicateJob,
+    OutcomeUnknown,
+)
 from holdfast.events import Enqueued as EnqueuedEvent
 
 
@@ -21,7 +27,7 @@ def mail(app: Holdfast, **settings: Any) -> Task[[str, str], str]:
     def send(to: str, subject: str = "hi") -> str:
         return to
 
-    return send  # type: ignore[return-value]
+    return send
 
 
 def test_a_job_comes_back_with_what_was_stored(app: Holdfast) -> None:
@@ -257,6 +263,58 @@ def test_a_job_lives_and_dies_with_the_callers_transaction(sqlite_app: Holdfast,
         assert sum(sqlite_app.counts()["default"].values()) == 4
     finally:
         connection.close()
+
+
+def test_the_store_is_set_up_before_the_callers_transaction_not_inside_it(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    with Holdfast(f"sqlite:///{path}?share=true") as app:
+        send = mail(app)
+        connection = sqlite3.connect(path)
+        try:
+            connection.execute("CREATE TABLE mine (x)")
+            connection.execute("INSERT INTO mine VALUES (1)")
+            with pytest.raises(ConfigurationError, match=r"app\.open"):
+                send.using(connection=connection).enqueue("ann", "hi")
+            connection.commit()
+            assert send.using(connection=connection).enqueue("ann", "hi").created
+            connection.commit()
+            assert sum(app.counts()["default"].values()) == 1
+        finally:
+            connection.close()
+
+
+def test_a_job_that_cannot_be_looked_at_is_stored_all_the_same(
+    memory_app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = mail(memory_app, group=lambda to: to)
+
+    async def unavailable(id: str) -> None:
+        raise BackendUnavailable("busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(memory_app.backend, "get", unavailable)
+        job = send.enqueue("ann", "hi")
+    assert job.created
+    assert job.refresh().state == "ready"
+
+
+def test_a_failing_store_raises_and_the_same_call_can_be_repeated(
+    memory_app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = mail(memory_app).bind("ann", "hi")
+    backend = memory_app.backend
+    enqueue = backend.enqueue
+
+    async def lost_reply(jobs: Any) -> Any:
+        await enqueue(jobs)
+        raise OutcomeUnknown("enqueue")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "enqueue", lost_reply)
+        with pytest.raises(OutcomeUnknown):
+            memory_app.enqueue(call)
+    assert memory_app.enqueue(call).created is False
+    assert sum(memory_app.counts()["default"].values()) == 1
 
 
 def test_a_connection_that_cannot_carry_the_job_is_refused(

@@ -85,12 +85,13 @@ def test_one_job_is_cancelled_run_now_buried_and_retried(app: Holdfast) -> None:
     assert app.retry(buried.id).state == "ready"
     with pytest.raises(StateConflict):
         app.retry(scheduled[0])
-    for verb in (app.cancel, app.run_now, app.bury, app.retry, app.job, app.dead.get, app.dead.revive):
+    verbs: list[Any] = [app.cancel, app.run_now, app.bury, app.retry, app.job, app.dead.get, app.dead.revive]
+    for verb in verbs:
         with pytest.raises(JobNotFound):
-            verb("nobody")  # type: ignore[operator]
+            verb("nobody")
         for wrong in ("", "a\nb", 7, None):
             with pytest.raises(ConfigurationError):
-                verb(wrong)  # type: ignore[operator]
+                verb(wrong)
 
 
 def test_the_twins_do_the_same(app: Holdfast) -> None:
@@ -132,7 +133,7 @@ def test_dead_letters_are_listed_revived_and_discarded(app: Holdfast) -> None:
     assert app.dead.revive(letter.id).state == "ready"
     assert app.dead.revive(jobs[0]).state == "ready"
     app.work(drain=True)
-    assert app.dead.get(jobs[0]).failure_count == 2
+    assert app.dead.get(letter).failure_count == 2
     assert len(app.dead.get(jobs[0]).history) == 1
     assert app.dead.discard(jobs[1]).id == jobs[1].id
     with pytest.raises(JobNotFound, match="dead letter"):
@@ -161,6 +162,38 @@ def test_pausing_says_what(app: Holdfast) -> None:
             app.resume(**wrong)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda app: app.jobs(queue="\ud800"),
+        lambda app: app.jobs("task:\ud800"),
+        lambda app: app.jobs(key=7),
+        lambda app: app.jobs(7),
+        lambda app: app.jobs(limit=-1),
+        lambda app: app.jobs(limit="all"),
+        lambda app: app.counts("a\nb"),
+        lambda app: app.groups.list("{"),
+        lambda app: app.groups.list(limit=0),
+        lambda app: app.groups.get("mail", ""),
+        lambda app: app.groups.limit("mail", "g", 2),
+        lambda app: app.dead.list(limit=0),
+        lambda app: app.dead.list(task="\ud800"),
+        lambda app: app.dead.list(reason=7),
+        lambda app: app.bury("x", "\ud800"),
+        lambda app: app.bury("x", "y" * 3000),
+        lambda app: app.pause(queue="mail", reason="\ud800"),
+        lambda app: app.pause(queue="mail", reason=None),
+        lambda app: app.queue("mail", group_limit=2),
+        lambda app: app.queue("a{b}"),
+        lambda app: Holdfast("memory://", imports=[""]),
+        lambda app: Holdfast("memory://", imports=[7]),  # type: ignore[list-item]
+    ],
+)
+def test_bad_input_is_refused_before_the_store_sees_it(app: Holdfast, call: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        call(app)
+
+
 def test_counts_name_every_state(app: Holdfast) -> None:
     assert app.counts() == {}
     assert set(app.counts("mail")) == {"mail"}
@@ -174,7 +207,7 @@ def test_queue_rules_are_declared_at_first_use_and_when_they_change(app: Holdfas
     mail = app.queue("mail", group_limit=3, group_order="relaxed")
     assert mail.name == "mail"
 
-    @app.task(name="send", queue=mail, group=lambda to: to)  # type: ignore[arg-type]
+    @app.task(name="send", queue=mail, group=lambda to: to)
     def send(to: str) -> None: ...
 
     assert [send.enqueue("ann").state for _ in range(4)] == ["ready", "ready", "ready", "waiting"]

@@ -85,6 +85,17 @@ def test_closing_ends_the_thread_and_a_later_call_opens_again(app: Holdfast) -> 
     assert portals() == before
 
 
+def test_opening_early_raises_what_is_wrong(app: Holdfast, tmp_path: Path) -> None:
+    app.open()
+    asyncio.run(app.aopen())
+    bad = Holdfast(f"sqlite:///{tmp_path}/no/such/folder/jobs.db")
+    with pytest.raises(HoldfastError):
+        bad.open()
+    with pytest.raises(HoldfastError):
+        asyncio.run(bad.aopen())
+    bad.close()
+
+
 def test_async_with_closes_too(app: Holdfast) -> None:
     before = portals()
 
@@ -120,7 +131,7 @@ def test_a_script_that_never_closes_ends_quietly(tmp_path: Path) -> None:
         "asyncio.run(hello.aenqueue('bob'))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", str(script)],
+        [sys.executable, "-W", "error", str(script)],
         capture_output=True,
         text=True,
         timeout=60,
@@ -298,4 +309,4 @@ def test_every_public_name_is_there_and_sorted() -> None:
         assert getattr(holdfast, name) is not None
     assert set(holdfast.__all__) <= set(dir(holdfast))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        holdfast.nonsense  # type: ignore[attr-defined]  # noqa: B018
+        holdfast.nonsense  # noqa: B018

@@ -96,7 +96,7 @@ def test_a_name_belongs_to_one_task(memory_app: Holdfast) -> None:
     memory_app.task(name="a", aliases=["b"])(lambda: None)
     for settings in ({"name": "a"}, {"name": "b"}, {"name": "c", "aliases": ["a"]}, {"name": "c", "aliases": "b"}):
         with pytest.raises(TaskAlreadyRegistered):
-            memory_app.task(**settings)(lambda: None)  # type: ignore[arg-type]
+            memory_app.task(**settings)(lambda: None)
     assert set(memory_app.tasks) == {"a"}
     assert memory_app.find_task("b") is memory_app.tasks["a"]
 

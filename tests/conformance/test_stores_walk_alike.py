@@ -26,7 +26,7 @@ async def _walk_both(seed: int, steps: int, path: Path) -> None:
         walks = Walk(model, seed), Walk(other, seed)
         for number in range(steps):
             (name, expected), (_, answer) = [await walk.step() for walk in walks]
-            if _chose_otherwise(expected, answer):
+            if name in ("exchange", "repeat") and _chose_otherwise(expected, answer):
                 return
             assert answer == expected, f"seed {seed}, step {number}, {name}: {answer} instead of {expected}"
             one, two = await portray(model.backend, model.now), await portray(other.backend, other.now)
@@ -53,7 +53,7 @@ def _gave_other_turns(one: Portrait, two: Portrait, ready: frozenset[str]) -> bo
 
 def _chose_otherwise(one: object, two: object) -> bool:
     """Two answers to an exchange that differ only in which jobs were leased, not in how many."""
-    if not (isinstance(one, tuple) and isinstance(two, tuple) and len(one) == len(two) == 4):
+    if not (isinstance(one, tuple) and isinstance(two, tuple)):
         return False
     (known, answers, leases, recovered), (known2, answers2, leases2, recovered2) = one, two
     alike = (known, answers, recovered, len(leases)) == (known2, answers2, recovered2, len(leases2))

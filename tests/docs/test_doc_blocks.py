@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from doc_pages import PAGES, ROOT, Block, blocks, console_lines, name_of
 
 SECONDS_MAX = 60
+PRINTS = re.compile(r"^ *print\(.*\)  # (.+)$", re.MULTILINE)  # what the page says is printed
 NOT_RUN_MAX = 12  # few blocks may be exempt, each with its reason
 
 
@@ -25,11 +27,12 @@ def environment(folder: Path) -> dict[str, str]:
     return {**kept, "PATH": here, "HOLDFAST_URL": f"sqlite:///{folder / 'jobs.db'}", "NO_COLOR": "1"}
 
 
-def run(command: list[str], folder: Path) -> None:
+def run(command: list[str], folder: Path) -> str:
     done = subprocess.run(
         command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=SECONDS_MAX, check=False
     )
     assert done.returncode == 0, f"{shlex.join(command)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
 
 
 def save_files(page: Path, folder: Path) -> None:
@@ -58,7 +61,10 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
     save_files(page, tmp_path)
     script = tmp_path / f"{page.stem.lower().replace('-', '_')}_page.py"
     script.write_text(program(page), encoding="utf-8")
-    run([sys.executable, str(script)], tmp_path)
+    printed = iter(run([sys.executable, str(script)], tmp_path).splitlines())
+    for promised in PRINTS.findall(program(page)):
+        wanted = promised.removesuffix("…")
+        assert any(line.startswith(wanted) for line in printed), f"{promised!r} is not printed, or not in that order"
 
 
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=name_of)

@@ -1,4 +1,4 @@
-"""The audit finds nothing in real stores, whatever verbs they went through, and finds what is spoiled behind their back."""
+"""The audit finds nothing in real stores, whatever they went through, and finds what is spoiled behind their back."""
 
 from __future__ import annotations
 
@@ -18,6 +18,13 @@ from holdfast.inspection import audit, prunable
 from holdfast.lifecycle import Ending, Failure, Settlement
 from holdfast.records import ClaimRequest, Held, JobQuery, Lease, NewJob, Pause, QueueRule, Release, WorkerRecord
 
+VERBS = {  # and how often each is taken
+    "enqueue": 2,
+    "claim": 3,
+    "settle": 3,
+    "operate": 2,
+    **dict.fromkeys(("discard", "limit", "pause", "promote", "prune", "recover", "release", "renew", "rule"), 1),
+}
 EXPECTED = (StateConflict, JobNotFound, DuplicateJob, ConfigurationError)
 
 
@@ -40,10 +47,7 @@ class Walk:
 
     async def step(self) -> str:
         self.now += self.random.choice([0.01, 0.5, 2.0, 20.0])
-        verb = self.random.choice(
-            "enqueue enqueue claim claim claim settle settle settle release operate operate recover promote pause limit "
-            "rule prune renew discard".split()
-        )
+        verb = self.random.choices(list(VERBS), list(VERBS.values()))[0]
         try:
             await getattr(self, verb)()
         except EXPECTED as error:
@@ -139,7 +143,7 @@ class Walk:
         await self.backend.prune(now=self.now)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 118, 142])  # the last two replace jobs of one key in mid-life
+@pytest.mark.parametrize("seed", range(5))
 def test_a_random_walk_of_all_verbs_never_breaks_a_rule(url: str, seed: int) -> None:
     async def walk() -> None:
         backend = open_backend(url)

@@ -151,3 +151,18 @@ def test_a_violation_names_its_job_and_group() -> None:
     [violation] = judge(dump(job(1, "waiting"))).violations
     assert violation.job_id == "job-1"
     assert violation.text == "job job-1 (waiting) waits, but has no group"
+
+
+def test_a_job_whose_key_was_enqueued_again_may_have_another_group_and_cap() -> None:
+    moved = job(
+        1,
+        "scheduled",
+        key="k",
+        group="a",
+        due_at=NOW + 50,
+        attempts=2,
+        stalls=2,
+        max_stalls=0,
+        errors=[error(50, NOW, NOW + 9, reason="stalled")],
+    )
+    assert found(moved, job(2, "succeeded", group="a")) == []

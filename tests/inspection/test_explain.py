@@ -70,7 +70,7 @@ def test_a_ready_job_that_may_be_claimed_at_once() -> None:
 def test_a_job_that_is_not_due() -> None:
     told = explained(lambda backend: backend.enqueue([NewJob(id="j1", task="t", delay=3600.0, expires=60.0)]))
     assert told.summary.startswith("It is not due until 2")
-    assert "(in 1 h)" in told.summary
+    assert "(in 60 min)" in told.summary
     assert any("expires if not claimed" in sentence for sentence in told.reasons)
     assert told.next == ("Wait, or run it at once: `holdfast run-now j1`.",)
 

@@ -50,7 +50,7 @@ def test_a_finished_job_is_left_only_by_coming_back_or_being_pruned(state: State
     assert leaving <= COMES_BACK | {Verb.PRUNE}
     assert {Verb.RETRY, Verb.PRUNE} <= leaving
     for verb in COMES_BACK & leaving:
-        assert allowed(verb, state) == {State.READY, State.WAITING}
+        assert allowed(verb, state) == frozenset({State.READY, State.WAITING})
 
 
 def test_only_a_dead_job_is_revived() -> None:
@@ -78,10 +78,10 @@ def test_a_running_job_is_left_only_by_ending_its_lease() -> None:
 
 
 def test_cancel_of_a_running_job_only_marks_it() -> None:
-    assert allowed(Verb.CANCEL, State.RUNNING) == {State.RUNNING}
-    assert allowed(Verb.CANCEL, State.CANCELLED) == {State.CANCELLED}
+    assert allowed(Verb.CANCEL, State.RUNNING) == frozenset({State.RUNNING})
+    assert allowed(Verb.CANCEL, State.CANCELLED) == frozenset({State.CANCELLED})
     for state in UNSTARTED:
-        assert allowed(Verb.CANCEL, state) == {State.CANCELLED}
+        assert allowed(Verb.CANCEL, state) == frozenset({State.CANCELLED})
     for state in (State.SUCCEEDED, State.DEAD):
         assert allowed(Verb.CANCEL, state) is None
 
@@ -99,9 +99,9 @@ def test_only_refill_moves_between_waiting_and_ready() -> None:
 
 @pytest.mark.parametrize("state", sorted(UNSTARTED))
 def test_an_unstarted_job_can_be_ended_by_expiry_bury_and_cancel(state: State) -> None:
-    assert allowed(Verb.EXPIRE, state) == {State.DEAD}
-    assert allowed(Verb.BURY, state) == {State.DEAD}
-    assert allowed(Verb.CANCEL, state) == {State.CANCELLED}
+    assert allowed(Verb.EXPIRE, state) == frozenset({State.DEAD})
+    assert allowed(Verb.BURY, state) == frozenset({State.DEAD})
+    assert allowed(Verb.CANCEL, state) == frozenset({State.CANCELLED})
 
 
 def test_only_a_settled_success_succeeds() -> None:
@@ -114,11 +114,11 @@ def test_every_ending_has_its_verb_and_leads_to_its_state() -> None:
     assert set(SETTLES) == set(Ending)
     goals = {ending: allowed(verb, State.RUNNING) for ending, verb in SETTLES.items()}
     assert goals == {
-        Ending.SUCCEEDED: {State.SUCCEEDED},
-        Ending.RETRY: {State.SCHEDULED},
-        Ending.SNOOZED: {State.SCHEDULED},
-        Ending.BURIED: {State.DEAD},
-        Ending.CANCELLED: {State.CANCELLED},
+        Ending.SUCCEEDED: frozenset({State.SUCCEEDED}),
+        Ending.RETRY: frozenset({State.SCHEDULED}),
+        Ending.SNOOZED: frozenset({State.SCHEDULED}),
+        Ending.BURIED: frozenset({State.DEAD}),
+        Ending.CANCELLED: frozenset({State.CANCELLED}),
     }
 
 

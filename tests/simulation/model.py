@@ -106,6 +106,8 @@ class Model(ModelRules):
         if job.cancel_requested and item.ending is not Ending.CANCELLED:
             return Answer.CANCELLED
         job.attempts += 1
+        if item.ending in (Ending.RETRY, Ending.SNOOZED):
+            job.expires_at = None
         if item.failed:
             job.failures += 1
             job.errors = [*job.errors, ("failed", job.attempts)][-10:]
@@ -195,6 +197,8 @@ class Model(ModelRules):
         elif counted and job.stalls > job.new.max_stalls:
             self.die(job, now, "stalled")
         else:
+            if counted:
+                job.expires_at = None
             self.back(job, now)
         return counted
 

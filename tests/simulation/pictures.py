@@ -170,10 +170,14 @@ def check_groups(tables: Tables, limits: Mapping[tuple[str, str], int]) -> None:
 
 
 def check_order(tables: Tables, model: Model) -> None:
-    """The lanes stand in the order in which the model saw their jobs come into play."""
+    """The lanes stand in the order in which the model saw their jobs come into play.
+
+    Among the parked, grouped and ungrouped jobs are told apart: they will never be in one lane again.
+    """
     ready = [row for row in tables["jobs"] if row["state"] == "ready"]
-    ready.sort(key=lambda row: (row["queue"], row["lane"], -row["priority"], row["turn"], row["seq"]))
-    ranks = [(row["queue"], row["lane"], model.rank(model.jobs[row["id"]])) for row in ready]
+    lanes = {row["id"]: (row["queue"], row["lane"], row["group"] is not None) for row in ready}
+    ready.sort(key=lambda row: (lanes[row["id"]], -row["priority"], row["turn"], row["seq"]))
+    ranks = [(lanes[row["id"]], model.rank(model.jobs[row["id"]])) for row in ready]
     assert ranks == sorted(ranks), f"a lane is out of order: {[row['id'] for row in ready]}, {ranks}"
 
 

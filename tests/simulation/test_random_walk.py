@@ -22,6 +22,7 @@ SETTINGS = settings(
     derandomize=True,
     database=None,
     deadline=None,
+    report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
 )
 

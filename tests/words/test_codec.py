@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, Literal, NamedTuple, TypedDict
 
 import msgspec
 import pytest
@@ -339,8 +339,17 @@ def test_a_context_known_only_to_the_type_checker_is_recognised() -> None:
     assert read_parameters(handler, "t")[0] is True
 
 
+def test_an_unevaluated_annotation_is_looked_at_by_its_name() -> None:
+    def handler(mail: Any, to: Any) -> None: ...
+
+    handler.__annotations__ = {"mail": ForwardRef("Context"), "to": ForwardRef("Nobody")}
+    assert read_parameters(handler, "t")[0] is True
+    assert travel(handler, "ann") == {"to": "ann"}
+
+
 def test_a_result_is_bounded_and_rebuilt_by_the_return_annotation() -> None:
-    def handler() -> list[Point]: ...
+    def handler() -> list[Point]:
+        return []
 
     one = codec(handler)
     raw = one.encode_value([Point(1)], LIMIT)
@@ -420,7 +429,7 @@ def test_a_real_pydantic_model_travels() -> None:
     model = pydantic.create_model("Person", age=(int, ...), born=(dt.date, ...))
     person = model(age=3, born=dt.date(2026, 1, 2))
     assert travel(one_of(model), person) == {"value": person}
-    assert travel(one_of(list[model]), [person]) == {"value": [person]}
+    assert travel(one_of(list.__class_getitem__(model)), [person]) == {"value": [person]}
     text = refusal(one_of(model), {"age": "secret-value", "born": "2026-01-02"})
     assert "age" in text
     assert "secret-value" not in text

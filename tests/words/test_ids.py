@@ -29,7 +29,7 @@ def test_ids_of_one_thread_grow_as_they_are_made() -> None:
 def test_ids_grow_although_the_wall_clock_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter([5_000_000_000_000_000_000, 4_000_000_000_000_000_000, 4_500_000_000_000_000_000])
     monkeypatch.setattr(ids, "_source", ids._Source())
-    monkeypatch.setattr(ids.time, "time_ns", lambda: next(moments))
+    monkeypatch.setattr("holdfast.ids.time.time_ns", lambda: next(moments))
     made = [ids.new_id() for _ in range(3)]
     assert made == sorted(made)
 

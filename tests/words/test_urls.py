@@ -28,8 +28,8 @@ def test_a_relative_path_is_settled_at_once(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_query_options_are_checked() -> None:
-    address = parse_url("sqlite:///a.db?synchronous=normal&call_timeout=2.5")
-    assert address.options == {"synchronous": "NORMAL", "call_timeout": 2.5}
+    address = parse_url("sqlite:///a.db?synchronous=normal&call_timeout=2.5&share=true")
+    assert address.options == {"synchronous": "NORMAL", "call_timeout": 2.5, "share": True}
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,7 @@ def test_query_options_are_checked() -> None:
     [
         "sqlite:///a.db?synchronous=OFF",
         "sqlite:///a.db?colour=red",
+        "sqlite:///a.db?share=perhaps",
         "sqlite:///a.db?call_timeout=soon",
         "sqlite:///a.db?call_timeout=-1",
         "sqlite://",

@@ -170,6 +170,35 @@ async def test_without_renewals_handlers_are_stopped_before_the_lease_can_pass_o
     assert failing.seen[0].error == "BackendUnavailable"
 
 
+async def test_what_waits_behind_a_blocked_loop_does_not_start_after_the_fence(memory_app: WorkerApp) -> None:
+    app = memory_app
+    faulty = app.break_store()
+    ran: list[str] = []
+
+    @app.task(name="blocker")
+    async def blocker() -> None:
+        if not ran:
+            ran.append("blocker")
+            faulty.cut("renew")
+            attempts, until = faulty.calls.count("renew"), time.monotonic() + 1.5
+            while time.monotonic() < until or faulty.calls.count("renew") < attempts + 3:
+                pass
+
+    @app.task(name="behind")
+    async def behind() -> None:
+        ran.append("behind")
+
+    fenced, done = app.listen("fence_passed"), app.listen("succeeded")
+    ids = await app.put(blocker.bind(), behind.bind())
+    async with app.worker(lease=1.0, sweep_every=None):
+        passed = await fenced.next()
+        assert set(passed.jobs) == set(ids)
+        assert ran == ["blocker"]
+        faulty.mend()
+        assert {(await done.next()).job_id for _ in ids} == set(ids)
+    assert ran == ["blocker", "behind"]
+
+
 EXITING = """
 import asyncio, sys, threading
 from holdfast import Holdfast

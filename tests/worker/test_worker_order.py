@@ -84,30 +84,32 @@ async def test_no_queue_starves_another(app: WorkerApp) -> None:
 
 
 async def test_a_queue_with_a_cap_takes_no_more_slots_than_that(app: WorkerApp) -> None:
-    running = most = 0
-    three, go = asyncio.Event(), asyncio.Event()
+    running: set[str] = set()
+    most = 0
+    both, light_ran, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @app.task(name="heavy", queue="heavy")
-    async def heavy() -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
+    async def heavy(ctx: Context) -> None:
+        nonlocal most
+        running.add(ctx.id)
+        most = max(most, len(running))
+        if len(running) == 2:
+            both.set()
         await go.wait()
-        running -= 1
+        running.discard(ctx.id)
 
     @app.task(name="light", queue="light")
     async def light() -> None:
-        three.set()
+        light_ran.set()
 
     await app.put(*(heavy.bind() for _ in range(6)))
-    async with app.worker(slots=8, queues={"heavy": 2, "light": None}):
-        await app.put(light.bind())
-        await soon(three)
-        go.set()
-        await app.drain()
-    assert most <= 8 and (await app.store()) is not None
-    jobs = await (await app.store()).find(JobQuery(queue="heavy"))
-    assert {job.state for job in jobs} == {State.SUCCEEDED}
+    draining = asyncio.create_task(app.drain(slots=8, queues={"heavy": 2, "light": None}))
+    await soon(both)
+    await app.put(light.bind())
+    await soon(light_ran)
+    go.set()
+    assert (await draining).succeeded == 7
+    assert most == 2
 
 
 async def test_slots_bound_what_runs_at_once(app: WorkerApp) -> None:

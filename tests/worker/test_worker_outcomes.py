@@ -71,6 +71,17 @@ async def test_a_retry_due_later_is_left(app: WorkerApp) -> None:
     assert (await app.job(job_id)).state is State.SCHEDULED
 
 
+async def test_options_given_for_one_call_hold_for_that_call(app: WorkerApp) -> None:
+    @app.task(name="patient", retry=RetryPolicy.fixed(0, limit=3), timeout=600)
+    async def patient() -> None:
+        await asyncio.Event().wait()
+
+    [job_id] = await app.put(patient.using(retry=0, timeout=0.05).bind())
+    assert await app.drain() == Drained(succeeded=0, failed=1, left=0)
+    job = await app.job(job_id)
+    assert (job.state, job.reason, job.failures) == (State.DEAD, "timeout", 1)
+
+
 async def test_an_error_that_is_not_to_be_retried_is_final(app: WorkerApp) -> None:
     @app.task(name="never", retry=RetryPolicy.fixed(0, limit=5, never=(KeyError,)))
     async def never() -> None:

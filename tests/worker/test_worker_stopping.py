@@ -284,7 +284,10 @@ app = Holdfast(sys.argv[1])
 @app.task(name="patient")
 async def patient() -> None:
     print("begun", flush=True)
-    await asyncio.sleep(float(sys.argv[2]))
+    if sys.argv[2] == "finishing":
+        await asyncio.to_thread(sys.stdin.readline)
+    else:
+        await asyncio.Event().wait()
     print("finished", flush=True)
 
 patient.using(id="it").enqueue()
@@ -293,11 +296,12 @@ print("left in order", flush=True)
 """
 
 
-def _start(tmp_path: Path, seconds: float) -> tuple[subprocess.Popen[str], str]:
+def _start(tmp_path: Path, manner: str) -> tuple[subprocess.Popen[str], str]:
     script = tmp_path / "signalled.py"
     script.write_text(SIGNALLED)
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
-    worker = subprocess.Popen([sys.executable, str(script), url, str(seconds)], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, str(script), url, manner]
+    worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert worker.stdout is not None
     assert worker.stdout.readline() == "begun\n"
     return worker, url
@@ -306,9 +310,9 @@ def _start(tmp_path: Path, seconds: float) -> tuple[subprocess.Popen[str], str]:
 @pytest.mark.chaos
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_worker_in_order(tmp_path: Path, number: signal.Signals) -> None:
-    worker, _ = _start(tmp_path, 0.3)
+    worker, _ = _start(tmp_path, "finishing")
     worker.send_signal(number)
-    out, _ = worker.communicate(timeout=WAIT_SECONDS)
+    out, _ = worker.communicate("go\n", timeout=WAIT_SECONDS)
     assert (out, worker.returncode) == ("finished\nleft in order\n", 0)
 
 
@@ -316,7 +320,7 @@ def test_a_signal_stops_the_worker_in_order(tmp_path: Path, number: signal.Signa
 def test_a_second_signal_gives_back_at_once(tmp_path: Path) -> None:
     from holdfast import Holdfast
 
-    worker, url = _start(tmp_path, 600)
+    worker, url = _start(tmp_path, "endless")
     worker.send_signal(signal.SIGTERM)
     worker.send_signal(signal.SIGINT)
     out, _ = worker.communicate(timeout=WAIT_SECONDS)

@@ -103,7 +103,18 @@ def _positive(value: str) -> float:
     return number
 
 
-_SQLITE_OPTIONS: Mapping[str, Callable[[str], Any]] = {"synchronous": _synchronous, "call_timeout": _positive}
+def _yes_or_no(value: str) -> bool:
+    choices = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if value.lower() not in choices:
+        raise ConfigurationError(f"share={value!r} is neither true nor false.")
+    return choices[value.lower()]
+
+
+_SQLITE_OPTIONS: Mapping[str, Callable[[str], Any]] = {
+    "synchronous": _synchronous,
+    "call_timeout": _positive,
+    "share": _yes_or_no,
+}
 
 
 def _options(query: str, checks: Mapping[str, Callable[[str], Any]], scheme: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ Rules that hold for every method
 * What a group has in play is read off the jobs: ready + running + (scheduled and held). `held` is set when a lease of
   a *strict* group ends without finishing the job (retry, snooze, release, stall); it marks the head, which goes first
   when its group is refilled and keeps its group's place while it is scheduled.
+* expires_at is dropped when an attempt ends and the job goes on: it was claimed in time.
 * Every grouped job becomes claimable the same way: it is `waiting`, then REFILL makes as many waiting jobs ready as the
   group has room: room = limit − in play; order held first, then priority (high first), then seq. The effective limit
   is 0 while the group is paused, else 1 for strict, else the group's override, else the queue's group_limit.
@@ -29,7 +30,11 @@ Rules that hold for every method
   and the dead letter of its logical job is made or merged: count + 1, first_failed_at kept, failed_at and arguments
   newest, the earlier death moved into history. If an older job of the same key held the letter, that job stays dead
   with reason "superseded" and may be pruned. `prune` never takes a dead job that holds its letter.
-* Success or cancellation of a logical job closes (removes) its dead letter.
+* Success or cancellation of a logical job closes (removes) its dead letter; an older dead job that held it becomes
+  "superseded". A superseded or discarded job may be pruned after 600 s.
+* A stall with a cancel asked for makes the job cancelled; it counts as a stall unless the lease never began.
+* A claim after the worker's own deadline finds that worker among the stalled: it is recovered, the answer known=False.
+* Jobs that become ready in one step have no promised order among different groups.
 * Finishing a job sets when it may be pruned: finished_at + max(retain, 600 s). A dead job that holds a letter: never.
 """
 
@@ -126,7 +131,8 @@ class Backend(ABC):
         has the parity of `call` (0 ungrouped, 1 grouped) gets n - n // 2, the other n // 2; what one cannot use the
         other may.
         An expired job met here is buried, not leased. A repeated `call` answers the leases of the first time that are
-        still ours (nothing is claimed anew, nothing counted); a `call` below the last one answers no leases.
+        still ours (nothing is claimed anew, nothing counted); a `call` below the last one
+        answers no leases (its settlements are fenced and carried out like any).
         Unknown worker (recovered or never registered): known=False, nothing changed.
         """
 
@@ -288,7 +294,9 @@ class Backend(ABC):
     @abstractmethod
     async def dump(self) -> Dump:
         """One consistent picture of everything: tables `jobs` (as in `JobRecord`, plus token, turn, lane, claim_call,
-        prune_at), `letters`, `workers` (plus deadline, last_call), `queues`, `groups` (overrides), `pauses`, `logs`."""
+        prune_at), `letters` (as `DeadLetter`), `workers` (as `WorkerRecord`, plus deadline, last_call), `queues` (as
+        `QueueRule`), `groups` (queue, name, override), `pauses` (as `Pause`), `logs` (job_id, at, text). States are
+        text, structs are dicts, bytes stay bytes."""
 
     # ------------------------------------------------------------------ waiting
 

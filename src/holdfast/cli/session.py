@@ -105,15 +105,18 @@ def ask(app: Holdfast, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
 
 
 def find_id(app: Holdfast, prefix: str) -> str:
-    """The id of the one job whose id begins so."""
-    found = [job.id for job in app.jobs(id_prefix=prefix, limit=SHOWN_CHOICES + 1)]
-    return _only(prefix, found, "job")
+    """The id of the one job whose id begins so; a whole id always means itself."""
+    if ask(app, lambda backend: backend.get(prefix)) is not None:
+        return prefix
+    return _only(prefix, [job.id for job in app.jobs(id_prefix=prefix, limit=SHOWN_CHOICES + 1)], "job")
 
 
 def find_letter_id(app: Holdfast, prefix: str) -> str:
-    """The id of the one dead letter whose id begins so."""
+    """The id of the one dead letter whose id begins so; a whole id always means itself."""
     from ..records import LetterQuery
 
+    if ask(app, lambda backend: backend.letter(prefix)) is not None:
+        return prefix
     query = LetterQuery(id_prefix=prefix, limit=SHOWN_CHOICES + 1)
     return _only(prefix, [letter.id for letter in ask(app, lambda backend: backend.letters(query))], "dead letter")
 
@@ -123,11 +126,9 @@ def _only(prefix: str, found: list[str], what: str) -> str:
 
     if not found:
         raise JobNotFound(prefix, what)
-    if prefix in found:
-        return prefix
     if len(found) > 1:
+        listed = "\n  ".join(sorted(found[:SHOWN_CHOICES]))
         more = " …" if len(found) > SHOWN_CHOICES else ""
-        listed = "\n  ".join(sorted(found)[:SHOWN_CHOICES])
         raise CommandFailed(
             Exit.USAGE, f"{prefix!r} is the beginning of several ids:\n  {listed}{more}", "Give more of the id."
         )

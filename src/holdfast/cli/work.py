@@ -6,8 +6,10 @@ of `holdfast.logs`, on stderr.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -59,8 +61,7 @@ def work(
         raise click.UsageError(f"{option} {PROCESS_WORKER}")
     served = read_queues(queues)
     session = Session(url=url, app=app, app_dir=app_dir, as_json=as_json)
-    _set_up_logs(verbose)
-    with session.code as host:
+    with session.code as host, _logs_on_stderr(verbose):
         _import_tasks(host, imports)
         _announce(session, host, app, served)
         chosen = {name: value for name, value in settings.items() if value is not None}
@@ -103,11 +104,18 @@ def _announce(session: Session, host: Holdfast, name: str, served: dict[str, int
         session.print.note("note: memory:// is seen by this process only; give --url for a store others can reach.")
 
 
-def _set_up_logs(verbose: bool) -> None:
-    """Our sentences to stderr, unless the program already decided where logs go."""
+@contextlib.contextmanager
+def _logs_on_stderr(verbose: bool) -> Iterator[None]:
+    """While inside, our sentences go to stderr, unless the program already decided where logs go."""
     logger = logging.getLogger("holdfast")
     logger.setLevel(logging.DEBUG if verbose else logging.INFO)
-    if not logger.hasHandlers():
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
-        logger.addHandler(handler)
+    if logger.hasHandlers():
+        yield
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

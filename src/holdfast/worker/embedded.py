@@ -75,6 +75,7 @@ class EmbeddedWorker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready: asyncio.Future[None] | None = None
         self._background: asyncio.Task[Drained] | None = None
+        self._asked_early = 0
 
     async def run(self, *, signals: bool = True) -> Drained:
         """Work on the caller's loop until stopped or, with drain, done.
@@ -96,6 +97,8 @@ class EmbeddedWorker:
             unknown_delay=self._unknown_delay,
         )
         keeper = self._keeper = self._make_keeper(runner, reports)
+        if self._asked_early:
+            keeper.ask_to_stop(self._asked_early)
         keeper.start(
             on_ready=lambda: _post(loop, self._on_ready),
             on_end=lambda end: _post(loop, _resolve, ended, end),
@@ -114,8 +117,9 @@ class EmbeddedWorker:
     def request_stop(self) -> None:
         """Ask to stop, from any thread: the first time in order within the grace, the second time at once."""
         if self._keeper is None:
-            raise ConfigurationError("this worker is not running, so there is nothing to stop.")
-        self._keeper.ask_to_stop()
+            self._asked_early += 1
+        else:
+            self._keeper.ask_to_stop()
 
     async def __aenter__(self) -> EmbeddedWorker:
         self._ready = asyncio.get_running_loop().create_future()

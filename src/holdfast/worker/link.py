@@ -37,11 +37,17 @@ class Link:
 
     def stop(self, leases: Sequence[Lease], reason: Stop) -> None:
         if leases:
-            self.post(self.runner.stop, [(lease.id, lease.token) for lease in leases], reason)
+            marked = [(lease.id, lease.token) for lease in leases]
+            self.runner.warn(marked, reason)  # at once, although the loop may be blocked
+            self.post(self.runner.stop, marked, reason)
 
     def stop_all(self, reason: Stop) -> None:
-        self.runner.flag_all()  # at once, although the loop may be blocked
+        self.runner.warn_all()
         self.post(self.runner.stop_all, reason)
+
+    def allow_starts(self) -> None:
+        """The fence is lifted."""
+        self.runner.barred = False
 
     def tell(self, *seen: events.Event) -> None:
         """Deliver events on the handlers' loop."""

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from .. import events, logs
 from ..context import CURRENT, CancelRequested, Context, ReportSink
+from ..errors import ConfigurationError
 from ..lifecycle import Outcome, OutcomeKind, Settlement, settlement_for
 from ..records import Lease, Release
 from . import outcomes
 from .threads import ThreadPool
 
 if TYPE_CHECKING:
+    from ..options import TaskOptions
     from ..task import Task
 
 UNKNOWN_TASK_DELAY_SECONDS = 30.0
@@ -57,10 +59,10 @@ Ended = Settlement | Release | Gone
 class Run:
     """An attempt under way."""
 
-    __slots__ = ("context", "entered", "handle", "lease", "stop", "successor", "task", "timer")
+    __slots__ = ("context", "entered", "handle", "lease", "options", "stop", "successor", "task", "timer")
 
-    def __init__(self, lease: Lease, task: Task[..., Any], context: Context) -> None:
-        self.lease, self.task, self.context = lease, task, context
+    def __init__(self, lease: Lease, task: Task[..., Any], options: TaskOptions, context: Context) -> None:
+        self.lease, self.task, self.options, self.context = lease, task, options, context
         self.stop = Stop.NOT
         self.entered = False
         self.handle: asyncio.Task[None] | None = None
@@ -86,6 +88,8 @@ class Runner:
         self.runs: dict[str, Run] = {}
         self.beats = 0  # answered pings of the keeper's watch
         self.worker = ""  # the id events name
+        self.barred = False  # nothing may start: the fence has passed, or the worker ends at once
+        self._told: dict[str, Stop] = {}  # by token: told to stop, perhaps before it could start
         self._find_task, self._hub, self._reports, self._hand_over = find_task, hub, reports, hand_over
         self._unknown_delay = unknown_delay
         self._pool = ThreadPool(slots, "holdfast-handler")
@@ -110,6 +114,7 @@ class Runner:
     def stop(self, marked: Sequence[tuple[str, str]], reason: Stop) -> None:
         """Tell attempts, named by (id, token), to stop."""
         for job_id, token in marked:
+            self._told.pop(token, None)
             run = self.runs.get(job_id)
             if run is None:
                 continue
@@ -130,8 +135,17 @@ class Runner:
             else:
                 self._tell(run, reason)
 
-    def flag_all(self) -> None:
-        """Set every `ctx.cancelled`. Any thread may call this one: it must work while the loop is blocked."""
+    def warn(self, marked: Sequence[tuple[str, str]], reason: Stop) -> None:
+        """What of `stop` works while the loop is blocked: flags, and no start any more. Any thread."""
+        for job_id, token in marked:
+            self._told[token] = reason
+            run = self.runs.get(job_id)
+            if run is not None and run.lease.token == token:
+                run.context._cancelled = True
+
+    def warn_all(self) -> None:
+        """The same for `stop_all`: nothing starts until `barred` is lifted."""
+        self.barred = True
         for run in list(self.runs.values()):
             run.context._cancelled = True
 
@@ -150,15 +164,18 @@ class Runner:
     # ------------------------------------------------------------------ the pipeline
 
     def _start(self, lease: Lease) -> None:
+        if self.barred or (self._told and lease.token in self._told):
+            self._end_unstarted(lease, self._told.get(lease.token, Stop.FENCED))
+            return
         task = self._find_task(lease.task)
         if task is None:
             self._give_back_unknown(lease)
             return
-        options = task.options
+        options = task.options if lease.options is None else _options_for(task, lease.options)
         timeout = options.timeout
         deadline = None if timeout is None else time.monotonic() + timeout
         context = Context(lease, deadline=deadline, policy=options.retry, reports=self._reports)
-        run = self.runs[lease.id] = Run(lease, task, context)
+        run = self.runs[lease.id] = Run(lease, task, options, context)
         if self._hub.wanted("started"):
             self._hub.emit(events.Started(**self._about(lease), fence=lease.fence))
         if timeout is not None:
@@ -177,7 +194,7 @@ class Runner:
         """An async handler's attempt, as a task of its own."""
         run.entered = True
         error: BaseException | None = None
-        if run.stop:  # told to stop before its first step
+        if run.context.cancelled:  # told to stop before its first step
             self._end(run, outcomes.STOPPED, None)
             return
         task, context = run.task, run.context
@@ -204,7 +221,7 @@ class Runner:
         task, context = run.task, run.context
         run.entered = True
         error: BaseException | None = None
-        if run.stop:
+        if context.cancelled:
             outcome = outcomes.STOPPED
         else:
             try:
@@ -254,7 +271,7 @@ class Runner:
 
     def _conclude(self, run: Run, outcome: Outcome, error: BaseException | None) -> Ended:
         """What the attempt's end means, given what it was told meanwhile."""
-        lease, stop, options = run.lease, run.stop, run.task.options
+        lease, stop, options = run.lease, run.stop, run.options
         kind = outcome.kind
         if stop is Stop.LOST:
             return Gone(lease.id, lease.token)
@@ -305,13 +322,21 @@ class Runner:
             run.handle.cancel()
 
     def _overrun(self, run: Run) -> None:
-        timeout = run.task.options.timeout
+        timeout = run.options.timeout
         if not run.task.is_async and timeout is not None:
             logs.thread_overran(run.lease.id, run.lease.task, timeout)
         self._tell(run, Stop.TIMED_OUT)
 
     def _about(self, lease: Lease) -> dict[str, Any]:
         return about(lease, self.worker)
+
+
+def _options_for(task: Task[..., Any], stored: bytes) -> TaskOptions:
+    """The task's options with those given for one call. Stored by another version they may make no sense here."""
+    try:
+        return task.options.for_call(stored)
+    except ConfigurationError:
+        return task.options
 
 
 _SPENDS_A_RETRY = (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT)

@@ -144,9 +144,9 @@ class Tenure:
 
     def _say_failed(self, error: HoldfastError) -> None:
         fence_in = max(0.0, self.fence_at - self._line.clock.steady())
-        logs.renewal_failed(self.worker.id, error.__cause__ or error, fence_in)
+        logs.renewal_failed(self.worker.id, error, fence_in)
         if self._link.wanted("renewal_failed"):
-            kind = type(error.__cause__ or error).__name__
+            kind = type(error).__name__
             self._link.tell(events.RenewalFailed(worker=self.worker.id, error=kind, fence_in=fence_in))
 
     # ------------------------------------------------------------------ the fence
@@ -180,4 +180,5 @@ class Tenure:
     def _lift(self) -> None:
         if self.fenced:
             self.fenced = False
+            self._link.allow_starts()
             logs.fence_lifted(self.worker.id)

@@ -123,7 +123,7 @@ class Trader:
                 return await self._line.call("exchange", self._line.backend.exchange(settlements, releases, request))
             except HoldfastError as error:
                 tries += 1
-                logs.exchange_failed(error.__cause__ or error, tries, len(settlements) + len(self._ledger.settlements))
+                logs.exchange_failed(error, tries, len(settlements) + len(self._ledger.settlements))
             if await self._abandoned_within(backoff(tries)):
                 self._ledger.settlements[:0] = settlements
                 self._ledger.releases[:0] = releases

@@ -50,7 +50,7 @@ class Watch:
         if frame is None:
             return
         stack = bounded("".join(traceback.format_stack(frame, limit=STACK_FRAMES_MAX)), STACK_CHARS_MAX)
-        jobs = tuple(run.lease.id for run in list(runner.runs.values()) if run.handle is not None)
+        jobs = tuple(run.lease.id for run in list(runner.runs.values()) if run.task.is_async and run.entered)
         logs.loop_blocked(seconds, jobs, stack)
         self._link.tell(events.LoopBlocked(worker=self._link.worker, seconds=seconds, jobs=jobs, stack=stack))
 

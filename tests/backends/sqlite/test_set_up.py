@@ -145,6 +145,16 @@ def test_someone_elses_database_is_refused_unless_sharing_is_asked_for(tmp_path:
     assert set_up(path) == (opening.SCHEMA_VERSION, opening.SCHEMA_VERSION)
 
 
+def test_a_file_in_another_encoding_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA encoding = 'UTF-16'")
+        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+    connection.close()
+    with pytest.raises(ConfigurationError, match="UTF-8"):
+        set_up(path, share=True)
+
+
 def test_a_missing_folder_a_folder_and_memory_are_refused_with_advice(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="Create it first"):
         set_up(tmp_path / "none" / "jobs.db")

@@ -141,7 +141,7 @@ def _work_through(path: str, name: str, seen: Any) -> None:
                 break
             running: dict[str, int] = {}
             for row in (await backend.dump()).tables["jobs"]:
-                if row["state"] is State.RUNNING:
+                if row["state"] == State.RUNNING:
                     running[row["group"]] = running.get(row["group"], 0) + 1
             seen.append((max(running.values(), default=0), [lease.id for lease in got.leases]))
             settlements = [Settlement(id=lease.id, token=lease.token, ending=Ending.SUCCEEDED) for lease in got.leases]

@@ -188,6 +188,8 @@ class Store(Index):
             "errors": _with(row.errors, failure),
             "held": row.group is not None and not into.finished and self.strict(row.queue),
         }
+        if counted and not into.finished:
+            ended["expires_at"] = None  # it was claimed in time; what follows is not a late start
         if into is State.DEAD:
             self.bury(row, wall, reason or "failed", failure, **ended)
         elif into.finished:

@@ -177,6 +177,9 @@ def set_up(path: str, *, synchronous: str, share: bool, seconds: float) -> tuple
 
 
 def _admissible_version(connection: sqlite3.Connection, path: str, share: bool) -> int | None:
+    encoding = connection.execute("PRAGMA encoding").fetchone()[0]
+    if encoding != "UTF-8":
+        raise ConfigurationError(f"{os.path.basename(path)} keeps its text as {encoding}; only UTF-8 is supported.")
     version = schema_version(connection)
     if version is not None and version > SCHEMA_VERSION:
         raise SchemaMismatch(version, SCHEMA_VERSION)

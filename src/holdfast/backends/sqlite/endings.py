@@ -36,6 +36,10 @@ LEASE_FIELDS = [
     "revival",
 ]
 
+# Above this size of all values together, copying them through JSON costs more than it saves.
+VALUES_BYTES_MAX = 262_144
+
+_ALL_SUCCEEDED = SQL["settle.all_succeeded"]
 _SUCCEEDED = SQL["settle.succeeded"]
 _GROUPS_OF = SQL["settle.groups_of"]
 _LEASE = SQL["settle.lease"]
@@ -53,33 +57,45 @@ def settle(tx: Transaction, settlements: Sequence[Settlement]) -> list[Answer]:
     if len({settlement.token for settlement in settlements}) < len(settlements):
         # The same lease twice in one batch: the first counts, so they must go in order.
         return [answer for settlement in settlements for answer in settle(tx, [settlement])]
-    now = tx.now
     answers = [Answer.OK] * len(settlements)
     places: list[int] = []
-    rows: list[tuple[Any, ...]] = []
+    leases: list[tuple[int, str, str, float, bytes | None]] = []
     for place, settlement in enumerate(settlements):
         if settlement.ending is not Ending.SUCCEEDED:
             answers[place] = _settle_otherwise(tx, settlement)
             continue
         retain = settlement.retain if settlement.retain > REMEMBER_SECONDS_MIN else REMEMBER_SECONDS_MIN
         token = settlement.token
-        rows.append((now, now + retain, settlement.value, seq_of(token), settlement.id, token))
+        leases.append((seq_of(token), settlement.id, token, retain, settlement.value))
         places.append(place)
-    if rows:
-        cursor = tx.cursor
-        cursor.execute("SAVEPOINT settle")
-        if cursor.executemany(_SUCCEEDED, rows).rowcount != len(rows):
-            cursor.execute("ROLLBACK TO settle")
-            kept: list[tuple[Any, ...]] = []
-            for place, row in zip(places, rows, strict=True):
-                if cursor.execute(_SUCCEEDED, row).rowcount:
-                    kept.append(row)
-                else:
-                    answers[place] = refusal(tx, row[4], row[5])
-            rows = kept
-        cursor.execute("RELEASE settle")
-        _after_success(tx, [row[3] for row in rows])
+    if leases:
+        if not _all_succeeded(tx, leases):
+            kept = [_succeeded(tx, lease) for lease in leases]
+            for place, lease, done in zip(places, leases, kept, strict=True):
+                if not done:
+                    answers[place] = refusal(tx, lease[1], lease[2])
+            leases = [lease for lease, done in zip(leases, kept, strict=True) if done]
+        _after_success(tx, [lease[0] for lease in leases])
     return answers
+
+
+def _all_succeeded(tx: Transaction, leases: list[tuple[int, str, str, float, bytes | None]]) -> bool:
+    """All in one statement, which runs without Python's lock; False, and nothing done, if one of them is refused."""
+    if sum(len(lease[4]) for lease in leases if lease[4] is not None) > VALUES_BYTES_MAX:
+        return False
+    rows = [(*lease[:4], None if lease[4] is None else lease[4].decode()) for lease in leases]
+    cursor = tx.cursor
+    cursor.execute("SAVEPOINT settle")
+    done = cursor.execute(_ALL_SUCCEEDED, {"now": tx.now, "leases": encoded(rows).decode()}).rowcount == len(leases)
+    if not done:
+        cursor.execute("ROLLBACK TO settle")
+    cursor.execute("RELEASE settle")
+    return done
+
+
+def _succeeded(tx: Transaction, lease: tuple[int, str, str, float, bytes | None]) -> bool:
+    seq, job_id, token, retain, value = lease
+    return tx.cursor.execute(_SUCCEEDED, (tx.now, tx.now + retain, value, seq, job_id, token)).rowcount > 0
 
 
 def _after_success(tx: Transaction, seqs: list[int]) -> None:

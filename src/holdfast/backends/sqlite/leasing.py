@@ -28,7 +28,7 @@ from ...records import (
 )
 from . import endings
 from .operating import expire, revive_row
-from .transaction import SQL, Transaction
+from .transaction import SQL, Transaction, encoded
 
 RECOVER_PER_CLAIM_MAX = 100
 PROMOTE_PER_CLAIM_MAX = 200
@@ -66,13 +66,13 @@ def exchange(
         tx.close()
         return Exchanged(answers=tuple(answers))
     row = tx.cursor.execute(SQL["claim.worker"], (request.worker,)).fetchone()
-    if row is not None and request.call <= row[0]:
-        return _first_answer(tx, request, row[0], row[1])
+    if row is not None and request.call == row[0]:
+        return _first_answer(tx, request, row[1])
     answers = [*endings.settle(tx, settlements), *endings.release(tx, releases)]
     tx.refill()
-    if row is None:
+    if row is None or request.call < row[0]:  # unknown, or a claim that a later one overtook: outcomes only
         tx.close()
-        return Exchanged(answers=tuple(answers), known=False)
+        return Exchanged(answers=tuple(answers), known=row is not None)
     recovered = recover(tx, (), RECOVER_PER_CLAIM_MAX)
     if tx.cursor.execute(SQL["claim.worker"], (request.worker,)).fetchone() is None:
         tx.close()  # it was this very worker whose deadline had passed
@@ -85,9 +85,7 @@ def exchange(
     return Exchanged(answers=tuple(answers), leases=tuple(leases), recovered=tuple(recovered))
 
 
-def _first_answer(tx: Transaction, request: ClaimRequest, last_call: int, last_answers: str | None) -> Exchanged:
-    if request.call < last_call:
-        return Exchanged()
+def _first_answer(tx: Transaction, request: ClaimRequest, last_answers: str | None) -> Exchanged:
     rows = tx.cursor.execute(SQL["claim.again"], (request.worker, request.call)).fetchall()
     leases = tuple(_lease(row, token=row[15], fence=row[16], started_at=row[17]) for row in rows)
     return Exchanged(answers=() if last_answers is None else _answers(last_answers), leases=leases)
@@ -121,18 +119,20 @@ def _claim_queue(tx: Transaction, request: ClaimRequest, queue: str, room: int) 
         rows = [row for row in rows if row[13] is None or row[13] > now]
         for row in expired:
             expire(tx, row[1])
-    fence = tx.ticks(len(rows))
-    nonce = secrets.token_hex(8)
-    worker, call = request.worker, request.call
-    leases: list[Lease] = []
-    takes: list[tuple[Any, ...]] = []
-    for row in rows:
-        token = endings.make_token(row[0], fence, nonce)
-        leases.append(_lease(row, token=token, fence=fence, started_at=now))
-        takes.append((token, fence, worker, call, now, row[0]))
-        fence += 1
-    tx.cursor.executemany(_TAKE, takes)
-    return leases
+    fence, nonce = tx.ticks(len(rows)), secrets.token_hex(8)
+    values = {
+        "fence": fence,
+        "nonce": nonce,
+        "worker": request.worker,
+        "call": request.call,
+        "now": now,
+        "seqs": encoded([row[0] for row in rows]).decode(),
+    }
+    tx.cursor.execute(_TAKE, values)
+    return [
+        _lease(row, token=endings.make_token(row[0], number, nonce), fence=number, started_at=now)
+        for number, row in enumerate(rows, fence)
+    ]
 
 
 def _lease(row: Sequence[Any], *, token: str, fence: int, started_at: float) -> Lease:

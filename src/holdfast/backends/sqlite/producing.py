@@ -35,7 +35,7 @@ def declare(tx: Transaction, rules: Sequence[QueueRule]) -> None:
 
 def _times(job: NewJob, now: float) -> tuple[float, float | None]:
     due_at = job.due_at if job.due_at is not None else now + (job.delay or 0.0)
-    return due_at, None if job.expires is None else max(due_at, now) + job.expires
+    return due_at, None if job.expires is None else due_at + job.expires
 
 
 def _row(tx: Transaction, job: NewJob, turn: int) -> tuple[Any, ...]:

@@ -22,6 +22,7 @@ from ...records import (
     LogLine,
     Pause,
     QueueRecord,
+    QueueRule,
     WorkerRecord,
 )
 from .transaction import SQL, GroupRules, deaths_of, failure_of, failures_of, revival_of
@@ -224,44 +225,40 @@ def workers(cursor: sqlite3.Cursor, steady: float, boot: str) -> list[WorkerReco
     ]
 
 
-_TABLES = {
-    "jobs": "holdfast_jobs ORDER BY seq",
-    "letters": "holdfast_letters ORDER BY logical",
-    "workers": "holdfast_workers ORDER BY id",
-    "queues": "holdfast_queues ORDER BY name",
-    "groups": "holdfast_groups ORDER BY queue, name",
-    "pauses": "holdfast_pauses ORDER BY kind, queue, name",
-    "logs": "holdfast_logs ORDER BY job_seq, line",
-}
-_RENAMED = {"grp": "group"}
-_DECODED: Mapping[str, Any] = {
-    "state": State,
-    "begun": bool,
-    "held": bool,
-    "cancel_requested": bool,
-    "errors": failures_of,
-    "revival": revival_of,
-    "history": deaths_of,
-    "error": failure_of,
-}
-
-
 def dump(cursor: sqlite3.Cursor) -> Dump:
-    tables: dict[str, tuple[Mapping[str, Any], ...]] = {}
-    for table, source in _TABLES.items():
-        cursor.execute(f"SELECT * FROM {source}")  # noqa: S608 - constant text
-        names = [column[0] for column in cursor.description]
-        decoders = [_DECODED.get(name) for name in names]
-        names = [_RENAMED.get(name, name) for name in names]
-        tables[table] = tuple(
-            {
-                name: value if decode is None else decode(value)
-                for name, value, decode in zip(names, row, decoders, strict=True)
-            }
-            for row in cursor
-        )
-    tables["letters"] = tuple({**row, "id": row["job_id"]} for row in tables["letters"])
-    return Dump(tables=tables)
+    """Everything, as plain values, in the shapes of the records."""
+    jobs = [_record(row) for row in cursor.execute(f"{_JOB} ORDER BY seq")]
+    beyond = cursor.execute(SQL["read.job_beyond"]).fetchall()
+    deadlines = {row[0]: row[1:] for row in cursor.execute(SQL["read.worker_beyond"])}
+    # Whether a worker has expired is a question of when one asks; a dump is the same until something is written.
+    shown = [msgspec.structs.replace(one, running=0) for one in workers(cursor, float("-inf"), "")]
+    tables: dict[str, list[dict[str, Any]]] = {
+        "jobs": [_plain(job) | dict(zip(_BEYOND, more, strict=True)) for job, more in zip(jobs, beyond, strict=True)],
+        "letters": [_plain(_letter(row)) for row in cursor.execute(f"{_LETTER} ORDER BY logical")],
+        "workers": [
+            _plain(one) | dict(zip(("deadline", "last_call"), deadlines[one.id], strict=True))
+            for one in sorted(shown, key=lambda one: one.id)
+        ],
+        "queues": [
+            _plain(QueueRule(name=name, group_limit=limit, group_order=order))
+            for name, limit, order in sorted(cursor.execute(SQL["read.queues"]))
+        ],
+        "groups": [
+            {"queue": queue, "name": name, "override": limit}
+            for queue, name, limit in sorted(cursor.execute(SQL["refill.overrides"]))
+        ],
+        "pauses": [_plain(one) for one in pauses(cursor)],
+        "logs": [{"job_id": row[0], "at": row[1], "text": row[2]} for row in cursor.execute(SQL["read.all_logs"])],
+    }
+    return Dump(tables={name: tuple(rows) for name, rows in tables.items()})
+
+
+_BEYOND = ("token", "turn", "lane", "claim_call", "prune_at")
+
+
+def _plain(record: msgspec.Struct) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(record, builtin_types=(bytes,))
+    return plain
 
 
 def work_at_hand(cursor: sqlite3.Cursor, queues: Sequence[str], now: float) -> tuple[bool, float | None]:

@@ -26,7 +26,7 @@ from .verdict import Plan, Verdict, verdict_of
 LEASE_SECONDS = 3.0
 TICK_SECONDS = 0.1
 KILL_AFTER_SECONDS = 4.0  # of work: by then every ship has something behind it and something before it
-MID_JOB_SECONDS = 0.15  # a job that runs this long is in the middle of it
+MID_JOB_SECONDS = 0.15  # a job that has run so long, and has so long to go, is in the middle of it
 GIVE_UP_SECONDS = 60.0
 DEATHS = 2
 REPEATS = 3
@@ -89,7 +89,7 @@ class Stage:
             self.elapsed = time.monotonic() - self._began
             jobs = {job.id: job for job in app.jobs(queue=QUEUE)}
             workers = {worker.id: worker for worker in ask(app, lambda backend: backend.workers())}
-            self._kill_one(jobs, workers)
+            self._kill_one(app, jobs, workers)
             self._watch_recovery(jobs, workers)
             over = self._watch_poison(app, jobs) and self._all_done(jobs)
             yield self._frame(jobs, workers)
@@ -104,8 +104,8 @@ class Stage:
                 return
             time.sleep(TICK_SECONDS)
 
-    def _kill_one(self, jobs: dict[str, Job[Any]], workers: dict[str, WorkerRecord]) -> None:
-        """After a while: SIGKILL for the worker that is deepest in the middle of a ship's step."""
+    def _kill_one(self, app: Holdfast, jobs: dict[str, Job[Any]], workers: dict[str, WorkerRecord]) -> None:
+        """After a while: SIGKILL for a worker that the store says is in the middle of a ship's step."""
         if self._victims or self._recovered:
             return
         running = [job for job in jobs.values() if job.state is State.RUNNING and job.group is not None]
@@ -113,20 +113,17 @@ class Stage:
             self._first_run = self.elapsed
         if self._first_run is None or self.elapsed < self._first_run + KILL_AFTER_SECONDS:
             return
-        fresh = [job for job in running if self._is_mid_job(job)]
         hands = {hand.pid: hand for hand in self.hands if not hand.ended}
-        for job in sorted(fresh, key=lambda job: job.started_at or job.created_at, reverse=True):
+        for job in filter(_is_mid_job, running):
             worker = workers.get(job.worker or "")
             hand = hands.get(worker.pid) if worker is not None else None
             if hand is not None:
                 hand.kill(self.journal)
-                self._victims = {one.id: _told(one) for one in running if one.worker == job.worker}
+                held = app.jobs(state="running", worker=job.worker)  # asked again: the dead hold what they held
+                self._victims = {one.id: _told(one) for one in held if one.group is not None}
                 told = ", ".join(self._victims.values())
                 self._say(f"SIGKILL for worker {hand.letter} in mid-job: {told}", "bad")
                 return
-
-    def _is_mid_job(self, job: Job[Any]) -> bool:
-        return job.started_at is not None and time.time() - job.started_at.timestamp() > MID_JOB_SECONDS
 
     def _watch_recovery(self, jobs: dict[str, Job[Any]], workers: dict[str, WorkerRecord]) -> None:
         """Say when the dead worker's leases ran out, and when its jobs run again."""
@@ -149,7 +146,7 @@ class Stage:
         assert self._plan is not None  # noqa: S101 - set before the first frame
         poison = jobs[self._plan.poison]
         if poison.state is State.DEAD:
-            [letter] = app.dead.list(queue=QUEUE)[:1]
+            letter = app.dead.get(poison.id)
             if letter.failure_count > self._deaths_seen:
                 self._deaths_seen = letter.failure_count
                 tail = "one dead letter" if letter.failure_count == 1 else "still one letter"
@@ -207,6 +204,14 @@ class Stage:
             killed_ago=None if hand.killed_at is None else time.monotonic() - hand.killed_at,
             stopped=hand.ended and hand.killed_at is None,
         )
+
+
+def _is_mid_job(job: Job[Any]) -> bool:
+    """Begun for certain, and not about to end while we make up our mind."""
+    if job.started_at is None:
+        return False
+    ran = time.time() - job.started_at.timestamp()
+    return MID_JOB_SECONDS < ran < float(job.args["seconds"]) - MID_JOB_SECONDS
 
 
 def _told(job: Job[Any]) -> str:

@@ -14,8 +14,10 @@ ORDER BY priority DESC, turn, seq LIMIT ?
 
 -- :: take
 UPDATE holdfast_jobs
-SET state = 'running', token = ?, fence = ?, worker = ?, claim_call = ?, started_at = ?, begun = 0
-WHERE seq = ?
+SET state = 'running', fence = :fence + j.key, token = printf('%x.%x.%s', seq, :fence + j.key, :nonce),
+    worker = :worker, claim_call = :call, started_at = :now, begun = 0
+FROM json_each(:seqs) AS j
+WHERE seq = j.value
 
 -- :: number
 UPDATE holdfast_workers SET last_call = ?, last_answers = ? WHERE id = ?

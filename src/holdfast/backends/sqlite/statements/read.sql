@@ -6,6 +6,15 @@ SELECT seq, id, task, queue, state, args, priority, grp, key, attempts, failures
        progress_text, value, reason, errors, revival, options
 FROM holdfast_jobs
 
+-- :: job_beyond
+SELECT token, turn, lane, claim_call, prune_at FROM holdfast_jobs ORDER BY seq
+
+-- :: worker_beyond
+SELECT id, deadline, last_call FROM holdfast_workers
+
+-- :: all_logs
+SELECT j.id, l.at, l.text FROM holdfast_logs l JOIN holdfast_jobs j ON j.seq = l.job_seq ORDER BY l.job_seq, l.line
+
 -- :: count
 SELECT queue, state, count(*) FROM holdfast_jobs WHERE (?1 IS NULL OR queue = ?1) GROUP BY queue, state
 
@@ -39,7 +48,9 @@ WHERE queue = ? AND grp = ? AND state IN ('scheduled', 'waiting', 'ready', 'runn
 -- :: group_head
 SELECT id FROM holdfast_jobs
 WHERE queue = ? AND grp = ? AND state IN ('scheduled', 'waiting', 'ready', 'running')
-ORDER BY state <> 'running', state <> 'ready', held DESC, state <> 'waiting', priority DESC, seq LIMIT 1
+ORDER BY state <> 'running', state <> 'ready', NOT (state = 'scheduled' AND held), state <> 'waiting', held DESC,
+         priority DESC, seq
+LIMIT 1
 
 -- :: workers
 SELECT w.id, w.host, w.pid, w.boot_id, w.pid_namespace, w.lease_seconds, w.queues, w.slots, w.started_at, w.renewed_at,

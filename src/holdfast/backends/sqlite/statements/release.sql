@@ -4,11 +4,13 @@
 -- :: ready
 UPDATE holdfast_jobs
 SET state = 'ready', attempts = attempts + :stalled, stalls = stalls + :stalled, errors = :errors, lane = :lane,
+    expires_at = CASE WHEN :stalled = 0 THEN expires_at END,
     token = NULL, worker = NULL, claim_call = NULL
 WHERE seq = :seq
 
 -- :: waiting
 UPDATE holdfast_jobs
 SET state = 'waiting', attempts = attempts + :stalled, stalls = stalls + :stalled, errors = :errors, lane = :lane,
+    expires_at = CASE WHEN :stalled = 0 THEN expires_at END,
     held = :held, token = NULL, worker = NULL, claim_call = NULL
 WHERE seq = :seq

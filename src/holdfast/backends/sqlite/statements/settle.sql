@@ -1,6 +1,15 @@
 -- settle: end a lease with an outcome. Compare-and-change on (id, token); no row means it changed nothing.
 -- Safe against a rival: whoever ends the lease first voids the token in the same step.
 
+-- :: all_succeeded
+UPDATE holdfast_jobs
+SET state = 'succeeded', attempts = attempts + 1, finished_at = :now, prune_at = :now + json_extract(j.value, '$[3]'),
+    value = CAST(json_extract(j.value, '$[4]') AS BLOB), token = NULL, worker = NULL, claim_call = NULL, held = 0
+FROM json_each(:leases) AS j
+WHERE seq = json_extract(j.value, '$[0]') AND holdfast_jobs.id = json_extract(j.value, '$[1]')
+  AND token = json_extract(j.value, '$[2]')
+  AND state = 'running' AND cancel_requested = 0
+
 -- :: succeeded
 UPDATE holdfast_jobs
 SET state = 'succeeded', attempts = attempts + 1, finished_at = ?, prune_at = ?, value = ?,
@@ -21,9 +30,10 @@ FROM holdfast_jobs WHERE id = ? AND token = ? AND state = 'running'
 
 -- :: scheduled
 UPDATE holdfast_jobs
-SET state = 'scheduled', attempts = attempts + ?, failures = failures + ?, due_at = ?, held = ?, errors = ?,
+SET state = 'scheduled', attempts = attempts + ?1, failures = failures + ?2, due_at = ?3, held = ?4, errors = ?5,
+    expires_at = CASE WHEN ?1 = 0 THEN expires_at END,
     turn = NULL, token = NULL, worker = NULL, claim_call = NULL
-WHERE seq = ?
+WHERE seq = ?6
 
 -- :: finished
 UPDATE holdfast_jobs

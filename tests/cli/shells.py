@@ -1,0 +1,73 @@
+"""A way to run commands in this process, on a store and an app of the test's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from holdfast import Holdfast
+from holdfast.cli.main import cli
+
+SHOP = """
+from dataclasses import dataclass
+from holdfast import Bury, Context, Holdfast
+
+app = Holdfast({url!r})
+app.queue("bulk", group_limit=3, group_order="relaxed")
+
+@app.task(name="send", queue="mail", group=lambda to: to)
+async def send(ctx: Context, to: str, times: int = 1) -> str:
+    ctx.log("sending", times=times)
+    return f"{{times}} to {{to}}"
+
+@app.task(name="fail", retry=0)
+def fail(word: str) -> None:
+    raise ValueError("cannot " + word)
+"""
+
+
+class Shell:
+    """Runs `holdfast …` in this process, on the store of this test."""
+
+    def __init__(self, directory: Path, url: str) -> None:
+        self.directory = directory
+        self.url = url
+
+    def __call__(self, *words: str, code: int = 0, given: str | None = None) -> Result:
+        result = CliRunner().invoke(cli, list(words), input=given)
+        assert result.exit_code == code, f"exit code {result.exit_code}\n{result.output}"
+        assert "Traceback" not in result.stderr
+        return result
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        """The one document the command prints, whatever becomes of it."""
+        return json.loads(self(*words, "--json", code=code).stdout)
+
+    def error(self, *words: str, code: int) -> dict[str, str]:
+        """The error document, which must be the only thing on stdout."""
+        document = self.json(*words, code=code)
+        assert set(document) == {"error"}
+        assert set(document["error"]) == {"code", "message", "hint"}
+        error: dict[str, str] = document["error"]
+        return error
+
+    @property
+    def app(self) -> list[str]:
+        """Options that name this test's app."""
+        return ["--app", f"{self.module}:app", "--app-dir", str(self.directory)]
+
+    @property
+    def module(self) -> str:
+        return f"shop_{self.directory.name.replace('-', '_')}"
+
+    def job(self, task: str = "send", **settings: Any) -> str:
+        """Enqueue a job without code; its id."""
+        with Holdfast(self.url) as app:
+            return app.named(task, **settings).enqueue(to="ann").id
+
+    def drain(self) -> None:
+        """Work off what is ready, by the test's own app."""
+        self("work", f"{self.module}:app", "--app-dir", str(self.directory), "--drain")

@@ -1,0 +1,157 @@
+"""Does the walk find faults? Each mutant is the memory store with one planted; one that survives fails its test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from msgspec.structs import replace
+
+from holdfast.backends.contract import Backend
+from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.backends.memory.rows import GroupName, Instant, Row
+from holdfast.backends.memory.store import Store
+from holdfast.lifecycle import Failure, Settlement, State
+from holdfast.records import Answer, ClaimRequest, Exchanged, Held, JobRecord, NewJob, Recovered, Release, Renewal
+
+from .test_random_walk import SETTINGS
+from .walk import Walk
+
+# ends at the first failure and does not shrink it
+HUNT = settings(SETTINGS, max_examples=500, phases=(Phase.generate,))
+
+
+class RecoveryForgetsToRefill(Store):
+    def recover(self, at: Instant, dead: Any, limit: int) -> list[Recovered]:
+        recovered = super().recover(at, dead, limit)
+        for one in recovered:
+            row = self.jobs[one.id]
+            if row.group is not None and row.state is State.READY:
+                self.move(row, State.WAITING)
+        self.touched.clear()
+        return recovered
+
+
+class GiveBackCountsAStall(Store):
+    def give_back(self, row: Row, wall: float, delay: float = 0.0) -> None:
+        into = State.SCHEDULED if delay > 0 else State.READY
+        self.end_lease(row, wall, into, delay=delay, counted=True, stalled=True)
+
+
+class DeathInsertsASecondLetter(Store):
+    def bury(self, row: Row, wall: float, reason: str, error: Failure | None, **changes: Any) -> None:
+        earlier = self.drop_letter(row.logical)
+        super().bury(row, wall, reason, error, **changes)
+        if earlier is not None:
+            self.letters[(*row.logical, "earlier")] = earlier
+
+
+class ClaimIgnoresTheLimit(Store):
+    def group_limit(self, name: GroupName) -> int:
+        return super().group_limit(name) + 1
+
+
+class HeldHeadDoesNotBlock(Store):
+    def move(self, row: Row, state: State, **changes: Any) -> None:
+        super().move(row, state, **(changes | {"held": False}))
+
+
+class LoweredLimitWithdrawsNothing(Store):
+    def refill(self, name: GroupName) -> int:
+        group = self.groups.get(name)
+        return 0 if group is None or group.in_play > self.group_limit(name) else super().refill(name)
+
+
+class RecoveredJobLosesItsTurn(Store):
+    def place(self, row: Row, **changes: Any) -> None:
+        super().place(row, **(changes | {"turn": None}))
+
+
+class StoredBy(MemoryBackend):
+    """The memory backend around a mutant of its store."""
+
+    def __init__(self, store: type[Store]) -> None:
+        super().__init__()
+        self._store = store()
+
+
+class SettleDoesNotCheckTheToken(MemoryBackend):
+    async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
+        tokens = {row.id: row.token for row in self._store.jobs.values() if row.token is not None}
+        return await super().settle([replace(x, token=tokens.get(x.id) or x.token) for x in settlements], now)
+
+
+class RenewGoesByWorkerNameOnly(MemoryBackend):
+    async def renew(self, worker: str, held: Sequence[Held], *, seen_call: int, now: float | None = None) -> Renewal:
+        holder = self._store.workers.get(worker)
+        ours = () if holder is None else [Held(row.id, row.token or "") for row in holder.leases.values()]
+        return await super().renew(worker, ours, seen_call=seen_call, now=now)
+
+
+class ReviveTwiceMakesTwoLiveJobs(MemoryBackend):
+    async def revive(self, job_id: str, now: float | None = None) -> JobRecord:
+        row = self._store.jobs.get(job_id)
+        if row is not None and row.state.live and job_id in self._store.letter_of:
+            again = NewJob(id=f"{job_id}-again", task=row.task, queue=row.queue, group=row.group, args=row.args)
+            await self.enqueue([again], now)
+        return await super().revive(job_id, now)
+
+
+class RepeatedCallClaimsAnew(MemoryBackend):
+    async def claim(self, request: ClaimRequest, now: float | None = None) -> Exchanged:
+        holder = self._store.workers.get(request.worker)
+        if holder is not None:
+            holder.last_call = 0
+        return await super().claim(request, now)
+
+
+class CancelFreesTheSlotOfARunningHandler(MemoryBackend):
+    async def cancel(self, job_id: str, now: float | None = None) -> JobRecord:
+        record = await super().cancel(job_id, now)
+        row = self._store.jobs[job_id]
+        if row.state is State.RUNNING and row.token is not None:
+            await self.release([Release(id=job_id, token=row.token)], now)
+        return record
+
+
+STORES = (
+    RecoveryForgetsToRefill,
+    GiveBackCountsAStall,
+    DeathInsertsASecondLetter,
+    ClaimIgnoresTheLimit,
+    HeldHeadDoesNotBlock,
+    LoweredLimitWithdrawsNothing,
+    RecoveredJobLosesItsTurn,
+)
+BACKENDS = (
+    SettleDoesNotCheckTheToken,
+    RenewGoesByWorkerNameOnly,
+    ReviveTwiceMakesTwoLiveJobs,
+    RepeatedCallClaimsAnew,
+    CancelFreesTheSlotOfARunningHandler,
+)
+
+
+def make(mutant: type[Store] | type[MemoryBackend]) -> Backend:
+    return mutant() if issubclass(mutant, MemoryBackend) else StoredBy(mutant)
+
+
+@pytest.mark.parametrize("mutant", [*STORES, *BACKENDS], ids=lambda mutant: mutant.__name__)
+def test_the_walk_finds(mutant: type[Store] | type[MemoryBackend]) -> None:
+    class OnMutant(Walk):
+        makers = (lambda _: make(mutant),)
+
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(OnMutant, settings=HUNT)
+
+
+def test_the_store_without_a_fault_is_not_found_guilty() -> None:
+    """The scaffold of the mutants is no fault itself."""
+
+    class OnScaffold(Walk):
+        makers = (lambda _: StoredBy(Store),)
+
+    run_state_machine_as_test(OnScaffold, settings=settings(HUNT, max_examples=20))
