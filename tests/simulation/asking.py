@@ -95,6 +95,7 @@ class Asking(RuleBasedStateMachine):
     ) -> None:
         """Put one question to the model and to every store. What is refused, or `still`, must change nothing."""
         self.model.step += 1
+        self.model.now = self.now
         refused = False
         try:
             wanted = expect()
@@ -151,6 +152,7 @@ class Asking(RuleBasedStateMachine):
     def exchange_with(self, items: Sequence[ModelEnding], request: ClaimRequest) -> list[Ticket]:
         """Settle, release and claim; answers the tickets of what was newly leased."""
         self.model.step += 1
+        self.model.now = self.now
         wanted = self.model.exchange(items, request, self.now)
         answers = []
         for number, store in enumerate(self.stores):

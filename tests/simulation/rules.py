@@ -25,6 +25,7 @@ class ModelRules:
         self.paused: set[tuple[str | None, str | None, str | None]] = set()
         self.step = 0
         self.made = 0
+        self.now = 0.0  # of the question being asked
 
     # ------------------------------------------------------------------ looking
 
@@ -90,6 +91,10 @@ class ModelRules:
                 waiting = self.those(State.WAITING, queue=queue, group=group)
                 if not waiting:
                     break
+                for job in self.those(State.SCHEDULED, queue=queue, group=group):
+                    if job.due_at <= self.now and not job.held:
+                        job.state = State.WAITING
+                        waiting.append(job)
                 self.ready(min(waiting, key=lambda job: (not job.held, -job.priority, job.seq)))
                 made += 1
             while len(self.in_play(queue, group)) > self.limit(queue, group):

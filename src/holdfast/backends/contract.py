@@ -15,8 +15,9 @@ Rules that hold for every method
   when its group is refilled and keeps its group's place while it is scheduled.
 * expires_at is dropped when an attempt ends and the job goes on: it was claimed in time.
 * Every grouped job becomes claimable the same way: it is `waiting`, then REFILL makes as many waiting jobs ready as the
-  group has room: room = limit − in play; order held first, then priority (high first), then seq. The effective limit
-  is 0 while the group is paused, else 1 for strict, else the group's override, else the queue's group_limit.
+  group has room: room = limit − in play; order held first, then priority (high first), then seq. Where there is room
+  and someone waits, scheduled jobs of the group that are due and not held join the waiting ones first. The effective
+  limit is 0 while the group is paused, else 1 for strict, else the group's override, else the queue's group_limit.
   An undeclared queue is strict with limit 1.
 * seq: integer issued at enqueue, never changes. turn: issued from a growing counter when a job becomes ready; release
   and recover keep the turn they had (also through `waiting`); a job that leaves for `scheduled` gets a new one later.
@@ -133,7 +134,8 @@ class Backend(ABC):
         An expired job met here is buried, not leased. A repeated `call` answers the leases of the first time that are
         still ours (nothing is claimed anew, nothing counted); a `call` below the last one
         answers no leases (its settlements are fenced and carried out like any).
-        Unknown worker (recovered or never registered): known=False, nothing changed.
+        Unknown worker (recovered or never registered): known=False, no leases; the settlements and releases of an
+        exchange are still carried out, each by its token.
         """
 
     @abstractmethod
@@ -168,7 +170,9 @@ class Backend(ABC):
         request: ClaimRequest | None,
         now: float | None = None,
     ) -> Exchanged:
-        """settle, release and claim in one step, in that order. A repeated request.call answers as the first time:
+        """settle, release and claim (of 0 jobs, too) in one step, in that order.
+
+        A repeated request.call answers as the first time:
 
         the first answers to the settlements and releases (they are not applied again), the leases still ours.
         """

@@ -11,6 +11,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,9 +110,13 @@ def bench(jobs: int, slots: int, store: str, as_json: bool) -> None:
         urls = {"sqlite": f"sqlite:///{Path(folder) / 'bench.db'}", "memory": "memory://"}
         for name, url in urls.items():
             if store in (name, "both"):
-                figures[name] = measure(url, jobs, slots, lambda step, name=name: printer.note(f"{name}: {step}"))
+                figures[name] = measure(url, jobs, slots, partial(_announce, printer, name))
     if as_json:
         printer.document({"jobs": jobs, "slots": slots, "figures": figures})
         return
     rows = [[title, *(f"{figures[name][key]:,.1f}" for name in figures)] for title, key in ROWS.items()]
     printer.table(["measure", *figures], rows, empty="Nothing was measured.")
+
+
+def _announce(printer: Printer, store: str, step: str) -> None:
+    printer.note(f"{store}: {step}")

@@ -64,6 +64,19 @@ def test_claim_brings_it_into_play(backend: SqliteBackend, mine: sqlite3.Connect
     assert asyncio.run(claim()) == ["a", "c"]
 
 
+def test_a_plain_enqueue_made_later_does_not_overtake_it(backend: SqliteBackend, mine: sqlite3.Connection) -> None:
+    backend.enqueue_on(mine, [NewJob(id="first", task="t", group="g")])
+    mine.commit()
+
+    async def run() -> list[str]:
+        await backend.enqueue([NewJob(id="second", task="t", group="g")])
+        await backend.register(WorkerRecord(id="w"))
+        request = ClaimRequest(worker="w", call=1, queues=("default",), most=10)
+        return [lease.id for lease in (await backend.claim(request)).leases]
+
+    assert asyncio.run(run()) == ["first"]
+
+
 def test_the_same_id_makes_one_job_and_a_key_is_respected(backend: SqliteBackend, mine: sqlite3.Connection) -> None:
     mine.row_factory = sqlite3.Row
     mine.text_factory = bytes

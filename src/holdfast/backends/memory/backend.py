@@ -66,8 +66,10 @@ class MemoryBackend(Backend):
     def _step(self, now: float | None = None) -> Iterator[Instant]:
         """One critical section. It ends with every touched group refilled and whoever waits for work woken."""
         with self._lock:
-            yield Instant(self._clock.wall(), self._clock.steady(), False) if now is None else Instant(now, now, True)
             store = self._store
+            at = Instant(self._clock.wall(), self._clock.steady(), False) if now is None else Instant(now, now, True)
+            store.wall = at.wall
+            yield at
             store.refill_touched()
             if store.stirred:
                 if len(self._sleepers):

@@ -43,6 +43,7 @@ class Store(Index):
         self._seq = 0
         self._turn = 0
         self._fence = 0
+        self.wall = 0.0  # of the step under way
 
     # ------------------------------------------------------------------ groups and lanes
 
@@ -89,6 +90,10 @@ class Store(Index):
             return 0
         made = 0
         room = self.group_limit(name) - group.in_play
+        if room > 0 and group.waiting:
+            # who is due but not yet promoted must not be overtaken by a later one of its group
+            for row in [row for row in group.scheduled.values() if row.due_at <= self.wall]:
+                self.move(row, State.WAITING)
         while room > 0 and (first := group.waiting.first()) is not None:
             self.make_ready(self.jobs[first[1]])
             room -= 1

@@ -226,7 +226,14 @@ def _stamped(tx: Transaction, job: dict[str, Any], failure: Failure) -> Failure:
 def _schedule(tx: Transaction, job: dict[str, Any], delay: float, *, attempts: int = 0, failures: int = 0) -> None:
     queue, group = job["queue"], job["grp"]
     held = group is not None and tx.rules.is_strict(queue)
-    values = (attempts, failures, tx.now + max(0.0, delay), int(held), job["errors"], job["seq"])
+    values = {
+        "attempts": attempts,
+        "failures": failures,
+        "due_at": tx.now + max(0.0, delay),
+        "held": int(held),
+        "errors": job["errors"],
+        "seq": job["seq"],
+    }
     tx.cursor.execute(_SCHEDULED, values)
     if group is not None:
         tx.touch(queue, group)

@@ -12,7 +12,7 @@ from ...errors import ConfigurationError, JobNotFound, StateConflict
 from ...lifecycle import UNSTARTED, Failure, State
 from ...records import REMEMBER_SECONDS_MIN, DeadLetter, JobRecord, Pause
 from . import endings, reading
-from .transaction import LANE_GROUPED, LANE_PARKED, SQL, Transaction, logical_name, with_failure
+from .transaction import LANE_PARKED, SQL, Transaction, logical_name, with_failure
 
 JOB_FIELDS = ["seq", "id", "task", "queue", "state", "grp", "key", "args", "revival", "errors", "attempts", "fence"]
 
@@ -178,7 +178,7 @@ def pause(tx: Transaction, one: Pause) -> None:
     if kind == "group":
         tx.withdraw(queue, name)
     elif kind == "task":
-        tx.cursor.execute(SQL["pause.park"], (LANE_PARKED, name))
+        tx.cursor.execute(SQL["pause.park"], {"parked": LANE_PARKED, "task": name})
     tx.close()
 
 
@@ -189,7 +189,7 @@ def resume(tx: Transaction, one: Pause) -> bool:
     if found and kind == "group":
         tx.touch(queue, name)
     elif found and kind == "task":
-        tx.cursor.execute(SQL["pause.unpark"], (LANE_GROUPED, name))
+        tx.cursor.execute(SQL["pause.unpark"], {"task": name})
     tx.close()
     return found
 

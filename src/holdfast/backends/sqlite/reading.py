@@ -100,7 +100,7 @@ def find(cursor: sqlite3.Cursor, query: JobQuery) -> list[JobRecord]:
 
 def count(cursor: sqlite3.Cursor, queue: str | None) -> Mapping[str, Mapping[State, int]]:
     counts: dict[str, dict[State, int]] = {}
-    for name, state, number in cursor.execute(SQL["read.count"], (queue,)):
+    for name, state, number in cursor.execute(SQL["read.count"], {"queue": queue}):
         counts.setdefault(name, {})[State(state)] = number
     return counts
 
@@ -201,7 +201,9 @@ def group(cursor: sqlite3.Cursor, queue: str, name: str) -> GroupRecord:
 
 
 def groups(cursor: sqlite3.Cursor, queue: str | None, limit: int) -> list[GroupRecord]:
-    return [group(cursor, *row) for row in cursor.execute(SQL["read.groups"], (queue, limit)).fetchall()]
+    return [
+        group(cursor, *row) for row in cursor.execute(SQL["read.groups"], {"queue": queue, "most": limit}).fetchall()
+    ]
 
 
 def workers(cursor: sqlite3.Cursor, steady: float, boot: str) -> list[WorkerRecord]:

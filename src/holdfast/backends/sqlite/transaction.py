@@ -54,6 +54,8 @@ _revival = msgspec.json.Decoder(Revival).decode
 
 LANE_UNGROUPED, LANE_GROUPED, LANE_PARKED = 0, 1, 2
 
+_ANY_DUE = SQL["refill.any_due"]
+_JOIN_DUE = SQL["refill.join_due"]
 _FILL = SQL["refill.fill"]
 _FILL_ONE = SQL["refill.fill_one"]
 _IN_PLAY = SQL["refill.in_play"]
@@ -142,13 +144,23 @@ class Transaction:
         several: list[dict[str, Any]] = []
         for queue, group in self._touched:
             limit = rules.limit(queue, group)
-            row = {"queue": queue, "grp": group, "turn": turn, "limit": limit, "parking": parking}
+            row = {
+                "queue": queue,
+                "grp": group,
+                "turn": turn,
+                "limit": limit,
+                "parking": parking,
+                "now": self.now,
+            }
             turn += 1
             if limit == 1:
                 one.append(row)
             elif limit > 1:
                 several.append(row)
         self._touched.clear()
+        if self.cursor.execute(_ANY_DUE, (self.now,)).fetchone()[0]:
+            # Who is due but not yet promoted must not be overtaken by a later one of its group.
+            self.cursor.executemany(_JOIN_DUE, one + several)
         made_ready = self.cursor.executemany(_FILL_ONE, one).rowcount if one else 0
         return made_ready + (self.cursor.executemany(_FILL, several).rowcount if several else 0)
 

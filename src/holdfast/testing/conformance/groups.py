@@ -52,6 +52,24 @@ async def priority_goes_first_among_those_who_wait(world: World) -> None:
 
 
 @case
+async def a_job_that_fell_due_is_not_overtaken_by_a_later_one_that_is_enqueued(world: World) -> None:
+    delayed = await world.enqueue(group="g", delay=10.0)
+    world.advance(11.0)  # due, and nobody has promoted it yet
+    later = await world.enqueue(group="g")
+    same(await world.states([delayed, later]), [State.READY, State.WAITING], "states")
+
+
+@case
+async def a_job_that_fell_due_is_not_overtaken_when_the_head_ends(world: World) -> None:
+    delayed = await world.enqueue(group="g", delay=10.0)
+    head, behind = await world.enqueue_many(2, group="g")
+    lease = await world.claim_one(head, lease=FOREVER)
+    world.advance(11.0)
+    await world.end(lease)
+    same(await world.states([delayed, behind]), [State.READY, State.WAITING], "states")
+
+
+@case
 async def a_delayed_job_holds_no_place_and_goes_by_its_seq_when_due(world: World) -> None:
     delayed = await world.enqueue(group="g", delay=10.0)
     head, behind = await world.enqueue_many(2, group="g")

@@ -56,6 +56,8 @@ CREATE INDEX holdfast_jobs_running ON holdfast_jobs (worker) WHERE state = 'runn
 -- What refill reads: who comes next in a group, and what the group has in play.
 CREATE INDEX holdfast_jobs_waiting ON holdfast_jobs (queue, grp, held DESC, priority DESC, seq)
     WHERE state = 'waiting';
+CREATE INDEX holdfast_jobs_group_due ON holdfast_jobs (queue, grp, due_at)
+    WHERE state = 'scheduled' AND grp IS NOT NULL;
 CREATE INDEX holdfast_jobs_in_play ON holdfast_jobs (queue, grp)
     WHERE grp IS NOT NULL AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1));
 -- One live job per key.

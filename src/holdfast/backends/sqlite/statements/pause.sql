@@ -5,10 +5,10 @@ INSERT INTO holdfast_pauses (kind, queue, name, reason, paused_by, paused_at) VA
 ON CONFLICT DO NOTHING
 
 -- :: park
-UPDATE holdfast_jobs SET lane = ?1 WHERE task = ?2 AND state = 'ready'
+UPDATE holdfast_jobs SET lane = :parked WHERE task = :task AND state = 'ready'
 
 -- :: unpark
-UPDATE holdfast_jobs SET lane = CASE WHEN grp IS NULL THEN 0 ELSE ?1 END WHERE task = ?2 AND state = 'ready'
+UPDATE holdfast_jobs SET lane = grp IS NOT NULL WHERE task = :task AND state = 'ready'
 
 -- :: remove
 DELETE FROM holdfast_pauses WHERE kind = ? AND queue = ? AND name = ?

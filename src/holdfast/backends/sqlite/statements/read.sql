@@ -16,7 +16,7 @@ SELECT id, deadline, last_call FROM holdfast_workers
 SELECT j.id, l.at, l.text FROM holdfast_logs l JOIN holdfast_jobs j ON j.seq = l.job_seq ORDER BY l.job_seq, l.line
 
 -- :: count
-SELECT queue, state, count(*) FROM holdfast_jobs WHERE (?1 IS NULL OR queue = ?1) GROUP BY queue, state
+SELECT queue, state, count(*) FROM holdfast_jobs WHERE (:queue IS NULL OR queue = :queue) GROUP BY queue, state
 
 -- :: logs
 SELECT at, text FROM holdfast_logs
@@ -39,7 +39,7 @@ SELECT queue, name FROM (
     WHERE grp IS NOT NULL AND state IN ('scheduled', 'waiting', 'ready', 'running')
     UNION SELECT queue, name FROM holdfast_groups
     UNION SELECT queue, name FROM holdfast_pauses WHERE kind = 'group'
-) WHERE (?1 IS NULL OR queue = ?1) ORDER BY queue, name LIMIT ?2
+) WHERE (:queue IS NULL OR queue = :queue) ORDER BY queue, name LIMIT :most
 
 -- :: group_counts
 SELECT state, count(*) FROM holdfast_jobs

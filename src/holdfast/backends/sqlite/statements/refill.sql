@@ -2,6 +2,23 @@
 -- Takes queue, group, its effective limit, and a turn for those that have none. What is in play is read off the jobs' own
 -- states: no counter exists that could drift. Safe against a rival: runs inside the one write transaction.
 
+-- :: any_due
+SELECT EXISTS (SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_scheduled WHERE state = 'scheduled' AND due_at <= ?)
+
+-- :: join_due
+UPDATE holdfast_jobs
+SET state = 'waiting', turn = NULL
+WHERE seq IN (
+    SELECT seq FROM holdfast_jobs INDEXED BY holdfast_jobs_group_due
+    WHERE state = 'scheduled' AND queue = :queue AND grp = :grp AND due_at <= :now AND held = 0)
+  AND EXISTS (
+    SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
+    WHERE state = 'waiting' AND queue = :queue AND grp = :grp)
+  AND :limit > (
+    SELECT count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
+    WHERE queue = :queue AND grp = :grp
+      AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1)))
+
 -- :: fill
 UPDATE holdfast_jobs
 SET state = 'ready', turn = COALESCE(turn, :turn),

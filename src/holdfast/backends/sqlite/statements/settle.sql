@@ -30,10 +30,10 @@ FROM holdfast_jobs WHERE id = ? AND token = ? AND state = 'running'
 
 -- :: scheduled
 UPDATE holdfast_jobs
-SET state = 'scheduled', attempts = attempts + ?1, failures = failures + ?2, due_at = ?3, held = ?4, errors = ?5,
-    expires_at = CASE WHEN ?1 = 0 THEN expires_at END,
+SET state = 'scheduled', attempts = attempts + :attempts, failures = failures + :failures, due_at = :due_at,
+    held = :held, errors = :errors, expires_at = CASE WHEN :attempts = 0 THEN expires_at END,
     turn = NULL, token = NULL, worker = NULL, claim_call = NULL
-WHERE seq = ?6
+WHERE seq = :seq
 
 -- :: finished
 UPDATE holdfast_jobs
