@@ -111,7 +111,7 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     options: bytes | None = None
 
 
-class Lease(Struct, frozen=True, kw_only=True):
+class Lease(Struct, frozen=True):
     """The right to run and settle one job: what claim hands out."""
 
     id: str

@@ -19,11 +19,14 @@ TEXT_CHARS_MAX = 2_000
 TRACEBACK_CHARS_MAX = 10_000
 TRACEBACK_FRAMES_MAX = 50
 
+NOTHING = Outcome(kind=OutcomeKind.RETURNED, value=b"null")  # what most handlers return
 STOPPED = Outcome(kind=OutcomeKind.CANCELLED)  # it ended because it was told to; why is the runner's to know
 
 
 def returned(task: Task[..., Any], value: Any) -> tuple[Outcome, BaseException | None]:
     """The handler returned. A value that cannot be stored makes it a failure."""
+    if value is None:
+        return NOTHING, None
     try:
         return Outcome(kind=OutcomeKind.RETURNED, value=task.encode(value)), None
     except ArgumentsRejected as error:

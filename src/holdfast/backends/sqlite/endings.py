@@ -39,6 +39,8 @@ LEASE_FIELDS = [
 # Above this size of all values together, copying them through JSON costs more than it saves.
 VALUES_BYTES_MAX = 262_144
 
+Success = tuple[int, str, str, float, bytes | None]  # seq, id, token, seconds to retain, value
+
 _ALL_SUCCEEDED = SQL["settle.all_succeeded"]
 _SUCCEEDED = SQL["settle.succeeded"]
 _GROUPS_OF = SQL["settle.groups_of"]
@@ -59,42 +61,44 @@ def settle(tx: Transaction, settlements: Sequence[Settlement]) -> list[Answer]:
         return [answer for settlement in settlements for answer in settle(tx, [settlement])]
     answers = [Answer.OK] * len(settlements)
     places: list[int] = []
-    leases: list[tuple[int, str, str, float, bytes | None]] = []
-    for place, settlement in enumerate(settlements):
-        if settlement.ending is not Ending.SUCCEEDED:
-            answers[place] = _settle_otherwise(tx, settlement)
-            continue
-        retain = settlement.retain if settlement.retain > REMEMBER_SECONDS_MIN else REMEMBER_SECONDS_MIN
-        token = settlement.token
-        leases.append((seq_of(token), settlement.id, token, retain, settlement.value))
-        places.append(place)
-    if leases:
-        if not _all_succeeded(tx, leases):
-            kept = [_succeeded(tx, lease) for lease in leases]
-            for place, lease, done in zip(places, leases, kept, strict=True):
+    successes: list[Success] = []
+    for place, one in enumerate(settlements):
+        if one.ending is Ending.SUCCEEDED:
+            retain = one.retain if one.retain > REMEMBER_SECONDS_MIN else REMEMBER_SECONDS_MIN
+            successes.append((seq_of(one.token), one.id, one.token, retain, one.value))
+            places.append(place)
+        else:
+            answers[place] = _settle_otherwise(tx, one)
+    if successes:
+        if not _all_succeeded(tx, successes):
+            kept = [_succeeded(tx, success) for success in successes]
+            for place, success, done in zip(places, successes, kept, strict=True):
                 if not done:
-                    answers[place] = refusal(tx, lease[1], lease[2])
-            leases = [lease for lease, done in zip(leases, kept, strict=True) if done]
-        _after_success(tx, [lease[0] for lease in leases])
+                    answers[place] = refusal(tx, success[1], success[2])
+            successes = [success for success, done in zip(successes, kept, strict=True) if done]
+        _after_success(tx, [success[0] for success in successes])
     return answers
 
 
-def _all_succeeded(tx: Transaction, leases: list[tuple[int, str, str, float, bytes | None]]) -> bool:
+def _all_succeeded(tx: Transaction, successes: list[Success]) -> bool:
     """All in one statement, which runs without Python's lock; False, and nothing done, if one of them is refused."""
-    if sum(len(lease[4]) for lease in leases if lease[4] is not None) > VALUES_BYTES_MAX:
+    if sum([len(success[4] or b"") for success in successes]) > VALUES_BYTES_MAX:
         return False
-    rows = [(*lease[:4], None if lease[4] is None else lease[4].decode()) for lease in leases]
+    rows = [
+        (seq, job_id, token, retain, None if value is None else value.decode())
+        for seq, job_id, token, retain, value in successes
+    ]
     cursor = tx.cursor
     cursor.execute("SAVEPOINT settle")
-    done = cursor.execute(_ALL_SUCCEEDED, {"now": tx.now, "leases": encoded(rows).decode()}).rowcount == len(leases)
+    done = cursor.execute(_ALL_SUCCEEDED, {"now": tx.now, "leases": encoded(rows).decode()}).rowcount == len(rows)
     if not done:
         cursor.execute("ROLLBACK TO settle")
     cursor.execute("RELEASE settle")
     return done
 
 
-def _succeeded(tx: Transaction, lease: tuple[int, str, str, float, bytes | None]) -> bool:
-    seq, job_id, token, retain, value = lease
+def _succeeded(tx: Transaction, success: Success) -> bool:
+    seq, job_id, token, retain, value = success
     return tx.cursor.execute(_SUCCEEDED, (tx.now, tx.now + retain, value, seq, job_id, token)).rowcount > 0
 
 

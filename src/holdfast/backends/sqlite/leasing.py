@@ -87,7 +87,7 @@ def exchange(
 
 def _first_answer(tx: Transaction, request: ClaimRequest, last_answers: str | None) -> Exchanged:
     rows = tx.cursor.execute(SQL["claim.again"], (request.worker, request.call)).fetchall()
-    leases = tuple(_lease(row, token=row[15], fence=row[16], started_at=row[17]) for row in rows)
+    leases = tuple(_lease(row[:15], row[15], row[16], row[17]) for row in rows)
     return Exchanged(answers=() if last_answers is None else _answers(last_answers), leases=leases)
 
 
@@ -130,30 +130,31 @@ def _claim_queue(tx: Transaction, request: ClaimRequest, queue: str, room: int) 
     }
     tx.cursor.execute(_TAKE, values)
     return [
-        _lease(row, token=endings.make_token(row[0], number, nonce), fence=number, started_at=now)
-        for number, row in enumerate(rows, fence)
+        _lease(row, endings.make_token(row[0], number, nonce), number, now) for number, row in enumerate(rows, fence)
     ]
 
 
-def _lease(row: Sequence[Any], *, token: str, fence: int, started_at: float) -> Lease:
-    return Lease(
-        id=row[1],
-        token=token,
-        fence=fence,
-        task=row[2],
-        queue=row[3],
-        args=row[4],
-        priority=row[5],
-        group=row[6],
-        key=row[7],
-        attempt=row[8] + 1,
-        failures=row[9],
-        stalls=row[10],
-        max_stalls=row[11],
-        created_at=row[12],
-        started_at=started_at,
-        options=row[14],
-    )
+def _lease(row: Sequence[Any], token: str, fence: int, started_at: float) -> Lease:
+    """A lease of the row as claim.lane reads it, in the order of Lease's fields: this is made for every job."""
+    (
+        _,
+        job_id,
+        task,
+        queue,
+        args,
+        priority,
+        group,
+        key,
+        attempts,
+        failures,
+        stalls,
+        max_stalls,
+        created_at,
+        _,
+        options,
+    ) = row
+    place = (priority, group, key, attempts + 1, failures, stalls, max_stalls)
+    return Lease(job_id, token, fence, task, queue, args, *place, created_at, started_at, options)
 
 
 def begin(tx: Transaction, held: Sequence[Held]) -> list[Answer]:
