@@ -57,7 +57,7 @@ LANE_UNGROUPED, LANE_GROUPED, LANE_PARKED = 0, 1, 2
 _ANY_DUE = SQL["refill.any_due"]
 _JOIN_DUE = SQL["refill.join_due"]
 _FILL = SQL["refill.fill"]
-_FILL_ONE = SQL["refill.fill_one"]
+_FILL_ONE_EACH = SQL["refill.fill_one_each"]
 _IN_PLAY = SQL["refill.in_play"]
 _WITHDRAW = SQL["refill.withdraw"]
 _PAUSED_TASKS = SQL["claim.paused_tasks"]
@@ -140,28 +140,24 @@ class Transaction:
             return 0
         turn = self.ticks(len(self._touched))
         rules, parking = self.rules, bool(self.paused_tasks)
-        one: list[dict[str, Any]] = []
+        one: list[tuple[str, str]] = []
         several: list[dict[str, Any]] = []
+        due = self.cursor.execute(_ANY_DUE, (self.now,)).fetchone()[0]
         for queue, group in self._touched:
             limit = rules.limit(queue, group)
-            row = {
-                "queue": queue,
-                "grp": group,
-                "turn": turn,
-                "limit": limit,
-                "parking": parking,
-                "now": self.now,
-            }
-            turn += 1
+            if due and limit:
+                # Who is due but not yet promoted must not be overtaken by a later one of its group.
+                self.cursor.execute(_JOIN_DUE, {"queue": queue, "grp": group, "limit": limit, "now": self.now})
             if limit == 1:
-                one.append(row)
+                one.append((queue, group))
             elif limit > 1:
-                several.append(row)
+                place = turn + len(one) + len(several)
+                several.append({"queue": queue, "grp": group, "turn": place, "limit": limit, "parking": parking})
         self._touched.clear()
-        if self.cursor.execute(_ANY_DUE, (self.now,)).fetchone()[0]:
-            # Who is due but not yet promoted must not be overtaken by a later one of its group.
-            self.cursor.executemany(_JOIN_DUE, one + several)
-        made_ready = self.cursor.executemany(_FILL_ONE, one).rowcount if one else 0
+        made_ready = 0
+        if one:
+            groups = {"groups": _encode(one).decode(), "turn": turn, "parking": parking}
+            made_ready = self.cursor.execute(_FILL_ONE_EACH, groups).rowcount
         return made_ready + (self.cursor.executemany(_FILL, several).rowcount if several else 0)
 
     @property

@@ -35,20 +35,22 @@ WHERE seq IN (
           AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))))
 )
 
--- :: fill_one
+-- :: fill_one_each
 UPDATE holdfast_jobs
-SET state = 'ready', turn = COALESCE(turn, :turn),
+SET state = 'ready', turn = COALESCE(turn, :turn + g.place),
     lane = CASE WHEN :parking AND EXISTS (SELECT 1 FROM holdfast_pauses p
                                           WHERE p.kind = 'task' AND p.name = holdfast_jobs.task)
                 THEN 2 ELSE 1 END
+FROM (SELECT key AS place, json_extract(value, '$[0]') AS queue, json_extract(value, '$[1]') AS grp
+      FROM json_each(:groups)) AS g
 WHERE seq = (
-    SELECT seq FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
-    WHERE state = 'waiting' AND queue = :queue AND grp = :grp
-    ORDER BY held DESC, priority DESC, seq LIMIT 1)
+    SELECT seq FROM holdfast_jobs w INDEXED BY holdfast_jobs_waiting
+    WHERE w.state = 'waiting' AND w.queue = g.queue AND w.grp = g.grp
+    ORDER BY w.held DESC, w.priority DESC, w.seq LIMIT 1)
   AND NOT EXISTS (
-    SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
-    WHERE queue = :queue AND grp = :grp
-      AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1)))
+    SELECT 1 FROM holdfast_jobs p INDEXED BY holdfast_jobs_in_play
+    WHERE p.queue = g.queue AND p.grp = g.grp
+      AND (p.state IN ('ready', 'running') OR (p.state = 'scheduled' AND p.held = 1)))
 
 -- :: rule
 SELECT group_order, group_limit FROM holdfast_queues WHERE name = ?
