@@ -33,6 +33,18 @@ def test_case(case: str, store: str, tmp_path: Path) -> None:
     run_case(case, STORES[store](tmp_path))
 
 
+FULL_SIZE = [
+    "ten_cycles_of_a_hundred_poison_jobs_are_never_more_than_a_hundred",
+    "ten_thousand_waiting_jobs_of_a_blocked_group_hide_nobody",
+]
+
+
+@pytest.mark.parametrize("case", FULL_SIZE)
+@pytest.mark.parametrize("store", STORES)
+def test_case_ten_times_as_large(case: str, store: str, tmp_path: Path) -> None:
+    run_case(case, STORES[store](tmp_path), scale=10.0)
+
+
 def test_every_theme_brings_cases() -> None:
     silent = [theme.__name__ for theme in THEMES if not any(hasattr(theme, name.split("[")[0]) for name in CASES)]
     assert not silent

@@ -72,7 +72,7 @@ class Keeper:
         self._ledger = Ledger(options.slots, options.slots_by_queue)
         self._tenure = Tenure(self._line, self._link, self._ledger, options, queues)
         self._trader = Trader(self._line, self._link, self._ledger, self._tenure, reports, options, queues)
-        self._tenure.on_change = self._trader.look_again
+        self._tenure.on_change, self._tenure.abandon = self._trader.look_again, self._trader.abandon
         self._draining = Draining(self._line, self._trader, self._tenure, self._ledger, queues)
         self._stopping = Stopping(options.grace)
         self._watch = Watch(self._line, self._link, options)

@@ -33,7 +33,7 @@ def returned(task: Task[..., Any], value: Any) -> tuple[Outcome, BaseException |
         text = f"the handler returned, but its result cannot be stored: {error.why}"
         failure = Failure(type=dotted(error), text=bounded(text, TEXT_CHARS_MAX))
         return Outcome(kind=OutcomeKind.FAILED, failure=failure), error
-    except Exception as error:
+    except BaseException as error:  # the value's own code ran: nothing it raises may end the worker
         return Outcome(kind=OutcomeKind.FAILED, failure=failure_of(error)), error
 
 
@@ -43,7 +43,7 @@ def raised(error: BaseException) -> Outcome:
     if isinstance(error, Snooze):
         return Outcome(kind=OutcomeKind.SNOOZED, delay=error.seconds)
     if isinstance(error, Bury):
-        text = bounded(error.reason or said(error), TEXT_CHARS_MAX)
+        text = bounded(said(error.reason) or said(error), TEXT_CHARS_MAX)
         return Outcome(kind=OutcomeKind.BURIED, failure=Failure(reason="bury", text=text))
     if isinstance(error, Retry):
         cause = error.__cause__
@@ -78,22 +78,31 @@ def failure_of(error: BaseException) -> Failure:
 
 def dotted(error: BaseException) -> str:
     kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return bounded(name, TEXT_CHARS_MAX)
 
 
-def said(error: BaseException) -> str:
+def said(error: object) -> str:
+    """What an exception, or a verdict's reason of whatever class, says of itself."""
     try:
-        return str(error)
-    except Exception:
+        return str.__str__(str(error))  # of a subclass of str a plain one
+    except BaseException:  # SystemExit too: an attempt that never ends would keep its slot for ever
         return f"<{type(error).__name__} that cannot be printed>"
 
 
 def bounded(text: str, most: int) -> str:
-    """The text, or its beginning and end with the gap marked."""
-    if len(text) <= most:
+    """The text, or its beginning and end with the gap marked; always text a store can encode."""
+    if len(text) > most:
+        half = most // 2
+        text = f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
+    return storable(text)
+
+
+def storable(text: str) -> str:
+    """The text with each lone surrogate (a file name that is no UTF-8 has them) replaced by U+FFFD."""
+    if text.isascii():
         return text
-    half = most // 2
-    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _traceback(error: BaseException) -> str:
@@ -102,6 +111,6 @@ def _traceback(error: BaseException) -> str:
         trail = trail.tb_next  # the first frame is the runner's own
     try:
         lines = traceback.format_exception(type(error), error, trail, limit=-TRACEBACK_FRAMES_MAX)
-    except Exception:
+        return bounded("".join(lines), TRACEBACK_CHARS_MAX)
+    except BaseException:  # it prints the exceptions behind this one too
         return ""
-    return bounded("".join(lines), TRACEBACK_CHARS_MAX)

@@ -15,6 +15,7 @@ from ..errors import BackendUnavailable, HoldfastError
 from ..records import LOGS_KEPT_MAX, Answer, Lease, Report
 from .line import Line
 from .link import Link
+from .outcomes import storable
 from .runner import about
 
 FLUSH_EVERY_SECONDS = 0.25
@@ -41,11 +42,13 @@ class Reports:
     # ------------------------------------------------------------------ handlers, any thread
 
     def progress(self, lease: Lease, fraction: float | None, text: str | None) -> None:
+        text = None if text is None else storable(text)
         with self._guard:
             pending = self._of(lease)
             pending.moved, pending.fraction, pending.text = True, fraction, text
 
     def line(self, lease: Lease, line: str) -> None:
+        line = storable(line)
         with self._guard:
             lines = self._of(lease).lines
             lines.append(line)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..task import Task
 
 UNKNOWN_TASK_DELAY_SECONDS = 30.0
+FAULTY_BACKOFF_SECONDS = 30.0
 _EAGER = sys.version_info >= (3, 12)
 
 
@@ -200,14 +201,14 @@ class Runner:
         task, context = run.task, run.context
         try:
             arguments = task.decode(run.lease.args)
-        except Exception as fault:
+        except BaseException as fault:  # the arguments' own classes ran
             self._end(run, outcomes.undecodable(fault), fault)
             return
         CURRENT.set(context)  # this task's own context: gone with it
         try:
             value = await (task.fn(context, **arguments) if task.wants_context else task.fn(**arguments))
-        except CancelRequested:
-            outcome = outcomes.STOPPED
+        except CancelRequested as fault:
+            outcome, error = _asked(context, fault)
         except asyncio.CancelledError as fault:
             outcome, error = self._cancelled(run, fault)
         except BaseException as fault:  # SystemExit and KeyboardInterrupt too: the job failed, not the worker
@@ -226,14 +227,14 @@ class Runner:
         else:
             try:
                 arguments = task.decode(run.lease.args)
-            except Exception as fault:
+            except BaseException as fault:
                 outcome, error = outcomes.undecodable(fault), fault
             else:
                 CURRENT.set(context)
                 try:
                     value = task.fn(context, **arguments) if task.wants_context else task.fn(**arguments)
-                except CancelRequested:
-                    outcome = outcomes.STOPPED
+                except CancelRequested as fault:
+                    outcome, error = _asked(context, fault)
                 except BaseException as fault:
                     outcome, error = outcomes.raised(fault), fault
                 else:
@@ -283,7 +284,7 @@ class Runner:
             return Release(id=lease.id, token=lease.token)  # stopped by us: what it raised on the way is no failure
         retry_in: float | None = None
         if outcome.kind in _SPENDS_A_RETRY:
-            retry_in = options.retry.delay(lease.failures + 1, error)
+            retry_in = _retry_in(options, lease.failures + 1, error)
         return settlement_for(lease.id, lease.token, outcome, retry_in=retry_in, retain=options.retain)
 
     def _end_unstarted(self, lease: Lease, reason: Stop) -> None:
@@ -337,6 +338,19 @@ def _options_for(task: Task[..., Any], stored: bytes) -> TaskOptions:
         return task.options.for_call(stored)
     except ConfigurationError:
         return task.options
+
+
+def _asked(context: Context, fault: CancelRequested) -> tuple[Outcome, BaseException | None]:
+    """A handler ended itself because it was told to; if nobody told it, that is a failure like any other."""
+    return (outcomes.STOPPED, None) if context.cancelled else (outcomes.raised(fault), fault)
+
+
+def _retry_in(options: TaskOptions, failures: int, error: BaseException | None) -> float | None:
+    try:
+        return options.retry.delay(failures, error)
+    except BaseException as fault:  # the user's own back-off: an attempt must come to its end whatever that does
+        logs.logger.error("a retry policy's backoff failed; the job is tried again in 30 s", exc_info=fault)
+        return FAULTY_BACKOFF_SECONDS
 
 
 _SPENDS_A_RETRY = (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT)

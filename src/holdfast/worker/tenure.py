@@ -36,6 +36,7 @@ class Tenure:
         self.seen_call = 0  # number of the latest claim answered
         self.fenced = False
         self.on_change: Callable[[], None] = lambda: None  # the fence was lifted, or a new row is there
+        self.abandon = asyncio.Event()  # the worker ends although the store does not answer
         self._sent = 0.0
         self._changing = asyncio.Lock()
 
@@ -80,7 +81,7 @@ class Tenure:
             self._link.stop(lost, Stop.LOST)
             self._link.lost(lost)
             tries = 0
-            while True:
+            while not self.abandon.is_set():
                 try:
                     await self.register()
                     break
@@ -88,6 +89,8 @@ class Tenure:
                     tries += 1
                     self._say_failed(error)
                     await asyncio.sleep(backoff(tries))
+            else:
+                return  # nobody will work under the new name
             self._lift()
         self.on_change()
 

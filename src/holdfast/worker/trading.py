@@ -226,9 +226,9 @@ class Trader:
                 self._ledger.busy.pop(lease.token, None)
                 if self._ledger.held.pop(lease.token, None) is not None:
                     self._link.lost([lease])
-            elif answer is Answer.OK and not (self._tenure.fenced or self.closing):
+            elif answer is Answer.OK and lease.token in self._ledger.held and not (self._tenure.fenced or self.closing):
                 start.append(lease)
-            else:  # with a cancel asked for, the store makes this release a cancellation
+            else:  # with a cancel asked for, the store makes this release a cancellation; of a lost lease it is nothing
                 self.inbox.append(Release(id=lease.id, token=lease.token))
         if start:
             self._link.start(start)
