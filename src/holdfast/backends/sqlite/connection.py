@@ -113,6 +113,7 @@ def connect(path: str, *, synchronous: str = "FULL", check_schema: bool = True) 
             connection.execute(f"PRAGMA synchronous = {synchronous}")
             connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute("PRAGMA cache_size = -20000")
+            connection.execute("PRAGMA journal_size_limit = 67108864")  # a log once swollen by a long reader shrinks
             if check_schema:
                 found = schema_version(connection)
                 if found != SCHEMA_VERSION:
