@@ -48,7 +48,7 @@ from ..contract import Backend
 from . import leasing, operating, producing, reading
 from .connection import SYNCHRONOUS, set_up
 from .transaction import Transaction
-from .watch import Watch, nudge
+from .watch import Watch, forget_inherited, nudge
 from .writer import ReaderThread, StoreThread
 
 T = TypeVar("T")
@@ -58,6 +58,7 @@ _inherited: list[Any] = []  # kept for ever in a forked child: never used, never
 
 
 def _forget_inherited() -> None:
+    forget_inherited()
     for backend in list(_opened):
         backend.forget()
 

@@ -31,6 +31,11 @@ def nudge(path: str) -> None:
         watch.nudge()
 
 
+def forget_inherited() -> None:
+    """In a forked child: the parent's watches wait on loops that do not run here, behind guards nobody will open."""
+    _watches.clear()
+
+
 class Watch:
     """One connection that looks, and the loops that wait."""
 

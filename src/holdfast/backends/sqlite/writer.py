@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from ...errors import BackendUnavailable, HoldfastError, OutcomeUnknown
+from ...errors import BackendUnavailable, OutcomeUnknown
 from .connection import begin_immediate, connect, mapped
 
 T = TypeVar("T")
@@ -67,10 +67,13 @@ class StoreThread:
     def _run(self) -> None:
         while batch := self._next_batch():
             live = [request for request in batch if request.future.set_running_or_notify_cancel()]
-            if live:
-                self._carry_out(live)
-        if self._connection is not None:
-            self._connection.close()
+            try:
+                if live:
+                    self._carry_out(live)
+            except BaseException as error:  # whatever it was, this thread must live on and nobody wait for ever
+                self._drop_connection()
+                self._refuse([request for request in live if not request.future.done()], None, cause=error)
+        self._drop_connection()
 
     def _next_batch(self) -> list[Request]:
         with self._wake:
@@ -95,35 +98,39 @@ class StoreThread:
             self._refuse(batch, mapped(error, self._path) if isinstance(error, sqlite3.Error) else error)
             return
         answers = self._apply(connection, batch)
+        if not connection.in_transaction:
+            # SQLite itself rolled everything back (disk full, input/output error): nothing was changed so far.
+            failure = next(failure for _, failure in answers if failure is not None)
+            self._refuse(batch[: len(answers)], failure)
+            if rest := batch[len(answers) :]:
+                self._carry_out(rest)
+            return
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._undo(connection)
             self._refuse(batch, None, cause=mapped(error, self._path))
             return
-        for request, (answer, failure) in zip(batch, answers, strict=True):
-            if failure is None:
+        for request, (answer, failed) in zip(batch, answers, strict=True):
+            if failed is None:
                 request.future.set_result(answer)
             else:
-                request.future.set_exception(failure)
+                request.future.set_exception(failed)
         self._after_commit()
 
-    def _apply(self, connection: sqlite3.Connection, batch: list[Request]) -> list[tuple[Any, BaseException | None]]:
+    def _apply(self, connection: sqlite3.Connection, batch: list[Request]) -> list[tuple[Any, Exception | None]]:
+        """Each request in a savepoint of its own; ends early where the whole transaction is gone."""
         cursor = connection.cursor()
-        answers: list[tuple[Any, BaseException | None]] = []
+        answers: list[tuple[Any, Exception | None]] = []
         for request in batch:
             cursor.execute("SAVEPOINT request")
             try:
                 answers.append((request.work(cursor), None))
             except Exception as error:
-                failure = mapped(error, self._path) if isinstance(error, sqlite3.Error) else error
-                answers.append((None, failure))
-                if connection.in_transaction:
-                    cursor.execute("ROLLBACK TO request")
-                else:  # SQLite itself rolled the whole transaction back (disk full, input/output error)
-                    begin_immediate(connection, self._call_timeout)
-                    answers = [(None, answer[1] or failure) for answer in answers]
-                    continue
+                answers.append((None, mapped(error, self._path) if isinstance(error, sqlite3.Error) else error))
+                if not connection.in_transaction:
+                    break
+                cursor.execute("ROLLBACK TO request")
             cursor.execute("RELEASE request")
         return answers
 
@@ -132,12 +139,16 @@ class StoreThread:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
         except sqlite3.Error:
-            connection.close()
-            self._connection = None
+            self._drop_connection()
 
-    def _refuse(self, batch: list[Request], error: BaseException | None, cause: HoldfastError | None = None) -> None:
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _refuse(self, batch: list[Request], error: Exception | None, cause: BaseException | None = None) -> None:
         for request in batch:
-            failure = error
+            failure: Exception | None = error
             if failure is None:
                 failure = OutcomeUnknown(request.name)
                 failure.__cause__ = cause
