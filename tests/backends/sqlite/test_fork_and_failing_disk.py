@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.backends.sqlite import watch
 from holdfast.backends.sqlite.backend import SqliteBackend
-from holdfast.errors import BackendError, HoldfastError
+from holdfast.errors import BackendError, DuplicateJob, HoldfastError
 from holdfast.records import NewJob
 
 CHILD_SECONDS_MAX = 10
@@ -103,3 +103,43 @@ async def _enqueue(backend: SqliteBackend, job_id: str) -> None:
     answers = await asyncio.wait_for(backend.enqueue([NewJob(id=job_id, task="t")]), CHILD_SECONDS_MAX)
     if not answers[0].created:
         raise BackendError(f"{job_id} was there already. It should not be.")
+
+
+def test_what_sqlite_rolled_back_is_refused_and_what_came_after_is_carried_out(tmp_path: Path) -> None:
+    backend = SqliteBackend(str(tmp_path / "jobs.db"))
+
+    def disk_full(cursor: sqlite3.Cursor) -> None:
+        cursor.execute("ROLLBACK")
+        raise sqlite3.OperationalError("database or disk is full")
+
+    async def scene() -> None:
+        await backend.open()
+        await backend.enqueue([NewJob(id="first", task="t", key="k")])
+        holding, gate = threading.Event(), threading.Event()
+
+        def hold(cursor: sqlite3.Cursor) -> None:
+            holding.set()
+            gate.wait(10)
+
+        held = asyncio.wrap_future(backend._writing().submit("hold", hold))
+        assert await asyncio.to_thread(holding.wait, 10)
+        refused = NewJob(id="refused", task="t", key="k", on_conflict="raise")
+        together = asyncio.gather(
+            backend.enqueue([NewJob(id="before", task="t")]),
+            backend.enqueue([refused]),
+            asyncio.wrap_future(backend._writing().submit("enqueue", disk_full)),
+            backend.enqueue([NewJob(id="after", task="t")]),
+            return_exceptions=True,
+        )
+        await asyncio.sleep(0)  # all four are asked before the writer is let go
+        gate.set()
+        await held
+        before, duplicate, full, after = await together
+        assert isinstance(before, BackendError)
+        assert isinstance(duplicate, DuplicateJob)
+        assert isinstance(full, BackendError)
+        assert isinstance(after, list)
+        assert {row["id"] for row in (await backend.dump()).tables["jobs"]} == {"first", "after"}
+        await backend.close()
+
+    asyncio.run(asyncio.wait_for(scene(), 30))

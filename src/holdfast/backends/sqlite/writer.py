@@ -100,8 +100,11 @@ class StoreThread:
         answers = self._apply(connection, batch)
         if not connection.in_transaction:
             # SQLite itself rolled everything back (disk full, input/output error): nothing was changed so far.
-            failure = next(failure for _, failure in answers if failure is not None)
-            self._refuse(batch[: len(answers)], failure)
+            gone = answers[-1][1] or BackendUnavailable(
+                "SQLite rolled the transaction back. Nothing was changed; try again."
+            )
+            for request, (_, failed) in zip(batch, answers, strict=False):
+                request.future.set_exception(failed or gone)
             if rest := batch[len(answers) :]:
                 self._carry_out(rest)
             return
