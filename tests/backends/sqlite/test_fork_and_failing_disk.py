@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -124,10 +127,14 @@ def test_what_sqlite_rolled_back_is_refused_and_what_came_after_is_carried_out(t
         held = asyncio.wrap_future(backend._writing().submit("hold", hold))
         assert await asyncio.to_thread(holding.wait, 10)
         refused = NewJob(id="refused", task="t", key="k", on_conflict="raise")
+
+        async def fail() -> None:
+            await asyncio.wrap_future(backend._writing().submit("enqueue", disk_full))
+
         together = asyncio.gather(
             backend.enqueue([NewJob(id="before", task="t")]),
             backend.enqueue([refused]),
-            asyncio.wrap_future(backend._writing().submit("enqueue", disk_full)),
+            fail(),
             backend.enqueue([NewJob(id="after", task="t")]),
             return_exceptions=True,
         )
@@ -143,3 +150,79 @@ def test_what_sqlite_rolled_back_is_refused_and_what_came_after_is_carried_out(t
         await backend.close()
 
     asyncio.run(asyncio.wait_for(scene(), 30))
+
+
+@pytest.mark.parametrize("closer", ["parent", "another process"])
+def test_what_a_forked_child_was_told_is_stored_survives_its_end(tmp_path: Path, closer: str) -> None:
+    """SQLite keeps its locks per process in memory the child inherits: a connection made there takes no lock of its own
+    while the inherited ones are open, and whoever closes last elsewhere removes the log under it."""
+    path = str(tmp_path / "jobs.db")
+    backend = SqliteBackend(path)
+    asyncio.run(backend.open())
+    asyncio.run(_enqueue(backend, "parent's"))
+    to_child, from_parent = os.pipe()[::-1]
+    to_parent, from_child = os.pipe()[::-1]
+    pid = os.fork()
+    if pid == 0:
+        try:
+            asyncio.run(_enqueue(backend, "first"))
+            os.write(to_parent, b"1")
+            os.read(from_parent, 1)
+            for number in range(5):
+                asyncio.run(_enqueue(backend, f"later-{number}"))
+            os.write(to_parent, b"2")
+            os.read(from_parent, 1)  # until it is killed
+        finally:
+            os._exit(1)
+    assert os.read(from_child, 1) == b"1"
+    asyncio.run(backend.close())
+    if closer == "another process":
+        program = f"import sqlite3; sqlite3.connect({path!r}).execute('SELECT 1 FROM holdfast_jobs')"  # noqa: S608
+        subprocess.run([sys.executable, "-c", program], check=True)
+    os.write(to_child, b"1")
+    assert os.read(from_child, 1) == b"2"  # five more were acknowledged
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+    async def stored() -> int:
+        fresh = SqliteBackend(path)
+        await fresh.open()
+        try:
+            return sum((await fresh.count("default"))["default"].values())
+        finally:
+            await fresh.close()
+
+    assert asyncio.run(stored()) == 7
+
+
+def test_a_child_forked_in_the_middle_of_a_write_is_not_locked_out_for_ever(tmp_path: Path) -> None:
+    """The parent's write lock is noted in memory the child inherits, where nobody ever lets it go."""
+    backend = SqliteBackend(str(tmp_path / "jobs.db"), call_timeout=1.0)
+    asyncio.run(backend.open())
+    inside, leave = threading.Event(), threading.Event()
+
+    def slow(cursor: sqlite3.Cursor) -> None:
+        cursor.execute("UPDATE holdfast_ticks SET tick = tick + 1")
+        inside.set()
+        leave.wait(0.5)  # a fork may wait for a write to end, as long as it does end
+
+    request = backend._writing().submit("slow", slow)
+    assert inside.wait(10)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            for turn in range(4):
+                try:
+                    asyncio.run(_enqueue(backend, "child's"))
+                    code = 0
+                    break
+                except HoldfastError:
+                    code = 10 + turn
+        finally:
+            os._exit(code)
+    leave.set()
+    request.result(10)
+    _, state = os.waitpid(pid, 0)
+    asyncio.run(backend.close())
+    assert os.waitstatus_to_exitcode(state) == 0

@@ -87,8 +87,8 @@ def test_a_commit_that_fails_is_reported_as_unknown(tmp_path: Path, monkeypatch:
         backend = await opened(tmp_path)
         await backend.enqueue([NewJob(id="a", task="t")])
         thread = backend._writing()
-        failing = Failing(thread._connection)  # type: ignore[arg-type]
-        monkeypatch.setattr(thread, "_connection", failing)
+        failing = Failing(thread._post.connection)  # type: ignore[arg-type]
+        monkeypatch.setattr(thread._post, "connection", failing)
         failing.fail = True
         with pytest.raises(OutcomeUnknown):
             await backend.enqueue([NewJob(id="b", task="t")])

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from importlib import resources
 
 from ...errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, SchemaMismatch
+from .forking import Post
 
 SQLITE_VERSION_MIN = (3, 37, 0)  # STRICT tables, RETURNING
 SCHEMA_VERSION = 1
@@ -152,9 +153,10 @@ def set_up(path: str, *, synchronous: str, share: bool, seconds: float) -> tuple
     nothing to do, and of two at once the second waits and finds the first's work done.
     """
     check_path(path)
-    connection = connect(path, synchronous=synchronous, check_schema=False)
-    try:
-        with errors_mapped(path):
+    post = Post(rank=0)
+    with post.at_work, errors_mapped(path):
+        connection = post.connection = connect(path, synchronous=synchronous, check_schema=False)
+        try:
             before = _admissible_version(connection, path, share)
             if before == SCHEMA_VERSION:
                 return before, before
@@ -173,8 +175,8 @@ def set_up(path: str, *, synchronous: str, share: bool, seconds: float) -> tuple
                         connection.execute("ROLLBACK")
                     raise
             return before or 0, SCHEMA_VERSION
-    finally:
-        connection.close()
+        finally:
+            post.close()
 
 
 def _admissible_version(connection: sqlite3.Connection, path: str, share: bool) -> int | None:

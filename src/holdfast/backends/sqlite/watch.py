@@ -6,8 +6,6 @@ Called by the backend's wait_for_work. A hint only: who is woken asks the store.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-import threading
 import time
 import weakref
 from collections.abc import Sequence
@@ -15,6 +13,7 @@ from collections.abc import Sequence
 from ...clock import Clock
 from . import reading
 from .connection import connect, errors_mapped
+from .forking import Post
 from .transaction import SQL
 
 POLL_SECONDS_MIN = 0.001
@@ -41,8 +40,8 @@ class Watch:
 
     def __init__(self, path: str, clock: Clock) -> None:
         self._path, self._clock = path, clock
-        self._guard = threading.Lock()
-        self._connection: sqlite3.Connection | None = None
+        self._post = Post(rank=1)  # after the writers: they wake waiters while at work
+        self._guard = self._post.at_work
         self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
         _watches.setdefault(path, weakref.WeakSet()).add(self)
 
@@ -60,25 +59,23 @@ class Watch:
 
     def close(self) -> None:
         with self._guard:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+            self._post.close()
 
     def _look(self, queues: Sequence[str]) -> tuple[int, bool, float | None]:
         """(version of the file, work at hand, when the next scheduled job is due)."""
         with self._guard, errors_mapped(self._path):
-            if self._connection is None:
-                self._connection = connect(self._path)
-            cursor = self._connection.cursor()
+            if self._post.connection is None:
+                self._post.connection = connect(self._path)
+            cursor = self._post.connection.cursor()
             version = cursor.execute(SQL["read.data_version"]).fetchone()[0]
             at_hand, next_due = reading.work_at_hand(cursor, queues, self._clock.wall())
             return version, at_hand, next_due
 
     def _version(self) -> int:
         with self._guard, errors_mapped(self._path):
-            if self._connection is None:
-                self._connection = connect(self._path)
-            return int(self._connection.execute(SQL["read.data_version"]).fetchone()[0])
+            if self._post.connection is None:
+                self._post.connection = connect(self._path)
+            return int(self._post.connection.execute(SQL["read.data_version"]).fetchone()[0])
 
     async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
         deadline = time.monotonic() + timeout

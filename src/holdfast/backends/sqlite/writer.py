@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from ...errors import BackendUnavailable, OutcomeUnknown
 from .connection import begin_immediate, connect, mapped
+from .forking import Post
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Cursor], Any]
@@ -42,7 +43,7 @@ class StoreThread:
         self._urgent: deque[Request] = deque()
         self._wake = threading.Condition()
         self._stopping = False
-        self._connection: sqlite3.Connection | None = None
+        self._post = Post(rank=0)
         self._thread = threading.Thread(target=self._run, name=f"holdfast-{self.role}", daemon=True)
         self._thread.start()
 
@@ -69,11 +70,13 @@ class StoreThread:
             live = [request for request in batch if request.future.set_running_or_notify_cancel()]
             try:
                 if live:
-                    self._carry_out(live)
+                    with self._post.at_work:
+                        self._carry_out(live)
             except BaseException as error:  # whatever it was, this thread must live on and nobody wait for ever
-                self._drop_connection()
+                self._post.close()
                 self._refuse([request for request in live if not request.future.done()], None, cause=error)
-        self._drop_connection()
+        with self._post.at_work:
+            self._post.close()
 
     def _next_batch(self) -> list[Request]:
         with self._wake:
@@ -86,9 +89,9 @@ class StoreThread:
             return batch
 
     def _connected(self) -> sqlite3.Connection:
-        if self._connection is None:
-            self._connection = connect(self._path, synchronous=self._synchronous)
-        return self._connection
+        if self._post.connection is None:
+            self._post.connection = connect(self._path, synchronous=self._synchronous)
+        return self._post.connection
 
     def _carry_out(self, batch: list[Request]) -> None:
         try:
@@ -142,12 +145,7 @@ class StoreThread:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
         except sqlite3.Error:
-            self._drop_connection()
-
-    def _drop_connection(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+            self._post.close()
 
     def _refuse(self, batch: list[Request], error: Exception | None, cause: BaseException | None = None) -> None:
         for request in batch:
