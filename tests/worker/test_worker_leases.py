@@ -179,7 +179,7 @@ async def test_what_waits_behind_a_blocked_loop_does_not_start_after_the_fence(m
     async def blocker() -> None:
         if not ran:
             ran.append("blocker")
-            faulty.cut("renew")
+            faulty.cut("renew", "register")
             attempts, until = faulty.calls.count("renew"), time.monotonic() + 1.5
             while time.monotonic() < until or faulty.calls.count("renew") < attempts + 3:
                 pass

@@ -156,8 +156,11 @@ class Runner:
             self._hub.emit(event)
 
     def beat(self) -> None:
-        """Show the keeper's watch that this loop responds."""
+        """Show the keeper's watch that this loop responds; end what was cancelled by others before its first step."""
         self.beats += 1
+        for run in list(self.runs.values()):
+            if run.handle is not None and run.handle.done():  # it never entered the pipeline that would have ended it
+                self._end(run, outcomes.STOPPED, None)
 
     def close(self) -> None:
         self._pool.close()

@@ -1,0 +1,191 @@
+"""Ends of an attempt that nobody would write on purpose: each comes to an outcome and costs nobody else anything."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from worker_bench import WorkerApp
+
+from holdfast.context import CancelRequested, Context
+from holdfast.lifecycle import State
+from holdfast.retry import RetryPolicy
+from holdfast.verdicts import Bury, Retry
+
+NOT_TEXT = "no such file: caf\udce9.txt"  # what os.fsdecode makes of a name that is not UTF-8
+
+
+class Unspeakable(Exception):
+    """Printing it would end a program."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class Loud(str):
+    """Text of a class of its own."""
+
+    __slots__ = ()
+
+
+def give_up(failures: int, error: BaseException | None) -> float:
+    raise SystemExit(3)
+
+
+def odd(kind: str) -> BaseException:
+    if kind == "bury with an exception":
+        return Bury(ValueError("because"))  # type: ignore[arg-type]
+    if kind == "retry because of the unspeakable":
+        verdict = Retry()
+        verdict.__cause__ = Unspeakable()
+        return verdict
+    return {
+        "surrogates": ValueError(NOT_TEXT),
+        "bury with surrogates": Bury(NOT_TEXT),
+        "unspeakable": Unspeakable(),
+        "text of its own class": ValueError(Loud("loud")),
+        "cancelled by nobody": CancelRequested(),
+        "class with surrogates": type("Caf\udce9", (Exception,), {})("x"),
+    }[kind]
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "surrogates",
+        "bury with surrogates",
+        "bury with an exception",
+        "unspeakable",
+        "retry because of the unspeakable",
+        "text of its own class",
+        "cancelled by nobody",
+        "class with surrogates",
+    ],
+)
+async def test_an_odd_end_is_one_dead_letter_and_the_neighbours_succeed(app: WorkerApp, kind: str, sync: bool) -> None:
+    if sync:
+
+        @app.task(name="odd", retry=0)
+        def fails() -> None:
+            raise odd(kind)
+    else:
+
+        @app.task(name="odd", retry=0)
+        async def fails() -> None:
+            raise odd(kind)
+
+    @app.task(name="plain")
+    async def plain() -> int:
+        return 1
+
+    bad, *good = await app.put(fails.bind(), plain.bind(), plain.bind())
+    drained = await app.drain(slots=3)
+    assert (drained.succeeded, drained.failed, drained.left) == (2, 1, 0)
+    job = await app.job(bad)
+    assert job.state is State.DEAD and len(job.errors) == 1
+    failure = job.errors[0]
+    (failure.text + failure.traceback + failure.type).encode()  # what is kept can be shown and sent anywhere
+    for job_id in good:
+        assert (await app.job(job_id)).state is State.SUCCEEDED
+
+
+@pytest.mark.parametrize("sync", [False, True])
+async def test_a_back_off_that_would_end_a_program_costs_a_failure_and_a_wait(app: WorkerApp, sync: bool) -> None:
+    policy = RetryPolicy.custom(give_up)
+    if sync:
+
+        @app.task(name="fails", retry=policy)
+        def fails() -> None:
+            raise ValueError
+    else:
+
+        @app.task(name="fails", retry=policy)
+        async def fails() -> None:
+            raise ValueError
+
+    (job_id,) = await app.put(fails.bind())
+    drained = await app.drain()
+    assert (drained.failed, drained.left) == (1, 1)
+    job = await app.job(job_id)
+    assert (job.state, job.failures) == (State.SCHEDULED, 1)
+
+
+@pytest.mark.parametrize("sync", [False, True])
+async def test_a_value_whose_own_code_would_end_a_program_is_a_failure(app: WorkerApp, sync: bool) -> None:
+    def spoil(task: Any) -> None:
+        def encode(value: object) -> bytes:
+            raise SystemExit(3)
+
+        task.encode = encode
+
+    if sync:
+
+        @app.task(name="spoilt", retry=0)
+        def spoilt() -> int:
+            return 1
+    else:
+
+        @app.task(name="spoilt", retry=0)
+        async def spoilt() -> int:
+            return 1
+
+    spoil(spoilt)
+    (job_id,) = await app.put(spoilt.bind())
+    drained = await app.drain()
+    assert (drained.failed, drained.left) == (1, 0)
+    job = await app.job(job_id)
+    assert job.state is State.DEAD and job.errors[0].type == "SystemExit"
+
+
+@pytest.mark.parametrize("sync", [False, True])
+async def test_arguments_whose_own_code_would_end_a_program_bury_the_job(app: WorkerApp, sync: bool) -> None:
+    def spoil(task: Any) -> None:
+        def decode(raw: bytes) -> dict[str, Any]:
+            raise SystemExit(3)
+
+        task.decode = decode
+
+    if sync:
+
+        @app.task(name="spoilt")
+        def spoilt() -> None: ...
+    else:
+
+        @app.task(name="spoilt")
+        async def spoilt() -> None: ...
+
+    spoil(spoilt)
+    (job_id,) = await app.put(spoilt.bind())
+    drained = await app.drain()
+    assert drained.left == 0
+    job = await app.job(job_id)
+    assert (job.state, job.reason) == (State.DEAD, "undecodable")
+
+
+async def test_a_log_line_that_is_no_text_holds_up_no_other_report(app: WorkerApp) -> None:
+    seen = asyncio.Event()
+
+    @app.task(name="mumbles")
+    async def mumbles(ctx: Context) -> None:
+        ctx.log(NOT_TEXT)
+        ctx.progress(0.5, NOT_TEXT)
+        await seen.wait()
+
+    @app.task(name="speaks")
+    async def speaks(ctx: Context) -> None:
+        ctx.log("clear")
+        ctx.progress(0.25, "clear")
+        await seen.wait()
+
+    progress = app.listen("progress")
+    first, second = await app.put(mumbles.bind(), speaks.bind())
+    draining = asyncio.create_task(app.drain(slots=2))
+    told = {(await progress.next()).job_id for _ in range(2)}
+    assert told == {first, second}
+    seen.set()
+    await draining
+    assert [line.text for line in await (await app.store()).logs(second)] == ["clear"]
+    (line,) = await (await app.store()).logs(first)
+    assert line.text == "no such file: caf\ufffd.txt"
