@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.backends.sqlite import watch
 from holdfast.backends.sqlite.backend import SqliteBackend
-from holdfast.errors import BackendError, DuplicateJob, HoldfastError
+from holdfast.errors import BackendError, BackendUnavailable, DuplicateJob, HoldfastError
 from holdfast.records import NewJob
 
 CHILD_SECONDS_MAX = 10
@@ -226,3 +226,25 @@ def test_a_child_forked_in_the_middle_of_a_write_is_not_locked_out_for_ever(tmp_
     _, state = os.waitpid(pid, 0)
     asyncio.run(backend.close())
     assert os.waitstatus_to_exitcode(state) == 0
+
+
+def test_a_full_disk_is_named_and_has_changed_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    backend = SqliteBackend(str(path))
+
+    async def scene() -> None:
+        await backend.open()
+        await _enqueue(backend, "kept")
+        connection = backend._writing()._post.connection
+        assert connection is not None
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")  # SQLite's own way of having no room
+        big = b'"' + b"x" * 50_000 + b'"'
+        with pytest.raises(BackendUnavailable, match="full"):
+            await backend.enqueue([NewJob(id="too much", task="t", args=big)])
+        connection.execute("PRAGMA max_page_count = 1073741823")
+        await _enqueue(backend, "after")
+        assert {row["id"] for row in (await backend.dump()).tables["jobs"]} == {"kept", "after"}
+        await backend.close()
+
+    asyncio.run(asyncio.wait_for(scene(), 30))

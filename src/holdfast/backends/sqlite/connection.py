@@ -54,6 +54,12 @@ def mapped(error: sqlite3.Error, path: str) -> HoldfastError:
     return BackendError(f"{name}: SQLite failed ({type(error).__name__}: {error}).")
 
 
+def is_full(error: sqlite3.Error) -> bool:
+    """Whether the disk had no room for it."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF == sqlite3.SQLITE_FULL
+
+
 @contextmanager
 def errors_mapped(path: str) -> Iterator[None]:
     try:

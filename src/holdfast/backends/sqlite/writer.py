@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from ...errors import BackendUnavailable, OutcomeUnknown
-from .connection import begin_immediate, connect, mapped
+from .connection import begin_immediate, connect, is_full, mapped
 from .forking import Post
 
 T = TypeVar("T")
@@ -114,8 +114,9 @@ class StoreThread:
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            self._undo(connection)
-            self._refuse(batch, None, cause=mapped(error, self._path))
+            undone, cause = self._undo(connection), mapped(error, self._path)
+            # Without room nothing of it reached the file. After any other fault it may have, and may come back.
+            self._refuse(batch, cause if undone and is_full(error) else None, cause=cause)
             return
         for request, (answer, failed) in zip(batch, answers, strict=True):
             if failed is None:
@@ -140,12 +141,14 @@ class StoreThread:
             cursor.execute("RELEASE request")
         return answers
 
-    def _undo(self, connection: sqlite3.Connection) -> None:
+    def _undo(self, connection: sqlite3.Connection) -> bool:
         try:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
         except sqlite3.Error:
             self._post.close()
+            return False
+        return True
 
     def _refuse(self, batch: list[Request], error: Exception | None, cause: BaseException | None = None) -> None:
         for request in batch:
