@@ -11,7 +11,7 @@ import importlib
 import itertools
 import os
 import sqlite3
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
@@ -25,7 +25,7 @@ from .codec import decode_plain
 from .errors import BackendError, ConfigurationError, JobCancelled, JobDied
 from .job import BoundCall, Enqueued, Job
 from .lifecycle import State
-from .names import check_name
+from .names import check_list, check_name
 from .operations import Dead, Groups, Operations, Queues
 from .options import (
     ARGS_BYTES_MAX,
@@ -40,12 +40,13 @@ from .options import (
     whole,
 )
 from .portal import Gate, forbid_running_loop
-from .records import GroupOrder, JobRecord, NewJob, QueueRule
-from .task import NamedTask, Task, Tasks
+from .records import Dump, GroupOrder, JobRecord, NewJob, QueueRule
+from .task import NamedTask, Tasks
 
 if TYPE_CHECKING:
     from .worker.embedded import Drained, EmbeddedWorker
 
+C = TypeVar("C")
 R = TypeVar("R")
 
 URL_DEFAULT = "sqlite:///holdfast.db"
@@ -76,8 +77,8 @@ class Holdfast(Tasks, Operations):
         super().__init__()
         chosen = url if url is not None else os.environ.get("HOLDFAST_URL") or URL_DEFAULT
         self._address: Address = parse_url(chosen)
-        listed = (imports,) if isinstance(imports, str) else tuple(imports)
-        self.imports: tuple[str, ...] = tuple(check_name(module, "module in imports=") for module in listed)
+        modules = check_list(imports, "imports=")
+        self.imports: tuple[str, ...] = tuple(check_name(module, "module in imports=") for module in modules)
         self.args_bytes_max = whole(args_bytes_max, "args_bytes_max=", 2)
         self.result_bytes_max = whole(result_bytes_max, "result_bytes_max=", 2)
         self.hub = events.Hub()
@@ -113,13 +114,35 @@ class Holdfast(Tasks, Operations):
         """The clock of stores that keep time in this process."""
         return self._gate.clock
 
+    def dump(self) -> Dump:
+        """Everything the store holds, as plain values: for audits and for reports of trouble."""
+        return self._do("dump", lambda backend: backend.dump())
+
+    async def adump(self) -> Dump:
+        """As `dump`."""
+        return await self._ado(lambda backend: backend.dump())
+
+    def aim(self, store: str | Address, gate: Gate | None = None) -> tuple[Address, Gate]:
+        """Speak to another store from now on: `--url`, the sandbox. Tasks, events and declared queues stay.
+
+        Answers what it spoke to before; giving that back here puts it back. Nothing is opened or closed.
+        """
+        before = self._address, self._gate
+        self._address = parse_url(store) if isinstance(store, str) else store
+        if gate is None:
+            gate = Gate(partial(make_backend, self._address), self.clock)
+            gate.rules.update(self._gate.rules)
+        self._gate = gate
+        return before
+
     # ------------------------------------------------------------------ tasks and queues
 
     def _own_app(self) -> Holdfast:
         return self
 
-    def _known_tasks(self) -> Mapping[str, Task[..., Any]]:
-        return self.tasks
+    def _known_tasks(self, given: Collection[str] | None) -> Collection[str] | None:
+        # An app without tasks is a producer or an operator's: it cannot tell which tasks the workers have.
+        return self.tasks or None if given is None else given
 
     def include(self, tasks: Tasks) -> None:
         """Register the tasks of a reusable module."""
@@ -266,12 +289,20 @@ class Holdfast(Tasks, Operations):
         known = self.find_task(task)
         return decode_plain(raw) if known is None else known.decode_value(raw)
 
-    def _result(self, job: Job[Any], timeout: float | None) -> Any:
+    def _result(self, job: Job[Any], timeout: Duration | None) -> Any:
         forbid_running_loop("job.result()", "job.aresult()")
         return self._finished(self._gate.call(partial(wait, job.id, timeout)))
 
-    async def _aresult(self, job: Job[Any], timeout: float | None) -> Any:
+    async def _aresult(self, job: Job[Any], timeout: Duration | None) -> Any:
         return self._finished(await self._gate.acall(partial(wait, job.id, timeout)))
+
+    def _reread(self, job: Job[Any]) -> JobRecord:
+        forbid_running_loop("job.refresh()", "job.arefresh()")
+        return self.job(job.id)._record
+
+    def _cancel(self, job: Job[Any]) -> JobRecord:
+        forbid_running_loop("job.cancel()", "job.acancel()")
+        return self.cancel(job.id)._record
 
     def _finished(self, record: JobRecord) -> Any:
         if record.state is State.CANCELLED:
@@ -389,13 +420,22 @@ def _refuse_connection(call: BoundCall[Any]) -> None:
         )
 
 
+def _several(calls: C) -> C:
+    if not isinstance(calls, Iterable | AsyncIterable):
+        raise ConfigurationError(
+            f"enqueue_many() takes several bound calls, not a {type(calls).__name__}. Give a list."
+        )
+    return calls
+
+
 def _chunks(calls: Iterable[BoundCall[Any]]) -> Iterator[list[BoundCall[Any]]]:
-    bound = (_checked(call) for call in calls)
+    bound = (_checked(call) for call in _several(calls))
     while chunk := list(itertools.islice(bound, CHUNK_JOBS_MAX)):
         yield chunk
 
 
 async def _either(calls: Iterable[Any] | AsyncIterable[Any]) -> Any:
+    calls = _several(calls)
     if isinstance(calls, AsyncIterable):
         async for call in calls:
             yield call

@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from .clock import Clock, to_seconds
@@ -27,6 +27,7 @@ from .retry import Backoff, RetryPolicy
 if TYPE_CHECKING:
     from .backends.contract import Backend
 
+AT_MAX = datetime(3000, 1, 1, tzinfo=UTC).timestamp()  # beyond, some stores' and Python's own calendars end
 _POLL_FIRST, _POLL_GROWTH, _POLL_MOST = 0.005, 1.5, 0.25
 
 
@@ -96,6 +97,8 @@ class Placement:
                 "at= takes an aware datetime, such as datetime.now(UTC) + timedelta(hours=1). "
                 "A naive one does not say which clock it means."
             )
+        if at is not None and at.timestamp() > AT_MAX:
+            raise ConfigurationError("at= lies beyond the year 2999. Give a time that somebody will wait for.")
         timed = delay is not None or at is not None
         return Placement(
             id=check_name(given["id"], "id") if given.get("id") is not None else self.id,
@@ -231,11 +234,11 @@ async def store_many(chunk: Sequence[BoundCall[Any]], backend: Backend) -> list[
     return [answer.created for answer in await backend.enqueue([call.new for call in chunk])]
 
 
-async def wait(id: str, timeout: float | None, backend: Backend) -> JobRecord:
+async def wait(id: str, timeout: Duration | None, backend: Backend) -> JobRecord:
     """Look again and again, ever more patiently, until the job finished."""
-    timeout = None if timeout is None else to_seconds(timeout, "timeout=")
+    seconds = None if timeout is None else to_seconds(timeout, "timeout=")
     loop = asyncio.get_running_loop()
-    deadline = None if timeout is None else loop.time() + timeout
+    deadline = None if seconds is None else loop.time() + seconds
     pause = _POLL_FIRST
     while True:
         record = await backend.get(id)
@@ -245,6 +248,6 @@ async def wait(id: str, timeout: float | None, backend: Backend) -> JobRecord:
             return record
         left = _POLL_MOST if deadline is None else deadline - loop.time()
         if left <= 0:
-            raise WaitTimedOut(id, timeout or 0.0, record.state.value)
+            raise WaitTimedOut(id, seconds or 0.0, record.state.value)
         await asyncio.sleep(min(pause, left))
         pause = min(pause * _POLL_GROWTH, _POLL_MOST)

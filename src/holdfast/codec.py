@@ -32,6 +32,7 @@ _AT_PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _ROUND_TO_SQUARE = bytes.maketrans(b"{}", b"[]")
+_PLAIN: Any = ((str, str.__str__), (int, int.__int__), (float, float.__float__))
 
 
 class Refused(Exception):
@@ -53,6 +54,9 @@ def _is_django_model(kind: type) -> bool:
 
 def _encode_hook(value: Any) -> Any:
     kind = type(value)
+    for parent, as_plain in _PLAIN:  # subclasses, such as marked-up text: as plain values, whatever they say themselves
+        if isinstance(value, parent):
+            return as_plain(value)
     if _is_pydantic(kind):
         return value.model_dump(mode="json")
     if isinstance(value, PurePath):
@@ -147,6 +151,19 @@ def _plain_fault(value: Any) -> str | None:
             return "a dict with keys that are not str"
         return next((fault for entry in value.values() if (fault := _plain_fault(entry)) is not None), None)
     return f"a value of type {type(value).__qualname__}"
+
+
+def _changed_on_the_way(value: Any, rebuilt: Any) -> str | None:
+    """Why a value would reach the handler as something else although its JSON fits the annotation; None if not."""
+    kind, found = type(value), type(rebuilt)
+    if found is kind:
+        if kind is dict and value.keys() != rebuilt.keys():
+            return "not all of its keys would arrive as they are: annotate them with their type, or make them str"
+    elif found is str and not isinstance(value, str):  # many types become text, which is what the annotation wants
+        return f"expected `str`, got `{kind.__name__}`"
+    elif isinstance(value, found) and (hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__struct_fields__")):
+        return f"expected `{found.__name__}`, got `{kind.__name__}`, a subclass, whose own fields would be lost"
+    return None
 
 
 def _without_values(text: str) -> str:
@@ -300,9 +317,9 @@ class Codec:
                 )
         rebuilt = self._decode(decoder, raw)
         for name, value in given.items():
-            # Many types become text in JSON; where text is what the annotation wants, that would pass unseen.
-            if not isinstance(value, str) and type(getattr(rebuilt, name)) is str:
-                raise ArgumentsRejected(self.task, f"parameter {name!r}: expected `str`, got `{type(value).__name__}`")
+            fault = _changed_on_the_way(value, getattr(rebuilt, name))
+            if fault is not None:
+                raise ArgumentsRejected(self.task, f"parameter {name!r}: {fault}")
         return raw
 
     def _blame(self, given: Mapping[str, Any], refusal: Refused) -> str:
@@ -416,6 +433,8 @@ class Codec:
 
 def encode_unseen(task: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], bytes_max: int) -> bytes:
     """Arguments for a task whose code this producer does not have: checked as JSON, bound and typed by the worker."""
+    if STAR in kwargs:
+        raise ArgumentsRejected(task, f"no parameter can be called {STAR!r}")
     given: dict[str, Any] = {STAR: args, **kwargs} if args else dict(kwargs)
     try:
         raw = encode_json(given, DEPTH_MAX + 2 if args else DEPTH_MAX + 1)

@@ -16,6 +16,8 @@ from .clock import moment
 from .codec import decode_plain
 from .errors import ArgumentsRejected, ConfigurationError
 from .lifecycle import Failure, State
+from .names import check_list, check_name
+from .options import Duration
 from .records import JobQuery, JobRecord, NewJob
 
 if TYPE_CHECKING:
@@ -204,17 +206,17 @@ class Job(Generic[R]):
 
     # ------------------------------------------------------------------ what can be done with it
 
-    def result(self, timeout: float | None = None) -> R:
+    def result(self, timeout: Duration | None = None) -> R:
         """Wait, through retries, until it finished; its value. JobDied, JobCancelled, WaitTimedOut, ResultGone."""
         return self._app._result(self, timeout)  # type: ignore[no-any-return]
 
-    async def aresult(self, timeout: float | None = None) -> R:
+    async def aresult(self, timeout: Duration | None = None) -> R:
         """As `result`."""
         return await self._app._aresult(self, timeout)  # type: ignore[no-any-return]
 
     def refresh(self) -> Job[R]:
         """Read it again. JobNotFound once it was pruned."""
-        self._record = self._app.job(self.id)._record
+        self._record = self._app._reread(self)
         return self
 
     async def arefresh(self) -> Job[R]:
@@ -224,7 +226,7 @@ class Job(Generic[R]):
 
     def cancel(self) -> Job[R]:
         """Cancel it: at once if it has not started, else as soon as its handler stops."""
-        self._record = self._app.cancel(self.id)._record
+        self._record = self._app._cancel(self)
         return self
 
     async def acancel(self) -> Job[R]:
@@ -290,6 +292,28 @@ def parse_query(text: str) -> JobQuery:
             known = ", ".join(f"{name}:" for name in ("state", *_QUERY_FIELDS))
             raise ConfigurationError(f"the query has {word!r}, which is no condition. Conditions: {known}")
     return JobQuery(**found)
+
+
+def make_query(query: str | JobQuery | None, filters: Mapping[str, Any]) -> JobQuery:
+    """A query from text (`state:ready queue:mail`), keyword filters, or both; keywords overrule."""
+    if query is not None and not isinstance(query, str | JobQuery):
+        raise ConfigurationError(f"a query is text such as 'state:ready queue:mail', not {type(query).__name__}.")
+    chosen = query if isinstance(query, JobQuery) else parse_query(query or "")
+    fields = {name: getattr(chosen, name) for name in JobQuery.__struct_fields__}
+    for name, value in filters.items():
+        if name in ("state", "states"):
+            listed = check_list(value, f"{name}=")
+            fields["states"] = tuple(state for text in listed for state in parse_states(str(text)))
+        elif name in ("queue", "task", "group", "key", "worker", "id_prefix"):
+            fields[name] = getattr(value, "name", value)
+        else:
+            raise ConfigurationError(
+                f"jobs() has no filter {name!r}. Filters: state, queue, task, group, key, worker, id_prefix."
+            )
+    for name in ("queue", "task", "group", "key", "worker", "id_prefix"):
+        if fields[name] is not None:
+            check_name(fields[name], name)
+    return JobQuery(**fields)
 
 
 class JobsFound:

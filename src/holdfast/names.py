@@ -7,8 +7,10 @@ what is wrong with it; a good one comes back unchanged, never trimmed or folded.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import PurePath
 from types import FunctionType
+from typing import Any
 
 from .errors import ConfigurationError
 
@@ -56,6 +58,15 @@ def check_text(value: object, what: str) -> str:
     except UnicodeEncodeError:
         raise ConfigurationError(f"the {what} has a lone surrogate, which is not text. Decode it properly.") from None
     return value
+
+
+def check_list(value: object, what: str) -> tuple[Any, ...]:
+    """Several things given as an iterable, or one of them given as text by itself."""
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, Iterable):
+        raise ConfigurationError(f"{what} takes a list, not {type(value).__name__}. Put it in brackets.")
+    return tuple(value)
 
 
 def check_queue(value: object) -> str:

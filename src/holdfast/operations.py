@@ -7,25 +7,39 @@ decided here.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .clock import moment, to_seconds
 from .errors import ConfigurationError, JobNotFound
-from .job import DeadLetter, Job, JobsFound, parse_query, parse_states
+from .job import DeadLetter, Job, JobsFound, make_query
 from .lifecycle import State
 from .names import check_name, check_queue, check_text
-from .options import queue_name, refuse_later, whole
+from .options import COUNT_MAX, Duration, queue_name, refuse_later, whole
 from .portal import Gate, forbid_running_loop
-from .records import GroupRecord, JobQuery, JobRecord, LetterQuery, Pause, QueueRecord, Recovered
+from .records import (
+    REMEMBER_SECONDS_MIN,
+    GroupRecord,
+    JobQuery,
+    JobRecord,
+    LetterQuery,
+    LogLine,
+    Pause,
+    QueueRecord,
+    Recovered,
+    WorkerRecord,
+)
 
 if TYPE_CHECKING:
     from .app import Holdfast
     from .backends.contract import Backend
-    from .inspection import Audit
+    from .inspection import Audit, Explanation
 
 T = TypeVar("T")
 JobOrId = Job[Any] | str
+PRUNE_STEP = 1000
 Counts = dict[str, dict[str, int]]  # keyed by State, which is a str
 
 
@@ -34,29 +48,7 @@ def job_id(job: JobOrId) -> str:
     return job.id if isinstance(job, Job) else check_name(job, "id")
 
 
-def make_query(query: str | JobQuery | None, filters: Mapping[str, Any]) -> JobQuery:
-    """A query from text (`state:ready queue:mail`), keyword filters, or both; keywords overrule."""
-    if query is not None and not isinstance(query, str | JobQuery):
-        raise ConfigurationError(f"a query is text such as 'state:ready queue:mail', not {type(query).__name__}.")
-    chosen = query if isinstance(query, JobQuery) else parse_query(query or "")
-    fields = {name: getattr(chosen, name) for name in JobQuery.__struct_fields__}
-    for name, value in filters.items():
-        if name in ("state", "states"):
-            listed = [value] if isinstance(value, str) else list(value)
-            fields["states"] = tuple(state for text in listed for state in parse_states(str(text)))
-        elif name in ("queue", "task", "group", "key", "worker", "id_prefix"):
-            fields[name] = getattr(value, "name", value)
-        else:
-            raise ConfigurationError(
-                f"jobs() has no filter {name!r}. Filters: state, queue, task, group, key, worker, id_prefix."
-            )
-    for name in ("queue", "task", "group", "key", "worker", "id_prefix"):
-        if fields[name] is not None:
-            check_name(fields[name], name)
-    return JobQuery(**fields)
-
-
-def make_pause(queue: str | None, group: str | None, task: Any, reason: str) -> Pause:
+def make_pause(queue: str | None, group: str | None, task: Any, reason: str = "", by: str = "") -> Pause:
     """Exactly one thing to pause: a queue, a group of a queue, or a task."""
     if (queue is None) == (task is None):
         raise ConfigurationError("say what to pause: queue=, or queue= and group=, or task=.")
@@ -67,6 +59,7 @@ def make_pause(queue: str | None, group: str | None, task: Any, reason: str) -> 
         group=None if group is None else check_name(group, "group"),
         task=None if task is None else check_name(getattr(task, "name", task), "task name"),
         reason=check_text(reason, "reason"),
+        by=check_text(by, "by"),
     )
 
 
@@ -93,10 +86,35 @@ async def _audit(backend: Backend) -> Audit:
     return await audit(backend)
 
 
-async def _explain(id: str, tasks: Any, backend: Backend) -> Any:
+async def _explain(id: str, tasks: Collection[str] | None, backend: Backend) -> Explanation:
     from .inspection import explain
 
     return await explain(backend, id, tasks)
+
+
+async def _logs(id: str, backend: Backend) -> list[LogLine]:
+    await _get(id, backend)
+    return await backend.logs(id)
+
+
+async def _now(backend: Backend) -> datetime:
+    return moment(await backend.clock())
+
+
+async def _prune(older_than: float | None, dry_run: bool, backend: Backend) -> int:
+    if dry_run:
+        from .inspection import prunable
+
+        return await prunable(backend, older_than)
+    removed, step = 0, PRUNE_STEP
+    while step == PRUNE_STEP:
+        step = await backend.prune(limit=PRUNE_STEP, older_than=older_than)
+        removed += step
+    return removed
+
+
+def _age(older_than: Duration | None) -> float | None:
+    return None if older_than is None else to_seconds(older_than, "older_than=", least=REMEMBER_SECONDS_MIN)
 
 
 class Operations:
@@ -157,16 +175,40 @@ class Operations:
         """As `audit`."""
         return await self._ado(_audit)
 
-    def explain(self, job: JobOrId) -> Any:
-        """Why a job is where it is."""
-        return self._do("explain", partial(_explain, job_id(job), self._known_tasks()))
+    def explain(self, job: JobOrId, *, tasks: Collection[str] | None = None) -> Explanation:
+        """Why a job is where it is. `tasks`: the names a worker has; this app's own unless given."""
+        return self._do("explain", partial(_explain, job_id(job), self._known_tasks(tasks)))
 
-    async def aexplain(self, job: JobOrId) -> Any:
+    async def aexplain(self, job: JobOrId, *, tasks: Collection[str] | None = None) -> Explanation:
         """As `explain`."""
-        return await self._ado(partial(_explain, job_id(job), self._known_tasks()))
+        return await self._ado(partial(_explain, job_id(job), self._known_tasks(tasks)))
 
-    def _known_tasks(self) -> Any:
+    def _known_tasks(self, given: Collection[str] | None) -> Collection[str] | None:
         raise NotImplementedError
+
+    def logs(self, job: JobOrId) -> list[LogLine]:
+        """What its handlers said with `ctx.log`, oldest first."""
+        return self._do("logs", partial(_logs, job_id(job)))
+
+    async def alogs(self, job: JobOrId) -> list[LogLine]:
+        """As `logs`."""
+        return await self._ado(partial(_logs, job_id(job)))
+
+    def workers(self) -> list[WorkerRecord]:
+        """The registered workers: who serves what, and when it last renewed."""
+        return self._do("workers", lambda backend: backend.workers())
+
+    async def aworkers(self) -> list[WorkerRecord]:
+        """As `workers`."""
+        return await self._ado(lambda backend: backend.workers())
+
+    def now(self) -> datetime:
+        """The time on the store's own clock, by which jobs are due."""
+        return self._do("now", _now)
+
+    async def anow(self) -> datetime:
+        """As `now`."""
+        return await self._ado(_now)
 
     # ------------------------------------------------------------------ one job
 
@@ -212,26 +254,28 @@ class Operations:
 
     # ------------------------------------------------------------------ many jobs
 
-    def pause(self, *, queue: str | None = None, group: str | None = None, task: Any = None, reason: str = "") -> None:
-        """Pause a queue, a group of it, or a task: nothing of it is started until `resume`."""
-        pause = make_pause(queue, group, task, reason)
+    def pause(
+        self, *, queue: str | None = None, group: str | None = None, task: Any = None, reason: str = "", by: str = ""
+    ) -> None:
+        """Pause a queue, a group of it, or a task: nothing of it is started until `resume`. `by`: who pauses."""
+        pause = make_pause(queue, group, task, reason, by)
         self._do("pause", lambda backend: backend.pause(pause))
 
     async def apause(
-        self, *, queue: str | None = None, group: str | None = None, task: Any = None, reason: str = ""
+        self, *, queue: str | None = None, group: str | None = None, task: Any = None, reason: str = "", by: str = ""
     ) -> None:
         """As `pause`."""
-        pause = make_pause(queue, group, task, reason)
+        pause = make_pause(queue, group, task, reason, by)
         await self._ado(lambda backend: backend.pause(pause))
 
     def resume(self, *, queue: str | None = None, group: str | None = None, task: Any = None) -> bool:
         """End that pause; False if there was none."""
-        pause = make_pause(queue, group, task, "")
+        pause = make_pause(queue, group, task)
         return self._do("resume", lambda backend: backend.resume(pause))
 
     async def aresume(self, *, queue: str | None = None, group: str | None = None, task: Any = None) -> bool:
         """As `resume`."""
-        pause = make_pause(queue, group, task, "")
+        pause = make_pause(queue, group, task)
         return await self._ado(lambda backend: backend.resume(pause))
 
     def recover(self) -> list[Recovered]:
@@ -241,6 +285,14 @@ class Operations:
     async def arecover(self) -> list[Recovered]:
         """As `recover`."""
         return await self._ado(lambda backend: backend.recover())
+
+    def prune(self, *, older_than: Duration | None = None, dry_run: bool = False) -> int:
+        """Remove finished jobs past their retention, or finished so long ago; how many were, or would be, removed."""
+        return self._do("prune", partial(_prune, _age(older_than), dry_run))
+
+    async def aprune(self, *, older_than: Duration | None = None, dry_run: bool = False) -> int:
+        """As `prune`."""
+        return await self._ado(partial(_prune, _age(older_than), dry_run))
 
 
 def _twin(name: str) -> str:
@@ -255,17 +307,29 @@ class Dead:
         self._app = app
 
     def list(
-        self, *, queue: str | None = None, task: Any = None, reason: str | None = None, limit: int = 100
+        self,
+        *,
+        queue: str | None = None,
+        task: Any = None,
+        reason: str | None = None,
+        id_prefix: str | None = None,
+        limit: int = 100,
     ) -> builtins.list[DeadLetter]:
         """Dead letters, newest failure first."""
-        query = _letter_query(queue, task, reason, limit)
+        query = _letter_query(queue, task, reason, id_prefix, limit)
         return [DeadLetter.of(letter) for letter in self._app._do("dead.list", lambda backend: backend.letters(query))]
 
     async def alist(
-        self, *, queue: str | None = None, task: Any = None, reason: str | None = None, limit: int = 100
+        self,
+        *,
+        queue: str | None = None,
+        task: Any = None,
+        reason: str | None = None,
+        id_prefix: str | None = None,
+        limit: int = 100,
     ) -> builtins.list[DeadLetter]:
         """As `list`."""
-        query = _letter_query(queue, task, reason, limit)
+        query = _letter_query(queue, task, reason, id_prefix, limit)
         return [DeadLetter.of(letter) for letter in await self._app._ado(lambda backend: backend.letters(query))]
 
     def get(self, id: JobOrId | DeadLetter) -> DeadLetter:
@@ -305,12 +369,12 @@ class Groups:
 
     def list(self, queue: str | None = None, *, limit: int = 100) -> builtins.list[GroupRecord]:
         """Groups with unfinished jobs, an override or a pause, by queue and name."""
-        name, most = _queue_or_none(queue), whole(limit, "limit=", 1)
+        name, most = _queue_or_none(queue), whole(limit, "limit=", 1, COUNT_MAX)
         return self._app._do("groups.list", lambda backend: backend.groups(name, limit=most))
 
     async def alist(self, queue: str | None = None, *, limit: int = 100) -> builtins.list[GroupRecord]:
         """As `list`."""
-        name, most = _queue_or_none(queue), whole(limit, "limit=", 1)
+        name, most = _queue_or_none(queue), whole(limit, "limit=", 1, COUNT_MAX)
         return await self._app._ado(lambda backend: backend.groups(name, limit=most))
 
     def get(self, queue: str, name: str) -> GroupRecord:
@@ -326,11 +390,13 @@ class Groups:
     def limit(self, queue: str, name: str, limit: int | None) -> None:
         """Override how many jobs of a relaxed group run at once; None: back to the queue's rule."""
         queue, name = check_queue(queue), check_name(name, "group")
+        limit = None if limit is None else whole(limit, "a group's limit", 1, COUNT_MAX)
         self._app._do("groups.limit", lambda backend: backend.limit_group(queue, name, limit))
 
     async def alimit(self, queue: str, name: str, limit: int | None) -> None:
         """As `limit`."""
         queue, name = check_queue(queue), check_name(name, "group")
+        limit = None if limit is None else whole(limit, "a group's limit", 1, COUNT_MAX)
         await self._app._ado(lambda backend: backend.limit_group(queue, name, limit))
 
 
@@ -358,13 +424,14 @@ class Queues:
         self.limit(name, limit)
 
 
-def _letter_query(queue: str | None, task: Any, reason: str | None, limit: int) -> LetterQuery:
+def _letter_query(queue: str | None, task: Any, reason: str | None, id_prefix: str | None, limit: int) -> LetterQuery:
     name = getattr(task, "name", task)
     return LetterQuery(
         queue=_queue_or_none(queue),
         task=None if name is None else check_name(name, "task name"),
         reason=None if reason is None else check_text(reason, "reason"),
-        limit=whole(limit, "limit=", 1),
+        id_prefix=None if id_prefix is None else check_name(id_prefix, "id_prefix"),
+        limit=whole(limit, "limit=", 1, COUNT_MAX),
     )
 
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from .clock import to_seconds
 from .errors import ConfigurationError
-from .names import check_name, check_queue
+from .names import check_list, check_name, check_queue
 from .records import Conflict, GroupOrder, QueueRule, Revival
 from .retry import RetryPolicy, as_policy
 
@@ -29,6 +29,7 @@ OnFence = Literal["warn", "exit"]
 ARGS_BYTES_MAX: Final = 1 << 20
 RESULT_BYTES_MAX: Final = 1 << 20
 PRIORITY_MAX: Final = 100
+COUNT_MAX: Final = 1_000_000_000  # of limits: more than any store holds, less than any store's integers
 
 
 def refuse_later(what: str, given: bool) -> None:
@@ -213,8 +214,7 @@ def _isolation(value: Any) -> str:
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    listed = (value,) if isinstance(value, str) else tuple(value)
-    return tuple(check_name(entry, "alias") for entry in listed)
+    return tuple(check_name(entry, "alias") for entry in check_list(value, "aliases="))
 
 
 _TASK_CHECKS: Mapping[str, Callable[[Any], Any]] = {
@@ -256,7 +256,7 @@ class QueueOptions:
         refuse_later("a queue's rate=", self.rate is not None)
         refuse_later("a queue's group_rate=", self.group_rate is not None)
         refuse_later("shards= above 1", whole(self.shards, "shards=", 1) > 1)
-        whole(self.group_limit, "group_limit=", 1)
+        whole(self.group_limit, "group_limit=", 1, COUNT_MAX)
         one_of(self.group_order, "group_order=", get_args(GroupOrder))
         if self.group_limit > 1 and self.group_order == "strict":
             raise ConfigurationError(
@@ -377,8 +377,7 @@ def _worker_queues(
     caps: dict[str, int] = {}
     if isinstance(queues, Mapping):
         caps = {name: whole(cap, f"slots of queue {name!r}", 1) for name, cap in queues.items() if cap is not None}
-    listed = (queues,) if isinstance(queues, str) else tuple(queues)
-    names = tuple(dict.fromkeys(queue_name(name) for name in listed))
+    names = tuple(dict.fromkeys(queue_name(name) for name in check_list(queues, "queues=")))
     if not names:
         raise ConfigurationError("queues= is empty: a worker serves at least one queue. Leave it out for all of them.")
     return names, caps

@@ -15,6 +15,7 @@ from typing import Any
 
 from .clock import SECONDS_MAX, to_seconds
 from .errors import ConfigurationError
+from .names import check_list
 from .verdicts import Verdict
 
 Backoff = Callable[[int, BaseException | None], float | timedelta | None]
@@ -60,7 +61,9 @@ class RetryPolicy:
         step: float | timedelta = 0.0,
         backoff: Backoff | None = None,
     ) -> None:
-        waits = tuple(to_seconds(delay, "RetryPolicy(delays=…)") for delay in delays)
+        waits = tuple(
+            to_seconds(delay, "RetryPolicy(delays=…)") for delay in check_list(delays, "RetryPolicy(delays=…)")
+        )
         if limit is _ABSENT:
             limit = len(waits) or RETRIES_DEFAULT
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
@@ -156,7 +159,7 @@ def _number(value: float, what: str, least: float, most: float) -> float:
 
 
 def _classes(value: ErrorClasses, what: str) -> tuple[type[BaseException], ...]:
-    classes = (value,) if isinstance(value, type) else tuple(value)
+    classes = (value,) if isinstance(value, type) else check_list(value, f"RetryPolicy({what}=…)")
     for entry in classes:
         if not (isinstance(entry, type) and issubclass(entry, BaseException)):
             raise ConfigurationError(f"RetryPolicy({what}=…) takes exception classes, not {entry!r}.")

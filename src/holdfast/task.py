@@ -54,7 +54,7 @@ class Using(Generic[P, R]):
         """These options with some more."""
         return Using(self._task, *refine(self._options, self._placement, settings))
 
-    def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundCall[R]:
+    def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> BoundCall[R]:
         """Check the arguments and make a call with its id; nothing is stored."""
         task, options, placement = self._task, self._options, self._placement
         given = task.codec.bind(args, kwargs)
@@ -69,11 +69,11 @@ class Using(Generic[P, R]):
         )
         return BoundCall(new, placement.connection)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store a job that calls the task with these arguments."""
         return self._task.app.enqueue(self.bind(*args, **kwargs))
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """As `enqueue`."""
         return await self._task.app.aenqueue(self.bind(*args, **kwargs))
 
@@ -123,15 +123,15 @@ class Task(Generic[P, R]):
         app = self._sole_app()
         return ARGS_BYTES_MAX if app is None else app.args_bytes_max
 
-    def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundCall[R]:
+    def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> BoundCall[R]:
         """Check the arguments and make a call with its id; `app.enqueue(call)` stores it, once however often called."""
         return self._plain.bind(*args, **kwargs)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store a job that calls this task with these arguments."""
         return self.app.enqueue(self._plain.bind(*args, **kwargs))
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """As `enqueue`."""
         return await self.app.aenqueue(self._plain.bind(*args, **kwargs))
 
@@ -152,7 +152,7 @@ class Task(Generic[P, R]):
         """A stored result, rebuilt by the return annotation."""
         return self.codec.decode_value(value)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> NoReturn:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> NoReturn:
         raise ConfigurationError(
             f"task {self.name!r} is not called directly. Use .enqueue(…) for a worker, or .fn(…) to run it here."
         )
@@ -191,7 +191,7 @@ class NamedTask:
     def using(self, **settings: Unpack[UsingSettings]) -> NamedTask:
         return NamedTask(self._app, self.name, *refine(self._options, self._placement, settings))
 
-    def bind(self, *args: Any, **kwargs: Any) -> BoundCall[Any]:
+    def bind(self, /, *args: Any, **kwargs: Any) -> BoundCall[Any]:
         raw = encode_unseen(self.name, args, kwargs, self._app.args_bytes_max)
         options, placement = self._options, self._placement
         group = options.group if isinstance(options.group, str) else None
@@ -199,10 +199,10 @@ class NamedTask:
         new = make_job(self.name, raw, options, placement, group=group, key=key)
         return BoundCall(new, placement.connection)
 
-    def enqueue(self, *args: Any, **kwargs: Any) -> Job[Any]:
+    def enqueue(self, /, *args: Any, **kwargs: Any) -> Job[Any]:
         return self._app.enqueue(self.bind(*args, **kwargs))
 
-    async def aenqueue(self, *args: Any, **kwargs: Any) -> Job[Any]:
+    async def aenqueue(self, /, *args: Any, **kwargs: Any) -> Job[Any]:
         return await self._app.aenqueue(self.bind(*args, **kwargs))
 
     def __repr__(self) -> str:

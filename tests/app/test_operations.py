@@ -20,7 +20,19 @@ from holdfast.testing import Sandbox
 LAZY = {"jobs"}  # one object for `for` and `async for`
 WITHOUT_TWIN = {
     *("task", "tasks", "find_task", "include", "named", "queue", "queue_rules", "on", "import_tasks", "worker"),
-    *("url", "safe_url", "backend", "open_backend", "clock", "bind", "using", "decode", "encode", "decode_value"),
+    *(
+        "url",
+        "safe_url",
+        "backend",
+        "open_backend",
+        "clock",
+        "aim",
+        "bind",
+        "using",
+        "decode",
+        "encode",
+        "decode_value",
+    ),
     *("app", "include_in", "args_bytes_max", "enqueued", "assert_enqueued", "refute_enqueued"),
 }
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import threading
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from holdfast import Bury, Context, Holdfast, RetryPolicy, State
+from holdfast import Bury, Context, Holdfast, Job, RetryPolicy, State
 from holdfast.errors import (
     ConfigurationError,
     JobCancelled,
@@ -176,3 +177,11 @@ def test_per_call_options_reach_the_worker(app: Holdfast) -> None:
 
     asyncio.run(main())
     assert sorted(runs) == ["call", "call", "call", "task"]
+
+
+def test_a_timeout_is_a_duration_as_everywhere(app: Holdfast) -> None:
+    job = app.named("nobody runs it").enqueue()
+    assert Job.result.__annotations__["timeout"] == Job.aresult.__annotations__["timeout"] == "Duration | None"
+    with pytest.raises(WaitTimedOut) as caught:
+        job.result(timeout=timedelta(milliseconds=1))
+    assert caught.value.seconds == 0.001

@@ -134,7 +134,7 @@ def test_a_module_or_app_that_is_not_there(shell: Shell) -> None:
 def test_a_module_alone_means_its_only_app(shell: Shell) -> None:
     shell("work", shell.module, "--app-dir", str(shell.directory), "--drain")
     words = broken(shell, "none", "x = 1\n")
-    assert "has 0 apps" in shell.error("work", words[1].partition(":")[0], *words[2:], code=7)["message"]
+    assert "has no holdfast.Holdfast" in shell.error("work", words[1].partition(":")[0], *words[2:], code=7)["message"]
 
 
 def test_main_answers_the_exit_code(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:

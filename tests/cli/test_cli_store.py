@@ -49,7 +49,7 @@ def test_migrate_makes_a_store_and_may_be_repeated(empty: Shell) -> None:
 
 def test_audit_says_what_holds_and_what_does_not(shell: Shell) -> None:
     shell.job(id="j1", queue="mail", group="ann")
-    assert shell("audit").stdout.startswith("all holds: 1 jobs")
+    assert shell("audit").stdout.startswith("all holds: 1 job, 1 group, 0 letters")
     assert shell.json("audit")["violations"] == []
     connection = sqlite3.connect(shell.directory / "jobs.db")
     with connection:

@@ -32,7 +32,7 @@ OPTIONS = DOCS / "reference" / "options.md"
 
 # What the engine alone uses of these classes; users have no business with it.
 ENGINE_ONLY = {
-    "Holdfast": {"backend", "clock", "hub", "open_backend", "queue_rules"},
+    "Holdfast": {"aim", "backend", "clock", "dump", "hub", "open_backend", "queue_rules"},
     "Task": {"args_bytes_max", "codec", "decode", "decode_value", "encode", "include_in", "is_async", "wants_context"},
     "BoundCall": {"connection", "new"},
     "DeadLetter": {"of"},

@@ -445,3 +445,69 @@ def test_reading_a_signature_follows_wrapped_functions() -> None:
 
     assert list(inspect.signature(wrapper).parameters) == ["point"]
     assert travel(wrapper, Point(2)) == {"point": Point(2)}
+
+
+class Marked(str):
+    """As frameworks mark text that needs no escaping."""
+
+    def __str__(self) -> str:
+        return "something else"
+
+
+class Counted(int): ...
+
+
+class Measured(float): ...
+
+
+def test_subclasses_of_plain_values_travel_as_plain_values() -> None:
+    def run(a: str, b: int, c: float, d: Any, e: list[str]) -> None: ...
+
+    made = codec(run)
+    values = (Marked("m"), Counted(3), Measured(1.5), {"x": Measured(2.5)}, [Marked("n")])
+    back = made.decode(made.encode(made.bind(values, {}), LIMIT))
+    assert back == {"a": "m", "b": 3, "c": 1.5, "d": {"x": 2.5}, "e": ["n"]}
+    assert [type(value) for value in back.values()] == [str, int, float, dict, list]
+    with pytest.raises(ArgumentsRejected, match="NaN"):
+        made.encode(made.bind((*values[:2], Measured("nan"), *values[3:]), {}), LIMIT)
+
+
+@dataclasses.dataclass
+class Parcel:
+    weight: int
+
+
+@dataclasses.dataclass
+class Letter(Parcel):
+    stamp: str = "none"
+
+
+class Sized(TypedDict):
+    width: int
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "why"),
+    [
+        (Parcel, Letter(1, "rare"), "a subclass, whose own fields would be lost"),
+        (Parcel | None, Letter(1, "rare"), "a subclass, whose own fields would be lost"),
+        (dict, {1: "one"}, "not all of its keys would arrive"),
+        (dict[str, str], {1: "one"}, "not all of its keys would arrive"),
+        (Sized, {"width": 1, "height": 2}, "not all of its keys would arrive"),
+    ],
+)
+def test_what_would_arrive_as_something_else_is_refused(annotation: Any, value: Any, why: str) -> None:
+    def run(a: Any) -> None: ...
+
+    run.__annotations__["a"] = annotation
+    made = codec(run)
+    with pytest.raises(ArgumentsRejected, match=why):
+        made.encode({"a": value}, LIMIT)
+
+
+def test_keys_of_an_annotated_type_arrive() -> None:
+    def run(a: dict[int, str], b: dict[Level, int], c: dict[uuid.UUID, int]) -> None: ...
+
+    given = {"a": {1: "one"}, "b": {Level.LOW: 1}, "c": {uuid.uuid4(): 1}}
+    made = codec(run)
+    assert made.decode(made.encode(given, LIMIT)) == given

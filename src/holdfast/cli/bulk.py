@@ -65,6 +65,12 @@ def confirm(session: Session, question: str, *, yes: bool) -> None:
         raise CommandFailed(Exit.FAILED, "not confirmed; nothing was changed.")
 
 
+def say_if_more(session: Session, found: Sequence[object], limit: int) -> None:
+    """A bulk verb that reached its limit may have left others untouched: say so, unless nobody reads it."""
+    if len(found) >= limit and not session.as_json:
+        session.print.note(f"the newest {limit} of those that match; --limit takes more, or repeat it.")
+
+
 def preview(session: Session, verb: str, ids: Sequence[str], refused: Sequence[Refusal]) -> int:
     """--dry-run: what would be done."""
     if session.as_json:
@@ -112,7 +118,7 @@ def carry_out(
 
 def _tell_refusals(session: Session, refused: Sequence[Refusal]) -> None:
     for refusal in refused[:SHOWN_OF_MANY]:
-        session.print.note(f"{click.style('refused', fg='red')}: {refusal.error}")
+        session.print.note(str(refusal.error), label="refused")
 
 
 def _told(refused: Sequence[Refusal]) -> list[dict[str, str]]:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..job import make_query
 from ..lifecycle import LIVE, UNSTARTED, State
-from ..operations import make_query
-from .bulk import bulk_options, carry_out, confirm, preview, resolve
+from .bulk import bulk_options, carry_out, confirm, preview, resolve, say_if_more
 from .exits import CommandFailed, Exit
 from .looking import QUERY_HELP
 from .session import Session, find_id, session_options
+from .spelling import counted
 
 if TYPE_CHECKING:
     from ..app import Holdfast
@@ -86,10 +87,12 @@ def _change(
             found, refused = _matching(app, query, states, limit), []
         if query is not None and not found:
             raise CommandFailed(Exit.NOT_FOUND, f"no job matches {query!r}.", "`holdfast jobs` lists what is there.")
+        if query is not None:
+            say_if_more(session, found, limit)
         if dry_run:
             return preview(session, verb, found, refused)
         if query is not None:
-            confirm(session, f"{verb} {len(found)} jobs of {app.safe_url} that match {query!r}?", yes=yes)
+            confirm(session, f"{verb} {counted(len(found), 'jobs')} of {app.safe_url} that match {query!r}?", yes=yes)
         session.announce(app)
         return carry_out(session, app, verb, found, refused, lambda one: act(app, one), _became)
 

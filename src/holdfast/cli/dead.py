@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from ..job import DeadLetter
-from .bulk import Refusal, carry_out, confirm, preview, resolve
+from .bulk import Refusal, carry_out, confirm, preview, resolve, say_if_more
 from .documents import letter_document, plain
 from .exits import CommandFailed, Exit
 from .session import Command, Session, find_letter_id, session_options
-from .spelling import ago, iso
+from .spelling import ago, counted, iso
 
 
 @click.group()
@@ -156,12 +156,13 @@ def _act(
             found = [letter.id for letter in letters if letter.revived_at is None]
             if not found:
                 raise CommandFailed(Exit.NOT_FOUND, "no dead letter matches.", "`holdfast dead ls` lists them.")
+            say_if_more(session, letters, limit)
         else:
             found, refused = resolve(app, ids, find_letter_id)
         if dry_run:
             return preview(session, verb, found, refused)
         if found and (everything or verb == "discard"):
-            confirm(session, f"{verb} {len(found)} dead letters of {app.safe_url}?", yes=yes)
+            confirm(session, f"{verb} {counted(len(found), 'dead letters')} of {app.safe_url}?", yes=yes)
         session.announce(app)
         if verb == "revive":
             return carry_out(session, app, verb, found, refused, app.dead.revive, lambda job: str(job.state.value))

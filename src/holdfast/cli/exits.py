@@ -6,10 +6,12 @@ HOLDFAST_DEBUG=1 shows the traceback as well.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import traceback
+import unicodedata
 from enum import IntEnum
 
 import click
@@ -57,6 +59,10 @@ CODES: tuple[tuple[type[BaseException], Exit], ...] = (
 )
 
 
+# Raised by newer versions of click where nothing but the command was said; its text is the whole help.
+NO_WORDS: type[Exception] | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
+
+
 class CommandFailed(Exception):
     """A command cannot do what it was asked; says why, and what to do next."""
 
@@ -78,21 +84,33 @@ def tell(error: BaseException, *, as_json: bool) -> Exit:
     text, hint = _sentence(error)
     if os.environ.get("HOLDFAST_DEBUG"):
         traceback.print_exception(error, file=sys.stderr)
+    if isinstance(error, NO_WORDS) and isinstance(error, click.UsageError) and error.ctx is not None:
+        click.echo(error.ctx.get_help(), err=True)
+        return code
     if as_json:
         document = {"error": {"code": WORDS[code], "message": text, "hint": hint}}
-        click.echo(json.dumps(document, ensure_ascii=False))
-    else:
-        if isinstance(error, click.UsageError) and error.ctx is not None:
-            click.echo(error.ctx.get_usage(), err=True)
-        label = click.style("interrupted", fg="yellow") if code is Exit.INTERRUPTED else click.style("error", fg="red")
-        click.echo(f"{label}: {text}" if text else label, err=True, color=_colour())
-        if hint:
-            click.echo(f"{click.style('next', fg='cyan')}: {hint}", err=True, color=_colour())
+        with contextlib.suppress(OSError):  # a full disk behind stdout: the error itself, and nowhere to say it
+            click.echo(json.dumps(document, ensure_ascii=False))
+            return code
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        click.echo(error.ctx.get_usage(), err=True)
+    label = click.style("interrupted", fg="yellow") if code is Exit.INTERRUPTED else click.style("error", fg="red")
+    click.echo(f"{label}: {visible(text)}" if text else label, err=True, color=colour_wanted())
+    if hint:
+        click.echo(f"{click.style('next', fg='cyan')}: {visible(hint)}", err=True, color=colour_wanted())
     return code
 
 
-def _colour() -> bool | None:
+def colour_wanted() -> bool | None:
+    """False under NO_COLOR; else click decides by the terminal."""
     return False if os.environ.get("NO_COLOR") else None
+
+
+def visible(text: str, kept: str = "\n\t") -> str:
+    """The text with control characters spelt out: what a handler raised must not steer the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c in kept or unicodedata.category(c) != "Cc" else f"\\x{ord(c):02x}" for c in text)
 
 
 def _sentence(error: BaseException) -> tuple[str, str]:
@@ -109,4 +127,6 @@ def _sentence(error: BaseException) -> tuple[str, str]:
     if isinstance(error, errors.HoldfastError):
         return str(error), ""
     text = " ".join(str(error).split()) or "no text"
+    if isinstance(error, OSError):
+        return f"cannot go on: {text}", "HOLDFAST_DEBUG=1 shows where."
     return f"unexpected {type(error).__name__}: {text}", "HOLDFAST_DEBUG=1 shows where; please report it."

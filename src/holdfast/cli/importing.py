@@ -11,13 +11,11 @@ import os
 import sys
 import traceback
 from collections.abc import Iterable
-from functools import partial
 from types import ModuleType
 from typing import Any
 
 from ..app import Holdfast
-from ..backends import make_backend, parse_url
-from ..portal import Gate
+from ..backends import mask_url
 from .exits import CommandFailed, Exit
 from .spelling import nearest
 
@@ -35,7 +33,7 @@ def import_app(path: str, app_dir: str) -> Holdfast:
     directory = os.path.abspath(app_dir)
     if directory not in sys.path:
         sys.path.insert(0, directory)
-    module = import_module(module_name)
+    module = import_module(module_name, directory)
     return _find_app(module, attribute) if attribute else _only_app(module)
 
 
@@ -45,7 +43,7 @@ def import_modules(names: Iterable[str]) -> None:
         import_module(name)
 
 
-def import_module(name: str) -> ModuleType:
+def import_module(name: str, directory: str = "") -> ModuleType:
     """Import, and turn whatever goes wrong into one sentence with the user's file and line."""
     if not name or not all(part.isidentifier() for part in name.split(".")):
         raise ImportFailed(f"{name!r} is not a module name.", "Write MODULE:APP, such as shop.jobs:app.")
@@ -54,16 +52,24 @@ def import_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise ImportFailed(
-                f"there is no module {name!r} in {os.getcwd()} or on the Python path.",
-                "Run it from the directory of the module, or give --app-dir.",
+                f"there is no module {name!r} in {directory or os.getcwd()} or on the Python path.",
+                f"Run it from the directory of the module, or give --app-dir.{_colon_for_dot(name)}",
             ) from None
         raise _failed(name, error) from error
-    except (Exception, SystemExit) as error:
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # also SystemExit, and whatever else a module may raise while it loads
         raise _failed(name, error) from error
+
+
+def _colon_for_dot(name: str) -> str:
+    """For who wrote shop.app and meant shop:app."""
+    module, dot, last = name.rpartition(".")
+    return f" If {last} is the app, write {module}:{last}." if dot else ""
 
 
 def _failed(name: str, error: BaseException) -> ImportFailed:
-    text = " ".join(str(error).split())
+    text = mask_url(" ".join(str(error).split()))
     kind = type(error).__name__
     return ImportFailed(
         f"importing {name!r} failed{_where(error)}: {kind}: {text}" if text else f"importing {name!r} failed: {kind}",
@@ -75,7 +81,7 @@ def _where(error: BaseException) -> str:
     """The user's line: the last frame that is neither ours nor the import machinery's."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" at {error.filename}:{error.lineno}"
-    ours = os.path.dirname(__file__)
+    ours = os.path.dirname(os.path.dirname(__file__))
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -90,7 +96,8 @@ def _find_app(module: ModuleType, attribute: str) -> Holdfast:
         if not hasattr(found, part):
             apps = [name for name, value in vars(module).items() if isinstance(value, Holdfast)]
             near = nearest(part, apps) or (f" It has {', '.join(apps)}." if apps else "")
-            raise ImportFailed(f"module {module.__name__!r} has no {attribute!r}.{near}")
+            hint = "" if apps else 'Make one there: app = Holdfast("sqlite:///jobs.db").'
+            raise ImportFailed(f"module {module.__name__!r} has no {attribute!r}.{near}", hint)
         found = getattr(found, part)
     if not isinstance(found, Holdfast):
         raise ImportFailed(f"{module.__name__}:{attribute} is a {type(found).__name__}, not a holdfast.Holdfast.")
@@ -99,15 +106,9 @@ def _find_app(module: ModuleType, attribute: str) -> Holdfast:
 
 def _only_app(module: ModuleType) -> Holdfast:
     apps = {id(value): (name, value) for name, value in vars(module).items() if isinstance(value, Holdfast)}
-    if len(apps) != 1:
-        named = ", ".join(f"{module.__name__}:{name}" for name, _ in apps.values()) or "none"
+    if not apps:
+        raise ImportFailed(f"module {module.__name__!r} has no holdfast.Holdfast.", "Say where it is: MODULE:APP.")
+    if len(apps) > 1:
+        named = ", ".join(f"{module.__name__}:{name}" for name, _ in apps.values())
         raise ImportFailed(f"module {module.__name__!r} has {len(apps)} apps ({named}).", "Say which: MODULE:APP.")
     return next(iter(apps.values()))[1]
-
-
-def aim(app: Holdfast, url: str) -> None:
-    """Let the app speak to another store than its own; tasks, rules and events stay. Before its first use."""
-    address = parse_url(url)
-    gate = Gate(partial(make_backend, address), app.clock)
-    gate.rules.update(app._gate.rules)
-    app._address, app._gate = address, gate

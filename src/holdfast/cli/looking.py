@@ -12,12 +12,12 @@ import click
 
 from ..job import Job
 from ..lifecycle import State
-from ..records import LetterQuery
 from .documents import job_document, plain, queue_document, worker_document
 from .exits import Exit
-from .session import Session, ask, find_id, session_options
+from .session import Session, find_id, session_options
 from .spelling import ago, iso, span
 
+LETTERS_COUNTED_MAX = 100_000
 QUERY_HELP = (
     "QUERY: states and conditions that must all hold, such as `dead`, `live queue:mail`, `state:ready,running "
     "task:send group:ann key:k worker:w id:prefix`."
@@ -35,11 +35,12 @@ def jobs(session: Session, query: tuple[str, ...], limit: int) -> int:
         if session.as_json:
             session.print.document({"jobs": [job_document(job) for job in found]})
             return Exit.DONE
-        now = ask(app, lambda backend: backend.clock())
+        now = app.now().timestamp()
         session.print.table(
             ("id", "state", "task", "queue", "group", "tries", "when", "note"),
             [_job_row(job, now) for job in found],
             empty="no jobs match." if query else "no jobs yet.",
+            whole=2,
         )
         if len(found) == limit:
             session.print.note(f"the newest {limit}; --limit shows more.")
@@ -67,12 +68,12 @@ def job(session: Session, id: str, with_traceback: bool) -> int:
     """Show one job: ID is its id or an unambiguous beginning of it."""
     with session.store() as app:
         found = app.job(find_id(app, id))
-        lines = ask(app, lambda backend: backend.logs(found.id))
+        lines = app.logs(found)
         if session.as_json:
             logs = [{"at": iso(line.at), "text": line.text} for line in lines]
             session.print.document({"job": job_document(found), "logs": logs})
             return Exit.DONE
-        now = ask(app, lambda backend: backend.clock())
+        now = app.now().timestamp()
     _show_job(session, found, now)
     if found.errors:
         session.print.heading("errors")
@@ -121,12 +122,8 @@ def _show_job(session: Session, job: Job[Any], now: float) -> None:
 @session_options
 def explain(session: Session, id: str) -> int:
     """Say why a job is where it is, and what has to happen for it to run."""
-    from ..inspection import explain as explain_job
-
     with session.store() as app:
-        found = find_id(app, id)
-        tasks = session.known_tasks
-        explanation = ask(app, lambda backend: explain_job(backend, found, tasks))
+        explanation = app.explain(find_id(app, id), tasks=session.known_tasks)
     if session.as_json:
         session.print.document({"explanation": plain(explanation)})
         return Exit.DONE
@@ -144,8 +141,8 @@ def explain(session: Session, id: str) -> int:
 def workers(session: Session) -> int:
     """List workers: who serves what, and when they last renewed."""
     with session.store() as app:
-        found = ask(app, lambda backend: backend.workers())
-        now = ask(app, lambda backend: backend.clock())
+        found = app.workers()
+        now = app.now().timestamp()
     if session.as_json:
         session.print.document({"workers": [worker_document(worker) for worker in found]})
         return Exit.DONE
@@ -177,9 +174,9 @@ def stats(session: Session) -> int:
     with session.store() as app:
         found = list(app.queues.list())
         counts = app.counts()
-        staff = ask(app, lambda backend: backend.workers())
-        letters = len(ask(app, lambda backend: backend.letters(LetterQuery(limit=100_000))))
-        now = ask(app, lambda backend: backend.clock())
+        staff = app.workers()
+        letters = len(app.dead.list(limit=LETTERS_COUNTED_MAX))
+        now = app.now().timestamp()
         target = app.safe_url
     totals = {state.value: sum(by_state[state] for by_state in counts.values()) for state in State}
     live = [worker for worker in staff if not worker.expired]

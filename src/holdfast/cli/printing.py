@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .exits import colour_wanted, visible
+
 if TYPE_CHECKING:
     from rich.console import Console
 
-WIDE = 200  # columns of a table that is not shown on a terminal: nothing is cut for a pipe
+GAP = 2  # columns between two columns of a table
+NARROWEST = 3  # columns that a cell which may be cut keeps on a narrow terminal
 COLOURS: Mapping[str, str] = {
     "scheduled": "cyan",
     "waiting": "yellow",
@@ -37,48 +40,74 @@ class Printer:
 
     @cached_property
     def console(self) -> Console:
-        from rich.console import Console
+        return _console()
 
-        probe = Console(highlight=False)
-        if probe.is_terminal or os.environ.get("COLUMNS"):
-            return probe
-        return Console(highlight=False, width=WIDE)
+    @property
+    def is_piped(self) -> bool:
+        """Whether what we print is read by a program, which counts lines and not columns."""
+        return not self.console.is_terminal and not os.environ.get("COLUMNS")
 
     def document(self, document: Mapping[str, Any]) -> None:
         """The one JSON document of this command."""
         click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, *, label: str = "", colour: str = "red") -> None:
         """Anything that is not what was asked for: to stderr."""
-        click.echo(text, err=True)
+        click.echo(_labelled(label, colour, text), err=True, color=colour_wanted())
 
-    def line(self, text: str) -> None:
-        """A plain line of what was asked for."""
-        click.echo(text)
+    def line(self, text: str, *, label: str = "", colour: str = "red") -> None:
+        """A plain line, or several, of what was asked for."""
+        click.echo(_labelled(label, colour, text), color=colour_wanted())
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str, whole: int = 1) -> None:
         """A table; the first `whole` columns are never cut (ids), empty columns left out. No rows: a word on stderr."""
+        cells = [[visible(cell, "") for cell in row] for row in rows]
+        if not cells:
+            self.note(empty)
+            return
+        kept = [place for place in range(len(columns)) if place < whole or any(row[place] for row in cells)]
+        numbers = {place for place in kept if place >= whole and all(_is_number(row[place]) for row in cells)}
+        if self.is_piped:
+            self._plain_table(columns, cells, kept, numbers)
+        else:
+            self._fitted_table(columns, cells, kept, numbers, whole)
+
+    def _plain_table(self, columns: Sequence[str], rows: list[list[str]], kept: list[int], numbers: set[int]) -> None:
+        """One line for each row, whatever its length: for grep, wc and tens of thousands of rows."""
+        from rich.cells import cell_len
+
+        widths = {place: max(cell_len(row[place]) for row in [columns, *rows]) for place in kept}
+        rule = "─" if self.console.encoding.startswith("utf") else "-"
+        lines = [columns, [rule * widths.get(place, 0) for place in range(len(columns))], *rows]
+        for row in lines:
+            spare = {place: " " * (widths[place] - cell_len(row[place])) for place in kept}
+            padded = (spare[place] + row[place] if place in numbers else row[place] + spare[place] for place in kept)
+            click.echo((" " * GAP).join(padded).rstrip())
+
+    def _fitted_table(
+        self, columns: Sequence[str], rows: list[list[str]], kept: list[int], numbers: set[int], whole: int
+    ) -> None:
+        """A table as wide as the terminal, long cells cut."""
         from rich.box import SIMPLE_HEAD
+        from rich.cells import cell_len
         from rich.table import Table
         from rich.text import Text
 
-        rows = list(rows)
-        if not rows:
-            self.note(empty)
-            return
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-        kept = [place for place in range(len(columns)) if place < whole or any(row[place] for row in rows)]
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, header_style="bold")
         for place in kept:
-            number = place >= whole and all(_is_number(row[place]) for row in rows)
             table.add_column(
                 columns[place],
-                no_wrap=place < whole or number,
+                no_wrap=True,
+                min_width=max(cell_len(row[place]) for row in rows) if place < whole else NARROWEST,
                 overflow="fold" if place < whole else "ellipsis",
-                justify="right" if number else "left",
+                justify="right" if place in numbers else "left",
             )
         for row in rows:
             table.add_row(*(Text(row[place], style=COLOURS.get(row[place], "")) for place in kept))
-        self.console.print(table)
+        # On a terminal too narrow for that, rich would leave cells out unsaid: better let the terminal fold the lines.
+        room = sum(max(cell_len(row[place]) for row in rows) for place in range(whole))
+        room += GAP * (len(kept) - 1) + NARROWEST * (len(kept) - whole)
+        (self.console if room <= self.console.width else _console(room)).print(table)
 
     def fields(self, pairs: Iterable[tuple[str, str | None]]) -> None:
         """Name and value, one pair a line; pairs without a value are left out."""
@@ -88,13 +117,23 @@ class Printer:
         width = max((len(name) for name, _ in shown), default=0)
         for name, value in shown:
             text = Text(f"{name:<{width}}  ", style="bright_black")
-            text.append(str(value), style=COLOURS.get(str(value), "default"))
+            text.append(visible(str(value)), style=COLOURS.get(str(value), "default"))
             self.console.print(text, soft_wrap=True)
 
     def heading(self, text: str) -> None:
         from rich.text import Text
 
         self.console.print(Text(f"\n{text}", style="bold"))
+
+
+def _console(width: int | None = None) -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, width=width)
+
+
+def _labelled(label: str, colour: str, text: str) -> str:
+    return f"{click.style(label, fg=colour)}: {visible(text)}" if label else visible(text)
 
 
 def _is_number(cell: str) -> bool:

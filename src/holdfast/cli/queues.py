@@ -10,14 +10,13 @@ import socket
 from collections.abc import Iterable, Mapping
 
 import click
-import msgspec
 
 from ..lifecycle import State
 from ..operations import make_pause
 from ..records import Pause
 from .documents import group_document, job_document, pause_document, queue_document
 from .exits import CommandFailed, Exit
-from .session import Command, Session, ask, session_options
+from .session import Command, Session, session_options
 from .spelling import ago, nearest
 
 
@@ -27,7 +26,7 @@ def queues(session: Session) -> int:
     """List queues: their rule for groups, their pause, their jobs by state."""
     with session.store() as app:
         found = list(app.queues.list())
-        now = ask(app, lambda backend: backend.clock())
+        now = app.now().timestamp()
     if session.as_json:
         session.print.document({"queues": [queue_document(queue) for queue in found]})
         return Exit.DONE
@@ -115,7 +114,7 @@ def group(session: Session, queue: str, name: str, limit: int | None, no_limit: 
             app.groups.limit(queue, name, limit)
         found = app.groups.get(queue, name)
         members = list(app.jobs(queue=queue, group=name, limit=20))
-        now = ask(app, lambda backend: backend.clock())
+        now = app.now().timestamp()
     if session.as_json:
         session.print.document({"group": group_document(found), "jobs": [job_document(job) for job in members]})
         return Exit.DONE
@@ -163,10 +162,10 @@ def _told(pause: Pause) -> str:
 def pause(session: Session, queue: str | None, group: str | None, task: str | None, reason: str) -> int:
     """Pause a queue, a group or a task: nothing of it starts until resume. Running jobs end normally."""
     _one_thing(queue, group, task)
-    wanted = msgspec.structs.replace(make_pause(queue, group, task, reason), by=_me())
+    wanted = make_pause(queue, group, task, reason, _me())
     with session.store() as app:
         session.announce(app)
-        ask(app, lambda backend: backend.pause(wanted))
+        app.pause(queue=queue, group=group, task=task, reason=reason, by=wanted.by)
         if session.as_json:
             session.print.document({"store": app.safe_url, "paused": pause_document(wanted)})
         else:
@@ -180,7 +179,7 @@ def pause(session: Session, queue: str | None, group: str | None, task: str | No
 def resume(session: Session, queue: str | None, group: str | None, task: str | None) -> int:
     """End a pause."""
     _one_thing(queue, group, task)
-    wanted = make_pause(queue, group, task, "")
+    wanted = make_pause(queue, group, task)
     with session.store() as app:
         session.announce(app)
         was = app.resume(queue=queue, group=group, task=task)

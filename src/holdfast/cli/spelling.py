@@ -116,6 +116,11 @@ def ago(at: float | datetime | None, now: float | None = None) -> str:
     return f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
 
 
+def counted(number: int, things: str) -> str:
+    """1 job, 2 jobs."""
+    return f"{number} {things.removesuffix('s') if number == 1 else things}"
+
+
 def span(seconds: float) -> str:
     """A length of time for people: 320ms, 12s, 3m, 5h, 2d."""
     if seconds < 1:

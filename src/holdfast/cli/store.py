@@ -14,13 +14,11 @@ from ..records import REMEMBER_SECONDS_MIN
 from .bulk import confirm
 from .documents import plain
 from .exits import Exit
-from .session import Session, ask, session_options
-from .spelling import Duration, span
+from .session import Session, session_options
+from .spelling import Duration, counted, span
 
 if TYPE_CHECKING:
     from ..backends.contract import Backend
-
-PRUNE_STEP = 1000
 
 
 @click.command()
@@ -35,13 +33,13 @@ def audit(session: Session) -> int:
         )
         return Exit.DONE if answer.holds else Exit.FAILED
     for violation in answer.violations:
-        session.print.line(f"{click.style(violation.rule, fg='red')}: {violation.text}")
-    looked = ", ".join(f"{number} {what}" for what, number in answer.checked.items())
+        session.print.line(violation.text, label=violation.rule)
+    looked = ", ".join(counted(number, what) for what, number in answer.checked.items())
     found = len(answer.violations)
     if answer.holds:
-        session.print.line(f"{click.style('all holds', fg='green')}: {looked}; no violation.")
+        session.print.line(f"{looked}; no violation.", label="all holds", colour="green")
     else:
-        session.print.note(f"{looked}; {found} violation{'s' if found > 1 else ''}.")
+        session.print.note(f"{looked}; {counted(found, 'violations')}.")
     return Exit.DONE if answer.holds else Exit.FAILED
 
 
@@ -81,31 +79,26 @@ def recover(session: Session) -> int:
 @session_options
 def prune(session: Session, older_than: float | None, dry_run: bool, yes: bool) -> int:
     """Remove finished jobs past their retention. Dead jobs that hold a dead letter are never removed."""
-    from ..inspection import prunable
-
     if older_than is not None and older_than < REMEMBER_SECONDS_MIN:
         raise click.BadParameter(
             f"ids of finished jobs are remembered at least {span(REMEMBER_SECONDS_MIN)}.", param_hint="--older-than"
         )
     with session.store() as app:
         if dry_run:
-            number = ask(app, lambda backend: prunable(backend, older_than))
+            number = app.prune(older_than=older_than, dry_run=True)
             if session.as_json:
                 session.print.document({"store": app.safe_url, "dry_run": True, "would_prune": number})
             else:
-                session.print.line(f"would remove {number} jobs; nothing was changed.")
+                session.print.line(f"would remove {counted(number, 'jobs')}; nothing was changed.")
             return Exit.DONE
         if older_than is not None:  # shorter than what the tasks promised their callers
             confirm(session, f"remove jobs of {app.safe_url} finished over {span(older_than)} ago?", yes=yes)
         session.announce(app)
-        removed, step = 0, PRUNE_STEP
-        while step == PRUNE_STEP:
-            step = ask(app, lambda backend: backend.prune(limit=PRUNE_STEP, older_than=older_than))
-            removed += step
+        removed = app.prune(older_than=older_than)
         if session.as_json:
             session.print.document({"store": app.safe_url, "pruned": removed})
         else:
-            session.print.line(f"removed {removed} jobs.")
+            session.print.line(f"removed {counted(removed, 'jobs')}.")
     return Exit.DONE
 
 

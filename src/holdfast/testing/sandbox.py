@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..backends import parse_url
 from ..backends.memory.backend import MemoryBackend
 from ..clock import ManualClock
 from ..errors import ConfigurationError
@@ -119,11 +118,10 @@ def sandbox(app: Holdfast, *, start: float | None = None) -> Iterator[Sandbox]:
     clock = ManualClock(start)
     backend = MemoryBackend(clock)
     gate = Gate(lambda: backend, clock)
-    before = app._gate, app._address
-    gate.rules.update(app._gate.rules)
-    app._gate, app._address = gate, parse_url("memory://")
+    gate.rules.update({rule.name: rule for rule in app.queue_rules()})
+    before = app.aim("memory://", gate)
     try:
         yield Sandbox(app, clock, gate)
     finally:
-        app._gate, app._address = before
+        app.aim(*before)
         gate.close()

@@ -16,7 +16,6 @@ from ...app import Holdfast
 from ...job import Job
 from ...lifecycle import State
 from ...records import WorkerRecord
-from ..session import ask
 from .crew import SLOTS, Hand
 from .frames import SHIPS, STEPS, Frame, Happening, StepView, WorkerView
 from .journal import Journal
@@ -60,7 +59,7 @@ class Stage:
                     show(frame)
             finally:
                 self._stop()
-            dump = ask(app, lambda backend: backend.dump())
+            dump = app.dump()
         return verdict_of(dump, self.journal.read(), plan)
 
     # ------------------------------------------------------------------ before the curtain
@@ -88,7 +87,7 @@ class Stage:
         while True:
             self.elapsed = time.monotonic() - self._began
             jobs = {job.id: job for job in app.jobs(queue=QUEUE)}
-            workers = {worker.id: worker for worker in ask(app, lambda backend: backend.workers())}
+            workers = {worker.id: worker for worker in app.workers()}
             self._kill_one(app, jobs, workers)
             self._watch_recovery(jobs, workers)
             over = self._watch_poison(app, jobs) and self._all_done(jobs)
