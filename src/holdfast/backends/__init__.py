@@ -91,7 +91,8 @@ def _sqlite_path(rest: str) -> str:
 
 def _postgres_address(url: str, rest: str, query: str) -> Address:
     """Options that are ours are taken out of the URL; all others are the driver's."""
-    ours, theirs = [], []
+    ours: list[str] = []
+    theirs: list[str] = []
     for pair in query.split("&") if query else []:
         (ours if pair.partition("=")[0] in _POSTGRES_OPTIONS else theirs).append(pair)
     conninfo = "postgresql://" + rest + ("?" + "&".join(theirs) if theirs else "")

@@ -130,7 +130,7 @@ class Connections:
         *,
         writes: bool,
     ) -> Any:
-        """Carry out `work` on a connection of ours; a transaction given up by the server is tried again, with jitter."""
+        """Carry out `work` on a connection of ours; what the server gave up for a rival is tried again, with jitter."""
         for attempt in range(1, TRIES_MAX + 1):
             try:
                 return await self._once(verb, work, writes=writes)

@@ -22,7 +22,7 @@ _NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
 
 def encoded(value: Any) -> str:
-    """As JSON text. PostgreSQL's text cannot hold NUL, so in words people wrote it becomes the replacement character."""
+    """As JSON text. PostgreSQL's text cannot hold NUL: in words people wrote it becomes the replacement character."""
     content = _encode(value)
     if b"\\u0000" in content:
         content = _NUL.sub(rb"\1\\ufffd", content)

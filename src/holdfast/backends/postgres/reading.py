@@ -1,6 +1,6 @@
 """The read side of the PostgreSQL store: rows to records. Never writes.
 
-Called by backend.py with a cursor. Most records come as JSON in the shape of the struct and are decoded straight into it.
+Called by backend.py with a cursor. Most records come as JSON in the shape of the struct they are decoded into.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ async def queues(cursor: Cursor, sql: Statements) -> list[QueueRecord]:
     rules = {name: (limit, order) for name, limit, order in await rows(cursor, sql["read.queues"])}
     paused = {one.queue: one for one in await pauses(cursor, sql) if one.queue is not None and one.group is None}
     counts = await count(cursor, sql, None)
-    oldest: dict[str, float] = {name: due for name, due in await rows(cursor, sql["read.oldest_ready"])}
+    oldest: dict[str, float] = dict(await rows(cursor, sql["read.oldest_ready"]))
     records: list[QueueRecord] = []
     for name in sorted({*rules, *paused, *counts}):
         limit, order = rules.get(name, (1, "strict"))

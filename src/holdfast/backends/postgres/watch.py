@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import psycopg
+from psycopg import AsyncCursor
 
 from ...errors import HoldfastError
 from .connection import Connections
@@ -48,13 +50,8 @@ class Watch:
             queues = sorted(self._pending)
             self._pending.clear()
             named = queues if len(queues) <= QUEUES_PER_HINT_MAX else [EVERY_QUEUE]
-            values = {"channel": self._channel, "queues": json.dumps(named)}
             with contextlib.suppress(HoldfastError):  # a hint that is lost costs a poll
-                await self._connections.call(
-                    "notify",
-                    lambda cursor, values=values: cursor.execute("SELECT pg_notify(%(channel)s, %(queues)s)", values),
-                    writes=False,
-                )
+                await self._connections.call("notify", partial(_notify, self._channel, json.dumps(named)), writes=False)
             await asyncio.sleep(HINT_SECONDS_MIN)
 
     # ------------------------------------------------------------------ waiting
@@ -109,6 +106,10 @@ class Watch:
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
+
+
+async def _notify(channel: str, payload: str, cursor: AsyncCursor[Any]) -> None:
+    await cursor.execute("SELECT pg_notify(%s, %s)", (channel, payload))
 
 
 def _queues_of(payload: str) -> list[str]:

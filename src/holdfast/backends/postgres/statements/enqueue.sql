@@ -30,6 +30,7 @@ DECLARE
     at double precision := holdfast.store_now(given);
     keys text[];
     places holdfast.place[];
+    turns bigint[];  -- by place in the batch, for those that become ready at once
     made text[];
     answers jsonb;
 BEGIN
@@ -45,11 +46,12 @@ BEGIN
         AND l.state IN ('scheduled', 'waiting', 'ready', 'running') WHERE j ->> 'on_conflict' = 'replace'
     ) g WHERE g.grp IS NOT NULL;
     PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
+    turns := ARRAY(SELECT nextval('holdfast.ticks') FROM generate_series(1, jsonb_array_length(wanted)));
     WITH stored AS (
         INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, key, lane, turn, max_stalls, created_at,
                                    due_at, expires_at, args, revival, options)
         SELECT o.id, o.task, o.queue, o.state, o.priority, o.grp, o.key, o.lane,
-               CASE WHEN o.state = 'ready' THEN nextval('holdfast.ticks') END, o.max_stalls, at, o.due_at,
+               CASE WHEN o.state = 'ready' THEN turns[o.n] END, o.max_stalls, at, o.due_at,
                o.expires_at, o.args, o.revival, o.options
         FROM (SELECT * FROM holdfast.new_jobs(wanted, at) ORDER BY n) o
         ON CONFLICT DO NOTHING RETURNING id)
@@ -58,7 +60,7 @@ BEGIN
         answers := 'true';
     ELSE
         SELECT jsonb_agg(CASE WHEN j.id = ANY (made) AND j.nth = 1 THEN jsonb_build_array(j.id, true, false)
-                              ELSE holdfast.enqueue_known(j.n, wanted, at) END ORDER BY j.n) INTO answers
+                              ELSE holdfast.enqueue_known(j.n, turns[j.n], wanted, at) END ORDER BY j.n) INTO answers
         FROM (SELECT *, row_number() OVER (PARTITION BY id ORDER BY n) AS nth
               FROM holdfast.new_jobs(wanted, at) ORDER BY n) j;
     END IF;
@@ -67,7 +69,7 @@ BEGIN
 END $$
 
 -- :: function_enqueue_known
-CREATE OR REPLACE FUNCTION holdfast.enqueue_known(place bigint, wanted jsonb, at double precision)
+CREATE OR REPLACE FUNCTION holdfast.enqueue_known(place bigint, its_turn bigint, wanted jsonb, at double precision)
 RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
     new record;
@@ -87,7 +89,7 @@ BEGIN
     END IF;
     UPDATE holdfast.jobs
     SET state = new.state, priority = new.priority, grp = new.grp, lane = new.lane,
-        turn = CASE WHEN new.state = 'ready' THEN nextval('holdfast.ticks') END,
+        turn = CASE WHEN new.state = 'ready' THEN its_turn END,
         max_stalls = greatest(new.max_stalls, stalls), due_at = new.due_at, expires_at = new.expires_at,
         args = new.args, revival = new.revival, options = new.options, held = held AND grp IS NOT DISTINCT FROM new.grp
     WHERE seq = live.seq;
