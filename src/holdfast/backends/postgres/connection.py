@@ -52,7 +52,7 @@ _SAFE = {  # the transaction was rolled back, so nothing was changed
     "53300": "the server has no connection left for us. Raise max_connections, or use fewer workers.",
 }
 _NO_STORE = ("3F000", "42P01", "42883", "42704")
-_MISCONFIGURED = ("28000", "28P01", "3D000", "42501")
+_FORBIDDEN = "42501"
 
 
 def mapped(error: psycopg.Error, verb: str, *, writes: bool, broken: bool) -> HoldfastError:
@@ -70,8 +70,8 @@ def mapped(error: psycopg.Error, verb: str, *, writes: bool, broken: bool) -> Ho
         return BackendUnavailable(f"the connection to PostgreSQL was lost during {verb}. Try again.")
     if state in _AGAIN:
         return BackendUnavailable(f"{verb} met too many rivals at once. Nothing was changed; try again.")
-    if state in _MISCONFIGURED:
-        return ConfigurationError(f"PostgreSQL refuses {verb}: {_said(error)}. Check the URL and the role's rights.")
+    if state == _FORBIDDEN:
+        return ConfigurationError(f"PostgreSQL refuses {verb}: {_said(error)}. Check the role's rights.")
     return BackendError(f"PostgreSQL failed during {verb} ({state or type(error).__name__}): {_said(error)}")
 
 
@@ -116,8 +116,6 @@ class Connections:
         except psycopg.ProgrammingError as error:
             raise ConfigurationError(f"the PostgreSQL URL is not understood: {error}".strip()) from None
         except psycopg.OperationalError as error:
-            if (error.sqlstate or "") in _MISCONFIGURED:
-                raise mapped(error, "the connection", writes=False, broken=False) from error
             raise BackendUnavailable(f"PostgreSQL cannot be reached: {_said(error)}") from error
         except TimeoutError:
             raise BackendUnavailable("PostgreSQL did not answer the connection in time. Try again.") from None

@@ -63,9 +63,13 @@ def for_schema(name: str) -> dict[str, str]:
 
 async def schema_version(cursor: AsyncCursor[Any], schema: str) -> int | None:
     """The version of the store in this schema; None where there is none."""
-    await cursor.execute("SELECT to_regclass(%s) IS NOT NULL", (f'"{schema}".schema_version',))
-    row = await cursor.fetchone()
-    if row is None or not row[0]:
+    # Asked of the catalogue as a table: a name looked up before may be remembered as missing.
+    await cursor.execute(
+        "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = %s AND c.relname = 'schema_version'",
+        (schema,),
+    )
+    if await cursor.fetchone() is None:
         return None
     await cursor.execute(f'SELECT version FROM "{schema}".schema_version')  # noqa: S608 - the name was checked
     row = await cursor.fetchone()
