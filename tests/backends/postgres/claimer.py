@@ -1,7 +1,7 @@
 """A process that claims, notes begin and end of each job in a ledger table, and settles, until nothing is left.
 
-Run as a program by the tests beside it: claimer.py CONNINFO SCHEMA NAME TOTAL. The ledger is pessimistic: begin is noted
-after the claim answered, end before the settlement is asked, so an overlap it shows is real.
+Run as a program by the tests beside it: claimer.py CONNINFO SCHEMA NAME TOTAL. The ledger is pessimistic: begin is
+noted after the claim answered, end before the settlement is asked, so an overlap it shows is real.
 """
 
 from __future__ import annotations

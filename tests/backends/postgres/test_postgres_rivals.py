@@ -87,7 +87,7 @@ def test_a_renewal_does_not_wait_for_an_exchange_that_is_stuck(
     make: Make, session: psycopg.Connection, schema: str
 ) -> None:
     async def run() -> None:
-        backend = make(call_timeout=PATIENCE_SECONDS)
+        backend = make(call_timeout=PATIENCE_SECONDS, connections=1)
         await backend.open()
         await backend.enqueue([NewJob(id="a", task="t")])
         first = await claim(backend, 1)

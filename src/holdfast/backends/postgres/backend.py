@@ -118,16 +118,18 @@ class PostgresBackend(Backend):
 
     # ------------------------------------------------------------------ calls
 
-    async def _call(self, verb: str, work: Callable[[Any], Awaitable[T]], *, writes: bool = False) -> T:
+    async def _call(
+        self, verb: str, work: Callable[[Any], Awaitable[T]], *, writes: bool = False, urgent: bool = False
+    ) -> T:
         if not self._is_set_up:
             raise BackendUnavailable("the store is not open. Call open() first.")
-        answer: T = await self._connections.call(verb, work, writes=writes)
+        answer: T = await self._connections.call(verb, work, writes=writes, urgent=urgent)
         return answer
 
     async def _read(self, verb: str, read: Callable[..., Awaitable[T]], *values: Any) -> T:
         return await self._call(verb, lambda cursor: read(cursor, self._sql, *values))
 
-    async def _write(self, part: str, **values: Any) -> Any:
+    async def _write(self, part: str, *, urgent: bool = False, **values: Any) -> Any:
         """Execute one statement that writes; answers the single value it returns."""
         text = self._sql[part]
 
@@ -136,7 +138,7 @@ class PostgresBackend(Backend):
             row = await cursor.fetchone()
             return row[0]
 
-        return await self._call(part.removesuffix(".call"), work, writes=True)
+        return await self._call(part.removesuffix(".call"), work, writes=True, urgent=urgent)
 
     async def _change(self, part: str, **values: Any) -> int:
         """Execute one statement that returns no rows; answers how many it changed."""
@@ -187,7 +189,9 @@ class PostgresBackend(Backend):
         return _as_answers(await self._write("begin.call", held=encoded(held)))
 
     async def renew(self, worker: str, held: Sequence[Held], *, seen_call: int, now: float | None = None) -> Renewal:
-        return _as_renewal(await self._write("renew.call", worker=worker, held=encoded(held), seen=seen_call, now=now))
+        named = encoded(held)
+        answer = await self._write("renew.call", urgent=True, worker=worker, held=named, seen=seen_call, now=now)
+        return _as_renewal(answer)
 
     async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
         kept = [msgspec.structs.replace(one, lines=one.lines[-LOGS_KEPT_MAX:]) for one in reports]
@@ -273,12 +277,13 @@ class PostgresBackend(Backend):
         return reading.as_letter(await self._write("discard.call", id=job_id, now=now))
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
-        place = dict(zip(("kind", "queue", "name"), _pause_place(pause), strict=True))
-        await self._write("pause.call", **place, reason=pause.reason, by=pause.by, now=now)
+        kind, queue, name = _pause_place(pause)
+        reason, by = pause.reason.replace("\0", "\ufffd"), pause.by.replace("\0", "\ufffd")
+        await self._write("pause.call", kind=kind, queue=queue, name=name, reason=reason, by=by, now=now)
 
     async def resume(self, pause: Pause, now: float | None = None) -> bool:
-        place = dict(zip(("kind", "queue", "name"), _pause_place(pause), strict=True))
-        found = bool(await self._write("pause.resume", **place, now=now))
+        kind, queue, name = _pause_place(pause)
+        found = bool(await self._write("pause.resume", kind=kind, queue=queue, name=name, now=now))
         self._watching().tell([EVERY_QUEUE])
         return found
 

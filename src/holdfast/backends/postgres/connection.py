@@ -7,10 +7,12 @@ it starts anew. Nothing here knows about jobs, and no psycopg error leaves this 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import select
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 import psycopg
@@ -29,8 +31,7 @@ from ...errors import (
     StateConflict,
 )
 
-T = TypeVar("T")
-Params = Mapping[str, Any]
+Work = Callable[[AsyncCursor[Any]], Awaitable[Any]]
 
 SCHEMA_VERSION = 1
 TRIES_MAX = 8  # of a transaction the server gave up to end a deadlock, or that met a job in motion
@@ -80,6 +81,9 @@ def _said(error: psycopg.Error) -> str:
     return (error.diag.message_primary or str(error)).strip().splitlines()[0]
 
 
+_inherited: list[Any] = []  # kept for ever in a forked child: never used, never closed
+
+
 class Connections:
     """A few connections to one server, for one event loop at a time."""
 
@@ -89,7 +93,7 @@ class Connections:
         self._begin(None)
 
     def _begin(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        self._loop = loop
+        self._loop, self._process = loop, os.getpid()
         self._idle: list[AsyncConnection[Any]] = []
         self._slots = asyncio.Semaphore(self._most)
 
@@ -121,50 +125,65 @@ class Connections:
             raise BackendUnavailable("PostgreSQL did not answer the connection in time. Try again.") from None
         return connection
 
-    async def call(
-        self,
-        verb: str,
-        work: Callable[[AsyncCursor[Any]], Any],
-        *,
-        writes: bool,
-    ) -> Any:
-        """Carry out `work` on a connection of ours; what the server gave up for a rival is tried again, with jitter."""
+    async def call(self, verb: str, work: Work, *, writes: bool, urgent: bool = False) -> Any:
+        """Carry out `work` on a connection of ours; what the server gave up for a rival is tried again, with jitter.
+
+        An urgent call does not queue behind others: where all connections are busy it gets one of its own.
+        """
         for attempt in range(1, TRIES_MAX + 1):
             try:
-                return await self._once(verb, work, writes=writes)
+                self._adopt_loop()
+                if urgent:
+                    return await self._once(verb, work, writes=writes)
+                async with self._slot(verb):
+                    return await self._once(verb, work, writes=writes)
             except psycopg.Error as error:
                 if error.sqlstate not in _AGAIN or attempt == TRIES_MAX:
                     raise mapped(error, verb, writes=writes, broken=False) from error
             await asyncio.sleep(random.uniform(0, 0.002 * 2**attempt))
         raise AssertionError  # the loop either answers or raises
 
-    async def _once(self, verb: str, work: Callable[[AsyncCursor[Any]], Any], *, writes: bool) -> Any:
-        self._adopt_loop()
-        async with self._slots:
-            connection = await self._take()
-            try:
-                async with asyncio.timeout(2 * self.call_timeout):
-                    answer = await work(connection.cursor())
-            except psycopg.Error as error:
-                broken = connection.closed or connection.broken
-                await self._put(connection)
-                if broken:
-                    raise mapped(error, verb, writes=writes, broken=True) from error
-                raise
-            except TimeoutError:
-                connection.pgconn.finish()
-                if writes:
-                    raise OutcomeUnknown(verb) from None
-                raise BackendUnavailable(f"PostgreSQL did not answer {verb} in time. Try again.") from None
-            except BaseException:
-                connection.pgconn.finish()  # given up in the middle: what it is doing is unknown
-                raise
-            await self._put(connection)
-            return answer
+    @asynccontextmanager
+    async def _slot(self, verb: str) -> AsyncIterator[None]:
+        slots = self._slots
+        try:
+            async with asyncio.timeout(2 * self.call_timeout):
+                await slots.acquire()
+        except TimeoutError:
+            raise BackendUnavailable(f"{verb} found all connections busy for too long. Nothing was changed.") from None
+        try:
+            yield
+        finally:
+            slots.release()
+
+    async def _once(self, verb: str, work: Work, *, writes: bool) -> Any:
+        connection = await self._take()
+        try:
+            async with asyncio.timeout(2 * self.call_timeout):
+                answer = await work(connection.cursor())
+        except psycopg.Error as error:
+            broken = connection.closed or connection.broken
+            self._put(connection)
+            if broken:
+                raise mapped(error, verb, writes=writes, broken=True) from error
+            raise
+        except TimeoutError:
+            connection.pgconn.finish()
+            if writes:
+                raise OutcomeUnknown(verb) from None
+            raise BackendUnavailable(f"PostgreSQL did not answer {verb} in time. Try again.") from None
+        except BaseException:
+            connection.pgconn.finish()  # given up in the middle: what it is doing is unknown
+            raise
+        self._put(connection)
+        return answer
 
     def _adopt_loop(self) -> None:
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:
+        if self._process != os.getpid():
+            _inherited.append(self._idle)  # the parent's: a word on these sockets would end its sessions
+            self._begin(loop)
+        elif loop is not self._loop:
             self.abandon()
             self._begin(loop)
 
@@ -176,16 +195,17 @@ class Connections:
             connection.pgconn.finish()
         return await self.connect()
 
-    async def _put(self, connection: AsyncConnection[Any]) -> None:
-        if connection.closed or connection.pgconn.transaction_status:
+    def _put(self, connection: AsyncConnection[Any]) -> None:
+        if connection.closed or connection.pgconn.transaction_status or len(self._idle) >= self._most:
             connection.pgconn.finish()
         else:
             self._idle.append(connection)
 
     def abandon(self) -> None:
-        """Let go of idle connections at once, without a word to the server: their loop may be gone."""
-        for connection in self._idle:
-            connection.pgconn.finish()
+        """Let go of idle connections at once, without waiting: their loop may be gone."""
+        if self._process == os.getpid():
+            for connection in self._idle:
+                connection.pgconn.finish()
         self._idle = []
 
 

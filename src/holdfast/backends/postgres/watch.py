@@ -22,6 +22,7 @@ from .connection import Connections
 HINT_SECONDS_MIN = 0.005  # between two hints of one process
 QUEUES_PER_HINT_MAX = 50
 LISTEN_AGAIN_SECONDS = 1.0
+CLOSE_SECONDS_MAX = 1.0
 EVERY_QUEUE = "*"
 
 
@@ -47,12 +48,19 @@ class Watch:
 
     async def _tell(self) -> None:
         while self._pending:
-            queues = sorted(self._pending)
-            self._pending.clear()
-            named = queues if len(queues) <= QUEUES_PER_HINT_MAX else [EVERY_QUEUE]
+            await self._tell_once()
+            await asyncio.sleep(HINT_SECONDS_MIN)
+
+    async def _tell_once(self) -> None:
+        queues = sorted(self._pending)
+        self._pending.clear()
+        named = queues if len(queues) <= QUEUES_PER_HINT_MAX else [EVERY_QUEUE]
+        try:
             with contextlib.suppress(HoldfastError):  # a hint that is lost costs a poll
                 await self._connections.call("notify", partial(_notify, self._channel, json.dumps(named)), writes=False)
-            await asyncio.sleep(HINT_SECONDS_MIN)
+        except asyncio.CancelledError:
+            self._pending.update(queues)  # for close to say
+            raise
 
     # ------------------------------------------------------------------ waiting
 
@@ -101,8 +109,11 @@ class Watch:
     async def close(self) -> None:
         """Say what is still to be said, then end."""
         if self._telling is not None and not self._telling.done():
-            with contextlib.suppress(TimeoutError, asyncio.CancelledError):
-                await asyncio.wait_for(self._telling, 1.0)
+            self._telling.cancel()
+            await asyncio.gather(self._telling, return_exceptions=True)
+        if self._pending:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._tell_once(), CLOSE_SECONDS_MAX)
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)

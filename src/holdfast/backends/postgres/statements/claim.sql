@@ -36,8 +36,8 @@ END $$
 -- :: function_claim_lanes
 -- Of the room, the second lane gets its half where it can use it; what one cannot use the other may.
 CREATE OR REPLACE FUNCTION holdfast.claim_lanes(named text, room integer, first integer, claimer text, number bigint,
-                                                nonce text, at double precision) RETURNS jsonb[] LANGUAGE plpgsql AS $$
-DECLARE leases jsonb[];
+                                                nonce text, at double precision) RETURNS json[] LANGUAGE plpgsql AS $$
+DECLARE leases json[];
 BEGIN
     WITH ahead AS MATERIALIZED (
         SELECT seq FROM holdfast.jobs
@@ -68,8 +68,8 @@ BEGIN
 END $$
 
 -- :: function_lease
-CREATE OR REPLACE FUNCTION holdfast.lease(j holdfast.jobs) RETURNS jsonb LANGUAGE sql STABLE AS $$
-    SELECT jsonb_build_object('id', j.id, 'token', j.token, 'fence', j.fence, 'task', j.task, 'queue', j.queue,
+CREATE OR REPLACE FUNCTION holdfast.lease(j holdfast.jobs) RETURNS json LANGUAGE sql STABLE AS $$
+    SELECT json_build_object('id', j.id, 'token', j.token, 'fence', j.fence, 'task', j.task, 'queue', j.queue,
         'args', holdfast.base64(j.args), 'priority', j.priority, 'group', j.grp, 'key', j.key,
         'attempt', j.attempts + 1, 'failures', j.failures, 'stalls', j.stalls, 'max_stalls', j.max_stalls,
         'created_at', j.created_at, 'started_at', j.started_at, 'options', holdfast.base64(j.options))
@@ -82,9 +82,9 @@ $$
 
 -- :: function_claim
 CREATE OR REPLACE FUNCTION holdfast.claim(request jsonb, nonce text, at double precision)
-RETURNS jsonb[] LANGUAGE plpgsql AS $$
+RETURNS json[] LANGUAGE plpgsql AS $$
 DECLARE
-    leases jsonb[] := '{}';
+    leases json[] := '{}';
     most integer := (request ->> 'most')::integer;
     number bigint := (request ->> 'call')::bigint;
     named text;

@@ -7,7 +7,7 @@ SELECT holdfast.exchange(%(settlements)s::jsonb, %(releases)s::jsonb, %(request)
 
 -- :: function_exchange
 CREATE OR REPLACE FUNCTION holdfast.exchange(settlements jsonb, releases jsonb, request jsonb, nonce text,
-                                             given double precision) RETURNS jsonb LANGUAGE plpgsql
+                                             given double precision) RETURNS json LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -21,7 +21,7 @@ DECLARE
     places holdfast.place[];
     answers text[];
     recovered jsonb := '[]';
-    leases jsonb[];
+    leases json[];
 BEGIN
     PERFORM holdfast.share_rules();
     IF request IS NOT NULL THEN
@@ -44,25 +44,25 @@ BEGIN
     answers := holdfast.settle_leases(settlements, at) || holdfast.release_leases(releases, at);
     PERFORM holdfast.refill_groups(named, at);
     IF request IS NULL OR NOT known OR number < last.last_call THEN
-        RETURN jsonb_build_object('answers', to_jsonb(answers), 'known', coalesce(known, true));
+        RETURN json_build_object('answers', answers, 'known', coalesce(known, true));
     END IF;
     IF cardinality(stalled) > 0 THEN
         recovered := holdfast.recover_leases(stalled, 100, places, at);
         PERFORM 1 FROM holdfast.workers WHERE id = claimer;
         IF NOT FOUND THEN  -- it was this very worker whose deadline had passed
-            RETURN jsonb_build_object('answers', to_jsonb(answers), 'known', false, 'recovered', recovered);
+            RETURN json_build_object('answers', answers, 'known', false, 'recovered', recovered);
         END IF;
     END IF;
     PERFORM holdfast.promote_due(200, places, at);
     leases := holdfast.claim(request, nonce, at);
     UPDATE holdfast.calls SET last_call = number, last_answers = to_jsonb(answers) WHERE worker = claimer;
-    RETURN jsonb_build_object('answers', to_jsonb(answers), 'leases', to_jsonb(leases), 'recovered', recovered);
+    RETURN json_build_object('answers', answers, 'leases', leases, 'recovered', recovered);
 END $$
 
 -- :: function_first_answer
-CREATE OR REPLACE FUNCTION holdfast.first_answer(last holdfast.calls) RETURNS jsonb LANGUAGE sql AS $$
-    SELECT jsonb_build_object('answers', last.last_answers, 'leases', coalesce(
-        (SELECT jsonb_agg(holdfast.lease(j) ORDER BY j.fence) FROM holdfast.jobs j
+CREATE OR REPLACE FUNCTION holdfast.first_answer(last holdfast.calls) RETURNS json LANGUAGE sql AS $$
+    SELECT json_build_object('answers', last.last_answers, 'leases', coalesce(
+        (SELECT json_agg(holdfast.lease(j) ORDER BY j.fence) FROM holdfast.jobs j
          WHERE j.state = 'running' AND j.worker = last.worker AND j.claim_call = last.last_call), '[]'))
 $$
 
