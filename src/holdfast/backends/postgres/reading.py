@@ -5,7 +5,8 @@ Called by backend.py with a cursor. Most records come as JSON in the shape of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -37,6 +38,14 @@ _as_worker = msgspec.json.Decoder(WorkerRecord).decode
 async def rows(cursor: Cursor, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
     await cursor.execute(sql, values)
     return await cursor.fetchall()
+
+
+@asynccontextmanager
+async def _one_picture(cursor: Cursor) -> AsyncIterator[None]:
+    """Several statements that see the same instant."""
+    async with cursor.connection.transaction():
+        await cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        yield
 
 
 async def get(cursor: Cursor, sql: Statements, job_id: str) -> JobRecord | None:
@@ -106,10 +115,11 @@ async def pauses(cursor: Cursor, sql: Statements) -> list[Pause]:
 
 
 async def queues(cursor: Cursor, sql: Statements) -> list[QueueRecord]:
-    rules = {name: (limit, order) for name, limit, order in await rows(cursor, sql["read.queues"])}
-    paused = {one.queue: one for one in await pauses(cursor, sql) if one.queue is not None and one.group is None}
-    counts = await count(cursor, sql, None)
-    oldest: dict[str, float] = dict(await rows(cursor, sql["read.oldest_ready"]))
+    async with _one_picture(cursor):
+        rules = {name: (limit, order) for name, limit, order in await rows(cursor, sql["read.queues"])}
+        paused = {one.queue: one for one in await pauses(cursor, sql) if one.queue is not None and one.group is None}
+        counts = await count(cursor, sql, None)
+        oldest: dict[str, float] = dict(await rows(cursor, sql["read.oldest_ready"]))
     records: list[QueueRecord] = []
     for name in sorted({*rules, *paused, *counts}):
         limit, order = rules.get(name, (1, "strict"))
@@ -130,8 +140,9 @@ async def queues(cursor: Cursor, sql: Statements) -> list[QueueRecord]:
 async def groups(
     cursor: Cursor, sql: Statements, queue: str | None, limit: int, name: str | None = None
 ) -> list[GroupRecord]:
-    found = await rows(cursor, sql["read.groups"], {"queue": queue, "name": name, "limit": limit})
-    paused = {(one.queue, one.group): one for one in await pauses(cursor, sql) if one.group is not None}
+    async with _one_picture(cursor):
+        found = await rows(cursor, sql["read.groups"], {"queue": queue, "name": name, "limit": limit})
+        paused = {(one.queue, one.group): one for one in await pauses(cursor, sql) if one.group is not None}
     return [
         GroupRecord(
             queue=of,
@@ -153,8 +164,7 @@ async def workers(cursor: Cursor, sql: Statements, now: float | None) -> list[Wo
 
 async def dump(cursor: Cursor, sql: Statements) -> Dump:
     """Everything, as plain values, in the shapes of the records; one snapshot for all of it."""
-    async with cursor.connection.transaction():
-        await cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    async with _one_picture(cursor):
         jobs = [as_job(row[0]) for row in await rows(cursor, f"{sql['read.jobs']} ORDER BY seq")]
         beyond = await rows(cursor, sql["read.job_beyond"])
         deadlines = {row[0]: row[1:] for row in await rows(cursor, sql["read.worker_beyond"])}
