@@ -1,1 +1,0 @@
-"""Real servers for the tests, started from wheels on private sockets."""
