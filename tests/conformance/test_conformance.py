@@ -12,6 +12,8 @@ import pytest
 from holdfast.backends.contract import Backend
 from holdfast.testing.conformance import CASES, THEMES, run_case
 
+from ..servers.postgres import fresh_stores
+
 
 def _memory(tmp_path: Path) -> Callable[[str], Backend]:
     module = importlib.import_module("holdfast.backends.memory.backend")
@@ -24,7 +26,11 @@ def _sqlite(tmp_path: Path) -> Callable[[str], Backend]:
     return lambda store: module.SqliteBackend(str(tmp_path / f"{store}.db"))
 
 
-STORES = {"memory": _memory, "sqlite": _sqlite}
+def _postgres(tmp_path: Path) -> Callable[[str], Backend]:
+    return fresh_stores()
+
+
+STORES = {"memory": _memory, "sqlite": _sqlite, "postgres": _postgres}
 
 
 @pytest.mark.parametrize("case", CASES)

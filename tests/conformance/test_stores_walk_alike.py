@@ -13,14 +13,16 @@ from msgspec.structs import replace
 
 from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.backends.sqlite.backend import SqliteBackend
-from holdfast.testing.conformance import World
+from holdfast.testing.conformance import MakeBackend, World
 from holdfast.testing.conformance.portrait import Portrait, portray, unlike
 from holdfast.testing.conformance.walking import Walk
 
+from ..servers.postgres import fresh_stores
 
-async def _walk_both(seed: int, steps: int, path: Path) -> None:
+
+async def _walk_both(seed: int, steps: int, make: MakeBackend) -> None:
     model = await World.create(lambda store: MemoryBackend())
-    other = await World.create(lambda store: SqliteBackend(str(path / f"{store}.db")))
+    other = await World.create(make)
     ready: frozenset[str] = frozenset()
     try:
         walks = Walk(model, seed), Walk(other, seed)
@@ -62,4 +64,9 @@ def _chose_otherwise(one: object, two: object) -> bool:
 
 @pytest.mark.parametrize("seed", range(1000, 1020))
 def test_sqlite_walks_like_memory(seed: int, tmp_path: Path) -> None:
-    asyncio.run(_walk_both(seed, 150, tmp_path))
+    asyncio.run(_walk_both(seed, 150, lambda store: SqliteBackend(str(tmp_path / f"{store}.db"))))
+
+
+@pytest.mark.parametrize("seed", range(1000, 1020))
+def test_postgres_walks_like_memory(seed: int) -> None:
+    asyncio.run(_walk_both(seed, 150, fresh_stores()))

@@ -1,4 +1,4 @@
-"""Random walks of all verbs on each store beside the model, and on memory and SQLite beside each other.
+"""Random walks of all verbs on each store beside the model, and on memory and each other store beside it.
 
 HOLDFAST_SIMULATION_EXAMPLES raises the number of walks; what CI runs is the same every time.
 """
@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from holdfast.backends.contract import Backend
 from holdfast.backends.memory.backend import MemoryBackend
 
+from ..servers.postgres import fresh_stores
 from .walk import Walk
 
 EXAMPLES = int(os.environ.get("HOLDFAST_SIMULATION_EXAMPLES", "60"))
@@ -37,6 +38,10 @@ def sqlite(path: Path) -> Backend:
     return SqliteBackend(str(path.with_suffix(".db")), synchronous="NORMAL")
 
 
+def postgres(path: Path) -> Backend:
+    return fresh_stores()(path.name)
+
+
 class OnMemory(Walk):
     makers = (memory,)
 
@@ -49,7 +54,18 @@ class MemoryBesideSqlite(Walk):
     makers = (memory, sqlite)
 
 
+class OnPostgres(Walk):
+    makers = (postgres,)
+
+
+class MemoryBesidePostgres(Walk):
+    makers = (memory, postgres)
+
+
 TestOnMemory = OnMemory.TestCase
 TestOnSqlite = OnSqlite.TestCase
 TestMemoryBesideSqlite = MemoryBesideSqlite.TestCase
+TestOnPostgres = OnPostgres.TestCase
+TestMemoryBesidePostgres = MemoryBesidePostgres.TestCase
 TestOnMemory.settings = TestOnSqlite.settings = TestMemoryBesideSqlite.settings = SETTINGS
+TestOnPostgres.settings = TestMemoryBesidePostgres.settings = SETTINGS

@@ -6,6 +6,7 @@ store it names, and even that connects to nothing: `Backend.open` does. Messages
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -17,8 +18,8 @@ from ..clock import Clock
 from ..errors import BackendNotInstalled, ConfigurationError
 from .contract import Backend
 
-KNOWN_SCHEMES = ("memory", "sqlite")
-LATER_SCHEMES = ("postgresql", "postgres", "redis", "rediss", "redis+cluster", "rediss+cluster", "valkey", "valkeys")
+KNOWN_SCHEMES = ("memory", "sqlite", "postgresql", "postgres")
+LATER_SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "valkey", "valkeys")
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 _USER_PASSWORD = re.compile(r"(//[^/?#@]*?:)([^/?#]*)(@)")
@@ -58,7 +59,7 @@ def parse_url(url: str) -> Address:
         raise ConfigurationError("the URL has no scheme. Write sqlite:///jobs.db for a file, or memory://.")
     scheme = found[1].lower()
     if scheme in LATER_SCHEMES:
-        raise BackendNotInstalled(scheme, "This version has sqlite:// and memory://.")
+        raise BackendNotInstalled(scheme, "This version has sqlite://, postgresql:// and memory://.")
     if scheme not in KNOWN_SCHEMES:
         known = ", ".join(f"{name}://" for name in KNOWN_SCHEMES)
         raise ConfigurationError(f"no backend has the URL scheme {scheme}://. Known: {known}.")
@@ -67,6 +68,8 @@ def parse_url(url: str) -> Address:
         if rest.strip("/") or query:
             raise ConfigurationError("memory:// takes neither a name nor options. Each app has a memory of its own.")
         return Address(url, scheme)
+    if scheme in ("postgresql", "postgres"):
+        return _postgres_address(url, rest, query)
     return Address(url, scheme, _sqlite_path(rest), _options(query, _SQLITE_OPTIONS, scheme))
 
 
@@ -84,6 +87,28 @@ def _sqlite_path(rest: str) -> str:
     if path.endswith(("/", os.sep)):
         raise ConfigurationError(f"the SQLite path {path!r} is a directory. Name a file in it.")
     return os.path.abspath(path)  # now, so that a later chdir cannot split the store in two
+
+
+def _postgres_address(url: str, rest: str, query: str) -> Address:
+    """Options that are ours are taken out of the URL; all others are the driver's."""
+    ours: list[str] = []
+    theirs: list[str] = []
+    for pair in query.split("&") if query else []:
+        (ours if pair.partition("=")[0] in _POSTGRES_OPTIONS else theirs).append(pair)
+    conninfo = "postgresql://" + rest + ("?" + "&".join(theirs) if theirs else "")
+    return Address(url, "postgresql", conninfo, _options("&".join(ours), _POSTGRES_OPTIONS, "postgresql"))
+
+
+def _schema(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,47}", value):
+        raise ConfigurationError(f"schema={value!r} is not a name for a schema: letters, digits and _, at most 48.")
+    return value
+
+
+def _count(value: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,2}", value):
+        raise ConfigurationError(f"connections={value!r} is not a whole number from 1 to 999.")
+    return int(value)
 
 
 def _synchronous(value: str) -> str:
@@ -115,6 +140,11 @@ _SQLITE_OPTIONS: Mapping[str, Callable[[str], Any]] = {
     "call_timeout": _positive,
     "share": _yes_or_no,
 }
+_POSTGRES_OPTIONS: Mapping[str, Callable[[str], Any]] = {
+    "schema": _schema,
+    "call_timeout": _positive,
+    "connections": _count,
+}
 
 
 def _options(query: str, checks: Mapping[str, Callable[[str], Any]], scheme: str) -> dict[str, Any]:
@@ -138,6 +168,16 @@ def make_backend(address: Address, *, clock: Clock | None = None, **options: Any
         from .memory.backend import MemoryBackend
 
         return MemoryBackend(**timing)
+    if address.scheme == "postgresql":
+        return _postgres_class()(address.path, **{**address.options, **options, **timing})
     from .sqlite.backend import SqliteBackend
 
     return SqliteBackend(address.path, **{**address.options, **options, **timing})
+
+
+def _postgres_class() -> Callable[..., Backend]:
+    if importlib.util.find_spec("psycopg") is None:
+        raise BackendNotInstalled("postgresql", "Install its driver: pip install 'holdfast[postgres]'.")
+    from .postgres.backend import PostgresBackend
+
+    return PostgresBackend

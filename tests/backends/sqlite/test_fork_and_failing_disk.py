@@ -177,7 +177,7 @@ def test_what_a_forked_child_was_told_is_stored_survives_its_end(tmp_path: Path,
     assert os.read(from_child, 1) == b"1"
     asyncio.run(backend.close())
     if closer == "another process":
-        program = f"import sqlite3; sqlite3.connect({path!r}).execute('SELECT 1 FROM holdfast_jobs')"  # noqa: S608
+        program = f"import sqlite3; sqlite3.connect({path!r}).execute('SELECT 1 FROM holdfast_jobs')"
         subprocess.run([sys.executable, "-c", program], check=True)
     os.write(to_child, b"1")
     assert os.read(from_child, 1) == b"2"  # five more were acknowledged

@@ -1,0 +1,347 @@
+"""The PostgreSQL store: each verb of the contract is one statement, and so one transaction and one round trip.
+
+Called by the app and the keeper, each with a backend of its own on a loop of its own. Knows nothing of rules: those are
+in the functions of the statement files, which run in the server beside the rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from ...clock import Clock
+from ...errors import BackendUnavailable, ConfigurationError, SchemaMismatch
+from ...lifecycle import Settlement, State
+from ...records import (
+    LOGS_KEPT_MAX,
+    Answer,
+    ClaimRequest,
+    DeadLetter,
+    Dump,
+    Enqueued,
+    Exchanged,
+    GroupRecord,
+    Held,
+    JobQuery,
+    JobRecord,
+    LetterQuery,
+    LogLine,
+    NewJob,
+    Pause,
+    Promoted,
+    QueueRecord,
+    QueueRule,
+    Recovered,
+    Release,
+    Renewal,
+    Report,
+    WorkerRecord,
+)
+from ..contract import Backend
+from . import reading
+from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections
+from .producing import encoded, enqueue_on
+from .schema import for_schema, schema_version, set_up
+from .watch import EVERY_QUEUE, Watch
+
+T = TypeVar("T")
+
+_as_answers = msgspec.json.Decoder(list[Answer]).decode
+_as_enqueued = msgspec.json.Decoder(bool | list[tuple[str, bool, bool]]).decode
+_as_exchanged = msgspec.json.Decoder(Exchanged).decode
+_as_promoted = msgspec.json.Decoder(Promoted).decode
+_as_recovered = msgspec.json.Decoder(list[Recovered]).decode
+_as_refilled = msgspec.json.Decoder(tuple[int, str, str]).decode
+_as_renewal = msgspec.json.Decoder(Renewal).decode
+
+
+class PostgresBackend(Backend):
+    """A store in one schema of a PostgreSQL database, shared by any number of hosts."""
+
+    scheme = "postgresql"
+    durable = True
+
+    def __init__(
+        self,
+        conninfo: str,
+        *,
+        schema: str = "holdfast",
+        call_timeout: float = 5.0,
+        connections: int = CONNECTIONS_MAX,
+        clock: Clock | None = None,  # the server's clock decides; accepted so that every store is made alike
+    ) -> None:
+        if not call_timeout > 0:
+            raise ConfigurationError(f"call_timeout is a number of seconds above 0, not {call_timeout!r}.")
+        if connections < 1:
+            raise ConfigurationError(f"connections is a whole number above 0, not {connections!r}.")
+        self._sql = for_schema(schema)
+        self.schema = schema
+        self._connections = Connections(conninfo, call_timeout=call_timeout, most=connections)
+        self._is_set_up = False
+        self._watch: tuple[asyncio.AbstractEventLoop, Watch] | None = None
+        self._refill_after = ("", "")
+
+    # ------------------------------------------------------------------ opening and closing
+
+    async def open(self) -> None:
+        if self._is_set_up:
+            return
+        found = await self._connections.call("open", lambda cursor: schema_version(cursor, self.schema), writes=False)
+        if found is None:
+            await self._connections.call("open", lambda cursor: set_up(cursor, self.schema), writes=False)
+        elif found != SCHEMA_VERSION:
+            raise SchemaMismatch(found, SCHEMA_VERSION)
+        self._is_set_up = True
+
+    async def close(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None and watch[0] is asyncio.get_running_loop():
+            await watch[1].close()
+        self._connections.abandon()
+        self._is_set_up = False
+
+    async def migrate(self) -> tuple[int, int]:
+        versions: tuple[int, int] = await self._connections.call(
+            "migrate", lambda cursor: set_up(cursor, self.schema), writes=True
+        )
+        self._is_set_up = True
+        return versions
+
+    async def clock(self) -> float:
+        text = "SELECT extract(epoch FROM clock_timestamp())::float8"
+        found: list[tuple[float]] = await self._call("clock", lambda cursor: reading.rows(cursor, text))
+        return found[0][0]
+
+    # ------------------------------------------------------------------ calls
+
+    async def _call(
+        self, verb: str, work: Callable[[Any], Awaitable[T]], *, writes: bool = False, urgent: bool = False
+    ) -> T:
+        if not self._is_set_up:
+            raise BackendUnavailable("the store is not open. Call open() first.")
+        answer: T = await self._connections.call(verb, work, writes=writes, urgent=urgent)
+        return answer
+
+    async def _read(self, verb: str, read: Callable[..., Awaitable[T]], *values: Any) -> T:
+        return await self._call(verb, lambda cursor: read(cursor, self._sql, *values))
+
+    async def _write(self, part: str, *, urgent: bool = False, **values: Any) -> Any:
+        """Execute one statement that writes; answers the single value it returns."""
+        text = self._sql[part]
+
+        async def work(cursor: Any) -> Any:
+            await cursor.execute(text, values)
+            row = await cursor.fetchone()
+            return row[0]
+
+        return await self._call(part.removesuffix(".call"), work, writes=True, urgent=urgent)
+
+    async def _change(self, part: str, **values: Any) -> int:
+        """Execute one statement that returns no rows; answers how many it changed."""
+        text = self._sql[part]
+
+        async def work(cursor: Any) -> int:
+            await cursor.execute(text, values)
+            return int(cursor.rowcount)
+
+        return await self._call(part.removesuffix(".call"), work, writes=True)
+
+    def _watching(self) -> Watch:
+        loop = asyncio.get_running_loop()
+        if self._watch is None or self._watch[0] is not loop:
+            self._watch = (loop, Watch(self._connections, self.schema))
+        return self._watch[1]
+
+    # ------------------------------------------------------------------ producing
+
+    async def declare(self, rules: Sequence[QueueRule], now: float | None = None) -> None:
+        if rules:
+            await self._write("declare.call", rules=encoded(rules), now=now)
+            self._watching().tell(rule.name for rule in rules)
+
+    async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
+        if not jobs:
+            return []
+        answers = _as_enqueued(await self._write("enqueue.call", jobs=encoded(jobs), now=now))
+        self._watching().tell({job.queue for job in jobs})
+        if isinstance(answers, bool):  # all of them are new
+            return [Enqueued(job.id, True) for job in jobs]
+        return [Enqueued(*answer) for answer in answers]
+
+    def enqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return enqueue_on(connection, self._sql, jobs)
+
+    # ------------------------------------------------------------------ leasing
+
+    async def register(self, worker: WorkerRecord, now: float | None = None) -> None:
+        values = {name: getattr(worker, name) for name in ("id", "host", "pid", "boot_id", "pid_namespace", "slots")}
+        queues, seconds = encoded(worker.queues), worker.lease_seconds
+        await self._change("register.call", **values, queues=queues, lease_seconds=seconds, now=now)
+
+    async def claim(self, request: ClaimRequest, now: float | None = None) -> Exchanged:
+        return await self.exchange((), (), request, now)
+
+    async def begin(self, held: Sequence[Held], now: float | None = None) -> list[Answer]:
+        return _as_answers(await self._write("begin.call", held=encoded(held)))
+
+    async def renew(self, worker: str, held: Sequence[Held], *, seen_call: int, now: float | None = None) -> Renewal:
+        named = encoded(held)
+        answer = await self._write("renew.call", urgent=True, worker=worker, held=named, seen=seen_call, now=now)
+        return _as_renewal(answer)
+
+    async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
+        kept = [msgspec.structs.replace(one, lines=one.lines[-LOGS_KEPT_MAX:]) for one in reports]
+        return _as_answers(await self._write("report.call", reports=encoded(kept), now=now))
+
+    async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
+        return list((await self.exchange(settlements, (), None, now)).answers)
+
+    async def exchange(
+        self,
+        settlements: Sequence[Settlement],
+        releases: Sequence[Release],
+        request: ClaimRequest | None,
+        now: float | None = None,
+    ) -> Exchanged:
+        answer = await self._write(
+            "exchange.call",
+            settlements=encoded(settlements) if settlements else "[]",
+            releases=encoded(releases) if releases else "[]",
+            request=None if request is None else encoded(request),
+            nonce=secrets.token_hex(8),
+            now=now,
+        )
+        return _as_exchanged(answer)
+
+    async def release(self, releases: Sequence[Release], now: float | None = None) -> list[Answer]:
+        answers = list((await self.exchange((), releases, None, now)).answers)
+        self._watching().tell([EVERY_QUEUE])
+        return answers
+
+    async def retire(self, worker: str, now: float | None = None) -> int:
+        number = int(await self._write("release.call", worker=worker, now=now))
+        if number:
+            self._watching().tell([EVERY_QUEUE])
+        return number
+
+    async def recover(self, *, dead: Sequence[str] = (), limit: int = 500, now: float | None = None) -> list[Recovered]:
+        recovered = _as_recovered(await self._write("recover.call", dead=list(dead), limit=limit, now=now))
+        self._watching().tell({one.queue for one in recovered})
+        return recovered
+
+    # ------------------------------------------------------------------ sweeping
+
+    async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
+        return _as_promoted(await self._write("promote.call", limit=limit, now=now))
+
+    async def refill(self, *, limit: int = 500, now: float | None = None) -> int:
+        queue, group = self._refill_after
+        made_ready, *after = _as_refilled(
+            await self._write("refill.call", queue=queue, grp=group, limit=limit, now=now)
+        )
+        self._refill_after = (after[0], after[1])
+        return made_ready
+
+    async def prune(self, *, limit: int = 1000, older_than: float | None = None, now: float | None = None) -> int:
+        if older_than is None:
+            return await self._change("prune.call", limit=limit, now=now)
+        return await self._change("prune.older", limit=limit, older_than=older_than, now=now)
+
+    # ------------------------------------------------------------------ operating
+
+    async def _operate(self, part: str, now: float | None, **values: Any) -> JobRecord:
+        record = reading.as_job(await self._write(part, now=now, **values))
+        self._watching().tell([record.queue])
+        return record
+
+    async def cancel(self, job_id: str, now: float | None = None) -> JobRecord:
+        return await self._operate("cancel.call", now, id=job_id)
+
+    async def bury(self, job_id: str, reason: str, now: float | None = None) -> JobRecord:
+        return await self._operate("bury.call", now, id=job_id, reason=reason.replace("\0", "\ufffd"))
+
+    async def run_now(self, job_id: str, now: float | None = None) -> JobRecord:
+        return await self._operate("revive.run_now", now, id=job_id)
+
+    async def revive(self, job_id: str, now: float | None = None) -> JobRecord:
+        return await self._operate("revive.call", now, id=job_id)
+
+    async def retry(self, job_id: str, now: float | None = None) -> JobRecord:
+        return await self._operate("revive.retry", now, id=job_id)
+
+    async def discard(self, job_id: str, now: float | None = None) -> DeadLetter:
+        return reading.as_letter(await self._write("discard.call", id=job_id, now=now))
+
+    async def pause(self, pause: Pause, now: float | None = None) -> None:
+        kind, queue, name = _pause_place(pause)
+        reason, by = pause.reason.replace("\0", "\ufffd"), pause.by.replace("\0", "\ufffd")
+        await self._write("pause.call", kind=kind, queue=queue, name=name, reason=reason, by=by, now=now)
+
+    async def resume(self, pause: Pause, now: float | None = None) -> bool:
+        kind, queue, name = _pause_place(pause)
+        found = bool(await self._write("pause.resume", kind=kind, queue=queue, name=name, now=now))
+        self._watching().tell([EVERY_QUEUE])
+        return found
+
+    async def limit_group(self, queue: str, group: str, limit: int | None, now: float | None = None) -> None:
+        await self._write("declare.limit", queue=queue, grp=group, limit=limit, now=now)
+        self._watching().tell([queue])
+
+    # ------------------------------------------------------------------ reading
+
+    async def get(self, job_id: str) -> JobRecord | None:
+        return await self._read("get", reading.get, job_id)
+
+    async def find(self, query: JobQuery) -> list[JobRecord]:
+        return await self._read("find", reading.find, query)
+
+    async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
+        return await self._read("count", reading.count, queue)
+
+    async def logs(self, job_id: str) -> list[LogLine]:
+        return await self._read("logs", reading.logs, job_id)
+
+    async def letter(self, job_id: str) -> DeadLetter | None:
+        return await self._read("letter", reading.letter, job_id)
+
+    async def letters(self, query: LetterQuery) -> list[DeadLetter]:
+        return await self._read("letters", reading.letters, query)
+
+    async def queues(self) -> list[QueueRecord]:
+        return await self._read("queues", reading.queues)
+
+    async def groups(self, queue: str | None = None, *, limit: int = 100) -> list[GroupRecord]:
+        return await self._read("groups", reading.groups, queue, limit)
+
+    async def group(self, queue: str, name: str) -> GroupRecord:
+        return (await self._read("group", reading.groups, queue, 1, name))[0]
+
+    async def pauses(self) -> list[Pause]:
+        return await self._read("pauses", reading.pauses)
+
+    async def workers(self, now: float | None = None) -> list[WorkerRecord]:
+        return await self._read("workers", reading.workers, now)
+
+    async def dump(self) -> Dump:
+        return await self._read("dump", reading.dump)
+
+    # ------------------------------------------------------------------ waiting
+
+    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
+        watch = self._watching()
+        await watch.listening()  # before looking, so that what comes in between is heard
+        seconds = await self._read("wait_for_work", reading.work_at_hand, list(queues))
+        await watch.wait(queues, timeout if seconds is None else min(timeout, seconds))
+
+
+def _pause_place(pause: Pause) -> tuple[str, str, str]:
+    """(kind, queue, name): what a pause is about. Exactly one of queue, queue + group, task."""
+    if pause.task is not None and pause.queue is None and pause.group is None:
+        return "task", "", pause.task
+    if pause.task is None and pause.queue is not None:
+        return ("queue", pause.queue, "") if pause.group is None else ("group", pause.queue, pause.group)
+    raise ConfigurationError("a pause names a queue, a queue and a group, or a task.")

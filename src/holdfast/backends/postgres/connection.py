@@ -1,0 +1,223 @@
+"""Connections to PostgreSQL: how they are made, bounded in time, handed out, and how the driver's errors become ours.
+
+Called by backend.py and schema.py. A set of connections belongs to the event loop it was first used on; on another loop
+it starts anew. Nothing here knows about jobs, and no psycopg error leaves this package unmapped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import select
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import psycopg
+from psycopg import AsyncConnection, AsyncCursor
+from psycopg.pq import ConnStatus
+
+from ...errors import (
+    BackendError,
+    BackendUnavailable,
+    ConfigurationError,
+    DuplicateJob,
+    HoldfastError,
+    JobNotFound,
+    OutcomeUnknown,
+    SchemaMismatch,
+    StateConflict,
+)
+
+Work = Callable[[AsyncCursor[Any]], Awaitable[Any]]
+
+SCHEMA_VERSION = 1
+TRIES_MAX = 8  # of a transaction the server gave up to end a deadlock, or that met a job in motion
+CONNECTIONS_MAX = 4
+
+_REFUSED: Mapping[str, Callable[[Any], HoldfastError]] = {
+    "HF001": lambda facts: JobNotFound(**facts),
+    "HF002": lambda facts: StateConflict(**facts),
+    "HF003": lambda facts: DuplicateJob(**facts),
+    "HF004": lambda facts: ConfigurationError(facts),
+}
+_AGAIN = ("40001", "40P01")
+_SAFE = {  # the transaction was rolled back, so nothing was changed
+    "55P03": "another session holds a lock we need. Look for a long transaction; try again.",
+    "57014": "the statement took longer than call_timeout. Nothing was changed; try again.",
+    "25006": "the server is read-only: a standby, or a primary being demoted. Name the primary in the URL.",
+    "53100": "the server's disk is full. Free some space; nothing was changed.",
+    "53200": "the server is out of memory. Nothing was changed; try again.",
+    "53300": "the server has no connection left for us. Raise max_connections, or use fewer workers.",
+}
+_NO_STORE = ("3F000", "42P01", "42883", "42704")
+_FORBIDDEN = "42501"
+
+
+def mapped(error: psycopg.Error, verb: str, *, writes: bool, broken: bool) -> HoldfastError:
+    """The one place where the driver's errors become ours. `broken`: the connection is gone, and the answer with it."""
+    state = error.sqlstate or ""
+    if state in _REFUSED:
+        return _REFUSED[state](msgspec.json.decode(error.diag.message_detail or "{}"))
+    if state in _SAFE:
+        return BackendUnavailable(f"PostgreSQL: {_SAFE[state]}")
+    if state in _NO_STORE:
+        return SchemaMismatch(0, SCHEMA_VERSION)
+    if broken:
+        if writes:
+            return OutcomeUnknown(verb)
+        return BackendUnavailable(f"the connection to PostgreSQL was lost during {verb}. Try again.")
+    if state in _AGAIN:
+        return BackendUnavailable(f"{verb} met too many rivals at once. Nothing was changed; try again.")
+    if state == _FORBIDDEN:
+        return ConfigurationError(f"PostgreSQL refuses {verb}: {_said(error)}. Check the role's rights.")
+    return BackendError(f"PostgreSQL failed during {verb} ({state or type(error).__name__}): {_said(error)}")
+
+
+def _said(error: psycopg.Error) -> str:
+    """The server's words in one line. Never the statement's parameters: those may be arguments."""
+    return (error.diag.message_primary or str(error)).strip().splitlines()[0]
+
+
+_inherited: list[Any] = []  # kept for ever in a forked child: never used, never closed
+
+
+class Connections:
+    """A few connections to one server, for one event loop at a time."""
+
+    def __init__(self, conninfo: str, *, call_timeout: float, most: int = CONNECTIONS_MAX) -> None:
+        self._conninfo, self._most = conninfo, most
+        self.call_timeout = call_timeout
+        self._begin(None)
+
+    def _begin(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self._loop, self._process = loop, os.getpid()
+        self._idle: list[AsyncConnection[Any]] = []
+        self._slots = asyncio.Semaphore(self._most)
+
+    async def connect(self) -> AsyncConnection[Any]:
+        """A connection in autocommit mode, every call on it bounded by the server as well."""
+        millis = int(self.call_timeout * 1000)
+        bounds = f"-c statement_timeout={millis} -c lock_timeout={millis // 2} -c jit=off"
+        settings: dict[str, Any] = {
+            "connect_timeout": max(2, round(self.call_timeout)),
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 2 * millis,
+            "application_name": "holdfast",
+            "options": bounds,
+        }
+        try:
+            given = psycopg.conninfo.conninfo_to_dict(self._conninfo)
+            settings = {name: value for name, value in settings.items() if name not in given}
+            connection = await asyncio.wait_for(
+                AsyncConnection.connect(self._conninfo, autocommit=True, prepare_threshold=None, **settings),
+                2 * self.call_timeout,
+            )
+        except psycopg.ProgrammingError as error:
+            raise ConfigurationError(f"the PostgreSQL URL is not understood: {error}".strip()) from None
+        except psycopg.OperationalError as error:
+            raise BackendUnavailable(f"PostgreSQL cannot be reached: {_said(error)}") from error
+        except TimeoutError:
+            raise BackendUnavailable("PostgreSQL did not answer the connection in time. Try again.") from None
+        return connection
+
+    async def call(self, verb: str, work: Work, *, writes: bool, urgent: bool = False) -> Any:
+        """Carry out `work` on a connection of ours; what the server gave up for a rival is tried again, with jitter.
+
+        An urgent call does not queue behind others: where all connections are busy it gets one of its own.
+        """
+        for attempt in range(1, TRIES_MAX + 1):
+            try:
+                self._adopt_loop()
+                if urgent:
+                    return await self._once(verb, work, writes=writes)
+                async with self._slot(verb):
+                    return await self._once(verb, work, writes=writes)
+            except psycopg.Error as error:
+                if error.sqlstate not in _AGAIN or attempt == TRIES_MAX:
+                    raise mapped(error, verb, writes=writes, broken=False) from error
+            await asyncio.sleep(random.uniform(0, 0.002 * 2**attempt))
+        raise AssertionError  # the loop either answers or raises
+
+    @asynccontextmanager
+    async def _slot(self, verb: str) -> AsyncIterator[None]:
+        slots = self._slots
+        try:
+            async with asyncio.timeout(2 * self.call_timeout):
+                await slots.acquire()
+        except TimeoutError:
+            raise BackendUnavailable(f"{verb} found all connections busy for too long. Nothing was changed.") from None
+        try:
+            yield
+        finally:
+            slots.release()
+
+    async def _once(self, verb: str, work: Work, *, writes: bool) -> Any:
+        connection = await self._take()
+        try:
+            async with asyncio.timeout(2 * self.call_timeout):
+                answer = await work(connection.cursor())
+        except psycopg.Error as error:
+            broken = connection.closed or connection.broken
+            self._put(connection)
+            if broken:
+                raise mapped(error, verb, writes=writes, broken=True) from error
+            raise
+        except TimeoutError:
+            connection.pgconn.finish()
+            if writes:
+                raise OutcomeUnknown(verb) from None
+            raise BackendUnavailable(f"PostgreSQL did not answer {verb} in time. Try again.") from None
+        except BaseException:
+            connection.pgconn.finish()  # given up in the middle: what it is doing is unknown
+            raise
+        self._put(connection)
+        return answer
+
+    def _adopt_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._process != os.getpid():
+            _inherited.append(self._idle)  # the parent's: a word on these sockets would end its sessions
+            self._begin(loop)
+        elif loop is not self._loop:
+            self.abandon()
+            self._begin(loop)
+
+    async def _take(self) -> AsyncConnection[Any]:
+        while self._idle:
+            connection = self._idle.pop()
+            if _is_sound(connection):
+                return connection
+            connection.pgconn.finish()
+        return await self.connect()
+
+    def _put(self, connection: AsyncConnection[Any]) -> None:
+        if connection.closed or connection.pgconn.transaction_status or len(self._idle) >= self._most:
+            connection.pgconn.finish()
+        else:
+            self._idle.append(connection)
+
+    def abandon(self) -> None:
+        """Let go of idle connections at once, without waiting: their loop may be gone."""
+        if self._process == os.getpid():
+            for connection in self._idle:
+                connection.pgconn.finish()
+        self._idle = []
+
+
+def _is_sound(connection: AsyncConnection[Any]) -> bool:
+    """Has the server closed it while it was idle? Then something is readable on it, before anything was asked."""
+    if connection.closed or connection.pgconn.status != ConnStatus.OK:
+        return False
+    readable, _, _ = select.select([connection.fileno()], [], [], 0)
+    if not readable:
+        return True
+    try:
+        connection.pgconn.consume_input()
+    except psycopg.Error:
+        return False
+    return not select.select([connection.fileno()], [], [], 0)[0] and connection.pgconn.status == ConnStatus.OK

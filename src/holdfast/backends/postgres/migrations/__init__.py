@@ -1,0 +1,1 @@
+"""The schema, one file per version, applied in order."""

@@ -1,0 +1,134 @@
+"""The schema: its name, its statements under that name, how it is created and brought to this version.
+
+Called by backend.py. Files name the schema `holdfast`; here it becomes the one the URL gives, validated and quoted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from psycopg import AsyncCursor
+
+from ...errors import ConfigurationError, SchemaMismatch
+from ..statements import load_statements
+from .connection import SCHEMA_VERSION
+
+SERVER_VERSION_MIN = 140000
+VERBS = [
+    "begin",
+    "bury",
+    "cancel",
+    "claim",
+    "declare",
+    "discard",
+    "enqueue",
+    "exchange",
+    "pause",
+    "promote",
+    "prune",
+    "read",
+    "recover",
+    "refill",
+    "register",
+    "release",
+    "renew",
+    "report",
+    "revive",
+    "settle",
+]
+STATEMENTS: Mapping[str, str] = load_statements(__package__ + ".statements", VERBS)
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
+_PLACE = re.compile(r"\bholdfast\.")
+
+
+def check_schema_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"schema={name!r} is not a name for a schema: letters, digits and _, at most 48, no digit first."
+        )
+    if name.lower().startswith("pg_") or name in ("public", "information_schema"):
+        raise ConfigurationError(f"schema={name!r} is not ours to fill. Give Holdfast a schema of its own.")
+    return name
+
+
+def for_schema(name: str) -> dict[str, str]:
+    """Every statement with the schema's name in place."""
+    quoted = f'"{check_schema_name(name)}".'
+    return {part: _PLACE.sub(quoted, sql) for part, sql in STATEMENTS.items()}
+
+
+async def schema_version(cursor: AsyncCursor[Any], schema: str) -> int | None:
+    """The version of the store in this schema; None where there is none."""
+    # Asked of the catalogue as a table: a name looked up before may be remembered as missing.
+    await cursor.execute(
+        "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = %s AND c.relname = 'schema_version'",
+        (schema,),
+    )
+    if await cursor.fetchone() is None:
+        return None
+    await cursor.execute(f'SELECT version FROM "{schema}".schema_version')  # noqa: S608 - the name was checked
+    row = await cursor.fetchone()
+    return None if row is None else int(row[0])
+
+
+async def set_up(cursor: AsyncCursor[Any], schema: str) -> tuple[int, int]:
+    """Create the store or bring it to this version, in one transaction; answers (version before, version after).
+
+    Killed half-way it left nothing. Of two at once the second waits, and finds the work done.
+    """
+    async with cursor.connection.transaction():
+        await cursor.execute("SELECT pg_advisory_xact_lock(hashtext('holdfast set-up'), hashtext(%s))", (schema,))
+        found = await schema_version(cursor, schema)
+        if found is not None and found > SCHEMA_VERSION:
+            raise SchemaMismatch(found, SCHEMA_VERSION)
+        if found == SCHEMA_VERSION:
+            return found, found
+        if found is None:
+            await _check_server(cursor)
+            await _check_free(cursor, schema)
+        for version, text in _migrations():
+            if version > (found or 0):
+                await cursor.execute(_PLACE.sub(f'"{schema}".', text))
+        await cursor.execute("SET LOCAL check_function_bodies = off")  # they name each other
+        functions = [sql for part, sql in for_schema(schema).items() if ".function" in part]
+        await cursor.execute(";\n".join(functions))
+        await cursor.execute(f'DELETE FROM "{schema}".schema_version')  # noqa: S608
+        await cursor.execute(f'INSERT INTO "{schema}".schema_version VALUES (%s)', (SCHEMA_VERSION,))  # noqa: S608
+        return found or 0, SCHEMA_VERSION
+
+
+def _migrations() -> list[tuple[int, str]]:
+    folder = resources.files(__package__ + ".migrations")
+    files = sorted((entry.name, entry) for entry in folder.iterdir() if entry.name.endswith(".sql"))
+    return [(int(name[:4]), entry.read_text(encoding="utf-8")) for name, entry in files]
+
+
+async def _check_server(cursor: AsyncCursor[Any]) -> None:
+    await cursor.execute("SELECT current_setting('server_version_num')::int, current_setting('server_encoding')")
+    row = await cursor.fetchone()
+    version, encoding = row if row is not None else (0, "")
+    if version < SERVER_VERSION_MIN:
+        raise ConfigurationError(f"this server is PostgreSQL {version // 10000}; Holdfast needs 14 or newer.")
+    if encoding != "UTF8":
+        raise ConfigurationError(f"this database is encoded in {encoding}; Holdfast needs one in UTF8.")
+
+
+async def _check_free(cursor: AsyncCursor[Any], schema: str) -> None:
+    await cursor.execute(
+        "SELECT n.oid IS NOT NULL, count(c.oid) FROM (SELECT 1) x LEFT JOIN pg_namespace n ON n.nspname = %s "
+        "LEFT JOIN pg_class c ON c.relnamespace = n.oid GROUP BY n.oid",
+        (schema,),
+    )
+    row = await cursor.fetchone()
+    exists, relations = row if row is not None else (False, 0)
+    if relations:
+        raise ConfigurationError(
+            f"the schema {schema!r} exists and is not a store of ours. Name another one: postgresql://…?schema=NAME."
+        )
+    if not exists:
+        await cursor.execute(f'CREATE SCHEMA "{schema}"')

@@ -1,0 +1,1 @@
+"""The statements and server-side functions, one file per verb."""

@@ -1,0 +1,97 @@
+-- bury: the step that makes or merges the one dead letter of a logical job, in the transaction that ends the job.
+-- Here too: how failures are stamped and kept, how letters are closed, and the operator's own burial.
+
+-- :: call
+SELECT holdfast.bury(%(id)s, %(reason)s, %(now)s)::text
+
+-- :: function_logical_name
+CREATE OR REPLACE FUNCTION holdfast.logical_name(j holdfast.jobs) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN j.key IS NULL THEN 'id:' || j.id ELSE 'key:' || jsonb_build_array(j.queue, j.task, j.key)::text END
+$$
+
+-- :: function_stamped
+CREATE OR REPLACE FUNCTION holdfast.stamped(j holdfast.jobs, failure jsonb, at double precision)
+RETURNS jsonb LANGUAGE sql STABLE AS $$
+    SELECT failure || jsonb_build_object('at', at, 'attempt', j.attempts + 1, 'fence', j.fence, 'worker', j.worker,
+                                         'started_at', j.started_at)
+$$
+
+-- :: function_with_failure
+CREATE OR REPLACE FUNCTION holdfast.with_failure(errors jsonb, failure jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+    SELECT jsonb_agg(e.value ORDER BY e.ordinality)
+    FROM jsonb_array_elements(coalesce(errors, '[]') || jsonb_build_array(failure)) WITH ORDINALITY e
+    WHERE e.ordinality > jsonb_array_length(coalesce(errors, '[]')) + 1 - 10
+$$
+
+-- :: function_bury_letter
+CREATE OR REPLACE FUNCTION holdfast.bury_letter(j holdfast.jobs, why text, failure jsonb, at double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    letter holdfast.letters;
+    past jsonb;
+BEGIN
+    SELECT * INTO letter FROM holdfast.letters WHERE logical = holdfast.logical_name(j) FOR UPDATE;
+    IF NOT FOUND THEN
+        INSERT INTO holdfast.letters (logical, job_id, task, queue, key, grp, args, failure_count, first_failed_at,
+                                      failed_at, reason, error, revive_at)
+        VALUES (holdfast.logical_name(j), j.id, j.task, j.queue, j.key, j.grp, j.args, 1, at, at, why, failure,
+                at + holdfast.cooldown(j.revival, 0));
+        RETURN;
+    END IF;
+    IF letter.job_id <> j.id THEN
+        UPDATE holdfast.jobs SET reason = 'superseded', prune_at = at + 600 WHERE id = letter.job_id AND state = 'dead';
+    END IF;
+    past := jsonb_build_object('job_id', letter.job_id, 'at', letter.failed_at, 'reason', letter.reason,
+        'error', coalesce(letter.error ->> 'text', ''),
+        'args', CASE WHEN letter.args <> j.args THEN holdfast.base64(letter.args) END);
+    UPDATE holdfast.letters
+    SET job_id = j.id, grp = j.grp, args = j.args, failure_count = failure_count + 1, failed_at = at, reason = why,
+        error = failure, history = holdfast.with_failure(history, past),
+        revive_at = at + holdfast.cooldown(j.revival, cycles), revived_at = NULL
+    WHERE logical = letter.logical;
+END $$
+
+-- :: function_cooldown
+CREATE OR REPLACE FUNCTION holdfast.cooldown(revival jsonb, done integer)
+RETURNS double precision LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE most double precision := (revival ->> 'cap')::double precision;
+BEGIN
+    IF revival IS NULL OR done >= (revival ->> 'cycles')::integer THEN RETURN NULL; END IF;
+    RETURN least(most, (revival ->> 'after')::double precision * power((revival ->> 'factor')::double precision, done));
+EXCEPTION WHEN numeric_value_out_of_range THEN RETURN most;
+END $$
+
+-- :: function_close_letter
+CREATE OR REPLACE FUNCTION holdfast.close_letter(named text, at double precision) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE holder text;
+BEGIN
+    DELETE FROM holdfast.letters WHERE logical = named RETURNING job_id INTO holder;
+    IF FOUND THEN
+        UPDATE holdfast.jobs SET reason = 'superseded', prune_at = at + 600 WHERE id = holder AND state = 'dead';
+    END IF;
+END $$
+
+-- :: function_kill
+CREATE OR REPLACE FUNCTION holdfast.kill(j holdfast.jobs, why text, said text, at double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE failure jsonb := jsonb_build_object('at', at, 'reason', why, 'text', said, 'attempt', j.attempts,
+                                            'fence', j.fence);
+BEGIN  -- an unstarted job dies
+    j.errors := holdfast.with_failure(j.errors, failure);
+    PERFORM holdfast.finish(j, 'dead', 0, 0, 0, why, 0, at), holdfast.bury_letter(j, why, failure, at);
+END $$
+
+-- :: function_bury
+CREATE OR REPLACE FUNCTION holdfast.bury(named text, said text, given double precision)
+RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    j holdfast.jobs := holdfast.job_to_change(named);
+BEGIN
+    IF j.state NOT IN ('scheduled', 'waiting', 'ready') THEN
+        PERFORM holdfast.refuse_state(j, 'bury', CASE j.state WHEN 'running' THEN 'Cancel it first.'
+                                                              ELSE 'It has finished.' END);
+    END IF;
+    PERFORM holdfast.kill(j, 'bury', coalesce(nullif(said, ''), 'buried by an operator'), at);
+    RETURN holdfast.job_changed(j, at);
+END $$

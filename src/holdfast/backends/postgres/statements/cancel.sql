@@ -1,0 +1,66 @@
+-- cancel: an unstarted job ends here; a running one is only marked, and its slot is freed when its handler stopped.
+-- Here too: how an operator's verb takes hold of one job, and how refusals are said.
+
+-- :: call
+SELECT holdfast.cancel(%(id)s, %(now)s)::text
+
+-- :: function_refuse
+CREATE OR REPLACE FUNCTION holdfast.refuse(code text, facts jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = code, MESSAGE = 'refused', DETAIL = facts::text;
+END $$
+
+-- :: function_refuse_state
+CREATE OR REPLACE FUNCTION holdfast.refuse_state(j holdfast.jobs, verb text, advice text) RETURNS void LANGUAGE sql AS $$
+    SELECT holdfast.refuse('HF002', jsonb_build_object('job_id', j.id, 'verb', verb, 'state', j.state,
+                                                       'advice', advice))
+$$
+
+-- :: function_job_to_change
+CREATE OR REPLACE FUNCTION holdfast.job_to_change(named text) RETURNS holdfast.jobs LANGUAGE plpgsql AS $$
+DECLARE
+    seen holdfast.jobs;
+    j holdfast.jobs;
+BEGIN
+    PERFORM holdfast.share_rules();
+    SELECT * INTO seen FROM holdfast.jobs WHERE id = named;
+    IF NOT FOUND THEN PERFORM holdfast.refuse('HF001', jsonb_build_object('job_id', named, 'what', 'job')); END IF;
+    IF seen.key IS NOT NULL THEN PERFORM holdfast.lock_keys(ARRAY[holdfast.logical_name(seen)]); END IF;
+    IF seen.grp IS NOT NULL THEN
+        PERFORM holdfast.lock_groups(ARRAY[ROW(seen.queue, seen.grp)::holdfast.place]);
+    END IF;
+    SELECT * INTO j FROM holdfast.jobs WHERE id = named FOR UPDATE;
+    IF NOT FOUND THEN PERFORM holdfast.refuse('HF001', jsonb_build_object('job_id', named, 'what', 'job')); END IF;
+    IF j.grp IS DISTINCT FROM seen.grp THEN  -- replaced meanwhile: the call is made anew
+        RAISE EXCEPTION USING ERRCODE = 'serialization_failure';
+    END IF;
+    RETURN j;
+END $$
+
+-- :: function_job_changed
+CREATE OR REPLACE FUNCTION holdfast.job_changed(j holdfast.jobs, at double precision)
+RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM holdfast.keep_up(at);
+    IF j.grp IS NOT NULL THEN
+        PERFORM holdfast.refill_groups(ARRAY[ROW(j.queue, j.grp)::holdfast.place], at);
+    END IF;
+    RETURN (SELECT holdfast.job_record(r) FROM holdfast.jobs r WHERE r.seq = j.seq);
+END $$
+
+-- :: function_cancel
+CREATE OR REPLACE FUNCTION holdfast.cancel(named text, given double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    j holdfast.jobs := holdfast.job_to_change(named);
+BEGIN
+    IF j.state IN ('succeeded', 'dead') THEN
+        PERFORM holdfast.refuse_state(j, 'cancel', CASE j.state WHEN 'dead' THEN 'Discard its dead letter instead.'
+                                                                ELSE 'There is nothing left to cancel.' END);
+    ELSIF j.state = 'running' THEN
+        UPDATE holdfast.jobs SET cancel_requested = true WHERE seq = j.seq;
+    ELSIF j.state <> 'cancelled' THEN
+        PERFORM holdfast.finish(j, 'cancelled', 0, 0, 0, NULL, 86400, at);
+    END IF;
+    RETURN holdfast.job_changed(j, at);
+END $$

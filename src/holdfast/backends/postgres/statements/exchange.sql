@@ -1,0 +1,75 @@
+-- exchange: settle, release and claim in one step and one round trip, recognising a repeated call.
+-- The worker's call row is locked first, so a repeat waits for the first one to end. All groups any part may touch are
+-- gathered and locked once, in order; what turns up later in a group that was not locked is left to the next call.
+
+-- :: call
+SELECT holdfast.exchange(%(settlements)s::jsonb, %(releases)s::jsonb, %(request)s::jsonb, %(nonce)s, %(now)s)::text
+
+-- :: function_exchange
+CREATE OR REPLACE FUNCTION holdfast.exchange(settlements jsonb, releases jsonb, request jsonb, nonce text,
+                                             given double precision) RETURNS json LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    claimer text := request ->> 'worker';
+    number bigint := (request ->> 'call')::bigint;
+    known boolean;
+    last holdfast.calls;
+    stalled text[];
+    named holdfast.place[];
+    places holdfast.place[];
+    answers text[];
+    recovered jsonb := '[]';
+    leases json[];
+BEGIN
+    PERFORM holdfast.share_rules();
+    IF request IS NOT NULL THEN
+        -- Held to the end: nobody can remove the worker while it is given leases. A renewal does not wait for this.
+        PERFORM 1 FROM holdfast.workers WHERE id = claimer FOR KEY SHARE;
+        known := FOUND;
+        SELECT * INTO last FROM holdfast.calls WHERE worker = claimer FOR UPDATE;
+        IF known AND number = last.last_call THEN RETURN holdfast.first_answer(last); END IF;
+        IF known AND number > last.last_call THEN
+            stalled := holdfast.stalled_workers('{}', at);
+            PERFORM holdfast.lock_letters_due(200, at);
+        END IF;
+    END IF;
+    named := holdfast.places_named(settlements || releases);
+    places := named;
+    IF known AND number > last.last_call THEN
+        places := named || holdfast.places_stalled(stalled, 100) || holdfast.places_due(200, at);
+    END IF;
+    PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
+    answers := holdfast.settle_leases(settlements, at) || holdfast.release_leases(releases, at);
+    PERFORM holdfast.refill_groups(named, at);
+    IF request IS NULL OR NOT known OR number < last.last_call THEN
+        RETURN json_build_object('answers', answers, 'known', coalesce(known, true));
+    END IF;
+    IF cardinality(stalled) > 0 THEN
+        recovered := holdfast.recover_leases(stalled, 100, places, at);
+        PERFORM 1 FROM holdfast.workers WHERE id = claimer;
+        IF NOT FOUND THEN  -- it was this very worker whose deadline had passed
+            RETURN json_build_object('answers', answers, 'known', false, 'recovered', recovered);
+        END IF;
+    END IF;
+    PERFORM holdfast.promote_due(200, places, at);
+    leases := holdfast.claim(request, nonce, at);
+    UPDATE holdfast.calls SET last_call = number, last_answers = to_jsonb(answers) WHERE worker = claimer;
+    RETURN json_build_object('answers', answers, 'leases', leases, 'recovered', recovered);
+END $$
+
+-- :: function_first_answer
+CREATE OR REPLACE FUNCTION holdfast.first_answer(last holdfast.calls) RETURNS json LANGUAGE sql AS $$
+    SELECT json_build_object('answers', last.last_answers, 'leases', coalesce(
+        (SELECT json_agg(holdfast.lease(j) ORDER BY j.fence) FROM holdfast.jobs j
+         WHERE j.state = 'running' AND j.worker = last.worker AND j.claim_call = last.last_call), '[]'))
+$$
+
+-- :: function_places_named
+CREATE OR REPLACE FUNCTION holdfast.places_named(named jsonb) RETURNS holdfast.place[] LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (SELECT array_agg(DISTINCT ROW(j.queue, j.grp)::holdfast.place)
+            FROM jsonb_array_elements(named) n JOIN holdfast.jobs j ON j.id = n ->> 'id'
+            WHERE j.grp IS NOT NULL AND j.state = 'running');
+END $$

@@ -1,0 +1,41 @@
+-- pause: of a queue, a group or a task; who, when and why are kept. The rules are held alone meanwhile.
+
+-- :: call
+SELECT holdfast.pause(%(kind)s, %(queue)s, %(name)s, %(reason)s, %(by)s, %(now)s)
+
+-- :: resume
+SELECT holdfast.resume(%(kind)s, %(queue)s, %(name)s, %(now)s)
+
+-- :: function_pause
+CREATE OR REPLACE FUNCTION holdfast.pause(what text, queued text, named text, why text, who text,
+                                          given double precision) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE at double precision;
+BEGIN
+    PERFORM holdfast.own_rules();
+    at := holdfast.store_now(given);
+    INSERT INTO holdfast.pauses (kind, queue, name, reason, paused_by, paused_at)
+    VALUES (what, queued, named, why, who, at) ON CONFLICT DO NOTHING;
+    IF what = 'group' THEN
+        PERFORM holdfast.withdraw(ARRAY[ROW(queued, named)::holdfast.place]);
+    ELSIF what = 'task' THEN
+        UPDATE holdfast.jobs SET lane = 2 WHERE task = named AND state = 'ready';
+    END IF;
+END $$
+
+-- :: function_resume
+CREATE OR REPLACE FUNCTION holdfast.resume(what text, queued text, named text, given double precision)
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE at double precision;
+BEGIN
+    PERFORM holdfast.own_rules();
+    at := holdfast.store_now(given);
+    DELETE FROM holdfast.pauses WHERE kind = what AND queue = queued AND name = named;
+    IF NOT FOUND THEN RETURN false; END IF;
+    PERFORM holdfast.keep_up(at);
+    IF what = 'group' THEN
+        PERFORM holdfast.refill_groups(ARRAY[ROW(queued, named)::holdfast.place], at);
+    ELSIF what = 'task' THEN
+        UPDATE holdfast.jobs SET lane = CASE WHEN grp IS NULL THEN 0 ELSE 1 END WHERE task = named AND state = 'ready';
+    END IF;
+    RETURN true;
+END $$

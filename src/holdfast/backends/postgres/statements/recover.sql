@@ -1,0 +1,91 @@
+-- recover: end the leases of workers that are past their deadline or were proved dead.
+-- THE ONE routine that ends stalled leases, whoever noticed first. A worker's row is locked with SKIP LOCKED: of two
+-- sweeps one takes it, and a worker that is being given leases at this moment is left for the next sweep.
+
+-- :: call
+SELECT holdfast.recover(%(dead)s::text[], %(limit)s, %(now)s)::text
+
+-- :: function_stalled_workers
+CREATE OR REPLACE FUNCTION holdfast.stalled_workers(dead text[], at double precision)
+RETURNS text[] LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM holdfast.workers WHERE deadline <= at OR id = ANY (dead)) THEN RETURN '{}'; END IF;
+    RETURN (WITH found AS MATERIALIZED (
+        SELECT id FROM holdfast.workers WHERE deadline <= at OR id = ANY (dead) ORDER BY id FOR UPDATE SKIP LOCKED)
+    SELECT coalesce(array_agg(id ORDER BY id), '{}') FROM found);
+END $$
+
+-- :: function_places_stalled
+CREATE OR REPLACE FUNCTION holdfast.places_stalled(stalled text[], most integer)
+RETURNS holdfast.place[] LANGUAGE plpgsql AS $$
+BEGIN
+    IF coalesce(cardinality(stalled), 0) = 0 THEN RETURN '{}'; END IF;
+    RETURN (SELECT array_agg(DISTINCT ROW(s.queue, s.grp)::holdfast.place) FROM (
+        SELECT queue, grp FROM holdfast.jobs WHERE state = 'running' AND worker = ANY (stalled)
+        ORDER BY worker, seq LIMIT most) s WHERE s.grp IS NOT NULL);
+END $$
+
+-- :: function_recover_leases
+CREATE OR REPLACE FUNCTION holdfast.recover_leases(stalled text[], most integer, places holdfast.place[],
+                                                   at double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+    holder text;
+    j holdfast.jobs;
+    ended jsonb[] := '{}';
+BEGIN
+    FOREACH holder IN ARRAY stalled LOOP
+        FOR j IN SELECT * FROM holdfast.jobs r WHERE r.state = 'running' AND r.worker = holder
+                 AND (r.grp IS NULL OR ROW(r.queue, r.grp)::holdfast.place = ANY (places))
+                 ORDER BY r.seq LIMIT most - cardinality(ended) FOR UPDATE SKIP LOCKED LOOP
+            ended := ended || holdfast.stall(j, at);
+        END LOOP;
+        EXIT WHEN EXISTS (SELECT 1 FROM holdfast.jobs WHERE state = 'running' AND worker = holder);
+        DELETE FROM holdfast.workers WHERE id = holder;
+        DELETE FROM holdfast.calls WHERE worker = holder;
+    END LOOP;
+    PERFORM holdfast.refill_groups(places, at);
+    -- A grouped job went back as waiting; the refill may have made it ready.
+    RETURN (SELECT coalesce(jsonb_agg(e.r || jsonb_build_object('state', s.state) ORDER BY e.n), '[]')
+            FROM unnest(ended) WITH ORDINALITY e(r, n) JOIN holdfast.jobs s ON s.id = e.r ->> 'id');
+END $$
+
+-- :: function_stall
+CREATE OR REPLACE FUNCTION holdfast.stall(j holdfast.jobs, at double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+    counted integer := (NOT (j.max_stalls = 0 AND NOT j.begun))::integer;  -- as lifecycle.stall_verdict decides
+    n integer := j.stalls + 1;
+    failure jsonb;
+BEGIN
+    IF counted = 1 THEN
+        failure := holdfast.stamped(j, jsonb_build_object('reason', 'stalled', 'text', format(
+            'the worker stopped renewing its lease, or died, for the %s%s time', n,
+            CASE WHEN n % 100 IN (11, 12, 13) THEN 'th' WHEN n % 10 = 1 THEN 'st' WHEN n % 10 = 2 THEN 'nd'
+                 WHEN n % 10 = 3 THEN 'rd' ELSE 'th' END)), at);
+        j.errors := holdfast.with_failure(j.errors, failure);
+    END IF;
+    IF j.cancel_requested THEN
+        PERFORM holdfast.finish(j, 'cancelled', counted, 0, counted, NULL, 86400, at);
+    ELSIF counted = 1 AND n > j.max_stalls THEN
+        PERFORM holdfast.finish(j, 'dead', 1, 0, 1, 'stalled', 0, at), holdfast.bury_letter(j, 'stalled', failure, at);
+    ELSE
+        PERFORM holdfast.put_back(j, counted);
+    END IF;
+    RETURN jsonb_build_object('id', j.id, 'task', j.task, 'queue', j.queue, 'group', j.grp, 'worker', j.worker,
+                              'stalls', j.stalls + counted, 'counted', counted = 1);
+END $$
+
+-- :: function_recover
+CREATE OR REPLACE FUNCTION holdfast.recover(dead text[], most integer, given double precision)
+RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    stalled text[];
+    places holdfast.place[];
+BEGIN
+    PERFORM holdfast.share_rules();
+    stalled := holdfast.stalled_workers(dead, at);
+    IF cardinality(stalled) = 0 THEN RETURN '[]'; END IF;
+    places := holdfast.places_stalled(stalled, most);
+    PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
+    RETURN holdfast.recover_leases(stalled, most, places, at);
+END $$

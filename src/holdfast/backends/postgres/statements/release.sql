@@ -1,0 +1,79 @@
+-- release: a lease ends unfinished and the job is claimable again; no counter but a stall's is touched.
+-- The turn stays, so it goes before what came later. The caller locked the groups and refills them.
+
+-- :: call
+SELECT holdfast.retire(%(worker)s, %(now)s)::text
+
+-- :: function_release_leases
+CREATE OR REPLACE FUNCTION holdfast.release_leases(wanted jsonb, at double precision)
+RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    answers text[] := '{}';
+    one jsonb;
+    j holdfast.jobs;
+BEGIN
+    FOR one IN SELECT t.s FROM jsonb_array_elements(wanted) WITH ORDINALITY t(s, n) ORDER BY t.n LOOP
+        SELECT * INTO j FROM holdfast.jobs
+        WHERE id = one ->> 'id' AND token = one ->> 'token' AND state = 'running' FOR UPDATE;
+        IF FOUND THEN
+            PERFORM holdfast.give_back(j, (one ->> 'delay')::double precision, at);
+            answers := answers || 'ok'::text;
+        ELSE
+            answers := answers || 'lost'::text;
+        END IF;
+    END LOOP;
+    RETURN answers;
+END $$
+
+-- :: function_give_back
+CREATE OR REPLACE FUNCTION holdfast.give_back(j holdfast.jobs, delay double precision, at double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN  -- free of charge
+    IF j.cancel_requested THEN
+        PERFORM holdfast.finish(j, 'cancelled', 0, 0, 0, NULL, 86400, at);
+    ELSIF delay > 0 THEN
+        PERFORM holdfast.put_off(j, delay, 0, 0, at);
+    ELSE
+        PERFORM holdfast.put_back(j, 0);
+    END IF;
+END $$
+
+-- :: function_put_back
+CREATE OR REPLACE FUNCTION holdfast.put_back(j holdfast.jobs, stalled integer) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE holdfast.jobs
+    SET state = CASE WHEN grp IS NULL THEN 'ready' ELSE 'waiting' END,
+        attempts = attempts + stalled, stalls = stalls + stalled, errors = j.errors,
+        expires_at = CASE WHEN stalled = 0 THEN expires_at END,
+        lane = holdfast.lane_of(task, grp), held = grp IS NOT NULL AND holdfast.is_strict(queue),
+        token = NULL, worker = NULL, claim_call = NULL
+    WHERE seq = j.seq;
+END $$
+
+-- :: function_lane_of
+CREATE OR REPLACE FUNCTION holdfast.lane_of(named text, grp text) RETURNS smallint LANGUAGE sql STABLE AS $$
+    SELECT (CASE WHEN EXISTS (SELECT 1 FROM holdfast.pauses WHERE kind = 'task' AND queue = '' AND name = named) THEN 2
+                 WHEN grp IS NULL THEN 0 ELSE 1 END)::smallint
+$$
+
+-- :: function_retire
+CREATE OR REPLACE FUNCTION holdfast.retire(leaving text, given double precision) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    places holdfast.place[];
+    j holdfast.jobs;
+    number integer := 0;
+BEGIN
+    PERFORM holdfast.share_rules();
+    PERFORM 1 FROM holdfast.workers WHERE id = leaving FOR UPDATE;
+    places := holdfast.places_stalled(ARRAY[leaving], NULL);
+    PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
+    FOR j IN SELECT * FROM holdfast.jobs WHERE state = 'running' AND worker = leaving ORDER BY seq FOR UPDATE LOOP
+        PERFORM holdfast.give_back(j, 0, at);
+        number := number + 1;
+    END LOOP;
+    DELETE FROM holdfast.workers WHERE id = leaving;
+    DELETE FROM holdfast.calls WHERE worker = leaving;
+    PERFORM holdfast.refill_groups(places, at);
+    RETURN number;
+END $$

@@ -1,0 +1,110 @@
+-- revive: a finished job is claimable again with fresh budgets; one step, harmless when repeated. Also retry and run_now.
+-- The key is locked before the letter is looked at, the letter before the dead job.
+
+-- :: call
+SELECT holdfast.revive(%(id)s, %(now)s)::text
+
+-- :: retry
+SELECT holdfast.retry(%(id)s, %(now)s)::text
+
+-- :: run_now
+SELECT holdfast.run_now(%(id)s, %(now)s)::text
+
+-- :: function_start_afresh
+CREATE OR REPLACE FUNCTION holdfast.start_afresh(j holdfast.jobs, at double precision) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM holdfast.keep_up(at);
+    UPDATE holdfast.jobs
+    SET state = CASE WHEN grp IS NULL THEN 'ready' ELSE 'waiting' END, lane = holdfast.lane_of(task, grp),
+        turn = CASE WHEN grp IS NULL THEN nextval('holdfast.ticks') END, attempts = 0, failures = 0, stalls = 0,
+        due_at = at, expires_at = NULL, finished_at = NULL, prune_at = NULL, reason = NULL, value = NULL,
+        cancel_requested = false, begun = false, held = false, progress = NULL, progress_text = NULL
+    WHERE seq = j.seq;
+END $$
+
+-- :: function_live_twin
+CREATE OR REPLACE FUNCTION holdfast.live_twin(j holdfast.jobs) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT id FROM holdfast.jobs WHERE queue = j.queue AND task = j.task AND key = j.key AND key IS NOT NULL
+    AND state IN ('scheduled', 'waiting', 'ready', 'running')
+$$
+
+-- :: function_refuse_if_key_is_live
+CREATE OR REPLACE FUNCTION holdfast.refuse_if_key_is_live(j holdfast.jobs, verb text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE twin text := holdfast.live_twin(j);
+BEGIN
+    IF twin IS NOT NULL THEN
+        PERFORM holdfast.refuse('HF002', jsonb_build_object('job_id', j.id, 'verb', verb, 'state', j.state,
+                                                            'advice', 'Wait for it to end.', 'live_id', twin));
+    END IF;
+END $$
+
+-- :: function_revive
+CREATE OR REPLACE FUNCTION holdfast.revive(named text, given double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    j holdfast.jobs := holdfast.job_to_change(named);
+    letter holdfast.letters;
+    heir text;
+BEGIN
+    SELECT * INTO letter FROM holdfast.letters WHERE job_id = named FOR UPDATE;
+    IF j.state <> 'dead' THEN
+        IF letter.job_id IS NOT NULL AND j.state NOT IN ('succeeded', 'cancelled') THEN  -- the second click
+            RETURN holdfast.job_changed(j, at);
+        END IF;
+        PERFORM holdfast.refuse_state(j, 'revive', 'Only a dead job can be revived.');
+    END IF;
+    SELECT job_id INTO heir FROM holdfast.letters WHERE logical = holdfast.logical_name(j);
+    IF letter.job_id IS NULL AND heir IS NOT NULL THEN
+        j.state := 'dead and superseded';
+        PERFORM holdfast.refuse_state(j, 'revive',
+                                      format('Its dead letter now belongs to job %s; revive that one.', heir));
+    END IF;
+    PERFORM holdfast.refuse_if_key_is_live(j, 'revive'), holdfast.start_afresh(j, at);
+    UPDATE holdfast.letters SET revived_at = at, revive_at = NULL WHERE job_id = named;
+    RETURN holdfast.job_changed(j, at);
+END $$
+
+-- :: function_revive_letter
+CREATE OR REPLACE FUNCTION holdfast.revive_letter(named text, at double precision) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE j holdfast.jobs;
+BEGIN  -- automatic; the caller locked key, group and letter
+    SELECT * INTO j FROM holdfast.jobs WHERE id = named AND state = 'dead' FOR UPDATE;
+    IF NOT FOUND OR holdfast.live_twin(j) IS NOT NULL THEN
+        UPDATE holdfast.letters SET revive_at = NULL WHERE job_id = named;
+        RETURN false;
+    END IF;
+    PERFORM holdfast.start_afresh(j, at);
+    UPDATE holdfast.letters SET revived_at = at, revive_at = NULL, cycles = cycles + 1 WHERE job_id = named;
+    RETURN true;
+END $$
+
+-- :: function_retry
+CREATE OR REPLACE FUNCTION holdfast.retry(named text, given double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    j holdfast.jobs := holdfast.job_to_change(named);
+BEGIN
+    IF j.state = 'dead' THEN RETURN holdfast.revive(named, at); END IF;
+    IF j.state NOT IN ('succeeded', 'cancelled') THEN
+        PERFORM holdfast.refuse_state(j, 'retry', 'Only a finished job can be run again.');
+    END IF;
+    PERFORM holdfast.refuse_if_key_is_live(j, 'retry'), holdfast.start_afresh(j, at);
+    RETURN holdfast.job_changed(j, at);
+END $$
+
+-- :: function_run_now
+CREATE OR REPLACE FUNCTION holdfast.run_now(named text, given double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    j holdfast.jobs := holdfast.job_to_change(named);
+BEGIN
+    IF j.state <> 'scheduled' THEN
+        PERFORM holdfast.refuse_state(j, 'run_now', 'Only a scheduled job can be brought forward.');
+    END IF;
+    PERFORM holdfast.keep_up(at);
+    UPDATE holdfast.jobs
+    SET state = CASE WHEN grp IS NULL THEN 'ready' ELSE 'waiting' END, lane = holdfast.lane_of(task, grp), due_at = at,
+        turn = CASE WHEN grp IS NULL THEN nextval('holdfast.ticks') END
+    WHERE seq = j.seq;
+    RETURN holdfast.job_changed(j, at);
+END $$

@@ -1,0 +1,132 @@
+"""Wake-ups by LISTEN/NOTIFY: a hint, sent apart from the work and at most once per few milliseconds.
+
+Called by backend.py. NOTIFY makes commits wait for each other, so it never travels in the transaction that made the
+work. Where LISTEN is impossible (a pooler in transaction mode) waiting simply lasts its time: polling is the truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import psycopg
+from psycopg import AsyncCursor
+
+from ...errors import HoldfastError
+from .connection import Connections
+
+HINT_SECONDS_MIN = 0.005  # between two hints of one process
+QUEUES_PER_HINT_MAX = 50
+LISTEN_AGAIN_SECONDS = 1.0
+CLOSE_SECONDS_MAX = 1.0
+EVERY_QUEUE = "*"
+
+
+class Watch:
+    """Tells other processes of work, and waits to be told. Belongs to the loop it is used on."""
+
+    def __init__(self, connections: Connections, schema: str) -> None:
+        self._connections = connections
+        self._channel = f"holdfast_{schema}"
+        self._pending: set[str] = set()
+        self._telling: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._heard = asyncio.Event()
+        self._waiting: dict[asyncio.Event, frozenset[str]] = {}
+
+    # ------------------------------------------------------------------ telling
+
+    def tell(self, queues: Iterable[str]) -> None:
+        """There may be work in these queues; said soon, together with what else is to be said."""
+        self._pending.update(queues)
+        if self._pending and (self._telling is None or self._telling.done()):
+            self._telling = asyncio.create_task(self._tell())
+
+    async def _tell(self) -> None:
+        while self._pending:
+            await self._tell_once()
+            await asyncio.sleep(HINT_SECONDS_MIN)
+
+    async def _tell_once(self) -> None:
+        queues = sorted(self._pending)
+        self._pending.clear()
+        named = queues if len(queues) <= QUEUES_PER_HINT_MAX else [EVERY_QUEUE]
+        try:
+            with contextlib.suppress(HoldfastError):  # a hint that is lost costs a poll
+                await self._connections.call("notify", partial(_notify, self._channel, json.dumps(named)), writes=False)
+        except asyncio.CancelledError:
+            self._pending.update(queues)  # for close to say
+            raise
+
+    # ------------------------------------------------------------------ waiting
+
+    async def listening(self) -> None:
+        """Be heard from now on, as far as possible: what is told after this wakes who waits."""
+        if self._listening is None or self._listening.done():
+            self._heard.clear()
+            self._listening = asyncio.create_task(self._listen())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._heard.wait(), self._connections.call_timeout)
+
+    async def wait(self, queues: Sequence[str], timeout: float) -> None:
+        """Until one of these queues is told of, or the time is over."""
+        event = asyncio.Event()
+        self._waiting[event] = frozenset(queues)
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), max(0.0, timeout))
+        finally:
+            del self._waiting[event]
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                connection = await self._connections.connect()
+            except HoldfastError:
+                self._heard.set()  # nobody waits for a server that is away
+                await asyncio.sleep(LISTEN_AGAIN_SECONDS)
+                continue
+            try:
+                await connection.execute(f'LISTEN "{self._channel}"')
+                self._heard.set()
+                self._wake([EVERY_QUEUE])  # what was told while nobody listened
+                async for hint in connection.notifies():
+                    self._wake(_queues_of(hint.payload))
+            except psycopg.Error:
+                await asyncio.sleep(LISTEN_AGAIN_SECONDS)
+            finally:
+                connection.pgconn.finish()
+
+    def _wake(self, queues: list[str]) -> None:
+        for event, wanted in self._waiting.items():
+            if EVERY_QUEUE in queues or not wanted.isdisjoint(queues):
+                event.set()
+
+    async def close(self) -> None:
+        """Say what is still to be said, then end."""
+        if self._telling is not None and not self._telling.done():
+            self._telling.cancel()
+            await asyncio.gather(self._telling, return_exceptions=True)
+        if self._pending:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._tell_once(), CLOSE_SECONDS_MAX)
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+
+
+async def _notify(channel: str, payload: str, cursor: AsyncCursor[Any]) -> None:
+    await cursor.execute("SELECT pg_notify(%s, %s)", (channel, payload))
+
+
+def _queues_of(payload: str) -> list[str]:
+    """Anyone may NOTIFY on our channel: what is not ours wakes everybody, which does no harm."""
+    try:
+        named: Any = json.loads(payload)
+    except ValueError:
+        return [EVERY_QUEUE]
+    return [str(name) for name in named] if isinstance(named, list) else [EVERY_QUEUE]

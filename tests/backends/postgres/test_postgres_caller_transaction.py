@@ -1,0 +1,93 @@
+"""enqueue_on: in the caller's own psycopg transaction, seen if and only if it commits, and nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import psycopg
+import pytest
+
+from holdfast.backends.postgres.backend import PostgresBackend
+from holdfast.errors import ConfigurationError, DuplicateJob, SchemaMismatch
+from holdfast.lifecycle import State
+from holdfast.records import ClaimRequest, NewJob, WorkerRecord
+
+T = TypeVar("T")
+Make = Callable[..., PostgresBackend]
+
+
+def with_backend(make: Make, work: Callable[[PostgresBackend], Awaitable[T]]) -> T:
+    async def run() -> T:
+        backend = make()
+        await backend.open()
+        try:
+            return await work(backend)
+        finally:
+            await backend.close()
+
+    return asyncio.run(run())
+
+
+async def claim(backend: PostgresBackend, call: int = 1) -> list[str]:
+    await backend.register(WorkerRecord(id="w"))
+    request = ClaimRequest(worker="w", call=call, queues=("default",), most=10)
+    return [lease.id for lease in (await backend.claim(request)).leases]
+
+
+def test_it_is_seen_if_and_only_if_the_caller_commits(make: Make, session: psycopg.Connection) -> None:
+    async def run(backend: PostgresBackend) -> None:
+        assert backend.enqueue_on(session, [NewJob(id="a", task="t", group="g")])[0].created
+        assert await backend.get("a") is None
+        session.rollback()
+        assert await backend.get("a") is None
+        backend.enqueue_on(session, [NewJob(id="b", task="t", group="g", args=b'{"n":1}')])
+        session.commit()
+        record = await backend.get("b")
+        assert record is not None
+        assert (record.state, record.args) == (State.SCHEDULED, b'{"n":1}')
+        assert await claim(backend) == ["b"]
+
+    with_backend(make, run)
+
+
+def test_an_open_transaction_stalls_nobody_of_its_group(make: Make, session: psycopg.Connection) -> None:
+    async def run(backend: PostgresBackend) -> None:
+        backend.enqueue_on(session, [NewJob(id="open", task="t", group="g"), NewJob(id="alone", task="t")])
+        await backend.enqueue([NewJob(id="later", task="t", group="g")])
+        assert await claim(backend) == ["later"]
+        session.commit()
+
+    with_backend(make, run)
+
+
+def test_a_plain_enqueue_made_later_does_not_overtake_it(make: Make, session: psycopg.Connection) -> None:
+    async def run(backend: PostgresBackend) -> None:
+        backend.enqueue_on(session, [NewJob(id="first", task="t", group="g")])
+        session.commit()
+        await backend.enqueue([NewJob(id="second", task="t", group="g")])
+        assert await claim(backend) == ["first"]
+
+    with_backend(make, run)
+
+
+def test_the_same_id_makes_one_job_and_a_key_is_respected(make: Make, session: psycopg.Connection) -> None:
+    async def run(backend: PostgresBackend) -> None:
+        assert backend.enqueue_on(session, [NewJob(id="a", task="t", key="k")])[0].created
+        assert not backend.enqueue_on(session, [NewJob(id="a", task="t", key="k")])[0].created
+        kept = backend.enqueue_on(session, [NewJob(id="b", task="t", key="k")])[0]
+        assert (kept.id, kept.created) == ("a", False)
+        with pytest.raises(DuplicateJob):
+            backend.enqueue_on(session, [NewJob(id="c", task="t", key="k", on_conflict="raise")])
+        with pytest.raises(ConfigurationError, match="replace"):
+            backend.enqueue_on(session, [NewJob(id="c", task="t", key="k", on_conflict="replace")])
+
+    with_backend(make, run)
+
+
+def test_another_driver_or_a_store_that_is_not_there_is_refused(make: Make, session: psycopg.Connection) -> None:
+    with pytest.raises(ConfigurationError, match=r"psycopg\.Connection"):
+        make().enqueue_on(object(), [NewJob(id="a", task="t")])
+    with pytest.raises(SchemaMismatch):
+        make().enqueue_on(session, [NewJob(id="a", task="t")])

@@ -1,0 +1,73 @@
+"""What a call reads does not grow with the backlog, also before the server ever looked at its statistics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import psycopg
+
+from holdfast.backends.postgres.backend import PostgresBackend
+from holdfast.lifecycle import Ending, Settlement
+from holdfast.records import ClaimRequest, NewJob, WorkerRecord
+
+from ...servers.postgres import Server
+
+Make = Callable[..., PostgresBackend]
+BACKLOG = 200_000
+ROUNDS, BATCH = 10, 50
+_FILL = """
+INSERT INTO {schema}.jobs (id, task, queue, state, priority, grp, lane, turn, max_stalls, created_at, due_at, args)
+SELECT 'old-' || n, 't', 'default', CASE WHEN n %% 2 = 0 THEN 'ready' ELSE 'waiting' END, 0,
+       CASE WHEN n %% 2 = 0 THEN NULL ELSE 'blocked' END, n %% 2, n, 3, 0, 0, ''
+FROM generate_series(1, %s) n
+"""
+_READ = """
+SELECT seq_scan, seq_tup_read, idx_tup_fetch FROM pg_stat_user_tables WHERE schemaname = %s AND relname = 'jobs'
+"""
+
+
+def reads(server: Server, schema: str) -> tuple[int, int, int]:
+    """Sequential scans and rows read so far, once every session has told."""
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        row = connection.execute(_READ, (schema,)).fetchone()
+    assert row is not None
+    return row[0], row[1], row[2]
+
+
+def test_a_fresh_backlog_makes_no_call_read_more(make: Make, server: Server, schema: str) -> None:
+    async def run() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        backend = make(call_timeout=60.0)
+        await backend.open()
+        with psycopg.connect(server.conninfo, autocommit=True) as connection:
+            connection.execute(f"ALTER TABLE {schema}.jobs SET (autovacuum_enabled = off)")
+            connection.execute(_FILL.format(schema=schema), (BACKLOG,))
+        await backend.register(WorkerRecord(id="w", lease_seconds=600.0))
+        before = reads(server, schema)
+        done: list[Settlement] = []
+        for call in range(1, ROUNDS + 1):
+            jobs = [NewJob(id=f"{call}-{n}", task="t", group=f"g{n % 5}" if n % 2 else None) for n in range(BATCH)]
+            await backend.enqueue(jobs)
+            request = ClaimRequest(worker="w", call=call, queues=("default",), most=BATCH)
+            answer = await backend.exchange(done, [], request)
+            assert answer.leases
+            done = [Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED) for one in answer.leases]
+        await backend.promote()
+        await backend.recover()
+        await backend.close()  # a session that ends tells what it read
+        return before, reads_when_told(server, schema, before)
+
+    before, after = asyncio.run(run())
+    assert after[0] == before[0], "a call looked through the whole table"
+    assert after[2] - before[2] < ROUNDS * BATCH * 60
+
+
+def reads_when_told(server: Server, schema: str, before: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The figures once the ended session's have arrived."""
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        alive = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'holdfast' AND query LIKE %s"
+        while connection.execute(alive, (f'%"{schema}"%',)).fetchone():
+            pass
+    found = reads(server, schema)
+    assert found[2] > before[2], "the server counts nothing: is track_counts off?"
+    return found

