@@ -70,7 +70,7 @@ def test_a_password_in_a_path_is_not_shown(empty: Shell) -> None:
         "raise BaseExceptionGroup('all of it', [KeyboardInterrupt()])",
         "import holdfast; raise holdfast.Bury('no')",
         "raise ValueError('postgresql://bob:s3cret@host/db')",
-        "import holdfast; app = holdfast.Holdfast('postgresql://bob:s3cret@host/db')",
+        "import holdfast; app = holdfast.Holdfast('mysql://bob:s3cret@host/db')",
     ],
 )
 def test_whatever_a_module_raises_while_it_loads_is_told_with_the_users_line(shell: Shell, line: str) -> None:
