@@ -153,10 +153,14 @@ def shared_server() -> Server:
 _known: list[str] = []  # schemas made in this run; emptied and used again
 
 
-def fresh_stores() -> Callable[[str], PostgresBackend]:
-    """How to make backends on empty stores: the same name, the same store. Ends the use of all earlier ones."""
+def fresh_stores(*settings: str) -> Callable[[str], PostgresBackend]:
+    """How to make backends on empty stores: the same name, the same store. Ends the use of all earlier ones.
+
+    Settings of the server, such as enable_nestloop=off, hold for the backends' sessions.
+    """
     server = shared_server()
     given: dict[str, str] = {}
+    options = "&options=" + quote(" ".join(f"-c {setting}" for setting in settings)) if settings else ""
 
     def make(store: str) -> PostgresBackend:
         if store not in given:
@@ -166,7 +170,7 @@ def fresh_stores() -> Callable[[str], PostgresBackend]:
             else:
                 _empty(server, _known[place])
             given[store] = _known[place]
-        return PostgresBackend(server.conninfo, schema=given[store])
+        return PostgresBackend(server.conninfo + options, schema=given[store])
 
     return make
 

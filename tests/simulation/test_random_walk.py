@@ -42,6 +42,12 @@ def postgres(path: Path) -> Backend:
     return fresh_stores()(path.name)
 
 
+def postgres_planning_oddly(path: Path) -> Backend:
+    """What statistics and costs may bring about one day: rows joined and read in another order than usual."""
+    odd = ("enable_nestloop=off", "enable_indexscan=off", "enable_indexonlyscan=off", "enable_bitmapscan=off")
+    return fresh_stores(*odd)(path.name)
+
+
 class OnMemory(Walk):
     makers = (memory,)
 
@@ -62,10 +68,16 @@ class MemoryBesidePostgres(Walk):
     makers = (memory, postgres)
 
 
+class MemoryBesidePostgresPlanningOddly(Walk):
+    makers = (memory, postgres_planning_oddly)
+
+
 TestOnMemory = OnMemory.TestCase
 TestOnSqlite = OnSqlite.TestCase
 TestMemoryBesideSqlite = MemoryBesideSqlite.TestCase
 TestOnPostgres = OnPostgres.TestCase
 TestMemoryBesidePostgres = MemoryBesidePostgres.TestCase
+TestMemoryBesidePostgresPlanningOddly = MemoryBesidePostgresPlanningOddly.TestCase
 TestOnMemory.settings = TestOnSqlite.settings = TestMemoryBesideSqlite.settings = SETTINGS
 TestOnPostgres.settings = TestMemoryBesidePostgres.settings = SETTINGS
+TestMemoryBesidePostgresPlanningOddly.settings = SETTINGS

@@ -89,6 +89,14 @@ async def an_id_twice_in_one_batch_makes_one_job(world: World) -> None:
 
 
 @case
+async def an_id_twice_in_one_batch_is_made_where_no_key_keeps_it(world: World) -> None:
+    live = await world.enqueue(key="k")
+    kept, made = world.job(id="again", key="k"), world.job(id="again")
+    answers = await world.backend.enqueue([kept, made, made], now=world.now)
+    same(answers, [Enqueued(live, False), Enqueued("again", True), Enqueued("again", False)], "answers by place")
+
+
+@case
 async def a_repeated_batch_creates_only_what_was_missing(world: World) -> None:
     known = world.job(args=b"[1]")
     await world.backend.enqueue([known], now=world.now)

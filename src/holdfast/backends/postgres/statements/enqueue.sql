@@ -31,8 +31,8 @@ DECLARE
     keys text[];
     places holdfast.place[];
     turns bigint[];  -- by place in the batch, for those that become ready at once
-    made text[];
-    answers jsonb;
+    answers jsonb := '[]';
+    one jsonb;
 BEGIN
     PERFORM holdfast.share_rules();
     SELECT array_agg(DISTINCT 'key:' || jsonb_build_array(j -> 'queue', j -> 'task', j -> 'key')::text)
@@ -47,6 +47,25 @@ BEGIN
     ) g WHERE g.grp IS NOT NULL;
     PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
     turns := ARRAY(SELECT nextval('holdfast.ticks') FROM generate_series(1, jsonb_array_length(wanted)));
+    IF (SELECT count(DISTINCT j ->> 'id') FROM jsonb_array_elements(wanted) j) = jsonb_array_length(wanted) THEN
+        answers := holdfast.store_jobs(wanted, turns, at);
+    ELSE  -- an id named twice: whether the second is known depends on what became of the first
+        FOR place IN 1 .. jsonb_array_length(wanted) LOOP
+            one := holdfast.store_jobs(jsonb_build_array(wanted -> place - 1), turns[place:place], at);
+            answers := answers || CASE WHEN one = 'true'
+                THEN jsonb_build_array(jsonb_build_array(wanted -> place - 1 -> 'id', true, false)) ELSE one END;
+        END LOOP;
+    END IF;
+    PERFORM holdfast.refill_groups(places, at);
+    RETURN answers;
+END $$
+
+-- :: function_store_jobs
+-- Every id once. The rows go in by place, so of two with one key the first is stored. True: all of them are new.
+CREATE OR REPLACE FUNCTION holdfast.store_jobs(wanted jsonb, turns bigint[], at double precision)
+RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE made text[];
+BEGIN
     WITH stored AS (
         INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, key, lane, turn, max_stalls, created_at,
                                    due_at, expires_at, args, revival, options)
@@ -57,15 +76,11 @@ BEGIN
         ON CONFLICT DO NOTHING RETURNING id)
     SELECT array_agg(id) INTO made FROM stored;
     IF cardinality(made) = jsonb_array_length(wanted) THEN
-        answers := 'true';
-    ELSE
-        SELECT jsonb_agg(CASE WHEN j.id = ANY (made) AND j.nth = 1 THEN jsonb_build_array(j.id, true, false)
-                              ELSE holdfast.enqueue_known(j.n, turns[j.n], wanted, at) END ORDER BY j.n) INTO answers
-        FROM (SELECT *, row_number() OVER (PARTITION BY id ORDER BY n) AS nth
-              FROM holdfast.new_jobs(wanted, at) ORDER BY n) j;
+        RETURN 'true';
     END IF;
-    PERFORM holdfast.refill_groups(places, at);
-    RETURN answers;
+    RETURN (SELECT jsonb_agg(CASE WHEN j.id = ANY (made) THEN jsonb_build_array(j.id, true, false)
+                                  ELSE holdfast.enqueue_known(j.n, turns[j.n], wanted, at) END ORDER BY j.n)
+            FROM (SELECT * FROM holdfast.new_jobs(wanted, at) ORDER BY n) j);
 END $$
 
 -- :: function_enqueue_known

@@ -48,8 +48,9 @@ BEGIN
     END IF;
     -- A row that a stranger locked is passed over, not its successor taken: its group is refilled by the next sweep.
     WITH chosen AS MATERIALIZED (
-        SELECT w.seq FROM holdfast.limits(places) g CROSS JOIN LATERAL (
-            SELECT c.seq FROM holdfast.jobs c
+        SELECT w.seq, row_number() OVER (ORDER BY w.held DESC, w.priority DESC, w.seq) AS place
+        FROM holdfast.limits(places) g CROSS JOIN LATERAL (
+            SELECT c.seq, c.held, c.priority FROM holdfast.jobs c
             WHERE c.state = 'waiting' AND c.queue = g.queue AND c.grp = g.grp
             ORDER BY c.held DESC, c.priority DESC, c.seq
             LIMIT greatest(0, g.most - (
@@ -57,14 +58,16 @@ BEGIN
                 AND (p.state IN ('ready', 'running') OR (p.state = 'scheduled' AND p.held))))) w
         WHERE g.most > 0
     ), locked AS MATERIALIZED (
-        SELECT j.seq FROM chosen JOIN holdfast.jobs j ON j.seq = chosen.seq
+        SELECT j.seq, chosen.place FROM chosen JOIN holdfast.jobs j ON j.seq = chosen.seq
         WHERE j.state = 'waiting' FOR UPDATE OF j SKIP LOCKED
+    ), numbered AS MATERIALIZED (  -- by place: a join may hand rows on in any order
+        SELECT o.seq, nextval('holdfast.ticks') AS turn FROM (SELECT seq FROM locked ORDER BY place) o
     )
     UPDATE holdfast.jobs j
-    SET state = 'ready', turn = coalesce(j.turn, nextval('holdfast.ticks')),
+    SET state = 'ready', turn = coalesce(j.turn, n.turn),
         lane = CASE WHEN EXISTS (SELECT 1 FROM holdfast.pauses p WHERE p.kind = 'task' AND p.queue = ''
                                  AND p.name = j.task) THEN 2 ELSE 1 END
-    FROM locked WHERE j.seq = locked.seq;
+    FROM numbered n WHERE j.seq = n.seq;
     GET DIAGNOSTICS made = ROW_COUNT;
     RETURN made;
 END $$
