@@ -1,4 +1,4 @@
-"""No-op jobs on Holdfast, SQLite with synchronous=FULL, one embedded worker: prints jobs per second as JSON.
+"""No-op jobs on Holdfast with its defaults, one embedded worker: URL JOBS async|sync, prints jobs per second as JSON.
 
 Rate = jobs / (last handler call - first handler call), for every contender alike.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 import time
 
 from holdfast import Holdfast
@@ -15,7 +14,7 @@ from holdfast import Holdfast
 SLOTS = {"async": 400, "sync": 50}
 
 
-def main(jobs: int, kind: str) -> None:
+def main(url: str, jobs: int, kind: str) -> None:
     first = last = 0.0
 
     def note() -> None:
@@ -23,7 +22,7 @@ def main(jobs: int, kind: str) -> None:
         last = time.perf_counter()
         first = first or last
 
-    with tempfile.TemporaryDirectory() as folder, Holdfast(f"sqlite:///{folder}/jobs.db") as app:
+    with Holdfast(url) as app:
         if kind == "async":
 
             @app.task(name="nothing")
@@ -45,4 +44,4 @@ def main(jobs: int, kind: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "async")
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
