@@ -10,7 +10,6 @@ import asyncio
 import importlib
 import itertools
 import os
-import sqlite3
 from collections.abc import AsyncIterable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
@@ -19,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
 from . import events
 from .backends import Address, make_backend, parse_url
 from .backends.contract import Backend
-from .calls import Placement, UsingSettings, fresh_record, refine, store, store_many, wait
+from .calls import Placement, UsingSettings, refine, store, store_many, wait
 from .clock import Clock, SystemClock
 from .codec import decode_plain
-from .errors import BackendError, ConfigurationError, JobCancelled, JobDied
+from .errors import ConfigurationError, JobCancelled, JobDied
 from .job import BoundCall, Enqueued, Job
+from .joining import ajoin, join
 from .lifecycle import State
 from .names import check_list, check_name
 from .operations import Dead, Groups, Operations, Queues
@@ -196,16 +196,19 @@ class Holdfast(Tasks, Operations):
 
     # ------------------------------------------------------------------ enqueue
 
-    def enqueue(self, call: BoundCall[R]) -> Job[R]:
-        """Store a bound call; repeating it makes no second job."""
-        if _checked(call).connection is not None:
-            return self._enqueue_on(call.connection, [call])[0]
+    def enqueue(self, call: BoundCall[R], *, connection: Any = None) -> Job[R]:
+        """Store a bound call; repeating it makes no second job. With a connection: in the caller's transaction."""
+        connection = _checked(call).connection if connection is None else connection
+        if connection is not None:
+            return self._stored(call, *join(self._gate, connection, [call])[0])
         forbid_running_loop("enqueue()", "aenqueue()")
         return self._stored(call, *self._gate.call(partial(store, call.new, self._gate.clock)))
 
-    async def aenqueue(self, call: BoundCall[R]) -> Job[R]:
+    async def aenqueue(self, call: BoundCall[R], *, connection: Any = None) -> Job[R]:
         """As `enqueue`."""
-        _refuse_connection(_checked(call))
+        connection = _checked(call).connection if connection is None else connection
+        if connection is not None:
+            return self._stored(call, *(await ajoin(self._gate, connection, [call]))[0])
         return self._stored(call, *await self._gate.acall(partial(store, call.new, self._gate.clock)))
 
     def _stored(self, call: BoundCall[R], record: JobRecord, created: bool) -> Job[R]:
@@ -215,31 +218,6 @@ class Holdfast(Tasks, Operations):
 
     def _tell_enqueued(self, new: NewJob) -> None:
         self.hub.emit(events.Enqueued(job_id=new.id, task=new.task, queue=new.queue, group=new.group))
-
-    def _enqueue_on(self, connection: Any, calls: list[BoundCall[R]]) -> list[Job[R]]:
-        """Through the caller's own connection, on the caller's own thread, inside the caller's transaction."""
-        if not isinstance(connection, sqlite3.Connection):
-            raise ConfigurationError(
-                f"connection= takes a sqlite3.Connection in this version, not {type(connection).__name__}. "
-                "Enqueue without connection=, or through a sqlite3 connection to the app's own file."
-            )
-        if not self._gate.is_open and not connection.in_transaction:
-            self._gate.open()  # sets the store up; inside the caller's transaction that could only wait for itself
-        try:
-            answers = self._gate.unopened.enqueue_on(connection, [call.new for call in calls])
-        except BackendError as error:
-            if "no such table" not in str(error):
-                raise
-            raise ConfigurationError(
-                "the store is not set up yet, and cannot be inside your transaction. "
-                "Call app.open() before it begins, or run `holdfast migrate` once."
-            ) from error
-        now = self._gate.clock.wall()
-        jobs: list[Job[R]] = []
-        for call, answer in zip(calls, answers, strict=True):
-            record = fresh_record(call.new, answer.id, now, State.SCHEDULED)
-            jobs.append(self._stored(call, record, answer.created))
-        return jobs
 
     def enqueue_many(self, calls: Iterable[BoundCall[Any]]) -> Enqueued:
         """Store many bound calls, a thousand in one step; how many were made and how many met an earlier one."""
@@ -252,11 +230,9 @@ class Holdfast(Tasks, Operations):
         return Enqueued(created, total - created)
 
     def _store_chunk(self, chunk: list[BoundCall[Any]]) -> int:
-        connection = chunk[0].connection
-        if any(call.connection is not connection for call in chunk):
-            raise ConfigurationError("the calls of one enqueue_many() must share one connection=, or have none.")
+        connection = _shared_connection(chunk)
         if connection is not None:
-            return sum(job.created for job in self._enqueue_on(connection, chunk))
+            return self._told(chunk, [created for _, created in join(self._gate, connection, chunk)])
         forbid_running_loop("enqueue_many()", "aenqueue_many()")
         return self._told(chunk, self._gate.call(partial(store_many, chunk)))
 
@@ -265,16 +241,21 @@ class Holdfast(Tasks, Operations):
         created = total = 0
         chunk: list[BoundCall[Any]] = []
         async for call in _either(calls):
-            _refuse_connection(_checked(call))
-            chunk.append(call)
+            chunk.append(_checked(call))
             if len(chunk) == CHUNK_JOBS_MAX:
-                created += self._told(chunk, await self._gate.acall(partial(store_many, chunk)))
+                created += await self._astore_chunk(chunk)
                 total += len(chunk)
                 chunk = []
         if chunk:
-            created += self._told(chunk, await self._gate.acall(partial(store_many, chunk)))
+            created += await self._astore_chunk(chunk)
             total += len(chunk)
         return Enqueued(created, total - created)
+
+    async def _astore_chunk(self, chunk: list[BoundCall[Any]]) -> int:
+        connection = _shared_connection(chunk)
+        if connection is not None:
+            return self._told(chunk, [created for _, created in await ajoin(self._gate, connection, chunk)])
+        return self._told(chunk, await self._gate.acall(partial(store_many, chunk)))
 
     def _told(self, chunk: list[BoundCall[Any]], made: list[bool]) -> int:
         if self.hub.wanted("enqueued"):
@@ -412,12 +393,11 @@ def _checked(call: object) -> BoundCall[Any]:
     return call
 
 
-def _refuse_connection(call: BoundCall[Any]) -> None:
-    if call.connection is not None:
-        raise ConfigurationError(
-            f"aenqueue() cannot use the {type(call.connection).__name__} given as connection=: it is for sync code. "
-            "Use enqueue() on the thread that owns the connection."
-        )
+def _shared_connection(chunk: list[BoundCall[Any]]) -> Any:
+    connection = chunk[0].connection
+    if any(call.connection is not connection for call in chunk):
+        raise ConfigurationError("the calls of one enqueue_many() must share one connection=, or have none.")
+    return connection
 
 
 def _several(calls: C) -> C:

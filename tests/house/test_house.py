@@ -23,7 +23,7 @@ LAYERS = {
     **dict.fromkeys(WORDS.split(), 0),
     "backends": 1,
     **dict.fromkeys(["worker", "sweeps", "inspection"], 2),
-    **dict.fromkeys(["app", "operations", "portal", "testing", "__init__"], 3),
+    **dict.fromkeys(["app", "joining", "operations", "portal", "testing", "__init__"], 3),
     **dict.fromkeys(["cli", "__main__"], 4),
 }
 FORBIDDEN_NAMES = re.compile(

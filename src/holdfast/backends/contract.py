@@ -43,8 +43,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
+from ..errors import ConfigurationError
 from ..lifecycle import Settlement, State
 from ..records import (
     Answer,
@@ -316,6 +317,11 @@ class Backend(ABC):
         Plain INSERTs: every job goes in due-now `scheduled` (or later), promote brings it into play.
         Raises ConfigurationError where the store or the connection does not allow it.
         """
-        from ..errors import ConfigurationError
+        self._refuse_to_join()
 
+    async def aenqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """As `enqueue_on`, through an async driver on the caller's own loop."""
+        self._refuse_to_join()
+
+    def _refuse_to_join(self) -> NoReturn:
         raise ConfigurationError(f"{self.scheme}:// cannot join a caller's transaction. Enqueue without connection=.")

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import Holdfast
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.errors import ConfigurationError, DuplicateJob
 from holdfast.lifecycle import State
 from holdfast.records import ClaimRequest, NewJob, WorkerRecord
+
+from ..callers import ASYNC, Caller
 
 
 @pytest.fixture
@@ -97,3 +100,50 @@ def test_another_database_or_another_driver_is_refused(backend: SqliteBackend, t
     other.close()
     with pytest.raises(ConfigurationError, match=r"sqlite3\.Connection"):
         backend.enqueue_on(object(), [NewJob(id="a", task="t")])
+
+
+def test_a_connection_without_a_transaction_is_refused(backend: SqliteBackend) -> None:
+    mine = sqlite3.connect(backend.path, isolation_level=None)
+    with pytest.raises(ConfigurationError, match="autocommit"):
+        backend.enqueue_on(mine, [NewJob(id="a", task="t")])
+    mine.execute("BEGIN")
+    assert backend.enqueue_on(mine, [NewJob(id="a", task="t")])[0].created
+    mine.execute("COMMIT")
+    mine.close()
+    assert asyncio.run(backend.get("a")) is not None
+
+
+@pytest.mark.parametrize("kind", ["sqlalchemy connection", "sqlalchemy session", *ASYNC[1:]])
+def test_sqlalchemy_carries_it_too(backend: SqliteBackend, kind: str) -> None:
+    driver = "sqlite+aiosqlite" if kind in ASYNC else "sqlite"
+
+    async def scene() -> None:
+        async with Holdfast(f"sqlite:///{backend.path}?share=true") as app:
+            note = app.task(name="note")(_note)
+            await app.aopen()
+            mine = await Caller(kind, f"{driver}:///{backend.path}").open()
+            await mine.enqueue(note, 1)
+            await mine.rollback()
+            assert await app.acounts() == {}
+            assert (await mine.enqueue(note, 2, key="k")).created
+            with pytest.raises(DuplicateJob):
+                await mine.enqueue(note, 3, key="k", on_conflict="raise")
+            await mine.commit()
+            assert (await app.awork(drain=True)).succeeded == 1
+            await mine.close()
+
+    asyncio.run(scene())
+
+
+def test_sqlalchemy_on_another_database_is_refused(backend: SqliteBackend, tmp_path: Path) -> None:
+    async def scene() -> None:
+        mine = await Caller("sqlalchemy session", f"sqlite:///{tmp_path}/other.db").open()
+        with pytest.raises(ConfigurationError, match="another database"):
+            backend.enqueue_on(mine.connection, [NewJob(id="a", task="t")])
+        await mine.close()
+
+    asyncio.run(scene())
+
+
+def _note(n: int) -> int:
+    return n

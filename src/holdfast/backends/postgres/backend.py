@@ -44,8 +44,8 @@ from ...records import (
 from ..contract import Backend
 from . import reading
 from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections
-from .producing import encoded, enqueue_on
-from .schema import for_schema, schema_version, set_up
+from .producing import Joined, aenqueue_on, encoded, enqueue_on
+from .schema import for_schema, schema_version, set_up, store_id
 from .watch import EVERY_QUEUE, Watch
 
 T = TypeVar("T")
@@ -82,6 +82,7 @@ class PostgresBackend(Backend):
         self.schema = schema
         self._connections = Connections(conninfo, call_timeout=call_timeout, most=connections)
         self._is_set_up = False
+        self._store: str | None = None  # the store's own id, once it was opened
         self._watch: tuple[asyncio.AbstractEventLoop, Watch] | None = None
         self._refill_after = ("", "")
 
@@ -95,6 +96,7 @@ class PostgresBackend(Backend):
             await self._connections.call("open", lambda cursor: set_up(cursor, self.schema), writes=False)
         elif found != SCHEMA_VERSION:
             raise SchemaMismatch(found, SCHEMA_VERSION)
+        self._store = await self._connections.call("open", lambda cursor: store_id(cursor, self.schema), writes=False)
         self._is_set_up = True
 
     async def close(self) -> None:
@@ -118,18 +120,16 @@ class PostgresBackend(Backend):
 
     # ------------------------------------------------------------------ calls
 
-    async def _call(
-        self, verb: str, work: Callable[[Any], Awaitable[T]], *, writes: bool = False, urgent: bool = False
-    ) -> T:
+    async def _call(self, verb: str, work: Callable[[Any], Awaitable[T]], *, writes: bool = False, **ways: bool) -> T:
         if not self._is_set_up:
             raise BackendUnavailable("the store is not open. Call open() first.")
-        answer: T = await self._connections.call(verb, work, writes=writes, urgent=urgent)
+        answer: T = await self._connections.call(verb, work, writes=writes, **ways)
         return answer
 
     async def _read(self, verb: str, read: Callable[..., Awaitable[T]], *values: Any) -> T:
         return await self._call(verb, lambda cursor: read(cursor, self._sql, *values))
 
-    async def _write(self, part: str, *, urgent: bool = False, **values: Any) -> Any:
+    async def _write(self, part: str, *, urgent: bool = False, patient: bool = False, **values: Any) -> Any:
         """Execute one statement that writes; answers the single value it returns."""
         text = self._sql[part]
 
@@ -138,7 +138,7 @@ class PostgresBackend(Backend):
             row = await cursor.fetchone()
             return row[0]
 
-        return await self._call(part.removesuffix(".call"), work, writes=True, urgent=urgent)
+        return await self._call(part.removesuffix(".call"), work, writes=True, urgent=urgent, patient=patient)
 
     async def _change(self, part: str, **values: Any) -> int:
         """Execute one statement that returns no rows; answers how many it changed."""
@@ -166,14 +166,21 @@ class PostgresBackend(Backend):
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
         if not jobs:
             return []
-        answers = _as_enqueued(await self._write("enqueue.call", jobs=encoded(jobs), now=now))
+        answers = _as_enqueued(await self._write("enqueue.call", patient=True, jobs=encoded(jobs), now=now))
         self._watching().tell({job.queue for job in jobs})
         if isinstance(answers, bool):  # all of them are new
             return [Enqueued(job.id, True) for job in jobs]
         return [Enqueued(*answer) for answer in answers]
 
     def enqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        return enqueue_on(connection, self._sql, jobs)
+        return enqueue_on(connection, self._joined(), jobs) if jobs else []
+
+    async def aenqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return await aenqueue_on(connection, self._joined(), jobs) if jobs else []
+
+    def _joined(self) -> Joined:
+        seconds = self._connections.call_timeout
+        return Joined(text=self._sql["enqueue_on.call"], schema=self.schema, store=self._store, wait_seconds=seconds)
 
     # ------------------------------------------------------------------ leasing
 
@@ -254,7 +261,7 @@ class PostgresBackend(Backend):
     # ------------------------------------------------------------------ operating
 
     async def _operate(self, part: str, now: float | None, **values: Any) -> JobRecord:
-        record = reading.as_job(await self._write(part, now=now, **values))
+        record = reading.as_job(await self._write(part, patient=True, now=now, **values))
         self._watching().tell([record.queue])
         return record
 

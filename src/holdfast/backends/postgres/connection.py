@@ -7,6 +7,7 @@ it starts anew. Nothing here knows about jobs, and no psycopg error leaves this 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import select
@@ -43,17 +44,18 @@ _REFUSED: Mapping[str, Callable[[Any], HoldfastError]] = {
     "HF003": lambda facts: DuplicateJob(**facts),
     "HF004": lambda facts: ConfigurationError(facts),
 }
-_AGAIN = ("40001", "40P01")
-_SAFE = {  # the transaction was rolled back, so nothing was changed
-    "55P03": "another session holds a lock we need. Look for a long transaction; try again.",
+AGAIN = ("40001", "40P01")
+HELD = "55P03"
+SAFE = {  # the transaction was rolled back, so nothing was changed
+    HELD: "another session holds a lock we need. Look for a long transaction; try again.",
     "57014": "the statement took longer than call_timeout. Nothing was changed; try again.",
     "25006": "the server is read-only: a standby, or a primary being demoted. Name the primary in the URL.",
     "53100": "the server's disk is full. Free some space; nothing was changed.",
     "53200": "the server is out of memory. Nothing was changed; try again.",
     "53300": "the server has no connection left for us. Raise max_connections, or use fewer workers.",
 }
-_NO_STORE = ("3F000", "42P01", "42883", "42704")
-_FORBIDDEN = "42501"
+NO_STORE = ("3F000", "42P01", "42883", "42704")
+FORBIDDEN = "42501"
 
 
 def mapped(error: psycopg.Error, verb: str, *, writes: bool, broken: bool) -> HoldfastError:
@@ -61,17 +63,17 @@ def mapped(error: psycopg.Error, verb: str, *, writes: bool, broken: bool) -> Ho
     state = error.sqlstate or ""
     if state in _REFUSED:
         return _REFUSED[state](msgspec.json.decode(error.diag.message_detail or "{}"))
-    if state in _SAFE:
-        return BackendUnavailable(f"PostgreSQL: {_SAFE[state]}")
-    if state in _NO_STORE:
+    if state in SAFE:
+        return BackendUnavailable(f"PostgreSQL: {SAFE[state]}")
+    if state in NO_STORE:
         return SchemaMismatch(0, SCHEMA_VERSION)
     if broken:
         if writes:
             return OutcomeUnknown(verb)
         return BackendUnavailable(f"the connection to PostgreSQL was lost during {verb}. Try again.")
-    if state in _AGAIN:
+    if state in AGAIN:
         return BackendUnavailable(f"{verb} met too many rivals at once. Nothing was changed; try again.")
-    if state == _FORBIDDEN:
+    if state == FORBIDDEN:
         return ConfigurationError(f"PostgreSQL refuses {verb}: {_said(error)}. Check the role's rights.")
     return BackendError(f"PostgreSQL failed during {verb} ({state or type(error).__name__}): {_said(error)}")
 
@@ -125,12 +127,14 @@ class Connections:
             raise BackendUnavailable("PostgreSQL did not answer the connection in time. Try again.") from None
         return connection
 
-    async def call(self, verb: str, work: Work, *, writes: bool, urgent: bool = False) -> Any:
+    async def call(self, verb: str, work: Work, *, writes: bool, urgent: bool = False, patient: bool = False) -> Any:
         """Carry out `work` on a connection of ours; what the server gave up for a rival is tried again, with jitter.
 
-        An urgent call does not queue behind others: where all connections are busy it gets one of its own.
+        An urgent call does not queue behind others: where all connections are busy it gets one of its own. A patient
+        one asks again, holding nothing meanwhile, until a transaction of somebody else that is in its way has ended.
         """
-        for attempt in range(1, TRIES_MAX + 1):
+        patience_ends = asyncio.get_running_loop().time() + self.call_timeout
+        for attempt in itertools.count(1):
             try:
                 self._adopt_loop()
                 if urgent:
@@ -138,9 +142,10 @@ class Connections:
                 async with self._slot(verb):
                     return await self._once(verb, work, writes=writes)
             except psycopg.Error as error:
-                if error.sqlstate not in _AGAIN or attempt == TRIES_MAX:
+                in_the_way = patient and error.sqlstate == HELD and asyncio.get_running_loop().time() < patience_ends
+                if not in_the_way and (error.sqlstate not in AGAIN or attempt >= TRIES_MAX):
                     raise mapped(error, verb, writes=writes, broken=False) from error
-            await asyncio.sleep(random.uniform(0, 0.002 * 2**attempt))
+            await asyncio.sleep(random.uniform(0, 0.002 * 2 ** min(attempt, TRIES_MAX)))
         raise AssertionError  # the loop either answers or raises
 
     @asynccontextmanager

@@ -6,18 +6,23 @@ Called by backend.py. Plain functions: what is sent is decided here, where it is
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+import sys
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import msgspec
 import psycopg
+from psycopg.pq import TransactionStatus
 
-from ...errors import ConfigurationError, DuplicateJob
-from ...lifecycle import State
+from ...errors import BackendError, BackendUnavailable, ConfigurationError, DuplicateJob, HoldfastError
 from ...records import Enqueued, NewJob
-from .connection import mapped
+from ..callers import recognise, refuse_autocommit, refuse_kind, sqlalchemy_connection, sqlalchemy_errors
+from .connection import AGAIN, FORBIDDEN, NO_STORE, SAFE
 
 _encode = msgspec.json.Encoder().encode
+_PARAMETER = re.compile(r"%\((\w+)\)s")
+_TAKES = "a psycopg.Connection, or a SQLAlchemy Connection or Session on PostgreSQL"
+_TAKES_ASYNC = "a psycopg.AsyncConnection, or a SQLAlchemy AsyncConnection or AsyncSession on PostgreSQL"
 _NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
 
@@ -29,32 +34,127 @@ def encoded(value: Any) -> str:
     return content.decode()
 
 
-def enqueue_on(connection: Any, sql: Mapping[str, str], jobs: Sequence[NewJob]) -> list[Enqueued]:
-    """Plain INSERTs through the caller's own connection and transaction: seen if and only if it commits."""
-    if not isinstance(connection, psycopg.Connection):
+class Joined(msgspec.Struct, frozen=True, kw_only=True):
+    """What is needed to enqueue in a caller's transaction: a statement, the store it must meet, and how long it waits.
+
+    `store` None: any store of that name will do.
+    """
+
+    text: str
+    schema: str
+    store: str | None
+    wait_seconds: float
+
+    def values(self, jobs: Sequence[NewJob]) -> dict[str, Any]:
+        return {"jobs": encoded(jobs), "store": self.store, "millis": max(1, int(self.wait_seconds * 1000))}
+
+    def answers(self, row: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """The server's answer, or the refusal it spoke. Refused or not, the caller's transaction goes on."""
+        answer = _as_joined(row[0])
+        if isinstance(answer, list):
+            return [Enqueued(id, created) for id, created in answer]
+        if isinstance(answer, bool):  # all of them are new
+            return [Enqueued(job.id, True) for job in jobs]
+        if answer.refused == "duplicate":
+            raise DuplicateJob(answer.key, answer.existing_id)
+        if answer.refused == "busy":
+            raise BackendUnavailable(
+                "another open transaction enqueues the same id or key, and whether it commits is not known yet. "
+                "Nothing of this call was stored; your transaction goes on. Try again when the other has ended."
+            )
+        if answer.refused == "replace":
+            raise ConfigurationError(
+                "on_conflict='replace' cannot be used with connection=: it would have to move a job that is already "
+                "in play. Enqueue without connection=, or use 'keep'."
+            )
         raise ConfigurationError(
-            f"connection= takes a psycopg.Connection here, not {type(connection).__module__}."
-            f"{type(connection).__qualname__}."
+            f"the connection given is open on another database than this app's store: its schema {self.schema!r} "
+            "belongs to a different store. Open it on the app's own database, or enqueue without connection=."
         )
+
+
+class _Refused(msgspec.Struct, frozen=True):
+    refused: Literal["busy", "duplicate", "other store", "replace"]
+    key: str = ""
+    existing_id: str = ""
+
+
+_as_joined = msgspec.json.Decoder(bool | list[tuple[str, bool]] | _Refused).decode
+
+
+def enqueue_on(connection: Any, joined: Joined, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    """One statement through the caller's own connection and transaction: seen if and only if it commits."""
+    caller = recognise(connection)
+    if caller.library == "sqlalchemy":
+        return _on_sqlalchemy(connection, joined, jobs)
+    if caller.library != "psycopg" or caller.is_async:
+        refuse_kind(caller, "PostgreSQL", _TAKES)
+    _check_begun(connection)
     try:
         with connection.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
-            return [_join_one(cursor, sql, job) for job in jobs]
+            row = cursor.execute(joined.text, joined.values(jobs)).fetchone()
     except psycopg.Error as error:
-        raise mapped(error, "enqueue", writes=True, broken=bool(connection.closed)) from error
+        raise _mapped(error, joined.schema) from error
+    return joined.answers(row, jobs)
 
 
-def _join_one(cursor: psycopg.Cursor[Any], sql: Mapping[str, str], job: NewJob) -> Enqueued:
-    if cursor.execute(sql["enqueue.joined"], {"jobs": encoded([job])}).fetchone():
-        return Enqueued(job.id, True)
-    place = {"queue": job.queue, "task": job.task, "key": job.key}
-    row = cursor.execute(sql["enqueue.live_key"], place).fetchone()
-    if row is None or row[0] == job.id or cursor.execute(sql["enqueue.known"], {"id": job.id}).fetchone():
-        return Enqueued(job.id, False)
-    if job.on_conflict == "raise":
-        raise DuplicateJob(str(job.key), row[0])
-    if job.on_conflict == "keep" or row[1] == State.RUNNING:
-        return Enqueued(row[0], False)
-    raise ConfigurationError(
-        "on_conflict='replace' cannot be used with connection=: it would have to move a job that is already in play. "
-        "Enqueue without connection=, or use 'keep'."
-    )
+async def aenqueue_on(connection: Any, joined: Joined, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    """As `enqueue_on`, through an async connection on the caller's own loop."""
+    caller = recognise(connection)
+    if caller.library == "sqlalchemy":
+        answers: list[Enqueued] = await connection.run_sync(_on_sqlalchemy, joined, jobs)
+        return answers
+    if caller.library != "psycopg" or not caller.is_async:
+        refuse_kind(caller, "PostgreSQL", _TAKES_ASYNC)
+    _check_begun(connection)
+    try:
+        async with connection.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
+            await cursor.execute(joined.text, joined.values(jobs))
+            row = await cursor.fetchone()
+    except psycopg.Error as error:
+        raise _mapped(error, joined.schema) from error
+    return joined.answers(row, jobs)
+
+
+def _on_sqlalchemy(given: Any, joined: Joined, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    """Through SQLAlchemy's own text(), so that any of its PostgreSQL drivers will do."""
+    text: Any = sys.modules["sqlalchemy"].text
+    with sqlalchemy_errors(lambda error: _mapped(error, joined.schema)):
+        connection = sqlalchemy_connection(given)
+        if connection.dialect.name != "postgresql":
+            refuse_kind(recognise(given), "PostgreSQL", _TAKES)
+        if getattr(connection.connection.dbapi_connection, "autocommit", False) is True:
+            refuse_autocommit()
+        row = connection.execute(text(_PARAMETER.sub(r":\1", joined.text)), joined.values(jobs)).fetchone()
+    return joined.answers(row, jobs)
+
+
+def _check_begun(connection: Any) -> None:
+    if connection.closed:
+        raise ConfigurationError("the connection given is closed. Open it, or enqueue without connection=.")
+    if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
+        refuse_autocommit()
+
+
+def _mapped(error: BaseException, schema: str) -> HoldfastError:
+    """The driver's error, whichever driver it is, as ours. What failed here failed in the caller's transaction."""
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
+    if state in NO_STORE:
+        return ConfigurationError(
+            f"there is no store of this version in the schema {schema!r} of the database your connection is open on. "
+            "Open it on the app's own database; if it is, run `holdfast migrate` once. Roll your transaction back."
+        )
+    if state in AGAIN:
+        return BackendUnavailable("your transaction met a rival and cannot go on. Roll it back and run it again.")
+    if state == "25P02":
+        return BackendError("your transaction has already failed. Roll it back; nothing can be enqueued in it.")
+    if state in SAFE:
+        return BackendUnavailable(f"PostgreSQL: {SAFE[state]} Roll your transaction back.")
+    if state == FORBIDDEN:
+        return ConfigurationError(
+            f"the role of your connection may not enqueue in the schema {schema!r}. "
+            f"Grant it USAGE on the schema, INSERT and SELECT on its jobs, SELECT on pauses and schema_version."
+        )
+    if not state:
+        return BackendUnavailable("the connection given was lost, and its transaction with it: nothing was enqueued.")
+    return BackendError(f"PostgreSQL failed during enqueue in your transaction ({state}). Roll it back.")

@@ -25,6 +25,7 @@ VERBS = [
     "declare",
     "discard",
     "enqueue",
+    "enqueue_on",
     "exchange",
     "pause",
     "promote",
@@ -76,6 +77,15 @@ async def schema_version(cursor: AsyncCursor[Any], schema: str) -> int | None:
     return None if row is None else int(row[0])
 
 
+async def store_id(cursor: AsyncCursor[Any], schema: str) -> str:
+    """What tells this store from one of the same name in another database."""
+    await cursor.execute(f'SELECT store::text FROM "{schema}".schema_version')  # noqa: S608 - the name was checked
+    row = await cursor.fetchone()
+    if row is None:
+        raise SchemaMismatch(0, SCHEMA_VERSION)
+    return str(row[0])
+
+
 async def set_up(cursor: AsyncCursor[Any], schema: str) -> tuple[int, int]:
     """Create the store or bring it to this version, in one transaction; answers (version before, version after).
 
@@ -97,8 +107,10 @@ async def set_up(cursor: AsyncCursor[Any], schema: str) -> tuple[int, int]:
         await cursor.execute("SET LOCAL check_function_bodies = off")  # they name each other
         functions = [sql for part, sql in for_schema(schema).items() if ".function" in part]
         await cursor.execute(";\n".join(functions))
-        await cursor.execute(f'DELETE FROM "{schema}".schema_version')  # noqa: S608
-        await cursor.execute(f'INSERT INTO "{schema}".schema_version VALUES (%s)', (SCHEMA_VERSION,))  # noqa: S608
+        await cursor.execute(f'UPDATE "{schema}".schema_version SET version = %s', (SCHEMA_VERSION,))  # noqa: S608
+        if not cursor.rowcount:
+            text = f'INSERT INTO "{schema}".schema_version (version) VALUES (%s)'  # noqa: S608
+            await cursor.execute(text, (SCHEMA_VERSION,))
         return found or 0, SCHEMA_VERSION
 
 

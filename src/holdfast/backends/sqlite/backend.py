@@ -214,6 +214,9 @@ class SqliteBackend(Backend):
     def enqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
         return producing.enqueue_on(connection, self.path, jobs, self._clock.wall())
 
+    async def aenqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return await producing.aenqueue_on(connection, self.path, jobs, self._clock.wall())
+
     # ------------------------------------------------------------------ leasing
 
     async def register(self, worker: WorkerRecord, now: float | None = None) -> None:

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...errors import ConfigurationError, DuplicateJob, SchemaMismatch
+from ...errors import BackendError, ConfigurationError, DuplicateJob, HoldfastError, SchemaMismatch
 from ...lifecycle import State
 from ...records import Enqueued, NewJob, QueueRule
-from .connection import SCHEMA_VERSION, errors_mapped
+from ..callers import recognise, refuse_autocommit, refuse_kind, sqlalchemy_connection, sqlalchemy_errors
+from .connection import SCHEMA_VERSION, errors_mapped, mapped
 from .transaction import LANE_GROUPED, LANE_UNGROUPED, SQL, Transaction, encoded
 
+Execute = Callable[..., Any]  # a statement and its values in, something with rowcount and fetchone out
+
 _INSERT = SQL["enqueue.insert"]
+_TAKES = "a sqlite3.Connection, or a SQLAlchemy Connection or Session on SQLite"
+_TAKES_ASYNC = "a SQLAlchemy AsyncConnection or AsyncSession on SQLite"
 
 
 def declare(tx: Transaction, rules: Sequence[QueueRule]) -> None:
@@ -124,40 +129,81 @@ def _enqueue_one(tx: Transaction, job: NewJob, row: tuple[Any, ...]) -> Enqueued
 
 def enqueue_on(connection: Any, path: str, jobs: Sequence[NewJob], now: float) -> list[Enqueued]:
     """Plain INSERTs through the caller's own connection and transaction: seen if and only if it commits."""
-    if not isinstance(connection, sqlite3.Connection):
-        raise ConfigurationError(f"connection= takes a sqlite3.Connection here, not {type(connection).__qualname__}.")
+    caller = recognise(connection)
+    if caller.library == "sqlalchemy":
+        with sqlalchemy_errors(lambda error: _mapped(error, path)):
+            inner = sqlalchemy_connection(connection)
+            if inner.dialect.name != "sqlite":
+                refuse_kind(caller, "SQLite", _TAKES)
+            _check_begun(inner.connection.dbapi_connection)
+            return _join(inner.exec_driver_sql, path, jobs, now)
+    if caller.library != "sqlite3":
+        refuse_kind(caller, "SQLite", _TAKES)
     with errors_mapped(path):
         cursor = connection.cursor()
         cursor.row_factory = None
-        _check_same_store(cursor, path)
-        return [_join_one(cursor, job, now) for job in jobs]
+        _check_begun(connection)
+        return _join(cursor.execute, path, jobs, now)
 
 
-def _check_same_store(cursor: sqlite3.Cursor, path: str) -> None:
-    files = [_text(row[2]) for row in cursor.execute("PRAGMA database_list") if _text(row[1]) == "main"]
+async def aenqueue_on(connection: Any, path: str, jobs: Sequence[NewJob], now: float) -> list[Enqueued]:
+    """As `enqueue_on`, through SQLAlchemy's async connections."""
+    caller = recognise(connection)
+    if caller.library != "sqlalchemy":
+        refuse_kind(caller, "SQLite", _TAKES_ASYNC)
+    answers: list[Enqueued] = await connection.run_sync(enqueue_on, path, jobs, now)
+    return answers
+
+
+def _mapped(error: BaseException, path: str) -> HoldfastError:
+    if isinstance(error, sqlite3.Error):
+        return mapped(error, path)
+    return BackendError(f"{os.path.basename(path)}: the driver failed ({type(error).__name__}).")
+
+
+def _check_begun(connection: Any) -> None:
+    """Without a transaction to join, every INSERT would be stored at once."""
+    if isinstance(connection, sqlite3.Connection) and not connection.in_transaction:
+        mode = getattr(connection, "autocommit", None)  # True, False, or as before Python 3.12
+        if mode is True or (mode is not False and connection.isolation_level is None):
+            refuse_autocommit()
+
+
+def _join(execute: Execute, path: str, jobs: Sequence[NewJob], now: float) -> list[Enqueued]:
+    _check_same_store(execute, path)
+    return [_join_one(execute, job, now) for job in jobs]
+
+
+def _check_same_store(execute: Execute, path: str) -> None:
+    found = execute("PRAGMA database_list").fetchall()
+    files = [_text(row[2]) for row in found if _text(row[1]) == "main"]
     if not files or not files[0] or not os.path.exists(path) or not os.path.samefile(files[0], path):
         raise ConfigurationError(
             f"the connection given is open on another database than this app's store ({os.path.basename(path)}). "
             "Open it on the same file, or enqueue without connection=."
         )
-    version = cursor.execute("SELECT version FROM holdfast_schema").fetchone()
+    if execute("SELECT 1 FROM sqlite_master WHERE name = 'holdfast_schema'").fetchone() is None:
+        raise ConfigurationError(
+            "the store is not set up yet, and cannot be inside your transaction. "
+            "Call app.open() before it begins, or run `holdfast migrate` once."
+        )
+    version = execute("SELECT version FROM holdfast_schema").fetchone()
     if version is None or version[0] != SCHEMA_VERSION:
         raise SchemaMismatch(0 if version is None else version[0], SCHEMA_VERSION)
 
 
-def _join_one(cursor: sqlite3.Cursor, job: NewJob, now: float) -> Enqueued:
+def _join_one(execute: Execute, job: NewJob, now: float) -> Enqueued:
     due_at, expires_at = _times(job, now)
     lane = LANE_UNGROUPED if job.group is None else LANE_GROUPED
     revival = None if job.revival is None else encoded(job.revival)
     place = (job.id, job.task, job.queue, job.priority, job.group, job.key, lane, job.max_stalls)
-    if cursor.execute(
-        SQL["enqueue.joined"], (*place, now, due_at, expires_at, job.args, revival, job.options)
-    ).rowcount:
+    row = (*place, now, due_at, expires_at, job.args, revival, job.options)
+    if execute(SQL["enqueue.joined"], row).rowcount:
         return Enqueued(job.id, True)
-    if cursor.execute(SQL["enqueue.known"], (job.id,)).fetchone():
+    if execute(SQL["enqueue.known"], (job.id,)).fetchone():
         return Enqueued(job.id, False)
-    row = cursor.execute(SQL["enqueue.live_key"], (job.queue, job.task, job.key)).fetchone()
-    live_id, state = _text(row[0]), _text(row[1])
+    live = execute(SQL["enqueue.live_key"], (job.queue, job.task, job.key)).fetchone()
+    live_id, state = _text(live[0]), _text(live[1])
     if job.on_conflict == "raise":
         raise DuplicateJob(str(job.key), live_id)
     if job.on_conflict == "keep" or state == State.RUNNING:

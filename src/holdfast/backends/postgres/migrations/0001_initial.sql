@@ -152,4 +152,7 @@ CREATE TABLE holdfast.logs (
 -- A group named: what the functions hand each other.
 CREATE TYPE holdfast.place AS (queue text COLLATE "C", grp text COLLATE "C");
 
-CREATE TABLE holdfast.schema_version (version integer NOT NULL);
+CREATE TABLE holdfast.schema_version (
+    version integer NOT NULL,
+    store   uuid NOT NULL DEFAULT gen_random_uuid()      -- tells this store from one of the same name elsewhere
+);

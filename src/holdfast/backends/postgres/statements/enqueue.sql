@@ -1,4 +1,4 @@
--- enqueue: store new jobs, all in one step; `joined` and what follows it run in a caller's own transaction.
+-- enqueue: store new jobs, all in one step.
 -- Keys are locked first, then groups, in order; the unique indexes on id and live key decide. A seq is issued under the
 -- group's lock, so jobs of a group are ordered as their enqueues were acknowledged.
 
@@ -66,6 +66,18 @@ CREATE OR REPLACE FUNCTION holdfast.store_jobs(wanted jsonb, turns bigint[], at 
 RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE made text[];
 BEGIN
+    made := holdfast.insert_jobs(wanted, turns, at);
+    IF cardinality(made) = jsonb_array_length(wanted) THEN RETURN 'true'; END IF;
+    RETURN (SELECT jsonb_agg(CASE WHEN j.id = ANY (made) THEN jsonb_build_array(j.id, true, false)
+                                  ELSE holdfast.enqueue_known(j.n, turns[j.n], wanted, at) END ORDER BY j.n)
+            FROM (SELECT * FROM holdfast.new_jobs(wanted, at) ORDER BY n) j);
+END $$
+
+-- :: function_insert_jobs
+-- Only an open transaction of a caller that enqueues the same id or key can make this wait (see enqueue_on.sql). That
+-- may take long and groups are locked here: give up soon, let the locks go, and be called again.
+CREATE OR REPLACE FUNCTION holdfast.insert_jobs(wanted jsonb, turns bigint[], at double precision)
+RETURNS text[] LANGUAGE sql SET lock_timeout = '20ms' AS $$
     WITH stored AS (
         INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, key, lane, turn, max_stalls, created_at,
                                    due_at, expires_at, args, revival, options)
@@ -74,14 +86,8 @@ BEGIN
                o.expires_at, o.args, o.revival, o.options
         FROM (SELECT * FROM holdfast.new_jobs(wanted, at) ORDER BY n) o
         ON CONFLICT DO NOTHING RETURNING id)
-    SELECT array_agg(id) INTO made FROM stored;
-    IF cardinality(made) = jsonb_array_length(wanted) THEN
-        RETURN 'true';
-    END IF;
-    RETURN (SELECT jsonb_agg(CASE WHEN j.id = ANY (made) THEN jsonb_build_array(j.id, true, false)
-                                  ELSE holdfast.enqueue_known(j.n, turns[j.n], wanted, at) END ORDER BY j.n)
-            FROM (SELECT * FROM holdfast.new_jobs(wanted, at) ORDER BY n) j);
-END $$
+    SELECT array_agg(id) FROM stored
+$$
 
 -- :: function_enqueue_known
 CREATE OR REPLACE FUNCTION holdfast.enqueue_known(place bigint, its_turn bigint, wanted jsonb, at double precision)
@@ -110,18 +116,3 @@ BEGIN
     WHERE seq = live.seq;
     RETURN jsonb_build_array(live.id, false, true);
 END $$
-
--- :: joined
-INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, key, lane, max_stalls, created_at, due_at, expires_at,
-                           args, revival, options)
-SELECT n.id, n.task, n.queue, 'scheduled', n.priority, n.grp, n.key, n.lane, n.max_stalls, s.at, n.due_at, n.expires_at,
-       n.args, n.revival, n.options
-FROM holdfast.store_now(NULL) s(at) CROSS JOIN LATERAL holdfast.new_jobs(%(jobs)s::jsonb, s.at) n ORDER BY n.n
-ON CONFLICT DO NOTHING RETURNING id
-
--- :: live_key
-SELECT id, state FROM holdfast.jobs WHERE queue = %(queue)s AND task = %(task)s AND key = %(key)s
-AND key IS NOT NULL AND state IN ('scheduled', 'waiting', 'ready', 'running')
-
--- :: known
-SELECT 1 FROM holdfast.jobs WHERE id = %(id)s

@@ -11,7 +11,10 @@ SELECT holdfast.retry(%(id)s, %(now)s)::text
 SELECT holdfast.run_now(%(id)s, %(now)s)::text
 
 -- :: function_start_afresh
-CREATE OR REPLACE FUNCTION holdfast.start_afresh(j holdfast.jobs, at double precision) RETURNS void LANGUAGE plpgsql AS $$
+-- A caller's open transaction may be enqueuing the same key, unseen (see enqueue_on.sql). Nobody waits for it with groups
+-- locked: the call gives up soon and is made anew.
+CREATE OR REPLACE FUNCTION holdfast.start_afresh(j holdfast.jobs, at double precision) RETURNS void LANGUAGE plpgsql
+SET lock_timeout = '20ms' AS $$
 BEGIN
     PERFORM holdfast.keep_up(at);
     UPDATE holdfast.jobs
@@ -20,6 +23,7 @@ BEGIN
         due_at = at, expires_at = NULL, finished_at = NULL, prune_at = NULL, reason = NULL, value = NULL,
         cancel_requested = false, begun = false, held = false, progress = NULL, progress_text = NULL
     WHERE seq = j.seq;
+EXCEPTION WHEN unique_violation THEN RAISE EXCEPTION USING ERRCODE = 'serialization_failure';
 END $$
 
 -- :: function_live_twin
@@ -65,7 +69,8 @@ BEGIN
 END $$
 
 -- :: function_revive_letter
-CREATE OR REPLACE FUNCTION holdfast.revive_letter(named text, at double precision) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.revive_letter(named text, at double precision) RETURNS boolean LANGUAGE plpgsql
+SET lock_timeout = '20ms' AS $$
 DECLARE j holdfast.jobs;
 BEGIN  -- automatic; the caller locked key, group and letter
     SELECT * INTO j FROM holdfast.jobs WHERE id = named AND state = 'dead' FOR UPDATE;
@@ -76,6 +81,9 @@ BEGIN  -- automatic; the caller locked key, group and letter
     PERFORM holdfast.start_afresh(j, at);
     UPDATE holdfast.letters SET revived_at = at, revive_at = NULL, cycles = cycles + 1 WHERE job_id = named;
     RETURN true;
+EXCEPTION WHEN lock_not_available OR serialization_failure THEN  -- its key is on its way elsewhere: look again later
+    UPDATE holdfast.letters SET revive_at = at + 5 WHERE job_id = named;
+    RETURN false;
 END $$
 
 -- :: function_retry

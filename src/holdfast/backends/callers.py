@@ -1,0 +1,98 @@
+"""The caller's own connection, given as connection=: what it is, and whether it can carry a job at all.
+
+Called by the app and by the stores' `enqueue_on`. Drivers are recognised only where the caller has imported them:
+nothing here imports one, and nothing here executes a statement.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
+
+from ..errors import ConfigurationError, HoldfastError
+
+Library = Literal["sqlite3", "psycopg", "sqlalchemy", "unknown"]
+
+_KNOWN: tuple[tuple[str, str, Library, bool], ...] = (
+    ("psycopg", "Connection", "psycopg", False),
+    ("psycopg", "AsyncConnection", "psycopg", True),
+    ("sqlalchemy.engine", "Connection", "sqlalchemy", False),
+    ("sqlalchemy.orm", "Session", "sqlalchemy", False),
+    ("sqlalchemy.orm", "scoped_session", "sqlalchemy", False),
+    ("sqlalchemy.ext.asyncio", "AsyncConnection", "sqlalchemy", True),
+    ("sqlalchemy.ext.asyncio", "AsyncSession", "sqlalchemy", True),
+    ("sqlalchemy.ext.asyncio", "async_scoped_session", "sqlalchemy", True),
+)
+_NOT_BEGUN = (
+    "the connection given is in autocommit mode and no transaction is open on it, so there is none to join. "
+    "Open a transaction first, or enqueue without connection=."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whose connection it is: the library, sync or async, and its name for sentences."""
+
+    library: Library
+    is_async: bool
+    name: str
+
+
+def recognise(connection: Any) -> Caller:
+    """What kind of connection this is, by the classes the caller's own imports have loaded."""
+    kind = type(connection)
+    name = f"{kind.__module__.split('.')[0]}.{kind.__qualname__}"
+    if isinstance(connection, sqlite3.Connection):
+        return Caller("sqlite3", False, name)
+    for module, wanted, library, is_async in _KNOWN:
+        found = getattr(sys.modules.get(module), wanted, None)
+        if isinstance(found, type) and isinstance(connection, found):
+            return Caller(library, is_async, name)
+    return Caller("unknown", False, name)
+
+
+def refuse_kind(caller: Caller, store: str, takes: str) -> NoReturn:
+    """Say that a store cannot use this kind of connection, and what it can use."""
+    raise ConfigurationError(
+        f"connection= takes {takes} here, as the jobs are in {store}; it was given a {caller.name}. "
+        "Give one of these, open on the app's own database, or enqueue without connection=."
+    )
+
+
+def refuse_autocommit() -> NoReturn:
+    """Say that there is no transaction the job could join."""
+    raise ConfigurationError(_NOT_BEGUN)
+
+
+def is_begun(connection: Any) -> bool:
+    """Whether a transaction is open on a sqlite3 or SQLAlchemy connection or session."""
+    begun = getattr(connection, "in_transaction", False)
+    return bool(begun() if callable(begun) else begun)
+
+
+def sqlalchemy_connection(given: Any) -> Any:
+    """The sync Connection behind a SQLAlchemy Connection or Session, its transaction begun as a statement would."""
+    found = getattr(sys.modules.get("sqlalchemy.engine"), "Connection", None)
+    connection: Any = given if isinstance(found, type) and isinstance(given, found) else given.connection()
+    if not connection.in_transaction():
+        connection.begin()
+    return connection
+
+
+@contextmanager
+def sqlalchemy_errors(mapped: Callable[[BaseException], HoldfastError]) -> Iterator[None]:
+    """What SQLAlchemy raises becomes ours: by the driver's own error where there is one."""
+    errors: Any = sys.modules["sqlalchemy.exc"]
+    try:
+        yield
+    except errors.SQLAlchemyError as error:
+        driver_error = getattr(error, "orig", None)
+        if driver_error is not None:
+            raise mapped(driver_error) from error
+        raise ConfigurationError(
+            f"the SQLAlchemy connection given cannot be used: {str(error).splitlines()[0]}"
+        ) from error
