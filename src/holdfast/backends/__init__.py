@@ -128,22 +128,27 @@ def _positive(value: str) -> float:
     return number
 
 
-def _yes_or_no(value: str) -> bool:
+def _yes_or_no(name: str) -> Callable[[str], bool]:
     choices = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    if value.lower() not in choices:
-        raise ConfigurationError(f"share={value!r} is neither true nor false.")
-    return choices[value.lower()]
+
+    def check(value: str) -> bool:
+        if value.lower() not in choices:
+            raise ConfigurationError(f"{name}={value!r} is neither true nor false.")
+        return choices[value.lower()]
+
+    return check
 
 
 _SQLITE_OPTIONS: Mapping[str, Callable[[str], Any]] = {
     "synchronous": _synchronous,
     "call_timeout": _positive,
-    "share": _yes_or_no,
+    "share": _yes_or_no("share"),
 }
 _POSTGRES_OPTIONS: Mapping[str, Callable[[str], Any]] = {
     "schema": _schema,
     "call_timeout": _positive,
     "connections": _count,
+    "pooled": _yes_or_no("pooled"),
 }
 
 

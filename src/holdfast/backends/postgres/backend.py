@@ -72,6 +72,7 @@ class PostgresBackend(Backend):
         schema: str = "holdfast",
         call_timeout: float = 5.0,
         connections: int = CONNECTIONS_MAX,
+        pooled: bool | None = None,  # None: found out at the first connection
         clock: Clock | None = None,  # the server's clock decides; accepted so that every store is made alike
     ) -> None:
         if not call_timeout > 0:
@@ -80,7 +81,7 @@ class PostgresBackend(Backend):
             raise ConfigurationError(f"connections is a whole number above 0, not {connections!r}.")
         self._sql = for_schema(schema)
         self.schema = schema
-        self._connections = Connections(conninfo, call_timeout=call_timeout, most=connections)
+        self._connections = Connections(conninfo, call_timeout=call_timeout, most=connections, pooled=pooled)
         self._is_set_up = False
         self._store: str | None = None  # the store's own id, once it was opened
         self._watch: tuple[asyncio.AbstractEventLoop, Watch] | None = None

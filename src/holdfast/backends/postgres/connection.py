@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 import psycopg
-from psycopg import AsyncConnection, AsyncCursor
+from psycopg import AsyncClientCursor, AsyncConnection, AsyncCursor
 from psycopg.pq import ConnStatus
 
 from ...errors import (
@@ -83,15 +83,40 @@ def _said(error: psycopg.Error) -> str:
     return (error.diag.message_primary or str(error)).strip().splitlines()[0]
 
 
+class PooledCursor(AsyncClientCursor[Any]):
+    """For a session that is only lent: what bounds a statement travels with it and is gone with its transaction.
+
+    Both are one request, so still one round trip; values are put in here, as such a request cannot carry them apart.
+    """
+
+    bounds = ""
+
+    async def execute(self, query: Any, params: Any = None, **options: Any) -> PooledCursor:
+        await super().execute(self.bounds + query, params, **options)
+        while self.nextset():
+            pass  # to the answer of the statement itself
+        return self
+
+
+async def _is_pooled(connection: AsyncConnection[Any]) -> bool:
+    """Whether the server process that answers is another one than the one that greeted: somebody stands between."""
+    row = await (await connection.execute("SELECT pg_backend_pid()")).fetchone()
+    return row is not None and row[0] != connection.pgconn.backend_pid
+
+
 _inherited: list[Any] = []  # kept for ever in a forked child: never used, never closed
 
 
 class Connections:
     """A few connections to one server, for one event loop at a time."""
 
-    def __init__(self, conninfo: str, *, call_timeout: float, most: int = CONNECTIONS_MAX) -> None:
-        self._conninfo, self._most = conninfo, most
+    def __init__(
+        self, conninfo: str, *, call_timeout: float, most: int = CONNECTIONS_MAX, pooled: bool | None = None
+    ) -> None:
+        self._conninfo, self._most, self._pooled = conninfo, most, pooled
         self.call_timeout = call_timeout
+        millis = int(call_timeout * 1000)
+        self._bounds = {"statement_timeout": millis, "lock_timeout": millis // 2, "jit": "off"}
         self._begin(None)
 
     def _begin(self, loop: asyncio.AbstractEventLoop | None) -> None:
@@ -101,31 +126,55 @@ class Connections:
 
     async def connect(self) -> AsyncConnection[Any]:
         """A connection in autocommit mode, every call on it bounded by the server as well."""
-        millis = int(self.call_timeout * 1000)
-        bounds = f"-c statement_timeout={millis} -c lock_timeout={millis // 2} -c jit=off"
+        try:
+            return await self._reach()
+        except psycopg.OperationalError as error:
+            # A pooler that does not know a session cannot accept settings for one.
+            if self._pooled is not None or "unsupported startup parameter" not in str(error):
+                raise BackendUnavailable(f"PostgreSQL cannot be reached: {_said(error)}") from error
+        except psycopg.ProgrammingError as error:
+            raise ConfigurationError(f"the PostgreSQL URL is not understood: {error}".strip()) from None
+        except TimeoutError:
+            raise BackendUnavailable("PostgreSQL did not answer the connection in time. Try again.") from None
+        self._pooled = True
+        return await self.connect()
+
+    async def _reach(self) -> AsyncConnection[Any]:
         settings: dict[str, Any] = {
             "connect_timeout": max(2, round(self.call_timeout)),
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "keepalives_count": 3,
-            "tcp_user_timeout": 2 * millis,
+            "tcp_user_timeout": int(2000 * self.call_timeout),
             "application_name": "holdfast",
-            "options": bounds,
         }
-        try:
-            given = psycopg.conninfo.conninfo_to_dict(self._conninfo)
-            settings = {name: value for name, value in settings.items() if name not in given}
-            connection = await asyncio.wait_for(
-                AsyncConnection.connect(self._conninfo, autocommit=True, prepare_threshold=None, **settings),
-                2 * self.call_timeout,
+        given = psycopg.conninfo.conninfo_to_dict(self._conninfo)
+        settings = {name: value for name, value in settings.items() if name not in given}
+        if not self._pooled:
+            ours = "".join(f" -c {name}={value}" for name, value in self._bounds.items())
+            settings["options"] = f"{ours} {given.get('options') or ''}".strip()
+        async with asyncio.timeout(2 * self.call_timeout):
+            connection = await AsyncConnection.connect(
+                self._conninfo, autocommit=True, prepare_threshold=None, **settings
             )
-        except psycopg.ProgrammingError as error:
-            raise ConfigurationError(f"the PostgreSQL URL is not understood: {error}".strip()) from None
-        except psycopg.OperationalError as error:
-            raise BackendUnavailable(f"PostgreSQL cannot be reached: {_said(error)}") from error
-        except TimeoutError:
-            raise BackendUnavailable("PostgreSQL did not answer the connection in time. Try again.") from None
+            if self._pooled is None:
+                self._pooled = await _is_pooled(connection)
         return connection
+
+    @property
+    def pooled(self) -> bool:
+        """Whether sessions are shared with strangers, as behind a pooler in transaction mode: nothing may stay in one.
+
+        Known once a connection was made.
+        """
+        return bool(self._pooled)
+
+    def _cursor(self, connection: AsyncConnection[Any]) -> AsyncCursor[Any]:
+        if not self._pooled:
+            return connection.cursor()
+        cursor = PooledCursor(connection)
+        cursor.bounds = "".join(f"SET LOCAL {name} = {value}; " for name, value in self._bounds.items())
+        return cursor
 
     async def call(self, verb: str, work: Work, *, writes: bool, urgent: bool = False, patient: bool = False) -> Any:
         """Carry out `work` on a connection of ours; what the server gave up for a rival is tried again, with jitter.
@@ -165,7 +214,7 @@ class Connections:
         connection = await self._take()
         try:
             async with asyncio.timeout(2 * self.call_timeout):
-                answer = await work(connection.cursor())
+                answer = await work(self._cursor(connection))
         except psycopg.Error as error:
             broken = connection.closed or connection.broken
             self._put(connection)

@@ -1,7 +1,8 @@
 """Wake-ups by LISTEN/NOTIFY: a hint, sent apart from the work and at most once per few milliseconds.
 
 Called by backend.py. NOTIFY makes commits wait for each other, so it never travels in the transaction that made the
-work. Where LISTEN is impossible (a pooler in transaction mode) waiting simply lasts its time: polling is the truth.
+work. Behind a pooler in transaction mode there is no LISTEN, and waiting simply lasts its time: polling is the truth.
+Waiters on this loop are woken directly in any case.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Watch:
 
     def tell(self, queues: Iterable[str]) -> None:
         """There may be work in these queues; said soon, together with what else is to be said."""
-        self._pending.update(queues)
+        named = list(queues)
+        self._pending.update(named)
+        self._wake(named)
         if self._pending and (self._telling is None or self._telling.done()):
             self._telling = asyncio.create_task(self._tell())
 
@@ -66,6 +69,8 @@ class Watch:
 
     async def listening(self) -> None:
         """Be heard from now on, as far as possible: what is told after this wakes who waits."""
+        if self._connections.pooled:
+            return
         if self._listening is None or self._listening.done():
             self._heard.clear()
             self._listening = asyncio.create_task(self._listen())
