@@ -197,8 +197,7 @@ def test_settings_of_the_url_go_before_ours(make: Make, server: Server, schema: 
         return str(row[0]) if row is not None else ""
 
     assert asyncio.run(timeout_on(server.conninfo)) == "7s"
-    # A pooler that refuses start-up settings is served by leaving them out; calls stay bounded on our side.
-    assert asyncio.run(timeout_on(server.conninfo + "&options=")) == "0"
+    assert asyncio.run(timeout_on(server.conninfo + "&options=-c%20statement_timeout%3D9s")) == "9s"
 
 
 def test_a_hint_wakes_a_waiter_elsewhere_and_hints_are_few(make: Make) -> None:
