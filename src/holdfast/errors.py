@@ -18,9 +18,11 @@ results or URL passwords: it says what happened, why, and what to do next, and c
     ├── JobDied                     the awaited job is dead
     ├── JobCancelled                the awaited job was cancelled
     ├── OutcomeUnknown              the call may or may not have taken effect
+    ├── MoveRefused                 two stores cannot be moved as asked
     └── BackendError                the store failed; the driver's error is the cause
         ├── BackendUnavailable      safe to try again
-        └── SchemaMismatch          the store's schema is older or newer than this version's
+        ├── SchemaMismatch          the store's schema is older or newer than this version's
+        └── StoreSealed             the store takes no work: it is being moved, or was
 """
 
 from __future__ import annotations
@@ -145,6 +147,14 @@ class OutcomeUnknown(HoldfastError):
         super().__init__(f"no answer to {verb}: it may or may not have taken effect. {advice}")
 
 
+class MoveRefused(HoldfastError):
+    """The move that was asked for cannot be made now. `leases`: so many jobs are still running."""
+
+    def __init__(self, why: str, leases: int = 0) -> None:
+        self.why, self.leases = why, leases
+        super().__init__(f"the move is refused: {why}")
+
+
 class BackendError(HoldfastError):
     """The store failed."""
 
@@ -162,3 +172,25 @@ class SchemaMismatch(BackendError):
             "Run `holdfast migrate` with this version." if found < expected else "Upgrade holdfast on this machine."
         )
         super().__init__(f"the store has schema {found}, this version speaks {expected}. {advice}")
+
+
+_SEALED = {
+    ("source", "moving"): (
+        "it is being moved to {other}. Wait until the move has ended, then use that store; or end the move with "
+        "`holdfast move … --abandon`."
+    ),
+    ("source", "moved"): "its jobs were moved to {other}. Use that store: name it in HOLDFAST_URL or in the app.",
+    ("target", "moving"): (
+        "a move from {other} into it is unfinished. Run the same `holdfast move` again: it goes on where it stopped."
+    ),
+    ("target", "abandoned"): "it holds a part of an abandoned move from {other}. Delete it, or use another store.",
+}
+
+
+class StoreSealed(BackendError):
+    """The store takes no work and starts none: it is one side of a move. Nothing was changed."""
+
+    def __init__(self, role: str, stage: str, other: str) -> None:
+        self.role, self.stage, self.other = role, stage, other
+        self.why = _SEALED[role, stage].format(other=other)
+        super().__init__(f"the store is sealed and nothing was changed: {self.why}")

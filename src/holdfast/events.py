@@ -144,6 +144,15 @@ class StoreBlocked(Event, frozen=True, kw_only=True):
     error: str = ""
 
 
+class StoreSealed(Event, frozen=True, kw_only=True):
+    """The store is one side of a move and gives no work out; the worker ends when its running jobs have."""
+
+    name: ClassVar[str] = "store_sealed"
+    role: str = ""
+    stage: str = ""
+    other: str = ""
+
+
 class LoopBlocked(Event, frozen=True, kw_only=True):
     """The handlers' event loop has not responded for `seconds`; `stack` is where it is."""
 
@@ -182,6 +191,7 @@ EVENTS: Mapping[str, type[Event]] = MappingProxyType(
             RenewalFailed,
             FencePassed,
             StoreBlocked,
+            StoreSealed,
             Dead,
             Cancelled,
             Progress,

@@ -114,6 +114,10 @@ def store_blocked(seconds: float, error: str) -> None:
     logger.error("the store has not answered for %.1f s (%s)", seconds, error)
 
 
+def store_sealed(worker: str, error: HoldfastError, running: int) -> None:
+    logger.error("worker %s gets no more work and ends when its %d running jobs have: %s", worker, running, error)
+
+
 def exchange_failed(error: BaseException, tries: int, outcomes: int) -> None:
     level = logging.WARNING if tries == 1 else logging.DEBUG
     logger.log(level, "settle and claim not answered (%s), repeating; %d outcomes wait", _kind(error), outcomes)

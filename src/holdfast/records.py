@@ -11,11 +11,15 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from .lifecycle import Failure, State
 
 Conflict = Literal["keep", "replace", "raise"]
 GroupOrder = Literal["strict", "relaxed"]
+Part = Literal["rules", "jobs", "letters"]
+
+PARTS: tuple[Part, ...] = ("rules", "jobs", "letters")  # of a move, in this order; cron entries will join them
 
 ERRORS_KEPT_MAX = 10  # per job: the newest failures and stalls
 HISTORY_KEPT_MAX = 10  # per dead letter: earlier deaths
@@ -198,6 +202,7 @@ class Exchanged(Struct, frozen=True, kw_only=True):
     leases: tuple[Lease, ...] = ()
     known: bool = True
     recovered: tuple[Recovered, ...] = ()  # what this claim recovered inline
+    sealed: Seal | None = None  # the store is sealed: outcomes were taken, nothing was leased
 
 
 class Renewal(Struct, frozen=True, kw_only=True):
@@ -333,3 +338,57 @@ class Dump(Struct, frozen=True, kw_only=True):
     """Everything the store holds, as plain values, in a stable order: for comparing and for audit."""
 
     tables: Mapping[str, tuple[Mapping[str, Any], ...]]
+
+
+class Seal(Struct, frozen=True, kw_only=True):
+    """A store's side in a move to another store. Written by the mover; a store only keeps and obeys it."""
+
+    move: str  # the same in both stores, new for every move
+    role: Literal["source", "target"]
+    other: str  # the store on the other side, its password masked
+    stage: Literal["moving", "moved", "abandoned"] = "moving"
+    since: float = 0.0
+    part: Part | None = "rules"  # target: what is carried next (None: all is in) …
+    after: str = ""  # … and after which place in it
+
+    @property
+    def closed(self) -> bool:
+        """Whether the store takes no work. A target is open once all is in it, and remembers the move."""
+        return not (self.role == "target" and self.stage == "moved")
+
+    def moved_on(self, shipment: Shipment) -> Seal:
+        """The seal of a target once that shipment is in."""
+        if shipment.after is not None:
+            return replace(self, part=shipment.part, after=shipment.after)
+        following = PARTS[PARTS.index(shipment.part) + 1 :]
+        return replace(self, part=following[0] if following else None, after="")
+
+
+class StoredJob(JobRecord, frozen=True, kw_only=True):
+    """A job as it is carried from store to store: all that is kept of it, its log lines too. Never a lease."""
+
+    turn: int | None = None
+    lane: int = 0
+    prune_at: float | None = None
+    logs: tuple[LogLine, ...] = ()
+
+
+class GroupLimit(Struct, frozen=True, kw_only=True):
+    """An operator's override of one group's limit."""
+
+    queue: str
+    name: str
+    limit: int
+
+
+class Shipment(Struct, frozen=True, kw_only=True):
+    """A piece of one part of a store, on its way to another store."""
+
+    part: Part
+    queues: tuple[QueueRule, ...] = ()
+    groups: tuple[GroupLimit, ...] = ()
+    pauses: tuple[Pause, ...] = ()
+    jobs: tuple[StoredJob, ...] = ()  # by seq
+    letters: tuple[DeadLetter, ...] = ()  # by id
+    tick: int = 0  # with the rules: no fence or turn the store has issued is above it
+    after: str | None = None  # the place to go on after; None: this was the last of its part

@@ -22,7 +22,7 @@ WORDS = """
 LAYERS = {
     **dict.fromkeys(WORDS.split(), 0),
     "backends": 1,
-    **dict.fromkeys(["worker", "sweeps", "inspection"], 2),
+    **dict.fromkeys(["worker", "sweeps", "inspection", "moving"], 2),
     **dict.fromkeys(["app", "joining", "operations", "portal", "testing", "__init__"], 3),
     **dict.fromkeys(["cli", "__main__"], 4),
 }

@@ -182,6 +182,7 @@ def _empty(server: Server, schema: str) -> None:
         found = connection.execute("SELECT to_regclass(%s)", (f"{schema}.jobs",)).fetchone()
         if found is not None and found[0] is not None:
             connection.execute(f"TRUNCATE {names} RESTART IDENTITY")
+            connection.execute(f"UPDATE {schema}.seal SET closed = false, record = NULL")
             connection.execute("SELECT setval(%s, 1)", (f"{schema}.ticks",))
 
 

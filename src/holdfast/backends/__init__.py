@@ -44,6 +44,16 @@ class Address:
     def safe_url(self) -> str:
         return mask_url(self.url)
 
+    @property
+    def store_name(self) -> str:
+        """A URL of the store alone: one spelling, no password, none of the options that change only how it is used."""
+        if self.scheme == "sqlite":
+            return f"sqlite:///{self.path}"
+        if self.scheme == "postgresql":
+            mark = "&" if "?" in self.path else "?"
+            return mask_url(f"{self.path}{mark}schema={self.options.get('schema', 'holdfast')}")
+        return self.safe_url
+
     def __repr__(self) -> str:
         return f"Address({self.safe_url!r})"
 

@@ -37,6 +37,12 @@ Rules that hold for every method
 * A claim after the worker's own deadline finds that worker among the stalled: it is recovered, the answer known=False.
 * Jobs that become ready in one step have no promised order among different groups.
 * Finishing a job sets when it may be pruned: finished_at + max(retain, 600 s). A dead job that holds a letter: never.
+* A sealed store (one whose Seal is closed) takes no work in, starts none and lets operators change nothing: enqueue, a
+  declare that would change a rule, promote, refill, prune, bury, run_now, revive, retry, discard, pause, resume,
+  limit_group and the cancel of an unstarted job raise StoreSealed and change nothing. A claim carries out its
+  settlements and releases, recovers, leases nothing and answers `sealed`. All that lets a running job end goes on:
+  register, begin, renew, report, settle, release, retire, recover, and the cancel of a running job. So once a sealed
+  store has no running job, no job, letter, rule or pause in it changes any more.
 """
 
 from __future__ import annotations
@@ -61,6 +67,7 @@ from ..records import (
     LetterQuery,
     LogLine,
     NewJob,
+    Part,
     Pause,
     Promoted,
     QueueRecord,
@@ -69,6 +76,8 @@ from ..records import (
     Release,
     Renewal,
     Report,
+    Seal,
+    Shipment,
     WorkerRecord,
 )
 
@@ -302,6 +311,41 @@ class Backend(ABC):
         prune_at), `letters` (as `DeadLetter`), `workers` (as `WorkerRecord`, plus deadline, last_call), `queues` (as
         `QueueRule`), `groups` (queue, name, override), `pauses` (as `Pause`), `logs` (job_id, at, text). States are
         text, structs are dicts, bytes stay bytes."""
+
+    # ------------------------------------------------------------------ moving to another store
+
+    @abstractmethod
+    async def sealed(self) -> Seal | None:
+        """The store's side in a move, also one that has ended and left it open; None: it never took part in one."""
+
+    @abstractmethod
+    async def seal(self, seal: Seal | None, *, instead_of: Seal | None) -> bool:
+        """Put `seal` in the place of exactly `instead_of`; False: another one is there, and nothing was changed.
+
+        Nobody is in the middle of a step when a seal closes the store: every enqueue, claim and caller's transaction
+        that got in before has ended, and none gets in after. Waits for them no longer than the call timeout, then
+        BackendUnavailable.
+        A new seal (other move or none before) with the role of target: ConfigurationError unless the store has no job,
+        letter, override and pause; rules of queues are removed, they come with the move and with every start.
+        """
+
+    @abstractmethod
+    async def export(self, part: Part, after: str = "", *, limit: int = 500) -> Shipment:
+        """A piece of the store: `limit` jobs by seq or letters by id after that place, or all rules at once.
+
+        Reads only. Complete and the same every time only on a sealed store without running jobs.
+        """
+
+    @abstractmethod
+    async def carry(self, move: str, shipment: Shipment) -> None:
+        """Put a shipment into this store, in one step with the place its seal remembers (part and after).
+
+        Ids, seq, turns, counters, states, times, fences stay as they are; nothing is refilled or promoted. What is
+        there already (by id, name or queue and name) stays as it is, so repeating a shipment changes nothing. All
+        counters of the store move above those that come in: fences, turns and seqs go on growing.
+        StoreSealed or ConfigurationError unless the store is the target of exactly this move, still `moving`.
+        A shipment with a running job: ConfigurationError.
+        """
 
     # ------------------------------------------------------------------ waiting
 

@@ -85,7 +85,7 @@ class Session:
         address = parse_url(app.url)
         if address.scheme == "memory":
             raise click.UsageError("memory:// lives inside one process; there is nothing for a command. Give --url.")
-        if not create and address.scheme == "sqlite" and not _holds_something(address.path):
+        if not create and address.scheme == "sqlite" and not holds_something(address.path):
             place = f" ({address.path} does not exist or is empty)" if app.safe_url == app.url else ""
             raise CommandFailed(
                 Exit.UNREACHABLE,
@@ -99,7 +99,8 @@ class Session:
             self.print.note(f"store: {app.safe_url}")
 
 
-def _holds_something(path: str) -> bool:
+def holds_something(path: str) -> bool:
+    """Whether there is a file at that path that may be a store."""
     try:
         return os.stat(path).st_size > 0 or not os.path.isfile(path)
     except (FileNotFoundError, NotADirectoryError):

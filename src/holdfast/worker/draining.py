@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from ..errors import HoldfastError
+from ..errors import HoldfastError, StoreSealed
 from ..lifecycle import LIVE, State
 from ..sweeps.promote import promote
 from ..sweeps.refill import refill
@@ -41,6 +41,9 @@ class Draining:
                 self._refused = 0
                 return False
             states = await self._states()
+        except StoreSealed as error:
+            self._trader.met_seal(error)
+            return False
         except HoldfastError:
             self._tries += 1
             await self._wait(backoff(self._tries))

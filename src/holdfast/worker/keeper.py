@@ -16,7 +16,7 @@ from typing import Any
 from .. import events, logs
 from ..backends.contract import Backend
 from ..clock import Clock
-from ..errors import HoldfastError
+from ..errors import HoldfastError, StoreSealed
 from ..options import WorkerOptions
 from ..records import QueueRule
 from ..sweeps.promote import promote
@@ -138,6 +138,8 @@ class Keeper:
             await self._work()
         finally:
             await backend.close()
+        if self._trader.sealed is not None:
+            raise self._trader.sealed  # whoever started this worker must learn that it will not help to start another
 
     async def _work(self) -> None:
         try:
@@ -217,6 +219,9 @@ class Keeper:
             ends = await self._line.call("recover", recover(backend))
             filled = await self._line.call("refill", refill(backend))
             pruned = await self._line.call("prune", prune(backend))
+        except StoreSealed as error:
+            self._trader.met_seal(error)
+            return False
         except HoldfastError as error:
             logs.sweep_failed("pass", error)
             return False

@@ -13,7 +13,7 @@ from typing import TypeVar
 from .. import logs
 from ..backends.contract import Backend
 from ..clock import Clock
-from ..errors import BackendError, BackendUnavailable, OutcomeUnknown
+from ..errors import BackendError, BackendUnavailable, OutcomeUnknown, StoreSealed
 
 T = TypeVar("T")
 
@@ -38,6 +38,9 @@ class Line:
         except TimeoutError as error:
             self._note(sent, error)
             raise OutcomeUnknown(verb) from error
+        except StoreSealed:
+            self.down_since = None  # an answer, if not the one hoped for
+            raise
         except (BackendError, OutcomeUnknown) as error:
             self._note(sent, error)
             raise

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .. import events, logs
-from ..errors import HoldfastError
+from ..errors import HoldfastError, StoreSealed
 from ..lifecycle import Ending, Settlement
 from ..options import WorkerOptions
 from ..records import Answer, ClaimRequest, Exchanged, Held, Lease, Release
@@ -60,6 +60,7 @@ class Trader:
         self.inbox: deque[Ended] = deque()  # filled by the runner's thread
         self.wake = asyncio.Event()
         self.closing = False  # no more claims
+        self.sealed: StoreSealed | None = None  # the store is being moved: why this worker ends
         self.abandon = asyncio.Event()  # end although not everything is settled
         self._dry = False  # the last claim left slots free
         self._early = 0
@@ -103,6 +104,8 @@ class Trader:
         self._settled(settlements, releases, answer.answers)  # outcomes may be taken although the worker is not known
         if answer.recovered:
             self._link.recovered(answer.recovered)
+        if answer.sealed is not None:
+            self.met_seal(StoreSealed(answer.sealed.role, answer.sealed.stage, answer.sealed.other))
         if request.worker != tenure.worker.id:
             return False  # forgotten meanwhile: the leases that may have come are no longer ours
         if not answer.known:
@@ -136,6 +139,16 @@ class Trader:
         except TimeoutError:
             return False
         return True
+
+    def met_seal(self, error: StoreSealed) -> None:
+        """The store gives no work out any more: say it, let what runs end, and end."""
+        if self.sealed is None:
+            self.sealed, self.closing = error, True
+            logs.store_sealed(self._link.worker, error, len(self._ledger.busy))
+            self._link.tell(
+                events.StoreSealed(worker=self._link.worker, role=error.role, stage=error.stage, other=error.other)
+            )
+            self.wake.set()
 
     # ------------------------------------------------------------------ what the store answered
 

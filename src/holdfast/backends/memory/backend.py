@@ -30,6 +30,7 @@ from ...records import (
     LetterQuery,
     LogLine,
     NewJob,
+    Part,
     Pause,
     Promoted,
     QueueRecord,
@@ -38,10 +39,13 @@ from ...records import (
     Release,
     Renewal,
     Report,
+    Seal,
+    Shipment,
     WorkerRecord,
 )
+from .. import sealing
 from ..contract import Backend
-from . import leasing, operating, reading
+from . import leasing, moving, operating, reading
 from .rows import LANE_GROUPED, LANE_UNGROUPED, Instant, Row
 from .store import Store
 from .waiting import Sleepers
@@ -76,6 +80,13 @@ class MemoryBackend(Backend):
                     self._sleepers.wake(store.stirred)
                 store.stirred.clear()
 
+    @contextlib.contextmanager
+    def _open_step(self, now: float | None = None) -> Iterator[Instant]:
+        """A step that a sealed store refuses."""
+        with self._step(now) as at:
+            self._store.refuse_sealed()
+            yield at
+
     # ------------------------------------------------------------------ opening and closing
 
     async def open(self) -> None:
@@ -97,7 +108,7 @@ class MemoryBackend(Backend):
             operating.declare(self._store, rules)
 
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
-        with self._step(now) as at:
+        with self._open_step(now) as at:
             return operating.enqueue(self._store, jobs, at.wall)
 
     # ------------------------------------------------------------------ leasing
@@ -151,11 +162,11 @@ class MemoryBackend(Backend):
     # ------------------------------------------------------------------ sweeping
 
     async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
-        with self._step(now) as at:
+        with self._open_step(now) as at:
             return self._store.promote(at.wall, limit)
 
     async def refill(self, *, limit: int = 500, now: float | None = None) -> int:
-        with self._step(now):
+        with self._open_step(now):
             made = 0
             for name in [name for name, group in self._store.groups.items() if len(group.waiting)]:
                 if made < limit:
@@ -163,7 +174,7 @@ class MemoryBackend(Backend):
             return made
 
     async def prune(self, *, limit: int = 1000, older_than: float | None = None, now: float | None = None) -> int:
-        with self._step(now) as at:
+        with self._open_step(now) as at:
             return operating.prune(self._store, limit, older_than, at.wall)
 
     # ------------------------------------------------------------------ operating
@@ -173,7 +184,7 @@ class MemoryBackend(Backend):
             return reading.job_record(operating.cancel(self._store, job_id, at.wall))
 
     async def bury(self, job_id: str, reason: str, now: float | None = None) -> JobRecord:
-        with self._step(now) as at:
+        with self._open_step(now) as at:
             return reading.job_record(operating.bury(self._store, job_id, reason, at.wall))
 
     async def run_now(self, job_id: str, now: float | None = None) -> JobRecord:
@@ -186,25 +197,25 @@ class MemoryBackend(Backend):
         return await self._brought_into_play(operating.retry, job_id, now)
 
     async def discard(self, job_id: str, now: float | None = None) -> DeadLetter:
-        with self._step(now) as at:
+        with self._open_step(now) as at:
             return operating.discard(self._store, job_id, at.wall)
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
-        with self._step(now) as at:
+        with self._open_step(now) as at:
             operating.pause(self._store, pause, at.wall)
 
     async def resume(self, pause: Pause, now: float | None = None) -> bool:
-        with self._step(now):
+        with self._open_step(now):
             return operating.resume(self._store, pause)
 
     async def limit_group(self, queue: str, group: str, limit: int | None, now: float | None = None) -> None:
-        with self._step(now):
+        with self._open_step(now):
             operating.limit_group(self._store, queue, group, limit)
 
     async def _brought_into_play(
         self, verb: Callable[[Store, str, float], Row], job_id: str, now: float | None
     ) -> JobRecord:
-        with self._step(now) as at:
+        with self._open_step(now) as at:
             row = verb(self._store, job_id, at.wall)
             self._store.refill_touched()  # what is shown is where the job stands after its group was refilled
             return reading.job_record(row)
@@ -260,6 +271,24 @@ class MemoryBackend(Backend):
     async def dump(self) -> Dump:
         with self._lock:
             return reading.dump(self._store)
+
+    # ------------------------------------------------------------------ moving to another store
+
+    async def sealed(self) -> Seal | None:
+        with self._lock:
+            return self._store.seal
+
+    async def seal(self, seal: Seal | None, *, instead_of: Seal | None) -> bool:
+        with self._lock:
+            return moving.seal(self._store, seal, instead_of)
+
+    async def export(self, part: Part, after: str = "", *, limit: int = 500) -> Shipment:
+        with self._lock:
+            return moving.export(self._store, part, after, limit)
+
+    async def carry(self, move: str, shipment: Shipment) -> None:
+        with self._lock:
+            moving.carry(self._store, sealing.check_carry(self._store.seal, move, shipment), shipment)
 
     # ------------------------------------------------------------------ waiting
 

@@ -87,6 +87,9 @@ def _claim(store: Store, holder: Holder, request: ClaimRequest, answers: tuple[A
     recovered = tuple(store.recover(at, (), RECOVERED_PER_CLAIM_MAX))
     if holder.expired(at):
         return Exchanged(answers=answers, known=False, recovered=recovered)
+    if store.seal is not None and store.seal.closed:
+        holder.last_call, holder.answers = request.call, answers
+        return Exchanged(answers=answers, recovered=recovered, sealed=store.seal)
     store.promote(at.wall, PROMOTED_PER_CLAIM_MAX)
     rows: list[Row] = []
     for queue in request.queues:

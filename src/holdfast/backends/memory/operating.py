@@ -60,6 +60,7 @@ def declare(store: Store, rules: Sequence[QueueRule]) -> None:
     for rule in rules:
         known = replace(rule, group_limit=1) if rule.group_order == "strict" else rule
         if store.rules.get(rule.name) != known:
+            store.refuse_sealed()
             store.rules[rule.name] = known
             store.touched.update((name, None) for name in store.groups if name[0] == rule.name)
 
@@ -89,6 +90,7 @@ def find(store: Store, job_id: str) -> Row:
 def cancel(store: Store, job_id: str, wall: float) -> Row:
     row = find(store, job_id)
     if row.state in UNSTARTED:
+        store.refuse_sealed()
         store.finish(row, wall, State.CANCELLED, RETAIN_SECONDS)
     elif row.state is State.RUNNING:
         row.cancel_requested = True

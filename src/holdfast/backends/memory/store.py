@@ -22,7 +22,9 @@ from ...records import (
     PastDeath,
     Promoted,
     Recovered,
+    Seal,
 )
+from ..sealing import refusal
 from .index import Index
 from .rows import LANE_GROUPED, LANE_PARKED, LANE_UNGROUPED, GroupName, Holder, Instant, Row, due_time, expiry
 
@@ -44,6 +46,21 @@ class Store(Index):
         self._turn = 0
         self._fence = 0
         self.wall = 0.0  # of the step under way
+        self.seal: Seal | None = None
+
+    def refuse_sealed(self) -> None:
+        if self.seal is not None and self.seal.closed:
+            raise refusal(self.seal)
+
+    @property
+    def tick(self) -> int:
+        """No fence or turn issued so far is above it."""
+        return max(self._turn, self._fence)
+
+    def catch_up(self, *, tick: int = 0, seq: int = 0) -> None:
+        """Go on above numbers that another store has issued."""
+        self._turn, self._fence = max(self._turn, tick), max(self._fence, tick)
+        self._seq = max(self._seq, seq)
 
     # ------------------------------------------------------------------ groups and lanes
 

@@ -31,6 +31,7 @@ from ...records import (
     LetterQuery,
     LogLine,
     NewJob,
+    Part,
     Pause,
     Promoted,
     QueueRecord,
@@ -39,10 +40,12 @@ from ...records import (
     Release,
     Renewal,
     Report,
+    Seal,
+    Shipment,
     WorkerRecord,
 )
 from ..contract import Backend
-from . import reading
+from . import moving, reading
 from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections
 from .producing import Joined, aenqueue_on, encoded, enqueue_on
 from .schema import for_schema, schema_version, set_up, store_id
@@ -255,9 +258,7 @@ class PostgresBackend(Backend):
         return made_ready
 
     async def prune(self, *, limit: int = 1000, older_than: float | None = None, now: float | None = None) -> int:
-        if older_than is None:
-            return await self._change("prune.call", limit=limit, now=now)
-        return await self._change("prune.older", limit=limit, older_than=older_than, now=now)
+        return int(await self._write("prune.call", limit=limit, older_than=older_than, now=now))
 
     # ------------------------------------------------------------------ operating
 
@@ -336,6 +337,20 @@ class PostgresBackend(Backend):
 
     async def dump(self) -> Dump:
         return await self._read("dump", reading.dump)
+
+    # ------------------------------------------------------------------ moving to another store
+
+    async def sealed(self) -> Seal | None:
+        return await self._read("sealed", moving.sealed)
+
+    async def seal(self, seal: Seal | None, *, instead_of: Seal | None) -> bool:
+        return await self._call("seal", lambda cursor: moving.seal(cursor, self._sql, seal, instead_of), writes=True)
+
+    async def export(self, part: Part, after: str = "", *, limit: int = 500) -> Shipment:
+        return await self._read("export", moving.export, part, after, limit)
+
+    async def carry(self, move: str, shipment: Shipment) -> None:
+        await self._call("carry", lambda cursor: moving.carry(cursor, self._sql, move, shipment), writes=True)
 
     # ------------------------------------------------------------------ waiting
 

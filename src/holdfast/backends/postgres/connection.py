@@ -30,6 +30,7 @@ from ...errors import (
     OutcomeUnknown,
     SchemaMismatch,
     StateConflict,
+    StoreSealed,
 )
 
 Work = Callable[[AsyncCursor[Any]], Awaitable[Any]]
@@ -43,6 +44,7 @@ _REFUSED: Mapping[str, Callable[[Any], HoldfastError]] = {
     "HF002": lambda facts: StateConflict(**facts),
     "HF003": lambda facts: DuplicateJob(**facts),
     "HF004": lambda facts: ConfigurationError(facts),
+    "HF005": lambda facts: StoreSealed(facts["role"], facts["stage"], facts["other"]),
 }
 AGAIN = ("40001", "40P01")
 HELD = "55P03"

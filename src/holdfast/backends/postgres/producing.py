@@ -14,7 +14,7 @@ import msgspec
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from ...errors import BackendError, BackendUnavailable, ConfigurationError, DuplicateJob, HoldfastError
+from ...errors import BackendError, BackendUnavailable, ConfigurationError, DuplicateJob, HoldfastError, StoreSealed
 from ...records import Enqueued, NewJob
 from ..callers import recognise, refuse_autocommit, refuse_kind, sqlalchemy_connection, sqlalchemy_errors
 from .connection import AGAIN, FORBIDDEN, NO_STORE, SAFE
@@ -57,6 +57,8 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
             return [Enqueued(job.id, True) for job in jobs]
         if answer.refused == "duplicate":
             raise DuplicateJob(answer.key, answer.existing_id)
+        if answer.refused == "sealed":
+            raise StoreSealed(answer.role, answer.stage, answer.other)
         if answer.refused == "busy":
             raise BackendUnavailable(
                 "another open transaction enqueues the same id or key, and whether it commits is not known yet. "
@@ -74,9 +76,12 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Refused(msgspec.Struct, frozen=True):
-    refused: Literal["busy", "duplicate", "other store", "replace"]
+    refused: Literal["busy", "duplicate", "other store", "replace", "sealed"]
     key: str = ""
     existing_id: str = ""
+    role: str = ""
+    stage: str = ""
+    other: str = ""
 
 
 _as_joined = msgspec.json.Decoder(bool | list[tuple[str, bool]] | _Refused).decode
@@ -153,7 +158,8 @@ def _mapped(error: BaseException, schema: str) -> HoldfastError:
     if state == FORBIDDEN:
         return ConfigurationError(
             f"the role of your connection may not enqueue in the schema {schema!r}. "
-            f"Grant it USAGE on the schema, INSERT and SELECT on its jobs, SELECT on pauses and schema_version."
+            f"Grant it USAGE on the schema, INSERT and SELECT on its jobs, SELECT on pauses and schema_version, and "
+            "SELECT and UPDATE on seal."
         )
     if not state:
         return BackendUnavailable("the connection given was lost, and its transaction with it: nothing was enqueued.")

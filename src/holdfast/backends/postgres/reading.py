@@ -41,7 +41,7 @@ async def rows(cursor: Cursor, sql: str, values: Mapping[str, Any] | None = None
 
 
 @asynccontextmanager
-async def _one_picture(cursor: Cursor) -> AsyncIterator[None]:
+async def one_picture(cursor: Cursor) -> AsyncIterator[None]:
     """Several statements that see the same instant."""
     async with cursor.connection.transaction():
         await cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -115,7 +115,7 @@ async def pauses(cursor: Cursor, sql: Statements) -> list[Pause]:
 
 
 async def queues(cursor: Cursor, sql: Statements) -> list[QueueRecord]:
-    async with _one_picture(cursor):
+    async with one_picture(cursor):
         rules = {name: (limit, order) for name, limit, order in await rows(cursor, sql["read.queues"])}
         paused = {one.queue: one for one in await pauses(cursor, sql) if one.queue is not None and one.group is None}
         counts = await count(cursor, sql, None)
@@ -140,7 +140,7 @@ async def queues(cursor: Cursor, sql: Statements) -> list[QueueRecord]:
 async def groups(
     cursor: Cursor, sql: Statements, queue: str | None, limit: int, name: str | None = None
 ) -> list[GroupRecord]:
-    async with _one_picture(cursor):
+    async with one_picture(cursor):
         found = await rows(cursor, sql["read.groups"], {"queue": queue, "name": name, "limit": limit})
         paused = {(one.queue, one.group): one for one in await pauses(cursor, sql) if one.group is not None}
     return [
@@ -164,7 +164,7 @@ async def workers(cursor: Cursor, sql: Statements, now: float | None) -> list[Wo
 
 async def dump(cursor: Cursor, sql: Statements) -> Dump:
     """Everything, as plain values, in the shapes of the records; one snapshot for all of it."""
-    async with _one_picture(cursor):
+    async with one_picture(cursor):
         jobs = [as_job(row[0]) for row in await rows(cursor, f"{sql['read.jobs']} ORDER BY seq")]
         beyond = await rows(cursor, sql["read.job_beyond"])
         deadlines = {row[0]: row[1:] for row in await rows(cursor, sql["read.worker_beyond"])}

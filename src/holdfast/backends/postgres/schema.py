@@ -21,12 +21,14 @@ VERBS = [
     "begin",
     "bury",
     "cancel",
+    "carry",
     "claim",
     "declare",
     "discard",
     "enqueue",
     "enqueue_on",
     "exchange",
+    "export",
     "pause",
     "promote",
     "prune",
@@ -38,6 +40,7 @@ VERBS = [
     "renew",
     "report",
     "revive",
+    "seal",
     "settle",
 ]
 STATEMENTS: Mapping[str, str] = load_statements(__package__ + ".statements", VERBS)

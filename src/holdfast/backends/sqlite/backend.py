@@ -34,6 +34,7 @@ from ...records import (
     LetterQuery,
     LogLine,
     NewJob,
+    Part,
     Pause,
     Promoted,
     QueueRecord,
@@ -42,10 +43,12 @@ from ...records import (
     Release,
     Renewal,
     Report,
+    Seal,
+    Shipment,
     WorkerRecord,
 )
 from ..contract import Backend
-from . import leasing, operating, producing, reading
+from . import leasing, moving, operating, producing, reading
 from .connection import SYNCHRONOUS, set_up
 from .transaction import Transaction
 from .watch import Watch, forget_inherited, nudge
@@ -264,6 +267,7 @@ class SqliteBackend(Backend):
 
     async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
         def work(tx: Transaction) -> Promoted:
+            tx.refuse_sealed()
             promoted = leasing.promote(tx, limit)
             tx.close()
             return promoted
@@ -345,6 +349,20 @@ class SqliteBackend(Backend):
 
     async def dump(self) -> Dump:
         return await self._read("dump", reading.dump)
+
+    # ------------------------------------------------------------------ moving to another store
+
+    async def sealed(self) -> Seal | None:
+        return await self._read("sealed", moving.sealed)
+
+    async def seal(self, seal: Seal | None, *, instead_of: Seal | None) -> bool:
+        return await self._write("seal", lambda tx: moving.seal(tx, seal, instead_of), None)
+
+    async def export(self, part: Part, after: str = "", *, limit: int = 500) -> Shipment:
+        return await self._read("export", lambda cursor: moving.export(cursor, part, after, limit))
+
+    async def carry(self, move: str, shipment: Shipment) -> None:
+        await self._write("carry", lambda tx: moving.carry(tx, move, shipment), None)
 
     # ------------------------------------------------------------------ waiting
 

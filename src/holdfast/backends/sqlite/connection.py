@@ -19,7 +19,7 @@ from ...errors import BackendError, BackendUnavailable, ConfigurationError, Hold
 from .forking import Post
 
 SQLITE_VERSION_MIN = (3, 37, 0)  # STRICT tables, RETURNING
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "fuse.sshfs"}
 )

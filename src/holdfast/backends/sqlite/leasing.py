@@ -77,12 +77,15 @@ def exchange(
     if tx.cursor.execute(SQL["claim.worker"], (request.worker,)).fetchone() is None:
         tx.close()  # it was this very worker whose deadline had passed
         return Exchanged(answers=tuple(answers), known=False, recovered=tuple(recovered))
-    promote(tx, PROMOTE_PER_CLAIM_MAX)
-    leases = _claim(tx, request)
+    seal = tx.closed_by
+    leases = []
+    if seal is None:
+        promote(tx, PROMOTE_PER_CLAIM_MAX)
+        leases = _claim(tx, request)
     stored = msgspec.json.encode(answers).decode() if answers else None
     tx.cursor.execute(SQL["claim.number"], (request.call, stored, request.worker))
     tx.close()
-    return Exchanged(answers=tuple(answers), leases=tuple(leases), recovered=tuple(recovered))
+    return Exchanged(answers=tuple(answers), leases=tuple(leases), recovered=tuple(recovered), sealed=seal)
 
 
 def _first_answer(tx: Transaction, request: ClaimRequest, last_answers: str | None) -> Exchanged:

@@ -41,11 +41,13 @@ def cancel(tx: Transaction, job_id: str) -> JobRecord:
     if state is State.RUNNING:
         tx.cursor.execute(SQL["cancel.mark"], (job["seq"],))
     elif state in UNSTARTED:
+        tx.refuse_sealed()
         endings.finish(tx, job, State.CANCELLED)
     return _done(tx, job_id)
 
 
 def bury(tx: Transaction, job_id: str, reason: str) -> JobRecord:
+    tx.refuse_sealed()
     job = _job(tx, job_id)
     if State(job["state"]) not in UNSTARTED:
         advice = "Cancel it first." if job["state"] == State.RUNNING else "It has finished."
@@ -67,6 +69,7 @@ def _kill(tx: Transaction, job: dict[str, Any], reason: str, text: str) -> None:
 
 
 def run_now(tx: Transaction, job_id: str) -> JobRecord:
+    tx.refuse_sealed()
     job = _job(tx, job_id)
     if job["state"] != State.SCHEDULED:
         raise StateConflict(job_id, "run_now", job["state"], "Only a scheduled job can be brought forward.")
@@ -87,6 +90,7 @@ def _due_now(tx: Transaction, job: dict[str, Any]) -> None:
 
 
 def retry(tx: Transaction, job_id: str) -> JobRecord:
+    tx.refuse_sealed()
     job = _job(tx, job_id)
     if job["state"] == State.DEAD:
         return revive(tx, job_id)
@@ -98,6 +102,7 @@ def retry(tx: Transaction, job_id: str) -> JobRecord:
 
 
 def revive(tx: Transaction, job_id: str) -> JobRecord:
+    tx.refuse_sealed()
     job = _job(tx, job_id)
     letter = tx.cursor.execute(SQL["revive.letter_of"], (job_id,)).fetchone()
     if job["state"] != State.DEAD:
@@ -151,6 +156,7 @@ def _refuse_if_key_is_live(tx: Transaction, job: dict[str, Any], verb: str) -> N
 
 
 def discard(tx: Transaction, job_id: str) -> DeadLetter:
+    tx.refuse_sealed()
     letter = reading.letter(tx.cursor, job_id)
     if letter is None:
         raise JobNotFound(job_id, "dead letter")
@@ -172,6 +178,7 @@ def pause_place(pause: Pause) -> tuple[str, str, str]:
 
 
 def pause(tx: Transaction, one: Pause) -> None:
+    tx.refuse_sealed()
     kind, queue, name = pause_place(one)
     tx.cursor.execute(SQL["pause.store"], (kind, queue, name, one.reason, one.by, tx.now))
     tx.rules_changed()
@@ -183,6 +190,7 @@ def pause(tx: Transaction, one: Pause) -> None:
 
 
 def resume(tx: Transaction, one: Pause) -> bool:
+    tx.refuse_sealed()
     kind, queue, name = pause_place(one)
     found = tx.cursor.execute(SQL["pause.remove"], (kind, queue, name)).rowcount > 0
     tx.rules_changed()
@@ -195,6 +203,7 @@ def resume(tx: Transaction, one: Pause) -> bool:
 
 
 def limit_group(tx: Transaction, queue: str, group: str, limit: int | None) -> None:
+    tx.refuse_sealed()
     if limit is None:
         tx.cursor.execute(SQL["declare.forget_override"], (queue, group))
     elif limit < 1:
@@ -211,6 +220,7 @@ def limit_group(tx: Transaction, queue: str, group: str, limit: int | None) -> N
 
 
 def prune(tx: Transaction, limit: int, older_than: float | None) -> int:
+    tx.refuse_sealed()
     if older_than is None:
         rows = tx.cursor.execute(SQL["prune.past"], (tx.now, limit)).fetchall()
     else:
@@ -223,6 +233,7 @@ def prune(tx: Transaction, limit: int, older_than: float | None) -> int:
 
 def refill(tx: Transaction, after: tuple[str, str], limit: int) -> tuple[int, tuple[str, str]]:
     """One bounded pass over groups with waiting jobs, from where the last one stopped."""
+    tx.refuse_sealed()
     rows = tx.cursor.execute(SQL["refill.groups_waiting"], (*after, limit)).fetchall()
     for queue, group in rows:
         tx.touch(queue, group)

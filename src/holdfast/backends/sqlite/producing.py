@@ -13,6 +13,7 @@ from typing import Any
 from ...errors import BackendError, ConfigurationError, DuplicateJob, HoldfastError, SchemaMismatch
 from ...lifecycle import State
 from ...records import Enqueued, NewJob, QueueRule
+from .. import sealing
 from ..callers import recognise, refuse_autocommit, refuse_kind, sqlalchemy_connection, sqlalchemy_errors
 from .connection import SCHEMA_VERSION, errors_mapped, mapped
 from .transaction import LANE_GROUPED, LANE_UNGROUPED, SQL, Transaction, encoded
@@ -31,6 +32,7 @@ def declare(tx: Transaction, rules: Sequence[QueueRule]) -> None:
         before = execute(SQL["declare.rule"], (rule.name,)).fetchone()
         if before == (limit, rule.group_order):
             continue
+        tx.refuse_sealed()
         execute(SQL["declare.store"], (rule.name, limit, rule.group_order))
         tx.rules_changed()
         for (group,) in execute(SQL["declare.groups_of"], (rule.name,)).fetchall():
@@ -74,6 +76,7 @@ def _row(tx: Transaction, job: NewJob, turn: int) -> tuple[Any, ...]:
 
 def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """Store jobs in one step. The common case is one statement for all; a known id or key makes it go one by one."""
+    tx.refuse_sealed()
     first = tx.ticks(len(jobs))
     rows = [_row(tx, job, first + place) for place, job in enumerate(jobs)]
     cursor = tx.cursor
@@ -200,6 +203,9 @@ def _join_one(execute: Execute, job: NewJob, now: float) -> Enqueued:
     row = (*place, now, due_at, expires_at, job.args, revival, job.options)
     if execute(SQL["enqueue.joined"], row).rowcount:
         return Enqueued(job.id, True)
+    closed = execute(SQL["seal.closed"]).fetchone()
+    if closed is not None:
+        raise sealing.refusal(sealing.read(closed[0]))
     if execute(SQL["enqueue.known"], (job.id,)).fetchone():
         return Enqueued(job.id, False)
     live = execute(SQL["enqueue.live_key"], (job.queue, job.task, job.key)).fetchone()

@@ -32,7 +32,7 @@ _LETTER = SQL["read.letter"]
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
-def _record(row: Sequence[Any]) -> JobRecord:
+def record(row: Sequence[Any]) -> JobRecord:
     return JobRecord(
         seq=row[0],
         id=row[1],
@@ -69,7 +69,7 @@ def _record(row: Sequence[Any]) -> JobRecord:
 
 def get(cursor: sqlite3.Cursor, job_id: str) -> JobRecord | None:
     row = cursor.execute(f"{_JOB} WHERE id = ?", (job_id,)).fetchone()
-    return None if row is None else _record(row)
+    return None if row is None else record(row)
 
 
 def _prefix_range(prefix: str) -> tuple[str, str]:
@@ -95,7 +95,7 @@ def find(cursor: sqlite3.Cursor, query: JobQuery) -> list[JobRecord]:
         values += _prefix_range(query.id_prefix)
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     rows = cursor.execute(f"{_JOB}{where} ORDER BY seq DESC LIMIT ?", (*values, query.limit))
-    return [_record(row) for row in rows]
+    return [record(row) for row in rows]
 
 
 def count(cursor: sqlite3.Cursor, queue: str | None) -> Mapping[str, Mapping[State, int]]:
@@ -146,6 +146,12 @@ def letters(cursor: sqlite3.Cursor, query: LetterQuery) -> list[DeadLetter]:
         values += _prefix_range(query.id_prefix)
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     rows = cursor.execute(f"{_LETTER}{where} ORDER BY failed_at DESC, job_id LIMIT ?", (*values, query.limit))
+    return [_letter(row) for row in rows]
+
+
+def letters_after(cursor: sqlite3.Cursor, job_id: str, limit: int) -> list[DeadLetter]:
+    """Letters by id, from after that one."""
+    rows = cursor.execute(f"{_LETTER} WHERE job_id > ? ORDER BY job_id LIMIT ?", (job_id, limit))
     return [_letter(row) for row in rows]
 
 
@@ -229,7 +235,7 @@ def workers(cursor: sqlite3.Cursor, steady: float, boot: str) -> list[WorkerReco
 
 def dump(cursor: sqlite3.Cursor) -> Dump:
     """Everything, as plain values, in the shapes of the records."""
-    jobs = [_record(row) for row in cursor.execute(f"{_JOB} ORDER BY seq")]
+    jobs = [record(row) for row in cursor.execute(f"{_JOB} ORDER BY seq")]
     beyond = cursor.execute(SQL["read.job_beyond"]).fetchall()
     deadlines = {row[0]: row[1:] for row in cursor.execute(SQL["read.worker_beyond"])}
     # Whether a worker has expired is a question of when one asks; a dump is the same until something is written.

@@ -20,17 +20,21 @@ from ...records import (
     GroupOrder,
     PastDeath,
     Revival,
+    Seal,
 )
+from .. import sealing
 from ..statements import load_statements
 
 VERBS = [
     "begin",
     "bury",
     "cancel",
+    "carry",
     "claim",
     "declare",
     "discard",
     "enqueue",
+    "export",
     "pause",
     "promote",
     "prune",
@@ -42,6 +46,7 @@ VERBS = [
     "renew",
     "report",
     "revive",
+    "seal",
     "settle",
 ]
 SQL: Mapping[str, str] = load_statements(__package__ + ".statements", VERBS)
@@ -61,6 +66,7 @@ _FILL_ONE_EACH = SQL["refill.fill_one_each"]
 _IN_PLAY = SQL["refill.in_play"]
 _WITHDRAW = SQL["refill.withdraw"]
 _PAUSED_TASKS = SQL["claim.paused_tasks"]
+_CLOSED = SQL["seal.closed"]
 
 
 class GroupRules:
@@ -128,6 +134,20 @@ class Transaction:
         if self._tick is not None:
             self.cursor.execute("UPDATE holdfast_ticks SET tick = ?", (self._tick,))
             self._tick = None
+
+    # ------------------------------------------------------------------ the seal
+
+    @property
+    def closed_by(self) -> Seal | None:
+        """The seal that closes this store for work; None while it is open."""
+        row = self.cursor.execute(_CLOSED).fetchone()
+        return None if row is None else sealing.read(row[0])
+
+    def refuse_sealed(self) -> None:
+        """The first act of every verb that takes work in, starts it, or changes what does not run."""
+        seal = self.closed_by
+        if seal is not None:
+            raise sealing.refusal(seal)
 
     # ------------------------------------------------------------------ groups
 

@@ -149,6 +149,14 @@ CREATE TABLE holdfast.logs (
     PRIMARY KEY (job_seq, line)
 );
 
+-- This store's side in its latest move to another store, or none. `closed` says again what the record means.
+CREATE TABLE holdfast.seal (
+    one    boolean PRIMARY KEY CHECK (one),
+    closed boolean NOT NULL,
+    record text CHECK (record IS NOT NULL OR NOT closed) -- JSON of records.Seal
+);
+INSERT INTO holdfast.seal (one, closed) VALUES (true, false);
+
 -- A group named: what the functions hand each other.
 CREATE TYPE holdfast.place AS (queue text COLLATE "C", grp text COLLATE "C");
 

@@ -88,6 +88,7 @@ DECLARE
     at double precision := holdfast.store_now(given);
     j holdfast.jobs := holdfast.job_to_change(named);
 BEGIN
+    PERFORM holdfast.refuse_sealed();
     IF j.state NOT IN ('scheduled', 'waiting', 'ready') THEN
         PERFORM holdfast.refuse_state(j, 'bury', CASE j.state WHEN 'running' THEN 'Cancel it first.'
                                                               ELSE 'It has finished.' END);

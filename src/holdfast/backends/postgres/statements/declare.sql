@@ -21,6 +21,7 @@ BEGIN
                    AND q.group_limit = CASE r.group_order WHEN 'strict' THEN 1 ELSE r.group_limit END
                    WHERE q.name IS NULL) THEN RETURN; END IF;
     PERFORM holdfast.own_rules();
+    PERFORM holdfast.refuse_sealed();
     at := holdfast.store_now(given);
     PERFORM holdfast.keep_up(at);
     FOR rule IN SELECT * FROM jsonb_to_recordset(rules) AS r(name text, group_limit integer, group_order text) LOOP
@@ -42,6 +43,7 @@ RETURNS void LANGUAGE plpgsql AS $$
 DECLARE at double precision;
 BEGIN
     PERFORM holdfast.own_rules();
+    PERFORM holdfast.refuse_sealed();
     at := holdfast.store_now(given);
     IF most IS NULL THEN
         DELETE FROM holdfast.groups WHERE queue = named AND name = grouped;

@@ -10,6 +10,8 @@ DECLARE
     letter holdfast.letters;
     j holdfast.jobs;
 BEGIN
+    PERFORM holdfast.share_rules();
+    PERFORM holdfast.refuse_sealed();
     SELECT * INTO letter FROM holdfast.letters WHERE job_id = named FOR UPDATE;
     IF NOT FOUND THEN
         PERFORM holdfast.refuse('HF001', jsonb_build_object('job_id', named, 'what', 'dead letter'));

@@ -35,6 +35,7 @@ DECLARE
     one jsonb;
 BEGIN
     PERFORM holdfast.share_rules();
+    PERFORM holdfast.refuse_sealed();
     SELECT array_agg(DISTINCT 'key:' || jsonb_build_array(j -> 'queue', j -> 'task', j -> 'key')::text)
     INTO keys FROM jsonb_array_elements(wanted) j WHERE j ->> 'key' IS NOT NULL;
     IF keys IS NOT NULL THEN PERFORM holdfast.lock_keys(keys); END IF;

@@ -15,6 +15,8 @@ DECLARE
     theirs text := current_setting('lock_timeout');
     their_millis double precision := extract(epoch FROM theirs::interval) * 1000;
     answers jsonb;
+    job jsonb;
+    one jsonb;
     facts text;
 BEGIN
     IF meant IS NOT NULL AND NOT EXISTS (SELECT 1 FROM holdfast.schema_version WHERE store::text = meant) THEN
@@ -24,11 +26,24 @@ BEGIN
         IF their_millis = 0 OR their_millis > millis THEN
             PERFORM set_config('lock_timeout', millis::text, true);
         END IF;
-        answers := holdfast.join_jobs(wanted, holdfast.store_now(NULL));
+        PERFORM holdfast.stay_open();
+        IF (SELECT count(DISTINCT j ->> 'id') FROM jsonb_array_elements(wanted) j) = jsonb_array_length(wanted) THEN
+            answers := holdfast.join_jobs(wanted, holdfast.store_now(NULL));
+        ELSE  -- an id named twice: whether the second is known depends on what became of the first
+            answers := '[]';
+            FOR job IN SELECT j.value FROM jsonb_array_elements(wanted) j LOOP
+                one := holdfast.join_jobs(jsonb_build_array(job), holdfast.store_now(NULL));
+                answers := answers || CASE WHEN one = 'true'
+                    THEN jsonb_build_array(jsonb_build_array(job -> 'id', true)) ELSE one END;
+            END LOOP;
+        END IF;
         PERFORM set_config('lock_timeout', theirs, true);
     EXCEPTION
         WHEN lock_not_available OR deadlock_detected THEN RETURN jsonb_build_object('refused', 'busy');
         WHEN SQLSTATE 'HF002' THEN RETURN jsonb_build_object('refused', 'replace');
+        WHEN SQLSTATE 'HF005' THEN
+            GET STACKED DIAGNOSTICS facts = PG_EXCEPTION_DETAIL;
+            RETURN facts::jsonb || jsonb_build_object('refused', 'sealed');
         WHEN SQLSTATE 'HF003' THEN
             GET STACKED DIAGNOSTICS facts = PG_EXCEPTION_DETAIL;
             RETURN facts::jsonb || jsonb_build_object('refused', 'duplicate');
@@ -50,11 +65,10 @@ BEGIN
         ON CONFLICT DO NOTHING RETURNING id)
     SELECT array_agg(id) INTO made FROM stored;
     IF cardinality(made) = jsonb_array_length(wanted) THEN RETURN 'true'; END IF;
-    RETURN (SELECT jsonb_agg(CASE WHEN j.id = ANY (made) AND j.nth = 1 THEN jsonb_build_array(j.id, true)
+    RETURN (SELECT jsonb_agg(CASE WHEN j.id = ANY (made) THEN jsonb_build_array(j.id, true)
                                   ELSE jsonb_build_array(holdfast.joined_before(j.id, j.queue, j.task, j.key,
                                                                                 j.on_conflict), false) END ORDER BY j.n)
-            FROM (SELECT *, row_number() OVER (PARTITION BY id ORDER BY n) AS nth
-                  FROM holdfast.new_jobs(wanted, at) ORDER BY n) j);
+            FROM (SELECT * FROM holdfast.new_jobs(wanted, at) ORDER BY n) j);
 END $$
 
 -- :: function_joined_before

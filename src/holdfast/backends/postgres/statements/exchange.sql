@@ -22,6 +22,7 @@ DECLARE
     answers text[];
     recovered jsonb := '[]';
     leases json[];
+    seal text;
 BEGIN
     PERFORM holdfast.share_rules();
     IF request IS NOT NULL THEN
@@ -53,10 +54,14 @@ BEGIN
             RETURN json_build_object('answers', answers, 'known', false, 'recovered', recovered);
         END IF;
     END IF;
-    PERFORM holdfast.promote_due(200, places, at);
-    leases := holdfast.claim(request, nonce, at);
+    SELECT record INTO seal FROM holdfast.seal WHERE closed;
+    IF NOT FOUND THEN
+        PERFORM holdfast.promote_due(200, places, at);
+        leases := holdfast.claim(request, nonce, at);
+    END IF;
     UPDATE holdfast.calls SET last_call = number, last_answers = to_jsonb(answers) WHERE worker = claimer;
-    RETURN json_build_object('answers', answers, 'leases', leases, 'recovered', recovered);
+    RETURN json_build_object('answers', answers, 'leases', coalesce(leases, '{}'), 'recovered', recovered,
+                             'sealed', seal::json);
 END $$
 
 -- :: function_first_answer

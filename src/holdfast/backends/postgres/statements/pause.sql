@@ -12,6 +12,7 @@ CREATE OR REPLACE FUNCTION holdfast.pause(what text, queued text, named text, wh
 DECLARE at double precision;
 BEGIN
     PERFORM holdfast.own_rules();
+    PERFORM holdfast.refuse_sealed();
     at := holdfast.store_now(given);
     INSERT INTO holdfast.pauses (kind, queue, name, reason, paused_by, paused_at)
     VALUES (what, queued, named, why, who, at) ON CONFLICT DO NOTHING;
@@ -28,6 +29,7 @@ RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE at double precision;
 BEGIN
     PERFORM holdfast.own_rules();
+    PERFORM holdfast.refuse_sealed();
     at := holdfast.store_now(given);
     DELETE FROM holdfast.pauses WHERE kind = what AND queue = queued AND name = named;
     IF NOT FOUND THEN RETURN false; END IF;

@@ -82,7 +82,9 @@ DECLARE
     at double precision := holdfast.store_now(given);
     places holdfast.place[];
 BEGIN
-    PERFORM holdfast.share_rules(), holdfast.lock_letters_due(most, at);
+    PERFORM holdfast.share_rules();
+    PERFORM holdfast.refuse_sealed();
+    PERFORM holdfast.lock_letters_due(most, at);
     places := holdfast.places_due(most, at);
     PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
     RETURN holdfast.promote_due(most, places, at);

@@ -94,6 +94,7 @@ DECLARE
     made integer;
 BEGIN
     PERFORM holdfast.share_rules();
+    PERFORM holdfast.refuse_sealed();
     SELECT array_agg(ROW(w.queue, w.grp)::holdfast.place ORDER BY w.queue, w.grp) INTO places
     FROM (SELECT DISTINCT queue, grp FROM holdfast.jobs WHERE state = 'waiting'
           AND (queue, grp) > (after_queue, after_grp) ORDER BY queue, grp LIMIT most) w;

@@ -50,6 +50,7 @@ DECLARE
     letter holdfast.letters;
     heir text;
 BEGIN
+    PERFORM holdfast.refuse_sealed();
     SELECT * INTO letter FROM holdfast.letters WHERE job_id = named FOR UPDATE;
     IF j.state <> 'dead' THEN
         IF letter.job_id IS NOT NULL AND j.state NOT IN ('succeeded', 'cancelled') THEN  -- the second click
@@ -92,6 +93,7 @@ DECLARE
     at double precision := holdfast.store_now(given);
     j holdfast.jobs := holdfast.job_to_change(named);
 BEGIN
+    PERFORM holdfast.refuse_sealed();
     IF j.state = 'dead' THEN RETURN holdfast.revive(named, at); END IF;
     IF j.state NOT IN ('succeeded', 'cancelled') THEN
         PERFORM holdfast.refuse_state(j, 'retry', 'Only a finished job can be run again.');
@@ -106,6 +108,7 @@ DECLARE
     at double precision := holdfast.store_now(given);
     j holdfast.jobs := holdfast.job_to_change(named);
 BEGIN
+    PERFORM holdfast.refuse_sealed();
     IF j.state <> 'scheduled' THEN
         PERFORM holdfast.refuse_state(j, 'run_now', 'Only a scheduled job can be brought forward.');
     END IF;

@@ -1,5 +1,5 @@
 -- enqueue: store new jobs.
--- Takes one row per job; answers by row count: 0 means the id is known or a live job has the key.
+-- Takes one row per job; answers by row count: 0 means the id is known, a live job has the key, or the store is sealed.
 -- Safe against a rival: the unique indexes on id and live key decide, inside the writer's transaction.
 
 -- :: insert
@@ -24,5 +24,6 @@ WHERE id = ? AND state IN ('scheduled', 'waiting', 'ready')
 -- :: joined
 INSERT INTO holdfast_jobs (id, task, queue, state, priority, grp, key, lane, turn, max_stalls,
                            created_at, due_at, expires_at, args, revival, options)
-VALUES (?, ?, ?, 'scheduled', ?, ?, ?, ?, NULL, ?, ?, ?, ?, ?, ?, ?)
+SELECT ?, ?, ?, 'scheduled', ?, ?, ?, ?, NULL, ?, ?, ?, ?, ?, ?, ?
+WHERE NOT EXISTS (SELECT 1 FROM holdfast_seal WHERE closed = 1)  -- looked at and inserted in one step of the caller's
 ON CONFLICT DO NOTHING

@@ -1,0 +1,91 @@
+"""seal, export and carry on PostgreSQL: a store on its way to another one.
+
+Called by backend.py with a cursor. Each is one transaction. Carried rows go in as they are: nothing is placed, refilled
+or promoted here.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ...records import GroupLimit, Part, QueueRule, Seal, Shipment, StoredJob
+from .. import sealing
+from .producing import encoded
+from .reading import Cursor, Statements, as_letter, one_picture, pauses, rows
+
+_as_stored = msgspec.json.Decoder(StoredJob).decode
+
+
+async def sealed(cursor: Cursor, sql: Statements) -> Seal | None:
+    found = await rows(cursor, sql["seal.record"])
+    return sealing.read(found[0][0]) if found else None
+
+
+async def _take(cursor: Cursor, sql: Statements) -> Seal | None:
+    """The seal, which nobody else can change until this transaction ends."""
+    [(record,)] = await rows(cursor, sql["seal.take"])
+    return None if record is None else sealing.read(record)
+
+
+async def _store(cursor: Cursor, sql: Statements, seal: Seal | None) -> None:
+    record = None if seal is None else sealing.written(seal)
+    await cursor.execute(sql["seal.store"], {"closed": seal is not None and seal.closed, "record": record})
+
+
+async def seal(cursor: Cursor, sql: Statements, seal: Seal | None, instead_of: Seal | None) -> bool:
+    async with cursor.connection.transaction():
+        before = await _take(cursor, sql)
+        if before != instead_of:
+            return False
+        await cursor.execute(sql["seal.alone"])
+        if sealing.is_new_target(seal, before):
+            [counts] = await rows(cursor, sql["seal.content"])
+            sealing.refuse_unless_empty(*counts)
+            await cursor.execute(sql["seal.forget_rules"])
+        await _store(cursor, sql, seal)
+        return True
+
+
+async def export(cursor: Cursor, sql: Statements, part: Part, after: str, limit: int) -> Shipment:
+    if part == "rules":
+        return await _export_rules(cursor, sql)
+    if part == "jobs":
+        found = await rows(cursor, sql["export.jobs"], {"after": after or "0", "limit": limit})
+        jobs = tuple(_as_stored(row[0]) for row in found)
+        return Shipment(part=part, jobs=jobs, after=str(jobs[-1].seq) if len(jobs) == limit else None)
+    found = await rows(cursor, sql["export.letters"], {"after": after, "limit": limit})
+    letters = tuple(as_letter(row[0]) for row in found)
+    return Shipment(part=part, letters=letters, after=letters[-1].id if len(letters) == limit else None)
+
+
+async def _export_rules(cursor: Cursor, sql: Statements) -> Shipment:
+    async with one_picture(cursor):
+        queues = [
+            QueueRule(name=name, group_limit=most, group_order=order)
+            for name, most, order in await rows(cursor, sql["read.queues"])
+        ]
+        groups = [
+            GroupLimit(queue=queue, name=name, limit=most)
+            for queue, name, most in await rows(cursor, sql["read.overrides"])
+        ]
+        held = await pauses(cursor, sql)
+        [(tick,)] = await rows(cursor, sql["export.tick"])
+    return Shipment(part="rules", queues=tuple(queues), groups=tuple(groups), pauses=tuple(held), tick=tick)
+
+
+async def carry(cursor: Cursor, sql: Statements, move: str, shipment: Shipment) -> None:
+    async with cursor.connection.transaction():
+        before = sealing.check_carry(await _take(cursor, sql), move, shipment)
+        if shipment.part == "rules":
+            names = ("queues", "groups", "pauses")
+            await cursor.execute(sql["carry.rules"], {name: encoded(getattr(shipment, name)) for name in names})
+        if shipment.jobs:
+            jobs = {"jobs": encoded(shipment.jobs)}
+            await cursor.execute(sql["carry.jobs"], jobs)
+            if any(job.logs for job in shipment.jobs):
+                await cursor.execute(sql["carry.lines"], jobs)
+        if shipment.letters:
+            await cursor.execute(sql["carry.letters"], {"letters": encoded(shipment.letters)})
+        highest = max((max(job.turn or 0, job.fence) for job in shipment.jobs), default=0)
+        await cursor.execute(sql["carry.counters"], {"tick": max(shipment.tick, highest)})
+        await _store(cursor, sql, before.moved_on(shipment))

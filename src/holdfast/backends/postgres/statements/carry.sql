@@ -1,0 +1,61 @@
+-- carry: put rows of another store into this one, as they are, from JSON in the shapes of the records.
+-- What is there already stays, so a repeated shipment changes nothing. Safe against a rival: the seal's row is locked
+-- first, and the rows and the place reached are written in one transaction.
+
+-- :: rules
+WITH q AS (
+    INSERT INTO holdfast.queues (name, group_limit, group_order)
+    SELECT r.name, r.group_limit, r.group_order
+    FROM jsonb_to_recordset(%(queues)s::jsonb) AS r(name text, group_limit integer, group_order text)
+    ON CONFLICT (name) DO NOTHING
+), g AS (
+    INSERT INTO holdfast.groups (queue, name, group_limit)
+    SELECT r.queue, r.name, r."limit"
+    FROM jsonb_to_recordset(%(groups)s::jsonb) AS r(queue text, name text, "limit" integer)
+    ON CONFLICT (queue, name) DO NOTHING
+)
+INSERT INTO holdfast.pauses (kind, queue, name, reason, paused_by, paused_at)
+SELECT CASE WHEN p.task IS NOT NULL THEN 'task' WHEN p."group" IS NOT NULL THEN 'group' ELSE 'queue' END,
+       coalesce(p.queue, ''), coalesce(p.task, p."group", ''), p.reason, p."by", p.paused_at
+FROM jsonb_to_recordset(%(pauses)s::jsonb)
+    AS p(queue text, "group" text, task text, reason text, "by" text, paused_at double precision)
+ON CONFLICT DO NOTHING
+
+-- :: jobs
+INSERT INTO holdfast.jobs (seq, id, task, queue, state, priority, grp, key, lane, turn, attempts, failures, stalls,
+    max_stalls, created_at, due_at, expires_at, started_at, finished_at, prune_at, fence, begun, held, cancel_requested,
+    progress, progress_text, reason, args, value, errors, revival, options)
+SELECT r.seq, r.id, r.task, r.queue, r.state, r.priority, r."group", r.key, r.lane, r.turn, r.attempts, r.failures,
+    r.stalls, r.max_stalls, r.created_at, r.due_at, r.expires_at, r.started_at, r.finished_at, r.prune_at, r.fence,
+    r.begun, r.held, r.cancel_requested, r.progress, r.progress_text, r.reason, decode(r.args, 'base64'),
+    decode(r.value, 'base64'), nullif(r.errors, '[]'), r.revival, decode(r.options, 'base64')
+FROM jsonb_to_recordset(%(jobs)s::jsonb) AS r(seq bigint, id text, task text, queue text, state text, priority integer,
+    "group" text, key text, lane smallint, turn bigint, attempts integer, failures integer, stalls integer,
+    max_stalls integer, created_at double precision, due_at double precision, expires_at double precision,
+    started_at double precision, finished_at double precision, prune_at double precision, fence bigint, begun boolean,
+    held boolean, cancel_requested boolean, progress double precision, progress_text text, reason text, args text,
+    value text, errors jsonb, revival jsonb, options text)
+ORDER BY r.seq ON CONFLICT (id) DO NOTHING
+
+-- :: lines
+INSERT INTO holdfast.logs (job_seq, line, at, text)
+SELECT r.seq, l.n, (l.line ->> 'at')::double precision, l.line ->> 'text'
+FROM jsonb_to_recordset(%(jobs)s::jsonb) AS r(seq bigint, logs jsonb)
+CROSS JOIN LATERAL jsonb_array_elements(r.logs) WITH ORDINALITY l(line, n)
+ON CONFLICT (job_seq, line) DO NOTHING
+
+-- :: letters
+INSERT INTO holdfast.letters (logical, job_id, task, queue, key, grp, args, failure_count, first_failed_at, failed_at,
+    reason, error, history, cycles, revive_at, revived_at)
+SELECT CASE WHEN r.key IS NULL THEN 'id:' || r.id ELSE 'key:' || jsonb_build_array(r.queue, r.task, r.key)::text END,
+    r.id, r.task, r.queue, r.key, r."group", decode(r.args, 'base64'), r.failure_count, r.first_failed_at, r.failed_at,
+    r.reason, r.error, r.history, r.cycles, r.revive_at, r.revived_at
+FROM jsonb_to_recordset(%(letters)s::jsonb) AS r(id text, task text, queue text, key text, "group" text, args text,
+    failure_count integer, first_failed_at double precision, failed_at double precision, reason text, error jsonb,
+    history jsonb, cycles integer, revive_at double precision, revived_at double precision)
+ON CONFLICT (logical) DO NOTHING
+
+-- :: counters
+SELECT setval('holdfast.ticks', greatest(%(tick)s, (SELECT last_value FROM holdfast.ticks))),
+       (SELECT setval(pg_get_serial_sequence('holdfast.jobs', 'seq'), max(seq)) FROM holdfast.jobs
+        HAVING max(seq) IS NOT NULL)

@@ -1,0 +1,14 @@
+-- export: pieces of the store in a stable order, for another store. Never writes.
+-- Takes the place to go on after and a bound; answers rows in the shape read.sql has for records.
+
+-- :: jobs
+SELECT seq, id, task, queue, state, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at,
+       due_at, expires_at, started_at, finished_at, fence, worker, begun, held, cancel_requested, progress,
+       progress_text, value, reason, errors, revival, options, turn, lane, prune_at
+FROM holdfast_jobs WHERE seq > ? ORDER BY seq LIMIT ?
+
+-- :: logs
+SELECT job_seq, at, text FROM holdfast_logs WHERE job_seq > ? AND job_seq <= ? ORDER BY job_seq, line
+
+-- :: tick
+SELECT tick FROM holdfast_ticks

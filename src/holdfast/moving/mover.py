@@ -1,0 +1,266 @@
+"""The mover: seals two stores, waits for leases to end, carries piece by piece, compares, opens the target.
+
+Called by `holdfast move`. It may be killed anywhere and started again: all it knows is in the two seals. Every step is
+a compare-and-change or harmless when repeated, so even two movers at once lose and double nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..backends.contract import Backend
+from ..errors import BackendUnavailable, MoveRefused, OutcomeUnknown
+from ..records import JobQuery, LetterQuery, Seal, WorkerRecord
+from .comparing import Comparison, PieceSize, compare
+from .deciding import Plan, decide, is_begun_target
+
+T = TypeVar("T")
+StepName = Literal["seal", "wait", "carry", "compare", "open"]
+
+LOOK_EVERY_SECONDS = 0.2
+RETRY_FIRST_SECONDS = 0.1
+RETRY_FOR_SECONDS = 30.0  # a store that is silent for longer ends the mover; started again it goes on
+
+
+@dataclass(frozen=True)
+class Side:
+    """A store, opened, and its name as it may be shown: no password in it."""
+
+    backend: Backend
+    name: str
+
+
+class Step(Struct, frozen=True, kw_only=True):
+    """How far a move is: jobs carried or compared, or leases still live."""
+
+    step: StepName
+    done: int = 0
+    total: int = 0
+
+
+class Moved(Struct, frozen=True, kw_only=True):
+    """What a move came to. `comparison` None: it had ended before, and there was nothing left to do."""
+
+    move: str
+    begins: str
+    comparison: Comparison | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.comparison is None or self.comparison.equal
+
+
+class Survey(Struct, frozen=True, kw_only=True):
+    """What a move would find."""
+
+    plan: Plan
+    jobs: dict[str, dict[str, int]]  # by queue and state
+    leases: int
+
+
+class Mover:
+    """One move from a source to a target."""
+
+    def __init__(self, source: Side, target: Side, *, wait: float, say: Callable[[Step], None]) -> None:
+        self._source, self._target = source, target
+        self._wait, self._say = wait, say
+
+    async def run(self) -> Moved:
+        """Begin the move, or go on with it where it stopped."""
+        plan = await _decided(self._source, self._target)
+        if plan.begins == "at its end":
+            return Moved(move=plan.move, begins=plan.begins)
+        if plan.begins == "anew":
+            await _refuse_if_held(self._target.backend)
+            if self._wait <= 0 and (held := await _leases(self._source.backend)):
+                raise _leases_live(held)
+        self._say(Step(step="seal"))
+        target = await self._seal_target(plan.move)
+        source = await self._seal_source(plan.move, target)
+        if target.closed:
+            await self._until_no_lease(source, target)
+            target = await self._carry(plan.move, target)
+            comparison = await self._compare()
+            if not comparison.equal:
+                return Moved(move=plan.move, begins=plan.begins, comparison=comparison)
+            self._say(Step(step="open"))
+            await _put(self._target, replace(target, stage="moved"), target, RETRY_FOR_SECONDS)
+        else:
+            comparison = None  # killed after the target was opened: it may have changed since
+        await _put(self._source, replace(source, stage="moved"), source, RETRY_FOR_SECONDS)
+        return Moved(move=plan.move, begins=plan.begins, comparison=comparison)
+
+    # ------------------------------------------------------------------ sealing
+
+    async def _seal_target(self, move: str) -> Seal:
+        before = await _patiently(self._target.backend.sealed)
+        if before is not None and before.move == move:
+            return before
+        since = await _patiently(self._target.backend.clock)
+        seal = Seal(move=move, role="target", other=self._source.name, since=since)
+        await _put(self._target, seal, before, RETRY_FOR_SECONDS)
+        return seal
+
+    async def _seal_source(self, move: str, target: Seal) -> Seal:
+        before = await _patiently(self._source.backend.sealed)
+        if before == target:  # two names for one store, and it is empty
+            await _put(self._target, None, target, RETRY_FOR_SECONDS)
+            raise MoveRefused("the two URLs name the same store.")
+        if before is not None and before.move == move:
+            return before
+        since = await _patiently(self._source.backend.clock)
+        seal = Seal(move=move, role="source", other=self._target.name, since=since)
+        await _put(self._source, seal, before, max(self._wait, RETRY_FOR_SECONDS))
+        return seal
+
+    async def _until_no_lease(self, source: Seal, target: Seal) -> None:
+        """Let running jobs end. If they do not in time, take the seals away again: nothing was carried."""
+        deadline = time.monotonic() + self._wait
+        first = 0
+        while held := await _leases(self._source.backend):
+            number = sum(worker.running for worker in held)
+            first = max(first, number)
+            self._say(Step(step="wait", done=first - number, total=first))
+            await _patiently(self._source.backend.recover)
+            if time.monotonic() >= deadline:
+                if is_begun_target(target):
+                    await _put(self._target, None, target, RETRY_FOR_SECONDS)
+                    await _put(self._source, None, source, RETRY_FOR_SECONDS)
+                raise _leases_live(held)
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+
+    # ------------------------------------------------------------------ carrying
+
+    async def _carry(self, move: str, target: Seal) -> Seal:
+        total, done = await _jobs(self._source.backend), await _jobs(self._target.backend)
+        size = PieceSize()
+        seal = target
+        while seal.part is not None:
+            self._say(Step(step="carry", done=done, total=total))
+            part, after, rows = seal.part, seal.after, size.rows
+            piece = await _patiently(lambda: self._source.backend.export(part, after, limit=rows))  # noqa: B023
+            await _patiently(lambda: self._target.backend.carry(move, piece))  # noqa: B023
+            seal = seal.moved_on(piece)
+            size.learn(piece)
+            done += len(piece.jobs)
+        self._say(Step(step="carry", done=done, total=total))
+        return seal
+
+    async def _compare(self) -> Comparison:
+        total = await _jobs(self._source.backend)
+        return await compare(
+            self._source.backend,
+            self._target.backend,
+            lambda done: self._say(Step(step="compare", done=done, total=total)),
+        )
+
+
+async def survey(source: Side, target: Side | None) -> Survey:
+    """What a move would find and do; changes nothing. A target that is not there yet is None."""
+    if target is not None:
+        plan = await _decided(source, target)
+        if plan.begins == "anew":
+            await _refuse_if_held(target.backend)
+    else:
+        plan = decide(await source.backend.sealed(), None, source_name=source.name, target_name="")
+    counts = await source.backend.count()
+    jobs = {queue: {state.value: number for state, number in by.items()} for queue, by in counts.items()}
+    leases = sum(worker.running for worker in await _leases(source.backend))
+    return Survey(plan=plan, jobs=jobs, leases=leases)
+
+
+async def abandon(source: Side, target: Side) -> bool:
+    """Give up an unfinished move: the source works again. Answers whether the target is left with a part of the jobs.
+
+    The target is shut for good first, so that a mover still at work somewhere can no longer open it.
+    """
+    here, there = await source.backend.sealed(), await target.backend.sealed()
+    paired = here is not None and there is not None and here.move == there.move and there.role == "target"
+    if paired and there is not None and there.stage == "moved":
+        raise MoveRefused("all jobs are in the target already. Run `holdfast move` again to finish.")
+    if here is not None and here.role == "source" and here.stage == "moving":
+        if not paired and here.other != target.name:
+            raise MoveRefused(f"the source is being moved to another store: {here.other}. Name that one.")
+    elif there is not None and is_begun_target(there) and there.other == source.name:
+        here, paired = None, True  # killed before the source was sealed
+    else:
+        raise MoveRefused("no move between these two stores is under way.")
+    left = False
+    if paired and there is not None:
+        left = not is_begun_target(there)
+        if there.stage == "moving":
+            await _put(target, replace(there, stage="abandoned") if left else None, there, RETRY_FOR_SECONDS)
+    if here is not None:
+        await _put(source, None, here, RETRY_FOR_SECONDS)
+    return left
+
+
+# ---------------------------------------------------------------------- asking the stores
+
+
+async def _decided(source: Side, target: Side) -> Plan:
+    seals = await _patiently(source.backend.sealed), await _patiently(target.backend.sealed)
+    return decide(*seals, source_name=source.name, target_name=target.name)
+
+
+async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask again while the store is busy or silent. Only for what is harmless when repeated."""
+    deadline, pause = time.monotonic() + RETRY_FOR_SECONDS, RETRY_FIRST_SECONDS
+    while True:
+        try:
+            return await ask()
+        except (BackendUnavailable, OutcomeUnknown):
+            if time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, 2.0)
+
+
+async def _put(side: Side, seal: Seal | None, instead_of: Seal | None, seconds: float) -> None:
+    """Exchange a seal. One whose answer was lost is looked for; a store held by callers' transactions is waited for."""
+    deadline, pause = time.monotonic() + seconds, RETRY_FIRST_SECONDS
+    while True:
+        try:
+            if await side.backend.seal(seal, instead_of=instead_of):
+                return
+            found = await _patiently(side.backend.sealed)
+            if found == seal:
+                return
+            raise MoveRefused(f"somebody else changed the seal of {side.name} meanwhile. Look, and run it again.")
+        except (BackendUnavailable, OutcomeUnknown):
+            if time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, 2.0)
+
+
+async def _leases(backend: Backend) -> list[WorkerRecord]:
+    """Workers that hold leases: every running job is one's, and a worker's row stays while it holds one."""
+    return [worker for worker in await _patiently(backend.workers) if worker.running]
+
+
+async def _jobs(backend: Backend) -> int:
+    counts = await _patiently(backend.count)
+    return sum(sum(by_state.values()) for by_state in counts.values())
+
+
+async def _refuse_if_held(target: Backend) -> None:
+    """A store in use must not even be sealed for a moment. The seal itself looks again, in one step."""
+    if await target.find(JobQuery(limit=1)) or await target.letters(LetterQuery(limit=1)) or await target.pauses():
+        raise MoveRefused("the target is not empty. Name a store that has never been used.")
+
+
+def _leases_live(held: list[WorkerRecord]) -> MoveRefused:
+    number = sum(worker.running for worker in held)
+    who = ", ".join(f"{worker.id} ({worker.running} on {worker.host}, pid {worker.pid})" for worker in held[:5])
+    jobs = "1 job is" if number == 1 else f"{number} jobs are"
+    return MoveRefused(
+        f"{jobs} still running: {who}. Stop these workers, or give a longer --wait; the store works on.", leases=number
+    )
