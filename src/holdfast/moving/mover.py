@@ -74,7 +74,7 @@ class Mover:
 
     async def run(self) -> Moved:
         """Begin the move, or go on with it where it stopped."""
-        plan = await _decided(self._source, self._target)
+        plan, on_source, on_target = await _decided(self._source, self._target)
         if plan.begins == "at its end":
             return Moved(move=plan.move, begins=plan.begins)
         if plan.begins == "anew":
@@ -82,8 +82,8 @@ class Mover:
             if self._wait <= 0 and (held := await _leases(self._source.backend)):
                 raise _leases_live(held)
         self._say(Step(step="seal"))
-        target = await self._seal_target(plan.move)
-        source = await self._seal_source(plan.move, target)
+        target = await self._seal_target(plan.move, on_target)
+        source = await self._seal_source(plan.move, on_source, target)
         if target.closed:
             await self._until_no_lease(source, target)
             target = await self._carry(plan.move, target)
@@ -99,8 +99,9 @@ class Mover:
 
     # ------------------------------------------------------------------ sealing
 
-    async def _seal_target(self, move: str) -> Seal:
-        before = await _patiently(self._target.backend.sealed)
+    # Each takes the place of the seal the plan was made from, and of no other: a rival's is never replaced.
+
+    async def _seal_target(self, move: str, before: Seal | None) -> Seal:
         if before is not None and before.move == move:
             return before
         since = await _patiently(self._target.backend.clock)
@@ -108,9 +109,8 @@ class Mover:
         await _put(self._target, seal, before, RETRY_FOR_SECONDS)
         return seal
 
-    async def _seal_source(self, move: str, target: Seal) -> Seal:
-        before = await _patiently(self._source.backend.sealed)
-        if before == target:  # two names for one store, and it is empty
+    async def _seal_source(self, move: str, before: Seal | None, target: Seal) -> Seal:
+        if await _patiently(self._source.backend.sealed) == target:  # two names for one store, and it is empty
             await _put(self._target, None, target, RETRY_FOR_SECONDS)
             raise MoveRefused("the two URLs name the same store.")
         if before is not None and before.move == move:
@@ -165,7 +165,7 @@ class Mover:
 async def survey(source: Side, target: Side | None) -> Survey:
     """What a move would find and do; changes nothing. A target that is not there yet is None."""
     if target is not None:
-        plan = await _decided(source, target)
+        plan, _, _ = await _decided(source, target)
         if plan.begins == "anew":
             await _refuse_if_held(target.backend)
     else:
@@ -205,9 +205,10 @@ async def abandon(source: Side, target: Side) -> bool:
 # ---------------------------------------------------------------------- asking the stores
 
 
-async def _decided(source: Side, target: Side) -> Plan:
-    seals = await _patiently(source.backend.sealed), await _patiently(target.backend.sealed)
-    return decide(*seals, source_name=source.name, target_name=target.name)
+async def _decided(source: Side, target: Side) -> tuple[Plan, Seal | None, Seal | None]:
+    """The plan, and the seals it was made from."""
+    here, there = await _patiently(source.backend.sealed), await _patiently(target.backend.sealed)
+    return decide(here, there, source_name=source.name, target_name=target.name), here, there
 
 
 async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:

@@ -1,0 +1,91 @@
+"""A mover killed with SIGKILL anywhere and started again: the target becomes exactly what the source is."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.backends.contract import Backend
+from holdfast.records import Seal
+from holdfast.testing.conformance.comparing import same_tables
+
+from ..moving import killed_mover
+from ..moving.stage import fresh_url, furnished, tables, with_store
+
+PAIRS = [("sqlite", "sqlite"), ("sqlite", "postgres"), ("postgres", "sqlite")]
+SECONDS_MAX = 60
+
+
+def run_mover(source: str, target: str, kill_at: int = 0, when: str = "after") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(Path(killed_mover.__file__)), source, target, str(kill_at), when]
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+
+
+async def unseal(backend: Backend) -> None:
+    assert await backend.seal(None, instead_of=await backend.sealed())
+
+
+async def standing(backend: Backend) -> tuple[Seal | None, bool, bool]:
+    """The seal, whether the store is open, whether it holds jobs."""
+    seal = await backend.sealed()
+    return seal, seal is None or not seal.closed, bool(await backend.count())
+
+
+def nobody_can_run_a_job_twice(source: str, target: str) -> None:
+    _, source_open, _ = asyncio.run(with_store(source, standing))
+    _, target_open, target_filled = asyncio.run(with_store(target, standing))
+    assert not (source_open and target_open and target_filled)
+    assert not (source_open and target_filled)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("pair", PAIRS, ids="-to-".join)
+def test_killed_at_any_call_and_started_again_nothing_is_lost_or_doubled(pair: tuple[str, str], tmp_path: Path) -> None:
+    source = fresh_url(pair[0], tmp_path)
+    before = asyncio.run(furnished(source, times=4))
+    whole = run_mover(source, fresh_url(pair[1], tmp_path))
+    assert whole.returncode == 0, whole.stderr
+    calls = int(whole.stdout)
+    assert calls >= 30
+    asyncio.run(with_store(source, unseal))
+    # All over the move, and every call around its beginning and its end, where the seals change.
+    places = sorted({*range(2, 12, 2), *range(12, calls - 4, 5), *range(calls - 3, calls + 1)})
+    assert len(places) >= 12
+    for n, place in enumerate(places):
+        target = fresh_url(pair[1], tmp_path)
+        killed = run_mover(source, target, place, "before" if n % 2 else "after")
+        assert killed.returncode == -signal.SIGKILL, f"place {place}: {killed.stderr}"
+        nobody_can_run_a_job_twice(source, target)
+        again = run_mover(source, target)
+        assert again.returncode == 0, f"place {place}: {again.stderr}"
+        same_tables(before, asyncio.run(tables(target)), f"killed at {place} and started again")
+        same_tables(before, asyncio.run(tables(source)), f"the source, killed at {place}")
+        seal, is_open, _ = asyncio.run(with_store(source, standing))
+        assert seal is not None and seal.stage == "moved" and not is_open
+        assert asyncio.run(with_store(target, standing))[1]
+        asyncio.run(with_store(source, unseal))
+
+
+@pytest.mark.chaos
+def test_a_mover_that_is_killed_again_and_again_comes_to_its_end(tmp_path: Path) -> None:
+    source, target = fresh_url("sqlite", tmp_path), fresh_url("sqlite", tmp_path)
+    before = asyncio.run(furnished(source, times=12))
+    deaths = 0
+    seal: Seal | None = None
+    # It needs some calls to learn where it is; each life carries one piece more and ends.
+    while seal is None or seal.part is not None:
+        died = run_mover(source, target, 11, "after")
+        assert died.returncode == -signal.SIGKILL, died.stderr
+        nobody_can_run_a_job_twice(source, target)
+        deaths += 1
+        assert deaths < 60
+        seal = asyncio.run(with_store(target, standing))[0]
+    assert deaths >= 8
+    done = run_mover(source, target)
+    assert done.returncode == 0, done.stderr
+    same_tables(before, asyncio.run(tables(target)), f"after {deaths} deaths")
