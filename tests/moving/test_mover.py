@@ -360,6 +360,7 @@ def test_a_seal_that_came_meanwhile_is_not_replaced(
     with pytest.raises(MoveRefused, match="somebody else"):
         asyncio.run(move(*urls))
     assert asyncio.run(with_store(urls[side], lambda one: one.sealed())) == rival
+    assert asyncio.run(with_store(urls[1 - side], lambda one: one.sealed())) is None
 
 
 def test_a_survey_changes_nothing(urls: tuple[str, str]) -> None:

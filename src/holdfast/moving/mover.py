@@ -83,7 +83,12 @@ class Mover:
                 raise _leases_live(held)
         self._say(Step(step="seal"))
         target = await self._seal_target(plan.move, on_target)
-        source = await self._seal_source(plan.move, on_source, target)
+        try:
+            source = await self._seal_source(plan.move, on_source, target)
+        except (BackendUnavailable, MoveRefused):  # callers' transactions, or a rival: leave nothing behind
+            if target.closed and is_begun_target(target):
+                await _put(self._target, on_target if on_target != target else None, target, RETRY_FOR_SECONDS)
+            raise
         if target.closed:
             await self._until_no_lease(source, target)
             target = await self._carry(plan.move, target)
@@ -111,7 +116,6 @@ class Mover:
 
     async def _seal_source(self, move: str, before: Seal | None, target: Seal) -> Seal:
         if await _patiently(self._source.backend.sealed) == target:  # two names for one store, and it is empty
-            await _put(self._target, None, target, RETRY_FOR_SECONDS)
             raise MoveRefused("the two URLs name the same store.")
         if before is not None and before.move == move:
             return before
