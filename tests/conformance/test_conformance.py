@@ -12,7 +12,7 @@ import pytest
 from holdfast.backends.contract import Backend
 from holdfast.testing.conformance import CASES, THEMES, run_case
 
-from ..servers.postgres import fresh_stores
+from ..servers import postgres, valkey
 
 
 def _memory(tmp_path: Path) -> Callable[[str], Backend]:
@@ -27,10 +27,14 @@ def _sqlite(tmp_path: Path) -> Callable[[str], Backend]:
 
 
 def _postgres(tmp_path: Path) -> Callable[[str], Backend]:
-    return fresh_stores()
+    return postgres.fresh_stores()
 
 
-STORES = {"memory": _memory, "sqlite": _sqlite, "postgres": _postgres}
+def _redis(tmp_path: Path) -> Callable[[str], Backend]:
+    return valkey.fresh_stores()
+
+
+STORES = {"memory": _memory, "sqlite": _sqlite, "postgres": _postgres, "redis": _redis}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -17,7 +17,7 @@ from holdfast.testing.conformance import MakeBackend, World
 from holdfast.testing.conformance.portrait import Portrait, portray, unlike
 from holdfast.testing.conformance.walking import Walk
 
-from ..servers.postgres import fresh_stores
+from ..servers import postgres, valkey
 
 
 async def _walk_both(seed: int, steps: int, make: MakeBackend) -> None:
@@ -69,4 +69,9 @@ def test_sqlite_walks_like_memory(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(1000, 1020))
 def test_postgres_walks_like_memory(seed: int) -> None:
-    asyncio.run(_walk_both(seed, 150, fresh_stores()))
+    asyncio.run(_walk_both(seed, 150, postgres.fresh_stores()))
+
+
+@pytest.mark.parametrize("seed", range(1000, 1020))
+def test_redis_walks_like_memory(seed: int) -> None:
+    asyncio.run(_walk_both(seed, 150, valkey.fresh_stores()))

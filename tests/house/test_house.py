@@ -120,6 +120,14 @@ def test_every_statement_file_opens_with_its_purpose_and_is_short() -> None:
             assert text.count("\n") <= 130, path.name
 
 
+def test_every_script_file_opens_with_its_purpose_and_is_short() -> None:
+    for path in sorted(ROOT.rglob("*.lua")):
+        text = path.read_text()
+        assert text.startswith(f"-- {path.stem}: "), path.name
+        assert text.count("\n") <= 180, path.name
+        assert max(map(len, text.splitlines())) <= 120, path.name
+
+
 def test_no_test_sleeps_outside_chaos() -> None:
     sleeping = re.compile(r"\b(time|asyncio|anyio)\.sleep\((?!0\))")
     for path in sorted((REPOSITORY / "tests").rglob("*.py")):

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, settings
 from holdfast.backends.contract import Backend
 from holdfast.backends.memory.backend import MemoryBackend
 
-from ..servers.postgres import fresh_stores
+from ..servers import postgres as postgres_servers
+from ..servers import valkey
 from .walk import Walk
 
 EXAMPLES = int(os.environ.get("HOLDFAST_SIMULATION_EXAMPLES", "60"))
@@ -39,13 +40,17 @@ def sqlite(path: Path) -> Backend:
 
 
 def postgres(path: Path) -> Backend:
-    return fresh_stores()(path.name)
+    return postgres_servers.fresh_stores()(path.name)
+
+
+def redis(path: Path) -> Backend:
+    return valkey.fresh_stores()(path.name)
 
 
 def postgres_planning_oddly(path: Path) -> Backend:
     """What statistics and costs may bring about one day: rows joined and read in another order than usual."""
     odd = ("enable_nestloop=off", "enable_indexscan=off", "enable_indexonlyscan=off", "enable_bitmapscan=off")
-    return fresh_stores(*odd)(path.name)
+    return postgres_servers.fresh_stores(*odd)(path.name)
 
 
 class OnMemory(Walk):
@@ -72,12 +77,23 @@ class MemoryBesidePostgresPlanningOddly(Walk):
     makers = (memory, postgres_planning_oddly)
 
 
+class OnRedis(Walk):
+    makers = (redis,)
+
+
+class MemoryBesideRedis(Walk):
+    makers = (memory, redis)
+
+
 TestOnMemory = OnMemory.TestCase
 TestOnSqlite = OnSqlite.TestCase
 TestMemoryBesideSqlite = MemoryBesideSqlite.TestCase
 TestOnPostgres = OnPostgres.TestCase
 TestMemoryBesidePostgres = MemoryBesidePostgres.TestCase
 TestMemoryBesidePostgresPlanningOddly = MemoryBesidePostgresPlanningOddly.TestCase
+TestOnRedis = OnRedis.TestCase
+TestMemoryBesideRedis = MemoryBesideRedis.TestCase
 TestOnMemory.settings = TestOnSqlite.settings = TestMemoryBesideSqlite.settings = SETTINGS
 TestOnPostgres.settings = TestMemoryBesidePostgres.settings = SETTINGS
 TestMemoryBesidePostgresPlanningOddly.settings = SETTINGS
+TestOnRedis.settings = TestMemoryBesideRedis.settings = SETTINGS

@@ -54,6 +54,13 @@ def test_query_options_are_checked() -> None:
         "",
         "mysql://host/db",
         "://x",
+        "redis://host/jobs",
+        "redis://host/0?prefix=a{b}",
+        "redis://host/0?prefix=",
+        "redis://host/0?allow_no_aof=perhaps",
+        "redis://host/0?connections=0",
+        "redis+unix://run/redis.sock",
+        "redis+unix://",
     ],
 )
 def test_bad_urls_are_refused(url: str) -> None:
@@ -66,10 +73,33 @@ def test_an_unknown_scheme_lists_the_known_ones() -> None:
         parse_url("mongodb://host")
 
 
-@pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+cluster", "valkey"])
+@pytest.mark.parametrize("scheme", ["redis+cluster", "rediss+cluster", "valkey+cluster"])
 def test_backends_of_a_later_version_say_so(scheme: str) -> None:
-    with pytest.raises(BackendNotInstalled, match="This version has sqlite://, postgresql:// and memory://"):
+    with pytest.raises(BackendNotInstalled, match="This version has sqlite://, postgresql://, redis:// and memory://"):
         parse_url(f"{scheme}://user:hunter2@host/0")
+
+
+@pytest.mark.parametrize(
+    ("url", "drivers"),
+    [
+        ("redis://u:hunter2@host:6380/2", "redis://u:hunter2@host:6380/2"),
+        ("valkey://host", "redis://host"),
+        ("rediss://host/1?ssl_cert_reqs=none", "rediss://host/1?ssl_cert_reqs=none"),
+        ("valkeys://host?prefix=jobs", "rediss://host"),
+        ("redis+unix:///run/redis.sock?db=3", "unix:///run/redis.sock?db=3"),
+        ("unix:///run/redis.sock?prefix=jobs&db=3", "unix:///run/redis.sock?db=3"),
+    ],
+)
+def test_redis_urls_are_handed_to_the_driver_without_what_is_ours(url: str, drivers: str) -> None:
+    address = parse_url(url)
+    assert (address.scheme, address.path) == ("redis", drivers)
+    assert "hunter2" not in repr(address)
+
+
+def test_redis_options_are_checked() -> None:
+    address = parse_url("redis://h/0?prefix=a.b:c&call_timeout=2&connections=3&allow_eviction=true&allow_no_aof=no")
+    expected = {"prefix": "a.b:c", "call_timeout": 2.0, "connections": 3, "allow_eviction": True, "allow_no_aof": False}
+    assert address.options == expected
 
 
 def test_something_that_is_no_text_is_refused() -> None:
@@ -92,7 +122,7 @@ def test_passwords_are_masked(url: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["mysql://u:hunter2@h/d", "redis://u:hunter2@h", "u:hunter2@h", "sqlite://u:hunter2@h/x"]
+    "url", ["mysql://u:hunter2@h/d", "redis://u:hunter2@h/x", "u:hunter2@h", "sqlite://u:hunter2@h/x"]
 )
 def test_no_refusal_shows_a_password(url: str) -> None:
     with pytest.raises(ConfigurationError) as caught:

@@ -18,8 +18,16 @@ from ..clock import Clock
 from ..errors import BackendNotInstalled, ConfigurationError
 from .contract import Backend
 
-KNOWN_SCHEMES = ("memory", "sqlite", "postgresql", "postgres")
-LATER_SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "valkey", "valkeys")
+KNOWN_SCHEMES = ("memory", "sqlite", "postgresql", "postgres", "redis", "rediss", "redis+unix", "valkey", "valkeys")
+LATER_SCHEMES = ("redis+cluster", "rediss+cluster", "valkey+cluster", "valkeys+cluster")
+_REDIS_SCHEMES = {  # ours → the driver's
+    "redis": "redis",
+    "rediss": "rediss",
+    "valkey": "redis",
+    "valkeys": "rediss",
+    "redis+unix": "unix",
+    "unix": "unix",
+}
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 _USER_PASSWORD = re.compile(r"(//[^/?#@]*?:)([^/?#]*)(@)")
@@ -69,8 +77,8 @@ def parse_url(url: str) -> Address:
         raise ConfigurationError("the URL has no scheme. Write sqlite:///jobs.db for a file, or memory://.")
     scheme = found[1].lower()
     if scheme in LATER_SCHEMES:
-        raise BackendNotInstalled(scheme, "This version has sqlite://, postgresql:// and memory://.")
-    if scheme not in KNOWN_SCHEMES:
+        raise BackendNotInstalled(scheme, "This version has sqlite://, postgresql://, redis:// and memory://.")
+    if scheme not in KNOWN_SCHEMES and scheme not in _REDIS_SCHEMES:
         known = ", ".join(f"{name}://" for name in KNOWN_SCHEMES)
         raise ConfigurationError(f"no backend has the URL scheme {scheme}://. Known: {known}.")
     rest, _, query = url[found.end() :].partition("?")
@@ -80,6 +88,8 @@ def parse_url(url: str) -> Address:
         return Address(url, scheme)
     if scheme in ("postgresql", "postgres"):
         return _postgres_address(url, rest, query)
+    if scheme in _REDIS_SCHEMES:
+        return _redis_address(url, _REDIS_SCHEMES[scheme], rest, query)
     return Address(url, scheme, _sqlite_path(rest), _options(query, _SQLITE_OPTIONS, scheme))
 
 
@@ -100,13 +110,28 @@ def _sqlite_path(rest: str) -> str:
 
 
 def _postgres_address(url: str, rest: str, query: str) -> Address:
-    """Options that are ours are taken out of the URL; all others are the driver's."""
+    options, theirs = _parted(query, _POSTGRES_OPTIONS, "postgresql")
+    return Address(url, "postgresql", f"postgresql://{rest}{theirs}", options)
+
+
+def _redis_address(url: str, scheme: str, rest: str, query: str) -> Address:
+    options, theirs = _parted(query, _REDIS_OPTIONS, "redis")
+    host, _, path = rest.partition("/")
+    if scheme == "unix":
+        if host.rpartition("@")[2] or not path:
+            raise ConfigurationError("a Redis socket is named by its whole path: redis+unix:///run/redis.sock?db=0.")
+    elif not re.fullmatch(r"[0-9]{0,5}", path):
+        raise ConfigurationError("a Redis URL ends with the number of a database, or nothing: redis://host:6379/0.")
+    return Address(url, "redis", f"{scheme}://{rest}{theirs}", options)
+
+
+def _parted(query: str, checks: Mapping[str, Callable[[str], Any]], scheme: str) -> tuple[dict[str, Any], str]:
+    """Options that are ours, checked; and all others, which are the driver's, as they end its URL."""
     ours: list[str] = []
     theirs: list[str] = []
     for pair in query.split("&") if query else []:
-        (ours if pair.partition("=")[0] in _POSTGRES_OPTIONS else theirs).append(pair)
-    conninfo = "postgresql://" + rest + ("?" + "&".join(theirs) if theirs else "")
-    return Address(url, "postgresql", conninfo, _options("&".join(ours), _POSTGRES_OPTIONS, "postgresql"))
+        (ours if pair.partition("=")[0] in checks else theirs).append(pair)
+    return _options("&".join(ours), checks, scheme), "?" + "&".join(theirs) if theirs else ""
 
 
 def _schema(value: str) -> str:
@@ -149,6 +174,12 @@ def _yes_or_no(name: str) -> Callable[[str], bool]:
     return check
 
 
+def _prefix(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.:\-/]{1,100}", value):
+        raise ConfigurationError(f"prefix={value!r} is no prefix for keys: letters, digits and _ . : - /, at most 100.")
+    return value
+
+
 _SQLITE_OPTIONS: Mapping[str, Callable[[str], Any]] = {
     "synchronous": _synchronous,
     "call_timeout": _positive,
@@ -159,6 +190,13 @@ _POSTGRES_OPTIONS: Mapping[str, Callable[[str], Any]] = {
     "call_timeout": _positive,
     "connections": _count,
     "pooled": _yes_or_no("pooled"),
+}
+_REDIS_OPTIONS: Mapping[str, Callable[[str], Any]] = {
+    "prefix": _prefix,
+    "call_timeout": _positive,
+    "connections": _count,
+    "allow_eviction": _yes_or_no("allow_eviction"),
+    "allow_no_aof": _yes_or_no("allow_no_aof"),
 }
 
 
@@ -185,6 +223,8 @@ def make_backend(address: Address, *, clock: Clock | None = None, **options: Any
         return MemoryBackend(**timing)
     if address.scheme == "postgresql":
         return _postgres_class()(address.path, **{**address.options, **options, **timing})
+    if address.scheme == "redis":
+        return _redis_class()(address.path, **{**address.options, **options, **timing})
     from .sqlite.backend import SqliteBackend
 
     return SqliteBackend(address.path, **{**address.options, **options, **timing})
@@ -196,3 +236,11 @@ def _postgres_class() -> Callable[..., Backend]:
     from .postgres.backend import PostgresBackend
 
     return PostgresBackend
+
+
+def _redis_class() -> Callable[..., Backend]:
+    if importlib.util.find_spec("redis") is None:
+        raise BackendNotInstalled("redis", "Install its driver: pip install 'holdfast[redis]'.")
+    from .redis.backend import RedisBackend
+
+    return RedisBackend

@@ -72,6 +72,18 @@ def test_a_plain_enqueue_made_later_does_not_overtake_it(make: Make, session: ps
     with_backend(make, run)
 
 
+def test_an_id_twice_in_one_call_is_made_where_no_key_keeps_it(make: Make, session: psycopg.Connection) -> None:
+    async def run(backend: PostgresBackend) -> None:
+        await backend.enqueue([NewJob(id="live", task="t", key="k")])
+        kept, made = NewJob(id="again", task="t", key="k"), NewJob(id="again", task="t")
+        answers = backend.enqueue_on(session, [kept, made, made])
+        given = [(answer.id, answer.created) for answer in answers]
+        assert given == [("live", False), ("again", True), ("again", False)]
+        session.commit()
+
+    with_backend(make, run)
+
+
 def test_the_same_id_makes_one_job_and_a_key_is_respected(make: Make, session: psycopg.Connection) -> None:
     async def run(backend: PostgresBackend) -> None:
         assert backend.enqueue_on(session, [NewJob(id="a", task="t", key="k")])[0].created

@@ -1,0 +1,97 @@
+"""The only place where keys are spelled, and the layout of a job's record.
+
+Called by lua.py, which declares every key to every script, and by backend.py. A store has this fixed set of keys
+under one hash tag and never another: no script builds the name of a key, so a script is all or nothing in a cluster.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ...errors import ConfigurationError
+
+SCHEMA_VERSION = 1
+PREFIX_DEFAULT = "holdfast"
+
+# name → its type in the server. The order is the order of KEYS in every script.
+KEY_TYPES = {
+    "meta": "hash",  # schema, tick, and marks about the whole store
+    "jobs": "hash",  # id → the record below
+    "bodies": "hash",  # id → arguments, options, revival: written at enqueue, read at claim
+    "values": "hash",  # id → what the handler returned, unless that was nothing
+    "errors": "hash",  # id → failures and stalls, oldest first
+    "progress": "hash",  # id → fraction and text
+    "logs": "hash",  # id → log lines
+    "seqs": "zset",  # every job by seq
+    "ready": "zset",  # by queue, lane, priority, turn
+    "waiting": "zset",  # by queue, group, held, priority, seq
+    "scheduled": "zset",  # by queue, group, held, due time
+    "due": "zset",  # scheduled jobs of all queues by due time
+    "running": "zset",  # by worker, fence
+    "play": "zset",  # what each group has in play, by queue, group
+    "finished": "zset",  # by state, queue, seq
+    "prunable": "zset",  # by the time they may be pruned
+    "expiring": "zset",  # unstarted jobs by the time they expire
+    "live": "hash",  # queue, task, key → the live job that has it
+    "letters": "hash",  # logical job → its dead letter
+    "holders": "hash",  # job → the logical job whose letter it holds
+    "failed": "zset",  # letters by the time of the latest failure
+    "revivals": "zset",  # letters by the time of their automatic revival
+    "workers": "hash",  # id → its row
+    "deadlines": "zset",  # workers by deadline
+    "calls": "hash",  # worker → its last numbered call and the answers given
+    "rules": "hash",  # queue → group limit and order
+    "overrides": "hash",  # queue, group → limit
+    "pauses": "hash",  # what is paused → reason, by, since
+    "wake": "stream",  # hints that there may be work
+}
+KEY_NAMES = tuple(KEY_TYPES)
+
+# A job's record is a packed array of these; `false` stands for none. Lua files write row[STATE] for row[2].
+FIELDS = (
+    "id",
+    "state",
+    "seq",
+    "queue",
+    "task",
+    "priority",
+    "group",
+    "key",
+    "turn",
+    "lane",
+    "attempts",
+    "failures",
+    "stalls",
+    "max_stalls",
+    "created_at",
+    "due_at",
+    "expires_at",
+    "started_at",
+    "finished_at",
+    "prune_at",
+    "token",
+    "fence",
+    "worker",
+    "claim_call",
+    "begun",
+    "held",
+    "cancel_requested",
+    "reason",
+    "value",  # false: none; true: null; 1: kept in `values`
+)
+
+_PREFIX = re.compile(r"[A-Za-z0-9_.:\-/]{1,400}")
+
+
+def check_prefix(prefix: str) -> str:
+    """A prefix becomes a hash tag, so it has no braces; nor spaces, so that it can be typed."""
+    if not _PREFIX.fullmatch(prefix):
+        raise ConfigurationError(
+            f"prefix={prefix!r} is not a prefix for keys: letters, digits and _ . : - / only, at least one of them."
+        )
+    return prefix
+
+
+def keys_of(prefix: str) -> list[str]:
+    """Every key of the store with that prefix, in the order of KEY_NAMES."""
+    return [f"{{{check_prefix(prefix)}}}:{name}" for name in KEY_NAMES]

@@ -1,0 +1,1 @@
+"""What several verbs share, in Lua: rows, names, the index, groups, endings, letters, sweeps, claims."""

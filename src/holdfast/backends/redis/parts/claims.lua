@@ -1,0 +1,43 @@
+-- claims: lease ready jobs of a queue from its two lanes. Every limit was obeyed when a job became ready, so what is
+-- read here may be taken; ready and running both count as in play, so a claim changes no group's occupancy.
+
+-- Up to `most` jobs of one lane into `rows`; answers whether the lane may have more.
+local function draw(rows, queue, lane, most, claim)
+    local prefix = lane_prefix(queue, lane)
+    local upper = '(' .. escape(queue) .. (lane + 1)
+    while most > 0 do
+        flush()
+        local members = call('ZRANGEBYLEX', READY, '[' .. prefix, upper, 'LIMIT', 0, most)
+        local ids = ids_after(members, #prefix + 28)
+        load_rows(ids)
+        local asked = most
+        for i = 1, #ids do
+            local row = cache[ids[i]]
+            if row[EXPIRES_AT] and row[EXPIRES_AT] <= now then
+                expire(row)
+            elseif any_pause and paused('t' .. row[TASK]) then
+                make_ready(row) -- into the parked lane: its pause is still being carried out
+            else
+                put(READY, members[i], false)
+                row[STATE], row[FENCE] = 'x', next_tick()
+                row[TOKEN] = claim.nonce .. format('%x', row[FENCE])
+                row[WORKER], row[CLAIM_CALL], row[STARTED_AT], row[BEGUN] = claim.worker, claim.call, now, false
+                if row[EXPIRES_AT] then put(EXPIRING, row[ID], false) end
+                put(RUNNING, running_member(row), 0)
+                changed[row[ID]] = row
+                rows[#rows + 1] = row
+                most = most - 1
+            end
+        end
+        if #ids < asked then return false end
+    end
+    return true
+end
+
+-- The lane with the call's parity goes first with the larger half; what one cannot use the other may.
+local function take(rows, queue, most, claim)
+    local lane, had = claim.call % 2, #rows
+    local more = draw(rows, queue, lane, most - math.floor(most / 2), claim)
+    draw(rows, queue, 1 - lane, most - (#rows - had), claim)
+    if more then draw(rows, queue, lane, most - (#rows - had), claim) end
+end

@@ -1,0 +1,19 @@
+-- opening: the words every script uses, its arguments, the time, and the check that this is a store of this version.
+-- Takes ARGV[1]: packed [now or nil, …]. Reads TIME once. Returns early with a refusal where the store is another's.
+
+local call, cpack, cunpack, spack = redis.call, cmsgpack.pack, cmsgpack.unpack, struct.pack
+local sub, byte, format, concat = string.sub, string.byte, string.format, table.concat
+local ARGUMENTS_MAX = 2000 -- of one call: Lua's stack holds some thousands; even, for field and value
+
+local args = cunpack(ARGV[1])
+local given = args[1]
+local now = given
+if not now then
+    local time = call('TIME')
+    now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+end
+
+local meta = call('HMGET', META, 'schema', 'tick')
+if meta[1] ~= SCHEMA_VERSION then return { 'refused', 'SchemaMismatch', cpack({ found = tonumber(meta[1]) or 0 }) } end
+
+local function refused(error, facts) return { 'refused', error, cpack(facts) } end

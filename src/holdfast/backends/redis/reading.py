@@ -1,0 +1,326 @@
+"""The read side of the Redis store: find, letters, queues, groups, workers, dump. Never writes.
+
+Called by backend.py. What may be long is read in pages, each one short script: a script keeps the whole server waiting.
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from ...lifecycle import LIVE, State
+from ...records import (
+    DeadLetter,
+    Dump,
+    GroupRecord,
+    JobQuery,
+    JobRecord,
+    LetterQuery,
+    LogLine,
+    Pause,
+    QueueRecord,
+    QueueRule,
+    WorkerRecord,
+)
+from . import rows
+from .connection import Connections, packed_command
+from .keys import KEY_NAMES
+from .lua import SCRIPTS
+
+PAGE = 1000
+CANDIDATES_MAX = 50_000  # ids gathered from an index before going through all jobs is the cheaper way
+
+Number = tuple[int, bytes]  # seq, id
+
+
+class Reader:
+    """Reads one store."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._keys = dict(zip(KEY_NAMES, connections.keys, strict=True))
+
+    async def _run(self, verb: str, *values: Any) -> list[Any]:
+        return await self._connections.run(SCRIPTS[verb], [None, *values])
+
+    async def _command(self, verb: str, command: str, key: str, *words: str | bytes | float) -> Any:
+        return await self._connections.command(verb, command, self._keys[key], *words)
+
+    # ------------------------------------------------------------------ jobs
+
+    async def get(self, job_id: str) -> JobRecord | None:
+        found = rows.jobs(await self._run("get", [job_id]))
+        return found[0] if found else None
+
+    async def logs(self, job_id: str) -> list[LogLine]:
+        return rows.log_lines(await self._command("logs", "HGET", "logs", job_id))
+
+    async def find(self, query: JobQuery) -> list[JobRecord]:
+        if query.limit < 1:
+            return []
+        numbers = await self._candidates(query)
+        return await (self._find_among(query, numbers) if numbers is not None else self._find_through_all(query))
+
+    def _conditions(self, query: JobQuery) -> list[Any]:
+        states = "".join(rows.LETTERS[state] for state in query.states) or None
+        names = (query.queue, query.task, query.group, query.key, query.worker, query.id_prefix)
+        return [states, *names]
+
+    async def _find_through_all(self, query: JobQuery) -> list[JobRecord]:
+        found: list[JobRecord] = []
+        below: int | None = query.before
+        while len(found) < query.limit:
+            wanted = query.limit - len(found)
+            last, pieces = await self._run("find", None, below, PAGE, wanted, self._conditions(query))
+            found += rows.jobs(pieces)
+            if not last:
+                break
+            below = int(last)
+        return found[: query.limit]
+
+    async def _find_among(self, query: JobQuery, numbers: list[Number]) -> list[JobRecord]:
+        found: list[JobRecord] = []
+        for start in range(0, len(numbers), PAGE):
+            ids = [job_id.decode() for _, job_id in numbers[start : start + PAGE]]
+            wanted = query.limit - len(found)
+            _, pieces = await self._run("find", ids, None, 0, wanted, self._conditions(query))
+            found += rows.jobs(pieces)
+            if len(found) >= query.limit:
+                break
+        return found
+
+    async def _candidates(self, query: JobQuery) -> list[Number] | None:
+        """Every job that may meet the query, newest first, from the indexes; None where going through all is better."""
+        ranges = _ranges(query)
+        if ranges is None:
+            return None
+        sizes = [await self._command("find", "ZLEXCOUNT", key, low, high) for key, low, high, _ in ranges]
+        everything = await self._command("find", "ZCARD", "seqs")
+        if sum(sizes) > CANDIDATES_MAX or 2 * sum(sizes) > everything > PAGE:
+            return None
+        numbers: set[Number] = set()
+        for key, low, high, tail in ranges:
+            async for member in self._members(key, low, high):
+                number = _number(key, member, tail)
+                if query.before is None or number[0] < query.before:
+                    numbers.add(number)
+        return heapq.nlargest(len(numbers), numbers)
+
+    async def _members(self, key: str, low: bytes, high: bytes) -> AsyncIterator[bytes]:
+        while True:
+            page: list[bytes] = await self._command("find", "ZRANGEBYLEX", key, low, high, "LIMIT", 0, PAGE)
+            for member in page:
+                yield member
+            if len(page) < PAGE:
+                return
+            low = b"(" + page[-1]
+
+    async def count(self, queue: str | None) -> dict[str, dict[State, int]]:
+        [packed] = await self._run("count")
+        return _counts(rows.unpack(packed), queue)
+
+    # ------------------------------------------------------------------ letters
+
+    async def letter(self, job_id: str) -> DeadLetter | None:
+        logical = await self._command("letter", "HGET", "holders", job_id)
+        packed = None if logical is None else await self._command("letter", "HGET", "letters", logical)
+        found = None if packed is None else rows.letter(packed)
+        return found if found is not None and found.id == job_id else None
+
+    async def letters(self, query: LetterQuery) -> list[DeadLetter]:
+        """Newest failure first; among equals, by id, so a page ends only where the time changes."""
+        found: list[DeadLetter] = []
+        start = 0
+        while True:
+            names = await self._command("letters", "ZRANGE", "failed", start, start + PAGE - 1, "REV")
+            packed = await self._command("letters", "HMGET", "letters", *names) if names else []
+            page = [rows.letter(one) for one in packed if one is not None]
+            found += [one for one in page if _letter_meets(one, query)]
+            start += PAGE
+            enough = len(found) >= query.limit and page and page[-1].failed_at < found[query.limit - 1].failed_at
+            if len(names) < PAGE or enough:
+                return sorted(found, key=lambda one: (-one.failed_at, one.id))[: query.limit]
+
+    # ------------------------------------------------------------------ queues, groups, workers
+
+    async def pauses(self) -> list[Pause]:
+        return _in_order([rows.pause(one) for one in await self._command("pauses", "HVALS", "pauses")])
+
+    async def queues(self) -> list[QueueRecord]:
+        packed_counts, packed_oldest, packed_rules, packed_pauses = await self._run("queues")
+        counts = _counts(rows.unpack(packed_counts), None)
+        oldest = rows.unpack(packed_oldest) or {}
+        rules = {rule.name: rule for rule in _rules(packed_rules)}
+        paused = {
+            one.queue: one for one in map(rows.pause, packed_pauses) if one.queue is not None and one.group is None
+        }
+        return [
+            QueueRecord(
+                name=name,
+                group_limit=rules[name].group_limit if name in rules else 1,
+                group_order=rules[name].group_order if name in rules else "strict",
+                declared=name in rules,
+                pause=paused.get(name),
+                counts={state.value: number for state, number in counts.get(name, {}).items()},
+                oldest_due_at=float(oldest[name]) if name in oldest else None,
+            )
+            for name in sorted({*counts, *rules, *paused})
+        ]
+
+    async def groups(self, queue: str | None, limit: int) -> list[GroupRecord]:
+        found: list[GroupRecord] = []
+        after = ""
+        while len(found) < limit:
+            packed, more = await self._run("groups", queue, after, min(PAGE, limit - len(found)), None)
+            page = [rows.group(line) for line in rows.unpack(packed)]
+            found += page
+            if not more or not page:
+                break
+            after = (rows.escaped(page[-1].queue) + rows.escaped(page[-1].name)).decode()
+        return found
+
+    async def group(self, queue: str, name: str) -> GroupRecord:
+        packed, _ = await self._run("groups", queue, "", 1, name)
+        return rows.group(rows.unpack(packed)[0])
+
+    async def workers(self, now: float | None) -> list[WorkerRecord]:
+        packed_now, lines = await self._connections.run(SCRIPTS["workers"], [now])
+        at = rows.unpack(packed_now)
+        found: list[WorkerRecord] = []
+        for packed, running in zip(lines[1::3], lines[2::3], strict=True):
+            record, deadline = rows.worker(packed)
+            found.append(_replaced(record, expired=at >= deadline, running=running))
+        return sorted(found, key=lambda one: (one.started_at, one.id))
+
+    # ------------------------------------------------------------------ everything
+
+    async def dump(self) -> Dump:
+        """One picture of one instant: all hashes in one transaction. Long on a large store, which waits meanwhile."""
+        names = ("jobs", "bodies", "values", "errors", "progress", "logs", "letters", "workers", "calls", "rules",
+                 "overrides", "pauses")  # fmt: skip
+        commands = [packed_command("HGETALL", self._keys[name]) for name in names]
+        script = packed_command("MULTI") + b"".join(commands) + packed_command("EXEC")
+        reply = await self._connections.call("dump", script, writes=False, replies=len(names) + 2)
+        tables = {name: _pairs(content) for name, content in zip(names, reply, strict=True)}
+        pieces = [tables[name] for name in ("jobs", "bodies", "values", "errors", "progress")]
+        jobs = [rows.job_line([one.get(job_id) for one in pieces]) for job_id in tables["jobs"]]
+        jobs.sort(key=lambda job: job["seq"])
+        return Dump(
+            tables={
+                "jobs": tuple(jobs),
+                "letters": tuple(
+                    sorted((rows.plain(rows.letter(one)) for one in tables["letters"].values()), key=lambda x: x["id"])
+                ),
+                "workers": tuple(_worker_lines(tables["workers"], tables["calls"])),
+                "queues": tuple(rows.plain(rule) for rule in sorted(_rules(reply[9]), key=lambda rule: rule.name)),
+                "groups": tuple(
+                    dict(zip(("queue", "name", "override"), (*rows.names_in(place), int(limit)), strict=True))
+                    for place, limit in sorted(tables["overrides"].items())
+                ),
+                "pauses": tuple(rows.plain(one) for one in _in_order(list(map(rows.pause, tables["pauses"].values())))),
+                "logs": tuple(
+                    {"job_id": job["id"], "at": line.at, "text": line.text}
+                    for job in jobs
+                    for line in rows.log_lines(tables["logs"].get(job["id"].encode()))
+                ),
+            }
+        )
+
+
+def _ranges(query: JobQuery) -> list[tuple[str, bytes, bytes, int]] | None:
+    """(index, from, to, bytes between the names and the id) where the query's jobs are; None: anywhere."""
+    if query.worker is not None:
+        return [_range("running", rows.escaped(query.worker), -1)]
+    if not query.states:
+        return None
+    queue = b"" if query.queue is None else rows.escaped(query.queue)
+    grouped = queue and query.group is not None
+    place = queue + rows.escaped(query.group or "") if grouped else queue
+    found: list[tuple[str, bytes, bytes, int]] = []
+    for state in set(query.states):
+        if state is State.RUNNING:
+            found.append(_range("running", b"", -1))
+        elif state is State.READY:
+            found.append(_range("ready", queue, 29))
+        elif state is State.WAITING:
+            found.append(_range("waiting", place, 13))
+        elif state is State.SCHEDULED:
+            found.append(_range("scheduled", place, 17))
+        elif state not in LIVE:
+            found.append(_range("finished", rows.LETTERS[state].encode() + queue, 8))
+    return found
+
+
+def _range(key: str, prefix: bytes, tail: int) -> tuple[str, bytes, bytes, int]:
+    if not prefix:
+        return key, b"-", b"+", tail
+    upper = prefix[:-1] + b"\1" if prefix.endswith(b"\0") else prefix + b"\xff"
+    return key, b"[" + prefix, b"(" + upper, tail
+
+
+# Where the seq lies in a member's bytes behind the names, and how many names there are.
+_LAYOUT = {"ready": (1, 13), "waiting": (2, 5), "scheduled": (2, 9), "finished": (1, 0)}
+
+
+def _number(key: str, member: bytes, tail: int) -> Number:
+    """(seq, id) of an index member. A running one tells its fence instead, which serves as well to look it up."""
+    if key == "running":
+        start = member.index(b"\0") + 9
+        return 0, member[member.index(b"\0", start) + 1 :]
+    names, offset = _LAYOUT[key]
+    start = 0
+    for _ in range(names):
+        start = member.index(b"\0", start) + 1
+    seq: int = struct.unpack_from(">Q", member, start + offset)[0]
+    return seq, member[start + tail :]
+
+
+def _replaced(record: WorkerRecord, **changes: Any) -> WorkerRecord:
+    import msgspec
+
+    return msgspec.structs.replace(record, **changes)
+
+
+def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _counts(found: Mapping[str, Mapping[str, int]] | list[Any], queue: str | None) -> dict[str, dict[State, int]]:
+    by_queue = dict(found) if isinstance(found, Mapping) else {}  # an empty table comes as an empty array
+    return {
+        name: {state: by_queue[name][letter] for letter, state in rows.STATES.items() if letter in by_queue[name]}
+        for name in sorted(by_queue)
+        if queue is None or name == queue
+    }
+
+
+def _rules(flat: list[bytes]) -> list[QueueRule]:
+    return [
+        QueueRule(name=name.decode(), group_limit=limit, group_order=order)
+        for name, packed in _pairs(flat).items()
+        for limit, order in [rows.unpack(packed)]
+    ]
+
+
+def _in_order(pauses: list[Pause]) -> list[Pause]:
+    return sorted(pauses, key=lambda one: (one.queue or "", one.group or "", one.task or ""))
+
+
+def _worker_lines(workers: dict[bytes, bytes], calls: dict[bytes, bytes]) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
+    for name, packed in sorted(workers.items()):
+        record, deadline = rows.worker(packed)
+        last_call = rows.unpack(calls[name])[0] if name in calls else 0
+        lines.append(rows.plain(record) | {"deadline": deadline, "last_call": last_call})
+    return lines
+
+
+def _letter_meets(letter: DeadLetter, query: LetterQuery) -> bool:
+    return (
+        (query.queue is None or letter.queue == query.queue)
+        and (query.task is None or letter.task == query.task)
+        and (query.reason is None or letter.reason == query.reason)
+        and (query.id_prefix is None or letter.id.startswith(query.id_prefix))
+    )

@@ -1,0 +1,281 @@
+"""What crosses the wire: the contract's records as packed arrays, and back.
+
+Called by backend.py and reading.py. Pure. A job's record is an array in the order of keys.FIELDS, packed in the server;
+its body is packed here at enqueue and opened here at claim: the server hands it through unread.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ...lifecycle import Ending, Failure, Settlement, State
+from ...records import (
+    Answer,
+    DeadLetter,
+    GroupRecord,
+    JobRecord,
+    Lease,
+    LogLine,
+    NewJob,
+    Pause,
+    Recovered,
+    Revival,
+    WorkerRecord,
+)
+from .keys import FIELDS
+
+STATES = {
+    "s": State.SCHEDULED,
+    "w": State.WAITING,
+    "r": State.READY,
+    "x": State.RUNNING,
+    "o": State.SUCCEEDED,
+    "c": State.CANCELLED,
+    "d": State.DEAD,
+}
+LETTERS = {state: letter for letter, state in STATES.items()}
+ANSWERS = {ord("o"): Answer.OK, ord("l"): Answer.LOST, ord("c"): Answer.CANCELLED}
+_INTO = {
+    Ending.SUCCEEDED: "o",
+    Ending.RETRY: "s",
+    Ending.SNOOZED: "s",
+    Ending.BURIED: "d",
+    Ending.CANCELLED: "c",
+}
+PIECES = 5  # of a whole job: record, body, value, errors, progress
+
+pack = msgspec.msgpack.Encoder().encode
+unpack = msgspec.msgpack.Decoder().decode
+_revival = msgspec.msgpack.Decoder(Revival | None).decode
+_NOTHING = pack(None)
+_LENGTHS = struct.Struct(">II")
+_TIMES = struct.Struct(">dddd")
+_failures = msgspec.msgpack.Decoder(tuple[Failure, ...]).decode
+_NUMBERS = ("created_at", "due_at", "expires_at", "started_at", "finished_at", "prune_at")
+_SHOWN = tuple(name for name in JobRecord.__struct_fields__ if name in FIELDS and name not in ("state", "value"))
+_BEYOND = ("token", "turn", "lane", "claim_call", "prune_at")
+_AT = {name: place for place, name in enumerate(FIELDS)}
+
+
+def answers(letters: bytes) -> list[Answer]:
+    return [ANSWERS[letter] for letter in letters]
+
+
+# ---------------------------------------------------------------------- going in
+
+
+def new_job(job: NewJob) -> tuple[Any, ...]:
+    return (
+        job.id,
+        job.task,
+        job.queue,
+        job.priority,
+        job.group,
+        job.key,
+        job.on_conflict,
+        job.delay,
+        job.due_at,
+        job.expires,
+        job.max_stalls,
+    )
+
+
+def body(job: NewJob) -> bytes:
+    """Lengths of arguments and options (0: none), arguments, options, packed revival."""
+    options = b"" if job.options is None else job.options
+    revival = _NOTHING if job.revival is None else pack(job.revival)
+    return b"".join((_LENGTHS.pack(len(job.args), len(options)), job.args, options, revival))
+
+
+def _opened(body: bytes) -> tuple[bytes, bytes | None, bytes]:
+    """(arguments, options, packed revival)."""
+    length, more = _LENGTHS.unpack_from(body)
+    middle = 8 + length
+    return body[8:middle], body[middle : middle + more] if more else None, body[middle + more :]
+
+
+def settlement(one: Settlement, values: list[bytes]) -> tuple[Any, ...]:
+    """As the script takes it; a value that is not null goes into `values`, its place in ARGV into the settlement."""
+    value: bool | int | None = None
+    if one.value is not None:
+        value = one.value == b"null"
+        if not value:
+            values.append(one.value)
+            value = len(values) + 1
+    return (
+        one.id,
+        one.token,
+        _INTO[one.ending],
+        one.failed,
+        one.delay,
+        value,
+        one.failure,
+        one.reason,
+        one.retain,
+    )
+
+
+# ---------------------------------------------------------------------- coming out
+
+
+def leases(pieces: Sequence[bytes]) -> tuple[Lease, ...]:
+    return tuple([_lease(unpack(record), body) for record, body in zip(pieces[::2], pieces[1::2], strict=True)])
+
+
+def _lease(row: Sequence[Any], body: bytes) -> Lease:
+    args, options, _ = _opened(body)
+    return Lease(
+        row[0],
+        row[20],
+        row[21],
+        row[4],
+        row[3],
+        args,
+        row[5],
+        _or_none(row[6]),
+        _or_none(row[7]),
+        row[10] + 1,
+        row[11],
+        row[12],
+        row[13],
+        float(row[14]),
+        float(row[17]),
+        options,
+    )
+
+
+def _or_none(value: Any) -> Any:
+    return None if value is False else value
+
+
+def _record(packed: bytes) -> dict[str, Any]:
+    """A record by names, none for false, times as floats."""
+    values: dict[str, Any] = dict(zip(FIELDS, unpack(packed), strict=True))
+    for name in ("group", "key", "turn", "token", "worker", "claim_call", "reason", *_NUMBERS):
+        values[name] = _or_none(values[name])
+    for name in _NUMBERS:
+        if values[name] is not None:
+            values[name] = float(values[name])
+    values["state"] = STATES[values["state"]]
+    return values
+
+
+def _job(values: dict[str, Any], pieces: Sequence[bytes | None]) -> JobRecord:
+    body, value, errors, progress = pieces
+    args, options, revival = _opened(body) if body else (b"", None, _NOTHING)
+    fraction, text = unpack(progress) if progress else (None, None)
+    return JobRecord(
+        **{name: values[name] for name in _SHOWN},
+        state=values["state"],
+        args=args,
+        options=options,
+        revival=_revival(revival),
+        value={False: None, True: b"null"}[values["value"]] if isinstance(values["value"], bool) else value,
+        errors=_failures(errors) if errors else (),
+        progress=None if fraction is None or fraction is False else float(fraction),
+        progress_text=_or_none(text),
+    )
+
+
+def jobs(pieces: Sequence[bytes | None]) -> list[JobRecord]:
+    """Whole jobs from their pieces, PIECES each."""
+    return [_job(_record(pieces[at] or b""), pieces[at + 1 : at + PIECES]) for at in range(0, len(pieces), PIECES)]
+
+
+def job_line(pieces: Sequence[bytes | None]) -> dict[str, Any]:
+    """A whole job as the dump shows it."""
+    values = _record(pieces[0] or b"")
+    return plain(_job(values, pieces[1:])) | {name: values[name] for name in _BEYOND}
+
+
+def plain(record: msgspec.Struct) -> dict[str, Any]:
+    made: dict[str, Any] = msgspec.to_builtins(record, builtin_types=(bytes,))
+    return made
+
+
+def letter(packed: bytes) -> DeadLetter:
+    """The letter; its arguments are kept as text in which each character stands for the byte of that number."""
+    values = unpack(packed)
+    values["args"] = values["args"].encode("latin-1")
+    for past in values["history"]:
+        if "args" in past:
+            past["args"] = past["args"].encode("latin-1")
+    return msgspec.convert({"key": None, "group": None, **values}, DeadLetter)
+
+
+def log_lines(packed: bytes | None) -> list[LogLine]:
+    return [LogLine(float(at), text) for at, text in unpack(packed)] if packed else []
+
+
+def recovered(packed: bytes) -> tuple[Recovered, ...]:
+    return tuple(
+        Recovered(
+            id=job_id,
+            task=task,
+            queue=queue,
+            group=_or_none(group),
+            state=STATES[state],
+            worker=worker,
+            stalls=stalls,
+            counted=counted,
+        )
+        for job_id, task, queue, group, state, worker, stalls, counted in unpack(packed)
+    )
+
+
+def worker_facts(worker: WorkerRecord) -> bytes:
+    """What a worker tells of itself; the store keeps it as it is."""
+    return pack(msgspec.structs.replace(worker, started_at=0.0, renewed_at=0.0, expired=False, running=0))
+
+
+def worker(packed: bytes) -> tuple[WorkerRecord, float]:
+    """(record, deadline)."""
+    _, started_at, renewed_at, deadline = _TIMES.unpack_from(packed)
+    record = msgspec.msgpack.decode(packed[_TIMES.size :], type=WorkerRecord)
+    return msgspec.structs.replace(record, started_at=started_at, renewed_at=renewed_at), deadline
+
+
+def pause(packed: bytes) -> Pause:
+    return msgspec.msgpack.decode(packed, type=Pause)
+
+
+# ---------------------------------------------------------------------- names inside index members
+
+
+def escaped(name: str) -> bytes:
+    """As parts/names.lua does it, with the zero byte that ends a part."""
+    return name.encode().replace(b"\1", b"\1\2").replace(b"\0", b"\1\1") + b"\0"
+
+
+def names_in(place: bytes) -> tuple[str, str]:
+    """(queue, group) of a place."""
+    queue, group = place[:-1].split(b"\0")
+    return _unescaped(queue), _unescaped(group)
+
+
+def _unescaped(part: bytes) -> str:
+    return part.replace(b"\1\1", b"\0").replace(b"\1\2", b"\1").decode()
+
+
+def group(line: Sequence[Any]) -> GroupRecord:
+    place, limit, override, order, paused, scheduled, waiting, ready, running, head = line
+    queue, name = names_in(place.encode() if isinstance(place, str) else place)
+    counts = zip(
+        (State.SCHEDULED, State.WAITING, State.READY, State.RUNNING),
+        (scheduled, waiting, ready, running),
+        strict=True,
+    )
+    return GroupRecord(
+        queue=queue,
+        name=name,
+        limit=limit,
+        override=_or_none(override),
+        order=order,
+        pause=None if paused is False else msgspec.convert(paused, Pause),
+        counts={state.value: number for state, number in counts if number},
+        head=_or_none(head),
+    )

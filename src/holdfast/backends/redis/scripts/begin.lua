@@ -1,0 +1,17 @@
+-- begin: mark leases begun before their handlers start.
+-- Takes now, [id, token] pairs. Returns one letter each: o, l lost, c cancel asked for. Fenced by the token.
+-- needs: opening rows
+
+local answers, ids = {}, {}
+for i, held in ipairs(args[2]) do ids[i] = held[1] end
+load_rows(ids)
+for i, held in ipairs(args[2]) do
+    local row = fenced(held[1], held[2])
+    answers[i] = not row and 'l' or row[CANCEL_REQUESTED] and 'c' or 'o'
+    if answers[i] == 'o' and not row[BEGUN] then
+        row[BEGUN] = true
+        changed[row[ID]] = row
+    end
+end
+save_rows()
+return { concat(answers) }

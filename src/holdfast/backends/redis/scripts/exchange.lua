@@ -1,0 +1,93 @@
+-- exchange: settle, release and claim in one step; a repeated call is answered, not carried out again.
+-- Takes now, settlements, releases, request or nil, a nonce for tokens; from ARGV[2] on, values.
+-- Returns known, answers, what was recovered, leases.
+-- Safe against a rival: a script runs alone; every write about a lease is fenced by its token.
+-- needs: opening turns names rows index refilling letters endings leases stalls again dues claims closing
+
+local RECOVERED_PER_CLAIM_MAX, PROMOTED_PER_CLAIM_MAX = 100, 200
+local settlements, releases, request, nonce = args[2], args[3], args[4], args[5]
+local worker, last
+
+-- Record and body of each lease.
+local function pieces_of(rows, packed)
+    local ids, pieces, n = {}, {}, #rows
+    for i = 1, n do ids[i] = rows[i][ID] end
+    for from = 1, n, ARGUMENTS_MAX do
+        local upto = math.min(n, from + ARGUMENTS_MAX - 1)
+        local bodies = call('HMGET', BODIES, unpack(ids, from, upto))
+        for i = from, upto do
+            pieces[2 * i - 1] = packed and packed[ids[i]] or cpack(rows[i])
+            pieces[2 * i] = bodies[i - from + 1]
+        end
+    end
+    return pieces
+end
+
+if request then
+    worker = worker_row(request[1])
+    local packed = worker and call('HGET', CALLS, request[1])
+    last = packed and cunpack(packed) or { 0, '' }
+    if worker and request[2] == last[1] then
+        local ours = {}
+        for _, row in ipairs(held_by(request[1])) do
+            if row[CLAIM_CALL] == request[2] then ours[#ours + 1] = row end
+        end
+        return { 1, last[2], '\144', pieces_of(ours) }
+    end
+end
+
+local ids = {}
+for i = 1, #settlements do ids[i] = settlements[i][1] end
+for i = 1, #releases do ids[#ids + 1] = releases[i][1] end
+load_rows(ids)
+
+local answers = {}
+for i = 1, #settlements do
+    local one = settlements[i]
+    local row = fenced(one[1], one[2])
+    if not row then
+        answers[i] = 'l'
+    elseif row[CANCEL_REQUESTED] and one[3] ~= 'c' then
+        answers[i] = 'c'
+    else
+        end_lease(row, one[3], { counted = true, failed = one[4], delay = one[5], value = one[6], failure = one[7],
+            reason = one[8], retain = one[9] })
+        answers[i] = 'o'
+    end
+end
+for i = 1, #releases do
+    local row = fenced(releases[i][1], releases[i][2])
+    if row then give_back(row, releases[i][3]) end
+    answers[#answers + 1] = row and 'o' or 'l'
+end
+answers = concat(answers)
+refill_touched()
+
+local function ended(known, recovered)
+    close()
+    return { known, answers, recovered or '\144', {} }
+end
+
+if not request then return ended(1) end
+if not worker then return ended(0) end
+if request[2] < last[1] then return ended(1) end
+
+-- A claim after its worker's own deadline finds itself among the stalled: the worker is unknown from here on.
+local recovered = recover({}, RECOVERED_PER_CLAIM_MAX)
+recovered = #recovered > 0 and cpack(recovered) or '\144'
+if now >= worker[4] then return ended(0, recovered) end
+
+promote(PROMOTED_PER_CLAIM_MAX)
+local rows, most = {}, request[4]
+local by_queue = request[5] or {}
+local claim = { worker = request[1], call = request[2], nonce = nonce }
+for _, queue in ipairs(request[3]) do
+    local room = math.min(most - #rows, by_queue[queue] or most)
+    if room > 0 and not paused('q' .. queue) then
+        take(rows, queue, room, claim)
+        if #rows < most then stirred[queue] = nil end -- nothing claimable is left there to tell others of
+    end
+end
+call('HSET', CALLS, request[1], cpack({ request[2], answers }))
+local packed = close()
+return { 1, answers, recovered, pieces_of(rows, packed) }

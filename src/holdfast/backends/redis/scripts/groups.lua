@@ -1,0 +1,83 @@
+-- groups: groups with unfinished jobs, an override or a pause, by queue and name.
+-- Takes now, queue or nil, the place to go on after, how many, and one group's name or nil. Never writes.
+-- Returns packed lines: place, limit, override, order, pause, number of scheduled, waiting, ready, running jobs, head.
+-- needs: opening names rows index turns refilling counting
+
+local SCHEDULED_SEEN_MAX = 1000
+local within, after, most, name = args[2], args[3], args[4], args[5]
+local places, known = {}, {}
+local low, high = '-', '+'
+if within then low, high = '[' .. escape(within), '(' .. sub(escape(within), 1, -2) .. '\1' end
+
+local function note(place)
+    local is_within = not within or sub(place, 1, #escape(within)) == escape(within)
+    if not known[place] and place > after and is_within and not string.find(place, '\1\0', 1, true) then
+        known[place] = true
+        places[#places + 1] = place
+        queue_at[place] = plain(sub(place, 1, string.find(place, '\0', 1, true) - 1))
+    end
+end
+
+local function places_in(key)
+    local from, found = after ~= '' and '(' .. after .. '\255' or low, 0
+    while found < most + 1 do
+        local first = call('ZRANGEBYLEX', key, from, high, 'LIMIT', 0, 1)[1]
+        if not first then return end
+        local place = sub(first, 1, string.find(first, '\0', string.find(first, '\0', 1, true) + 1, true))
+        note(place)
+        found = found + 1
+        from = '(' .. place .. '\255'
+    end
+end
+
+if name then
+    places[1] = place_of(within, name)
+else
+    for _, key in ipairs({ WAITING, PLAY, SCHEDULED }) do places_in(key) end
+    for _, place in ipairs(call('HKEYS', OVERRIDES)) do note(place) end
+    for _, field in ipairs(call('HKEYS', PAUSES)) do
+        if sub(field, 1, 1) == 'g' then note(sub(field, 2)) end
+    end
+    table.sort(places)
+end
+
+local function rows_of(key, place, tail, limit)
+    local found = call('ZRANGEBYLEX', key, '[' .. place, '(' .. place .. '\255', 'LIMIT', 0, limit)
+    local ids, rows = ids_after(found, #place + tail), {}
+    load_rows(ids)
+    for i, id in ipairs(ids) do rows[i] = cache[id] end
+    return rows
+end
+
+local function first_of(rows, state, held)
+    local first
+    for _, row in ipairs(rows) do
+        if row[STATE] == state and (held == nil or row[HELD] == held) then
+            local sooner = first and (row[PRIORITY] > first[PRIORITY]
+                or (row[PRIORITY] == first[PRIORITY] and row[SEQ] < first[SEQ]))
+            if not first or sooner then first = row end
+        end
+    end
+    return first
+end
+
+local lines = {}
+for i = 1, math.min(most, #places) do
+    local place = places[i]
+    local playing = rows_of(PLAY, place, 8, SCHEDULED_SEEN_MAX)
+    local numbers = { r = 0, x = 0 }
+    for _, row in ipairs(playing) do numbers[row[STATE]] = (numbers[row[STATE]] or 0) + 1 end
+    local range = { '[' .. place, '(' .. place .. '\255' }
+    local head = first_of(playing, 'x') or first_of(playing, 'r') or first_of(playing, 's')
+    local waiting = call('ZLEXCOUNT', WAITING, range[1], range[2])
+    if not head and waiting > 0 then head = rows_of(WAITING, place, 13, 1)[1] end
+    local scheduled = call('ZLEXCOUNT', SCHEDULED, range[1], range[2])
+    if not head and scheduled > 0 then head = first_of(rows_of(SCHEDULED, place, 17, SCHEDULED_SEEN_MAX), 's') end
+    local override = tonumber(call('HGET', OVERRIDES, place) or nil) or false
+    local pause = call('HGET', PAUSES, 'g' .. place)
+    lines[i] = {
+        place, limit_of(place), override, rule_of(queue_at[place])[2], pause and cunpack(pause) or false, scheduled,
+        waiting, numbers.r, numbers.x, head and head[ID] or false,
+    }
+end
+return { cpack(lines), #places > most and 1 or 0 }

@@ -1,0 +1,21 @@
+-- open: make the store if it is not there, and refuse what is not ours. Safe twice and by two at once.
+-- Takes the expected types of all keys, in order. Returns the version found before (0: none), or a refusal that names a
+-- key which holds something else.
+
+local expected = cmsgpack.unpack(ARGV[1])
+local found = {}
+
+local function not_ours(key, kind) return { 'refused', 'not ours', cmsgpack.pack({ key = key, kind = kind }) } end
+
+for i, key in ipairs(KEYS) do
+    found[i] = redis.call('TYPE', key).ok
+    if found[i] ~= 'none' and found[i] ~= expected[i] then return not_ours(key, found[i]) end
+end
+local version = tonumber(redis.call('HGET', META, 'schema')) or 0
+if version == 0 then
+    for i, kind in ipairs(found) do
+        if kind ~= 'none' then return not_ours(KEYS[i], kind) end
+    end
+    redis.call('HSET', META, 'schema', SCHEMA_VERSION)
+end
+return { version }

@@ -1,0 +1,19 @@
+-- pause: a queue (nothing of it is claimed), a group (ready ones withdrawn) or a task (parked), or the end of that.
+-- Takes now, kind (q, g, t), queue, name, and the packed pause or nil to resume. Returns 1 where something changed.
+-- A task's jobs are moved by refill, page by page; claim passes over those not yet moved.
+-- needs: opening turns names rows index refilling closing
+
+local kind, queue, name, wanted = args[2], args[3], args[4], args[5]
+local field = kind .. (kind == 't' and name or kind == 'q' and queue or place_of(queue, name))
+local there = call('HEXISTS', PAUSES, field) == 1
+if there == (wanted ~= nil) then return { 0 } end
+if wanted then
+    wanted.paused_at = now
+    call('HSET', PAUSES, field, cpack(wanted))
+else
+    call('HDEL', PAUSES, field)
+    if queue then stirred[queue] = true end
+end
+if kind == 'g' then touch(place_of(queue, name)) end
+close()
+return { 1 }

@@ -1,0 +1,7 @@
+-- promote: bring due jobs into play, bury expired unstarted ones, revive letters that are due for it. Bounded.
+-- Takes now, limit. Returns due, expired, revived, more.
+-- needs: opening turns names rows index refilling letters endings again dues closing
+
+local done = promote(args[2])
+close()
+return { done[1], done[2], done[3], done[4] and 1 or 0 }

@@ -1,0 +1,72 @@
+-- refill: the safety net. One page of groups that have jobs waiting or in play is brought to its limits, and one page
+-- of parked jobs whose task is no longer paused comes back. Also carries out, page by page, a changed rule or a pause.
+-- Takes now, queue or nil for all, a place to go on after or nil, page size, whether to look at all lanes or the parked
+-- ones only; ARGV[2]: a member of the ready index to go on after, or nothing.
+-- Returns how many of the groups' jobs became ready, and where to go on in both: '' at the end.
+-- needs: opening turns names rows index refilling closing
+
+local within, after, limit, all_lanes, member = args[2], args[3], args[4], args[5], ARGV[2]
+local low, high = '-', '+'
+if within then low, high = '[' .. escape(within), '(' .. sub(escape(within), 1, -2) .. '\1' end
+
+-- The places that follow in an index, by jumping from group to group.
+local function places_after(key, places)
+    local from, found = after ~= '' and '(' .. after .. '\255' or low, 0
+    while found < limit do
+        local first = call('ZRANGEBYLEX', key, from, high, 'LIMIT', 0, 1)[1]
+        if not first then return end
+        local queue_end = string.find(first, '\0', 1, true)
+        local place = sub(first, 1, string.find(first, '\0', queue_end + 1, true))
+        places[#places + 1] = place
+        found = found + 1
+        from = '(' .. place .. '\255'
+    end
+end
+
+local function plain(part) return (string.gsub(part, '\1[\1\2]', { ['\1\1'] = '\0', ['\1\2'] = '\1' })) end
+
+local made, groups_end, lane_end = 0, '', ''
+if after then
+    local places, page, known = {}, {}, {}
+    places_after(WAITING, places)
+    places_after(PLAY, places)
+    table.sort(places)
+    for _, place in ipairs(places) do
+        if not known[place] and #page < limit then
+            known[place] = true
+            page[#page + 1] = place
+            queue_at[place] = plain(sub(place, 1, string.find(place, '\0', 1, true) - 1))
+        end
+    end
+    made = refill(page)
+    if #page == limit then groups_end = page[limit] end
+end
+
+-- Jobs of all lanes from `member` on, or only the parked ones, by jumping from queue to queue.
+local function lane_page()
+    local from, found = member ~= '' and '(' .. member or low, {}
+    while #found < limit do
+        local first = call('ZRANGEBYLEX', READY, from, high, 'LIMIT', 0, 1)[1]
+        if not first then return found, '' end
+        local queue = sub(first, 1, string.find(first, '\0', 1, true))
+        if not all_lanes and sub(first, #queue + 1, #queue + 1) ~= '2' then from = '[' .. queue .. '2' end
+        for _, one in ipairs(call('ZRANGEBYLEX', READY, from, '(' .. queue .. '3', 'LIMIT', 0, limit - #found)) do
+            found[#found + 1] = { one, sub(one, #queue + 30) }
+        end
+        from = '[' .. queue .. '3'
+    end
+    return found, found[limit][1]
+end
+
+if member then
+    local found
+    found, lane_end = lane_page()
+    local ids = {}
+    for i, one in ipairs(found) do ids[i] = one[2] end
+    load_rows(ids)
+    for _, id in ipairs(ids) do
+        if lane_of(cache[id]) ~= cache[id][LANE] then make_ready(cache[id]) end
+    end
+end
+close()
+return { made, groups_end, lane_end }
