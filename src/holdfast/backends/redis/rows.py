@@ -46,6 +46,7 @@ _INTO = {
     Ending.BURIED: "d",
     Ending.CANCELLED: "c",
 }
+_RETAIN = 86400.0  # RETAIN_SECONDS of parts/endings.lua
 PIECES = 5  # of a whole job: record, body, value, errors, progress
 
 pack = msgspec.msgpack.Encoder().encode
@@ -100,6 +101,8 @@ def _opened(body: bytes) -> tuple[bytes, bytes | None, bytes]:
 
 def settlement(one: Settlement, values: list[bytes]) -> tuple[Any, ...]:
     """As the script takes it; a value that is not null goes into `values`, its place in ARGV into the settlement."""
+    if one.value == b"null" and one.ending is Ending.SUCCEEDED and one.retain == _RETAIN and one.failure is None:
+        return one.id, one.token
     value: bool | int | None = None
     if one.value is not None:
         value = one.value == b"null"

@@ -15,7 +15,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
 from ...errors import HoldfastError
-from .connection import Connections, let_go, packed_command
+from .connection import Connections, converse, let_go, packed_command
 
 BLOCK_SECONDS = 5.0
 AGAIN_SECONDS = 1.0
@@ -61,7 +61,7 @@ class Watch:
                 continue
             try:
                 await self._read_hints(connection)
-            except (RedisError, OSError, TimeoutError):
+            except (RedisError, OSError, EOFError, TimeoutError):
                 await asyncio.sleep(random.uniform(0.5, 1.5) * AGAIN_SECONDS)
             finally:
                 let_go(connection)
@@ -71,8 +71,7 @@ class Watch:
             await self._wanted.wait()
             words = ("XREAD", "COUNT", HINTS_MAX, "BLOCK", int(BLOCK_SECONDS * 1000), "STREAMS", self._key, self._last)
             async with asyncio.timeout(BLOCK_SECONDS + 2 * self._connections.call_timeout):
-                await connection.send_packed_command(packed_command(*words), check_health=False)
-                reply = await connection.read_response(disable_decoding=True)
+                reply = await converse(connection, packed_command(*words))
             if reply:
                 hints: list[tuple[bytes, list[bytes]]] = reply[0][1]
                 self._last = hints[-1][0].decode()

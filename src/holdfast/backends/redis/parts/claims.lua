@@ -10,7 +10,7 @@ local function draw(rows, queue, lane, most, claim)
         local members = call('ZRANGEBYLEX', READY, '[' .. prefix, upper, 'LIMIT', 0, most)
         local ids = ids_after(members, #prefix + 28)
         load_rows(ids)
-        local asked = most
+        local asked, taken = most, {}
         for i = 1, #ids do
             local row = cache[ids[i]]
             if row[EXPIRES_AT] and row[EXPIRES_AT] <= now then
@@ -18,16 +18,21 @@ local function draw(rows, queue, lane, most, claim)
             elseif any_pause and paused('t' .. row[TASK]) then
                 make_ready(row) -- into the parked lane: its pause is still being carried out
             else
-                put(READY, members[i], false)
+                taken[#taken + 1] = members[i]
                 row[STATE], row[FENCE] = 'x', next_tick()
                 row[TOKEN] = claim.nonce .. format('%x', row[FENCE])
                 row[WORKER], row[CLAIM_CALL], row[STARTED_AT], row[BEGUN] = claim.worker, claim.call, now, false
                 if row[EXPIRES_AT] then put(EXPIRING, row[ID], false) end
-                put(RUNNING, running_member(row), 0)
+                put(RUNNING, running_member(row), '0')
                 changed[row[ID]] = row
                 rows[#rows + 1] = row
                 most = most - 1
             end
+        end
+        if #taken == #ids and #ids > 0 then -- one range, removed at the cost of one
+            call('ZREMRANGEBYLEX', READY, '[' .. members[1], '[' .. members[#ids])
+        else
+            for i = 1, #taken do put(READY, taken[i], false) end
         end
         if #ids < asked then return false end
     end

@@ -25,7 +25,7 @@ local function finish(row, was_in, was_live, state, retain, value)
         call('HSET', VALUES, row[ID], ARGV[value])
     end
     enter(row, was_in, was_live)
-    local letter = drop_letter(logical_of(row))
+    local letter = any_letters() and drop_letter(logical_of(row))
     if letter and letter.id ~= row[ID] then let_go(row_of(letter.id), 'superseded') end
 end
 

@@ -1,10 +1,21 @@
 -- index: every order in which jobs are looked up, derived from the job's own record in ONE place, so that none of them
 -- can say something else than the job does. leave before a job's fields change, enter after.
--- Changes are gathered and written together by flush; who reads an index calls flush first.
+-- Changes are gathered and written together by flush; who reads an index calls flush first. Scores are text: the server
+-- would format a number anew for every member.
 
 local pending, live_changes = {}, {}
 local touched, touched_order, stirred, put_off = {}, {}, {}, {}
+local score_texts = {}
 local LIVE_STATES = { s = true, w = true, r = true, x = true }
+
+local function score_of(number)
+    local text = score_texts[number]
+    if not text then
+        text = format('%.17g', number)
+        score_texts[number] = text
+    end
+    return text
+end
 
 local function put(key, member, score) -- score false: remove
     local members = pending[key]
@@ -57,7 +68,7 @@ local function waiting_member(row)
 end
 
 local function list(row, present)
-    local state, on = row[STATE], present and 0
+    local state, on = row[STATE], present and '0'
     if state == 'r' then
         put(READY, ready_member(row), on)
     elseif state == 'x' then
@@ -68,16 +79,16 @@ local function list(row, present)
         local rank = spack('>dI8', math.max(0, row[DUE_AT]), row[SEQ])
         put(SCHEDULED, place_of(row[QUEUE], row[GROUP]) .. (row[HELD] and '0' or '1') .. rank .. row[ID], on)
         local member = spack('>I8', row[SEQ]) .. row[ID]
-        put(DUE, member, present and row[DUE_AT])
+        put(DUE, member, present and score_of(row[DUE_AT]))
         put_off[member] = present and row[QUEUE]
     else
         put(FINISHED, state .. escape(row[QUEUE]) .. spack('>I8', row[SEQ]) .. row[ID], on)
         if row[PRUNE_AT] then
-            put(PRUNABLE, spack('>dI8', row[FINISHED_AT], row[SEQ]) .. row[ID], present and row[PRUNE_AT])
+            put(PRUNABLE, spack('>dI8', row[FINISHED_AT], row[SEQ]) .. row[ID], present and score_of(row[PRUNE_AT]))
         end
     end
     if row[EXPIRES_AT] and (state == 'r' or state == 'w' or state == 's') then
-        put(EXPIRING, row[ID], present and row[EXPIRES_AT])
+        put(EXPIRING, row[ID], present and score_of(row[EXPIRES_AT]))
     end
 end
 
@@ -103,11 +114,22 @@ local function enter(row, was_in, was_live)
             put(PLAY, was_in .. tail, false)
             touch(was_in)
         end
-        if is_in then put(PLAY, is_in .. tail, 0) end
+        if is_in then put(PLAY, is_in .. tail, '0') end
     end
     if row[STATE] == 'w' then touch(place_of(row[QUEUE], row[GROUP])) end
     if row[STATE] == 'r' then stirred[row[QUEUE]] = true end
     if row[KEY] and was_live ~= is_live then live_changes[logical_of(row)] = is_live and row[ID] or false end
+    changed[row[ID]] = row
+end
+
+-- leave and enter in one, for the step most often taken with groups: its member and place are known already, its key
+-- stays live and its expiry stays listed.
+local function ready_after_waiting(row, member, place)
+    row[STATE] = 'r'
+    put(WAITING, member, false)
+    put(READY, ready_member(row), '0')
+    put(PLAY, place .. spack('>I8', row[SEQ]) .. row[ID], '0')
+    stirred[row[QUEUE]] = true
     changed[row[ID]] = row
 end
 

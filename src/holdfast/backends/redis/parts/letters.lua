@@ -13,10 +13,14 @@ local function as_text(bytes)
     end))
 end
 
+local function any_letters()
+    if any_letter == nil then any_letter = call('HLEN', LETTERS) > 0 end
+    return any_letter
+end
+
 -- The letter of a logical job, or false.
 local function letter_at(logical)
-    if any_letter == nil then any_letter = call('HLEN', LETTERS) > 0 end
-    if not any_letter then return false end
+    if not any_letters() then return false end
     local letter = letter_memo[logical]
     if letter == nil then
         local packed = call('HGET', LETTERS, logical)

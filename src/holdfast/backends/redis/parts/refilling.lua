@@ -106,7 +106,7 @@ end
 local function refill(places)
     flush()
     local any_due = call('ZCOUNT', DUE, '-inf', now) > 0
-    local chosen, n = {}, 0
+    local chosen, members, at, n = {}, {}, {}, 0
     for i = 1, #places do
         local place = places[i]
         local room = limit_of(place) - call('ZLEXCOUNT', PLAY, '[' .. place, '(' .. place .. '\255')
@@ -115,14 +115,18 @@ local function refill(places)
             if #waiting > 0 and any_due and join_due(place) then waiting = next_waiting(place, room) end
             for j = 1, #waiting do
                 n = n + 1
-                chosen[n] = sub(waiting[j], #place + 14)
+                chosen[n], members[n], at[n] = sub(waiting[j], #place + 14), waiting[j], place
             end
         elseif room < 0 then
             withdraw(place, -room)
         end
     end
     load_rows(chosen)
-    for i = 1, n do make_ready(cache[chosen[i]]) end
+    for i = 1, n do
+        local row = cache[chosen[i]]
+        row[TURN], row[LANE] = row[TURN] or next_tick(), lane_of(row)
+        ready_after_waiting(row, members[i], at[i])
+    end
     return n
 end
 

@@ -52,7 +52,7 @@ local function add(place, job)
         due_at, job[10] and due_at + job[10] or false, false, false, false, false, 0, false, false, false, false, false,
         false, false,
     }
-    put(SEQS, job[1], row[SEQ])
+    put(SEQS, job[1], format('%.0f', row[SEQ]))
     cache[job[1]] = row
     known[job[1]] = true
     store(place, job[1])

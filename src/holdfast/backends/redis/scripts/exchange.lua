@@ -1,5 +1,7 @@
 -- exchange: settle, release and claim in one step; a repeated call is answered, not carried out again.
--- Takes now, settlements, releases, request or nil, a nonce for tokens; from ARGV[2] on, values.
+-- Takes now, settlements as [id, token] where the handler returned nothing and retention is the usual, else
+-- [id, token, ending, failed, delay, value, failure, reason, retain]; releases; request or nil; a nonce for tokens; from
+-- ARGV[2] on, values.
 -- Returns known, answers, what was recovered, leases.
 -- Safe against a rival: a script runs alone; every write about a lease is fenced by its token.
 -- needs: opening turns names rows index refilling letters endings leases stalls again dues claims closing
@@ -7,6 +9,7 @@
 local RECOVERED_PER_CLAIM_MAX, PROMOTED_PER_CLAIM_MAX = 100, 200
 local settlements, releases, request, nonce = args[2], args[3], args[4], args[5]
 local worker, last
+local RETURNED_NOTHING = { counted = true, value = true }
 
 -- Record and body of each lease.
 local function pieces_of(rows, packed)
@@ -50,8 +53,12 @@ for i = 1, #settlements do
     elseif row[CANCEL_REQUESTED] and one[3] ~= 'c' then
         answers[i] = 'c'
     else
-        end_lease(row, one[3], { counted = true, failed = one[4], delay = one[5], value = one[6], failure = one[7],
-            reason = one[8], retain = one[9] })
+        local how = RETURNED_NOTHING
+        if one[3] then
+            how = { counted = true, failed = one[4], delay = one[5], value = one[6], failure = one[7],
+                reason = one[8], retain = one[9] }
+        end
+        end_lease(row, one[3] or 'o', how)
         answers[i] = 'o'
     end
 end
