@@ -28,11 +28,12 @@ REMEMBER_SECONDS_MIN = 600.0  # ids of finished jobs are remembered at least thi
 
 
 class Answer(StrEnum):
-    """What a store says to one write about a lease. Anything but OK changed nothing."""
+    """What a store says to one write about a lease. LOST and CANCELLED changed nothing."""
 
     OK = "ok"
     LOST = "lost"  # not the current token
     CANCELLED = "cancelled"  # a cancel was asked for: only settling as cancelled is accepted
+    UNHEARD = "unheard"  # the part of the store that holds this job did not answer: ask again in a later call
 
 
 class Revival(Struct, frozen=True, kw_only=True):
@@ -212,6 +213,7 @@ class Renewal(Struct, frozen=True, kw_only=True):
     lost: tuple[str, ...] = ()  # ids named that are no longer ours
     cancelled: tuple[str, ...] = ()  # ids named whose cancel was asked for
     released: tuple[str, ...] = ()  # ids the store thought ours, not named: given back free
+    unheard: tuple[str, ...] = ()  # ids named whose part of the store did not answer: their deadline did not move
 
 
 class Recovered(Struct, frozen=True, kw_only=True):
@@ -237,11 +239,12 @@ class Promoted(Struct, frozen=True, kw_only=True):
 
 
 class QueueRule(Struct, frozen=True, kw_only=True):
-    """A queue's declared rule for its groups. strict implies limit 1."""
+    """A queue's declared rule for its groups. strict implies limit 1. Only Redis Cluster heeds and keeps `shards`."""
 
     name: str
     group_limit: int = 1
     group_order: GroupOrder = "strict"
+    shards: int = 1
 
 
 class Pause(Struct, frozen=True, kw_only=True):

@@ -87,6 +87,7 @@ class Backend(ABC):
 
     scheme: ClassVar[str]
     durable: ClassVar[bool]  # an acknowledged enqueue survives the end of this process
+    sharded: ClassVar[bool] = False  # ids, keys and fences are unique per shard (a group is in one), not store-wide
 
     # ------------------------------------------------------------------ opening and closing
 

@@ -58,7 +58,7 @@ def declare(store: Store, rules: Sequence[QueueRule]) -> None:
         if rule.group_limit < 1:
             raise ConfigurationError(f"group_limit of queue {rule.name!r} must be at least 1, not {rule.group_limit}.")
     for rule in rules:
-        known = replace(rule, group_limit=1) if rule.group_order == "strict" else rule
+        known = replace(rule, group_limit=1 if rule.group_order == "strict" else rule.group_limit, shards=1)
         if store.rules.get(rule.name) != known:
             store.refuse_sealed()
             store.rules[rule.name] = known

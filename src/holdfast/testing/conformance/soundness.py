@@ -32,10 +32,11 @@ async def faults(backend: Backend) -> list[str]:
     groups = await backend.groups(limit=ALL)
     return [
         *_leases(jobs, workers),
+        *_fences(jobs, by_group=backend.sharded),
         *_endings(jobs, {letter.id for letter in letters}),
         *_counters(jobs),
-        *_letters(jobs, letters),
-        *_keys(jobs),
+        *_letters(jobs, letters, by_group=backend.sharded),
+        *_keys(jobs, by_group=backend.sharded),
         *_groups(jobs, groups),
         *_lanes(jobs, await backend.pauses()),
     ]
@@ -50,8 +51,13 @@ def _leases(jobs: list[Row], workers: set[str]) -> Iterator[str]:
             yield f"{job['id']} is {job['state']} and keeps a token, worker or claim_call"
     tokens = Counter(job["token"] for job in jobs if job["token"])
     yield from (f"a token is held by {number} jobs" for number in tokens.values() if number > 1)
-    fences = Counter(job["fence"] for job in jobs if job["fence"])
-    yield from (f"fence {fence} belongs to {number} jobs" for fence, number in fences.items() if number > 1)
+
+
+def _fences(jobs: list[Row], *, by_group: bool) -> Iterator[str]:
+    """No fence twice in the store; where each shard has a counter of its own, none twice in a group."""
+    fenced = [job for job in jobs if job["fence"] and (job["group"] is not None or not by_group)]
+    fences = Counter((job["fence"], (job["queue"], job["group"]) if by_group else None) for job in fenced)
+    yield from (f"fence {fence} belongs to {number} jobs" for (fence, _), number in fences.items() if number > 1)
 
 
 def _endings(jobs: list[Row], holders: set[str]) -> Iterator[str]:
@@ -78,9 +84,10 @@ def _counters(jobs: list[Row]) -> Iterator[str]:
             yield f"{job['id']} lives on after {job['stalls']} stalls, {job['max_stalls']} are allowed"
 
 
-def _letters(jobs: list[Row], letters: list[DeadLetter]) -> Iterator[str]:
+def _letters(jobs: list[Row], letters: list[DeadLetter], *, by_group: bool) -> Iterator[str]:
     by_id = {job["id"]: job for job in jobs}
-    logical = Counter((x.queue, x.task, x.key) if x.key is not None else (x.id,) for x in letters)
+    groups = {x.id: x.group if by_group else None for x in letters}
+    logical = Counter((x.queue, x.task, x.key, groups[x.id]) if x.key is not None else (x.id,) for x in letters)
     yield from (f"{name} has {number} dead letters" for name, number in logical.items() if number > 1)
     for letter in letters:
         job = by_id.get(letter.id)
@@ -98,9 +105,10 @@ def _letters(jobs: list[Row], letters: list[DeadLetter]) -> Iterator[str]:
             yield f"letter of {letter.id}: count {letter.failure_count}, history {len(letter.history)}"
 
 
-def _keys(jobs: list[Row]) -> Iterator[str]:
+def _keys(jobs: list[Row], *, by_group: bool) -> Iterator[str]:
+    """One live job per key; where the groups of a queue are in different shards, per key and group."""
     keyed = [job for job in jobs if job["state"] in LIVE and job["key"] is not None]
-    live = Counter((job["queue"], job["task"], job["key"]) for job in keyed)
+    live = Counter((job["queue"], job["task"], job["key"], job["group"] if by_group else None) for job in keyed)
     yield from (f"{logical} has {number} live jobs" for logical, number in live.items() if number > 1)
 
 

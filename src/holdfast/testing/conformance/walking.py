@@ -12,7 +12,7 @@ from typing import Any
 
 from ...errors import HoldfastError
 from ...lifecycle import Ending, Settlement
-from ...records import ClaimRequest, Exchanged, Held, Lease, Pause, QueueRule, Release, Revival
+from ...records import ClaimRequest, Exchanged, Held, Lease, NewJob, Pause, QueueRule, Release, Revival
 from .registry import case_for_each
 from .soundness import sound
 from .world import World
@@ -28,6 +28,7 @@ class Walk:
         self.world = world
         self.dice = Random(seed)
         self.ids: list[str] = []
+        self.jobs: dict[str, NewJob] = {}
         self.leases: list[Lease] = []
         self.calls: dict[str, tuple[list[Settlement], list[Release], ClaimRequest]] = {}
         self.steps: list[tuple[int, Callable[[], Awaitable[object]]]] = [
@@ -84,6 +85,9 @@ class Walk:
         )
         if self.ids and self.dice.random() < 0.05:
             job = self.world.job(id=self._job())
+            if self.world.backend.sharded:  # an id is known only where its job is: there, the same call is repeated
+                job = self.jobs.get(job.id, job)
+        self.jobs.setdefault(job.id, job)
         answers = await self.world.backend.enqueue([job], now=self.world.now)
         self.ids.append(job.id)
         return answers

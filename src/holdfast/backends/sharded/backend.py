@@ -1,0 +1,358 @@
+"""The router: the whole contract over many shards, each of them a complete store.
+
+Called by the app, the worker and the command line through `ClusterBackend`. It knows nothing of Redis: how a shard is
+made and where the registry is kept is handed in. A job is in exactly one shard, chosen by its group, else its key, else
+its id; so what must be one step about a job or a group is one step of one store. What spans shards is not one step:
+
+* enqueue of a batch that spans shards is stored shard by shard. Where one fails, `OutcomeUnknown` says that some may be
+  stored; repeating it completes it. With on_conflict="raise" all shards are looked at first, so that a taken key stores
+  nothing; a rival that takes the key between the look and the write is found too late for the shards already written.
+* ids and keys are unique within a shard: the same id or key with another group may be stored twice.
+* fences grow per shard, so per job and per group; two jobs in different shards may have the same.
+* claim serves the queues in their order, the shards of a queue at once by shares. Priority orders within a shard.
+* find, dump and the like put pictures together that were taken one beside the other, not at one instant.
+
+A shard out of reach: claim, exchange, renew and the sweeps go on with the others and name what they could not settle
+or renew (`unheard`); enqueue and operations on its own jobs raise; whatever would show half a picture raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import ClassVar, TypeVar
+
+from ...errors import JobNotFound
+from ...lifecycle import Settlement, State
+from ...records import (
+    Answer,
+    ClaimRequest,
+    DeadLetter,
+    Dump,
+    Enqueued,
+    Exchanged,
+    GroupRecord,
+    Held,
+    JobQuery,
+    JobRecord,
+    LetterQuery,
+    LogLine,
+    NewJob,
+    Pause,
+    Promoted,
+    QueueRecord,
+    QueueRule,
+    Recovered,
+    Release,
+    Renewal,
+    Report,
+    WorkerRecord,
+)
+from ..contract import Backend
+from . import reading
+from .asking import SILENCE, Answers, at_once, spread
+from .finding import find
+from .leasing import HOME, Leasing
+from .producing import enqueue
+from .registry import FRESH_SECONDS, Document, Shards
+from .ruling import Ruling
+
+T = TypeVar("T")
+
+
+class ShardedBackend(Backend):
+    """A store of jobs made of shards."""
+
+    scheme: ClassVar[str] = "sharded"
+    durable: ClassVar[bool] = True
+    sharded: ClassVar[bool] = True
+
+    def __init__(self, document: Document, make_shard: Callable[[str], Backend]) -> None:
+        self._make_shard = make_shard
+        self._made: dict[str, Backend] = {}
+        self._opened: set[str] = set()
+        self._shards = Shards(document)
+        self._leasing = Leasing(self._shards, self._store)
+        self._ruling = Ruling(self._shards, self._store)
+
+    async def _store(self, name: str) -> Backend:
+        """The shard of that name (or home), opened on first use."""
+        store = self._made.get(name)
+        if store is None:
+            store = self._made[name] = self._make_shard(name)
+        if name not in self._opened:
+            await store.open()
+            self._opened.add(name)
+        return store
+
+    async def _at(self, name: str, verb: Callable[[Backend], Awaitable[T]]) -> T:
+        return await verb(await self._store(name))
+
+    async def _at_all(self, names: Sequence[str], verb: Callable[[Backend], Awaitable[T]]) -> Answers[T]:
+        return await at_once({name: self._at(name, verb) for name in names})
+
+    async def _everywhere(self, verb: Callable[[Backend], Awaitable[T]], queue: str | None = None) -> dict[str, T]:
+        """What all shards, or those of one queue, answer; raises where one is silent."""
+        await self._shards.refresh()
+        names = self._shards.all() if queue is None else self._shards.of(queue)
+        return (await self._at_all(names, verb)).of_all()
+
+    async def _home(self) -> Backend:
+        return await self._store(HOME)
+
+    # ------------------------------------------------------------------ opening and closing
+
+    async def open(self) -> None:
+        await self._home()
+        await self._shards.refresh()
+
+    async def close(self) -> None:
+        self._opened.clear()
+        for store in self._made.values():
+            await store.close()
+
+    async def migrate(self) -> tuple[int, int]:
+        await self._shards.refresh()
+        found = await self._at_all([HOME, *self._shards.all()], lambda store: store.migrate())
+        versions = list(found.of_all().values())
+        return min(before for before, _ in versions), min(after for _, after in versions)
+
+    async def clock(self) -> float:
+        return await (await self._home()).clock()
+
+    # ------------------------------------------------------------------ producing
+
+    async def declare(self, rules: Sequence[QueueRule], now: float | None = None) -> None:
+        await self._ruling.declare(rules, now)
+
+    async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
+        registry = await self._ruling.known({job.queue for job in jobs}, now)
+        return await enqueue(registry, self._store, jobs, now)
+
+    # ------------------------------------------------------------------ leasing
+
+    async def register(self, worker: WorkerRecord, now: float | None = None) -> None:
+        await self._ruling.known(set(worker.queues), now)
+        await self._leasing.register(worker, now)
+
+    async def claim(self, request: ClaimRequest, now: float | None = None) -> Exchanged:
+        return await self.exchange((), (), request, now)
+
+    async def begin(self, held: Sequence[Held], now: float | None = None) -> list[Answer]:
+        return await self._leasing.by_token(held, lambda store, part: store.begin(part, now))
+
+    async def renew(self, worker: str, held: Sequence[Held], *, seen_call: int, now: float | None = None) -> Renewal:
+        return await self._leasing.renew(worker, held, seen_call, now)
+
+    async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
+        return await self._leasing.by_token(reports, lambda store, part: store.report(part, now))
+
+    async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
+        return await self._leasing.by_token(settlements, lambda store, part: store.settle(part, now))
+
+    async def exchange(
+        self,
+        settlements: Sequence[Settlement],
+        releases: Sequence[Release],
+        request: ClaimRequest | None,
+        now: float | None = None,
+    ) -> Exchanged:
+        if request is not None:
+            await self._ruling.known(set(request.queues), now)
+        return await self._leasing.exchange(settlements, releases, request, now)
+
+    async def release(self, releases: Sequence[Release], now: float | None = None) -> list[Answer]:
+        return await self._leasing.by_token(releases, lambda store, part: store.release(part, now))
+
+    async def retire(self, worker: str, now: float | None = None) -> int:
+        await self._shards.refresh(FRESH_SECONDS)
+        return await self._leasing.retire(worker, now)
+
+    async def recover(self, *, dead: Sequence[str] = (), limit: int = 500, now: float | None = None) -> list[Recovered]:
+        found = await self._swept(
+            limit, lambda store, part: store.recover(dead=dead, limit=part, now=now), len, also=[HOME]
+        )
+        return [end for ends in found for end in ends]
+
+    # ------------------------------------------------------------------ sweeping
+
+    async def _swept(
+        self,
+        limit: int,
+        verb: Callable[[Backend, int], Awaitable[T]],
+        size: Callable[[T], int],
+        also: Sequence[str] = (),
+    ) -> list[T]:
+        """A bounded pass over all shards, begun at another one each time so that none is always last."""
+        await self._shards.refresh(FRESH_SECONDS)
+        names = [*also, *self._shards.all()]
+        random.shuffle(names)
+        return await spread(limit, names, lambda name, part: self._at(name, lambda store: verb(store, part)), size)
+
+    async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
+        found = await self._swept(
+            limit,
+            lambda store, part: store.promote(limit=part, now=now),
+            lambda done: done.due + done.expired + done.revived,
+        )
+        due, expired, revived = (sum(getattr(d, name) for d in found) for name in ("due", "expired", "revived"))
+        return Promoted(due=due, expired=expired, revived=revived, more=due + expired + revived >= limit)
+
+    async def refill(self, *, limit: int = 500, now: float | None = None) -> int:
+        return sum(await self._swept(limit, lambda store, part: store.refill(limit=part, now=now), int))
+
+    async def prune(self, *, limit: int = 1000, older_than: float | None = None, now: float | None = None) -> int:
+        verb: Callable[[Backend, int], Awaitable[int]] = lambda store, part: store.prune(  # noqa: E731
+            limit=part, older_than=older_than, now=now
+        )
+        return sum(await self._swept(limit, verb, int))
+
+    # ------------------------------------------------------------------ operating, one job at a time
+
+    async def _of_one(self, verb: Callable[[Backend], Awaitable[JobRecord]]) -> JobRecord:
+        shard, job = await self._where_it_is(verb)
+        return reading.job_at(job, self._shards.numbers[shard])
+
+    async def _where_it_is(self, verb: Callable[[Backend], Awaitable[T]]) -> tuple[str, T]:
+        """Ask every shard at once to do it: the one that has the job does, the others do not know it."""
+        missing: list[JobNotFound] = []
+
+        async def ask(name: str) -> tuple[str, T] | None:
+            try:
+                return name, await self._at(name, verb)
+            except JobNotFound as error:
+                missing.append(error)
+                return None
+
+        await self._shards.refresh()
+        answers = await at_once({name: ask(name) for name in (*self._shards.all(), HOME)})
+        for answer in answers.values():
+            if answer is not None:
+                return answer
+        answers.of_all()
+        raise max(missing, key=lambda error: len(str(error)))
+
+    async def cancel(self, job_id: str, now: float | None = None) -> JobRecord:
+        return await self._of_one(lambda store: store.cancel(job_id, now))
+
+    async def bury(self, job_id: str, reason: str, now: float | None = None) -> JobRecord:
+        return await self._of_one(lambda store: store.bury(job_id, reason, now))
+
+    async def run_now(self, job_id: str, now: float | None = None) -> JobRecord:
+        return await self._of_one(lambda store: store.run_now(job_id, now))
+
+    async def revive(self, job_id: str, now: float | None = None) -> JobRecord:
+        return await self._of_one(lambda store: store.revive(job_id, now))
+
+    async def retry(self, job_id: str, now: float | None = None) -> JobRecord:
+        return await self._of_one(lambda store: store.retry(job_id, now))
+
+    async def discard(self, job_id: str, now: float | None = None) -> DeadLetter:
+        _, letter = await self._where_it_is(lambda store: store.discard(job_id, now))
+        return letter
+
+    async def pause(self, pause: Pause, now: float | None = None) -> None:
+        await self._ruling.pause(pause, now)
+
+    async def resume(self, pause: Pause, now: float | None = None) -> bool:
+        return await self._ruling.resume(pause, now)
+
+    async def limit_group(self, queue: str, group: str, limit: int | None, now: float | None = None) -> None:
+        await self._ruling.limit_group(queue, group, limit, now)
+
+    # ------------------------------------------------------------------ reading
+
+    async def _first(self, verb: Callable[[Backend], Awaitable[T | None]]) -> tuple[str, T] | None:
+        """The one shard that has something to show; a silent one might have it, so then nothing else is an answer."""
+        answers: Answers[T | None] = Answers()
+        for age in (FRESH_SECONDS, 0.0):  # what is in no shard we know may be in one that is new
+            await self._shards.refresh(age)
+            names = [name for name in self._shards.all() if name not in answers]
+            more = await self._at_all(names, verb)
+            for name, answer in more.items():
+                if answer:
+                    return name, answer
+            more.of_all()
+            answers.update(more)
+        return None
+
+    async def get(self, job_id: str) -> JobRecord | None:
+        found = await self._first(lambda store: store.get(job_id))
+        return None if found is None else reading.job_at(found[1], self._shards.numbers[found[0]])
+
+    async def find(self, query: JobQuery) -> list[JobRecord]:
+        await self._shards.refresh()
+        return await find(self._shards, self._store, query)
+
+    async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
+        return reading.counts_of((await self._everywhere(lambda store: store.count(queue), queue)).values())
+
+    async def logs(self, job_id: str) -> list[LogLine]:
+        found = await self._first(lambda store: store.logs(job_id))
+        return [] if found is None else found[1]
+
+    async def letter(self, job_id: str) -> DeadLetter | None:
+        found = await self._first(lambda store: store.letter(job_id))
+        return None if found is None else found[1]
+
+    async def letters(self, query: LetterQuery) -> list[DeadLetter]:
+        found = await self._everywhere(lambda store: store.letters(query), query.queue)
+        return reading.letters_of(found.values(), query.limit)
+
+    async def queues(self) -> list[QueueRecord]:
+        home = await (await self._home()).queues()
+        return reading.queues_of(home, (await self._everywhere(lambda store: store.queues())).values())
+
+    async def groups(self, queue: str | None = None, *, limit: int = 100) -> list[GroupRecord]:
+        home = await (await self._home()).groups(queue, limit=limit)
+        found = await self._everywhere(lambda store: store.groups(queue, limit=limit), queue)
+        return reading.groups_of(home, found.values(), limit)
+
+    async def group(self, queue: str, name: str) -> GroupRecord:
+        await self._shards.refresh()
+        shard = self._shards.of_group(queue, name)
+        return await self._at(HOME if shard is None else shard, lambda store: store.group(queue, name))
+
+    async def pauses(self) -> list[Pause]:
+        return await (await self._home()).pauses()
+
+    async def workers(self, now: float | None = None) -> list[WorkerRecord]:
+        home = await (await self._home()).workers(now)
+        return reading.workers_of(home, (await self._everywhere(lambda store: store.workers(now))).values())
+
+    async def dump(self) -> Dump:
+        home = await (await self._home()).dump()
+        found = await self._everywhere(lambda store: store.dump())
+        counts = {queue: entry.shards for queue, entry in self._shards.registry.queues.items()}
+        return reading.dump_of(home, found, self._shards.numbers, counts)
+
+    # ------------------------------------------------------------------ waiting
+
+    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
+        """The first shard that has news ends the wait; one that cannot be listened to is left to polling."""
+        await self._ruling.known(set(queues), None)
+        names = [name for queue in queues for name in self._shards.of(queue)]
+
+        async def listen(name: str) -> bool:
+            try:
+                await self._at(name, lambda store: store.wait_for_work(queues, timeout))
+            except SILENCE:
+                return False
+            return True
+
+        waits = [asyncio.ensure_future(listen(name)) for name in names]
+        pending = set(waits)
+        try:
+            async with asyncio.timeout(timeout):
+                while pending:
+                    done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                    if any(wait.result() for wait in done):
+                        return
+                await asyncio.Event().wait()
+        except TimeoutError:
+            pass
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)

@@ -1,0 +1,287 @@
+"""Leases over many shards: a worker's calls are divided among shards and their answers put together.
+
+Called by backend.py. A call that a shard did not answer is repeated there, the same call, before that shard is asked
+for anything else: so its settlements take effect once, and their first answers come back, late. Nothing kept here is
+needed to be safe: every write about a lease is fenced by its token in its own shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+
+from msgspec.structs import replace
+
+from ...lifecycle import Settlement, State
+from ...records import (
+    Answer,
+    ClaimRequest,
+    Exchanged,
+    Held,
+    Release,
+    Renewal,
+    Report,
+    WorkerRecord,
+)
+from ..contract import Backend
+from .asking import at_once
+from .registry import Shards
+from .service import Sent, Service
+from .sharding import last_number_of, number_of, parted, shares
+
+HOME = ""  # the store beside the shards: rules, pauses, limits and every worker's row, but no job
+RECOVERED_PER_CLAIM_MAX = 100
+
+T = TypeVar("T")
+Named = TypeVar("Named", Held, Report, Release, Settlement)
+
+
+class Stores(Protocol):
+    """How a shard is reached by its name; opened on first use."""
+
+    async def __call__(self, name: str) -> Backend: ...
+
+
+class Gone(Exception):
+    """No store knows the worker any more, or only past its deadline."""
+
+
+class Leasing:
+    """The verbs about leases and workers."""
+
+    def __init__(self, shards: Shards, stores: Stores) -> None:
+        self._shards, self._stores = shards, stores
+        self._services: dict[str, Service] = {}
+
+    async def _at(self, name: str, verb: Callable[[Backend], Awaitable[T]]) -> T:
+        return await verb(await self._stores(name))
+
+    # ------------------------------------------------------------------ a worker's rows
+
+    async def register(self, worker: WorkerRecord, now: float | None) -> None:
+        """In every shard it is known to serve; the others follow when it first claims there."""
+        service = self._services.setdefault(worker.id, Service(worker))
+        service.record = worker
+        names = {HOME, *service.joined, *(shard for queue in worker.queues for shard in self._shards.of(queue))}
+        answers = await at_once({name: self._at(name, lambda store: store.register(worker, now)) for name in names})
+        service.joined.update(name for name in answers.of_some() if name != HOME)
+
+    async def retire(self, worker: str, now: float | None) -> int:
+        names = [HOME, *self._shards.all()]
+        answers = await at_once({name: self._at(name, lambda store: store.retire(worker, now)) for name in names})
+        self._services.pop(worker, None)
+        return sum(answers.of_all().values())
+
+    async def _service(self, worker: str, now: float | None) -> Service | None:
+        """The worker as this process knows it, or as another process registered it."""
+        found = self._services.get(worker)
+        if found is None:
+            rows = await self._at(HOME, lambda store: store.workers(now))
+            found = next((Service(row) for row in rows if row.id == worker), None)
+            if found is not None:
+                self._services[worker] = found
+        return found
+
+    async def _join(self, service: Service, shard: str, now: float | None) -> None:
+        """Give the worker a row in a shard that has none, if it is alive."""
+        request = ClaimRequest(worker=service.record.id, call=number_of(service.call, 0), queues=(), most=0)
+        if not (await self._at(HOME, lambda store: store.claim(request, now))).known:
+            if not await self._alive(service, now):
+                raise Gone
+            await self._at(HOME, lambda store: store.register(service.record, now))
+        await self._at(shard, lambda store: store.register(service.record, now))
+        service.joined.add(shard)
+
+    async def _alive(self, service: Service, now: float | None) -> bool:
+        """Is there a store in which the worker's deadline has not passed, or one that cannot be asked?"""
+        names = [HOME, *service.joined]
+        answers = await at_once({name: self._at(name, lambda store: store.workers(now)) for name in names})
+        rows = [row for found in answers.values() for row in found if row.id == service.record.id]
+        return bool(answers.silent) or not all(row.expired for row in rows)
+
+    # ------------------------------------------------------------------ settle + claim
+
+    async def exchange(
+        self,
+        settlements: Sequence[Settlement],
+        releases: Sequence[Release],
+        request: ClaimRequest | None,
+        now: float | None,
+    ) -> Exchanged:
+        service = None if request is None else await self._service(request.worker, now)
+        if request is None or service is None or request.call < service.call:
+            answers = (
+                *await self.by_token(settlements, lambda store, items: store.settle(items, now)),
+                *await self.by_token(releases, lambda store, items: store.release(items, now)),
+            )
+            return Exchanged(answers=answers, known=request is None or service is not None)
+        try:
+            if request.call == service.call:
+                await self._repeat(service, now)
+            else:
+                await self._trade(service, settlements, releases, request, now)
+            if not any(sent.answer is not None and sent.answer.known for sent in service.sent):
+                await self._make_sure(service, now)
+            known = True
+        except Gone:
+            await self._bury_rows(service, now)
+            known = False
+        recovered, service.recovered = tuple(service.recovered), []
+        return Exchanged(
+            answers=tuple(answer or Answer.UNHEARD for answer in service.answers),
+            leases=tuple(service.leases) if known else (),
+            known=known,
+            recovered=recovered,
+        )
+
+    async def _trade(
+        self,
+        service: Service,
+        settlements: Sequence[Settlement],
+        releases: Sequence[Release],
+        request: ClaimRequest,
+        now: float | None,
+    ) -> None:
+        """A new call. Calls that are owed an answer go first, then the settlements, then the queues in their order.
+
+        The settlements travel with the first queue's claims. A queue's shards are asked at once for their shares; what
+        some cannot use, those that used theirs up are asked for next.
+        """
+        service.turn_to(request.call, len(settlements) + len(releases))
+        await self._hear_again(service, request.most, now)
+        batch = service.divided(self._shards, settlements, releases)
+        for queue in request.queues:
+            most = min(request.most - len(service.leases), request.most_by_queue.get(queue, request.most))
+            willing = _turned(self._shards.of(queue), request.call)
+            while most > 0 and (willing := [shard for shard in willing if service.may_ask(shard)]):
+                portions = shares(most, willing)
+                for shard, portion in portions.items():
+                    claim = service.asking(shard, queue, portion)
+                    batch.setdefault(shard, Sent(shard, claim)).request = claim
+                sending, batch = list(batch.values()), {}
+                await self._send(service, sending, now)
+                taken = {sent.shard: len(sent.answer.leases) for sent in sending if sent.answer is not None}
+                most -= sum(taken.values())
+                willing = [shard for shard in willing if taken.get(shard, 0) >= portions.get(shard, 0)]
+        await self._send(service, list(batch.values()), now)
+
+    async def _send(self, service: Service, batch: Sequence[Sent], now: float | None) -> None:
+        """Make these calls at once. They are noted first, so that a call given up in the middle can be repeated.
+
+        Raises only where the whole call of the worker brought no answer at all.
+        """
+        if not batch:
+            return
+        service.sent += [sent for sent in batch if sent not in service.sent]
+        answers = await at_once({sent.shard: self._exchange_at(service, sent, now) for sent in batch})
+        if not any(sent.answer is not None for sent in service.sent) and not service.leases:
+            answers.of_all()
+
+    async def _exchange_at(self, service: Service, sent: Sent, now: float | None) -> None:
+        store = await self._stores(sent.shard)
+        answer = await store.exchange(sent.settlements, sent.releases, sent.request, now)
+        if not answer.known and sent.shard not in service.joined:
+            await self._join(service, sent.shard, now)
+            again = await store.exchange((), (), sent.request, now)
+            answer = replace(again, answers=answer.answers)
+        service.heard(sent, answer)
+
+    async def _hear_again(self, service: Service, most: int, now: float | None) -> None:
+        """Repeat the calls that were not answered. What they bring beyond `most` goes back at no cost."""
+        owed = list(service.unheard.values())
+        await at_once({sent.shard: self._exchange_at(service, sent, now) for sent in owed})
+        surplus = [Release(id=lease.id, token=lease.token) for lease in service.leases[most:]]
+        if surplus:
+            del service.leases[most:]
+            await self.by_token(surplus, lambda store, items: store.release(items, now))
+
+    async def _repeat(self, service: Service, now: float | None) -> None:
+        """The latest call once more: what was answered is still known, what was not is asked again."""
+        rows = await self._at(HOME, lambda store: store.workers(now))
+        if all(row.id != service.record.id for row in rows):
+            raise Gone
+        for lease in list(service.leases):
+            job = await (await self._stores(parted(lease.token)[0])).get(lease.id)
+            if job is None or job.state is not State.RUNNING or job.fence != lease.fence:
+                service.leases.remove(lease)  # it ended in between
+        await self._send(service, [sent for sent in service.sent if sent.answer is None], now)
+
+    async def _make_sure(self, service: Service, now: float | None) -> None:
+        """No shard said in this call that it knows the worker: is it alive at all?"""
+        if not await self._alive(service, now):
+            raise Gone
+
+    async def _bury_rows(self, service: Service, now: float | None) -> None:
+        """The worker is past its deadline everywhere: its rows and leases end as in any sweep."""
+        self._services.pop(service.record.id, None)
+        names = [HOME, *service.joined]
+        limit = RECOVERED_PER_CLAIM_MAX
+        answers = await at_once(
+            {name: self._at(name, lambda store: store.recover(limit=limit, now=now)) for name in names}
+        )
+        service.recovered += [end for found in answers.values() for end in found]
+
+    # ------------------------------------------------------------------ renewing, and the verbs that name a token
+
+    async def renew(self, worker: str, held: Sequence[Held], seen_call: int, now: float | None) -> Renewal:
+        """All rows of the worker at once. What a silent shard holds is `unheard`: its deadline there did not move."""
+        service = await self._service(worker, now)
+        if service is None:
+            return Renewal(known=False, lost=tuple(item.id for item in held))
+        named: dict[str, list[Held]] = {name: [] for name in (HOME, *service.joined)}
+        strangers: list[str] = []
+        for item in held:
+            shard, token = parted(item.token)
+            if self._shards.queue_of(shard) is None:
+                strangers.append(item.id)
+            else:
+                named.setdefault(shard, []).append(Held(item.id, token))
+        seen = last_number_of(seen_call)
+
+        async def renew(name: str) -> Renewal:
+            return await (await self._stores(name)).renew(worker, named[name], seen_call=seen, now=now)
+
+        answers = await at_once({name: renew(name) for name in named})
+        known = [name for name, answer in answers.of_some().items() if answer.known]
+        if not known and not answers.silent:
+            self._services.pop(worker, None)
+            return Renewal(known=False, lost=tuple(item.id for item in held))
+        service.joined.difference_update(set(answers) - set(known))
+        if HOME in answers and HOME not in known:
+            await at_once({HOME: self._at(HOME, lambda store: store.register(service.record, now))})
+        return Renewal(
+            lost=(*strangers, *(job_id for answer in answers.values() for job_id in answer.lost)),
+            cancelled=tuple(job_id for answer in answers.values() for job_id in answer.cancelled),
+            released=tuple(job_id for answer in answers.values() for job_id in answer.released),
+            unheard=tuple(item.id for name in answers.silent for item in named[name]),
+        )
+
+    async def by_token(
+        self, items: Sequence[Named], verb: Callable[[Backend, list[Named]], Awaitable[list[Answer]]]
+    ) -> list[Answer]:
+        """A verb about leases, at each lease's own shard. Raises where no shard answered, else says UNHEARD."""
+        answers = [Answer.LOST] * len(items)
+        places: dict[str, list[int]] = {}
+        own: dict[str, list[Named]] = {}
+        for place, item in enumerate(items):
+            shard, token = parted(item.token)
+            if self._shards.queue_of(shard) is not None:
+                places.setdefault(shard, []).append(place)
+                own.setdefault(shard, []).append(replace(item, token=token))
+
+        async def ask(shard: str) -> list[Answer]:
+            return await verb(await self._stores(shard), own[shard])
+
+        found = await at_once({shard: ask(shard) for shard in own})
+        found.of_some()
+        for shard, where in places.items():
+            words = found.get(shard) or [Answer.UNHEARD] * len(where)
+            for place, word in zip(where, words, strict=True):
+                answers[place] = word
+        return answers
+
+
+def _turned(names: list[str], call: int) -> list[str]:
+    """Another shard goes first in every call."""
+    first = call % len(names) if names else 0
+    return names[first:] + names[:first]

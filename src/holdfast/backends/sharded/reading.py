@@ -1,0 +1,121 @@
+"""Putting together what many shards show: jobs, letters, queues, groups, workers and the dump.
+
+Called by backend.py. Pure: takes what was read. Jobs are in the order in which they were stored, as far as shards agree
+on it: by time, and within one shard by that shard's own order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...lifecycle import State
+from ...records import DeadLetter, Dump, GroupRecord, JobRecord, QueueRecord, WorkerRecord
+from .sharding import call_of, signed, ticket, ticket_parts
+
+Row = Mapping[str, Any]
+
+
+def job_at(job: JobRecord, number: int) -> JobRecord:
+    """A job as the router shows it."""
+    return replace(job, seq=ticket(job.seq, number))
+
+
+def newest_first(found: Mapping[int, Sequence[JobRecord]], limit: int) -> list[JobRecord]:
+    """Jobs of several shards, by number, each newest first: one list in the order in which `find` pages."""
+    cursors = {number: 0 for number, jobs in found.items() if jobs}
+    page: list[JobRecord] = []
+    while cursors and len(page) < limit:
+        newest = max(cursors, key=lambda number: (found[number][cursors[number]].created_at, number))
+        page.append(job_at(found[newest][cursors[newest]], newest))
+        cursors[newest] += 1
+        if cursors[newest] == len(found[newest]):
+            del cursors[newest]
+    return page
+
+
+def letters_of(found: Iterable[Sequence[DeadLetter]], limit: int) -> list[DeadLetter]:
+    letters = [letter for part in found for letter in part]
+    return sorted(letters, key=lambda letter: (-letter.failed_at, letter.id))[:limit]
+
+
+def counts_of(found: Iterable[Mapping[str, Mapping[State, int]]]) -> dict[str, dict[State, int]]:
+    total: dict[str, dict[State, int]] = {}
+    for part in found:
+        for queue, by_state in part.items():
+            sums = total.setdefault(queue, {})
+            for state, number in by_state.items():
+                sums[state] = sums.get(state, 0) + number
+    return dict(sorted(total.items()))
+
+
+def queues_of(home: Sequence[QueueRecord], found: Iterable[Sequence[QueueRecord]]) -> list[QueueRecord]:
+    """Rules and pauses as home has them; counts and the oldest due time of all shards."""
+    total = {record.name: record for record in home}
+    for record in (record for part in found for record in part):
+        known = total.get(record.name)
+        if known is None:
+            total[record.name] = record
+            continue
+        counts = dict(known.counts)
+        for state, number in record.counts.items():
+            counts[state] = counts.get(state, 0) + number
+        due = [at for at in (known.oldest_due_at, record.oldest_due_at) if at is not None]
+        total[record.name] = replace(known, counts=counts, oldest_due_at=min(due, default=None))
+    return [total[name] for name in sorted(total)]
+
+
+def groups_of(home: Sequence[GroupRecord], found: Iterable[Sequence[GroupRecord]], limit: int) -> list[GroupRecord]:
+    """A group is shown by the shard it is in; what only home knows of it, by home."""
+    total = {(record.queue, record.name): record for record in home}
+    for record in (record for part in found for record in part):
+        known = total.get((record.queue, record.name))
+        total[record.queue, record.name] = replace(record, pause=known.pause) if known is not None else record
+    return [total[name] for name in sorted(total)[:limit]]
+
+
+def workers_of(home: Sequence[WorkerRecord], found: Iterable[Sequence[WorkerRecord]]) -> list[WorkerRecord]:
+    """One row per worker: expired where all its rows are, running what they hold together."""
+    total = {record.id: record for record in home}
+    for record in (record for part in found for record in part):
+        known = total.get(record.id)
+        if known is None:
+            total[record.id] = record
+        else:
+            total[record.id] = replace(
+                known, running=known.running + record.running, expired=known.expired and record.expired
+            )
+    return list(total.values())
+
+
+def dump_of(home: Dump, found: Mapping[str, Dump], numbers: Mapping[str, int], shards: Mapping[str, int]) -> Dump:
+    """One picture made of the shards' pictures, each consistent in itself. `shards` is the number of each queue's."""
+    jobs = [_job_row(name, numbers[name], row) for name, dump in found.items() for row in dump.tables["jobs"]]
+    tables = dict(home.tables)
+    tables["jobs"] = tuple(sorted(jobs, key=lambda row: (row["created_at"], *reversed(ticket_parts(row["seq"])))))
+    tables["workers"] = _worker_rows([home, *found.values()])
+    tables["queues"] = tuple({**row, "shards": shards.get(row["name"], 1)} for row in home.tables["queues"])
+    for table in ("letters", "logs"):
+        tables[table] = tuple(row for dump in found.values() for row in dump.tables[table])
+    return Dump(tables=tables)
+
+
+def _job_row(shard: str, number: int, row: Row) -> dict[str, Any]:
+    token, call = row["token"], row["claim_call"]
+    return {
+        **row,
+        "seq": ticket(row["seq"], number),
+        "token": None if token is None else signed(shard, token),
+        "claim_call": None if call is None else call_of(call),
+    }
+
+
+def _worker_rows(dumps: Sequence[Dump]) -> tuple[dict[str, Any], ...]:
+    """One row per worker, home's where it has one, with the latest call any shard has seen."""
+    rows: dict[str, dict[str, Any]] = {}
+    for row in (row for dump in dumps for row in dump.tables["workers"]):
+        known = rows.setdefault(row["id"], {**row, "last_call": 0})
+        known["last_call"] = max(known["last_call"], call_of(row["last_call"]))
+    return tuple(rows[name] for name in sorted(rows))

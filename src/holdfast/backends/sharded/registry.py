@@ -1,0 +1,157 @@
+"""The registry: which queues there are, how many shards each has, and what was told to them.
+
+Called by the router. It is one small document, changed by compare-and-set, so that two who change it at once see each
+other. It is read at most every few seconds; a shard is in it BEFORE its first job, so who reads it finds every job, and
+a crash in between leaves an empty shard, which harms nobody.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, Protocol
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...errors import BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown
+from ...records import QueueRule
+from .sharding import NUMBERS_MAX, SHARDS_MAX, place_of, shard_name
+
+FRESH_SECONDS = 5.0  # a process learns within this time what another changed
+TRIES_MAX = 50
+
+# new: its shards do not know yet what is paused and limited. changing: a rule is on its way to them. ready: they know.
+EntryState = Literal["new", "changing", "ready"]
+
+
+class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One queue. `reach` is the largest number of shards it ever had: those may hold jobs and are still looked at."""
+
+    shards: int
+    reach: int
+    first: int  # number of its shard 0; the others follow
+    state: EntryState = "new"
+    rule: QueueRule | None = None  # as declared
+
+
+class Registry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The whole document."""
+
+    queues: dict[str, Entry] = {}
+    numbers: int = 0  # given to shards so far
+
+    def with_queue(self, queue: str, shards: int) -> Registry:
+        """With that queue in it, or with that many shards for it."""
+        if not 1 <= shards <= SHARDS_MAX:
+            raise ConfigurationError(f"shards of queue {queue!r} must be from 1 to {SHARDS_MAX}, not {shards}.")
+        known = self.queues.get(queue)
+        reach, first, numbers = max(shards, known.reach if known else 0), self.numbers, self.numbers
+        if known is not None and reach == known.reach:
+            first = known.first
+        else:
+            numbers += reach
+        if numbers > NUMBERS_MAX:
+            raise ConfigurationError(
+                f"queue {queue!r} would bring this store to {numbers} shards; {NUMBERS_MAX} are allowed. "
+                "Use groups instead of many queues."
+            )
+        entry = Entry(shards=shards, reach=reach, first=first, rule=known.rule if known else None)
+        return replace(self, queues={**self.queues, queue: entry}, numbers=numbers)
+
+    def with_entry(self, queue: str, entry: Entry) -> Registry:
+        return replace(self, queues={**self.queues, queue: entry})
+
+
+class Document(Protocol):
+    """Where the registry is kept: one text, with compare-and-set."""
+
+    async def read(self) -> bytes | None: ...
+
+    async def swap(self, before: bytes | None, after: bytes) -> bool:
+        """Store `after` if the text is still `before`."""
+
+
+class Shards:
+    """The registry as this process last saw it, and the shards it names."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._text: bytes | None = None
+        self._read_at: float | None = None
+        self.registry = Registry()
+        self.numbers: Mapping[str, int] = {}  # by shard, in the order in which they came
+        self._queues: Mapping[str, str] = {}  # by shard
+
+    # ------------------------------------------------------------------ reading
+
+    async def refresh(self, age: float = 0.0) -> Registry:
+        """Read it again if what is known is older than that. Where it is out of reach, what is known still holds."""
+        if self._read_at is not None and time.monotonic() - self._read_at <= age:
+            return self.registry
+        try:
+            self._see(await self._document.read())
+        except (BackendError, OutcomeUnknown):
+            if self._read_at is None or age == 0.0:
+                raise
+        return self.registry
+
+    def _see(self, text: bytes | None) -> None:
+        self._read_at = time.monotonic()
+        if text == self._text:
+            return
+        registry = Registry() if text is None else msgspec.json.decode(text, type=Registry)
+        numbers: dict[str, int] = {}
+        queues: dict[str, str] = {}
+        for queue, entry in registry.queues.items():
+            for place in range(entry.reach):
+                name = shard_name(queue, place)
+                numbers[name], queues[name] = entry.first + place, queue
+        self._text, self.registry, self.numbers, self._queues = text, registry, numbers, queues
+
+    def of(self, queue: str) -> list[str]:
+        """The shards that may hold jobs of a queue."""
+        entry = self.registry.queues.get(queue)
+        return [] if entry is None else [shard_name(queue, place) for place in range(entry.reach)]
+
+    def of_group(self, queue: str, group: str) -> str | None:
+        """The shard a group is in."""
+        entry = self.registry.queues.get(queue)
+        return None if entry is None else shard_name(queue, place_of(group, entry.shards))
+
+    def queue_of(self, shard: str) -> str | None:
+        return self._queues.get(shard)
+
+    def all(self) -> list[str]:
+        return list(self.numbers)
+
+    # ------------------------------------------------------------------ changing
+
+    async def change(self, how: Callable[[Registry], Registry]) -> Registry:
+        """Apply `how` to the newest document; again, where somebody else was quicker."""
+        for _ in range(TRIES_MAX):
+            self._see(await self._document.read())
+            wanted = how(self.registry)
+            if wanted == self.registry:
+                return wanted
+            text = msgspec.json.encode(wanted)
+            if await self._document.swap(self._text, text):
+                self._see(text)
+                return wanted
+        raise BackendUnavailable("the registry of shards is being changed by too many at once. Try again.")
+
+    async def known(self, queues: Iterable[str]) -> Registry:
+        """The registry with these queues in it; one that nobody declared gets one shard."""
+        registry = await self.refresh(FRESH_SECONDS)
+        missing = [queue for queue in queues if queue not in registry.queues]
+        if not missing:
+            return registry
+
+        def added(found: Registry) -> Registry:
+            for queue in missing:
+                if queue not in found.queues:
+                    found = found.with_queue(queue, 1)
+            return found
+
+        return await self.change(added)

@@ -1,0 +1,114 @@
+"""One worker as this process knows it: where it has a row, what its latest call sent to whom and what came back.
+
+Kept by leasing.py, one per worker. Plain bookkeeping: it calls nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from ...errors import HoldfastError
+from ...lifecycle import Settlement
+from ...records import Answer, ClaimRequest, Exchanged, Lease, Recovered, Release, WorkerRecord
+from .registry import Shards
+from .sharding import ROUNDS_MAX, number_of, parted, signed
+
+
+@dataclass(eq=False)
+class Sent:
+    """One call to one shard. `places` are the positions of its settlements and releases in the worker's call."""
+
+    shard: str
+    request: ClaimRequest
+    settlements: list[Settlement] = field(default_factory=list)
+    releases: list[Release] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    answer: Exchanged | None = None
+    error: HoldfastError | None = None
+
+    @property
+    def tokens(self) -> list[tuple[str, bool]]:
+        """Its settlements and releases in the order in which they are answered, as the worker named them."""
+        items: list[Settlement | Release] = [*self.settlements, *self.releases]
+        return [(signed(self.shard, item.token), isinstance(item, Release)) for item in items]
+
+
+@dataclass
+class Service:
+    """One worker."""
+
+    record: WorkerRecord
+    joined: set[str] = field(default_factory=set)  # shards in which it has a row
+    unheard: dict[str, Sent] = field(default_factory=dict)  # shards that owe the answer to an earlier call
+    late: dict[tuple[str, bool], Answer] = field(default_factory=dict)  # by token and kind: answers that came late
+    # the latest call: what it sent, what came back by position, and the leases of all shards together
+    call: int = 0
+    sent: list[Sent] = field(default_factory=list)
+    answers: list[Answer | None] = field(default_factory=list)
+    leases: list[Lease] = field(default_factory=list)
+    recovered: list[Recovered] = field(default_factory=list)
+
+    def turn_to(self, call: int, number: int) -> None:
+        """A new call begins; what the last one left unanswered stays owed."""
+        self.unheard.update({sent.shard: sent for sent in self.sent if sent.answer is None})
+        self.call, self.sent, self.leases, self.recovered = call, [], [], []
+        self.answers = [None] * number
+
+    def asking(self, shard: str, queue: str, most: int) -> ClaimRequest:
+        """This call as that shard gets it now."""
+        number = number_of(self.call, sum(sent.shard == shard for sent in self.sent))
+        return ClaimRequest(worker=self.record.id, call=number, queues=(queue,), most=most)
+
+    def may_ask(self, shard: str) -> bool:
+        """Not while it owes an answer, and not for ever in one call."""
+        calls = [sent for sent in self.sent if sent.shard == shard]
+        return shard not in self.unheard and len(calls) < ROUNDS_MAX and all(sent.answer is not None for sent in calls)
+
+    def divided(
+        self, shards: Shards, settlements: Sequence[Settlement], releases: Sequence[Release]
+    ) -> dict[str, Sent]:
+        """The settlements and releases by shard. What is known already, or belongs to nobody, is answered here."""
+        batch: dict[str, Sent] = {}
+        items: list[Settlement | Release] = [*settlements, *releases]
+        for place, item in enumerate(items):
+            shard, token = parted(item.token)
+            queue = shards.queue_of(shard)
+            late = self.late.pop((item.token, isinstance(item, Release)), None)
+            if late is not None:
+                self.answers[place] = late
+            elif queue is None:
+                self.answers[place] = Answer.LOST
+            elif self.may_ask(shard):
+                sent = batch.get(shard)
+                if sent is None:
+                    sent = batch[shard] = Sent(shard, self.asking(shard, queue, 0))
+                if isinstance(item, Release):
+                    sent.releases.append(replace(item, token=token))
+                else:
+                    sent.settlements.append(replace(item, token=token))
+                sent.places.append(place)
+        return batch
+
+    def heard(self, sent: Sent, answer: Exchanged) -> None:
+        """A shard answered a call, of now or of earlier."""
+        sent.answer, sent.error = answer, None
+        if answer.known:
+            self.joined.add(sent.shard)
+        else:
+            self.joined.discard(sent.shard)
+        self.leases += signed_leases(sent.shard, answer.leases)
+        self.recovered += answer.recovered
+        if self.unheard.get(sent.shard) is sent:
+            del self.unheard[sent.shard]
+            self.late.update(zip(sent.tokens, answer.answers, strict=False))
+        else:
+            for place, word in zip(sent.places, answer.answers, strict=False):
+                self.answers[place] = word
+
+
+def signed_leases(shard: str, leases: Sequence[Lease]) -> list[Lease]:
+    """Leases as the router hands them out."""
+    return [replace(lease, token=signed(shard, lease.token)) for lease in leases]

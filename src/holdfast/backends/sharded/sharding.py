@@ -1,0 +1,81 @@
+"""Where a job lives and how a shard is named: pure arithmetic, the same in every process and every version.
+
+Called by the router's parts. Never does I/O and never uses Python's own hash, which differs from process to process.
+
+What the router hands out carries the shard, so that it comes back with it: a token is "<shard>/<the shard's token>", a
+job's seq is the shard's seq and the shard's number in one integer. A worker's call becomes a number for each shard that
+grows with the call and with the round inside it, and keeps the call's parity, by which claim chooses its lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from urllib.parse import quote
+
+from ...records import NewJob
+
+SHARDS_MAX = 1024  # of one queue
+NUMBERS_MAX = 4096  # shards of all queues together: each has a number of its own
+ROUNDS_MAX = 4  # calls to one shard within one call of a worker
+
+_CALLS = 2 * ROUNDS_MAX
+
+
+def place_of(name: str, shards: int) -> int:
+    """Which shard of a queue a group, key or id belongs to."""
+    if shards == 1:
+        return 0
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big") % shards
+
+
+def place_of_job(job: NewJob, shards: int) -> int:
+    """By its group, so that a group is in one place; else by its key, so that it is unique; else by its id."""
+    return place_of(job.group or job.key or job.id, shards)
+
+
+def shard_name(queue: str, place: int) -> str:
+    """A name without braces, slashes and spaces whatever the queue is called."""
+    return f"{quote(queue, safe='')}:{place}"
+
+
+def signed(shard: str, token: str) -> str:
+    """The token as the router hands it out."""
+    return f"{shard}/{token}"
+
+
+def parted(token: str) -> tuple[str, str]:
+    """The shard and the shard's own token; the shard is empty where the token is none of ours."""
+    shard, _, own = token.rpartition("/")
+    return shard, own
+
+
+def number_of(call: int, round: int) -> int:
+    """A worker's call as a shard sees it in the given round."""
+    return _CALLS * call + 2 * round + call % 2
+
+
+def last_number_of(call: int) -> int:
+    """The highest number that belongs to a call or an earlier one."""
+    return _CALLS * call + _CALLS - 1
+
+
+def call_of(number: int) -> int:
+    return number // _CALLS
+
+
+def ticket(seq: int, number: int) -> int:
+    """A seq that is unique over all shards."""
+    return seq * NUMBERS_MAX + number
+
+
+def ticket_parts(value: int) -> tuple[int, int]:
+    """The shard's seq and the shard's number."""
+    return divmod(value, NUMBERS_MAX)
+
+
+def shares(total: int, names: Sequence[str]) -> dict[str, int]:
+    """`total` divided as evenly as can be; the first names get what is left over, and who would get 0 is left out."""
+    each, more = divmod(total, len(names))
+    portions = {name: each + (place < more) for place, name in enumerate(names)}
+    return {name: portion for name, portion in portions.items() if portion}

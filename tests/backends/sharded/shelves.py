@@ -1,0 +1,56 @@
+"""Stores for the router's tests: shards in memory, a registry in memory, and shards that can be made silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.backends.contract import Backend
+from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.backends.sharded.backend import ShardedBackend
+from holdfast.backends.sharded.registry import Registry
+from holdfast.records import QueueRule
+
+QUEUES = ("default", "other", "a", "b", "c", "declared", "mail", "x", "y", "z")  # of the conformance cases
+
+
+class Page:
+    """The registry's document in memory."""
+
+    def __init__(self) -> None:
+        self.text: bytes | None = None
+
+    async def read(self) -> bytes | None:
+        return self.text
+
+    async def swap(self, before: bytes | None, after: bytes) -> bool:
+        if self.text != before:
+            return False
+        self.text = after
+        return True
+
+
+class ManyShards(ShardedBackend):
+    """A router whose queues all have several shards, declared or not."""
+
+    shards = 3
+
+    def __init__(self, page: Page) -> None:
+        registry = Registry()
+        for queue in QUEUES:
+            registry = registry.with_queue(queue, self.shards)
+        page.text = page.text or msgspec.json.encode(registry)
+        super().__init__(page, lambda name: MemoryBackend())
+
+    async def declare(self, rules: Sequence[QueueRule], now: float | None = None) -> None:
+        await super().declare([replace(rule, shards=self.shards) for rule in rules], now)
+
+
+def memory_stores(shards: int = 1) -> Callable[[str], Backend]:
+    """How to make routers over memory shards: the same name, the same store."""
+    stores: dict[str, Backend] = {}
+    if shards == 1:
+        return lambda store: stores.setdefault(store, ShardedBackend(Page(), lambda name: MemoryBackend()))
+    return lambda store: stores.setdefault(store, ManyShards(Page()))
