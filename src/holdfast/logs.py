@@ -81,6 +81,16 @@ def clean_up_failed(error: BaseException) -> None:
 # ---------------------------------------------------------------------- the store
 
 
+def part_silent(worker: str, leases: int, fence_in: float) -> None:
+    logger.warning(
+        "worker %s: a part of the store does not answer and holds %d of its leases. They are given up before their "
+        "fence, in %.1f s, unless it answers; the rest goes on",
+        worker,
+        leases,
+        max(0.0, fence_in),
+    )
+
+
 def renewal_failed(worker: str, error: BaseException, fence_in: float) -> None:
     logger.warning("worker %s could not renew (%s); handlers are stopped in %.1f s", worker, _kind(error), fence_in)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from .. import events, logs
 from ..errors import HoldfastError, OutcomeUnknown
@@ -38,6 +38,7 @@ class Tenure:
         self.on_change: Callable[[], None] = lambda: None  # the fence was lifted, or a new row is there
         self.abandon = asyncio.Event()  # the worker ends although the store does not answer
         self._sent = 0.0
+        self._silent: dict[str, float] = {}  # by token: when the last renewal its part of the store took was sent
         self._changing = asyncio.Lock()
 
     def _new_worker(self) -> WorkerRecord:
@@ -122,18 +123,38 @@ class Tenure:
         if not answer.known:
             await self.forgotten(worker_id)
             return True
-        self._sent = sent
-        if self.fenced:
+        late = self._note_silent(answer.unheard)
+        self._sent = min([sent, *(at for token, at in self._silent.items() if token in self._ledger.busy)])
+        if self.fenced and self.fence_at > self._line.clock.steady():
             self._lift()
             self.on_change()
-        self._heed(answer, leases)
-        return True
+        self._heed(answer, leases, late)
+        return not answer.unheard
 
-    def _heed(self, answer: Renewal, leases: dict[str, Lease]) -> None:
+    def _note_silent(self, unheard: Sequence[str]) -> list[Lease]:
+        """Leases in a part of the store that did not answer keep their old deadline. Answers those to be given up.
+
+        A handler that holds one of them holds back the whole worker's fence; it is told to stop while there is still
+        time, so that the others need not stop with it.
+        """
+        held, busy = self._ledger.held, self._ledger.busy
+        quiet = [lease for lease in held.values() if lease.id in unheard]  # also what came while renew was on its way
+        given_up = {token: at for token, at in self._silent.items() if token in busy and token not in held}
+        self._silent = given_up | {lease.token: self._silent.get(lease.token, self._sent) for lease in quiet}
+        if not quiet:
+            return []
+        options, steady = self._options, self._line.clock.steady()
+        fence_in = options.lease - options.fence_margin
+        logs.part_silent(self.worker.id, len(quiet), min(self._silent.values()) + fence_in - steady)
+        last = steady + options.renew_every / 2 + options.call_timeout
+        return [lease for lease in quiet if self._silent[lease.token] + fence_in <= last]
+
+    def _heed(self, answer: Renewal, leases: dict[str, Lease], late: list[Lease]) -> None:
         # A lease whose handler has ended is left to its settlement's own answer: it may be settled already, by an
         # exchange that overtook this renewal.
         busy = self._ledger.busy
         lost = [leases[job_id] for job_id in answer.lost if job_id in leases and leases[job_id].token in busy]
+        lost += [lease for lease in late if lease.token in busy]
         for lease in lost:
             self._ledger.held.pop(lease.token, None)
         if lost:

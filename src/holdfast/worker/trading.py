@@ -27,6 +27,7 @@ from .tenure import Tenure
 EARLY_SECONDS = 0.005  # a wake-up that comes sooner than this after listening began was there already
 EARLY_FREE = 3  # so many of them in a row without work, and the next looks are slowed down
 EARLY_WAIT_SECONDS_MAX = 0.05
+UNHEARD_AGAIN_SECONDS = 0.1  # between two tries to settle with a part of the store that is silent
 
 
 class Abandoned(Exception):
@@ -63,6 +64,7 @@ class Trader:
         self.sealed: StoreSealed | None = None  # the store is being moved: why this worker ends
         self.abandon = asyncio.Event()  # end although not everything is settled
         self._dry = False  # the last claim left slots free
+        self._unheard = False  # a part of the store did not take its settlements in the last exchange
         self._early = 0
         self._listening: asyncio.Task[None] | None = None
         self._beginning: set[asyncio.Task[None]] = set()
@@ -80,7 +82,18 @@ class Trader:
             return False
         settlements, releases = self._ledger.take()
         await self.exchange(settlements, releases, most)
+        if self._unheard:
+            if self.abandon.is_set():
+                raise Abandoned
+            await self._woken_within(UNHEARD_AGAIN_SECONDS)  # the rest of the store goes on meanwhile
         return True
+
+    async def _woken_within(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self.wake.wait()
+        except TimeoutError:
+            pass
 
     def _free(self) -> int:
         return 0 if self.closing or self._tenure.fenced else self._ledger.free()
@@ -156,12 +169,18 @@ class Trader:
         self, settlements: Sequence[Settlement], releases: Sequence[Release], answers: Sequence[Answer]
     ) -> None:
         held = self._ledger.held
+        self._unheard = False
         lost: list[Lease] = []
         seen: list[events.Event] = []
         successes = self._link.wanted("succeeded")
         for settlement, answer in zip(settlements, answers, strict=False):
             if answer is Answer.CANCELLED:  # a cancel came first: the one ending that is accepted now
                 self._ledger.settlements.append(_as_cancelled(settlement))
+                continue
+            if answer is Answer.UNHEARD:  # the same settlement again: the store knows what became of the first
+                if settlement.token in held:
+                    self._ledger.settlements.append(settlement)
+                    self._unheard = True
                 continue
             lease = held.pop(settlement.token, None)
             if answer is Answer.OK:
@@ -170,7 +189,7 @@ class Trader:
                     seen += self._seen(lease, settlement)
             elif lease is not None:
                 lost.append(lease)
-        for release in releases:
+        for release in releases:  # an unheard one, too: what renew does not name is given back
             held.pop(release.token, None)
         if lost:
             self._link.lost(lost)
