@@ -19,7 +19,7 @@ from msgspec import Struct
 from .clock import to_seconds
 from .errors import ConfigurationError
 from .names import check_list, check_name, check_queue
-from .records import Conflict, GroupOrder, QueueRule, Revival
+from .records import SHARDS_MAX, Conflict, GroupOrder, QueueRule, Revival
 from .retry import RetryPolicy, as_policy
 
 Duration = float | timedelta
@@ -240,7 +240,10 @@ _TASK_CHECKS: Mapping[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOptions:
-    """A queue's declaration. Only its groups' rule exists in this version."""
+    """A queue's declaration: its groups' rule, and into how many shards Redis Cluster splits it.
+
+    Other stores are one piece: they ignore `shards`.
+    """
 
     name: str
     limit: int | None = None
@@ -255,7 +258,7 @@ class QueueOptions:
         refuse_later("a queue's limit=", self.limit is not None)
         refuse_later("a queue's rate=", self.rate is not None)
         refuse_later("a queue's group_rate=", self.group_rate is not None)
-        refuse_later("shards= above 1", whole(self.shards, "shards=", 1) > 1)
+        whole(self.shards, "shards=", 1, SHARDS_MAX)
         whole(self.group_limit, "group_limit=", 1, COUNT_MAX)
         one_of(self.group_order, "group_order=", get_args(GroupOrder))
         if self.group_limit > 1 and self.group_order == "strict":
@@ -265,7 +268,7 @@ class QueueOptions:
             )
 
     def rule(self) -> QueueRule:
-        return QueueRule(name=self.name, group_limit=self.group_limit, group_order=self.group_order)
+        return QueueRule(name=self.name, group_limit=self.group_limit, group_order=self.group_order, shards=self.shards)
 
 
 def queue_name(queue: object) -> str:

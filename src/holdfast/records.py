@@ -23,6 +23,7 @@ PARTS: tuple[Part, ...] = ("rules", "jobs", "letters")  # of a move, in this ord
 
 ERRORS_KEPT_MAX = 10  # per job: the newest failures and stalls
 HISTORY_KEPT_MAX = 10  # per dead letter: earlier deaths
+SHARDS_MAX = 1024  # per queue
 LOGS_KEPT_MAX = 200  # per job: the newest log lines
 REMEMBER_SECONDS_MIN = 600.0  # ids of finished jobs are remembered at least this long
 

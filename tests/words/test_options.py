@@ -63,10 +63,14 @@ def test_task_options_of_a_later_version_are_refused_not_ignored(later: dict[str
         TaskOptions.make(**later)
 
 
-@pytest.mark.parametrize("later", [{"limit": 5}, {"rate": "1/s"}, {"group_rate": "1/s"}, {"shards": 2}])
+@pytest.mark.parametrize("later", [{"limit": 5}, {"rate": "1/s"}, {"group_rate": "1/s"}])
 def test_queue_options_of_a_later_version_are_refused_not_ignored(later: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="not available in this version"):
         QueueOptions(name="mail", **later)
+
+
+def test_shards_go_with_the_rule() -> None:
+    assert QueueOptions(name="mail", shards=6).rule().shards == 6
 
 
 def test_a_strict_group_runs_one_at_a_time() -> None:
@@ -76,7 +80,15 @@ def test_a_strict_group_runs_one_at_a_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"group_limit": 0}, {"group_order": "loose"}, {"shards": 0}, {"name": "a,b"}, {"group_limit": True}]
+    "wrong",
+    [
+        {"group_limit": 0},
+        {"group_order": "loose"},
+        {"shards": 0},
+        {"shards": 5000},
+        {"name": "a,b"},
+        {"group_limit": True},
+    ],
 )
 def test_wrong_queue_options_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):

@@ -66,6 +66,7 @@ class LetterRow(Struct, frozen=True, kw_only=True):
     task: str
     queue: str
     key: str | None = None
+    group: str | None = None
     failure_count: int = 0
     first_failed_at: float = 0.0
     failed_at: float = 0.0
@@ -83,6 +84,7 @@ class QueueRow(Struct, frozen=True, kw_only=True):
     name: str
     group_limit: int = 1
     group_order: GroupOrder = "strict"
+    shards: int = 1
 
 
 class GroupState(Struct, frozen=True, kw_only=True):
@@ -108,6 +110,11 @@ class Picture(Struct, frozen=True, kw_only=True):
     workers: frozenset[str]
     groups: tuple[GroupState, ...]
     paused_tasks: frozenset[str]
+    split_queues: frozenset[str] = frozenset()  # in several shards: there a key is unique among the jobs of a shard
+
+    def split_by(self, row: JobRow | LetterRow) -> str | None:
+        """What tells two of one key apart although both may be there: the groups of a split queue."""
+        return row.group if row.queue in self.split_queues else None
 
     @property
     def by_id(self) -> Mapping[str, JobRow]:
@@ -127,6 +134,7 @@ def picture_of(dump: Dump) -> Picture:
         workers=frozenset(str(row["id"]) for row in tables.get("workers", ())),
         groups=tuple(_groups(jobs, tables)),
         paused_tasks=frozenset(task for _, _, task in _pauses(tables) if task),
+        split_queues=frozenset(row.name for row in _rows(tables, "queues", QueueRow) if row.shards > 1),
     )
 
 

@@ -142,12 +142,12 @@ def no_group_is_wedged(picture: Picture) -> Iterator[Violation]:
 
 
 def keys_are_live_once(picture: Picture) -> Iterator[Violation]:
-    """At most one live job per (queue, task, key)."""
-    live: dict[tuple[str, str, str], list[JobRow]] = defaultdict(list)
+    """At most one live job per (queue, task, key); in a queue of several shards, per shard."""
+    live: dict[tuple[str, str, str, str | None], list[JobRow]] = defaultdict(list)
     for job in picture.jobs:
         if job.key is not None and job.state.live:
-            live[job.queue, job.task, job.key].append(job)
-    for (queue, task, key), jobs in live.items():
+            live[job.queue, job.task, job.key, picture.split_by(job)].append(job)
+    for (queue, task, key, _), jobs in live.items():
         if len(jobs) > 1:
             text = f"key {key!r} of {task} in queue {queue!r} is live {len(jobs)} times"
             yield Violation(rule="keys_are_live_once", job_id=jobs[-1].id, text=text)
@@ -162,8 +162,9 @@ def dead_jobs_have_their_letter(picture: Picture) -> Iterator[Violation]:
 
 
 def letters_are_one_per_logical_job(picture: Picture) -> Iterator[Violation]:
-    """One dead letter per logical job, however often it died."""
-    for logical, times in Counter(letter.logical for letter in picture.letters).items():
+    """One dead letter per logical job, however often it died; in a queue of several shards, per shard."""
+    letters = Counter((letter.logical, picture.split_by(letter)) for letter in picture.letters)
+    for (logical, _), times in letters.items():
         if times > 1:
             queue, task, name = logical
             text = f"{task} in queue {queue!r}, {name}: {times} dead letters"

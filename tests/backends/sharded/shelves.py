@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -11,6 +13,7 @@ from holdfast.backends.contract import Backend
 from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.backends.sharded.registry import Registry
+from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.records import QueueRule
 
 QUEUES = ("default", "other", "a", "b", "c", "declared", "mail", "x", "y", "z")  # of the conformance cases
@@ -30,6 +33,47 @@ class Page:
             return False
         self.text = after
         return True
+
+
+class Moody:
+    """A memory shard that can be cut off: refusing all calls, or carrying them out and losing the answer."""
+
+    def __init__(self) -> None:
+        self.store = MemoryBackend()
+        self.mood = "well"  # or "down", or "mute"
+        self.calls: list[str] = []
+
+    def __getattr__(self, verb: str) -> Any:
+        real = getattr(self.store, verb)
+        if not asyncio.iscoroutinefunction(real) or verb == "close":
+            return real
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append(verb)
+            if self.mood == "down":
+                raise BackendUnavailable(f"{verb}: cut off by the test. Nothing to do.")
+            answer = await real(*args, **kwargs)
+            if self.mood == "mute":
+                raise OutcomeUnknown(verb)
+            return answer
+
+        return call
+
+
+class Shelf:
+    """A router over moody shards, which the test can reach by name."""
+
+    def __init__(self) -> None:
+        self.shards: dict[str, Moody] = {}
+        self.page = Page()
+
+    def router(self) -> ShardedBackend:
+        return ShardedBackend(self.page, lambda name: self.shards.setdefault(name, Moody()))  # type: ignore[arg-type, return-value]
+
+    def holder(self, job_id: str) -> Moody:
+        """The shard a job is in."""
+        [shard] = [shard for shard in self.shards.values() if job_id in shard.store._store.jobs]
+        return shard
 
 
 class ManyShards(ShardedBackend):

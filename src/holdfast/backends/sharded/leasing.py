@@ -24,7 +24,7 @@ from ...records import (
     WorkerRecord,
 )
 from ..contract import Backend
-from .asking import at_once
+from .asking import SILENCE, at_once
 from .registry import Shards
 from .service import Sent, Service
 from .sharding import last_number_of, number_of, parted, shares
@@ -65,6 +65,7 @@ class Leasing:
         names = {HOME, *service.joined, *(shard for queue in worker.queues for shard in self._shards.of(queue))}
         answers = await at_once({name: self._at(name, lambda store: store.register(worker, now)) for name in names})
         service.joined.update(name for name in answers.of_some() if name != HOME)
+        service.stale -= set(answers)
 
     async def retire(self, worker: str, now: float | None) -> int:
         names = [HOME, *self._shards.all()]
@@ -96,7 +97,7 @@ class Leasing:
         """Is there a store in which the worker's deadline has not passed, or one that cannot be asked?"""
         names = [HOME, *service.joined]
         answers = await at_once({name: self._at(name, lambda store: store.workers(now)) for name in names})
-        rows = [row for found in answers.values() for row in found if row.id == service.record.id]
+        rows = [row for found in answers.of_some().values() for row in found if row.id == service.record.id]
         return bool(answers.silent) or not all(row.expired for row in rows)
 
     # ------------------------------------------------------------------ settle + claim
@@ -166,19 +167,18 @@ class Leasing:
         await self._send(service, list(batch.values()), now)
 
     async def _send(self, service: Service, batch: Sequence[Sent], now: float | None) -> None:
-        """Make these calls at once. They are noted first, so that a call given up in the middle can be repeated.
-
-        Raises only where the whole call of the worker brought no answer at all.
-        """
-        if not batch:
-            return
+        """Make these calls at once. They are noted first, so that a call given up in the middle can be repeated."""
         service.sent += [sent for sent in batch if sent not in service.sent]
         answers = await at_once({sent.shard: self._exchange_at(service, sent, now) for sent in batch})
-        if not any(sent.answer is not None for sent in service.sent) and not service.leases:
-            answers.of_all()
+        for sent in batch:
+            sent.error = answers.silent.get(sent.shard)
 
     async def _exchange_at(self, service: Service, sent: Sent, now: float | None) -> None:
         store = await self._stores(sent.shard)
+        if sent.shard in service.stale:
+            # Its row there may be about to lapse, and with it whatever is claimed now: move its deadline first.
+            await store.register(service.record, now)
+            service.stale.discard(sent.shard)
         answer = await store.exchange(sent.settlements, sent.releases, sent.request, now)
         if not answer.known and sent.shard not in service.joined:
             await self._join(service, sent.shard, now)
@@ -207,8 +207,12 @@ class Leasing:
         await self._send(service, [sent for sent in service.sent if sent.answer is None], now)
 
     async def _make_sure(self, service: Service, now: float | None) -> None:
-        """No shard said in this call that it knows the worker: is it alive at all?"""
-        if not await self._alive(service, now):
+        """No shard said in this call that it knows the worker. Is the worker alive, and is anybody there at all?"""
+        try:
+            alive = await self._alive(service, now)
+        except SILENCE as error:
+            raise next((sent.error for sent in service.sent if sent.error is not None), error) from error
+        if not alive:
             raise Gone
 
     async def _bury_rows(self, service: Service, now: float | None) -> None:
@@ -241,7 +245,9 @@ class Leasing:
         async def renew(name: str) -> Renewal:
             return await (await self._stores(name)).renew(worker, named[name], seen_call=seen, now=now)
 
+        service.fresh.clear()
         answers = await at_once({name: renew(name) for name in named})
+        service.stale = (service.stale | set(answers.silent)) - set(answers) - {HOME}
         known = [name for name, answer in answers.of_some().items() if answer.known]
         if not known and not answers.silent:
             self._services.pop(worker, None)
@@ -253,7 +259,10 @@ class Leasing:
             lost=(*strangers, *(job_id for answer in answers.values() for job_id in answer.lost)),
             cancelled=tuple(job_id for answer in answers.values() for job_id in answer.cancelled),
             released=tuple(job_id for answer in answers.values() for job_id in answer.released),
-            unheard=tuple(item.id for name in answers.silent for item in named[name]),
+            unheard=(
+                *(item.id for name in answers.silent for item in named[name]),
+                *(lease.id for lease in service.fresh if parted(lease.token)[0] in answers.silent),
+            ),
         )
 
     async def by_token(

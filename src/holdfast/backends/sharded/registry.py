@@ -16,8 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...errors import BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown
-from ...records import QueueRule
-from .sharding import NUMBERS_MAX, SHARDS_MAX, place_of, shard_name
+from ...records import SHARDS_MAX, QueueRule
+from .sharding import NUMBERS_MAX, place_of, shard_name
 
 FRESH_SECONDS = 5.0  # a process learns within this time what another changed
 TRIES_MAX = 50

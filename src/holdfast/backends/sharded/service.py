@@ -42,6 +42,8 @@ class Service:
 
     record: WorkerRecord
     joined: set[str] = field(default_factory=set)  # shards in which it has a row
+    stale: set[str] = field(default_factory=set)  # shards that did not answer its latest renewal
+    fresh: list[Lease] = field(default_factory=list)  # leases that came since its latest renewal was sent
     unheard: dict[str, Sent] = field(default_factory=dict)  # shards that owe the answer to an earlier call
     late: dict[tuple[str, bool], Answer] = field(default_factory=dict)  # by token and kind: answers that came late
     # the latest call: what it sent, what came back by position, and the leases of all shards together
@@ -99,7 +101,9 @@ class Service:
             self.joined.add(sent.shard)
         else:
             self.joined.discard(sent.shard)
-        self.leases += signed_leases(sent.shard, answer.leases)
+        leases = signed_leases(sent.shard, answer.leases)
+        self.leases += leases
+        self.fresh += leases
         self.recovered += answer.recovered
         if self.unheard.get(sent.shard) is sent:
             del self.unheard[sent.shard]

@@ -9,17 +9,18 @@ grows with the call and with the round inside it, and keeps the call's parity, b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from hashlib import blake2b
-from urllib.parse import quote
 
 from ...records import NewJob
 
-SHARDS_MAX = 1024  # of one queue
 NUMBERS_MAX = 4096  # shards of all queues together: each has a number of its own
 ROUNDS_MAX = 4  # calls to one shard within one call of a worker
 
 _CALLS = 2 * ROUNDS_MAX
+_ODD = re.compile(r"[^A-Za-z0-9.\-]")
+_SPELLED_MAX = 200
 
 
 def place_of(name: str, shards: int) -> int:
@@ -35,8 +36,15 @@ def place_of_job(job: NewJob, shards: int) -> int:
 
 
 def shard_name(queue: str, place: int) -> str:
-    """A name without braces, slashes and spaces whatever the queue is called."""
-    return f"{quote(queue, safe='')}:{place}"
+    """A name made of letters, digits, `-`, `.`, `_` and one colon, whatever the queue is called.
+
+    Other characters are spelled as _xx, byte by byte; a name that grows too long that way is cut and told apart by a
+    hash.
+    """
+    spelled = _ODD.sub(lambda found: "".join(f"_{byte:02x}" for byte in found[0].encode()), queue)
+    if len(spelled) > _SPELLED_MAX:
+        spelled = spelled[:_SPELLED_MAX] + "_." + blake2b(queue.encode(), digest_size=16).hexdigest()
+    return f"{spelled}:{place}"
 
 
 def signed(shard: str, token: str) -> str:
