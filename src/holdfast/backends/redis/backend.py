@@ -71,13 +71,14 @@ class RedisBackend(Backend):
         allow_eviction: bool = False,
         allow_no_aof: bool = False,
         clock: Clock | None = None,  # the server's clock decides; accepted so that every store is made alike
+        through: Connections | None = None,  # connections made elsewhere, with their own prefix: a shard of a cluster
     ) -> None:
         if not call_timeout > 0:
             raise ConfigurationError(f"call_timeout is a number of seconds above 0, not {call_timeout!r}.")
         if connections < 1:
             raise ConfigurationError(f"connections is a whole number above 0, not {connections!r}.")
         self.prefix = prefix
-        self._connections = Connections(url, prefix=prefix, call_timeout=call_timeout, most=connections)
+        self._connections = through or Connections(url, prefix=prefix, call_timeout=call_timeout, most=connections)
         self._allowed = {"allow_eviction": allow_eviction, "allow_no_aof": allow_no_aof}
         self._reader = Reader(self._connections)
         self._is_set_up = False

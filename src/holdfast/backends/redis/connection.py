@@ -25,6 +25,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
+    BusyLoadingError,  # a refusal like any, although redis-py counts it among lost connections
     RedisError,
     ResponseError,
 )
@@ -49,6 +50,7 @@ READ_BYTES = 262144
 
 _SAFE = {  # refused before anything was carried out
     "OOM": "its memory is full (maxmemory): it takes no new jobs until others are done or pruned. Give it more memory.",
+    "BUSYLOADING": "it is still loading its files. Try again.",
     "BUSY": "another script keeps the server busy. Try again.",
     "LOADING": "it is still loading its files. Try again.",
     "MISCONF": "it cannot save to disk and refuses writes. Look at its log and at the disk.",
@@ -197,7 +199,7 @@ class Connections:
                         raise
                     await converse(connection, packed_command("SCRIPT", "LOAD", text or ""))
                     answer = await converse(connection, command, replies)
-        except ResponseError as error:
+        except (ResponseError, BusyLoadingError) as error:
             self._put(connection)
             raise mapped(error, verb) from error
         except (RedisError, OSError, EOFError) as error:

@@ -43,6 +43,7 @@ KEY_TYPES = {
     "rules": "hash",  # queue → group limit and order
     "overrides": "hash",  # queue, group → limit
     "pauses": "hash",  # what is paused → reason, by, since
+    "registry": "string",  # of a cluster's store: which queues have how many shards
     "wake": "stream",  # hints that there may be work
 }
 KEY_NAMES = tuple(KEY_TYPES)

@@ -42,6 +42,7 @@ DRAINING = (
     "report",
     "retire",
     "run_now",
+    "swap",
 )
 
 _NEEDS = re.compile(r"^-- needs: (.+)$", re.M)

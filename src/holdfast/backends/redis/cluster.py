@@ -1,0 +1,72 @@
+"""The store on a Redis or Valkey cluster: the router over shards, each of them a store under a hash tag of its own.
+
+Called through `redis+cluster://` URLs. A tag is on one node, so each shard is exactly the single-server store; which
+node that is, nodes.py knows. The registry of shards is a key of the store beside them, under the plain prefix.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ...clock import Clock
+from ...errors import ConfigurationError
+from ..contract import Backend
+from ..sharded.backend import ShardedBackend
+from ..sharded.leasing import HOME
+from .backend import RedisBackend
+from .connection import CONNECTIONS_MAX
+from .keys import KEY_NAMES, PREFIX_DEFAULT
+from .lua import SCRIPTS
+from .nodes import Nodes, SlotConnections
+
+
+class RegistryKey:
+    """The registry's document: one key under the plain prefix."""
+
+    def __init__(self, connections: SlotConnections) -> None:
+        self._connections = connections
+        self._key = connections.keys[KEY_NAMES.index("registry")]
+
+    async def read(self) -> bytes | None:
+        text: bytes | None = await self._connections.command("registry", "GET", self._key)
+        return text
+
+    async def swap(self, before: bytes | None, after: bytes) -> bool:
+        [done] = await self._connections.run(SCRIPTS["swap"], [before is not None], [before or b"", after])
+        return bool(done)
+
+
+class ClusterBackend(ShardedBackend):
+    """A store under one prefix of a Redis or Valkey cluster, its queues spread over the nodes."""
+
+    scheme: ClassVar[str] = "redis+cluster"
+    durable: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = PREFIX_DEFAULT,
+        call_timeout: float = 5.0,
+        connections: int = CONNECTIONS_MAX,
+        allow_eviction: bool = False,
+        allow_no_aof: bool = False,
+        clock: Clock | None = None,  # the servers' clocks decide; accepted so that every store is made alike
+    ) -> None:
+        if not call_timeout > 0:
+            raise ConfigurationError(f"call_timeout is a number of seconds above 0, not {call_timeout!r}.")
+        nodes = Nodes(url, prefix=prefix, call_timeout=call_timeout, most=connections)
+
+        def slot_of(name: str) -> SlotConnections:
+            return SlotConnections(nodes, prefix if name == HOME else f"{prefix}:{name}")
+
+        def make_shard(name: str) -> Backend:
+            through = slot_of(name)
+            return RedisBackend(nodes.url(), through=through, allow_eviction=allow_eviction, allow_no_aof=allow_no_aof)
+
+        super().__init__(RegistryKey(slot_of(HOME)), make_shard)
+        self.prefix, self._nodes = prefix, nodes
+
+    async def close(self) -> None:
+        await super().close()
+        self._nodes.abandon()

@@ -1,0 +1,251 @@
+"""The nodes of a Redis or Valkey cluster: who has which slot, and connections to one slot wherever it is.
+
+Called by cluster.py. redis-py's own cluster client is not used: it repeats calls that may have been carried out, and it
+gives up during a slot's move. Here a call is sent again only after a refusal, which says that nothing was done: MOVED,
+ASK, TRYAGAIN, CLUSTERDOWN, LOADING. Replicas are never asked. A node that does not answer is left alone for a moment:
+it must not hold up those who have work for the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from redis.asyncio.connection import AbstractConnection
+from redis.crc import key_slot
+from redis.exceptions import (
+    AskError,
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
+    ReadOnlyError,
+    ResponseError,
+    TryAgainError,
+)
+
+from ...errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
+from .connection import CONNECTIONS_MAX, Connections, packed_command
+
+SLOTS = 16384
+ASKING = packed_command("ASKING")
+LOOK_SECONDS = 0.25  # a silent node is looked at this often, for no longer than this
+HANG_SECONDS = 1.0  # a call given up after this long speaks against its node
+REFRESH_SECONDS = 0.2  # the map of slots is not asked for more often
+AGAIN_SECONDS_MAX = 0.1
+REDIRECTS_MAX = 16
+
+# How long a refusal that will pass is waited for. A worker's calls go to many shards at once, and the slowest of them
+# holds up the others; producers and operators have nothing better to do.
+PATIENCE = {"exchange": 0.2, "promote": 0.2, "recover": 0.2, "refill": 0.2, "prune": 0.2, "register": 0.5, "renew": 1.0}
+
+Address = tuple[str, int]
+
+
+class Node:
+    """One primary."""
+
+    def __init__(self, address: Address, connections: Connections) -> None:
+        self.address, self.connections = address, connections
+        self._silent = False
+        self._look_at = 0.0
+
+    async def call(self, verb: str, command: bytes, **how: Any) -> Any:
+        """As `Connections.call`; fails at once while the node is known to be silent."""
+        await self._look()
+        began = time.monotonic()
+        try:
+            return await self.connections.call(verb, command, **how)
+        except HoldfastError as error:
+            self._silent = not isinstance(error.__cause__, ResponseError) and isinstance(
+                error, BackendError | OutcomeUnknown
+            )
+            raise
+        except asyncio.CancelledError:
+            self._silent = self._silent or time.monotonic() - began > HANG_SECONDS
+            raise
+
+    async def _look(self) -> None:
+        if not self._silent:
+            return
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self.connections.command("ping", "PING")
+                self._silent = False
+                return
+            except (HoldfastError, TimeoutError):
+                self._look_at = time.monotonic() + LOOK_SECONDS
+        host, port = self.address
+        raise BackendUnavailable(f"the cluster's node {host}:{port} does not answer. Try again.")
+
+
+class Nodes:
+    """Every node that is known, and the map of slots; shared by all shards of a store."""
+
+    def __init__(self, url: str, *, prefix: str, call_timeout: float, most: int = CONNECTIONS_MAX) -> None:
+        scheme, _, rest = url.partition("://")
+        place, mark, query = rest.partition("?")
+        user, at, hosts = place.partition("/")[0].rpartition("@")
+        self._url = (f"{scheme}://{user}{at}", f"{mark}{query}")
+        self._seeds = [_address(host) for host in hosts.split(",")]
+        self._prefix, self._most = prefix, most
+        self.call_timeout = call_timeout
+        self._nodes: dict[Address, Node] = {}
+        self._owners: list[Address | None] = [None] * SLOTS
+        self._asked_at = float("-inf")
+        for seed in self._seeds:
+            self.node(seed)
+
+    def node(self, address: Address) -> Node:
+        found = self._nodes.get(address)
+        if found is None:
+            url = self.url(address)
+            connections = Connections(url, prefix=self._prefix, call_timeout=self.call_timeout, most=self._most)
+            found = self._nodes[address] = Node(address, connections)
+        return found
+
+    def url(self, address: Address | None = None) -> str:
+        """A node's URL, or that of the first one we were told of."""
+        host, port = address or self._seeds[0]
+        before, after = self._url
+        return f"{before}{f'[{host}]' if ':' in host else host}:{port}/{after}"
+
+    async def owner(self, slot: int) -> Node:
+        """The primary that has the slot."""
+        if self._owners[slot] is None:
+            await self.refresh()
+        address = self._owners[slot]
+        if address is None:
+            raise BackendUnavailable("the cluster has no node for some of its slots. Try again.")
+        return self.node(address)
+
+    def moved(self, slot: int, error: AskError, told_by: Node) -> Node:
+        """Where a redirection points; a node that does not say its host means its own."""
+        node = self.node((str(error.host) or told_by.address[0], int(error.port)))
+        if isinstance(error, MovedError):
+            self._owners[slot] = node.address
+        return node
+
+    def forget(self, slot: int) -> None:
+        """The owner we know of is none."""
+        self._owners[slot], self._asked_at = None, float("-inf")
+
+    async def refresh(self) -> None:
+        """Ask any node for the map of slots. Not more often than is useful."""
+        if time.monotonic() - self._asked_at < REFRESH_SECONDS:
+            return
+        self._asked_at = time.monotonic()
+        addresses = list(dict.fromkeys([*self._nodes, *self._seeds]))
+        random.shuffle(addresses)
+        failure: HoldfastError | None = None
+        for address in addresses:
+            try:
+                reply = await self.node(address).call("open", packed_command("CLUSTER", "SLOTS"), writes=False)
+                self._learn(reply, address[0])
+                return
+            except HoldfastError as error:
+                if "cluster support disabled" in str(error.__cause__):
+                    raise ConfigurationError(
+                        "this server is not part of a cluster. Name it with redis:// instead of redis+cluster://."
+                    ) from error
+                failure = failure or error
+        self._asked_at = float("-inf")
+        raise BackendUnavailable("no node of the cluster answers. Try again.") from failure
+
+    def _learn(self, reply: Iterable[Any], host: str) -> None:
+        owners: list[Address | None] = [None] * SLOTS
+        for first, last, primary, *_ in reply:
+            name = (primary[0] or b"").decode()
+            owners[first : last + 1] = [((name if name not in ("", "?") else host), primary[1])] * (last + 1 - first)
+        self._owners = owners
+        seen = {address for address in owners if address is not None} | set(self._seeds)
+        for gone in set(self._nodes) - seen:
+            self._nodes.pop(gone).connections.abandon()
+
+    def abandon(self) -> None:
+        for node in self._nodes.values():
+            node.connections.abandon()
+
+
+class SlotConnections(Connections):
+    """Connections to whichever node has the slot of one store's keys."""
+
+    def __init__(self, nodes: Nodes, prefix: str) -> None:
+        super().__init__(nodes.url(), prefix=prefix, call_timeout=nodes.call_timeout)
+        self._nodes = nodes
+        self._place: int = key_slot(self.keys[0].encode())
+
+    async def call(
+        self,
+        verb: str,
+        command: bytes,
+        *,
+        writes: bool,
+        urgent: bool = False,
+        replies: int = 1,
+        text: str | None = None,
+    ) -> Any:
+        """Send to the slot's node; after a refusal that will pass, or to where a redirection points, send again."""
+        patience = time.monotonic() + PATIENCE.get(verb, self.call_timeout)
+        node, asking, tries = await self._nodes.owner(self._place), False, 0
+        while True:
+            how: dict[str, Any] = {"writes": writes, "urgent": urgent, "text": text, "replies": replies + asking}
+            try:
+                return await node.call(verb, ASKING + command if asking else command, **how)
+            except HoldfastError as error:
+                refusal, tries = error.__cause__, tries + 1
+                if isinstance(refusal, AskError) and tries < REDIRECTS_MAX:
+                    asking = not isinstance(refusal, MovedError)  # which is a kind of AskError there
+                    node = self._nodes.moved(self._place, refusal, node)
+                    continue
+                if isinstance(refusal, ResponseError) and not _will_pass(refusal):
+                    raise
+                # refused for now, or out of reach: is there another owner?
+                again = await self._new_owner(node)
+                if again is None and not (_will_pass(refusal) and time.monotonic() < patience):
+                    raise
+                if again is not None and isinstance(error, OutcomeUnknown):
+                    raise  # sent, and not answered: it may have been carried out
+                node, asking = again or await self._nodes.owner(self._place), False
+            await asyncio.sleep(random.uniform(0.5, 1.0) * min(AGAIN_SECONDS_MAX, 0.005 * 2.0 ** min(tries, 10)))
+
+    async def _new_owner(self, node: Node) -> Node | None:
+        """The node that has the slot now, if it is another."""
+        try:
+            await self._nodes.refresh()
+            owner = await self._nodes.owner(self._place)
+        except HoldfastError:
+            return None
+        return None if owner is node else owner
+
+    async def command(self, verb: str, *words: str | bytes | float) -> Any:
+        """One plain command that only reads; one without a key may find that the slot's primary is a replica now."""
+        reply = await super().command(verb, *words)
+        if words[0] == "INFO" and b"role:slave" in reply:
+            self._nodes.forget(self._place)
+            reply = await super().command(verb, *words)
+        return reply
+
+    async def connect(self) -> AbstractConnection:
+        """A connection of its own to the slot's node, for whoever waits for hints."""
+        return await (await self._nodes.owner(self._place)).connections.connect()
+
+
+def _will_pass(error: BaseException | None) -> bool:
+    """A refusal that another moment, or another map of slots, may not bring again."""
+    return isinstance(error, TryAgainError | ClusterDownError | MasterDownError | BusyLoadingError | ReadOnlyError)
+
+
+def _address(host: str) -> Address:
+    name, _, port = host.rpartition(":") if not host.endswith("]") and ":" in host else (host, "", "6379")
+    if not name or not port.isdigit():
+        raise ConfigurationError(
+            f"the cluster's node {host!r} is not understood. Write host:port, several with commas."
+        )
+    return name.strip("[]"), int(port)
