@@ -14,15 +14,15 @@ from holdfast.backends.contract import Backend
 from holdfast.records import Seal
 from holdfast.testing.conformance.comparing import same_tables
 
-from ..moving import killed_mover
 from ..moving.stage import fresh_url, furnished, tables, with_store
 
 PAIRS = [("sqlite", "sqlite"), ("sqlite", "postgres"), ("postgres", "sqlite")]
 SECONDS_MAX = 60
+PROGRAM = Path(__file__).with_name("killed_mover.py")
 
 
 def run_mover(source: str, target: str, kill_at: int = 0, when: str = "after") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(Path(killed_mover.__file__)), source, target, str(kill_at), when]
+    command = [sys.executable, str(PROGRAM), source, target, str(kill_at), when]
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
 
 
