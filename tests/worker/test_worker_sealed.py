@@ -11,7 +11,7 @@ from worker_bench import WAIT_SECONDS, WorkerApp, soon
 from holdfast.context import Context
 from holdfast.errors import StoreSealed
 from holdfast.lifecycle import State
-from holdfast.records import Seal
+from holdfast.records import ClaimRequest, Seal, WorkerRecord
 
 SEAL = Seal(move="m", role="source", other="store://there")
 
@@ -54,6 +54,22 @@ async def test_an_idle_worker_ends_by_its_next_claim(app: WorkerApp) -> None:
     running = asyncio.create_task(app.worker(sweep_every=None).run(signals=False))
     await started.next()
     assert await (await app.store()).seal(SEAL, instead_of=None)
+    with pytest.raises(StoreSealed):
+        await asyncio.wait_for(running, WAIT_SECONDS)
+
+
+async def test_a_drain_that_waits_for_another_worker_learns_it_too(app: WorkerApp) -> None:
+    @app.task(name="any")
+    async def any_job() -> None: ...
+
+    store = await app.store()
+    await app.put(any_job.bind())
+    await store.register(WorkerRecord(id="other"))
+    await store.claim(ClaimRequest(worker="other", call=1, queues=("default",), most=1))
+    started = app.listen("worker_started")
+    running = asyncio.create_task(app.worker(drain=True, sweep_every=None).run(signals=False))
+    await started.next()
+    assert await store.seal(SEAL, instead_of=None)
     with pytest.raises(StoreSealed):
         await asyncio.wait_for(running, WAIT_SECONDS)
 

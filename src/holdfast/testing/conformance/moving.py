@@ -168,7 +168,14 @@ async def a_group_is_not_refilled_before_it_is_whole(world: World) -> None:
     urgent = await world.enqueue(group="g", priority=9)
     await world.end(lease)
     await world.is_in(urgent, State.READY)
-    target = await moved(world, 1)
+    target = await world.another()
+    await close(world)
+    await close(target, TARGET)
+    for piece in await pieces(world, 1):
+        await target.backend.carry("m1", piece)
+        await target.register("early")  # somebody who cannot wait for the move to end
+        same(await target.claim(5, "early"), [], "claimed meanwhile")
+    await open_target(target)
     await target.is_in(urgent, State.READY)
     same(await target.states(behind), [State.WAITING] * 3, "those behind it")
     same(await target.claim_ids(5, lease=FOREVER), [urgent], "what is claimed")
@@ -212,14 +219,14 @@ async def fences_go_on_growing_although_the_clock_went_back(world: World) -> Non
 
 @case
 async def new_jobs_queue_behind_the_carried_ones(world: World) -> None:
-    old = await world.enqueue_many(3, group="g")
-    loose = await world.enqueue_many(2)
+    old = await world.enqueue_many(15, group="g")
+    loose = await world.enqueue_many(15)
     target = await moved(world)
     new = [await target.enqueue(group="g"), await target.enqueue()]
     seqs = [(await target.get(job_id)).seq for job_id in (*old, *loose, *new)]
     same(seqs, sorted(set(seqs)), "seqs in order of enqueue")
     got: list[str] = []
-    for _ in range(8):
+    for _ in range(40):
         for lease in await target.claim(1, lease=FOREVER):
             got.append(lease.id)
             await target.end(lease)
