@@ -66,9 +66,17 @@ async def test_a_drain_that_waits_for_another_worker_learns_it_too(app: WorkerAp
     await app.put(any_job.bind())
     await store.register(WorkerRecord(id="other"))
     await store.claim(ClaimRequest(worker="other", call=1, queues=("default",), most=1))
-    started = app.listen("worker_started")
+    looking, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    class Calls(list[str]):
+        def append(self, verb: str) -> None:
+            super().append(verb)
+            if verb == "count":  # the drain asks what is left: its first claim is behind it
+                loop.call_soon_threadsafe(looking.set)
+
+    app.break_store().calls = Calls()
     running = asyncio.create_task(app.worker(drain=True, sweep_every=None).run(signals=False))
-    await started.next()
+    await soon(looking)
     assert await store.seal(SEAL, instead_of=None)
     with pytest.raises(StoreSealed):
         await asyncio.wait_for(running, WAIT_SECONDS)
