@@ -91,6 +91,19 @@ def test_a_move_can_be_given_up(shell: Shell, target: str, monkeypatch: pytest.M
     assert "abandoned" in shell.error("enqueue", "send", "to=ann", "--url", target, code=1)["message"]
 
 
+def test_a_move_cut_short_says_how_to_go_on(shell: Shell, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.job(id="j1")
+
+    async def interrupted(self: Mover) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Mover, "_compare", interrupted)
+        result = shell("move", shell.url, target, "--yes", code=130)
+    assert "The same command goes on" in result.stderr
+    assert shell.json("move", shell.url, target, "--yes")["begins"] == "where it stopped"
+
+
 def test_passwords_are_shown_nowhere(shell: Shell) -> None:
     url = "postgresql://bob:hush@127.0.0.1:1/db?connect_timeout=1"
     for words in (["--yes"], ["--abandon", "--yes"]):

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast.backends.contract import Backend
-from holdfast.errors import MoveRefused, OutcomeUnknown, StoreSealed
-from holdfast.moving import Moved, Mover, Side, Step, abandon, comparing, mover, survey
+from holdfast.errors import BackendUnavailable, MoveRefused, OutcomeUnknown, StoreSealed
+from holdfast.inspection import explain
+from holdfast.moving import Moved, Mover, Side, Step, abandon, asking, comparing, mover, survey
 from holdfast.records import ClaimRequest, NewJob, QueueRule, Seal, WorkerRecord
 from holdfast.testing.conformance.comparing import same_tables
 
@@ -315,7 +316,7 @@ class Stumbling:
 
 
 def test_lost_answers_lose_nothing(urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mover, "RETRY_FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(asking, "RETRY_FIRST_SECONDS", 0.001)
     before = asyncio.run(furnished(urls[0]))
 
     async def run(one: Side, two: Side) -> Moved:
@@ -324,6 +325,45 @@ def test_lost_answers_lose_nothing(urls: tuple[str, str], monkeypatch: pytest.Mo
 
     assert asyncio.run(sides(urls, run)).done
     same_tables(before, asyncio.run(tables(urls[1])), "the target")
+
+
+class Narrow:
+    """A backend that cannot take more than a few jobs within its call timeout."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._backend, verb)
+
+    async def carry(self, move: str, shipment: Any) -> None:
+        if len(shipment.jobs) > 3:
+            raise BackendUnavailable("too much at once.")
+        await self._backend.carry(move, shipment)
+
+
+def test_pieces_become_smaller_where_a_store_cannot_take_them(
+    urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "RETRY_FIRST_SECONDS", 0.001)
+    before = asyncio.run(furnished(urls[0], times=5))
+
+    async def run(one: Side, two: Side) -> Moved:
+        narrow: Any = Narrow(two.backend)
+        return await Mover(one, Side(narrow, two.name), wait=5.0, say=lambda step: None).run()
+
+    assert asyncio.run(sides(urls, run)).done
+    same_tables(before, asyncio.run(tables(urls[1])), "the target")
+
+
+def test_explain_names_the_seal(urls: tuple[str, str]) -> None:
+    asyncio.run(put(urls[0], NewJob(id="a", task="t")))
+    asyncio.run(move(*urls))
+    told = asyncio.run(with_store(urls[0], lambda one: explain(one, "a")))
+    assert "The store is sealed: its jobs were moved to" in told.reasons[0]
+    assert not any(
+        "sealed" in line for line in asyncio.run(with_store(urls[1], lambda one: explain(one, "a"))).sentences
+    )
 
 
 def test_two_movers_at_once_do_no_harm(urls: tuple[str, str]) -> None:

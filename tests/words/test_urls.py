@@ -27,6 +27,16 @@ def test_a_relative_path_is_settled_at_once(monkeypatch: pytest.MonkeyPatch, tmp
     assert address.path == before
 
 
+def test_a_store_has_one_name_however_it_is_used() -> None:
+    name = parse_url("sqlite:///a b.db?synchronous=normal").store_name
+    assert name == parse_url("sqlite:///./a%20b.db").store_name
+    assert parse_url(name).path == os.path.abspath("a b.db")
+    one = parse_url("postgres://bob:hush@host/db?connections=2&sslmode=require").store_name
+    assert one == parse_url("postgresql://bob:other@host/db?sslmode=require&schema=holdfast&call_timeout=3").store_name
+    assert "hush" not in one
+    assert one != parse_url("postgresql://bob:hush@host/db?sslmode=require&schema=other").store_name
+
+
 def test_query_options_are_checked() -> None:
     address = parse_url("sqlite:///a.db?synchronous=normal&call_timeout=2.5&share=true")
     assert address.options == {"synchronous": "NORMAL", "call_timeout": 2.5, "share": True}

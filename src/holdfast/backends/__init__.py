@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 from ..clock import Clock
 from ..errors import BackendNotInstalled, ConfigurationError
@@ -56,7 +56,7 @@ class Address:
     def store_name(self) -> str:
         """A URL of the store alone: one spelling, no password, none of the options that change only how it is used."""
         if self.scheme == "sqlite":
-            return f"sqlite:///{self.path}"
+            return f"sqlite:///{quote(self.path)}"
         if self.scheme == "postgresql":
             mark = "&" if "?" in self.path else "?"
             return mask_url(f"{self.path}{mark}schema={self.options.get('schema', 'holdfast')}")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..errors import BackendError, OutcomeUnknown
 from .bulk import confirm
 from .exits import CommandFailed, Exit
 from .session import Session, holds_something
@@ -194,6 +195,7 @@ def _progress(session: Session) -> Iterator[Callable[[Step], None]]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bars = Progress(*columns, console=Console(stderr=True))
+    unfinished = False
     tasks: dict[str, TaskID] = {}
 
     def say(step: Step) -> None:
@@ -205,9 +207,14 @@ def _progress(session: Session) -> Iterator[Callable[[Step], None]]:
 
     try:
         yield say
+    except (KeyboardInterrupt, BackendError, OutcomeUnknown):
+        unfinished = bool(tasks)
+        raise
     finally:
         if tasks:
             bars.stop()
+        if unfinished:
+            session.print.note("the move is unfinished. The same command goes on; --abandon gives it up.")
 
 
 def _lines() -> Callable[[Step], None]:

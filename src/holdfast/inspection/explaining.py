@@ -10,9 +10,10 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..backends.contract import Backend
-from ..errors import JobNotFound
+from ..errors import JobNotFound, StoreSealed
 from ..lifecycle import State
 from ..records import JobRecord, Pause, WorkerRecord
 
@@ -57,7 +58,16 @@ async def explain(backend: Backend, job_id: str, tasks: Collection[str] | None =
         workers=await backend.workers(),
         tasks=tasks,
     )
-    match job.state:
+    explanation = await _explained(backend, scene)
+    seal = await backend.sealed()
+    if seal is None or not seal.closed or job.state.finished:
+        return explanation
+    sealed = f"The store is sealed: {StoreSealed(seal.role, seal.stage, seal.other).why}"
+    return replace(explanation, reasons=(sealed, *explanation.reasons))
+
+
+async def _explained(backend: Backend, scene: _Scene) -> Explanation:
+    match scene.job.state:
         case State.SCHEDULED:
             return _scheduled(scene)
         case State.WAITING:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from ..backends.contract import Backend
 from ..records import PARTS, Part, Shipment
+from .asking import patiently
 
 PIECE_BYTES_GOAL = 2 * 1024 * 1024
 PIECE_ROWS_FIRST = 50
@@ -34,6 +36,9 @@ class PieceSize:
         if number:
             fitting = PIECE_BYTES_GOAL * number // size
             self.rows = max(1, min(fitting, 4 * self.rows, PIECE_ROWS_MAX))
+
+    def shrink(self) -> None:
+        self.rows = max(1, self.rows // 2)
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,8 +75,8 @@ async def compare(source: Backend, target: Backend, say: Callable[[int], None]) 
         after: str | None = ""
         size = PieceSize()
         while after is not None and not differences:
-            one = await source.export(part, after, limit=size.rows)
-            two = await target.export(part, after, limit=size.rows)
+            one = await patiently(partial(source.export, part, after, limit=size.rows))
+            two = await patiently(partial(target.export, part, after, limit=size.rows))
             differences += _rows_apart(part, _rows(one), _rows(two), here, there)
             if one.after != two.after and not differences:
                 differences.append(f"{part}: one side has more after {after!r}")
@@ -89,7 +94,7 @@ async def compare(source: Backend, target: Backend, say: Callable[[int], None]) 
 
 
 async def _counts_apart(source: Backend, target: Backend) -> list[str]:
-    one, two = await source.count(), await target.count()
+    one, two = await patiently(source.count), await patiently(target.count)
     apart: list[str] = []
     for queue in sorted({*one, *two}):
         states = {*one.get(queue, {}), *two.get(queue, {})}

@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from functools import partial
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ..backends.contract import Backend
 from ..errors import BackendUnavailable, MoveRefused, OutcomeUnknown
-from ..records import JobQuery, LetterQuery, Seal, WorkerRecord
+from ..records import JobQuery, LetterQuery, Part, Seal, Shipment, WorkerRecord
+from .asking import RETRY_FOR_SECONDS, patiently
 from .comparing import Comparison, PieceSize, compare
 from .deciding import Plan, decide, is_begun_target
 
-T = TypeVar("T")
 StepName = Literal["seal", "wait", "carry", "compare", "open"]
 
 LOOK_EVERY_SECONDS = 0.2
-RETRY_FIRST_SECONDS = 0.1
-RETRY_FOR_SECONDS = 30.0  # a store that is silent for longer ends the mover; started again it goes on
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class Mover:
             source = await self._seal_source(plan.move, on_source, target)
         except (BackendUnavailable, MoveRefused):  # callers' transactions, or a rival: leave nothing behind
             if target.closed and is_begun_target(target):
-                await _put(self._target, on_target if on_target != target else None, target, RETRY_FOR_SECONDS)
+                await _put(self._target, on_target if on_target != target else None, target)
             raise
         if target.closed:
             await self._until_no_lease(source, target)
@@ -96,10 +95,10 @@ class Mover:
             if not comparison.equal:
                 return Moved(move=plan.move, begins=plan.begins, comparison=comparison)
             self._say(Step(step="open"))
-            await _put(self._target, replace(target, stage="moved"), target, RETRY_FOR_SECONDS)
+            await _put(self._target, replace(target, stage="moved"), target)
         else:
             comparison = None  # killed after the target was opened: it may have changed since
-        await _put(self._source, replace(source, stage="moved"), source, RETRY_FOR_SECONDS)
+        await _put(self._source, replace(source, stage="moved"), source)
         return Moved(move=plan.move, begins=plan.begins, comparison=comparison)
 
     # ------------------------------------------------------------------ sealing
@@ -109,17 +108,17 @@ class Mover:
     async def _seal_target(self, move: str, before: Seal | None) -> Seal:
         if before is not None and before.move == move:
             return before
-        since = await _patiently(self._target.backend.clock)
+        since = await patiently(self._target.backend.clock)
         seal = Seal(move=move, role="target", other=self._source.name, since=since)
-        await _put(self._target, seal, before, RETRY_FOR_SECONDS)
+        await _put(self._target, seal, before)
         return seal
 
     async def _seal_source(self, move: str, before: Seal | None, target: Seal) -> Seal:
-        if await _patiently(self._source.backend.sealed) == target:  # two names for one store, and it is empty
+        if await patiently(self._source.backend.sealed) == target:  # two names for one store, and it is empty
             raise MoveRefused("the two URLs name the same store.")
         if before is not None and before.move == move:
             return before
-        since = await _patiently(self._source.backend.clock)
+        since = await patiently(self._source.backend.clock)
         seal = Seal(move=move, role="source", other=self._target.name, since=since)
         await _put(self._source, seal, before, max(self._wait, RETRY_FOR_SECONDS))
         return seal
@@ -132,11 +131,11 @@ class Mover:
             number = sum(worker.running for worker in held)
             first = max(first, number)
             self._say(Step(step="wait", done=first - number, total=first))
-            await _patiently(self._source.backend.recover)
+            await patiently(self._source.backend.recover)
             if time.monotonic() >= deadline:
                 if is_begun_target(target):
-                    await _put(self._target, None, target, RETRY_FOR_SECONDS)
-                    await _put(self._source, None, source, RETRY_FOR_SECONDS)
+                    await _put(self._target, None, target)
+                    await _put(self._source, None, source)
                 raise _leases_live(held)
             await asyncio.sleep(LOOK_EVERY_SECONDS)
 
@@ -148,14 +147,21 @@ class Mover:
         seal = target
         while seal.part is not None:
             self._say(Step(step="carry", done=done, total=total))
-            part, after, rows = seal.part, seal.after, size.rows
-            piece = await _patiently(lambda: self._source.backend.export(part, after, limit=rows))  # noqa: B023
-            await _patiently(lambda: self._target.backend.carry(move, piece))  # noqa: B023
+            piece = await patiently(partial(self._carry_piece, move, seal.part, seal.after, size))
             seal = seal.moved_on(piece)
             size.learn(piece)
             done += len(piece.jobs)
         self._say(Step(step="carry", done=done, total=total))
         return seal
+
+    async def _carry_piece(self, move: str, part: Part, after: str, size: PieceSize) -> Shipment:
+        try:
+            piece = await self._source.backend.export(part, after, limit=size.rows)
+            await self._target.backend.carry(move, piece)
+        except (BackendUnavailable, OutcomeUnknown):
+            size.shrink()  # perhaps it was more than one of the stores can do within its call timeout
+            raise
+        return piece
 
     async def _compare(self) -> Comparison:
         total = await _jobs(self._source.backend)
@@ -200,9 +206,9 @@ async def abandon(source: Side, target: Side) -> bool:
     if paired and there is not None:
         left = not is_begun_target(there)
         if there.stage == "moving":
-            await _put(target, replace(there, stage="abandoned") if left else None, there, RETRY_FOR_SECONDS)
+            await _put(target, replace(there, stage="abandoned") if left else None, there)
     if here is not None:
-        await _put(source, None, here, RETRY_FOR_SECONDS)
+        await _put(source, None, here)
     return left
 
 
@@ -211,48 +217,27 @@ async def abandon(source: Side, target: Side) -> bool:
 
 async def _decided(source: Side, target: Side) -> tuple[Plan, Seal | None, Seal | None]:
     """The plan, and the seals it was made from."""
-    here, there = await _patiently(source.backend.sealed), await _patiently(target.backend.sealed)
+    here, there = await patiently(source.backend.sealed), await patiently(target.backend.sealed)
     return decide(here, there, source_name=source.name, target_name=target.name), here, there
 
 
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask again while the store is busy or silent. Only for what is harmless when repeated."""
-    deadline, pause = time.monotonic() + RETRY_FOR_SECONDS, RETRY_FIRST_SECONDS
-    while True:
-        try:
-            return await ask()
-        except (BackendUnavailable, OutcomeUnknown):
-            if time.monotonic() >= deadline:
-                raise
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, 2.0)
-
-
-async def _put(side: Side, seal: Seal | None, instead_of: Seal | None, seconds: float) -> None:
+async def _put(side: Side, seal: Seal | None, instead_of: Seal | None, seconds: float | None = None) -> None:
     """Exchange a seal. One whose answer was lost is looked for; a store held by callers' transactions is waited for."""
-    deadline, pause = time.monotonic() + seconds, RETRY_FIRST_SECONDS
-    while True:
-        try:
-            if await side.backend.seal(seal, instead_of=instead_of):
-                return
-            found = await _patiently(side.backend.sealed)
-            if found == seal:
-                return
+
+    async def exchange() -> None:
+        if not await side.backend.seal(seal, instead_of=instead_of) and await side.backend.sealed() != seal:
             raise MoveRefused(f"somebody else changed the seal of {side.name} meanwhile. Look, and run it again.")
-        except (BackendUnavailable, OutcomeUnknown):
-            if time.monotonic() >= deadline:
-                raise
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, 2.0)
+
+    await patiently(exchange, seconds)
 
 
 async def _leases(backend: Backend) -> list[WorkerRecord]:
     """Workers that hold leases: every running job is one's, and a worker's row stays while it holds one."""
-    return [worker for worker in await _patiently(backend.workers) if worker.running]
+    return [worker for worker in await patiently(backend.workers) if worker.running]
 
 
 async def _jobs(backend: Backend) -> int:
-    counts = await _patiently(backend.count)
+    counts = await patiently(backend.count)
     return sum(sum(by_state.values()) for by_state in counts.values())
 
 
