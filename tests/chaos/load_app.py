@@ -1,17 +1,22 @@
 """An app whose producers and workers run in processes of their own while the store under them is moved.
 
 python load_app.py URL FOLDER produce NAME     enqueues one by one until the store is sealed; exit code 3 then
+python load_app.py URL FOLDER join NAME        the same, each in a transaction of its own connection
 python load_app.py URL FOLDER work | drain     runs jobs; exit code 3 when the store is sealed
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 import sys
 import time
+from typing import Any
 
-from holdfast import Context, Holdfast, OutcomeUnknown, StoreSealed
+from holdfast import BackendUnavailable, Context, Holdfast, OutcomeUnknown, StoreSealed
+from holdfast.backends import parse_url
 
 GROUPS = 5
 SEALED = 3
@@ -51,9 +56,43 @@ def produce(who: str) -> int:
         number += 1
 
 
+def connection(number: int) -> Any:
+    """A connection of the caller's own, every way it may be set up."""
+    address = parse_url(url)
+    if address.scheme == "sqlite":
+        return sqlite3.connect(address.path, isolation_level=("", "IMMEDIATE")[number % 2], timeout=0.05)
+    import psycopg
+
+    given = psycopg.connect(address.path)
+    levels = psycopg.IsolationLevel
+    given.isolation_level = (levels.READ_COMMITTED, levels.REPEATABLE_READ, levels.SERIALIZABLE)[number % 3]
+    given.execute("SELECT 1 FROM pg_class LIMIT 1")  # an older snapshot than the job's
+    return given
+
+
+def join(who: str) -> int:
+    store, number = app.open_backend(), 0
+    while True:
+        call = step.using(group=f"{who}-{number % GROUPS}").bind(who, number)
+        while True:
+            with contextlib.closing(connection(number)) as own:
+                try:
+                    store.enqueue_on(own, [call.new])
+                    own.commit()
+                    break
+                except BackendUnavailable:
+                    own.rollback()
+                except StoreSealed:
+                    own.rollback()
+                    note("refused", job=call.id, who=who, number=number)
+                    return SEALED
+        note("stored", job=call.id, who=who, number=number)
+        number += 1
+
+
 def main() -> int:
-    if mode == "produce":
-        return produce(sys.argv[4])
+    if mode in ("produce", "join"):
+        return (produce if mode == "produce" else join)(sys.argv[4])
     try:
         app.work(drain=mode == "drain", slots=4, lease=20.0, poll_every=0.1)
     except StoreSealed:

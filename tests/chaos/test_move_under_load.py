@@ -59,17 +59,18 @@ def test_every_acknowledged_job_is_carried_and_runs_once_in_its_groups_order(
 ) -> None:
     source, target = (fresh_url(kind, tmp_path) for kind in pair)
     asyncio.run(tables(source))  # sets it up
-    crew = [load.start(source, "produce", "p1"), load.start(source, "produce", "p2"), load.start(source, "work")]
+    crew = [load.start(source, "produce", "p1"), load.start(source, "join", "p2"), load.start(source, "join", "p3")]
+    crew.append(load.start(source, "work"))
     until(lambda: len(load.ended()) >= 40, what="the worker is at it")
     moved = asyncio.run(move(source, target, wait=30.0))
     assert moved.done
-    assert [process.wait(30) for process in crew] == [SEALED] * 3  # each of them was told, and ended
+    assert [process.wait(30) for process in crew] == [SEALED] * 4  # each of them was told, and ended
 
     stored, refused = load.book("stored"), load.book("refused")
     here = {job["id"]: job for job in asyncio.run(tables(source))["jobs"]}
     there = {job["id"]: job for job in asyncio.run(tables(target))["jobs"]}
     assert {line["job"] for line in stored} == set(there) == set(here)
-    assert len(refused) == 2 and not {line["job"] for line in refused} & set(there)
+    assert len(refused) == 3 and not {line["job"] for line in refused} & set(there)
     done_before = load.ended()
     assert {name for name, job in there.items() if job["state"] == "succeeded"} == done_before
     assert 40 <= len(done_before) < len(there)  # the seal came in the middle
