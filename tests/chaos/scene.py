@@ -13,10 +13,17 @@ from typing import Any
 
 APP = '''
 import json, os, time
+
+OFF = float(os.environ.get("SCENE_CLOCK_OFF", "0"))  # seconds by which this "host" has the wrong time
+if OFF:
+    wall, wall_ns = time.time, time.time_ns
+    time.time = lambda: wall() + OFF
+    time.time_ns = lambda: wall_ns() + int(OFF * 1e9)
+
 from holdfast import Context, Holdfast, RetryPolicy
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-app = Holdfast(f"sqlite:///{HERE}/jobs.db")
+app = Holdfast(os.environ["SCENE_URL"])
 
 
 def note(**facts):
@@ -48,6 +55,14 @@ def stuck(ctx: Context, group: str, number: int) -> int:
     return number
 
 
+@app.task(name="fails_once", retry=RetryPolicy.fixed(1.0, limit=2))
+def fails_once(ctx: Context, number: int) -> int:
+    note(what="start", job=ctx.id, number=number, fence=ctx.fence)
+    if ctx.failures == 0:
+        raise RuntimeError("once")
+    return number
+
+
 @app.task(name="once", retry=0, max_stalls=0)
 def once(ctx: Context, number: int) -> None:
     note(what="start", job=ctx.id, number=number, fence=ctx.fence)
@@ -72,14 +87,18 @@ if __name__ == "__main__":
 class Scene:
     """A folder with the app in it, its journal, and the processes started in it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, url: str | None = None) -> None:
         self.folder = folder
+        self.url = url or f"sqlite:///{folder / 'jobs.db'}"
         (folder / "scene_app.py").write_text(APP)
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def start_worker(self, **options: Any) -> subprocess.Popen[bytes]:
+    def start_worker(self, *, clock_off: float = 0.0, **options: Any) -> subprocess.Popen[bytes]:
+        """A worker process; `clock_off`: by how many seconds its host has the wrong time."""
         options = {"lease": 2.0, "slots": 4, **options}
-        process = subprocess.Popen([sys.executable, str(self.folder / "scene_app.py"), json.dumps(options)])
+        environment = {**os.environ, "SCENE_URL": self.url, "SCENE_CLOCK_OFF": str(clock_off)}
+        command = [sys.executable, str(self.folder / "scene_app.py"), json.dumps(options)]
+        process = subprocess.Popen(command, env=environment)
         self.processes.append(process)
         return process
 
@@ -98,7 +117,7 @@ class Scene:
         """This process's own app on the same store."""
         from holdfast import Holdfast
 
-        return Holdfast(f"sqlite:///{self.folder / 'jobs.db'}")
+        return Holdfast(self.url)
 
     def close(self) -> None:
         for process in self.processes:
