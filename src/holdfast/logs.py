@@ -133,6 +133,10 @@ def exchange_failed(error: BaseException, tries: int, outcomes: int) -> None:
     logger.log(level, "settle and claim not answered (%s), repeating; %d outcomes wait", _kind(error), outcomes)
 
 
+def jobs_held_elsewhere(jobs: Sequence[str]) -> None:
+    logger.warning("another session holds %d jobs in the store (%s …): their outcomes wait", len(jobs), jobs[0])
+
+
 def call_surprised(verb: str, error: BaseException) -> None:
     logger.error("%s raised something a backend should not raise", verb, exc_info=error)
 

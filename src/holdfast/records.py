@@ -35,6 +35,7 @@ class Answer(StrEnum):
     LOST = "lost"  # not the current token
     CANCELLED = "cancelled"  # a cancel was asked for: only settling as cancelled is accepted
     UNHEARD = "unheard"  # the part of the store that holds this job did not answer: ask again in a later call
+    BUSY = "busy"  # a stranger to this store's verbs holds the job's row (PostgreSQL): say it again later
 
 
 class Revival(Struct, frozen=True, kw_only=True):

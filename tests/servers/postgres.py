@@ -117,6 +117,13 @@ class Server:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
 
+    def signal_all(self, signal_number: int) -> None:
+        """Send a signal to every process of the server: SIGSTOP holds it still, SIGCONT lets it go on."""
+        assert self._process is not None
+        for pid in (self._process.pid, *_children_of(self._process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal_number)
+
     def remove(self) -> None:
         self.end()
         shutil.rmtree(self.home, ignore_errors=True)

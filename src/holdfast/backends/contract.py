@@ -9,7 +9,8 @@ Rules that hold for every method
   clock that does not jump. A given `now` replaces both clocks (tests travel in time by it).
 * Batches answer item by item, in order; one refused item changes nothing of its own and nothing of its neighbours.
 * A write about a lease names (id, token). If the job is not running under exactly that token: `Answer.LOST`, and a
-  dump of the store is the same as before.
+  dump of the store is the same as before. Where somebody else's session holds the row: `Answer.BUSY`, and nothing
+  of this lease has changed; its neighbours are carried out.
 * What a group has in play is read off the jobs: ready + running + (scheduled and held). `held` is set when a lease of
   a *strict* group ends without finishing the job (retry, snooze, release, stall); it marks the head, which goes first
   when its group is refilled and keeps its group's place while it is scheduled.

@@ -24,6 +24,7 @@ from .reports import Reports
 from .runner import Ended, about
 from .tenure import Tenure
 
+BUSY_AGAIN_SECONDS = 0.5  # after which an outcome is told again whose job a stranger held
 EARLY_SECONDS = 0.005  # a wake-up that comes sooner than this after listening began was there already
 EARLY_FREE = 3  # so many of them in a row without work, and the next looks are slowed down
 EARLY_WAIT_SECONDS_MAX = 0.05
@@ -66,6 +67,7 @@ class Trader:
         self._dry = False  # the last claim left slots free
         self._unheard = False  # a part of the store did not take its settlements in the last exchange
         self._early = 0
+        self._later: list[Settlement | Release] = []  # the store could not take them: told again in a while
         self._listening: asyncio.Task[None] | None = None
         self._beginning: set[asyncio.Task[None]] = set()
 
@@ -173,7 +175,12 @@ class Trader:
         lost: list[Lease] = []
         seen: list[events.Event] = []
         successes = self._link.wanted("succeeded")
+        if Answer.BUSY in answers:
+            told: list[Settlement | Release] = [*settlements, *releases]
+            self._put_off([one for one, answer in zip(told, answers, strict=False) if answer is Answer.BUSY])
         for settlement, answer in zip(settlements, answers, strict=False):
+            if answer is Answer.BUSY:
+                continue
             if answer is Answer.CANCELLED:  # a cancel came first: the one ending that is accepted now
                 self._ledger.settlements.append(_as_cancelled(settlement))
                 continue
@@ -189,11 +196,26 @@ class Trader:
                     seen += self._seen(lease, settlement)
             elif lease is not None:
                 lost.append(lease)
-        for release in releases:  # an unheard one, too: what renew does not name is given back
-            held.pop(release.token, None)
+        for release, answer in zip(releases, answers[len(settlements) :], strict=False):
+            if answer is not Answer.BUSY:  # an unheard one goes, too: what renew does not name is given back
+                held.pop(release.token, None)
         if lost:
             self._link.lost(lost)
         self._link.tell(*seen)
+
+    def _put_off(self, ended: list[Settlement | Release]) -> None:
+        """Keep outcomes whose job somebody holds; their slots stay taken, so the worker does not end without them."""
+        logs.jobs_held_elsewhere([one.id for one in ended])
+        held = self._ledger.held
+        self._ledger.busy.update((one.token, held[one.token]) for one in ended if one.token in held)
+        if not self._later:
+            asyncio.get_running_loop().call_later(BUSY_AGAIN_SECONDS, self._tell_again)
+        self._later += ended
+
+    def _tell_again(self) -> None:
+        self.inbox.extend(self._later)
+        self._later.clear()
+        self.wake.set()
 
     def _count(self, settlement: Settlement) -> None:
         if settlement.ending is Ending.SUCCEEDED:
@@ -298,6 +320,7 @@ class Trader:
         self.wake.set()
 
     def close(self) -> None:
+        self._ledger.ended(self._later)  # among the unsent, whoever asks
         for task in (*self._beginning, *([self._listening] if self._listening is not None else [])):
             task.cancel()
 

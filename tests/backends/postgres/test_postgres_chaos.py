@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from holdfast import BoundCall, Holdfast, Job
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.errors import BackendError, OutcomeUnknown
 from holdfast.lifecycle import Ending, Settlement, State
@@ -104,7 +107,8 @@ async def enqueue_for_sure(backend: PostgresBackend, jobs: list[NewJob]) -> None
             await a_moment()
 
 
-def test_a_server_killed_and_started_again_under_load_loses_and_doubles_nothing(mortal: Server) -> None:
+async def under_load(mortal: Server, harm: Callable[[], None]) -> None:
+    """Producers and workers on a server that is harmed twice: what was acknowledged ran, once each."""
     batches, size = 60, 20
 
     async def produce(backend: PostgresBackend, acknowledged: list[str]) -> None:
@@ -114,29 +118,130 @@ def test_a_server_killed_and_started_again_under_load_loses_and_doubles_nothing(
             await enqueue_for_sure(backend, jobs)
             acknowledged += [job.id for job in jobs]
 
+    backends = [PostgresBackend(mortal.conninfo, call_timeout=3.0) for _ in range(4)]
+    for backend in backends:
+        await backend.open()
+    workers = [Persistent(backend, f"w{n}") for n, backend in enumerate(backends[1:])]
+    for worker in workers:
+        await worker.backend.register(WorkerRecord(id=worker.name, lease_seconds=600.0))
+    acknowledged: list[str] = []
+
+    def over() -> bool:
+        return len({job for worker in workers for job in worker.ran}) >= batches * size
+
+    everyone = asyncio.gather(produce(backends[0], acknowledged), *(worker.run(over) for worker in workers))
+    for fraction in (0.2, 0.5):
+        while len(acknowledged) < fraction * batches * size:
+            await asyncio.wait({everyone}, timeout=0.01)
+        await asyncio.to_thread(harm)
+    await asyncio.wait_for(everyone, PATIENCE_SECONDS)
+    assert sorted(acknowledged) == sorted(job for worker in workers for job in worker.ran)
+    assert (await backends[0].count())["default"] == {State.SUCCEEDED: batches * size}
+    assert {row["attempts"] for row in (await backends[0].dump()).tables["jobs"]} == {1}
+    for backend in backends:
+        await backend.close()
+
+
+def test_a_server_killed_and_started_again_under_load_loses_and_doubles_nothing(mortal: Server) -> None:
+    def kill_it() -> None:
+        mortal.end(signal.SIGKILL)
+        mortal.start()
+
+    asyncio.run(under_load(mortal, kill_it))
+
+
+def test_one_process_of_the_server_killed_under_load_loses_and_doubles_nothing(mortal: Server) -> None:
+    """The server then ends all its sessions and recovers, as it cannot trust its shared memory."""
+
+    def kill_one() -> None:
+        with psycopg.connect(mortal.conninfo) as connection:
+            ours = "SELECT pid FROM pg_stat_activity WHERE application_name = 'holdfast' ORDER BY backend_start LIMIT 1"
+            row = connection.execute(ours).fetchone()
+        assert row is not None
+        os.kill(row[0], signal.SIGKILL)
+
+    asyncio.run(under_load(mortal, kill_one))
+
+
+# ---------------------------------------------------------------------- a server that stands still
+
+
+async def every_call(backend: PostgresBackend) -> list[str]:
+    """Make one call of every kind; answers the names of those that were not refused."""
+    request = ClaimRequest(worker="w", call=99, queues=("default",), most=1)
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "clock": backend.clock,
+        "enqueue": lambda: backend.enqueue([NewJob(id="frozen", task="t")]),
+        "declare": lambda: backend.declare([QueueRule(name="other")]),
+        "register": lambda: backend.register(WorkerRecord(id="v")),
+        "exchange": lambda: backend.exchange([], [], request),
+        "renew": lambda: backend.renew("w", [], seen_call=0),
+        "recover": backend.recover,
+        "promote": backend.promote,
+        "refill": backend.refill,
+        "prune": backend.prune,
+        "cancel": lambda: backend.cancel("a"),
+        "get": lambda: backend.get("a"),
+        "dump": backend.dump,
+    }
+    answered: list[str] = []
+    for name, call in calls.items():
+        try:
+            await call()
+            answered.append(name)
+        except (OutcomeUnknown, BackendError):
+            continue
+    return answered
+
+
+def test_every_call_ends_in_time_on_a_server_that_stands_still(mortal: Server) -> None:
     async def run() -> None:
-        backends = [PostgresBackend(mortal.conninfo, call_timeout=3.0) for _ in range(4)]
-        for backend in backends:
-            await backend.open()
-        workers = [Persistent(backend, f"w{n}") for n, backend in enumerate(backends[1:])]
-        for worker in workers:
-            await worker.backend.register(WorkerRecord(id=worker.name, lease_seconds=600.0))
-        acknowledged: list[str] = []
-
-        def over() -> bool:
-            return len({job for worker in workers for job in worker.ran}) >= batches * size
-
-        everyone = asyncio.gather(produce(backends[0], acknowledged), *(worker.run(over) for worker in workers))
-        for fraction in (0.2, 0.5):
-            while len(acknowledged) < fraction * batches * size:
-                await asyncio.wait({everyone}, timeout=0.01)
-            await asyncio.to_thread(mortal.end, signal.SIGKILL)
-            await asyncio.to_thread(mortal.start)
-        await asyncio.wait_for(everyone, PATIENCE_SECONDS)
-        assert sorted(acknowledged) == sorted(job for worker in workers for job in worker.ran)
-        assert (await backends[0].count())["default"] == {State.SUCCEEDED: batches * size}
-        assert {row["attempts"] for row in (await backends[0].dump()).tables["jobs"]} == {1}
-        for backend in backends:
-            await backend.close()
+        backend = PostgresBackend(mortal.conninfo, call_timeout=0.2)
+        await backend.open()
+        await backend.register(WorkerRecord(id="w", lease_seconds=600.0))
+        await backend.enqueue([NewJob(id="a", task="t")])
+        mortal.signal_all(signal.SIGSTOP)
+        try:
+            assert await asyncio.wait_for(every_call(backend), PATIENCE_SECONDS) == []
+        finally:
+            mortal.signal_all(signal.SIGCONT)
+        patient = PostgresBackend(mortal.conninfo)
+        await patient.open()
+        assert len(await every_call(patient)) == 13
+        await patient.close()
+        await backend.close()
 
     asyncio.run(run())
+
+
+def test_a_worker_says_loudly_that_the_server_stands_still_and_goes_on_after_it(mortal: Server) -> None:
+    with Holdfast(mortal.url(call_timeout="0.5")) as app:
+        told: dict[str, threading.Event] = {name: threading.Event() for name in ("renewal_failed", "store_blocked")}
+        for name, event in told.items():
+            app.on(name)(lambda _, event=event: event.set())
+
+        @app.task(name="note")
+        def note(n: int) -> int:
+            return n
+
+        async def run() -> None:
+            async with app.worker(lease=4.0):
+                assert await (await note.aenqueue(1)).aresult(timeout=PATIENCE_SECONDS) == 1
+                mortal.signal_all(signal.SIGSTOP)
+                try:
+                    for event in told.values():
+                        assert await asyncio.to_thread(event.wait, PATIENCE_SECONDS)
+                finally:
+                    mortal.signal_all(signal.SIGCONT)
+                jobs = [await persistently(note.bind(n)) for n in range(20)]
+                assert [await job.aresult(timeout=PATIENCE_SECONDS) for job in jobs] == list(range(20))
+
+        async def persistently(call: BoundCall[int]) -> Job[int]:
+            while True:
+                try:
+                    return await app.aenqueue(call)
+                except (OutcomeUnknown, BackendError):
+                    await a_moment()
+
+        asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
+        assert not app.audit().violations

@@ -46,12 +46,13 @@ from ...records import (
 )
 from ..contract import Backend
 from . import moving, reading
-from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections
+from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, HeldElsewhere
 from .producing import Joined, aenqueue_on, encoded, enqueue_on
 from .schema import for_schema, schema_version, set_up, store_id
 from .watch import EVERY_QUEUE, Watch
 
 T = TypeVar("T")
+CAREFUL_SECONDS = 5.0  # so long exchanges look for jobs that a stranger holds, after they met one
 
 _as_answers = msgspec.json.Decoder(list[Answer]).decode
 _as_enqueued = msgspec.json.Decoder(bool | list[tuple[str, bool, bool]]).decode
@@ -89,6 +90,7 @@ class PostgresBackend(Backend):
         self._store: str | None = None  # the store's own id, once it was opened
         self._watch: tuple[asyncio.AbstractEventLoop, Watch] | None = None
         self._refill_after = ("", "")
+        self._careful_until = 0.0  # on the loop's clock: a stranger was seen to hold a job
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -218,15 +220,20 @@ class PostgresBackend(Backend):
         request: ClaimRequest | None,
         now: float | None = None,
     ) -> Exchanged:
-        answer = await self._write(
-            "exchange.call",
-            settlements=encoded(settlements) if settlements else "[]",
-            releases=encoded(releases) if releases else "[]",
-            request=None if request is None else encoded(request),
-            nonce=secrets.token_hex(8),
-            now=now,
-        )
-        return _as_exchanged(answer)
+        values: dict[str, Any] = {
+            "settlements": encoded(settlements) if settlements else "[]",
+            "releases": encoded(releases) if releases else "[]",
+            "request": None if request is None else encoded(request),
+            "nonce": secrets.token_hex(8),
+            "now": now,
+        }
+        clock = asyncio.get_running_loop().time
+        if clock() >= self._careful_until:
+            try:
+                return _as_exchanged(await self._write("exchange.call", careful=False, **values))
+            except HeldElsewhere:
+                self._careful_until = clock() + CAREFUL_SECONDS
+        return _as_exchanged(await self._write("exchange.call", careful=True, **values))
 
     async def release(self, releases: Sequence[Release], now: float | None = None) -> list[Answer]:
         answers = list((await self.exchange((), releases, None, now)).answers)

@@ -60,13 +60,18 @@ NO_STORE = ("3F000", "42P01", "42883", "42704")
 FORBIDDEN = "42501"
 
 
+class HeldElsewhere(BackendUnavailable):
+    """A lock we need was not given in time; nothing was changed."""
+
+
 def mapped(error: psycopg.Error, verb: str, *, writes: bool, broken: bool) -> HoldfastError:
     """The one place where the driver's errors become ours. `broken`: the connection is gone, and the answer with it."""
     state = error.sqlstate or ""
     if state in _REFUSED:
         return _REFUSED[state](msgspec.json.decode(error.diag.message_detail or "{}"))
     if state in SAFE:
-        return BackendUnavailable(f"PostgreSQL: {SAFE[state]}")
+        kind = HeldElsewhere if state == HELD else BackendUnavailable
+        return kind(f"PostgreSQL: {SAFE[state]}")
     if state in NO_STORE:
         return SchemaMismatch(0, SCHEMA_VERSION)
     if broken:

@@ -3,11 +3,12 @@
 -- gathered and locked once, in order; what turns up later in a group that was not locked is left to the next call.
 
 -- :: call
-SELECT holdfast.exchange(%(settlements)s::jsonb, %(releases)s::jsonb, %(request)s::jsonb, %(nonce)s, %(now)s)::text
+SELECT holdfast.exchange(%(settlements)s::jsonb, %(releases)s::jsonb, %(request)s::jsonb, %(nonce)s, %(careful)s,
+                         %(now)s)::text
 
 -- :: function_exchange
 CREATE OR REPLACE FUNCTION holdfast.exchange(settlements jsonb, releases jsonb, request jsonb, nonce text,
-                                             given double precision) RETURNS json LANGUAGE plpgsql
+                                             careful boolean, given double precision) RETURNS json LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -20,6 +21,7 @@ DECLARE
     named holdfast.place[];
     places holdfast.place[];
     answers text[];
+    elsewhere text[] := '{}';
     recovered jsonb := '[]';
     leases json[];
     seal text;
@@ -42,7 +44,8 @@ BEGIN
         places := named || holdfast.places_stalled(stalled, 100) || holdfast.places_due(200, at);
     END IF;
     PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
-    answers := holdfast.settle_leases(settlements, at) || holdfast.release_leases(releases, at);
+    IF careful THEN elsewhere := holdfast.held_elsewhere(settlements || releases); END IF;
+    answers := holdfast.settle_leases(settlements, elsewhere, at) || holdfast.release_leases(releases, elsewhere, at);
     PERFORM holdfast.refill_groups(named, at);
     IF request IS NULL OR NOT known OR number < last.last_call THEN
         RETURN json_build_object('answers', answers, 'known', coalesce(known, true));
@@ -62,6 +65,19 @@ BEGIN
     UPDATE holdfast.calls SET last_call = number, last_answers = to_jsonb(answers) WHERE worker = claimer;
     RETURN json_build_object('answers', answers, 'leases', coalesce(leases, '{}'), 'recovered', recovered,
                              'sealed', seal::json);
+END $$
+
+-- :: function_held_elsewhere
+-- The tokens among these whose jobs a stranger's session has locked, an operator's at a prompt say. They are answered
+-- `busy`, and the others go on. Looked for only after an exchange failed for it: the look costs a lock per job.
+CREATE OR REPLACE FUNCTION holdfast.held_elsewhere(named jsonb) RETURNS text[] LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (WITH ours AS MATERIALIZED (
+        SELECT j.seq, j.token FROM jsonb_array_elements(named) n JOIN holdfast.jobs j
+        ON j.id = n ->> 'id' AND j.token = n ->> 'token' AND j.state = 'running'
+    ), free AS MATERIALIZED (
+        SELECT j.seq FROM holdfast.jobs j JOIN ours ON j.seq = ours.seq ORDER BY j.seq FOR UPDATE OF j SKIP LOCKED)
+    SELECT coalesce(array_agg(token), '{}') FROM ours WHERE seq NOT IN (SELECT seq FROM free));
 END $$
 
 -- :: function_first_answer

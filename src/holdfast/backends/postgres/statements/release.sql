@@ -5,14 +5,18 @@
 SELECT holdfast.retire(%(worker)s, %(now)s)::text
 
 -- :: function_release_leases
-CREATE OR REPLACE FUNCTION holdfast.release_leases(wanted jsonb, at double precision)
-RETURNS text[] LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.release_leases(wanted jsonb, elsewhere text[], at double precision)
+RETURNS text[] LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 DECLARE
     answers text[] := '{}';
     one jsonb;
     j holdfast.jobs;
 BEGIN
     FOR one IN SELECT t.s FROM jsonb_array_elements(wanted) WITH ORDINALITY t(s, n) ORDER BY t.n LOOP
+        IF one ->> 'token' = ANY (elsewhere) THEN
+            answers := answers || 'busy'::text;
+            CONTINUE;
+        END IF;
         SELECT * INTO j FROM holdfast.jobs
         WHERE id = one ->> 'id' AND token = one ->> 'token' AND state = 'running' FOR UPDATE;
         IF FOUND THEN

@@ -12,6 +12,7 @@ DECLARE
     unnamed jsonb;
     answer jsonb;
     places holdfast.place[];
+    elsewhere text[];
 BEGIN
     UPDATE holdfast.workers SET deadline = at + lease_seconds, renewed_at = at WHERE id = renewing;
     IF NOT FOUND THEN
@@ -37,7 +38,9 @@ BEGIN
     PERFORM holdfast.share_rules();
     places := holdfast.places_named(unnamed);
     PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
-    PERFORM holdfast.release_leases(unnamed, at);
+    elsewhere := holdfast.held_elsewhere(unnamed);  -- those are left to a later renewal: this one must not fail
+    PERFORM holdfast.release_leases(unnamed, elsewhere, at);
     PERFORM holdfast.refill_groups(places, at);
-    RETURN answer || jsonb_build_object('released', (SELECT jsonb_agg(u -> 'id') FROM jsonb_array_elements(unnamed) u));
+    RETURN answer || jsonb_build_object('released', (SELECT coalesce(jsonb_agg(u -> 'id'), '[]')
+        FROM jsonb_array_elements(unnamed) u WHERE u ->> 'token' <> ALL (elsewhere)));
 END $$

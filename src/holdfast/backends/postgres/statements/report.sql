@@ -5,7 +5,7 @@ SELECT holdfast.report(%(reports)s::jsonb, %(now)s)::text
 
 -- :: function_report
 CREATE OR REPLACE FUNCTION holdfast.report(reports jsonb, given double precision)
-RETURNS jsonb LANGUAGE plpgsql SET enable_seqscan = off AS $$
+RETURNS jsonb LANGUAGE plpgsql SET enable_seqscan = off SET lock_timeout = '100ms' AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     answers jsonb := '[]';

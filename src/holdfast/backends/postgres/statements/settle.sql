@@ -3,8 +3,8 @@
 -- Safe against a rival: whoever ends the lease first voids the token in the same step.
 
 -- :: function_settle_leases
-CREATE OR REPLACE FUNCTION holdfast.settle_leases(wanted jsonb, at double precision)
-RETURNS text[] LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.settle_leases(wanted jsonb, elsewhere text[], at double precision)
+RETURNS text[] LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 DECLARE
     answers text[] := array_fill('lost'::text, ARRAY[jsonb_array_length(wanted)]);
     done bigint[];
@@ -22,7 +22,7 @@ BEGIN
             value = decode(a.value, 'base64'), token = NULL, worker = NULL, claim_call = NULL, held = false
         FROM (SELECT DISTINCT ON (id) * FROM asked ORDER BY id, n) a
         WHERE a.ending = 'succeeded' AND j.id = a.id AND j.token = a.token AND j.state = 'running'
-          AND NOT j.cancel_requested
+          AND NOT j.cancel_requested AND j.token <> ALL (elsewhere)
         RETURNING a.n, j.seq
     )
     SELECT array_agg(n), array_agg(seq) INTO done, seqs FROM ended;
@@ -33,7 +33,8 @@ BEGIN
     IF cardinality(done) = jsonb_array_length(wanted) THEN RETURN answers; END IF;
     FOR one IN SELECT t.s, t.n FROM jsonb_array_elements(wanted) WITH ORDINALITY t(s, n)
                WHERE done IS NULL OR t.n <> ALL (done) ORDER BY t.n LOOP
-        answers[one.n] := holdfast.settle_lease(one.s, at);
+        answers[one.n] := CASE WHEN one.s ->> 'token' = ANY (elsewhere) THEN 'busy'
+                               ELSE holdfast.settle_lease(one.s, at) END;
     END LOOP;
     RETURN answers;
 END $$
