@@ -133,6 +133,13 @@ def exchange_failed(error: BaseException, tries: int, outcomes: int) -> None:
     logger.log(level, "settle and claim not answered (%s), repeating; %d outcomes wait", _kind(error), outcomes)
 
 
+def store_quiet(seconds: float) -> None:
+    logger.warning(
+        "the store was replaced by a copy that may lack its latest writes: no claims and no recoveries for %.1f s",
+        seconds,
+    )
+
+
 def jobs_held_elsewhere(jobs: Sequence[str]) -> None:
     logger.warning("another session holds %d jobs in the store (%s …): their outcomes wait", len(jobs), jobs[0])
 

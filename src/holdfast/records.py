@@ -206,6 +206,7 @@ class Exchanged(Struct, frozen=True, kw_only=True):
     known: bool = True
     recovered: tuple[Recovered, ...] = ()  # what this claim recovered inline
     sealed: Seal | None = None  # the store is sealed: outcomes were taken, nothing was leased
+    quiet_seconds: float = 0.0  # above 0: the store may have been rolled back and hands out nothing for so long
 
 
 class Renewal(Struct, frozen=True, kw_only=True):

@@ -62,7 +62,8 @@ def _programs(home: Path) -> Path:
 class Server:
     """One server with a data directory of its own."""
 
-    def __init__(self, *, durable: bool = False) -> None:
+    def __init__(self, *, durable: bool = False, copy_of: Path | None = None) -> None:
+        """`copy_of`: the socket folder of a primary (or of a proxy before it) whose standby this becomes."""
         self._as_nobody: dict[str, object] = {}
         self.home = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
         self._settings = [] if durable else QUICK
@@ -72,13 +73,18 @@ class Server:
             nobody = pwd.getpwnam("nobody")
             os.chown(self.home, nobody.pw_uid, nobody.pw_gid)
             self._as_nobody = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+        if copy_of is None:
+            self._make("initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        else:
+            self._make("pg_basebackup", "-h", copy_of, "-U", "postgres", "-R", "-X", "stream", "-c", "fast")
+
+    def _make(self, program: str, *options: str | Path) -> None:
         made = subprocess.run(
-            [self._programs / "initdb", "-D", self.home / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8",
-             "--locale=C", "--no-sync"],
+            [self._programs / program, "-D", self.home / "data", *options],
             capture_output=True, check=False, cwd=self.home, **self._as_nobody,  # type: ignore[call-overload]
         )  # fmt: skip
         if made.returncode:
-            raise ServerMissing(f"initdb failed: {made.stderr.decode(errors='replace')[-500:]}")
+            raise ServerMissing(f"{program} failed: {made.stderr.decode(errors='replace')[-500:]}")
 
     def url(self, schema: str = "holdfast", **options: str) -> str:
         more = "".join(f"&{name}={quote(value)}" for name, value in options.items())

@@ -36,6 +36,8 @@ Rules that hold for every method
   "superseded". A superseded or discarded job may be pruned after 600 s.
 * A stall with a cancel asked for makes the job cancelled; it counts as a stall unless the lease never began.
 * A claim after the worker's own deadline finds that worker among the stalled: it is recovered, the answer known=False.
+* A store that many hosts share and that may have lost its latest writes (a failover) hands out no leases and recovers
+  nothing for the longest lease it knows of; renewals, settlements and releases are served. `quiet_seconds` tells.
 * Jobs that become ready in one step have no promised order among different groups.
 * Finishing a job sets when it may be pruned: finished_at + max(retain, 600 s). A dead job that holds a letter: never.
 * A sealed store (one whose Seal is closed) takes no work in, starts none and lets operators change nothing: enqueue, a

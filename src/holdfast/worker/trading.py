@@ -67,6 +67,7 @@ class Trader:
         self._dry = False  # the last claim left slots free
         self._unheard = False  # a part of the store did not take its settlements in the last exchange
         self._early = 0
+        self._quiet = False  # the store hands out nothing for a while
         self._later: list[Settlement | Release] = []  # the store could not take them: told again in a while
         self._listening: asyncio.Task[None] | None = None
         self._beginning: set[asyncio.Task[None]] = set()
@@ -121,6 +122,9 @@ class Trader:
             self._link.recovered(answer.recovered)
         if answer.sealed is not None:
             self.met_seal(StoreSealed(answer.sealed.role, answer.sealed.stage, answer.sealed.other))
+        if answer.quiet_seconds and not self._quiet:
+            logs.store_quiet(answer.quiet_seconds)
+        self._quiet = answer.quiet_seconds > 0
         if request.worker != tenure.worker.id:
             return False  # forgotten meanwhile: the leases that may have come are no longer ours
         if not answer.known:

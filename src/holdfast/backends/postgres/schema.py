@@ -110,6 +110,10 @@ async def set_up(cursor: AsyncCursor[Any], schema: str) -> tuple[int, int]:
         await cursor.execute("SET LOCAL check_function_bodies = off")  # they name each other
         functions = [sql for part, sql in for_schema(schema).items() if ".function" in part]
         await cursor.execute(";\n".join(functions))
+        await cursor.execute(
+            f'INSERT INTO "{schema}".incarnation (timeline) SELECT "{schema}".timeline() '  # noqa: S608
+            f'WHERE NOT EXISTS (SELECT 1 FROM "{schema}".incarnation)'
+        )
         await cursor.execute(f'UPDATE "{schema}".schema_version SET version = %s', (SCHEMA_VERSION,))  # noqa: S608
         if not cursor.rowcount:
             text = f'INSERT INTO "{schema}".schema_version (version) VALUES (%s)'  # noqa: S608

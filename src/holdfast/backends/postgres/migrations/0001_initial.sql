@@ -160,6 +160,13 @@ INSERT INTO holdfast.seal (one, closed) VALUES (true, false);
 -- A group named: what the functions hand each other.
 CREATE TYPE holdfast.place AS (queue text COLLATE "C", grp text COLLATE "C");
 
+-- One row: which life of the server the store was last used in, and until when it gives out nothing after a change.
+CREATE TABLE holdfast.incarnation (
+    timeline    bigint NOT NULL,
+    quiet_until double precision NOT NULL DEFAULT 0,
+    lease_max   double precision NOT NULL DEFAULT 30     -- the longest lease any worker ever had
+);
+
 CREATE TABLE holdfast.schema_version (
     version integer NOT NULL,
     store   uuid NOT NULL DEFAULT gen_random_uuid()      -- tells this store from one of the same name elsewhere

@@ -16,6 +16,7 @@ DECLARE
     claimer text := request ->> 'worker';
     number bigint := (request ->> 'call')::bigint;
     known boolean;
+    quiet double precision := 0;
     last holdfast.calls;
     stalled text[];
     named holdfast.place[];
@@ -33,14 +34,15 @@ BEGIN
         known := FOUND;
         SELECT * INTO last FROM holdfast.calls WHERE worker = claimer FOR UPDATE;
         IF known AND number = last.last_call THEN RETURN holdfast.first_answer(last); END IF;
-        IF known AND number > last.last_call THEN
+        quiet := holdfast.quiet_seconds(at);
+        IF known AND number > last.last_call AND quiet = 0 THEN
             stalled := holdfast.stalled_workers('{}', at);
             PERFORM holdfast.lock_letters_due(200, at);
         END IF;
     END IF;
     named := holdfast.places_named(settlements || releases);
     places := named;
-    IF known AND number > last.last_call THEN
+    IF known AND number > last.last_call AND quiet = 0 THEN
         places := named || holdfast.places_stalled(stalled, 100) || holdfast.places_due(200, at);
     END IF;
     PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
@@ -58,13 +60,13 @@ BEGIN
         END IF;
     END IF;
     SELECT record INTO seal FROM holdfast.seal WHERE closed;
-    IF NOT FOUND THEN
+    IF NOT FOUND AND quiet = 0 THEN
         PERFORM holdfast.promote_due(200, places, at);
         leases := holdfast.claim(request, nonce, at);
     END IF;
     UPDATE holdfast.calls SET last_call = number, last_answers = to_jsonb(answers) WHERE worker = claimer;
     RETURN json_build_object('answers', answers, 'leases', coalesce(leases, '{}'), 'recovered', recovered,
-                             'sealed', seal::json);
+                             'sealed', seal::json, 'quiet_seconds', quiet);
 END $$
 
 -- :: function_held_elsewhere

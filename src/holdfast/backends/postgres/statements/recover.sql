@@ -83,6 +83,7 @@ DECLARE
     places holdfast.place[];
 BEGIN
     PERFORM holdfast.share_rules();
+    IF holdfast.quiet_seconds(at) > 0 THEN RETURN '[]'; END IF;
     stalled := holdfast.stalled_workers(dead, at);
     IF cardinality(stalled) = 0 THEN RETURN '[]'; END IF;
     places := holdfast.places_stalled(stalled, most);
