@@ -17,7 +17,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -62,11 +62,11 @@ def _programs(home: Path) -> Path:
 class Server:
     """One server with a data directory of its own."""
 
-    def __init__(self, *, durable: bool = False, copy_of: Path | None = None) -> None:
+    def __init__(self, *, durable: bool = False, copy_of: Path | None = None, more: Sequence[str] = ()) -> None:
         """`copy_of`: the socket folder of a primary (or of a proxy before it) whose standby this becomes."""
         self._as_nobody: dict[str, object] = {}
         self.home = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
-        self._settings = [] if durable else QUICK
+        self._settings = [*([] if durable else QUICK), *more]
         self._process: subprocess.Popen[bytes] | None = None
         self._programs = _programs(self.home)
         if os.geteuid() == 0:  # PostgreSQL refuses to run as root
