@@ -137,20 +137,23 @@ class Connections:
 
         `values` travel packed; `pieces` as they are: the server's packing knows text, but no other bytes.
         """
-        packed = msgspec.msgpack.encode(values)
         count = b"*%d\r\n" % (len(self.keys) + 4 + len(pieces))
-        command = b"".join([count, self._head(script), _bulk(packed), *map(_bulk, pieces)])
-        reply: list[Any] = await self.call(script.verb, command, writes=script.writes, urgent=urgent, text=script.text)
+        rest = b"".join(map(_bulk, [msgspec.msgpack.encode(values), *pieces]))
+
+        def whole() -> bytes:
+            return count + self._head("EVAL", script.text) + rest
+
+        command = count + self._head("EVALSHA", script.sha) + rest
+        reply: list[Any] = await self.call(script.verb, command, writes=script.writes, urgent=urgent, whole=whole)
         if reply and reply[0] == b"refused":
             raise _refusal(reply)
         return reply
 
-    def _head(self, script: Script) -> bytes:
-        head = self._heads.get(script.verb)
+    def _head(self, command: str, script: str) -> bytes:
+        head = self._heads.get(script)
         if head is None:
-            words = ["EVALSHA", script.sha, str(len(self.keys)), *self.keys]
-            head = b"".join(map(_bulk, words))
-            self._heads[script.verb] = head
+            head = b"".join(map(_bulk, [command, script, str(len(self.keys)), *self.keys]))
+            self._heads[script] = head
         return head
 
     async def command(self, verb: str, *words: str | bytes | float) -> Any:
@@ -165,15 +168,15 @@ class Connections:
         writes: bool,
         urgent: bool = False,
         replies: int = 1,
-        text: str | None = None,
+        whole: Callable[[], bytes] | None = None,
     ) -> Any:
         """Send, and answer the last of so many replies. An urgent call does not queue behind others: where all
         connections are busy it gets one of its own."""
         self._adopt_loop()
         if urgent:
-            return await self._once(verb, command, writes, replies, text)
+            return await self._once(verb, command, writes, replies, whole)
         async with self._slot(verb):
-            return await self._once(verb, command, writes, replies, text)
+            return await self._once(verb, command, writes, replies, whole)
 
     @asynccontextmanager
     async def _slot(self, verb: str) -> AsyncIterator[None]:
@@ -188,17 +191,18 @@ class Connections:
         finally:
             slots.release()
 
-    async def _once(self, verb: str, command: bytes, writes: bool, replies: int, text: str | None) -> Any:
+    async def _once(
+        self, verb: str, command: bytes, writes: bool, replies: int, whole: Callable[[], bytes] | None
+    ) -> Any:
         connection = await self._take()
         try:
             async with asyncio.timeout(self.call_timeout):
                 try:
                     answer = await converse(connection, command, replies)
                 except ResponseError as error:
-                    if not str(error).startswith("NOSCRIPT"):
+                    if whole is None or not str(error).startswith("NOSCRIPT"):
                         raise
-                    await converse(connection, packed_command("SCRIPT", "LOAD", text or ""))
-                    answer = await converse(connection, command, replies)
+                    answer = await converse(connection, whole(), replies)
         except (ResponseError, BusyLoadingError) as error:
             self._put(connection)
             raise mapped(error, verb) from error

@@ -11,7 +11,7 @@ if within then low, high = '[' .. escape(within), '(' .. sub(escape(within), 1, 
 
 local function note(place)
     local is_within = not within or sub(place, 1, #escape(within)) == escape(within)
-    if not known[place] and place > after and is_within and not string.find(place, '\1\0', 1, true) then
+    if not known[place] and place > after and is_within and sub(place, -3) ~= '\0\1\0' then
         known[place] = true
         places[#places + 1] = place
         queue_at[place] = plain(sub(place, 1, string.find(place, '\0', 1, true) - 1))
