@@ -15,7 +15,7 @@ local function draw(rows, queue, lane, most, claim)
             local row = cache[ids[i]]
             if row[EXPIRES_AT] and row[EXPIRES_AT] <= now then
                 expire(row)
-            elseif any_pause and paused('t' .. row[TASK]) then
+            elseif any_pauses() and paused('t' .. row[TASK]) then
                 make_ready(row) -- into the parked lane: its pause is still being carried out
             else
                 taken[#taken + 1] = members[i]

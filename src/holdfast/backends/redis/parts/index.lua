@@ -51,7 +51,20 @@ local function touch(place)
     end
 end
 
-local function lane_prefix(queue, lane) return escape(queue) .. lane end
+-- Beginnings of members, made once per queue.
+local lane_prefixes, finished_prefixes = { {}, {}, {} }, { o = {}, c = {}, d = {} }
+
+local function lane_prefix(queue, lane)
+    local made = lane_prefixes[lane + 1]
+    if not made[queue] then made[queue] = escape(queue) .. lane end
+    return made[queue]
+end
+
+local function finished_prefix(queue, state)
+    local made = finished_prefixes[state]
+    if not made[queue] then made[queue] = state .. escape(queue) end
+    return made[queue]
+end
 
 local function ready_member(row)
     local rank = spack('>I4I8I8d', 2147483648 - row[PRIORITY], row[TURN], row[SEQ], row[DUE_AT])
@@ -82,9 +95,9 @@ local function list(row, present)
         put(DUE, member, present and score_of(row[DUE_AT]))
         put_off[member] = present and row[QUEUE]
     else
-        put(FINISHED, state .. escape(row[QUEUE]) .. spack('>I8', row[SEQ]) .. row[ID], on)
+        put(FINISHED, finished_prefix(row[QUEUE], state) .. spack('>I8', row[SEQ]) .. row[ID], on)
         if row[PRUNE_AT] then
-            put(PRUNABLE, spack('>dI8', row[FINISHED_AT], row[SEQ]) .. row[ID], present and score_of(row[PRUNE_AT]))
+            put(PRUNABLE, row[ID], present and score_of(row[PRUNE_AT]))
         end
     end
     if row[EXPIRES_AT] and (state == 'r' or state == 'w' or state == 's') then
@@ -109,12 +122,11 @@ local function enter(row, was_in, was_live)
     list(row, true)
     local is_in, is_live = in_play(row), LIVE_STATES[row[STATE]]
     if was_in ~= is_in then
-        local tail = spack('>I8', row[SEQ]) .. row[ID]
         if was_in then
-            put(PLAY, was_in .. tail, false)
+            put(PLAY, was_in .. row[ID], false)
             touch(was_in)
         end
-        if is_in then put(PLAY, is_in .. tail, '0') end
+        if is_in then put(PLAY, is_in .. row[ID], '0') end
     end
     if row[STATE] == 'w' then touch(place_of(row[QUEUE], row[GROUP])) end
     if row[STATE] == 'r' then stirred[row[QUEUE]] = true end
@@ -128,7 +140,7 @@ local function ready_after_waiting(row, member, place)
     row[STATE] = 'r'
     put(WAITING, member, false)
     put(READY, ready_member(row), '0')
-    put(PLAY, place .. spack('>I8', row[SEQ]) .. row[ID], '0')
+    put(PLAY, place .. row[ID], '0')
     stirred[row[QUEUE]] = true
     changed[row[ID]] = row
 end

@@ -5,9 +5,13 @@
 local JOINING_MAX = 2000 -- due jobs of one group that join the waiting ones in one step
 local pause_memo, rule_memo, any_pause, any_override = {}, {}, nil, nil
 
-local function paused(name)
+local function any_pauses()
     if any_pause == nil then any_pause = call('HLEN', PAUSES) > 0 end
-    if not any_pause then return false end
+    return any_pause
+end
+
+local function paused(name)
+    if not any_pauses() then return false end
     if pause_memo[name] == nil then pause_memo[name] = call('HEXISTS', PAUSES, name) == 1 end
     return pause_memo[name]
 end
@@ -26,7 +30,7 @@ end
 local function strict(queue) return rule_of(queue)[2] == 'strict' end
 
 local function limit_of(place)
-    if paused('g' .. place) then return 0 end
+    if any_pauses() and paused('g' .. place) then return 0 end
     local rule = rule_of(queue_at[place])
     if rule[2] == 'strict' then return 1 end
     if any_override == nil then any_override = call('HLEN', OVERRIDES) > 0 end
@@ -34,7 +38,7 @@ local function limit_of(place)
 end
 
 local function lane_of(row)
-    if paused('t' .. row[TASK]) then return 2 end
+    if any_pauses() and paused('t' .. row[TASK]) then return 2 end
     return row[GROUP] and 1 or 0
 end
 
@@ -83,7 +87,7 @@ end
 
 -- Where a group has more in play than its limit allows, those that are only ready step back, the last first.
 local function withdraw(place, surplus)
-    local ids = ids_after(call('ZRANGEBYLEX', PLAY, '[' .. place, '(' .. place .. '\255'), #place + 8)
+    local ids = ids_after(call('ZRANGEBYLEX', PLAY, '[' .. place, '(' .. place .. '\255'), #place)
     load_rows(ids)
     local ready = {}
     for i = 1, #ids do
@@ -98,10 +102,6 @@ local function withdraw(place, surplus)
     for i = 1, math.min(surplus, #ready) do move_to(ready[i], 'w') end
 end
 
-local function next_waiting(place, room)
-    return call('ZRANGEBYLEX', WAITING, '[' .. place .. '0', '(' .. place .. '2', 'LIMIT', 0, room)
-end
-
 -- Brings these groups to their limits; answers how many jobs became ready.
 local function refill(places)
     flush()
@@ -109,10 +109,13 @@ local function refill(places)
     local chosen, members, at, n = {}, {}, {}, 0
     for i = 1, #places do
         local place = places[i]
-        local room = limit_of(place) - call('ZLEXCOUNT', PLAY, '[' .. place, '(' .. place .. '\255')
+        local low, high = '[' .. place, '(' .. place .. '\255'
+        local room = limit_of(place) - call('ZLEXCOUNT', PLAY, low, high)
         if room > 0 then
-            local waiting = next_waiting(place, room)
-            if #waiting > 0 and any_due and join_due(place) then waiting = next_waiting(place, room) end
+            local waiting = call('ZRANGEBYLEX', WAITING, low, high, 'LIMIT', '0', room)
+            if #waiting > 0 and any_due and join_due(place) then
+                waiting = call('ZRANGEBYLEX', WAITING, low, high, 'LIMIT', '0', room)
+            end
             for j = 1, #waiting do
                 n = n + 1
                 chosen[n], members[n], at[n] = sub(waiting[j], #place + 14), waiting[j], place

@@ -1,7 +1,7 @@
 -- exchange: settle, release and claim in one step; a repeated call is answered, not carried out again.
 -- Takes now, settlements as [id, token] where the handler returned nothing and retention is the usual, else
--- [id, token, ending, failed, delay, value, failure, reason, retain]; releases; request or nil; a nonce for tokens; from
--- ARGV[2] on, values.
+-- [id, token, ending, failed, delay, value, failure, reason, retain]; releases; request or nil; a nonce for tokens;
+-- from ARGV[2] on, values.
 -- Returns known, answers, what was recovered, leases.
 -- Safe against a rival: a script runs alone; every write about a lease is fenced by its token.
 -- needs: opening turns names rows index refilling letters endings leases stalls again dues claims closing

@@ -64,7 +64,7 @@ end
 local lines = {}
 for i = 1, math.min(most, #places) do
     local place = places[i]
-    local playing = rows_of(PLAY, place, 8, SCHEDULED_SEEN_MAX)
+    local playing = rows_of(PLAY, place, 0, SCHEDULED_SEEN_MAX)
     local numbers = { r = 0, x = 0 }
     for _, row in ipairs(playing) do numbers[row[STATE]] = (numbers[row[STATE]] or 0) + 1 end
     local range = { '[' .. place, '(' .. place .. '\255' }

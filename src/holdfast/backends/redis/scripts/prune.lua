@@ -3,21 +3,20 @@
 -- Takes now, limit, a time or nil, a place in the index to go on from. Returns how many, and where to go on (-1: end).
 -- needs: opening names rows index
 
-local SEEN_MAX = 2000
+local SEEN_MAX = 1000
 local limit, before, from = args[2], args[3], args[4]
-local members, next_from = {}, -1
+local ids, next_from = {}, -1
 if before then
     local found = call('ZRANGE', PRUNABLE, from, from + SEEN_MAX - 1)
-    for _, member in ipairs(found) do
-        if struct.unpack('>d', member) <= before and #members < limit then members[#members + 1] = member end
+    load_rows(found)
+    for _, id in ipairs(found) do
+        if cache[id][FINISHED_AT] <= before and #ids < limit then ids[#ids + 1] = id end
     end
-    if #found == SEEN_MAX then next_from = from + SEEN_MAX - #members end
+    if #found == SEEN_MAX then next_from = from + SEEN_MAX - #ids end
 else
-    members = call('ZRANGEBYSCORE', PRUNABLE, '-inf', now, 'LIMIT', 0, limit)
+    ids = call('ZRANGEBYSCORE', PRUNABLE, '-inf', now, 'LIMIT', 0, limit)
+    load_rows(ids)
 end
-local ids = {}
-for i, member in ipairs(members) do ids[i] = sub(member, 17) end
-load_rows(ids)
 for _, id in ipairs(ids) do
     list(cache[id], false)
     put(SEQS, id, false)
