@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -114,7 +114,7 @@ class Cluster:
                     return
             if time.monotonic() > deadline:
                 raise ServerMissing(f"waited too long for {what}")
-            signal.sigtimedwait([], 0.02)
+            threading.Event().wait(0.02)
 
     def owner(self, prefix: str) -> Server:
         """The primary that has the keys of a store's shard."""

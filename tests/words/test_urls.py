@@ -9,8 +9,9 @@ import pytest
 
 from holdfast.backends import mask_url, open_backend, parse_url
 from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.backends.redis.cluster import ClusterBackend
 from holdfast.backends.sqlite.backend import SqliteBackend
-from holdfast.errors import BackendNotInstalled, ConfigurationError
+from holdfast.errors import ConfigurationError
 
 
 def test_relative_and_absolute_files() -> None:
@@ -71,6 +72,10 @@ def test_query_options_are_checked() -> None:
         "redis://host/0?connections=0",
         "redis+unix://run/redis.sock",
         "redis+unix://",
+        "redis+cluster://",
+        "redis+cluster://h1:7000,,h2:7000",
+        "redis+cluster://h1:7000/3",
+        "redis+cluster://h1:7000/?prefix={a}",
     ],
 )
 def test_bad_urls_are_refused(url: str) -> None:
@@ -83,10 +88,20 @@ def test_an_unknown_scheme_lists_the_known_ones() -> None:
         parse_url("mongodb://host")
 
 
-@pytest.mark.parametrize("scheme", ["redis+cluster", "rediss+cluster", "valkey+cluster"])
-def test_backends_of_a_later_version_say_so(scheme: str) -> None:
-    with pytest.raises(BackendNotInstalled, match="This version has sqlite://, postgresql://, redis:// and memory://"):
-        parse_url(f"{scheme}://user:hunter2@host/0")
+@pytest.mark.parametrize(
+    ("url", "drivers"),
+    [
+        ("redis+cluster://u:hunter2@h1:7000,h2:7001/?prefix=jobs", "redis://u:hunter2@h1:7000,h2:7001"),
+        ("rediss+cluster://h1,[::1]:7001?ssl_cert_reqs=none", "rediss://h1,[::1]:7001?ssl_cert_reqs=none"),
+        ("valkey+cluster://h1/0", "redis://h1"),
+        ("valkeys+cluster://h1", "rediss://h1"),
+    ],
+)
+def test_a_clusters_url_names_several_nodes(url: str, drivers: str) -> None:
+    address = parse_url(url)
+    assert (address.scheme, address.path) == ("redis+cluster", drivers)
+    assert "hunter2" not in repr(address)
+    assert isinstance(open_backend(url), ClusterBackend)  # made, and connected to nothing
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,16 @@ from ..clock import Clock
 from ..errors import BackendNotInstalled, ConfigurationError
 from .contract import Backend
 
-KNOWN_SCHEMES = ("memory", "sqlite", "postgresql", "postgres", "redis", "rediss", "redis+unix", "valkey", "valkeys")
-LATER_SCHEMES = ("redis+cluster", "rediss+cluster", "valkey+cluster", "valkeys+cluster")
+_CLUSTER_SCHEMES = {  # ours → the driver's for one node
+    "redis+cluster": "redis",
+    "rediss+cluster": "rediss",
+    "valkey+cluster": "redis",
+    "valkeys+cluster": "rediss",
+}
+KNOWN_SCHEMES = (
+    *("memory", "sqlite", "postgresql", "postgres", "redis", "rediss", "redis+unix", "valkey", "valkeys"),
+    *_CLUSTER_SCHEMES,
+)
 _REDIS_SCHEMES = {  # ours → the driver's
     "redis": "redis",
     "rediss": "rediss",
@@ -76,8 +84,6 @@ def parse_url(url: str) -> Address:
     if found is None:
         raise ConfigurationError("the URL has no scheme. Write sqlite:///jobs.db for a file, or memory://.")
     scheme = found[1].lower()
-    if scheme in LATER_SCHEMES:
-        raise BackendNotInstalled(scheme, "This version has sqlite://, postgresql://, redis:// and memory://.")
     if scheme not in KNOWN_SCHEMES and scheme not in _REDIS_SCHEMES:
         known = ", ".join(f"{name}://" for name in KNOWN_SCHEMES)
         raise ConfigurationError(f"no backend has the URL scheme {scheme}://. Known: {known}.")
@@ -88,6 +94,8 @@ def parse_url(url: str) -> Address:
         return Address(url, scheme)
     if scheme in ("postgresql", "postgres"):
         return _postgres_address(url, rest, query)
+    if scheme in _CLUSTER_SCHEMES:
+        return _cluster_address(url, _CLUSTER_SCHEMES[scheme], rest, query)
     if scheme in _REDIS_SCHEMES:
         return _redis_address(url, _REDIS_SCHEMES[scheme], rest, query)
     return Address(url, scheme, _sqlite_path(rest), _options(query, _SQLITE_OPTIONS, scheme))
@@ -123,6 +131,18 @@ def _redis_address(url: str, scheme: str, rest: str, query: str) -> Address:
     elif not re.fullmatch(r"[0-9]{0,5}", path):
         raise ConfigurationError("a Redis URL ends with the number of a database, or nothing: redis://host:6379/0.")
     return Address(url, "redis", f"{scheme}://{rest}{theirs}", options)
+
+
+def _cluster_address(url: str, scheme: str, rest: str, query: str) -> Address:
+    options, theirs = _parted(query, _REDIS_OPTIONS, "redis+cluster")
+    hosts, _, path = rest.partition("/")
+    if not all(host for host in hosts.rpartition("@")[2].split(",")):
+        raise ConfigurationError(
+            "a cluster's URL names one or more of its nodes: redis+cluster://h1:7000,h2:7000/?prefix=NAME."
+        )
+    if path not in ("", "0"):
+        raise ConfigurationError(f"a cluster has no database {path!r}: end its URL after the nodes. Use ?prefix=NAME.")
+    return Address(url, "redis+cluster", f"{scheme}://{hosts}{theirs}", options)
 
 
 def _parted(query: str, checks: Mapping[str, Callable[[str], Any]], scheme: str) -> tuple[dict[str, Any], str]:
@@ -223,6 +243,8 @@ def make_backend(address: Address, *, clock: Clock | None = None, **options: Any
         return MemoryBackend(**timing)
     if address.scheme == "postgresql":
         return _postgres_class()(address.path, **{**address.options, **options, **timing})
+    if address.scheme == "redis+cluster":
+        return _cluster_class()(address.path, **{**address.options, **options, **timing})
     if address.scheme == "redis":
         return _redis_class()(address.path, **{**address.options, **options, **timing})
     from .sqlite.backend import SqliteBackend
@@ -239,8 +261,19 @@ def _postgres_class() -> Callable[..., Backend]:
 
 
 def _redis_class() -> Callable[..., Backend]:
-    if importlib.util.find_spec("redis") is None:
-        raise BackendNotInstalled("redis", "Install its driver: pip install 'holdfast[redis]'.")
+    _need_redis("redis")
     from .redis.backend import RedisBackend
 
     return RedisBackend
+
+
+def _cluster_class() -> Callable[..., Backend]:
+    _need_redis("redis+cluster")
+    from .redis.cluster import ClusterBackend
+
+    return ClusterBackend
+
+
+def _need_redis(scheme: str) -> None:
+    if importlib.util.find_spec("redis") is None:
+        raise BackendNotInstalled(scheme, "Install its driver: pip install 'holdfast[redis]'.")
