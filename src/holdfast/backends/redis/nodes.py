@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from redis.asyncio.connection import AbstractConnection
@@ -189,13 +189,14 @@ class SlotConnections(Connections):
         writes: bool,
         urgent: bool = False,
         replies: int = 1,
-        text: str | None = None,
+        whole: Callable[[], bytes] | None = None,
     ) -> Any:
         """Send to the slot's node; after a refusal that will pass, or to where a redirection points, send again."""
         patience = time.monotonic() + PATIENCE.get(verb, self.call_timeout)
         node, asking, tries = await self._nodes.owner(self._place), False, 0
         while True:
-            how: dict[str, Any] = {"writes": writes, "urgent": urgent, "text": text, "replies": replies + asking}
+            how: dict[str, Any] = {"writes": writes, "urgent": urgent, "replies": replies + asking}
+            how["whole"] = _asking(whole) if asking and whole is not None else whole
             try:
                 return await node.call(verb, ASKING + command if asking else command, **how)
             except HoldfastError as error:
@@ -235,6 +236,10 @@ class SlotConnections(Connections):
     async def connect(self) -> AbstractConnection:
         """A connection of its own to the slot's node, for whoever waits for hints."""
         return await (await self._nodes.owner(self._place)).connections.connect()
+
+
+def _asking(whole: Callable[[], bytes]) -> Callable[[], bytes]:
+    return lambda: ASKING + whole()
 
 
 def _will_pass(error: BaseException | None) -> bool:
