@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from holdfast.backends.contract import Backend
@@ -27,6 +28,8 @@ SETTINGS = settings(
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
 )
+
+pytestmark = pytest.mark.timeout(600)  # thousands of calls; on a busy machine they take their time
 
 
 def memory(_: Path) -> Backend:
