@@ -4,7 +4,7 @@ Called once at import. Refuses a missing or stray file, a part nobody needs, a f
 contract and record layout cannot drift apart. Never talks to a server.
 
 A file opens with comments (purpose, takes, returns, what makes it safe against a rival); its line `-- needs:` names the
-parts that go before it, in order. `row[STATE]` becomes the field's number; the names of keys become locals.
+parts that go before it, in order. `row[STATE]` becomes the field's number, JOBS the key's place in KEYS.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ DRAINING = (
 
 _NEEDS = re.compile(r"^-- needs: (.+)$", re.M)
 _FIELD = re.compile(r"\[([A-Z][A-Z_]+)\]")
+_PLACES = {name.upper(): f"KEYS[{place}]" for place, name in enumerate(KEY_NAMES, 1)}
+_KEY = re.compile(rf"\b({'|'.join(_PLACES)})\b")
 _NUMBERS = {name.upper(): str(place) for place, name in enumerate(FIELDS, 1)}
 
 
@@ -97,10 +99,9 @@ def _assembled(verb: str, body: str, parts: Mapping[str, str]) -> Script:
     missing = [name for name in needed if name not in parts]
     if missing:
         raise StatementsBroken(f"{verb}.lua needs parts that are not there: {missing}. Reinstall holdfast.")
-    keys = ", ".join(name.upper() for name in KEY_NAMES)
     code = "\n".join([*(parts[name] for name in needed), body])
     code = _FIELD.sub(_number, _code(code)).replace("SCHEMA_VERSION", f"'{SCHEMA_VERSION}'")
-    text = f"#!lua{_flags(verb)}\nlocal {keys} = unpack(KEYS)\n{code}\n"
+    text = f"#!lua{_flags(verb)}\n{_KEY.sub(lambda found: _PLACES[found[0]], code)}\n"
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     return Script(verb, text, sha, verb not in READING)
 

@@ -1,22 +1,22 @@
 -- again: a finished job comes into play with fresh budgets; what it suffered stays on record.
 
-local function again(row)
-    local was_in, was_live = leave(row)
+function hf.again(row)
+    local was_in, was_live = hf.leave(row)
     if row[VALUE] == 1 then call('HDEL', VALUES, row[ID]) end
     call('HDEL', PROGRESS, row[ID])
     row[TURN], row[ATTEMPTS], row[FAILURES], row[STALLS] = false, 0, 0, 0
     row[DUE_AT], row[EXPIRES_AT], row[FINISHED_AT], row[PRUNE_AT] = now, false, false, false
     row[REASON], row[VALUE], row[BEGUN], row[CANCEL_REQUESTED] = false, false, false, false
-    enter_play(row, was_in, was_live)
+    hf.enter_play(row, was_in, was_live)
 end
 
 -- Brings a dead job back; its letter stays and says so. `cycles` is 1 for an automatic revival.
-local function revive(row, cycles)
-    again(row)
-    local logical = logical_of(row)
-    local letter = letter_at(logical)
+function hf.revive(row, cycles)
+    hf.again(row)
+    local logical = hf.logical_of(row)
+    local letter = hf.letter_at(logical)
     if letter and letter.id == row[ID] then
         letter.revived_at, letter.revive_at, letter.cycles = now, nil, letter.cycles + cycles
-        keep_letter(logical, letter)
+        hf.keep_letter(logical, letter)
     end
 end

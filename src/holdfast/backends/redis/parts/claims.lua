@@ -2,29 +2,29 @@
 -- read here may be taken; ready and running both count as in play, so a claim changes no group's occupancy.
 
 -- Up to `most` jobs of one lane into `rows`; answers whether the lane may have more.
-local function draw(rows, queue, lane, most, claim)
-    local prefix = lane_prefix(queue, lane)
-    local upper = '(' .. escape(queue) .. (lane + 1)
+function hf.draw(rows, queue, lane, most, claim)
+    local prefix = hf.lane_prefix(queue, lane)
+    local upper = '(' .. hf.escape(queue) .. (lane + 1)
     while most > 0 do
-        flush()
+        hf.flush()
         local members = call('ZRANGEBYLEX', READY, '[' .. prefix, upper, 'LIMIT', 0, most)
-        local ids = ids_after(members, #prefix + 28)
-        load_rows(ids)
+        local ids = hf.ids_after(members, #prefix + 28)
+        hf.load_rows(ids)
         local asked, taken = most, {}
         for i = 1, #ids do
-            local row = cache[ids[i]]
+            local row = hf.cache[ids[i]]
             if row[EXPIRES_AT] and row[EXPIRES_AT] <= now then
-                expire(row)
-            elseif any_pauses() and paused('t' .. row[TASK]) then
-                make_ready(row) -- into the parked lane: its pause is still being carried out
+                hf.expire(row)
+            elseif hf.any_pauses() and hf.paused('t' .. row[TASK]) then
+                hf.make_ready(row) -- into the parked lane: its pause is still being carried out
             else
                 taken[#taken + 1] = members[i]
-                row[STATE], row[FENCE] = 'x', next_tick()
+                row[STATE], row[FENCE] = 'x', hf.next_tick()
                 row[TOKEN] = claim.nonce .. format('%x', row[FENCE])
                 row[WORKER], row[CLAIM_CALL], row[STARTED_AT], row[BEGUN] = claim.worker, claim.call, now, false
-                if row[EXPIRES_AT] then put(EXPIRING, row[ID], false) end
-                put(RUNNING, running_member(row), '0')
-                changed[row[ID]] = row
+                if row[EXPIRES_AT] then hf.put(EXPIRING, row[ID], false) end
+                hf.put(RUNNING, hf.running_member(row), '0')
+                hf.changed[row[ID]] = row
                 rows[#rows + 1] = row
                 most = most - 1
             end
@@ -32,7 +32,7 @@ local function draw(rows, queue, lane, most, claim)
         if #taken == #ids and #ids > 0 then -- one range, removed at the cost of one
             call('ZREMRANGEBYLEX', READY, '[' .. members[1], '[' .. members[#ids])
         else
-            for i = 1, #taken do put(READY, taken[i], false) end
+            for i = 1, #taken do hf.put(READY, taken[i], false) end
         end
         if #ids < asked then return false end
     end
@@ -40,9 +40,9 @@ local function draw(rows, queue, lane, most, claim)
 end
 
 -- The lane with the call's parity goes first with the larger half; what one cannot use the other may.
-local function take(rows, queue, most, claim)
+function hf.take(rows, queue, most, claim)
     local lane, had = claim.call % 2, #rows
-    local more = draw(rows, queue, lane, most - math.floor(most / 2), claim)
-    draw(rows, queue, 1 - lane, most - (#rows - had), claim)
-    if more then draw(rows, queue, lane, most - (#rows - had), claim) end
+    local more = hf.draw(rows, queue, lane, most - math.floor(most / 2), claim)
+    hf.draw(rows, queue, 1 - lane, most - (#rows - had), claim)
+    if more then hf.draw(rows, queue, lane, most - (#rows - had), claim) end
 end

@@ -3,13 +3,13 @@
 
 local HINTS_KEPT = 64
 
-local function tell_sleepers()
-    if next(put_off) then -- what is now due before all others may be sooner than sleepers reckon with
+function hf.tell_sleepers()
+    if next(hf.put_off) then -- what is now due before all others may be sooner than sleepers reckon with
         local first = call('ZRANGE', DUE, 0, 0)[1]
-        if first and put_off[first] then stirred[put_off[first]] = true end
+        if first and hf.put_off[first] then hf.stirred[hf.put_off[first]] = true end
     end
     local hint, n = {}, 0
-    for queue in pairs(stirred) do
+    for queue in pairs(hf.stirred) do
         hint[n + 1], hint[n + 2] = 'q', queue
         n = n + 2
     end
@@ -17,12 +17,12 @@ local function tell_sleepers()
 end
 
 -- Answers the packed records that were written, by id.
-local function close()
-    refill_touched()
-    flush()
-    save_live()
-    local packed = save_rows()
-    save_tick()
-    tell_sleepers()
+function hf.close()
+    hf.refill_touched()
+    hf.flush()
+    hf.save_live()
+    local packed = hf.save_rows()
+    hf.save_tick()
+    hf.tell_sleepers()
     return packed
 end

@@ -1,27 +1,27 @@
 -- counting: jobs by queue and state, counted off the indexes by jumping from queue to queue. Never writes.
 
-local function plain(part) return (string.gsub(part, '\1[\1\2]', { ['\1\1'] = '\0', ['\1\2'] = '\1' })) end
+function hf.plain(part) return (string.gsub(part, '\1[\1\2]', { ['\1\1'] = '\0', ['\1\2'] = '\1' })) end
 
 -- Calls each(prefix, queue) for every queue that has members in this index behind `before`.
-local function each_queue(key, before, each)
+function hf.each_queue(key, before, each)
     local from = '[' .. before
     while true do
         local first = call('ZRANGEBYLEX', key, from, '(' .. before .. '\255', 'LIMIT', 0, 1)[1]
         if not first then return end
         local prefix = sub(first, 1, string.find(first, '\0', #before + 1, true))
-        each(prefix, plain(sub(prefix, #before + 1, -2)))
+        each(prefix, hf.plain(sub(prefix, #before + 1, -2)))
         from = '[' .. sub(prefix, 1, -2) .. '\1'
     end
 end
 
-local function counted()
+function hf.counted()
     local counts = {}
     local function add(queue, state, number)
         counts[queue] = counts[queue] or {}
         counts[queue][state] = (counts[queue][state] or 0) + number
     end
     local function of_index(key, before, state)
-        each_queue(key, before, function(prefix, queue)
+        hf.each_queue(key, before, function(prefix, queue)
             add(queue, state, call('ZLEXCOUNT', key, '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1'))
         end)
     end
@@ -31,7 +31,7 @@ local function counted()
     for _, state in ipairs({ 'o', 'c', 'd' }) do of_index(FINISHED, state, state) end
     for _, member in ipairs(call('ZRANGE', RUNNING, 0, -1)) do -- as many as all workers have slots
         local fence_end = string.find(member, '\0', 1, true) + 8
-        add(plain(sub(member, fence_end + 1, string.find(member, '\0', fence_end + 1, true) - 1)), 'x', 1)
+        add(hf.plain(sub(member, fence_end + 1, string.find(member, '\0', fence_end + 1, true) - 1)), 'x', 1)
     end
     return counts
 end

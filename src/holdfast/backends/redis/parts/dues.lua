@@ -1,36 +1,36 @@
 -- dues: bury what expired unstarted, bring what is due into play, revive letters whose time has come. The sweep and
 -- claim share it. Bounded: answers {due, expired, revived, more}.
 
-local function promote(limit)
-    flush()
+function hf.promote(limit)
+    hf.flush()
     local expired = call('ZRANGEBYSCORE', EXPIRING, '-inf', now, 'LIMIT', 0, limit)
-    load_rows(expired)
-    for _, id in ipairs(expired) do expire(cache[id]) end
-    flush()
+    hf.load_rows(expired)
+    for _, id in ipairs(expired) do hf.expire(hf.cache[id]) end
+    hf.flush()
     local room = limit - #expired
     local due = {}
-    if room > 0 then due = ids_after(call('ZRANGEBYSCORE', DUE, '-inf', now, 'LIMIT', 0, room), 8) end
-    load_rows(due)
+    if room > 0 then due = hf.ids_after(call('ZRANGEBYSCORE', DUE, '-inf', now, 'LIMIT', 0, room), 8) end
+    hf.load_rows(due)
     for _, id in ipairs(due) do
-        local row = cache[id]
-        local was_in, was_live = leave(row)
-        enter_play(row, was_in, was_live)
+        local row = hf.cache[id]
+        local was_in, was_live = hf.leave(row)
+        hf.enter_play(row, was_in, was_live)
     end
     local revived = 0
     room = room - #due
     local late = {}
     if room > 0 then late = call('ZRANGEBYSCORE', REVIVALS, '-inf', now, 'LIMIT', 0, room) end
     for _, logical in ipairs(late) do
-        local letter = letter_at(logical)
-        if live_with(logical) then
+        local letter = hf.letter_at(logical)
+        if hf.live_with(logical) then
             -- a newer job of this key is on its way: its end will close or merge the letter
             letter.revive_at = nil
-            keep_letter(logical, letter)
+            hf.keep_letter(logical, letter)
         else
-            revive(row_of(letter.id), 1)
+            hf.revive(hf.row_of(letter.id), 1)
             revived = revived + 1
         end
     end
-    refill_touched()
+    hf.refill_touched()
     return { #due, #expired, revived, #due + #expired + #late >= limit }
 end

@@ -3,7 +3,7 @@
 
 local ERRORS_KEPT_MAX, RETAIN_SECONDS = 10, 86400
 
-local function add_error(id, failure)
+function hf.add_error(id, failure)
     local packed = call('HGET', ERRORS, id)
     local failures = packed and cunpack(packed) or {}
     failures[#failures + 1] = failure
@@ -12,7 +12,7 @@ local function add_error(id, failure)
 end
 
 -- A logical job ended well, or was cancelled: its letter closes. `value`: nil, true for null, or its place in ARGV.
-local function finish(row, was_in, was_live, state, retain, value)
+function hf.finish(row, was_in, was_live, state, retain, value)
     row[HELD] = false
     row[STATE] = state
     row[FINISHED_AT] = now
@@ -24,14 +24,14 @@ local function finish(row, was_in, was_live, state, retain, value)
         row[VALUE] = 1
         call('HSET', VALUES, row[ID], ARGV[value])
     end
-    enter(row, was_in, was_live)
-    local letter = any_letters() and drop_letter(logical_of(row))
-    if letter and letter.id ~= row[ID] then let_go(row_of(letter.id), 'superseded') end
+    hf.enter(row, was_in, was_live)
+    local letter = hf.any_letters() and hf.drop_letter(hf.logical_of(row))
+    if letter and letter.id ~= row[ID] then hf.let_go(hf.row_of(letter.id), 'superseded') end
 end
 
 -- `into` 'r' means claimable again by the job's old turn; 's', due after how.delay.
-local function end_lease(row, into, how)
-    local was_in, was_live = leave(row)
+function hf.end_lease(row, into, how)
+    local was_in, was_live = hf.leave(row)
     if how.counted then row[ATTEMPTS] = row[ATTEMPTS] + 1 end
     if how.failed then row[FAILURES] = row[FAILURES] + 1 end
     if how.stalled then row[STALLS] = row[STALLS] + 1 end
@@ -39,46 +39,46 @@ local function end_lease(row, into, how)
     if failure then
         failure.at, failure.attempt, failure.fence = now, row[ATTEMPTS], row[FENCE]
         failure.worker, failure.started_at = row[WORKER], row[STARTED_AT]
-        add_error(row[ID], failure)
+        hf.add_error(row[ID], failure)
     end
     row[TOKEN], row[WORKER], row[CLAIM_CALL] = false, false, false
     local finished = not LIVE_STATES[into]
-    row[HELD] = row[GROUP] and not finished and strict(row[QUEUE]) or false
+    row[HELD] = row[GROUP] and not finished and hf.strict(row[QUEUE]) or false
     -- it was claimed in time; what follows is not a late start
     if how.counted and not finished then row[EXPIRES_AT] = false end
     if into == 'd' then
-        bury(row, was_in, was_live, how.reason or 'failed', failure)
+        hf.bury(row, was_in, was_live, how.reason or 'failed', failure)
     elseif finished then
-        finish(row, was_in, was_live, into, how.retain or RETAIN_SECONDS, how.value)
+        hf.finish(row, was_in, was_live, into, how.retain or RETAIN_SECONDS, how.value)
     elseif into == 's' then
         row[DUE_AT] = now + how.delay
         row[TURN] = false
         row[STATE] = 's'
-        enter(row, was_in, was_live)
+        hf.enter(row, was_in, was_live)
     else
-        enter_play(row, was_in, was_live)
+        hf.enter_play(row, was_in, was_live)
     end
 end
 
 local FREE = {}
 
 -- A lease that costs nothing; where a cancel was asked for, the job is cancelled.
-local function give_back(row, delay)
+function hf.give_back(row, delay)
     if row[CANCEL_REQUESTED] then
-        end_lease(row, 'c', FREE)
+        hf.end_lease(row, 'c', FREE)
     elseif delay and delay > 0 then
-        end_lease(row, 's', { delay = delay })
+        hf.end_lease(row, 's', { delay = delay })
     else
-        end_lease(row, 'r', FREE)
+        hf.end_lease(row, 'r', FREE)
     end
 end
 
 -- Death without a lease: expired, or by an operator's word.
-local function bury_unstarted(row, reason, text)
-    local was_in, was_live = leave(row)
+function hf.bury_unstarted(row, reason, text)
+    local was_in, was_live = hf.leave(row)
     local failure = { at = now, reason = reason, text = text, attempt = row[ATTEMPTS], fence = row[FENCE] }
-    add_error(row[ID], failure)
-    bury(row, was_in, was_live, reason, failure)
+    hf.add_error(row[ID], failure)
+    hf.bury(row, was_in, was_live, reason, failure)
 end
 
-local function expire(row) bury_unstarted(row, 'expired', 'not claimed before it expired') end
+function hf.expire(row) hf.bury_unstarted(row, 'expired', 'not claimed before it expired') end

@@ -3,31 +3,31 @@
 -- Changes are gathered and written together by flush; who reads an index calls flush first. Scores are text: the server
 -- would format a number anew for every member.
 
-local pending, live_changes = {}, {}
-local touched, touched_order, stirred, put_off = {}, {}, {}, {}
-local score_texts = {}
+hf.pending, hf.live_changes = {}, {}
+hf.touched, hf.touched_order, hf.stirred, hf.put_off = {}, {}, {}, {}
+hf.score_texts = {}
 local LIVE_STATES = { s = true, w = true, r = true, x = true }
 
-local function score_of(number)
-    local text = score_texts[number]
+function hf.score_of(number)
+    local text = hf.score_texts[number]
     if not text then
         text = format('%.17g', number)
-        score_texts[number] = text
+        hf.score_texts[number] = text
     end
     return text
 end
 
-local function put(key, member, score) -- score false: remove
-    local members = pending[key]
+function hf.put(key, member, score) -- score false: remove
+    local members = hf.pending[key]
     if not members then
         members = {}
-        pending[key] = members
+        hf.pending[key] = members
     end
     members[member] = score
 end
 
-local function flush()
-    for key, members in pairs(pending) do
+function hf.flush()
+    for key, members in pairs(hf.pending) do
         local add, n, gone, m = {}, 0, {}, 0
         for member, score in pairs(members) do
             if score then
@@ -38,123 +38,123 @@ local function flush()
                 gone[m] = member
             end
         end
-        in_pieces('ZREM', key, gone, m)
-        in_pieces('ZADD', key, add, n)
-        pending[key] = nil
+        hf.in_pieces('ZREM', key, gone, m)
+        hf.in_pieces('ZADD', key, add, n)
+        hf.pending[key] = nil
     end
 end
 
-local function touch(place)
-    if not touched[place] then
-        touched[place] = true
-        touched_order[#touched_order + 1] = place
+function hf.touch(place)
+    if not hf.touched[place] then
+        hf.touched[place] = true
+        hf.touched_order[#hf.touched_order + 1] = place
     end
 end
 
 -- Beginnings of members, made once per queue.
-local lane_prefixes, finished_prefixes = { {}, {}, {} }, { o = {}, c = {}, d = {} }
+hf.lane_prefixes, hf.finished_prefixes = { {}, {}, {} }, { o = {}, c = {}, d = {} }
 
-local function lane_prefix(queue, lane)
-    local made = lane_prefixes[lane + 1]
-    if not made[queue] then made[queue] = escape(queue) .. lane end
+function hf.lane_prefix(queue, lane)
+    local made = hf.lane_prefixes[lane + 1]
+    if not made[queue] then made[queue] = hf.escape(queue) .. lane end
     return made[queue]
 end
 
-local function finished_prefix(queue, state)
-    local made = finished_prefixes[state]
-    if not made[queue] then made[queue] = state .. escape(queue) end
+function hf.finished_prefix(queue, state)
+    local made = hf.finished_prefixes[state]
+    if not made[queue] then made[queue] = state .. hf.escape(queue) end
     return made[queue]
 end
 
-local function ready_member(row)
+function hf.ready_member(row)
     local rank = spack('>I4I8I8d', 2147483648 - row[PRIORITY], row[TURN], row[SEQ], row[DUE_AT])
-    return lane_prefix(row[QUEUE], row[LANE]) .. rank .. row[ID]
+    return hf.lane_prefix(row[QUEUE], row[LANE]) .. rank .. row[ID]
 end
 
-local function running_member(row)
-    return escape(row[WORKER]) .. spack('>I8', row[FENCE]) .. escape(row[QUEUE]) .. row[ID]
+function hf.running_member(row)
+    return hf.escape(row[WORKER]) .. spack('>I8', row[FENCE]) .. hf.escape(row[QUEUE]) .. row[ID]
 end
 
-local function waiting_member(row)
+function hf.waiting_member(row)
     local rank = spack('>I4I8', 2147483648 - row[PRIORITY], row[SEQ])
-    return place_of(row[QUEUE], row[GROUP]) .. (row[HELD] and '0' or '1') .. rank .. row[ID]
+    return hf.place_of(row[QUEUE], row[GROUP]) .. (row[HELD] and '0' or '1') .. rank .. row[ID]
 end
 
-local function list(row, present)
+function hf.list(row, present)
     local state, on = row[STATE], present and '0'
     if state == 'r' then
-        put(READY, ready_member(row), on)
+        hf.put(READY, hf.ready_member(row), on)
     elseif state == 'x' then
-        put(RUNNING, running_member(row), on)
+        hf.put(RUNNING, hf.running_member(row), on)
     elseif state == 'w' then
-        put(WAITING, waiting_member(row), on)
+        hf.put(WAITING, hf.waiting_member(row), on)
     elseif state == 's' then
         local rank = spack('>dI8', math.max(0, row[DUE_AT]), row[SEQ])
-        put(SCHEDULED, place_of(row[QUEUE], row[GROUP]) .. (row[HELD] and '0' or '1') .. rank .. row[ID], on)
+        hf.put(SCHEDULED, hf.place_of(row[QUEUE], row[GROUP]) .. (row[HELD] and '0' or '1') .. rank .. row[ID], on)
         local member = spack('>I8', row[SEQ]) .. row[ID]
-        put(DUE, member, present and score_of(row[DUE_AT]))
-        put_off[member] = present and row[QUEUE]
+        hf.put(DUE, member, present and hf.score_of(row[DUE_AT]))
+        hf.put_off[member] = present and row[QUEUE]
     else
-        put(FINISHED, finished_prefix(row[QUEUE], state) .. spack('>I8', row[SEQ]) .. row[ID], on)
+        hf.put(FINISHED, hf.finished_prefix(row[QUEUE], state) .. spack('>I8', row[SEQ]) .. row[ID], on)
         if row[PRUNE_AT] then
-            put(PRUNABLE, row[ID], present and score_of(row[PRUNE_AT]))
+            hf.put(PRUNABLE, row[ID], present and hf.score_of(row[PRUNE_AT]))
         end
     end
     if row[EXPIRES_AT] and (state == 'r' or state == 'w' or state == 's') then
-        put(EXPIRING, row[ID], present and score_of(row[EXPIRES_AT]))
+        hf.put(EXPIRING, row[ID], present and hf.score_of(row[EXPIRES_AT]))
     end
 end
 
 -- The place of the group in which the job is in play, or nil.
-local function in_play(row)
+function hf.in_play(row)
     local state = row[STATE]
     if row[GROUP] and (state == 'r' or state == 'x' or (state == 's' and row[HELD])) then
-        return place_of(row[QUEUE], row[GROUP])
+        return hf.place_of(row[QUEUE], row[GROUP])
     end
 end
 
-local function leave(row)
-    list(row, false)
-    return in_play(row), LIVE_STATES[row[STATE]]
+function hf.leave(row)
+    hf.list(row, false)
+    return hf.in_play(row), LIVE_STATES[row[STATE]]
 end
 
-local function enter(row, was_in, was_live)
-    list(row, true)
-    local is_in, is_live = in_play(row), LIVE_STATES[row[STATE]]
+function hf.enter(row, was_in, was_live)
+    hf.list(row, true)
+    local is_in, is_live = hf.in_play(row), LIVE_STATES[row[STATE]]
     if was_in ~= is_in then
         if was_in then
-            put(PLAY, was_in .. row[ID], false)
-            touch(was_in)
+            hf.put(PLAY, was_in .. row[ID], false)
+            hf.touch(was_in)
         end
-        if is_in then put(PLAY, is_in .. row[ID], '0') end
+        if is_in then hf.put(PLAY, is_in .. row[ID], '0') end
     end
-    if row[STATE] == 'w' then touch(place_of(row[QUEUE], row[GROUP])) end
-    if row[STATE] == 'r' then stirred[row[QUEUE]] = true end
-    if row[KEY] and was_live ~= is_live then live_changes[logical_of(row)] = is_live and row[ID] or false end
-    changed[row[ID]] = row
+    if row[STATE] == 'w' then hf.touch(hf.place_of(row[QUEUE], row[GROUP])) end
+    if row[STATE] == 'r' then hf.stirred[row[QUEUE]] = true end
+    if row[KEY] and was_live ~= is_live then hf.live_changes[hf.logical_of(row)] = is_live and row[ID] or false end
+    hf.changed[row[ID]] = row
 end
 
 -- leave and enter in one, for the step most often taken with groups: its member and place are known already, its key
 -- stays live and its expiry stays listed.
-local function ready_after_waiting(row, member, place)
+function hf.ready_after_waiting(row, member, place)
     row[STATE] = 'r'
-    put(WAITING, member, false)
-    put(READY, ready_member(row), '0')
-    put(PLAY, place .. row[ID], '0')
-    stirred[row[QUEUE]] = true
-    changed[row[ID]] = row
+    hf.put(WAITING, member, false)
+    hf.put(READY, hf.ready_member(row), '0')
+    hf.put(PLAY, place .. row[ID], '0')
+    hf.stirred[row[QUEUE]] = true
+    hf.changed[row[ID]] = row
 end
 
 -- The live job that has this key, or nil.
-local function live_with(logical)
-    local id = live_changes[logical]
+function hf.live_with(logical)
+    local id = hf.live_changes[logical]
     if id == nil then id = call('HGET', LIVE, logical) end
     return id or nil
 end
 
-local function save_live()
-    for logical, id in pairs(live_changes) do
+function hf.save_live()
+    for logical, id in pairs(hf.live_changes) do
         if id then call('HSET', LIVE, logical, id) else call('HDEL', LIVE, logical) end
     end
-    live_changes = {}
+    hf.live_changes = {}
 end

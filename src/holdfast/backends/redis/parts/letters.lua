@@ -3,49 +3,49 @@
 -- A body is lengths of arguments and options, then arguments, options and the packed revival.
 
 local HISTORY_KEPT_MAX, REMEMBER_SECONDS_MIN = 10, 600
-local letter_memo, any_letter = {}, nil
+hf.letter_memo, hf.any_letter = {}, nil
 
 -- Bytes that need not be text, as text: each byte becomes the character of that number. ASCII stays as it is.
-local function as_text(bytes)
+function hf.as_text(bytes)
     return (string.gsub(bytes, '[\128-\255]', function(one)
         local number = byte(one)
         return string.char(192 + math.floor(number / 64), 128 + number % 64)
     end))
 end
 
-local function any_letters()
-    if any_letter == nil then any_letter = call('HLEN', LETTERS) > 0 end
-    return any_letter
+function hf.any_letters()
+    if hf.any_letter == nil then hf.any_letter = call('HLEN', LETTERS) > 0 end
+    return hf.any_letter
 end
 
 -- The letter of a logical job, or false.
-local function letter_at(logical)
-    if not any_letters() then return false end
-    local letter = letter_memo[logical]
+function hf.letter_at(logical)
+    if not hf.any_letters() then return false end
+    local letter = hf.letter_memo[logical]
     if letter == nil then
         local packed = call('HGET', LETTERS, logical)
         letter = packed and cunpack(packed) or false
-        letter_memo[logical] = letter
+        hf.letter_memo[logical] = letter
     end
     return letter
 end
 
-local function drop_letter(logical)
-    local letter = letter_at(logical)
+function hf.drop_letter(logical)
+    local letter = hf.letter_at(logical)
     if letter then
         call('HDEL', LETTERS, logical)
         call('HDEL', HOLDERS, letter.id)
         call('ZREM', FAILED, logical)
         call('ZREM', REVIVALS, logical)
-        letter_memo[logical] = false
+        hf.letter_memo[logical] = false
     end
     return letter
 end
 
-local function keep_letter(logical, letter)
-    drop_letter(logical)
-    any_letter = true
-    letter_memo[logical] = letter
+function hf.keep_letter(logical, letter)
+    hf.drop_letter(logical)
+    hf.any_letter = true
+    hf.letter_memo[logical] = letter
     call('HSET', LETTERS, logical, cpack(letter))
     call('HSET', HOLDERS, letter.id, logical)
     call('ZADD', FAILED, letter.failed_at, logical)
@@ -53,14 +53,14 @@ local function keep_letter(logical, letter)
 end
 
 -- The job no longer holds its letter: it stays dead and may be pruned.
-local function let_go(row, reason)
-    local was_in, was_live = leave(row)
+function hf.let_go(row, reason)
+    local was_in, was_live = hf.leave(row)
     row[REASON] = reason
     row[PRUNE_AT] = now + REMEMBER_SECONDS_MIN
-    enter(row, was_in, was_live)
+    hf.enter(row, was_in, was_live)
 end
 
-local function cooldown(revival, cycles)
+function hf.cooldown(revival, cycles)
     if not revival or cycles >= revival.cycles then return nil end
     local seconds = revival.after * revival.factor ^ cycles
     if seconds ~= seconds or seconds > revival.cap then return revival.cap end
@@ -68,23 +68,23 @@ local function cooldown(revival, cycles)
 end
 
 -- Dead, and the one letter of the logical job made or merged.
-local function bury(row, was_in, was_live, reason, failure)
+function hf.bury(row, was_in, was_live, reason, failure)
     row[HELD] = false
     row[STATE] = 'd'
     row[FINISHED_AT] = now
     row[PRUNE_AT] = false
     row[REASON] = reason
-    enter(row, was_in, was_live)
-    local logical = logical_of(row)
-    local earlier = letter_at(logical)
+    hf.enter(row, was_in, was_live)
+    local logical = hf.logical_of(row)
+    local earlier = hf.letter_at(logical)
     local body = call('HGET', BODIES, row[ID])
     local args_length, options_length, args_from = struct.unpack('>I4I4', body)
     local revival = cunpack(sub(body, args_from + args_length + options_length))
     local cycles = earlier and earlier.cycles or 0
-    local wait = cooldown(revival, cycles)
+    local wait = hf.cooldown(revival, cycles)
     local letter = {
         id = row[ID], task = row[TASK], queue = row[QUEUE], key = row[KEY] or nil, group = row[GROUP] or nil,
-        args = as_text(sub(body, args_from, args_from + args_length - 1)), failure_count = 1, first_failed_at = now,
+        args = hf.as_text(sub(body, args_from, args_from + args_length - 1)), failure_count = 1, first_failed_at = now,
         failed_at = now, reason = reason, error = failure, history = {}, cycles = cycles,
         revive_at = wait and now + wait,
     }
@@ -97,7 +97,7 @@ local function bury(row, was_in, was_live, reason, failure)
         local past = { job_id = earlier.id, at = earlier.failed_at, reason = earlier.reason, error = text, args = args }
         table.insert(letter.history, past)
         if #letter.history > HISTORY_KEPT_MAX then table.remove(letter.history, 1) end
-        if earlier.id ~= row[ID] then let_go(row_of(earlier.id), 'superseded') end
+        if earlier.id ~= row[ID] then hf.let_go(hf.row_of(earlier.id), 'superseded') end
     end
-    keep_letter(logical, letter)
+    hf.keep_letter(logical, letter)
 end

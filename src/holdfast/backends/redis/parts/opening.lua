@@ -1,8 +1,11 @@
 -- opening: the words every script uses, its arguments, the time, and the check that this is a store of this version.
+-- Everything parts share is a field of ONE table: a script is built anew at every run, and Lua looks for each outer
+-- local of each function in a list of all of them, which took longer than the work.
 -- Takes ARGV[1]: packed [now or nil, …]. Reads TIME once. Returns early with a refusal where the store is another's.
 
 local call, cpack, cunpack, spack = redis.call, cmsgpack.pack, cmsgpack.unpack, struct.pack
 local sub, byte, format, concat = string.sub, string.byte, string.format, table.concat
+local hf = {}
 local ARGUMENTS_MAX = 2000 -- of one call: Lua's stack holds some thousands; even, for field and value
 
 local args = cunpack(ARGV[1])
@@ -16,4 +19,4 @@ end
 local meta = call('HMGET', META, 'schema', 'tick')
 if meta[1] ~= SCHEMA_VERSION then return { 'refused', 'SchemaMismatch', cpack({ found = tonumber(meta[1]) or 0 }) } end
 
-local function refused(error, facts) return { 'refused', error, cpack(facts) } end
+function hf.refused(error, facts) return { 'refused', error, cpack(facts) } end

@@ -1,6 +1,6 @@
 -- showing: whole jobs for the caller: record, body, value, errors, progress, as flat lists of packed pieces.
 
-local function shown(ids)
+function hf.shown(ids)
     local records, n = {}, #ids
     for from = 1, n, ARGUMENTS_MAX do
         local upto = math.min(n, from + ARGUMENTS_MAX - 1)

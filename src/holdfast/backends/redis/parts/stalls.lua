@@ -2,9 +2,9 @@
 -- Bounded. The verdict is lifecycle.stall_verdict's. A worker's row goes once it holds nothing.
 
 -- Answers whether the stall counted.
-local function stall(row)
+function hf.stall(row)
     if row[MAX_STALLS] == 0 and not row[BEGUN] then
-        give_back(row)
+        hf.give_back(row)
         return false
     end
     local into = 'r'
@@ -15,22 +15,22 @@ local function stall(row)
     end
     local text = format('stall %d; %d are allowed', row[STALLS] + 1, row[MAX_STALLS])
     local failure = { reason = 'stalled', text = text }
-    end_lease(row, into, { counted = true, stalled = true, failure = failure, reason = 'stalled' })
+    hf.end_lease(row, into, { counted = true, stalled = true, failure = failure, reason = 'stalled' })
     return true
 end
 
 -- A deadline further away than its lease: the server's clock went back. Its time starts anew, so that a worker that is
 -- alive keeps what it holds and one that is dead is found within one lease.
-local function mend_deadlines()
+function hf.mend_deadlines()
     if given then return end
     for _, id in ipairs(call('ZRANGEBYSCORE', DEADLINES, format('(%.17g', now + 1), '+inf', 'LIMIT', 0, 1000)) do
-        local worker = worker_row(id)
-        if worker and worker[4] > now + worker[1] + 1 then prolong(id, worker) end
+        local worker = hf.worker_row(id)
+        if worker and worker[4] > now + worker[1] + 1 then hf.prolong(id, worker) end
     end
 end
 
 -- Answers one packed line per lease ended, in the shape of records.Recovered.
-local function recover(dead, limit)
+function hf.recover(dead, limit)
     local workers, known = {}, {}
     for _, id in ipairs(dead) do
         if not known[id] and call('HEXISTS', WORKERS, id) == 1 then
@@ -44,13 +44,13 @@ local function recover(dead, limit)
     local ended = {}
     for _, id in ipairs(workers) do
         local room = limit - #ended
-        local rows = held_by(id, room + 1)
+        local rows = hf.held_by(id, room + 1)
         for i = 1, math.min(room, #rows) do
-            ended[#ended + 1] = { rows[i], id, stall(rows[i]) }
+            ended[#ended + 1] = { rows[i], id, hf.stall(rows[i]) }
         end
-        if #rows <= room then forget_worker(id) end
+        if #rows <= room then hf.forget_worker(id) end
     end
-    refill_touched()
+    hf.refill_touched()
     local lines = {}
     for i, one in ipairs(ended) do
         local row = one[1]

@@ -2,15 +2,15 @@
 -- even if the store was rolled back to an older copy.
 -- Takes the tick that opening read; save_tick writes it, once, at the end.
 
-local tick, first_tick = tonumber(meta[2]) or 0, tonumber(meta[2]) or 0
+hf.tick, hf.first_tick = tonumber(meta[2]) or 0, tonumber(meta[2]) or 0
 local micros = math.floor(now * 1000000)
 
-local function next_tick()
-    tick = tick + 1
-    if tick < micros then tick = micros end
-    return tick
+function hf.next_tick()
+    hf.tick = hf.tick + 1
+    if hf.tick < micros then hf.tick = micros end
+    return hf.tick
 end
 
-local function save_tick()
-    if tick ~= first_tick then call('HSET', META, 'tick', format('%.0f', tick)) end
+function hf.save_tick()
+    if hf.tick ~= hf.first_tick then call('HSET', META, 'tick', format('%.0f', hf.tick)) end
 end

@@ -4,14 +4,14 @@
 
 local answers, ids = {}, {}
 for i, held in ipairs(args[2]) do ids[i] = held[1] end
-load_rows(ids)
+hf.load_rows(ids)
 for i, held in ipairs(args[2]) do
-    local row = fenced(held[1], held[2])
+    local row = hf.fenced(held[1], held[2])
     answers[i] = not row and 'l' or row[CANCEL_REQUESTED] and 'c' or 'o'
     if answers[i] == 'o' and not row[BEGUN] then
         row[BEGUN] = true
-        changed[row[ID]] = row
+        hf.changed[row[ID]] = row
     end
 end
-save_rows()
+hf.save_rows()
 return { concat(answers) }

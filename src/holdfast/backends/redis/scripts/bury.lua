@@ -2,12 +2,12 @@
 -- Takes now, id, the reason given. Returns the job's pieces, or a refusal.
 -- needs: opening turns names rows index refilling letters endings closing showing
 
-local row = row_of(args[2])
-if not row then return refused('JobNotFound', { job_id = args[2] }) end
+local row = hf.row_of(args[2])
+if not row then return hf.refused('JobNotFound', { job_id = args[2] }) end
 if row[STATE] == 'x' or not LIVE_STATES[row[STATE]] then
-    return refused('StateConflict', { job_id = row[ID], verb = 'bury', state = row[STATE],
+    return hf.refused('StateConflict', { job_id = row[ID], verb = 'bury', state = row[STATE],
         advice = 'Only jobs that have not started can be buried.' })
 end
-bury_unstarted(row, 'bury', args[3])
-close()
-return shown({ row[ID] })
+hf.bury_unstarted(row, 'bury', args[3])
+hf.close()
+return hf.shown({ row[ID] })

@@ -1,4 +1,4 @@
 -- count: jobs by queue and state, at one instant. Takes now. Returns packed {queue → {state → number}}. Never writes.
 -- needs: opening counting
 
-return { cpack(counted()) }
+return { cpack(hf.counted()) }

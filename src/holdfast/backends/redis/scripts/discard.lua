@@ -2,17 +2,17 @@
 -- Takes now, id. Returns the letter, or a refusal.
 -- needs: opening names rows index letters
 
-local row = row_of(args[2])
+local row = hf.row_of(args[2])
 local logical = row and call('HGET', HOLDERS, args[2])
-if not row then return refused('JobNotFound', { job_id = args[2] }) end
-if not logical then return refused('JobNotFound', { job_id = args[2], what = 'dead letter' }) end
+if not row then return hf.refused('JobNotFound', { job_id = args[2] }) end
+if not logical then return hf.refused('JobNotFound', { job_id = args[2], what = 'dead letter' }) end
 if LIVE_STATES[row[STATE]] then
-    return refused('StateConflict', { job_id = row[ID], verb = 'discard', state = row[STATE],
+    return hf.refused('StateConflict', { job_id = row[ID], verb = 'discard', state = row[STATE],
         advice = 'It was revived; its letter closes when it succeeds.' })
 end
 local packed = call('HGET', LETTERS, logical)
-drop_letter(logical)
-let_go(row, 'discarded')
-flush()
-save_rows()
+hf.drop_letter(logical)
+hf.let_go(row, 'discarded')
+hf.flush()
+hf.save_rows()
 return { packed }

@@ -18,7 +18,7 @@ for from = 1, n, ARGUMENTS_MAX do
     end
 end
 
-local function logical_name(job) return 'k' .. escape(job[3]) .. escape(job[2]) .. job[6] end
+local function logical_name(job) return 'k' .. hf.escape(job[3]) .. hf.escape(job[2]) .. job[6] end
 
 -- Raise for the first job that may not share its key, looking also at those before it in the batch.
 local seen, keys = {}, {}
@@ -26,8 +26,8 @@ for i = 1, n do
     local job = jobs[i]
     if job[6] and not known[job[1]] and not seen[job[1]] then
         local logical = logical_name(job)
-        local taken = live_with(logical) or keys[logical]
-        if taken and job[7] == 'raise' then return refused('DuplicateJob', { key = job[6], existing_id = taken }) end
+        local taken = hf.live_with(logical) or keys[logical]
+        if taken and job[7] == 'raise' then return hf.refused('DuplicateJob', { key = job[6], existing_id = taken }) end
         if not taken then
             keys[logical] = job[1]
             seen[job[1]] = true
@@ -48,20 +48,20 @@ local function add(place, job)
     local due_at = job[9] or now + (job[8] or 0)
     local group = job[5] or false
     local row = {
-        job[1], 's', next_tick(), job[3], job[2], job[4], group, job[6] or false, false, 0, 0, 0, 0, job[11], now,
+        job[1], 's', hf.next_tick(), job[3], job[2], job[4], group, job[6] or false, false, 0, 0, 0, 0, job[11], now,
         due_at, job[10] and due_at + job[10] or false, false, false, false, false, 0, false, false, false, false, false,
         false, false,
     }
-    put(SEQS, job[1], format('%.0f', row[SEQ]))
-    cache[job[1]] = row
+    hf.put(SEQS, job[1], format('%.0f', row[SEQ]))
+    hf.cache[job[1]] = row
     known[job[1]] = true
     store(place, job[1])
-    if due_at > now then enter(row) else enter_play(row) end
+    if due_at > now then hf.enter(row) else hf.enter_play(row) end
 end
 
 -- Give an unstarted job the call of a newer one of its key; id and seq stay, its place is found anew.
 local function replace(place, row, job)
-    local was_in, was_live = leave(row)
+    local was_in, was_live = hf.leave(row)
     local group = job[5] or false
     row[HELD] = row[HELD] and row[GROUP] == group
     row[PRIORITY], row[GROUP] = job[4], group
@@ -71,20 +71,20 @@ local function replace(place, row, job)
     row[TURN] = false
     row[STATE] = 's'
     store(place, row[ID])
-    if row[DUE_AT] > now then enter(row, was_in, was_live) else enter_play(row, was_in, was_live) end
+    if row[DUE_AT] > now then hf.enter(row, was_in, was_live) else hf.enter_play(row, was_in, was_live) end
 end
 
 local answers, others = {}, {}
 for i = 1, n do
     local job = jobs[i]
-    local live = not known[job[1]] and job[6] and live_with(logical_name(job))
+    local live = not known[job[1]] and job[6] and hf.live_with(logical_name(job))
     if known[job[1]] then
         answers[i] = 'k'
     elseif not live then
         add(i, job)
         answers[i] = 'c'
     else
-        local row = row_of(live)
+        local row = hf.row_of(live)
         answers[i] = 'k'
         if job[7] == 'replace' and row[STATE] ~= 'x' then
             replace(i, row, job)
@@ -93,6 +93,6 @@ for i = 1, n do
         others[#others + 1], others[#others + 2] = i, live
     end
 end
-in_pieces('HSET', BODIES, bodies, b)
-close()
+hf.in_pieces('HSET', BODIES, bodies, b)
+hf.close()
 return { concat(answers), others }

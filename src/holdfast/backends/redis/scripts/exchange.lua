@@ -27,12 +27,12 @@ local function pieces_of(rows, packed)
 end
 
 if request then
-    worker = worker_row(request[1])
+    worker = hf.worker_row(request[1])
     local packed = worker and call('HGET', CALLS, request[1])
     last = packed and cunpack(packed) or { 0, '' }
     if worker and request[2] == last[1] then
         local ours = {}
-        for _, row in ipairs(held_by(request[1])) do
+        for _, row in ipairs(hf.held_by(request[1])) do
             if row[CLAIM_CALL] == request[2] then ours[#ours + 1] = row end
         end
         return { 1, last[2], '\144', pieces_of(ours) }
@@ -42,12 +42,12 @@ end
 local ids = {}
 for i = 1, #settlements do ids[i] = settlements[i][1] end
 for i = 1, #releases do ids[#ids + 1] = releases[i][1] end
-load_rows(ids)
+hf.load_rows(ids)
 
 local answers = {}
 for i = 1, #settlements do
     local one = settlements[i]
-    local row = fenced(one[1], one[2])
+    local row = hf.fenced(one[1], one[2])
     if not row then
         answers[i] = 'l'
     elseif row[CANCEL_REQUESTED] and one[3] ~= 'c' then
@@ -58,20 +58,20 @@ for i = 1, #settlements do
             how = { counted = true, failed = one[4], delay = one[5], value = one[6], failure = one[7],
                 reason = one[8], retain = one[9] }
         end
-        end_lease(row, one[3] or 'o', how)
+        hf.end_lease(row, one[3] or 'o', how)
         answers[i] = 'o'
     end
 end
 for i = 1, #releases do
-    local row = fenced(releases[i][1], releases[i][2])
-    if row then give_back(row, releases[i][3]) end
+    local row = hf.fenced(releases[i][1], releases[i][2])
+    if row then hf.give_back(row, releases[i][3]) end
     answers[#answers + 1] = row and 'o' or 'l'
 end
 answers = concat(answers)
-refill_touched()
+hf.refill_touched()
 
 local function ended(known, recovered)
-    close()
+    hf.close()
     return { known, answers, recovered or '\144', {} }
 end
 
@@ -80,21 +80,21 @@ if not worker then return ended(0) end
 if request[2] < last[1] then return ended(1) end
 
 -- A claim after its worker's own deadline finds itself among the stalled: the worker is unknown from here on.
-local recovered = recover({}, RECOVERED_PER_CLAIM_MAX)
+local recovered = hf.recover({}, RECOVERED_PER_CLAIM_MAX)
 recovered = #recovered > 0 and cpack(recovered) or '\144'
 if now >= worker[4] then return ended(0, recovered) end
 
-promote(PROMOTED_PER_CLAIM_MAX)
+hf.promote(PROMOTED_PER_CLAIM_MAX)
 local rows, most = {}, request[4]
 local by_queue = request[5] or {}
 local claim = { worker = request[1], call = request[2], nonce = nonce }
 for _, queue in ipairs(request[3]) do
     local room = math.min(most - #rows, by_queue[queue] or most)
-    if room > 0 and not paused('q' .. queue) then
-        take(rows, queue, room, claim)
-        if #rows < most then stirred[queue] = nil end -- nothing claimable is left there to tell others of
+    if room > 0 and not hf.paused('q' .. queue) then
+        hf.take(rows, queue, room, claim)
+        if #rows < most then hf.stirred[queue] = nil end -- nothing claimable is left there to tell others of
     end
 end
 call('HSET', CALLS, request[1], cpack({ request[2], answers }))
-local packed = close()
+local packed = hf.close()
 return { 1, answers, recovered, pieces_of(rows, packed) }

@@ -11,10 +11,10 @@ if not ids then
     ids = call('ZREVRANGEBYSCORE', SEQS, below and format('(%.0f', below) or '+inf', '-inf', 'LIMIT', 0, page)
     at_end = #ids < page
 end
-load_rows(ids)
+hf.load_rows(ids)
 local met, last = {}, ''
 for _, id in ipairs(ids) do
-    local row = cache[id]
+    local row = hf.cache[id]
     if row then
         last = row[SEQ]
         if (not states or string.find(states, row[STATE], 1, true)) and (not queue or row[QUEUE] == queue)
@@ -27,4 +27,4 @@ for _, id in ipairs(ids) do
     end
 end
 if at_end or last == '' then last = '' else last = format('%.0f', last) end
-return { last, shown(met) }
+return { last, hf.shown(met) }

@@ -1,4 +1,4 @@
 -- get: whole jobs by id. Takes now, ids. Returns their pieces; ids that are not there are left out. Never writes.
 -- needs: opening showing
 
-return shown(args[2])
+return hf.shown(args[2])

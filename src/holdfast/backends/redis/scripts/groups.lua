@@ -7,14 +7,14 @@ local SCHEDULED_SEEN_MAX = 1000
 local within, after, most, name = args[2], args[3], args[4], args[5]
 local places, known = {}, {}
 local low, high = '-', '+'
-if within then low, high = '[' .. escape(within), '(' .. sub(escape(within), 1, -2) .. '\1' end
+if within then low, high = '[' .. hf.escape(within), '(' .. sub(hf.escape(within), 1, -2) .. '\1' end
 
 local function note(place)
-    local is_within = not within or sub(place, 1, #escape(within)) == escape(within)
+    local is_within = not within or sub(place, 1, #hf.escape(within)) == hf.escape(within)
     if not known[place] and place > after and is_within and sub(place, -3) ~= '\0\1\0' then
         known[place] = true
         places[#places + 1] = place
-        queue_at[place] = plain(sub(place, 1, string.find(place, '\0', 1, true) - 1))
+        hf.queue_at[place] = hf.plain(sub(place, 1, string.find(place, '\0', 1, true) - 1))
     end
 end
 
@@ -31,7 +31,7 @@ local function places_in(key)
 end
 
 if name then
-    places[1] = place_of(within, name)
+    places[1] = hf.place_of(within, name)
 else
     for _, key in ipairs({ WAITING, PLAY, SCHEDULED }) do places_in(key) end
     for _, place in ipairs(call('HKEYS', OVERRIDES)) do note(place) end
@@ -43,9 +43,9 @@ end
 
 local function rows_of(key, place, tail, limit)
     local found = call('ZRANGEBYLEX', key, '[' .. place, '(' .. place .. '\255', 'LIMIT', 0, limit)
-    local ids, rows = ids_after(found, #place + tail), {}
-    load_rows(ids)
-    for i, id in ipairs(ids) do rows[i] = cache[id] end
+    local ids, rows = hf.ids_after(found, #place + tail), {}
+    hf.load_rows(ids)
+    for i, id in ipairs(ids) do rows[i] = hf.cache[id] end
     return rows
 end
 
@@ -76,8 +76,8 @@ for i = 1, math.min(most, #places) do
     local override = tonumber(call('HGET', OVERRIDES, place) or nil) or false
     local pause = call('HGET', PAUSES, 'g' .. place)
     lines[i] = {
-        place, limit_of(place), override, rule_of(queue_at[place])[2], pause and cunpack(pause) or false, scheduled,
-        waiting, numbers.r, numbers.x, head and head[ID] or false,
+        place, hf.limit_of(place), override, hf.rule_of(hf.queue_at[place])[2], pause and cunpack(pause) or false,
+        scheduled, waiting, numbers.r, numbers.x, head and head[ID] or false,
     }
 end
 return { cpack(lines), #places > most and 1 or 0 }

@@ -3,9 +3,9 @@
 -- needs: opening turns names rows index refilling closing
 
 local queue, group, limit = args[2], args[3], args[4]
-local place = place_of(queue, group)
-if limit and limit > 1 and strict(queue) then return refused('strict', { queue = queue, limit = limit }) end
+local place = hf.place_of(queue, group)
+if limit and limit > 1 and hf.strict(queue) then return hf.refused('strict', { queue = queue, limit = limit }) end
 if limit then call('HSET', OVERRIDES, place, limit) else call('HDEL', OVERRIDES, place) end
-touch(place)
-close()
+hf.touch(place)
+hf.close()
 return { 1 }

@@ -4,7 +4,7 @@
 -- needs: opening turns names rows index refilling closing
 
 local kind, queue, name, wanted = args[2], args[3], args[4], args[5]
-local field = kind .. (kind == 't' and name or kind == 'q' and queue or place_of(queue, name))
+local field = kind .. (kind == 't' and name or kind == 'q' and queue or hf.place_of(queue, name))
 local there = call('HEXISTS', PAUSES, field) == 1
 if there == (wanted ~= nil) then return { 0 } end
 if wanted then
@@ -12,8 +12,8 @@ if wanted then
     call('HSET', PAUSES, field, cpack(wanted))
 else
     call('HDEL', PAUSES, field)
-    if queue then stirred[queue] = true end
+    if queue then hf.stirred[queue] = true end
 end
-if kind == 'g' then touch(place_of(queue, name)) end
-close()
+if kind == 'g' then hf.touch(hf.place_of(queue, name)) end
+hf.close()
 return { 1 }

@@ -2,6 +2,6 @@
 -- Takes now, limit. Returns due, expired, revived, more.
 -- needs: opening turns names rows index refilling letters endings again dues closing
 
-local done = promote(args[2])
-close()
+local done = hf.promote(args[2])
+hf.close()
 return { done[1], done[2], done[3], done[4] and 1 or 0 }

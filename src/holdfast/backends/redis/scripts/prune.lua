@@ -8,19 +8,19 @@ local limit, before, from = args[2], args[3], args[4]
 local ids, next_from = {}, -1
 if before then
     local found = call('ZRANGE', PRUNABLE, from, from + SEEN_MAX - 1)
-    load_rows(found)
+    hf.load_rows(found)
     for _, id in ipairs(found) do
-        if cache[id][FINISHED_AT] <= before and #ids < limit then ids[#ids + 1] = id end
+        if hf.cache[id][FINISHED_AT] <= before and #ids < limit then ids[#ids + 1] = id end
     end
     if #found == SEEN_MAX then next_from = from + SEEN_MAX - #ids end
 else
     ids = call('ZRANGEBYSCORE', PRUNABLE, '-inf', now, 'LIMIT', 0, limit)
-    load_rows(ids)
+    hf.load_rows(ids)
 end
 for _, id in ipairs(ids) do
-    list(cache[id], false)
-    put(SEQS, id, false)
+    hf.list(hf.cache[id], false)
+    hf.put(SEQS, id, false)
 end
-flush()
-for _, key in ipairs({ JOBS, BODIES, VALUES, ERRORS, PROGRESS, LOGS }) do in_pieces('HDEL', key, ids, #ids) end
+hf.flush()
+for _, key in ipairs({ JOBS, BODIES, VALUES, ERRORS, PROGRESS, LOGS }) do hf.in_pieces('HDEL', key, ids, #ids) end
 return { #ids, next_from }

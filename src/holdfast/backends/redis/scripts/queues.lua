@@ -5,7 +5,7 @@
 
 local READY_SEEN_MAX, NEXT_SEEN = 10000, 500
 local left, oldest = READY_SEEN_MAX, {}
-each_queue(READY, '', function(prefix, queue)
+hf.each_queue(READY, '', function(prefix, queue)
     for lane = 0, 2 do
         local low, high = '[' .. prefix .. lane, '(' .. prefix .. (lane + 1)
         local number = call('ZLEXCOUNT', READY, low, high)
@@ -17,4 +17,4 @@ each_queue(READY, '', function(prefix, queue)
         end
     end
 end)
-return { cpack(counted()), cpack(oldest), call('HGETALL', RULES), call('HVALS', PAUSES) }
+return { cpack(hf.counted()), cpack(oldest), call('HGETALL', RULES), call('HVALS', PAUSES) }

@@ -3,7 +3,7 @@
 -- Safe twice: what ended holds no token.
 -- needs: opening turns names rows index refilling letters endings leases stalls closing
 
-mend_deadlines()
-local lines = recover(args[2], args[3])
-close()
+hf.mend_deadlines()
+local lines = hf.recover(args[2], args[3])
+hf.close()
 return { cpack(lines) }

@@ -3,11 +3,11 @@
 -- Takes now, queue or nil for all, a place to go on after or nil, page size, whether to look at all lanes or the parked
 -- ones only; ARGV[2]: a member of the ready index to go on after, or nothing.
 -- Returns how many of the groups' jobs became ready, and where to go on in both: '' at the end.
--- needs: opening turns names rows index refilling closing
+-- needs: opening turns names rows index refilling counting closing
 
 local within, after, limit, all_lanes, member = args[2], args[3], args[4], args[5], ARGV[2]
 local low, high = '-', '+'
-if within then low, high = '[' .. escape(within), '(' .. sub(escape(within), 1, -2) .. '\1' end
+if within then low, high = '[' .. hf.escape(within), '(' .. sub(hf.escape(within), 1, -2) .. '\1' end
 
 -- The places that follow in an index, by jumping from group to group.
 local function places_after(key, places)
@@ -23,8 +23,6 @@ local function places_after(key, places)
     end
 end
 
-local function plain(part) return (string.gsub(part, '\1[\1\2]', { ['\1\1'] = '\0', ['\1\2'] = '\1' })) end
-
 local made, groups_end, lane_end = 0, '', ''
 if after then
     local places, page, known = {}, {}, {}
@@ -35,10 +33,10 @@ if after then
         if not known[place] and #page < limit then
             known[place] = true
             page[#page + 1] = place
-            queue_at[place] = plain(sub(place, 1, string.find(place, '\0', 1, true) - 1))
+            hf.queue_at[place] = hf.plain(sub(place, 1, string.find(place, '\0', 1, true) - 1))
         end
     end
-    made = refill(page)
+    made = hf.refill(page)
     if #page == limit then groups_end = page[limit] end
 end
 
@@ -63,10 +61,10 @@ if member then
     found, lane_end = lane_page()
     local ids = {}
     for i, one in ipairs(found) do ids[i] = one[2] end
-    load_rows(ids)
+    hf.load_rows(ids)
     for _, id in ipairs(ids) do
-        if lane_of(cache[id]) ~= cache[id][LANE] then make_ready(cache[id]) end
+        if hf.lane_of(hf.cache[id]) ~= hf.cache[id][LANE] then hf.make_ready(hf.cache[id]) end
     end
 end
-close()
+hf.close()
 return { made, groups_end, lane_end }

@@ -3,5 +3,5 @@
 -- needs: opening names rows index leases
 
 local id = args[2]
-prolong(id, worker_row(id) or { args[3], now, now, now, ARGV[2] })
+hf.prolong(id, hf.worker_row(id) or { args[3], now, now, now, ARGV[2] })
 return { 1 }

@@ -4,15 +4,15 @@
 -- needs: opening turns names rows index refilling letters endings leases closing
 
 local id, held, seen = args[2], args[3], args[4]
-local worker = worker_row(id)
+local worker = hf.worker_row(id)
 local lost, cancelled, released, named = {}, {}, {}, {}
 if not worker then
     for i, one in ipairs(held) do lost[i] = one[1] end
     return { 0, cpack(lost), '\144', '\144' }
 end
-prolong(id, worker)
+hf.prolong(id, worker)
 local ours = {}
-local rows = held_by(id)
+local rows = hf.held_by(id)
 for _, row in ipairs(rows) do ours[row[ID]] = row end
 for _, one in ipairs(held) do
     local row = ours[one[1]]
@@ -25,9 +25,9 @@ for _, one in ipairs(held) do
 end
 for _, row in ipairs(rows) do
     if row[CLAIM_CALL] <= seen and named[row[ID]] ~= row[TOKEN] then
-        give_back(row)
+        hf.give_back(row)
         released[#released + 1] = row[ID]
     end
 end
-if #released > 0 then close() end
+if #released > 0 then hf.close() end
 return { 1, cpack(lost), cpack(cancelled), cpack(released) }

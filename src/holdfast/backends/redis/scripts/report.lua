@@ -5,7 +5,7 @@
 local LOGS_KEPT_MAX = 200
 local answers, ids = {}, {}
 for i, report in ipairs(args[2]) do ids[i] = report[1] end
-load_rows(ids)
+hf.load_rows(ids)
 
 local function add_lines(id, lines)
     local packed = call('HGET', LOGS, id)
@@ -18,7 +18,7 @@ end
 
 for i, report in ipairs(args[2]) do
     local id = report[1]
-    answers[i] = fenced(id, report[2]) and 'o' or 'l'
+    answers[i] = hf.fenced(id, report[2]) and 'o' or 'l'
     if answers[i] == 'o' then
         if report[3] or report[4] then
             local packed = call('HGET', PROGRESS, id)

@@ -3,9 +3,9 @@
 -- needs: opening turns names rows index refilling letters endings leases closing
 
 local id = args[2]
-if not worker_row(id) then return { 0 } end
-local rows = held_by(id)
-for _, row in ipairs(rows) do give_back(row) end
-forget_worker(id)
-close()
+if not hf.worker_row(id) then return { 0 } end
+local rows = hf.held_by(id)
+for _, row in ipairs(rows) do hf.give_back(row) end
+hf.forget_worker(id)
+hf.close()
 return { #rows }

@@ -3,34 +3,34 @@
 -- needs: opening turns names rows index refilling letters again closing showing
 
 local verb = args[3]
-local row = row_of(args[2])
-if not row then return refused('JobNotFound', { job_id = args[2] }) end
+local row = hf.row_of(args[2])
+if not row then return hf.refused('JobNotFound', { job_id = args[2] }) end
 local state = row[STATE]
 
 local function conflict(advice, live, said)
-    return refused('StateConflict', { job_id = row[ID], verb = verb, state = said or state, advice = advice,
+    return hf.refused('StateConflict', { job_id = row[ID], verb = verb, state = said or state, advice = advice,
         live_id = live })
 end
 
 if LIVE_STATES[state] then
     if verb == 'retry' then return conflict('It is still on its way; only finished jobs can be retried.') end
-    if call('HEXISTS', HOLDERS, row[ID]) == 1 then return shown({ row[ID] }) end -- revived before: nothing to do
+    if call('HEXISTS', HOLDERS, row[ID]) == 1 then return hf.shown({ row[ID] }) end -- revived before: nothing to do
 end
 if verb == 'revive' and state ~= 'd' then
     return conflict('Only dead jobs can be revived; retry takes any finished one.')
 end
 if state == 'd' then verb = 'revive' end
-local live = row[KEY] and live_with(logical_of(row))
+local live = row[KEY] and hf.live_with(hf.logical_of(row))
 if live then return conflict('Wait for that one to end.', live) end
 if state == 'd' then
-    local letter = letter_at(logical_of(row))
+    local letter = hf.letter_at(hf.logical_of(row))
     if letter and letter.id ~= row[ID] then
         return conflict('Its dead letter now belongs to job ' .. letter.id .. ': revive that one.', nil,
             'dead and superseded')
     end
-    revive(row, 0)
+    hf.revive(row, 0)
 else
-    again(row)
+    hf.again(row)
 end
-close()
-return shown({ row[ID] })
+hf.close()
+return hf.shown({ row[ID] })

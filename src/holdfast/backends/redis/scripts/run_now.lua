@@ -2,14 +2,14 @@
 -- Takes now, id. Returns the job's pieces, or a refusal.
 -- needs: opening turns names rows index refilling closing showing
 
-local row = row_of(args[2])
-if not row then return refused('JobNotFound', { job_id = args[2] }) end
+local row = hf.row_of(args[2])
+if not row then return hf.refused('JobNotFound', { job_id = args[2] }) end
 if row[STATE] ~= 's' then
-    return refused('StateConflict', { job_id = row[ID], verb = 'run_now', state = row[STATE],
+    return hf.refused('StateConflict', { job_id = row[ID], verb = 'run_now', state = row[STATE],
         advice = 'Only scheduled jobs can be brought forward.' })
 end
-local was_in, was_live = leave(row)
+local was_in, was_live = hf.leave(row)
 row[DUE_AT] = now
-enter_play(row, was_in, was_live)
-close()
-return shown({ row[ID] })
+hf.enter_play(row, was_in, was_live)
+hf.close()
+return hf.shown({ row[ID] })

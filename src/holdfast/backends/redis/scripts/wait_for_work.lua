@@ -5,7 +5,7 @@
 local last = call('XREVRANGE', WAKE, '+', '-', 'COUNT', 1)[1]
 last = last and last[1] or '0-0'
 for _, queue in ipairs(args[2]) do
-    local prefix = escape(queue)
+    local prefix = hf.escape(queue)
     if #call('ZRANGEBYLEX', READY, '[' .. prefix .. '0', '(' .. prefix .. '2', 'LIMIT', 0, 1) > 0
         and call('HEXISTS', PAUSES, 'q' .. queue) == 0 then
         return { cpack(0), last }

@@ -5,7 +5,7 @@
 local lines = {}
 local rows = call('HGETALL', WORKERS)
 for i = 1, #rows, 2 do
-    local prefix = escape(rows[i])
+    local prefix = hf.escape(rows[i])
     lines[#lines + 1], lines[#lines + 2] = rows[i], rows[i + 1]
     lines[#lines + 1] = call('ZLEXCOUNT', RUNNING, '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1')
 end
