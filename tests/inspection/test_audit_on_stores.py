@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.servers.valkey import empty, shared_server
 
 from holdfast.backends import open_backend
 from holdfast.backends.contract import Backend
@@ -28,8 +29,12 @@ VERBS = {  # and how often each is taken
 EXPECTED = (StateConflict, JobNotFound, DuplicateJob, ConfigurationError)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "redis"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "redis":
+        server = shared_server()
+        empty(server, "audit")
+        return server.url("audit")
     return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'walk.db'}"
 
 

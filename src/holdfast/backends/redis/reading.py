@@ -10,6 +10,8 @@ import struct
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+import msgspec
+
 from ...lifecycle import LIVE, State
 from ...records import (
     DeadLetter,
@@ -60,6 +62,8 @@ class Reader:
     async def find(self, query: JobQuery) -> list[JobRecord]:
         if query.limit < 1:
             return []
+        if query.worker is None and query.states and not LIVE.intersection(query.states):
+            return await self._find_finished(query)
         numbers = await self._candidates(query)
         return await (self._find_among(query, numbers) if numbers is not None else self._find_through_all(query))
 
@@ -90,6 +94,41 @@ class Reader:
             if len(found) >= query.limit:
                 break
         return found
+
+    async def _find_finished(self, query: JobQuery) -> list[JobRecord]:
+        """Finished jobs are listed by queue and seq: the newest of all queues, as far down as it takes."""
+        queues = [query.queue] if query.queue is not None else list(await self.count(None))
+        streams = [self._finished(state, queue, query.before) for state in set(query.states) for queue in queues]
+        heads = [(await anext(stream, None), place) for place, stream in enumerate(streams)]
+        heap = [(-head[0], place, head[1]) for head, place in heads if head is not None]
+        heapq.heapify(heap)
+        found: list[JobRecord] = []
+        while heap and len(found) < query.limit:
+            page: list[Number] = []
+            while heap and len(page) < PAGE:
+                seq, place, job_id = heap[0]
+                page.append((-seq, job_id))
+                following = await anext(streams[place], None)
+                if following is None:
+                    heapq.heappop(heap)
+                else:
+                    heapq.heapreplace(heap, (-following[0], place, following[1]))
+            limit = query.limit - len(found)
+            found += await self._find_among(msgspec.structs.replace(query, limit=limit), page)
+        return found
+
+    async def _finished(self, state: State, queue: str, before: int | None) -> AsyncIterator[Number]:
+        prefix = rows.LETTERS[state].encode() + rows.escaped(queue)
+        _, low, high, tail = _range("finished", prefix, 8)
+        if before is not None:
+            high = b"(" + prefix + struct.pack(">Q", before)
+        while True:
+            page: list[bytes] = await self._command("find", "ZREVRANGEBYLEX", "finished", high, low, "LIMIT", 0, PAGE)
+            for member in page:
+                yield _number("finished", member, tail)
+            if len(page) < PAGE:
+                return
+            high = b"(" + page[-1]
 
     async def _candidates(self, query: JobQuery) -> list[Number] | None:
         """Every job that may meet the query, newest first, from the indexes; None where going through all is better."""
@@ -191,7 +230,7 @@ class Reader:
         found: list[WorkerRecord] = []
         for packed, running in zip(lines[1::3], lines[2::3], strict=True):
             record, deadline = rows.worker(packed)
-            found.append(_replaced(record, expired=at >= deadline, running=running))
+            found.append(msgspec.structs.replace(record, expired=at >= deadline, running=running))
         return sorted(found, key=lambda one: (one.started_at, one.id))
 
     # ------------------------------------------------------------------ everything
@@ -232,7 +271,7 @@ class Reader:
 def _ranges(query: JobQuery) -> list[tuple[str, bytes, bytes, int]] | None:
     """(index, from, to, bytes between the names and the id) where the query's jobs are; None: anywhere."""
     if query.worker is not None:
-        return [_range("running", rows.escaped(query.worker), -1)]
+        return [_range("running", rows.escaped(query.worker), 16)]
     if not query.states:
         return None
     queue = b"" if query.queue is None else rows.escaped(query.queue)
@@ -241,14 +280,14 @@ def _ranges(query: JobQuery) -> list[tuple[str, bytes, bytes, int]] | None:
     found: list[tuple[str, bytes, bytes, int]] = []
     for state in set(query.states):
         if state is State.RUNNING:
-            found.append(_range("running", b"", -1))
+            found.append(_range("running", b"", 16))
         elif state is State.READY:
             found.append(_range("ready", queue, 29))
         elif state is State.WAITING:
             found.append(_range("waiting", place, 13))
         elif state is State.SCHEDULED:
             found.append(_range("scheduled", place, 17))
-        elif state not in LIVE:
+        else:
             found.append(_range("finished", rows.LETTERS[state].encode() + queue, 8))
     return found
 
@@ -261,26 +300,19 @@ def _range(key: str, prefix: bytes, tail: int) -> tuple[str, bytes, bytes, int]:
 
 
 # Where the seq lies in a member's bytes behind the names, and how many names there are.
-_LAYOUT = {"ready": (1, 13), "waiting": (2, 5), "scheduled": (2, 9), "finished": (1, 0)}
+_LAYOUT = {"ready": (1, 13), "waiting": (2, 5), "scheduled": (2, 9), "finished": (1, 0), "running": (1, 8)}
 
 
 def _number(key: str, member: bytes, tail: int) -> Number:
-    """(seq, id) of an index member. A running one tells its fence instead, which serves as well to look it up."""
-    if key == "running":
-        start = member.index(b"\0") + 9
-        return 0, member[member.index(b"\0", start) + 1 :]
+    """(seq, id) of an index member."""
     names, offset = _LAYOUT[key]
     start = 0
     for _ in range(names):
         start = member.index(b"\0", start) + 1
     seq: int = struct.unpack_from(">Q", member, start + offset)[0]
+    if key == "running":  # a queue's name, of any length, stands before the id
+        return seq, member[member.index(b"\0", start + tail) + 1 :]
     return seq, member[start + tail :]
-
-
-def _replaced(record: WorkerRecord, **changes: Any) -> WorkerRecord:
-    import msgspec
-
-    return msgspec.structs.replace(record, **changes)
 
 
 def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:

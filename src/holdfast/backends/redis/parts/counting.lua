@@ -30,8 +30,8 @@ function hf.counted()
     of_index(SCHEDULED, '', 's')
     for _, state in ipairs({ 'o', 'c', 'd' }) do of_index(FINISHED, state, state) end
     for _, member in ipairs(call('ZRANGE', RUNNING, 0, -1)) do -- as many as all workers have slots
-        local fence_end = string.find(member, '\0', 1, true) + 8
-        add(hf.plain(sub(member, fence_end + 1, string.find(member, '\0', fence_end + 1, true) - 1)), 'x', 1)
+        local seq_end = string.find(member, '\0', 1, true) + 16
+        add(hf.plain(sub(member, seq_end + 1, string.find(member, '\0', seq_end + 1, true) - 1)), 'x', 1)
     end
     return counts
 end

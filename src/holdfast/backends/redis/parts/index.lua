@@ -72,7 +72,7 @@ function hf.ready_member(row)
 end
 
 function hf.running_member(row)
-    return hf.escape(row[WORKER]) .. spack('>I8', row[FENCE]) .. hf.escape(row[QUEUE]) .. row[ID]
+    return hf.escape(row[WORKER]) .. spack('>I8I8', row[FENCE], row[SEQ]) .. hf.escape(row[QUEUE]) .. row[ID]
 end
 
 function hf.waiting_member(row)

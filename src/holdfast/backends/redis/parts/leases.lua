@@ -7,7 +7,7 @@ function hf.held_by(worker, most)
     local upper = '(' .. sub(prefix, 1, -2) .. '\1'
     local members = call('ZRANGEBYLEX', RUNNING, '[' .. prefix, upper, 'LIMIT', 0, most or -1)
     for i, member in ipairs(members) do
-        ids[i] = sub(member, string.find(member, '\0', #prefix + 9, true) + 1)
+        ids[i] = sub(member, string.find(member, '\0', #prefix + 17, true) + 1)
     end
     hf.load_rows(ids)
     for i, id in ipairs(ids) do rows[i] = hf.cache[id] end

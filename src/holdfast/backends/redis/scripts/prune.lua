@@ -12,7 +12,11 @@ if before then
     for _, id in ipairs(found) do
         if hf.cache[id][FINISHED_AT] <= before and #ids < limit then ids[#ids + 1] = id end
     end
-    if #found == SEEN_MAX then next_from = from + SEEN_MAX - #ids end
+    if #ids == limit then
+        next_from = from -- what is left of this page has not been judged
+    elseif #found == SEEN_MAX then
+        next_from = from + SEEN_MAX - #ids
+    end
 else
     ids = call('ZRANGEBYSCORE', PRUNABLE, '-inf', now, 'LIMIT', 0, limit)
     hf.load_rows(ids)

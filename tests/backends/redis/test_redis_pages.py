@@ -1,0 +1,193 @@
+"""What is read or moved page by page is the same as in one piece: memory is asked the same and must answer alike."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+
+from holdfast.backends.contract import Backend
+from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.backends.redis import backend as redis_backend
+from holdfast.backends.redis import lua, reading
+from holdfast.backends.redis.backend import RedisBackend
+from holdfast.lifecycle import Ending, Settlement, State
+from holdfast.records import ClaimRequest, JobQuery, LetterQuery, NewJob, Pause, QueueRule, WorkerRecord
+from holdfast.testing.conformance.soundness import sound
+
+Make = Callable[..., RedisBackend]
+NOW = 2_000_000_000.0
+QUEUES = ("a", "b", "c")
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "PAGE", 7)
+    monkeypatch.setattr(reading, "CANDIDATES_MAX", 25)
+    monkeypatch.setattr(redis_backend, "REFILL_PAGE", 3)
+    monkeypatch.setattr(redis_backend, "PRUNE_PAGE", 5)
+
+
+async def filled(backend: Backend) -> None:
+    """Jobs of all states in three queues, ended in another order than they came."""
+    await backend.open()
+    await backend.register(WorkerRecord(id="w", lease_seconds=1e9), now=NOW)
+    jobs = [
+        NewJob(
+            id=f"{queue}{n:03d}",
+            task=f"t{n % 3}",
+            queue=queue,
+            group=f"g{n % 4}" if n % 2 else None,
+            delay=1000.0 if n % 5 == 0 else None,
+        )
+        for n, queue in product(range(40), QUEUES)
+    ]
+    await backend.enqueue(jobs, now=NOW)
+    endings = (Ending.SUCCEEDED, Ending.BURIED, Ending.CANCELLED, Ending.SUCCEEDED)
+    for call in range(1, 8):
+        request = ClaimRequest(worker="w", call=call, queues=QUEUES[:: (-1) ** call], most=12)
+        leases = sorted((await backend.claim(request, now=NOW + call)).leases, key=lambda lease: lease.id)
+        settled = [
+            Settlement(id=lease.id, token=lease.token, ending=endings[number % 4], reason="failed")
+            for number, lease in enumerate(leases[::-1])
+        ]
+        await backend.settle(settled if call < 7 else settled[:3], now=NOW + call)
+
+
+def both(make: Make, compare: Callable[[Backend, Backend], object]) -> None:
+    async def run() -> None:
+        here, model = make(), MemoryBackend()
+        await filled(here)
+        await filled(model)
+        await compare(here, model)  # type: ignore[misc]
+        await sound(here, "page by page")
+        await here.close()
+
+    asyncio.run(run())
+
+
+def test_find_answers_alike_for_every_query(make: Make) -> None:
+    states = [(), *((state,) for state in State), (State.SUCCEEDED, State.DEAD), (State.READY, State.CANCELLED)]
+    narrow = [{}, {"queue": "b"}, {"task": "t1"}, {"queue": "c", "group": "g1"}, {"id_prefix": "a01"}, {"worker": "w"}]
+
+    async def compare(here: Backend, model: Backend) -> None:
+        for some, fields, limit in product(states, narrow, (1, 4, 200)):
+            query = JobQuery(states=some, limit=limit, **fields)  # type: ignore[arg-type]
+            found = await here.find(query)
+            assert [job.id for job in found] == [job.id for job in await model.find(query)], query
+            if found:
+                following = JobQuery(states=some, limit=limit, before=found[-1].seq, **fields)  # type: ignore[arg-type]
+                [last] = [job for job in await model.find(JobQuery(limit=1000)) if job.id == found[-1].id]
+                expected = JobQuery(states=some, limit=limit, before=last.seq, **fields)  # type: ignore[arg-type]
+                page = [job.id for job in await here.find(following)]
+                assert page == [job.id for job in await model.find(expected)], following
+
+    both(make, compare)
+
+
+def test_letters_groups_queues_and_counts_are_alike(make: Make) -> None:
+    async def compare(here: Backend, model: Backend) -> None:
+        for limit in (1, 5, 1000):
+            wanted = [letter.id for letter in await model.letters(LetterQuery(limit=limit))]
+            assert [letter.id for letter in await here.letters(LetterQuery(limit=limit))] == wanted
+            for queue in (None, "b"):
+                assert await here.groups(queue, limit=limit) == await model.groups(queue, limit=limit)
+        assert await here.queues() == await model.queues()
+        assert await here.count() == await model.count()
+
+    both(make, compare)
+
+
+def test_a_paused_task_is_parked_and_comes_back(make: Make) -> None:
+    async def lanes(backend: Backend) -> list[tuple[str, int]]:
+        jobs = (await backend.dump()).tables["jobs"]
+        return sorted((job["id"], job["lane"]) for job in jobs if job["state"] == "ready")
+
+    async def compare(here: Backend, model: Backend) -> None:
+        for backend in (here, model):
+            await backend.pause(Pause(task="t1"), now=NOW + 20)
+        assert await lanes(here) == await lanes(model)
+        for backend in (here, model):
+            assert await backend.resume(Pause(task="t1"), now=NOW + 21)
+        assert await lanes(here) == await lanes(model)
+
+    both(make, compare)
+
+
+async def parked(backend: Backend) -> list[str]:
+    jobs = (await backend.dump()).tables["jobs"]
+    return [job["id"] for job in jobs if job["state"] == "ready" and job["lane"] == 2]
+
+
+def test_who_died_in_the_middle_of_a_resume_leaves_the_rest_to_the_sweep(make: Make) -> None:
+    async def run() -> None:
+        backend = make()
+        await filled(backend)
+        await backend.pause(Pause(task="t1"))
+        await backend._run("pause", None, "t", None, "t1", None)  # resumed, and nobody there to move its jobs
+        assert await parked(backend)
+        for _ in range(40):
+            await backend.refill(limit=2)
+        assert await parked(backend) == []
+        await sound(backend, "after the sweep")
+        await backend.close()
+
+    asyncio.run(run())
+
+
+def test_a_claim_passes_over_a_paused_task_that_is_not_yet_parked(make: Make) -> None:
+    async def run() -> None:
+        backend = make()
+        await backend.open()
+        await backend.register(WorkerRecord(id="w"))
+        await backend.enqueue([NewJob(id=f"{n}", task=f"t{n % 2}") for n in range(10)])
+        await backend._run("pause", None, "t", None, "t0", {"task": "t0"})
+        answer = await backend.claim(ClaimRequest(worker="w", call=1, queues=("default",), most=10))
+        assert sorted(lease.id for lease in answer.leases) == ["1", "3", "5", "7", "9"]
+        await sound(backend, "after the claim")
+        await backend.close()
+
+    asyncio.run(run())
+
+
+def test_a_rule_reaches_every_group(make: Make) -> None:
+    async def compare(here: Backend, model: Backend) -> None:
+        for limit, order in ((3, "relaxed"), (1, "strict"), (2, "relaxed")):
+            rules = [QueueRule(name=queue, group_limit=limit, group_order=order) for queue in QUEUES]  # type: ignore[arg-type]
+            for backend in (here, model):
+                await backend.declare(rules, now=NOW + 20)
+            assert await here.groups(limit=1000) == await model.groups(limit=1000)
+
+    both(make, compare)
+
+
+@pytest.mark.parametrize(("limit", "older_than"), [(7, None), (1000, None), (7, 600.0), (1000, 600.0)])
+def test_prune_removes_as_many(make: Make, limit: int, older_than: float | None) -> None:
+    async def compare(here: Backend, model: Backend) -> None:
+        later = NOW + (604.5 if older_than else 100_000.0)
+        for _ in range(3):
+            numbers = [await backend.prune(limit=limit, older_than=older_than, now=later) for backend in (here, model)]
+            assert numbers[0] == numbers[1]
+        assert len(await here.find(JobQuery(limit=1000))) == len(await model.find(JobQuery(limit=1000)))
+
+    both(make, compare)
+
+
+def test_every_function_a_script_calls_is_there() -> None:
+    """A name misspelt in a branch that is rarely taken would be found by its first user."""
+    calls = re.compile(r"(?<![\w.:'])(hf\.\w+|[a-z_]\w*)\(")
+    for verb, script in lua.SCRIPTS.items():
+        text = re.sub(r" -- .*$", "", script.text, flags=re.M)
+        text = re.sub(r"'(?:\\.|[^'\\])*'", "''", text)
+        made = set(re.findall(r"^function (hf\.\w+)\(", text, re.M))
+        made |= set(re.findall(r"local function (\w+)\(", text))
+        made |= {name for line in re.findall(r"local ([\w, ]+)(?: =|$)", text, re.M) for name in line.split(", ")}
+        made |= {"ipairs", "pairs", "next", "tonumber", "unpack", "type", "each", "function"}
+        words = {"if", "and", "or", "not", "return", "while", "elseif", "until"}
+        assert set(calls.findall(text)) - made - words == set(), verb
+        fields = set(re.findall(r"hf\.\w+", text)) - set(re.findall(r"(hf\.\w+)(?:, hf\.\w+)* =", text)) - made
+        listed = {name for line in re.findall(r"^(hf\.\w+(?:, hf\.\w+)+) =", text, re.M) for name in line.split(", ")}
+        assert fields - listed == set(), verb
