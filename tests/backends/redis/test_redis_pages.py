@@ -126,6 +126,7 @@ def test_who_died_in_the_middle_of_a_resume_leaves_the_rest_to_the_sweep(make: M
     async def run() -> None:
         backend = make()
         await filled(backend)
+        await backend.enqueue([NewJob(id=f"more{n}", task="t1") for n in range(10)])
         await backend.pause(Pause(task="t1"))
         await backend._run("pause", None, "t", None, "t1", None)  # resumed, and nobody there to move its jobs
         assert await parked(backend)
