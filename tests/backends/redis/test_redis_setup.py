@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,12 +12,14 @@ import pytest
 import redis
 
 from holdfast.backends import open_backend
-from holdfast.backends.redis import lua
+from holdfast.backends.memory.store import RETAIN_SECONDS
+from holdfast.backends.redis import lua, rows
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.keys import FIELDS, KEY_NAMES, keys_of
 from holdfast.backends.redis.server import check_server
 from holdfast.errors import BackendNotInstalled, BackendUnavailable, ConfigurationError, HoldfastError, SchemaMismatch
-from holdfast.records import NewJob
+from holdfast.lifecycle import Settlement
+from holdfast.records import ERRORS_KEPT_MAX, HISTORY_KEPT_MAX, LOGS_KEPT_MAX, REMEMBER_SECONDS_MIN, NewJob
 
 from ...servers.valkey import Server, free_port
 
@@ -230,3 +233,18 @@ def test_scripts_name_no_key_and_no_field_that_is_not_declared() -> None:
 def test_a_full_server_refuses_only_what_brings_more_work() -> None:
     flagged = {verb for verb, script in lua.SCRIPTS.items() if "allow-oom" in script.text.splitlines()[0]}
     assert set(lua.SCRIPTS) - flagged == {"enqueue", "revive"}
+
+
+def test_the_page_about_the_store_names_every_key() -> None:
+    page = Path(__file__).parents[3] / "docs" / "internals" / "redis.md"
+    lines = [line for line in page.read_text().splitlines() if line.startswith("| `")]
+    told = {name for line in lines for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    assert set(KEY_NAMES) <= told
+
+
+def test_bounds_in_lua_are_the_codes() -> None:
+    text = "".join(script.text for script in lua.SCRIPTS.values())
+    assert f"HISTORY_KEPT_MAX, REMEMBER_SECONDS_MIN = {HISTORY_KEPT_MAX}, {REMEMBER_SECONDS_MIN:g}\n" in text
+    assert f"ERRORS_KEPT_MAX, RETAIN_SECONDS = {ERRORS_KEPT_MAX}, {RETAIN_SECONDS:g}\n" in text
+    assert f"LOGS_KEPT_MAX = {LOGS_KEPT_MAX}\n" in text
+    assert RETAIN_SECONDS == rows._RETAIN == Settlement.__struct_defaults__[-1]
