@@ -275,5 +275,5 @@ def _cluster_class() -> Callable[..., Backend]:
 
 
 def _need_redis(scheme: str) -> None:
-    if importlib.util.find_spec("redis") is None:
+    if importlib.util.find_spec("redis") is None or importlib.util.find_spec("hiredis") is None:
         raise BackendNotInstalled(scheme, "Install its driver: pip install 'holdfast[redis]'.")

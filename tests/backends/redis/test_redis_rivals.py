@@ -152,6 +152,7 @@ def test_a_backend_may_be_used_on_one_loop_after_another(make: Make) -> None:
 
 def test_a_forked_child_leaves_the_parents_connections_alone(make: Make, client: redis.Redis) -> None:
     async def look(backend: RedisBackend) -> str | None:
+        await backend.wait_for_work(("other",), 0.01)
         record = await backend.get("a")
         return None if record is None else record.id
 
@@ -161,6 +162,7 @@ def test_a_forked_child_leaves_the_parents_connections_alone(make: Make, client:
     async def run() -> None:
         backend = make()
         await backend.open()
+        await backend.wait_for_work(("other",), 0.01)
         await backend.enqueue([NewJob(id="a", task="t")])
         before = ours()
         child = os.fork()

@@ -7,6 +7,7 @@ in the Lua files, which run in the server beside the jobs.
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -44,7 +45,7 @@ from ...records import (
 )
 from ..contract import Backend
 from . import rows
-from .connection import CONNECTIONS_MAX, Connections
+from .connection import CONNECTIONS_MAX, Connections, keep_inherited
 from .keys import KEY_TYPES, PREFIX_DEFAULT, SCHEMA_VERSION
 from .lua import SCRIPTS
 from .reading import Reader
@@ -358,10 +359,15 @@ class RedisBackend(Backend):
             packed, last = await self._run("wait_for_work", None, list(queues))
             return msgspec.msgpack.decode(packed, type=float | None), last.decode()
 
+        await self._watching().wait(queues, timeout, at_hand)
+
+    def _watching(self) -> Watch:
         loop = asyncio.get_running_loop()
         if self._watch is None or self._watch[0] is not loop:
+            if self._watch is not None and self._watch[1].process != os.getpid():
+                keep_inherited(self._watch)
             self._watch = (loop, Watch(self._connections, self._connections.keys[-1]))
-        await self._watch[1].wait(queues, timeout, at_hand)
+        return self._watch[1]
 
 
 def _pause_place(pause: Pause) -> tuple[str, str | None, str | None]:

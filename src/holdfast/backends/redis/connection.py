@@ -59,6 +59,8 @@ _SAFE = {  # refused before anything was carried out
     "NOREPLICAS": "too few replicas are connected for a safe write. Try again.",
     "CLUSTERDOWN": "the cluster has lost some of its slots. Try again.",
     "TRYAGAIN": "the keys are moving to another node. Try again.",
+    "MOVED": "it is one node of a cluster, and the store is on another. Write redis+cluster:// in the URL.",
+    "ASK": "it is one node of a cluster, and the store is moving. Write redis+cluster:// in the URL.",
     "UNKILLABLE": "another script keeps the server busy. Try again.",
 }
 _FORBIDDEN = ("NOPERM", "NOAUTH", "WRONGPASS")
@@ -100,6 +102,11 @@ def _refusal(reply: list[Any]) -> HoldfastError:
 
 
 _inherited: list[Any] = []  # kept for ever in a forked child: never used, never closed
+
+
+def keep_inherited(something: Any) -> None:
+    """Keep what a forked child has of its parent's: its end would reach into the parent's event loop."""
+    _inherited.append(something)
 
 
 class Connections:
@@ -181,11 +188,14 @@ class Connections:
     @asynccontextmanager
     async def _slot(self, verb: str) -> AsyncIterator[None]:
         slots = self._slots
-        try:
-            async with asyncio.timeout(2 * self.call_timeout):
-                await slots.acquire()
-        except TimeoutError:
-            raise BackendUnavailable(f"{verb} found all connections busy for too long. Nothing was changed.") from None
+        if not slots.locked():
+            await slots.acquire()  # at once
+        else:
+            try:
+                async with asyncio.timeout(2 * self.call_timeout):
+                    await slots.acquire()
+            except TimeoutError:
+                raise BackendUnavailable(f"{verb} found all connections busy too long. Nothing was changed.") from None
         try:
             yield
         finally:
@@ -250,7 +260,7 @@ class Connections:
     def _adopt_loop(self) -> None:
         loop = asyncio.get_running_loop()
         if self._process != os.getpid():
-            _inherited.append(self._idle)  # the parent's: a word on these sockets would be taken for the parent's
+            keep_inherited(self._idle)  # the parent's: a word on these sockets would be taken for the parent's
             self._begin(loop)
         elif loop is not self._loop:
             self.abandon()
@@ -337,6 +347,9 @@ def _is_sound(connection: AbstractConnection) -> bool:
     writer = connection._writer
     if writer is None or writer.transport.is_closing():
         return False
-    looking = select.poll()
-    looking.register(writer.get_extra_info("socket").fileno(), select.POLLIN)
+    number = writer.get_extra_info("socket").fileno()
+    if not hasattr(select, "poll"):  # Windows
+        return not select.select([number], [], [], 0)[0]
+    looking = select.poll()  # unlike select, it takes a number above 1023
+    looking.register(number, select.POLLIN)
     return not looking.poll(0)

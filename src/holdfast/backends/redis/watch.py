@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -29,6 +30,7 @@ class Watch:
 
     def __init__(self, connections: Connections, key: str) -> None:
         self._connections, self._key = connections, key
+        self.process = os.getpid()
         self._last = "0-0"
         self._listening: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()

@@ -13,7 +13,7 @@ function hf.tell_sleepers()
         hint[n + 1], hint[n + 2] = 'q', queue
         n = n + 2
     end
-    if n > 0 then call('XADD', WAKE, 'MAXLEN', HINTS_KEPT, '*', unpack(hint, 1, math.min(n, ARGUMENTS_MAX))) end
+    if n > 0 then call('XADD', WAKE, 'MAXLEN', '~', HINTS_KEPT, '*', unpack(hint, 1, math.min(n, ARGUMENTS_MAX))) end
 end
 
 -- Answers the packed records that were written, by id.
