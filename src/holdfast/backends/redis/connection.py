@@ -94,7 +94,7 @@ def mapped(error: RedisError, verb: str) -> HoldfastError:
 
 def _said(error: BaseException) -> str:
     """The server's words in one line. Never the arguments: Redis does not repeat those."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def _refusal(reply: list[Any]) -> HoldfastError:

@@ -3,6 +3,7 @@
 -- A body is lengths of arguments and options, then arguments, options and the packed revival.
 
 local HISTORY_KEPT_MAX, REMEMBER_SECONDS_MIN = 10, 600
+local NO_BODY = '\0\0\0\0\0\0\0\0\192' -- for a job whose body somebody removed: it can still be buried
 hf.letter_memo, hf.any_letter = {}, nil
 
 -- Bytes that need not be text, as text: each byte becomes the character of that number. ASCII stays as it is.
@@ -77,7 +78,7 @@ function hf.bury(row, was_in, was_live, reason, failure)
     hf.enter(row, was_in, was_live)
     local logical = hf.logical_of(row)
     local earlier = hf.letter_at(logical)
-    local body = call('HGET', BODIES, row[ID])
+    local body = call('HGET', BODIES, row[ID]) or NO_BODY
     local args_length, options_length, args_from = struct.unpack('>I4I4', body)
     local revival = cunpack(sub(body, args_from + args_length + options_length))
     local cycles = earlier and earlier.cycles or 0
