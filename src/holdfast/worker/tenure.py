@@ -139,13 +139,15 @@ class Tenure:
         """
         held, busy = self._ledger.held, self._ledger.busy
         quiet = [lease for lease in held.values() if lease.id in unheard]  # also what came while renew was on its way
+        new = [lease for lease in quiet if lease.token not in self._silent]
         given_up = {token: at for token, at in self._silent.items() if token in busy and token not in held}
         self._silent = given_up | {lease.token: self._silent.get(lease.token, self._sent) for lease in quiet}
         if not quiet:
             return []
         options, steady = self._options, self._line.clock.steady()
         fence_in = options.lease - options.fence_margin
-        logs.part_silent(self.worker.id, len(quiet), min(self._silent.values()) + fence_in - steady)
+        if new:
+            logs.part_silent(self.worker.id, len(new), min(self._silent.values()) + fence_in - steady)
         last = steady + options.renew_every / 2 + options.call_timeout
         return [lease for lease in quiet if self._silent[lease.token] + fence_in <= last]
 

@@ -39,8 +39,9 @@ AGAIN_SECONDS_MAX = 0.1
 REDIRECTS_MAX = 16
 
 # How long a refusal that will pass is waited for. A worker's calls go to many shards at once, and the slowest of them
-# holds up the others; producers and operators have nothing better to do.
-PATIENCE = {"exchange": 0.2, "promote": 0.2, "recover": 0.2, "refill": 0.2, "prune": 0.2, "register": 0.5, "renew": 1.0}
+# holds up the others: so it waits once, and not again before that shard was heard. Producers and operators have nothing
+# better to do, and wait as long as a call may take.
+PATIENCE = {"exchange": 0.2, "promote": 0.2, "recover": 0.2, "refill": 0.2, "prune": 0.2, "register": 0.5, "renew": 0.5}
 
 Address = tuple[str, int]
 
@@ -180,6 +181,7 @@ class SlotConnections(Connections):
         super().__init__(nodes.url(), prefix=prefix, call_timeout=nodes.call_timeout)
         self._nodes = nodes
         self._place: int = key_slot(self.keys[0].encode())
+        self._away = False  # refused for longer than a worker waits, and not heard since
 
     async def call(
         self,
@@ -192,29 +194,42 @@ class SlotConnections(Connections):
         whole: Callable[[], bytes] | None = None,
     ) -> Any:
         """Send to the slot's node; after a refusal that will pass, or to where a redirection points, send again."""
-        patience = time.monotonic() + PATIENCE.get(verb, self.call_timeout)
+        until = time.monotonic() + (self.call_timeout if verb not in PATIENCE else self._patience(verb))
         node, asking, tries = await self._nodes.owner(self._place), False, 0
         while True:
             how: dict[str, Any] = {"writes": writes, "urgent": urgent, "replies": replies + asking}
             how["whole"] = _asking(whole) if asking and whole is not None else whole
             try:
-                return await node.call(verb, ASKING + command if asking else command, **how)
+                answer = await node.call(verb, ASKING + command if asking else command, **how)
+                self._away = False
+                return answer
             except HoldfastError as error:
                 refusal, tries = error.__cause__, tries + 1
                 if isinstance(refusal, AskError) and tries < REDIRECTS_MAX:
                     asking = not isinstance(refusal, MovedError)  # which is a kind of AskError there
                     node = self._nodes.moved(self._place, refusal, node)
                     continue
-                if isinstance(refusal, ResponseError) and not _will_pass(refusal):
+                if isinstance(error, OutcomeUnknown) or (
+                    isinstance(refusal, ResponseError) and not _will_pass(refusal)
+                ):
                     raise
                 # refused for now, or out of reach: is there another owner?
                 again = await self._new_owner(node)
-                if again is None and not (_will_pass(refusal) and time.monotonic() < patience):
+                if again is None and not (_will_pass(refusal) and time.monotonic() < until):
+                    self._away = self._away or _will_pass(refusal)
                     raise
-                if again is not None and isinstance(error, OutcomeUnknown):
-                    raise  # sent, and not answered: it may have been carried out
-                node, asking = again or await self._nodes.owner(self._place), False
+                node, asking = again or node, False
+            await self._rest(tries)
+
+    def _patience(self, verb: str) -> float:
+        return 0.0 if self._away else PATIENCE[verb]
+
+    async def _rest(self, tries: int) -> None:
+        try:
             await asyncio.sleep(random.uniform(0.5, 1.0) * min(AGAIN_SECONDS_MAX, 0.005 * 2.0 ** min(tries, 10)))
+        except asyncio.CancelledError:
+            self._away = True  # the caller's own patience is shorter
+            raise
 
     async def _new_owner(self, node: Node) -> Node | None:
         """The node that has the slot now, if it is another."""

@@ -73,26 +73,28 @@ class Service:
         self, shards: Shards, settlements: Sequence[Settlement], releases: Sequence[Release]
     ) -> dict[str, Sent]:
         """The settlements and releases by shard. What is known already, or belongs to nobody, is answered here."""
-        batch: dict[str, Sent] = {}
+        batch: dict[str, Sent | None] = {}  # None: a shard that may not be asked now
         items: list[Settlement | Release] = [*settlements, *releases]
         for place, item in enumerate(items):
             shard, token = parted(item.token)
-            queue = shards.queue_of(shard)
-            late = self.late.pop((item.token, isinstance(item, Release)), None)
-            if late is not None:
-                self.answers[place] = late
-            elif queue is None:
-                self.answers[place] = Answer.LOST
-            elif self.may_ask(shard):
-                sent = batch.get(shard)
-                if sent is None:
-                    sent = batch[shard] = Sent(shard, self.asking(shard, queue, 0))
-                if isinstance(item, Release):
-                    sent.releases.append(replace(item, token=token))
+            if self.late and (item.token, isinstance(item, Release)) in self.late:
+                self.answers[place] = self.late.pop((item.token, isinstance(item, Release)))
+                continue
+            if shard not in batch:
+                queue = shards.queue_of(shard)
+                if queue is None:
+                    self.answers[place] = Answer.LOST
+                    continue
+                batch[shard] = Sent(shard, self.asking(shard, queue, 0)) if self.may_ask(shard) else None
+            sent = batch[shard]
+            if sent is not None:
+                own = replace(item, token=token)
+                if isinstance(own, Release):
+                    sent.releases.append(own)
                 else:
-                    sent.settlements.append(replace(item, token=token))
+                    sent.settlements.append(own)
                 sent.places.append(place)
-        return batch
+        return {shard: sent for shard, sent in batch.items() if sent is not None}
 
     def heard(self, sent: Sent, answer: Exchanged) -> None:
         """A shard answered a call, of now or of earlier."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
 
 from ...records import NewJob
@@ -35,6 +36,7 @@ def place_of_job(job: NewJob, shards: int) -> int:
     return place_of(job.group or job.key or job.id, shards)
 
 
+@lru_cache(maxsize=2 * NUMBERS_MAX)
 def shard_name(queue: str, place: int) -> str:
     """A name made of letters, digits, `-`, `.`, `_` and one colon, whatever the queue is called.
 
