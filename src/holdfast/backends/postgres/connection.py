@@ -38,6 +38,7 @@ Work = Callable[[AsyncCursor[Any]], Awaitable[Any]]
 SCHEMA_VERSION = 1
 TRIES_MAX = 8  # of a transaction the server gave up to end a deadlock, or that met a job in motion
 CONNECTIONS_MAX = 4
+PREPARE_AFTER = 5  # calls of one statement on one connection
 
 _REFUSED: Mapping[str, Callable[[Any], HoldfastError]] = {
     "HF001": lambda facts: JobNotFound(**facts),
@@ -162,10 +163,11 @@ class Connections:
             settings["options"] = f"{ours} {given.get('options') or ''}".strip()
         async with asyncio.timeout(2 * self.call_timeout):
             connection = await AsyncConnection.connect(
-                self._conninfo, autocommit=True, prepare_threshold=None, **settings
+                self._conninfo, autocommit=True, prepare_threshold=None if self._pooled else PREPARE_AFTER, **settings
             )
             if self._pooled is None:
                 self._pooled = await _is_pooled(connection)
+                connection.prepare_threshold = None if self._pooled else PREPARE_AFTER
         return connection
 
     @property

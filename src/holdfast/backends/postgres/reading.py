@@ -5,6 +5,7 @@ Called by backend.py with a cursor. Most records come as JSON in the shape of th
 
 from __future__ import annotations
 
+from binascii import a2b_base64
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,6 +20,7 @@ from ...records import (
     GroupRecord,
     JobQuery,
     JobRecord,
+    Lease,
     LetterQuery,
     LogLine,
     Pause,
@@ -33,6 +35,30 @@ Statements = Mapping[str, str]
 as_job = msgspec.json.Decoder(JobRecord).decode
 as_letter = msgspec.json.Decoder(DeadLetter).decode
 _as_worker = msgspec.json.Decoder(WorkerRecord).decode
+
+
+def as_lease(texts: Any) -> Lease:
+    """A lease from its texts, in the order of the function `lease` in statements/claim.sql."""
+    id, token, fence, task, queue, args, priority, group, key, attempt, failures, stalls, max_stalls, *rest = texts
+    created_at, started_at, options = rest
+    return Lease(
+        id,
+        token,
+        int(fence),
+        task,
+        queue,
+        a2b_base64(args),
+        int(priority),
+        group,
+        key,
+        int(attempt),
+        int(failures),
+        int(stalls),
+        int(max_stalls),
+        float(created_at),
+        float(started_at),
+        None if options is None else a2b_base64(options),
+    )
 
 
 async def rows(cursor: Cursor, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:

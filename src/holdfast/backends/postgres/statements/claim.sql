@@ -36,8 +36,8 @@ END $$
 -- :: function_claim_lanes
 -- Of the room, the second lane gets its half where it can use it; what one cannot use the other may.
 CREATE OR REPLACE FUNCTION holdfast.claim_lanes(named text, room integer, first integer, claimer text, number bigint,
-                                                nonce text, at double precision) RETURNS json[] LANGUAGE plpgsql AS $$
-DECLARE leases json[];
+                                                nonce text, at double precision) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE leases text[];
 BEGIN
     WITH ahead AS MATERIALIZED (
         SELECT seq FROM holdfast.jobs
@@ -68,11 +68,11 @@ BEGIN
 END $$
 
 -- :: function_lease
-CREATE OR REPLACE FUNCTION holdfast.lease(j holdfast.jobs) RETURNS json LANGUAGE sql STABLE AS $$
-    SELECT json_build_object('id', j.id, 'token', j.token, 'fence', j.fence, 'task', j.task, 'queue', j.queue,
-        'args', holdfast.base64(j.args), 'priority', j.priority, 'group', j.grp, 'key', j.key,
-        'attempt', j.attempts + 1, 'failures', j.failures, 'stalls', j.stalls, 'max_stalls', j.max_stalls,
-        'created_at', j.created_at, 'started_at', j.started_at, 'options', holdfast.base64(j.options))
+-- The fields of the record Lease, in its order, all as text: a third of what building a JSON object would cost.
+CREATE OR REPLACE FUNCTION holdfast.lease(j holdfast.jobs) RETURNS text[] LANGUAGE sql STABLE AS $$
+    SELECT ARRAY[j.id, j.token, j.fence::text, j.task, j.queue, encode(j.args, 'base64'), j.priority::text, j.grp, j.key,
+        (j.attempts + 1)::text, j.failures::text, j.stalls::text, j.max_stalls::text, j.created_at::text,
+        j.started_at::text, encode(j.options, 'base64')]
 $$
 
 -- :: function_base64
@@ -82,9 +82,9 @@ $$
 
 -- :: function_claim
 CREATE OR REPLACE FUNCTION holdfast.claim(request jsonb, nonce text, at double precision)
-RETURNS json[] LANGUAGE plpgsql AS $$
+RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
-    leases json[] := '{}';
+    leases text[] := '{}';
     most integer := (request ->> 'most')::integer;
     number bigint := (request ->> 'call')::bigint;
     named text;
@@ -93,7 +93,7 @@ BEGIN
     FOR named IN SELECT q.name FROM jsonb_array_elements_text(request -> 'queues') WITH ORDINALITY q(name, n)
                  WHERE NOT EXISTS (SELECT 1 FROM holdfast.pauses p WHERE p.kind = 'queue' AND p.queue = q.name)
                  ORDER BY q.n LOOP
-        room := least(most - cardinality(leases), (request -> 'most_by_queue' ->> named)::integer);
+        room := least(most - coalesce(array_length(leases, 1), 0), (request -> 'most_by_queue' ->> named)::integer);
         IF room > 0 THEN
             leases := leases || holdfast.claim_lanes(named, room, (number % 2)::integer, request ->> 'worker', number,
                                                      nonce, at);

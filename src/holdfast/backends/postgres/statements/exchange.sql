@@ -16,15 +16,17 @@ DECLARE
     claimer text := request ->> 'worker';
     number bigint := (request ->> 'call')::bigint;
     known boolean;
+    claims boolean := false;  -- whether this call may hand out leases
+    due boolean := false;
     quiet double precision := 0;
     last holdfast.calls;
     stalled text[];
     named holdfast.place[];
     places holdfast.place[];
-    answers text[];
+    answers text[] := '{}';
     elsewhere text[] := '{}';
     recovered jsonb := '[]';
-    leases json[];
+    leases text[];
     seal text;
 BEGIN
     PERFORM holdfast.share_rules();
@@ -35,19 +37,21 @@ BEGIN
         SELECT * INTO last FROM holdfast.calls WHERE worker = claimer FOR UPDATE;
         IF known AND number = last.last_call THEN RETURN holdfast.first_answer(last); END IF;
         quiet := holdfast.quiet_seconds(at);
-        IF known AND number > last.last_call AND quiet = 0 THEN
-            stalled := holdfast.stalled_workers('{}', at);
-            PERFORM holdfast.lock_letters_due(200, at);
-        END IF;
+        claims := known AND number > last.last_call AND quiet = 0;
     END IF;
-    named := holdfast.places_named(settlements || releases);
+    IF claims THEN
+        stalled := holdfast.stalled_workers('{}', at);
+        due := holdfast.any_due(at);
+        IF due THEN PERFORM holdfast.lock_letters_due(200, at); END IF;
+    END IF;
+    IF settlements <> '[]' OR releases <> '[]' THEN named := holdfast.places_named(settlements || releases); END IF;
     places := named;
-    IF known AND number > last.last_call AND quiet = 0 THEN
-        places := named || holdfast.places_stalled(stalled, 100) || holdfast.places_due(200, at);
-    END IF;
+    IF cardinality(stalled) > 0 THEN places := places || holdfast.places_stalled(stalled, 100); END IF;
+    IF due THEN places := places || holdfast.places_due(200, at); END IF;
     PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
     IF careful THEN elsewhere := holdfast.held_elsewhere(settlements || releases); END IF;
-    answers := holdfast.settle_leases(settlements, elsewhere, at) || holdfast.release_leases(releases, elsewhere, at);
+    IF settlements <> '[]' THEN answers := holdfast.settle_leases(settlements, elsewhere, at); END IF;
+    IF releases <> '[]' THEN answers := answers || holdfast.release_leases(releases, elsewhere, at); END IF;
     PERFORM holdfast.refill_groups(named, at);
     IF request IS NULL OR NOT known OR number < last.last_call THEN
         RETURN json_build_object('answers', answers, 'known', coalesce(known, true));
@@ -60,12 +64,13 @@ BEGIN
         END IF;
     END IF;
     SELECT record INTO seal FROM holdfast.seal WHERE closed;
-    IF NOT FOUND AND quiet = 0 THEN
-        PERFORM holdfast.promote_due(200, places, at);
+    IF claims AND seal IS NULL THEN
+        -- A job put off for no time at all by this very call is due as well.
+        IF due OR holdfast.any_due(at) THEN PERFORM holdfast.promote_due(200, places, at); END IF;
         leases := holdfast.claim(request, nonce, at);
     END IF;
     UPDATE holdfast.calls SET last_call = number, last_answers = to_jsonb(answers) WHERE worker = claimer;
-    RETURN json_build_object('answers', answers, 'leases', coalesce(leases, '{}'), 'recovered', recovered,
+    RETURN json_build_object('answers', answers, 'leases', to_json(coalesce(leases, '{}')), 'recovered', recovered,
                              'sealed', seal::json, 'quiet_seconds', quiet);
 END $$
 
@@ -85,7 +90,7 @@ END $$
 -- :: function_first_answer
 CREATE OR REPLACE FUNCTION holdfast.first_answer(last holdfast.calls) RETURNS json LANGUAGE sql AS $$
     SELECT json_build_object('answers', last.last_answers, 'leases', coalesce(
-        (SELECT json_agg(holdfast.lease(j) ORDER BY j.fence) FROM holdfast.jobs j
+        (SELECT json_agg(to_json(holdfast.lease(j)) ORDER BY j.fence) FROM holdfast.jobs j
          WHERE j.state = 'running' AND j.worker = last.worker AND j.claim_call = last.last_call), '[]'))
 $$
 

@@ -4,6 +4,15 @@
 -- :: call
 SELECT holdfast.promote(%(limit)s, %(now)s)::text
 
+-- :: function_any_due
+CREATE OR REPLACE FUNCTION holdfast.any_due(at double precision) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN  -- mostly not: then a claim spares itself the rest
+    RETURN EXISTS (SELECT 1 FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)
+        OR EXISTS (SELECT 1 FROM holdfast.jobs WHERE expires_at <= at AND expires_at IS NOT NULL
+                   AND state IN ('scheduled', 'waiting', 'ready'))
+        OR EXISTS (SELECT 1 FROM holdfast.letters WHERE revive_at <= at AND revive_at IS NOT NULL);
+END $$
+
 -- :: function_lock_letters_due
 CREATE OR REPLACE FUNCTION holdfast.lock_letters_due(most integer, at double precision)
 RETURNS void LANGUAGE plpgsql AS $$
