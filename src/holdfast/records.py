@@ -396,5 +396,5 @@ class Shipment(Struct, frozen=True, kw_only=True):
     pauses: tuple[Pause, ...] = ()
     jobs: tuple[StoredJob, ...] = ()  # by seq
     letters: tuple[DeadLetter, ...] = ()  # by id
-    tick: int = 0  # with the rules: no fence or turn the store has issued is above it
+    tick: int = 0  # with the rules: no fence or turn the store has issued is above it; a shard: no seq either
     after: str | None = None  # the place to go on after; None: this was the last of its part

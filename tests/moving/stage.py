@@ -14,7 +14,7 @@ from holdfast.testing.conformance import World
 from holdfast.testing.conformance.comparing import Tables
 from holdfast.testing.conformance.moving import content, furnish
 
-from ..servers.postgres import shared_server
+from ..servers import postgres, valkey
 
 _numbers = count(1)
 
@@ -24,7 +24,9 @@ def fresh_url(kind: str, folder: Path) -> str:
     number = next(_numbers)
     if kind == "sqlite":
         return f"sqlite:///{folder / f'store-{number}.db'}"
-    return shared_server().url(f"moving_{folder.name.replace('-', '_')[-30:]}_{number}")
+    if kind == "redis":
+        return valkey.shared_server().url(f"moving-{folder.name}-{number}")
+    return postgres.shared_server().url(f"moving_{folder.name.replace('-', '_')[-30:]}_{number}")
 
 
 def name_of(url: str) -> str:

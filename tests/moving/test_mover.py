@@ -19,7 +19,10 @@ from holdfast.testing.conformance.comparing import same_tables
 
 from .stage import fresh_url, furnished, move, name_of, opened, tables, with_store
 
-PAIRS = [("sqlite", "sqlite"), ("sqlite", "postgres"), ("postgres", "sqlite"), ("postgres", "postgres")]
+PAIRS = [
+    *(("sqlite", "sqlite"), ("sqlite", "postgres"), ("postgres", "sqlite"), ("postgres", "postgres")),
+    *(("sqlite", "redis"), ("redis", "sqlite"), ("redis", "postgres"), ("postgres", "redis"), ("redis", "redis")),
+]
 
 
 @pytest.fixture

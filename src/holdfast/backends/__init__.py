@@ -68,6 +68,9 @@ class Address:
         if self.scheme == "postgresql":
             mark = "&" if "?" in self.path else "?"
             return mask_url(f"{self.path}{mark}schema={self.options.get('schema', 'holdfast')}")
+        if self.scheme == "redis":
+            mark = "&" if "?" in self.path else "?"
+            return mask_url(f"{self.path}{mark}prefix={self.options.get('prefix', 'holdfast')}")
         return self.safe_url
 
     def __repr__(self) -> str:

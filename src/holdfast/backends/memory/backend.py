@@ -45,6 +45,7 @@ from ...records import (
 )
 from .. import sealing
 from ..contract import Backend
+from ..numbering import ALONE, Numbering
 from . import leasing, moving, operating, reading
 from .rows import LANE_GROUPED, LANE_UNGROUPED, Instant, Row
 from .store import Store
@@ -59,10 +60,10 @@ class MemoryBackend(Backend):
     scheme: ClassVar[str] = "memory"
     durable: ClassVar[bool] = False
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(self, clock: Clock | None = None, *, numbering: Numbering = ALONE) -> None:
         self._clock: Clock = SystemClock() if clock is None else clock
         self._lock = threading.Lock()
-        self._store = Store()
+        self._store = Store(numbering)
         self._sleepers = Sleepers()
         _alive.add(self)
 

@@ -24,6 +24,7 @@ from ...records import (
     Recovered,
     Seal,
 )
+from ..numbering import Numbering
 from ..sealing import refusal
 from .index import Index
 from .rows import LANE_GROUPED, LANE_PARKED, LANE_UNGROUPED, GroupName, Holder, Instant, Row, due_time, expiry
@@ -40,11 +41,10 @@ _STALLED = {
 class Store(Index):
     """The index with the rules by which jobs move."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbering: Numbering) -> None:
         super().__init__()
-        self._seq = 0
-        self._turn = 0
-        self._fence = 0
+        self._numbering = numbering
+        self._seq = self._turn = self._fence = numbering.above
         self.wall = 0.0  # of the step under way
         self.seal: Seal | None = None
 
@@ -54,13 +54,13 @@ class Store(Index):
 
     @property
     def tick(self) -> int:
-        """No fence or turn issued so far is above it."""
-        return max(self._turn, self._fence)
+        """No number issued so far is above it."""
+        return max(self._turn, self._fence, self._seq)
 
     def catch_up(self, *, tick: int = 0, seq: int = 0) -> None:
         """Go on above numbers that another store has issued."""
         self._turn, self._fence = max(self._turn, tick), max(self._fence, tick)
-        self._seq = max(self._seq, seq)
+        self._seq = max(self._seq, seq, tick)
 
     # ------------------------------------------------------------------ groups and lanes
 
@@ -131,7 +131,7 @@ class Store(Index):
     # ------------------------------------------------------------------ producing
 
     def add(self, job: NewJob, wall: float) -> None:
-        self._seq += 1
+        self._seq = self._numbering.after(self._seq)
         due_at = due_time(job, wall)
         row = Row(
             id=job.id,

@@ -10,12 +10,13 @@ import asyncio
 import os
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from ...clock import Clock
-from ...errors import BackendUnavailable, ConfigurationError, SchemaMismatch
+from ...errors import BackendUnavailable, ConfigurationError, SchemaMismatch, StoreSealed
 from ...lifecycle import Settlement, State
 from ...records import (
     LOGS_KEPT_MAX,
@@ -33,6 +34,7 @@ from ...records import (
     LetterQuery,
     LogLine,
     NewJob,
+    Part,
     Pause,
     Promoted,
     QueueRecord,
@@ -41,13 +43,18 @@ from ...records import (
     Release,
     Renewal,
     Report,
+    Seal,
+    Shipment,
     WorkerRecord,
 )
+from .. import sealing
 from ..contract import Backend
+from ..numbering import ALONE, Numbering
 from . import rows
 from .connection import CONNECTIONS_MAX, Connections, keep_inherited
 from .keys import KEY_TYPES, PREFIX_DEFAULT, SCHEMA_VERSION
 from .lua import SCRIPTS
+from .moving import Moving, pause_place
 from .reading import Reader
 from .server import check_server, look_at_server
 from .watch import Watch
@@ -73,6 +80,7 @@ class RedisBackend(Backend):
         allow_no_aof: bool = False,
         clock: Clock | None = None,  # the server's clock decides; accepted so that every store is made alike
         through: Connections | None = None,  # connections made elsewhere, with their own prefix: a shard of a cluster
+        numbering: Numbering = ALONE,  # of a shard's jobs
     ) -> None:
         if not call_timeout > 0:
             raise ConfigurationError(f"call_timeout is a number of seconds above 0, not {call_timeout!r}.")
@@ -82,6 +90,8 @@ class RedisBackend(Backend):
         self._connections = through or Connections(url, prefix=prefix, call_timeout=call_timeout, most=connections)
         self._allowed = {"allow_eviction": allow_eviction, "allow_no_aof": allow_no_aof}
         self._reader = Reader(self._connections)
+        self._mover = Moving(self._connections, self._reader)
+        self._numbering = numbering
         self._is_set_up = False
         self._watch: tuple[asyncio.AbstractEventLoop, Watch] | None = None
         self._refill_after = ("", b"")
@@ -155,19 +165,19 @@ class RedisBackend(Backend):
                 await self._bring_to_rule(queue.decode(), now)
 
     async def _bring_to_rule(self, queue: str, now: float | None) -> None:
-        """Refill or withdraw the queue's groups, page by page. Who dies half-way leaves the rest to the sweep."""
-        after = ""
-        while True:
-            _, last, _ = await self._run("refill", now, queue, after, REFILL_PAGE, False)
-            if not last:
-                return
-            after = last.decode()
+        """Refill or withdraw the queue's groups, page by page. Who dies half-way, or meets a seal that came meanwhile,
+        leaves the rest to the sweep."""
+        after: bytes | None = b""
+        with suppress(StoreSealed):
+            while after is not None:
+                _, last, _ = await self._run("refill", now, queue, after.decode(), REFILL_PAGE, False)
+                after = last or None
 
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
         if not jobs:
             return []
         letters, others = await self._run(
-            "enqueue", now, list(map(rows.new_job, jobs)), pieces=list(map(rows.body, jobs))
+            "enqueue", now, list(map(rows.new_job, jobs)), *self._numbering, pieces=list(map(rows.body, jobs))
         )
         answered = [
             Enqueued(job.id, letter == 99, letter == 114) for job, letter in zip(jobs, letters, strict=True)
@@ -208,7 +218,7 @@ class RedisBackend(Backend):
         now: float | None = None,
     ) -> Exchanged:
         values: list[bytes] = []
-        known, letters, recovered, leases = await self._run(
+        known, letters, recovered, leases, *sealed = await self._run(
             "exchange",
             now,
             [rows.settlement(one, values) for one in settlements],
@@ -224,6 +234,7 @@ class RedisBackend(Backend):
             leases=rows.leases(leases),
             known=bool(known),
             recovered=rows.recovered(recovered),
+            sealed=sealing.read(sealed[0].decode()) if sealed else None,
         )
 
     async def release(self, releases: Sequence[Release], now: float | None = None) -> list[Answer]:
@@ -288,8 +299,7 @@ class RedisBackend(Backend):
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
         place = _pause_place(pause)
-        named = {name: word for name in Pause.__struct_fields__ if (word := getattr(pause, name)) is not None}
-        [changed] = await self._run("pause", now, *place, named)
+        [changed] = await self._run("pause", now, *place, rows.named(pause))
         if changed and pause.task is not None:
             await self._move_lanes(now, all_lanes=True)
 
@@ -300,12 +310,13 @@ class RedisBackend(Backend):
         return bool(changed)
 
     async def _move_lanes(self, now: float | None, *, all_lanes: bool) -> None:
-        """Let a task's pause, or its end, take hold of what is ready, page by page. Claims obey the pause meanwhile."""
-        after = b""
-        while True:
-            _, _, after = await self._run("refill", now, None, None, REFILL_PAGE, all_lanes, pieces=[after])
-            if not after:
-                return
+        """Let a task's pause, or its end, take hold of what is ready, page by page. Claims obey the pause meanwhile;
+        where a seal comes before the last page, so does export."""
+        after: bytes | None = b""
+        with suppress(StoreSealed):
+            while after is not None:
+                _, _, last = await self._run("refill", now, None, None, REFILL_PAGE, all_lanes, pieces=[after])
+                after = last or None
 
     async def limit_group(self, queue: str, group: str, limit: int | None, now: float | None = None) -> None:
         if limit is not None and limit < 1:
@@ -352,6 +363,24 @@ class RedisBackend(Backend):
     async def dump(self) -> Dump:
         return await self._reading().dump()
 
+    # ------------------------------------------------------------------ moving to another store
+
+    def _moving(self) -> Moving:
+        self._check_open()
+        return self._mover
+
+    async def sealed(self) -> Seal | None:
+        return await self._moving().sealed()
+
+    async def seal(self, seal: Seal | None, *, instead_of: Seal | None) -> bool:
+        return await self._moving().seal(seal, instead_of)
+
+    async def export(self, part: Part, after: str = "", *, limit: int = 500) -> Shipment:
+        return await self._moving().export(part, after, limit)
+
+    async def carry(self, move: str, shipment: Shipment) -> None:
+        await self._moving().carry(move, shipment)
+
     # ------------------------------------------------------------------ waiting
 
     async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
@@ -371,9 +400,7 @@ class RedisBackend(Backend):
 
 
 def _pause_place(pause: Pause) -> tuple[str, str | None, str | None]:
-    """(kind, queue, name): what a pause is about. Exactly one of queue, queue + group, task."""
-    if pause.task is not None and pause.queue is None and pause.group is None:
-        return "t", None, pause.task
-    if pause.task is None and pause.queue is not None:
-        return ("q", pause.queue, None) if pause.group is None else ("g", pause.queue, pause.group)
+    """What a pause is about: exactly one of queue, queue + group, task."""
+    if (pause.task is None) != (pause.queue is None) and (pause.queue is not None or pause.group is None):
+        return pause_place(pause)
     raise ConfigurationError("a pause names a queue, a queue and a group, or a task.")

@@ -41,6 +41,7 @@ from ...errors import (
     SchemaMismatch,
     StateConflict,
 )
+from .. import sealing
 from .keys import SCHEMA_VERSION, keys_of
 from .lua import Script
 from .rows import STATES
@@ -67,6 +68,7 @@ _FORBIDDEN = ("NOPERM", "NOAUTH", "WRONGPASS")
 
 _REFUSED: Mapping[str, Callable[[dict[str, Any]], HoldfastError]] = {
     "SchemaMismatch": lambda facts: SchemaMismatch(facts["found"], SCHEMA_VERSION),
+    "StoreSealed": lambda facts: sealing.refusal(sealing.read(facts["seal"])),
     "JobNotFound": lambda facts: JobNotFound(**facts),
     "DuplicateJob": lambda facts: DuplicateJob(**facts),
     "StateConflict": lambda facts: StateConflict(**{**facts, "state": STATES.get(facts["state"], facts["state"])}),

@@ -15,7 +15,7 @@ PREFIX_DEFAULT = "holdfast"
 
 # name → its type in the server. The order is the order of KEYS in every script.
 KEY_TYPES = {
-    "meta": "hash",  # schema, tick, and marks about the whole store
+    "meta": "hash",  # schema, tick, seq; seal, and while it closes the store, sealed
     "jobs": "hash",  # id → the record below
     "bodies": "hash",  # id → arguments, options, revival: written at enqueue, read at claim
     "values": "hash",  # id → what the handler returned, unless that was nothing
@@ -34,7 +34,7 @@ KEY_TYPES = {
     "expiring": "zset",  # unstarted jobs by the time they expire
     "live": "hash",  # queue, task, key → the live job that has it
     "letters": "hash",  # logical job → its dead letter
-    "holders": "hash",  # job → the logical job whose letter it holds
+    "holders": "zset",  # jobs that hold a letter, by id, each with the logical job it is of
     "failed": "zset",  # letters by the time of the latest failure
     "revivals": "zset",  # letters by the time of their automatic revival
     "workers": "hash",  # id → its row

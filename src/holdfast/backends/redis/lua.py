@@ -19,10 +19,10 @@ from ..statements import StatementsBroken
 from .keys import FIELDS, KEY_NAMES, SCHEMA_VERSION
 
 # Verbs that only read. They run on a full server, too.
-READING = ("count", "find", "get", "groups", "queues", "wait_for_work", "workers")
+READING = ("count", "export", "find", "get", "groups", "queues", "wait_for_work", "workers")
 # Verbs that bring more work into the store: refused by a full server. All others run there, so that a worker can start,
 # claim and settle until the server has room again.
-FILLING = ("enqueue", "revive")
+FILLING = ("carry", "enqueue", "revive")
 DRAINING = (
     "begin",
     "bury",
@@ -42,6 +42,7 @@ DRAINING = (
     "report",
     "retire",
     "run_now",
+    "seal",
     "swap",
 )
 

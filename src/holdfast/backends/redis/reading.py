@@ -163,8 +163,10 @@ class Reader:
     # ------------------------------------------------------------------ letters
 
     async def letter(self, job_id: str) -> DeadLetter | None:
-        logical = await self._command("letter", "HGET", "holders", job_id)
-        packed = None if logical is None else await self._command("letter", "HGET", "letters", logical)
+        prefix = rows.escaped(job_id)
+        _, low, high, _ = _range("holders", prefix, 0)
+        held = await self._command("letter", "ZRANGEBYLEX", "holders", low, high, "LIMIT", 0, 1)
+        packed = await self._command("letter", "HGET", "letters", held[0][len(prefix) :]) if held else None
         found = None if packed is None else rows.letter(packed)
         return found if found is not None and found.id == job_id else None
 
@@ -185,13 +187,13 @@ class Reader:
     # ------------------------------------------------------------------ queues, groups, workers
 
     async def pauses(self) -> list[Pause]:
-        return _in_order([rows.pause(one) for one in await self._command("pauses", "HVALS", "pauses")])
+        return in_order([rows.pause(one) for one in await self._command("pauses", "HVALS", "pauses")])
 
     async def queues(self) -> list[QueueRecord]:
         packed_counts, packed_oldest, packed_rules, packed_pauses = await self._run("queues")
         counts = _counts(rows.unpack(packed_counts), None)
         oldest = rows.unpack(packed_oldest) or {}
-        rules = {rule.name: rule for rule in _rules(packed_rules)}
+        rules = {rule.name: rule for rule in rules_of(packed_rules)}
         paused = {
             one.queue: one for one in map(rows.pause, packed_pauses) if one.queue is not None and one.group is None
         }
@@ -253,12 +255,12 @@ class Reader:
                     sorted((rows.plain(rows.letter(one)) for one in tables["letters"].values()), key=lambda x: x["id"])
                 ),
                 "workers": tuple(_worker_lines(tables["workers"], tables["calls"])),
-                "queues": tuple(rows.plain(rule) for rule in sorted(_rules(reply[9]), key=lambda rule: rule.name)),
+                "queues": tuple(rows.plain(rule) for rule in sorted(rules_of(reply[9]), key=lambda rule: rule.name)),
                 "groups": tuple(
                     dict(zip(("queue", "name", "override"), (*rows.names_in(place), int(limit)), strict=True))
                     for place, limit in sorted(tables["overrides"].items())
                 ),
-                "pauses": tuple(rows.plain(one) for one in _in_order(list(map(rows.pause, tables["pauses"].values())))),
+                "pauses": tuple(rows.plain(one) for one in in_order(list(map(rows.pause, tables["pauses"].values())))),
                 "logs": tuple(
                     {"job_id": job["id"], "at": line.at, "text": line.text}
                     for job in jobs
@@ -328,7 +330,7 @@ def _counts(found: Mapping[str, Mapping[str, int]] | list[Any], queue: str | Non
     }
 
 
-def _rules(flat: list[bytes]) -> list[QueueRule]:
+def rules_of(flat: list[bytes]) -> list[QueueRule]:
     return [
         QueueRule(name=name.decode(), group_limit=limit, group_order=order)
         for name, packed in _pairs(flat).items()
@@ -336,7 +338,7 @@ def _rules(flat: list[bytes]) -> list[QueueRule]:
     ]
 
 
-def _in_order(pauses: list[Pause]) -> list[Pause]:
+def in_order(pauses: list[Pause]) -> list[Pause]:
     return sorted(pauses, key=lambda one: (one.queue or "", one.group or "", one.task or ""))
 
 

@@ -24,6 +24,7 @@ from ...records import (
     Pause,
     Recovered,
     Revival,
+    StoredJob,
     WorkerRecord,
 )
 from .keys import FIELDS
@@ -85,7 +86,7 @@ def new_job(job: NewJob) -> tuple[Any, ...]:
     )
 
 
-def body(job: NewJob) -> bytes:
+def body(job: NewJob | StoredJob) -> bytes:
     """Lengths of arguments and options (0: none), arguments, options, packed revival."""
     options = b"" if job.options is None else job.options
     revival = _NOTHING if job.revival is None else pack(job.revival)
@@ -120,6 +121,40 @@ def settlement(one: Settlement, values: list[bytes]) -> tuple[Any, ...]:
         one.reason,
         one.retain,
     )
+
+
+def record(job: StoredJob) -> list[Any]:
+    """A job of another store as its record here; nobody has it leased."""
+    value: bool | int = job.value == b"null"
+    if job.value is not None and not value:
+        value = 1
+    derived = {"state": LETTERS[job.state], "token": False, "worker": False, "claim_call": False, "value": value}
+    values = (derived[name] if name in derived else getattr(job, name) for name in FIELDS)
+    return [False if value is None else value for value in values]
+
+
+def pieces(job: StoredJob) -> list[bytes]:
+    """What is kept beside a job's record, packed; nothing where there is none."""
+    value = b"" if job.value in (None, b"null") else job.value or b""
+    errors = pack(job.errors) if job.errors else b""
+    shown = (job.progress is not None and job.progress, job.progress_text is not None and job.progress_text)
+    progress = b"" if shown == (False, False) else pack(shown)
+    lines = pack([(line.at, line.text) for line in job.logs]) if job.logs else b""
+    return [body(job), value, errors, progress, lines]
+
+
+def named(record: msgspec.Struct) -> dict[str, Any]:
+    """Its fields by name, without those that have no value."""
+    return {name: value for name, value in msgspec.structs.asdict(record).items() if value is not None}
+
+
+def letter_line(letter: DeadLetter) -> dict[str, Any]:
+    """A letter as it is kept: see `letter`."""
+    history = [named(past) for past in letter.history]
+    for past in history:
+        if "args" in past:
+            past["args"] = past["args"].decode("latin-1")
+    return {**named(letter), "args": letter.args.decode("latin-1"), "history": history}
 
 
 # ---------------------------------------------------------------------- coming out
@@ -193,6 +228,17 @@ def job_line(pieces: Sequence[bytes | None]) -> dict[str, Any]:
     """A whole job as the dump shows it."""
     values = _record(pieces[0] or b"")
     return plain(_job(values, pieces[1:])) | {name: values[name] for name in _BEYOND}
+
+
+def stored_jobs(pieces: Sequence[bytes | None], lines: Sequence[bytes | None]) -> list[StoredJob]:
+    """Whole jobs as they are carried."""
+    found: list[StoredJob] = []
+    for place, packed in enumerate(lines):
+        values = _record(pieces[PIECES * place] or b"")
+        job = _job(values, pieces[PIECES * place + 1 : PIECES * (place + 1)])
+        beyond = {name: values[name] for name in ("turn", "lane", "prune_at")}
+        found.append(StoredJob(**msgspec.structs.asdict(job), **beyond, logs=tuple(log_lines(packed))))
+    return found
 
 
 def plain(record: msgspec.Struct) -> dict[str, Any]:

@@ -31,11 +31,18 @@ function hf.letter_at(logical)
     return letter
 end
 
+-- The logical job whose letter this job holds, or nil.
+function hf.held_letter(id)
+    local prefix = hf.escape(id)
+    local member = call('ZRANGEBYLEX', HOLDERS, '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1', 'LIMIT', 0, 1)[1]
+    return member and sub(member, #prefix + 1)
+end
+
 function hf.drop_letter(logical)
     local letter = hf.letter_at(logical)
     if letter then
         call('HDEL', LETTERS, logical)
-        call('HDEL', HOLDERS, letter.id)
+        call('ZREM', HOLDERS, hf.escape(letter.id) .. logical)
         call('ZREM', FAILED, logical)
         call('ZREM', REVIVALS, logical)
         hf.letter_memo[logical] = false
@@ -48,7 +55,7 @@ function hf.keep_letter(logical, letter)
     hf.any_letter = true
     hf.letter_memo[logical] = letter
     call('HSET', LETTERS, logical, cpack(letter))
-    call('HSET', HOLDERS, letter.id, logical)
+    call('ZADD', HOLDERS, 0, hf.escape(letter.id) .. logical)
     call('ZADD', FAILED, letter.failed_at, logical)
     if letter.revive_at then call('ZADD', REVIVALS, letter.revive_at, logical) end
 end

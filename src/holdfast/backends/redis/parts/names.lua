@@ -30,6 +30,11 @@ function hf.place_of(queue, group)
     return place
 end
 
+-- What a pause is kept under: of a queue (q), a group (g) or a task (t).
+function hf.pause_name(kind, queue, name)
+    return kind .. (kind == 't' and name or kind == 'q' and queue or hf.place_of(queue, name))
+end
+
 -- The logical job: (queue, task, key), or the id where there is no key.
 function hf.logical_of(row)
     if row[KEY] then return 'k' .. hf.escape(row[QUEUE]) .. hf.escape(row[TASK]) .. row[KEY] end

@@ -16,7 +16,12 @@ if not now then
     now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 end
 
-local meta = call('HMGET', META, 'schema', 'tick')
+local meta = call('HMGET', META, 'schema', 'tick', 'seq', 'sealed')
 if meta[1] ~= SCHEMA_VERSION then return { 'refused', 'SchemaMismatch', cpack({ found = tonumber(meta[1]) or 0 }) } end
 
 function hf.refused(error, facts) return { 'refused', error, cpack(facts) } end
+
+-- The seal's text while it closes the store, else false.
+local sealed = meta[4]
+
+function hf.refused_sealed() return hf.refused('StoreSealed', { seal = sealed }) end

@@ -1,8 +1,9 @@
--- turns: the one growing number behind seqs, turns and fences. It is never below the clock in microseconds, so it grows
--- even if the store was rolled back to an older copy.
--- Takes the tick that opening read; save_tick writes it, once, at the end.
+-- turns: the one growing number behind turns and fences. It is never below the clock in microseconds, so it grows even
+-- if the store was rolled back to an older copy. And the number of the latest job.
+-- Takes the tick and seq that opening read; save_tick writes them, once, at the end.
 
 hf.tick, hf.first_tick = tonumber(meta[2]) or 0, tonumber(meta[2]) or 0
+hf.seq, hf.first_seq = tonumber(meta[3]) or 0, tonumber(meta[3]) or 0
 local micros = math.floor(now * 1000000)
 
 function hf.next_tick()
@@ -12,5 +13,7 @@ function hf.next_tick()
 end
 
 function hf.save_tick()
-    if hf.tick ~= hf.first_tick then call('HSET', META, 'tick', format('%.0f', hf.tick)) end
+    if hf.tick ~= hf.first_tick or hf.seq ~= hf.first_seq then
+        call('HSET', META, 'tick', format('%.0f', hf.tick), 'seq', format('%.0f', hf.seq))
+    end
 end

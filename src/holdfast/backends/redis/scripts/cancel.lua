@@ -9,6 +9,7 @@ if state == 'x' then
     row[CANCEL_REQUESTED] = true
     hf.changed[row[ID]] = row
 elseif LIVE_STATES[state] then
+    if sealed then return hf.refused_sealed() end
     local was_in, was_live = hf.leave(row)
     hf.finish(row, was_in, was_live, 'c', RETAIN_SECONDS)
 elseif state ~= 'c' then

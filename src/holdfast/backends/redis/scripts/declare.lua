@@ -6,6 +6,7 @@ local different = {}
 for _, rule in ipairs(args[2]) do
     local packed = cpack({ rule[2], rule[3] })
     if call('HGET', RULES, rule[1]) ~= packed then
+        if sealed then return hf.refused_sealed() end -- the rules before this one were not new
         call('HSET', RULES, rule[1], packed)
         different[#different + 1] = rule[1]
     end

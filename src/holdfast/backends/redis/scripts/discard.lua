@@ -2,8 +2,9 @@
 -- Takes now, id. Returns the letter, or a refusal.
 -- needs: opening names rows index letters
 
+if sealed then return hf.refused_sealed() end
 local row = hf.row_of(args[2])
-local logical = row and call('HGET', HOLDERS, args[2])
+local logical = row and hf.held_letter(args[2])
 if not row then return hf.refused('JobNotFound', { job_id = args[2] }) end
 if not logical then return hf.refused('JobNotFound', { job_id = args[2], what = 'dead letter' }) end
 if LIVE_STATES[row[STATE]] then

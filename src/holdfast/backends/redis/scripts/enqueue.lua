@@ -1,12 +1,14 @@
 -- enqueue: store new jobs, all in one step.
 -- Takes now, jobs as [id, task, queue, priority, group, key, on_conflict, delay, due_at, expires, max_stalls];
--- from ARGV[2] on, their bodies.
+-- then step and rest of the seqs given here and a number they are above; from ARGV[2] on, their bodies.
 -- Returns one letter per job (c created, k kept, r replaced) and the ids answered in place of those given.
 -- Safe against a rival: a script runs alone; duplicates are refused before anything is written. Refused by a server
 -- whose memory is full.
 -- needs: opening turns names rows index refilling closing
 
-local jobs = args[2]
+if sealed then return hf.refused_sealed() end
+local jobs, step, rest, above = args[2], args[3], args[4], args[5]
+hf.tick, hf.seq = math.max(hf.tick, above), math.max(hf.seq, above)
 local ids, n = {}, #jobs
 for i = 1, n do ids[i] = jobs[i][1] end
 local known = {}
@@ -16,6 +18,12 @@ for from = 1, n, ARGUMENTS_MAX do
     for i = from, upto do
         if found[i - from + 1] then known[ids[i]] = true end
     end
+end
+
+-- Above the last one; of several shards each has a rest of its own, so that no two give the same.
+local function next_seq()
+    hf.seq = hf.seq + 1 + (rest - hf.seq - 1) % step
+    return hf.seq
 end
 
 local function logical_name(job) return 'k' .. hf.escape(job[3]) .. hf.escape(job[2]) .. job[6] end
@@ -48,7 +56,7 @@ local function add(place, job)
     local due_at = job[9] or now + (job[8] or 0)
     local group = job[5] or false
     local row = {
-        job[1], 's', hf.next_tick(), job[3], job[2], job[4], group, job[6] or false, false, 0, 0, 0, 0, job[11], now,
+        job[1], 's', next_seq(), job[3], job[2], job[4], group, job[6] or false, false, 0, 0, 0, 0, job[11], now,
         due_at, job[10] and due_at + job[10] or false, false, false, false, false, 0, false, false, false, false, false,
         false, false,
     }

@@ -2,7 +2,7 @@
 -- Takes now, settlements as [id, token] where the handler returned nothing and retention is the usual, else
 -- [id, token, ending, failed, delay, value, failure, reason, retain]; releases; request or nil; a nonce for tokens;
 -- from ARGV[2] on, values.
--- Returns known, answers, what was recovered, leases.
+-- Returns known, answers, what was recovered, leases; and the seal, where nothing was leased because of it.
 -- Safe against a rival: a script runs alone; every write about a lease is fenced by its token.
 -- needs: opening turns names rows index refilling letters endings leases stalls again dues claims closing
 
@@ -83,6 +83,12 @@ if request[2] < last[1] then return ended(1) end
 local recovered = hf.recover({}, RECOVERED_PER_CLAIM_MAX)
 recovered = #recovered > 0 and cpack(recovered) or '\144'
 if now >= worker[4] then return ended(0, recovered) end
+
+if sealed then
+    call('HSET', CALLS, request[1], cpack({ request[2], answers }))
+    hf.close()
+    return { 1, answers, recovered, {}, sealed }
+end
 
 hf.promote(PROMOTED_PER_CLAIM_MAX)
 local rows, most = {}, request[4]

@@ -2,6 +2,7 @@
 -- Takes now, queue, group, limit or nil. Returns nothing, or a refusal.
 -- needs: opening turns names rows index refilling closing
 
+if sealed then return hf.refused_sealed() end
 local queue, group, limit = args[2], args[3], args[4]
 local place = hf.place_of(queue, group)
 if limit and limit > 1 and hf.strict(queue) then return hf.refused('strict', { queue = queue, limit = limit }) end

@@ -3,8 +3,9 @@
 -- A task's jobs are moved by refill, page by page; claim passes over those not yet moved.
 -- needs: opening turns names rows index refilling closing
 
+if sealed then return hf.refused_sealed() end
 local kind, queue, name, wanted = args[2], args[3], args[4], args[5]
-local field = kind .. (kind == 't' and name or kind == 'q' and queue or hf.place_of(queue, name))
+local field = hf.pause_name(kind, queue, name)
 local there = call('HEXISTS', PAUSES, field) == 1
 if there == (wanted ~= nil) then return { 0 } end
 if wanted then

@@ -2,6 +2,7 @@
 -- Takes now, limit. Returns due, expired, revived, more.
 -- needs: opening turns names rows index refilling letters endings again dues closing
 
+if sealed then return hf.refused_sealed() end
 local done = hf.promote(args[2])
 hf.close()
 return { done[1], done[2], done[3], done[4] and 1 or 0 }

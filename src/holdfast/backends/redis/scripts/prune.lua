@@ -3,6 +3,7 @@
 -- Takes now, limit, a time or nil, a place in the index to go on from. Returns how many, and where to go on (-1: end).
 -- needs: opening names rows index
 
+if sealed then return hf.refused_sealed() end
 local SEEN_MAX = 1000
 local limit, before, from = args[2], args[3], args[4]
 local ids, next_from = {}, -1

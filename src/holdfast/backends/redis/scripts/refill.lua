@@ -5,6 +5,7 @@
 -- Returns how many of the groups' jobs became ready, and where to go on in both: '' at the end.
 -- needs: opening turns names rows index refilling counting closing
 
+if sealed then return hf.refused_sealed() end
 local within, after, limit, all_lanes, member = args[2], args[3], args[4], args[5], ARGV[2]
 local low, high = '-', '+'
 if within then low, high = '[' .. hf.escape(within), '(' .. sub(hf.escape(within), 1, -2) .. '\1' end

@@ -2,6 +2,7 @@
 -- Takes now, id, the verb asked for. Returns the job's pieces, or a refusal.
 -- needs: opening turns names rows index refilling letters again closing showing
 
+if sealed then return hf.refused_sealed() end
 local verb = args[3]
 local row = hf.row_of(args[2])
 if not row then return hf.refused('JobNotFound', { job_id = args[2] }) end
@@ -14,7 +15,7 @@ end
 
 if LIVE_STATES[state] then
     if verb == 'retry' then return conflict('It is still on its way; only finished jobs can be retried.') end
-    if call('HEXISTS', HOLDERS, row[ID]) == 1 then return hf.shown({ row[ID] }) end -- revived before: nothing to do
+    if hf.held_letter(row[ID]) then return hf.shown({ row[ID] }) end -- revived before: nothing to do
 end
 if verb == 'revive' and state ~= 'd' then
     return conflict('Only dead jobs can be revived; retry takes any finished one.')

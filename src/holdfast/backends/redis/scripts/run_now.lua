@@ -2,6 +2,7 @@
 -- Takes now, id. Returns the job's pieces, or a refusal.
 -- needs: opening turns names rows index refilling closing showing
 
+if sealed then return hf.refused_sealed() end
 local row = hf.row_of(args[2])
 if not row then return hf.refused('JobNotFound', { job_id = args[2] }) end
 if row[STATE] ~= 's' then
