@@ -224,6 +224,11 @@ class Hub:
 
         return register
 
+    @property
+    def names(self) -> list[str]:
+        """The events somebody listens to."""
+        return list(self._callbacks)
+
     def wanted(self, name: str) -> bool:
         """Whether anybody listens: ask before building an event on a hot path."""
         return name in self._callbacks

@@ -194,6 +194,51 @@ def thread_overran(job: str, task: str, timeout: float) -> None:
     )
 
 
+# ---------------------------------------------------------------------- runner processes
+
+
+def runner_died(pid: int, wait_status: int, jobs: Sequence[str]) -> None:
+    logger.error("runner %d died (wait status %d) while it ran %d jobs (%s)", pid, wait_status, len(jobs), _some(jobs))
+
+
+def runner_refused(text: str, wait: float) -> None:
+    logger.error("a runner could not start: %s Trying again in %.1f s", text, wait)
+
+
+def runner_replaced(pid: int, why: str) -> None:
+    logger.info("runner %d is replaced (%s): it gets no more jobs and leaves when its jobs have ended", pid, why)
+
+
+def runner_blocked(pid: int, seconds: float, jobs: Sequence[str], stack: str) -> None:
+    logger.error(
+        "runner %d has not responded for %.1f s (running: %s). It is at:\n%s", pid, seconds, _some(jobs), stack
+    )
+
+
+def jobs_taken_back(pid: int, jobs: int, seconds: float) -> None:
+    logger.warning("runner %d has not responded for %.1f s: %d jobs it has not begun go elsewhere", pid, seconds, jobs)
+
+
+def job_crashed(job: str, task: str, pid: int, how: str, final: bool) -> None:
+    then = "it has crashed once too often and is dead" if final else "its next run is alone in a runner of its own"
+    logger.error("job %s (%s) was running when runner %d %s: %s", job, task, pid, how, then)
+
+
+def timeout_ignored(job: str, task: str, timeout: float, pid: int) -> None:
+    logger.error(
+        "job %s (%s) is past its timeout of %g s and does not stop: runner %d is killed once its neighbours have ended",
+        job,
+        task,
+        timeout,
+        pid,
+    )
+
+
+def guard_lost(late: bool) -> None:
+    why = "its deadline had passed" if late else "it was killed or does not respond"
+    logger.critical("the guard is gone (%s) and its runners with it: starting anew", why)
+
+
 # ---------------------------------------------------------------------- the host program
 
 

@@ -117,9 +117,9 @@ def test_work_imports_further_modules(shell: Shell) -> None:
     assert shell.json("job", "j1")["job"]["value"] == 5
 
 
-@pytest.mark.parametrize("words", [["--runners", "2"], ["--reload"]])
-def test_what_comes_with_the_process_worker_says_so(shell: Shell, words: list[str]) -> None:
-    assert "process worker" in shell.error("work", "a:b", *words, code=2)["message"]
+def test_work_refuses_a_store_that_lives_in_one_process(shell: Shell) -> None:
+    told = shell.error("work", f"{shell.module}:app", "--app-dir", str(shell.directory), "-u", "memory://", code=2)
+    assert "app.work()" in told["message"]
 
 
 def test_a_lease_that_cannot_hold_is_refused(shell: Shell) -> None:

@@ -13,9 +13,7 @@ from ..errors import HoldfastError, StoreSealed
 from ..lifecycle import LIVE, State
 from ..sweeps.promote import promote
 from ..sweeps.refill import refill
-from .ledger import Ledger
 from .line import Line, backoff
-from .tenure import Tenure
 from .trading import Trader
 
 LOOK_EVERY_SECONDS = 0.1
@@ -25,19 +23,20 @@ PASSES_MAX = 10_000
 class Draining:
     """Decides when a drain is over."""
 
-    def __init__(self, line: Line, trader: Trader, tenure: Tenure, ledger: Ledger, queues: tuple[str, ...]) -> None:
-        self._line, self._trader, self._tenure, self._ledger, self._queues = line, trader, tenure, ledger, queues
+    def __init__(self, line: Line, trader: Trader, queues: tuple[str, ...]) -> None:
+        self._line, self._trader, self._queues = line, trader, queues
         self._refused = 0  # looks in a row at ready jobs that no claim would give us
         self._tries = 0
 
     async def finished(self) -> bool:
         """Look once; False means go on (it has waited a moment where there was nothing to do)."""
-        if self._tenure.fenced:
+        free = self._trader.free()
+        if not free:  # fenced, or no runner is there just now
             await self._wait(LOOK_EVERY_SECONDS)
             return False
         try:
             await self._bring_into_play()
-            if await self._trader.exchange([], [], self._ledger.free()):
+            if await self._trader.exchange([], [], free):
                 self._refused = 0
                 return False
             states = await self._states()

@@ -16,6 +16,7 @@ from ..clock import Clock, SystemClock
 from ..errors import ConfigurationError
 from ..options import WorkerOptions
 from .keeper import Keeper, Summary
+from .local import LocalLink
 from .reports import Reports
 from .runner import UNKNOWN_TASK_DELAY_SECONDS, Runner
 from .stopping import stop_signals
@@ -93,10 +94,11 @@ class EmbeddedWorker:
             hub=self._app.hub,
             slots=self._options.slots,
             reports=reports,
-            hand_over=lambda batch: keeper.post(batch),
+            hand_over=lambda batch: link.post(batch),
             unknown_delay=self._unknown_delay,
         )
-        keeper = self._keeper = self._make_keeper(runner, reports)
+        link = LocalLink(runner, self._app.hub)
+        keeper = self._keeper = self._make_keeper(link, reports)
         if self._asked_early:
             keeper.ask_to_stop(self._asked_early)
         keeper.start(
@@ -139,7 +141,7 @@ class EmbeddedWorker:
 
     # ------------------------------------------------------------------ inside
 
-    def _make_keeper(self, runner: Runner, reports: Reports) -> Keeper:
+    def _make_keeper(self, link: LocalLink, reports: Reports) -> Keeper:
         app, options = self._app, self._options
         queues = options.queues or tuple(sorted({task.options.queue for task in app.tasks.values()}))
         if not queues:
@@ -152,9 +154,8 @@ class EmbeddedWorker:
             rules=app.queue_rules(),
             options=options,
             queues=queues,
-            runner=runner,
+            link=link,
             reports=reports,
-            hub=app.hub,
             clock=self._clock,
         )
 

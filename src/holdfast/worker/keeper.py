@@ -1,7 +1,7 @@
-"""The keeper: a thread with its own loop and its own connection that talks to the store for the handlers.
+"""The keeper: a loop of its own and a connection of its own that talk to the store for the handlers.
 
-Started by the embedded worker. It claims, settles, renews, sweeps and watches, each in a coroutine of its own; it never
-runs user code, so nothing a handler does on its loop can delay a renewal.
+A thread of the embedded worker, or the main thread of `holdfast work`. It claims, settles, renews, sweeps and watches,
+each in a coroutine of its own; it never runs user code, so nothing a handler does can delay a renewal.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .ledger import Ledger
 from .line import Line
 from .link import Link
 from .reports import Reports
-from .runner import Ended, Runner, Stop
+from .runner import Ended, Stop
 from .stopping import Stopping
 from .tenure import Tenure
 from .trading import Abandoned, Trader
@@ -51,7 +51,7 @@ class Summary:
 
 
 class Keeper:
-    """One worker's keeper. Made on the handlers' loop; `start` gives it its thread."""
+    """One worker's keeper. Run it here, or let `start` give it a thread."""
 
     def __init__(
         self,
@@ -60,25 +60,25 @@ class Keeper:
         rules: Sequence[QueueRule],
         options: WorkerOptions,
         queues: tuple[str, ...],
-        runner: Runner,
+        link: Link,
         reports: Reports,
-        hub: events.Hub,
         clock: Clock,
     ) -> None:
         self._rules, self._options, self._queues = rules, options, queues
-        self._runner, self._reports = runner, reports
+        self._link, self._reports = link, reports
         self._line = Line(backend, clock, options.call_timeout)
-        self._link = Link(runner, hub)
         self._ledger = Ledger(options.slots, options.slots_by_queue)
         self._tenure = Tenure(self._line, self._link, self._ledger, options, queues)
         self._trader = Trader(self._line, self._link, self._ledger, self._tenure, reports, options, queues)
         self._tenure.on_change, self._tenure.abandon = self._trader.look_again, self._trader.abandon
-        self._draining = Draining(self._line, self._trader, self._tenure, self._ledger, queues)
+        link.on_room, link.post = self._trader.look_again, self.post
+        self._draining = Draining(self._line, self._trader, queues)
         self._stopping = Stopping(options.grace)
         self._watch = Watch(self._line, self._link, options)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._summary = Summary(0, 0, 0)
         self._asked = self._heeded = 0
+        self._thread_id = 0
 
     # ------------------------------------------------------------------ from the handlers' thread
 
@@ -87,7 +87,7 @@ class Keeper:
 
         def live() -> None:
             try:
-                asyncio.run(self._live(on_ready))
+                asyncio.run(self.run(on_ready))
             except BaseException as error:
                 on_end(error)
             else:
@@ -98,7 +98,10 @@ class Keeper:
     def post(self, batch: list[Ended]) -> None:
         """Handlers have stopped; any thread."""
         self._trader.inbox.extend(batch)
-        self._call(self._trader.wake.set)
+        if self._thread_id == threading.get_ident():
+            self._trader.wake.set()
+        else:
+            self._call(self._trader.wake.set)
 
     def ask_to_stop(self, times: int = 1) -> None:
         """Once: in order. Twice: at once."""
@@ -119,10 +122,11 @@ class Keeper:
             except RuntimeError:
                 pass  # it has ended; there is nobody to tell
 
-    # ------------------------------------------------------------------ in the keeper's thread
+    # ------------------------------------------------------------------ on the keeper's loop
 
-    async def _live(self, on_ready: Callable[[], None]) -> None:
-        self._loop = asyncio.get_running_loop()
+    async def run(self, on_ready: Callable[[], None]) -> Summary:
+        """The keeper's whole life, on the running loop."""
+        self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
         self._heed()
         backend = self._line.backend
         await backend.open()
@@ -140,6 +144,7 @@ class Keeper:
             await backend.close()
         if self._trader.sealed is not None:
             raise self._trader.sealed  # whoever started this worker must learn that it will not help to start another
+        return self._summary
 
     async def _work(self) -> None:
         try:
@@ -162,6 +167,7 @@ class Keeper:
             self._tenure.renew_forever(),
             self._tenure.fence_forever(),
             self._watch.watch_forever(),
+            self._link.watch_forever(),
             self._reports.flush_forever(self._line, self._link),
             self._stopping.carry_out(self._trader, self._link, self._ledger),
         ]
@@ -237,7 +243,7 @@ class Keeper:
     async def _wind_up(self) -> None:
         """Sign off. Where a handler has not stopped the row stays: retiring would give its job to another."""
         worker, unsent = self._tenure.worker.id, [one.id for one in self._ledger.settlements]
-        running = tuple(self._runner.runs)
+        running = self._link.running()
         left = 0
         if unsent:
             logs.outcomes_unsent(worker, unsent)

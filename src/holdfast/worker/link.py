@@ -1,65 +1,89 @@
-"""From the keeper's thread to the handlers' loop: one thread-safe call per batch.
+"""From the keeper to the runners: what every form of them must be able to do, and what is said about leases.
 
-Called by the keeper's parts. It never waits for that loop, which may be blocked by a handler.
+Called by the keeper's parts. Two forms: local.py (this process, another loop) and pool.py (processes under a guard).
+Nothing here ever waits for a runner, which may be blocked by a handler.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import events, logs
 from ..records import Lease, Recovered
-from .runner import Runner, Stop, about
+from .runner import Ended, Stop, about
 
 
-class Link:
-    """The runner, seen from the keeper."""
+class Link(ABC):
+    """The runners, seen from the keeper."""
 
-    def __init__(self, runner: Runner, hub: events.Hub) -> None:
-        self.runner, self.hub = runner, hub
+    def __init__(self) -> None:
         self.worker = ""
-        self.broken = False  # the handlers' loop was closed
+        self.broken = False  # nothing can be run any more
+        self.on_room: Callable[[], None] = lambda: None  # jobs may begin again where they could not
+        self.post: Callable[[list[Ended]], None] = lambda batch: None  # handlers have stopped; any thread
 
+    # ------------------------------------------------------------------ what each form does its own way
+
+    @abstractmethod
+    def name(self, worker: str) -> None:
+        """The worker goes by this id from now on."""
+
+    @abstractmethod
     def wanted(self, *names: str) -> bool:
-        return any(self.hub.wanted(name) for name in names)
+        """Whether anybody listens to one of these events."""
 
-    def post(self, call: Callable[..., Any], *arguments: Any) -> None:
-        try:
-            self.runner.loop.call_soon_threadsafe(call, *arguments)
-        except RuntimeError:
-            if not self.broken:
-                self.broken = True
-                logs.loop_gone(self.worker)
+    @abstractmethod
+    def room(self, free: int) -> int:
+        """How many of `free` slots could begin a job now."""
 
-    def start(self, leases: Sequence[Lease]) -> None:
-        self.post(self.runner.start, leases)
+    @abstractmethod
+    def start(self, leases: Sequence[Lease]) -> None: ...
 
-    def stop(self, leases: Sequence[Lease], reason: Stop) -> None:
-        if leases:
-            marked = [(lease.id, lease.token) for lease in leases]
-            self.runner.warn(marked, reason)  # at once, although the loop may be blocked
-            self.post(self.runner.stop, marked, reason)
+    @abstractmethod
+    def stop(self, leases: Sequence[Lease], reason: Stop) -> None: ...
 
+    @abstractmethod
     def stop_all(self, reason: Stop) -> None:
-        self.runner.warn_all()
-        self.post(self.runner.stop_all, reason)
+        """Tell every handler to stop; nothing begins until `allow_starts`."""
 
+    @abstractmethod
     def allow_starts(self) -> None:
         """The fence is lifted."""
-        self.runner.barred = False
+
+    @abstractmethod
+    def running(self) -> tuple[str, ...]:
+        """Ids of the jobs whose handlers have not stopped."""
+
+    @abstractmethod
+    def deliver(self, seen: list[events.Event]) -> None:
+        """Bring events to whoever listens."""
+
+    @abstractmethod
+    async def watch_forever(self) -> None:
+        """See that the runners respond, and say so when they do not."""
+
+    async def end_rest(self) -> bool:
+        """End by force what did not stop; whether that is possible."""
+        return False
+
+    @abstractmethod
+    def renewed(self, fence_at: float, margin: float) -> None:
+        """The worker's deadline moved: its handlers must be still by `fence_at` (steady), or soon after."""
+
+    # ------------------------------------------------------------------ what is said
 
     def tell(self, *seen: events.Event) -> None:
-        """Deliver events on the handlers' loop."""
-        wanted = [event for event in seen if self.hub.wanted(event.name)]
+        wanted = [event for event in seen if self.wanted(event.name)]
         if wanted:
-            self.post(self.runner.deliver, wanted)
+            self.deliver(wanted)
 
     def lost(self, leases: Sequence[Lease]) -> None:
         """Say that leases are no longer ours."""
         for lease in leases:
             logs.lease_lost(lease.id, lease.task)
-        if self.hub.wanted("lease_lost"):
+        if self.wanted("lease_lost"):
             self.tell(*(events.LeaseLost(**about(lease, self.worker)) for lease in leases))
 
     def recovered(self, ends: Sequence[Recovered]) -> None:

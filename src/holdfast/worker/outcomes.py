@@ -5,6 +5,7 @@ Called by the runner. Decides nothing about retries: that is the policy's and li
 
 from __future__ import annotations
 
+import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -59,9 +60,10 @@ def undecodable(error: BaseException) -> Outcome:
     return Outcome(kind=OutcomeKind.UNDECODABLE, failure=failure)
 
 
-def timed_out(timeout: float | None) -> Outcome:
+def timed_out(timeout: float | None, evidence: str = "") -> Outcome:
+    """The attempt overran its timeout; `evidence` is where it was then."""
     text = f"the attempt did not end within {timeout:g} s" if timeout is not None else "the attempt did not end in time"
-    return Outcome(kind=OutcomeKind.TIMED_OUT, failure=Failure(reason="timeout", text=text))
+    return Outcome(kind=OutcomeKind.TIMED_OUT, failure=Failure(reason="timeout", text=text, traceback=evidence))
 
 
 def unwrapped(error: BaseException) -> BaseException:
@@ -73,7 +75,7 @@ def unwrapped(error: BaseException) -> BaseException:
 
 
 def failure_of(error: BaseException) -> Failure:
-    return Failure(type=dotted(error), text=bounded(said(error), TEXT_CHARS_MAX), traceback=_traceback(error))
+    return Failure(type=dotted(error), text=bounded(said(error), TEXT_CHARS_MAX), traceback=traceback_of(error))
 
 
 def dotted(error: BaseException) -> str:
@@ -105,7 +107,15 @@ def storable(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _traceback(error: BaseException) -> str:
+def stack_of(thread_id: int) -> str:
+    """Where a thread is just now, as text; "" when it is gone."""
+    frame = sys._current_frames().get(thread_id)
+    if frame is None:
+        return ""
+    return bounded("".join(traceback.format_stack(frame, limit=TRACEBACK_FRAMES_MAX)), TRACEBACK_CHARS_MAX)
+
+
+def traceback_of(error: BaseException) -> str:
     trail = error.__traceback__
     if trail is not None and trail.tb_next is not None:
         trail = trail.tb_next  # the first frame is the runner's own

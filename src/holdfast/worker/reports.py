@@ -21,7 +21,9 @@ from .runner import about
 FLUSH_EVERY_SECONDS = 0.25
 
 
-class _Pending:
+class Pending:
+    """What one attempt reported and nobody has taken yet."""
+
     __slots__ = ("fraction", "lease", "lines", "moved", "text")
 
     def __init__(self, lease: Lease) -> None:
@@ -37,7 +39,7 @@ class Reports:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._pending: dict[str, _Pending] = {}  # by token
+        self._pending: dict[str, Pending] = {}  # by token
 
     # ------------------------------------------------------------------ handlers, any thread
 
@@ -55,10 +57,10 @@ class Reports:
             if len(lines) > LOGS_KEPT_MAX:
                 del lines[0]  # the store would drop it anyway
 
-    def _of(self, lease: Lease) -> _Pending:
+    def _of(self, lease: Lease) -> Pending:
         pending = self._pending.get(lease.token)
         if pending is None:
-            pending = self._pending[lease.token] = _Pending(lease)
+            pending = self._pending[lease.token] = Pending(lease)
         return pending
 
     # ------------------------------------------------------------------ the keeper
@@ -71,7 +73,7 @@ class Reports:
 
     async def flush(self, line: Line, link: Link, tokens: Iterable[str] | None) -> None:
         """Write what is pending, of these leases or of all."""
-        taken = self._take(tokens)
+        taken = self.take(tokens)
         if not taken:
             return
         reports = [
@@ -100,14 +102,15 @@ class Reports:
         """Which of these leases have something pending; cheap when nothing is."""
         return [token for token in tokens if token in self._pending] if self._pending else []
 
-    def _take(self, tokens: Iterable[str] | None) -> list[_Pending]:
+    def take(self, tokens: Iterable[str] | None) -> list[Pending]:
+        """Take out what is pending, of these leases or of all."""
         with self._guard:
             if tokens is None:
                 taken, self._pending = list(self._pending.values()), {}
                 return taken
             return [one for token in tokens if (one := self._pending.pop(token, None)) is not None]
 
-    def _put_back(self, taken: list[_Pending]) -> None:
+    def _put_back(self, taken: list[Pending]) -> None:
         with self._guard:
             for old in taken:
                 new = self._of(old.lease)

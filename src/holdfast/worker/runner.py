@@ -60,12 +60,26 @@ Ended = Settlement | Release | Gone
 class Run:
     """An attempt under way."""
 
-    __slots__ = ("context", "entered", "handle", "lease", "options", "stop", "successor", "task", "timer")
+    __slots__ = (
+        "context",
+        "entered",
+        "evidence",
+        "handle",
+        "lease",
+        "options",
+        "stop",
+        "successor",
+        "task",
+        "thread_id",
+        "timer",
+    )
 
     def __init__(self, lease: Lease, task: Task[..., Any], options: TaskOptions, context: Context) -> None:
         self.lease, self.task, self.options, self.context = lease, task, options, context
         self.stop = Stop.NOT
         self.entered = False
+        self.thread_id = 0  # of a sync handler
+        self.evidence = ""  # where it was when it had to be stopped
         self.handle: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.successor: Lease | None = None  # a newer lease on the same job, held until this handler has stopped
@@ -83,6 +97,7 @@ class Runner:
         reports: ReportSink,
         hand_over: Callable[[list[Ended]], None],
         unknown_delay: float = UNKNOWN_TASK_DELAY_SECONDS,
+        mark_begin: Callable[[str], bool] | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.thread_id = threading.get_ident()
@@ -93,6 +108,7 @@ class Runner:
         self._told: dict[str, Stop] = {}  # by token: told to stop, perhaps before it could start
         self._find_task, self._hub, self._reports, self._hand_over = find_task, hub, reports, hand_over
         self._unknown_delay = unknown_delay
+        self._mark_begin = mark_begin  # by token; False: it was taken back and must not begin
         self._pool = ThreadPool(slots, "holdfast-handler")
         self._ended: list[Ended] = []
         self._handing_over = False
@@ -198,7 +214,7 @@ class Runner:
         """An async handler's attempt, as a task of its own."""
         run.entered = True
         error: BaseException | None = None
-        if run.context.cancelled:  # told to stop before its first step
+        if not self._may_begin(run):
             self._end(run, outcomes.STOPPED, None)
             return
         task, context = run.task, run.context
@@ -224,8 +240,9 @@ class Runner:
         """A sync handler's attempt; the same steps in a thread, its end collected by the loop."""
         task, context = run.task, run.context
         run.entered = True
+        run.thread_id = threading.get_ident()
         error: BaseException | None = None
-        if context.cancelled:
+        if not self._may_begin(run):
             outcome = outcomes.STOPPED
         else:
             try:
@@ -250,6 +267,10 @@ class Runner:
             except RuntimeError:
                 return  # the loop was closed under us: the lease lapses by itself
 
+    def _may_begin(self, run: Run) -> bool:
+        """False when it was told to stop, or taken back, before its first step."""
+        return not run.context.cancelled and (self._mark_begin is None or self._mark_begin(run.lease.token))
+
     def _collect(self) -> None:
         self._collecting = False  # before looking: what comes in from now on asks again
         while self._from_threads:
@@ -260,6 +281,8 @@ class Runner:
             if run.handle is None or not run.handle.cancelling():
                 return outcomes.raised(fault), fault  # the handler's own: nobody cancelled this task
             run.stop = Stop.STOPPING  # the host program is taking its tasks down
+        elif run.stop is Stop.TIMED_OUT:
+            run.evidence = outcomes.traceback_of(fault)
         return outcomes.STOPPED, None
 
     # ------------------------------------------------------------------ the end of an attempt
@@ -282,13 +305,20 @@ class Runner:
         if stop is Stop.CANCELLED:
             outcome, error = outcomes.STOPPED, None
         elif stop is Stop.TIMED_OUT:
-            outcome, error = outcomes.timed_out(options.timeout), None
+            outcome, error = outcomes.timed_out(options.timeout, run.evidence), None
         elif kind is OutcomeKind.CANCELLED or (run.context.cancelled and kind is OutcomeKind.FAILED):
             return Release(id=lease.id, token=lease.token)  # stopped by us: what it raised on the way is no failure
-        retry_in: float | None = None
-        if outcome.kind in _SPENDS_A_RETRY:
-            retry_in = _retry_in(options, lease.failures + 1, error)
-        return settlement_for(lease.id, lease.token, outcome, retry_in=retry_in, retain=options.retain)
+        return _settlement(lease, options, outcome, error)
+
+    def judge(self, leases: Sequence[Lease], ends: Sequence[Outcome]) -> None:
+        """End attempts that were killed elsewhere for what they did, as their tasks' own policies say."""
+        for lease, outcome in zip(leases, ends, strict=True):
+            task = self._find_task(lease.task)
+            if task is None:
+                self._give_back_unknown(lease)
+            else:
+                options = task.options if lease.options is None else _options_for(task, lease.options)
+                self._end_with(_settlement(lease, options, outcome, None))
 
     def _end_unstarted(self, lease: Lease, reason: Stop) -> None:
         """End a lease whose handler was never called."""
@@ -328,6 +358,7 @@ class Runner:
     def _overrun(self, run: Run) -> None:
         timeout = run.options.timeout
         if not run.task.is_async and timeout is not None:
+            run.evidence = outcomes.stack_of(run.thread_id)
             logs.thread_overran(run.lease.id, run.lease.task, timeout)
         self._tell(run, Stop.TIMED_OUT)
 
@@ -341,6 +372,13 @@ def _options_for(task: Task[..., Any], stored: bytes) -> TaskOptions:
         return task.options.for_call(stored)
     except ConfigurationError:
         return task.options
+
+
+def _settlement(lease: Lease, options: TaskOptions, outcome: Outcome, error: BaseException | None) -> Settlement:
+    retry_in: float | None = None
+    if outcome.kind in _SPENDS_A_RETRY:
+        retry_in = _retry_in(options, lease.failures + 1, error)
+    return settlement_for(lease.id, lease.token, outcome, retry_in=retry_in, retain=options.retain)
 
 
 def _asked(context: Context, fault: CancelRequested) -> tuple[Outcome, BaseException | None]:

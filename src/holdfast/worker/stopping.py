@@ -49,6 +49,8 @@ class Stopping:
             logs.worker_hurried(link.worker, len(ledger.busy))
             link.stop_all(Stop.STOPPING)
             await self._first_of(STOP_WITHIN_SECONDS, self.over)
+            if not self.over.is_set() and await link.end_rest():
+                await self._first_of(STOP_WITHIN_SECONDS, self.over)
         trader.abandon.set()
         trader.wake.set()
 

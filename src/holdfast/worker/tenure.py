@@ -44,7 +44,7 @@ class Tenure:
     def _new_worker(self) -> WorkerRecord:
         options = self._options
         worker = identity.new_worker(lease=options.lease, queues=self._queues, slots=options.slots)
-        self._link.worker = self._link.runner.worker = worker.id
+        self._link.name(worker.id)
         return worker
 
     @property
@@ -68,7 +68,7 @@ class Tenure:
         """Store the row; repeating it only renews it."""
         sent = self._line.clock.steady()
         await self._line.call("register", self._line.backend.register(self.worker))
-        self._sent = sent
+        self._renewed(sent)
 
     async def forgotten(self, worker_id: str) -> None:
         """The store no longer knows that worker: its leases are lost. Go on under a new id; the old one is burnt."""
@@ -124,12 +124,16 @@ class Tenure:
             await self.forgotten(worker_id)
             return True
         late = self._note_silent(answer.unheard)
-        self._sent = min([sent, *(at for token, at in self._silent.items() if token in self._ledger.busy)])
+        self._renewed(min([sent, *(at for token, at in self._silent.items() if token in self._ledger.busy)]))
         if self.fenced and self.fence_at > self._line.clock.steady():
             self._lift()
             self.on_change()
         self._heed(answer, leases, late)
         return not answer.unheard
+
+    def _renewed(self, sent: float) -> None:
+        self._sent = sent
+        self._link.renewed(self.fence_at, self._options.fence_margin)
 
     def _note_silent(self, unheard: Sequence[str]) -> list[Lease]:
         """Leases in a part of the store that did not answer keep their old deadline. Answers those to be given up.

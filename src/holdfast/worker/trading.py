@@ -80,7 +80,7 @@ class Trader:
         inbox = self.inbox
         if inbox:
             self._ledger.ended([inbox.popleft() for _ in range(len(inbox))])
-        most = self._free()
+        most = self.free()
         if not self._ledger.unsent and (self._dry or not most):
             return False
         settlements, releases = self._ledger.take()
@@ -98,8 +98,9 @@ class Trader:
         except TimeoutError:
             pass
 
-    def _free(self) -> int:
-        return 0 if self.closing or self._tenure.fenced else self._ledger.free()
+    def free(self) -> int:
+        """How many jobs may be claimed: each of them must be able to begin at once."""
+        return 0 if self.closing or self._tenure.fenced else self._link.room(self._ledger.free())
 
     async def exchange(self, settlements: list[Settlement], releases: list[Release], most: int) -> bool:
         """Settle, release and claim in one call; answers whether it brought leases."""
@@ -296,7 +297,7 @@ class Trader:
 
     async def idle(self) -> None:
         """Wait until something ends here or the store may have work."""
-        if self._dry and self._free() and self._listening is None:
+        if self._dry and self.free() and self._listening is None:
             # Listen first, then look once more: what was enqueued between the look and the listening is not missed.
             self._listening = asyncio.get_running_loop().create_task(self._listen())
             await asyncio.sleep(0)

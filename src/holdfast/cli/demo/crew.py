@@ -12,10 +12,11 @@ import sys
 import time
 from pathlib import Path
 
-from .journal import Journal
+from .journal import HAND_VARIABLE, Journal
 from .scene import JOURNAL_VARIABLE
 
 STOP_SECONDS_MAX = 5.0
+DEAD_SECONDS_MAX = 3.0  # from a worker's death to its runners', which the guard sees to
 SLOTS = 2
 
 
@@ -27,10 +28,15 @@ class Hand:
         self.killed_at: float | None = None
         self.log = directory / f"worker-{letter}.log"
         command = [sys.executable, "-m", "holdfast.cli", "work", "holdfast.cli.demo.scene:app", "--lease", f"{lease}s"]
-        environment = {**os.environ, "HOLDFAST_URL": url, JOURNAL_VARIABLE: str(directory / "journal.jsonl")}
+        environment = {
+            **os.environ,
+            "HOLDFAST_URL": url,
+            JOURNAL_VARIABLE: str(directory / "journal.jsonl"),
+            HAND_VARIABLE: letter,
+        }
         with self.log.open("wb") as sink:
             self.process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [*command, "--slots", str(SLOTS), "--grace", "2s"],
+                [*command, "--runners", "1", "--slots", str(SLOTS), "--grace", "2s"],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
@@ -47,11 +53,13 @@ class Hand:
         return self.process.poll() is not None
 
     def kill(self, journal: Journal) -> None:
-        """SIGKILL: no goodbye, no clean-up. Written down once the process is really gone."""
+        """SIGKILL: no goodbye, no clean-up. Written down once keeper and runner are really gone."""
         self.process.kill()
         self.process.wait()
         self.killed_at = time.monotonic()
-        journal.write("killed", pid=self.pid)
+        for pid in {entry.pid for entry in journal.read() if entry.hand == self.letter}:
+            if gone_within(pid, DEAD_SECONDS_MAX):
+                journal.write("killed", pid=pid)
 
     def stop(self) -> None:
         """Ask it to end; insist after a while."""
@@ -63,3 +71,15 @@ class Hand:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def gone_within(pid: int, seconds: float) -> bool:
+    """Whether a process, not a child of ours, ends in this time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.01)
+    return False

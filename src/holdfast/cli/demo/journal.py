@@ -14,6 +14,8 @@ from typing import Any
 
 from msgspec import Struct
 
+HAND_VARIABLE = "HOLDFAST_DEMO_HAND"  # set for a worker and so for its runners
+
 
 class Entry(Struct, frozen=True, kw_only=True):
     """One line."""
@@ -26,6 +28,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     step: str = ""
     fence: int = 0
     attempt: int = 0
+    hand: str = ""  # the worker whose runner wrote it
 
 
 class Journal:
@@ -35,7 +38,8 @@ class Journal:
         self.path = Path(path)
 
     def write(self, event: str, *, pid: int | None = None, **fields: Any) -> None:
-        line = json.dumps({"event": event, "at": time.monotonic(), "pid": pid or os.getpid(), **fields}) + "\n"
+        entry = {"event": event, "at": time.monotonic(), "pid": pid or os.getpid(), **fields}
+        line = json.dumps({"hand": os.environ.get(HAND_VARIABLE, ""), **entry}) + "\n"
         handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(handle, line.encode())

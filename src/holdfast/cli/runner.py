@@ -1,0 +1,81 @@
+"""The program of a runner process: `python -P -m holdfast.cli.runner`, started by the guard and by nobody else.
+
+Reads from its socket what to import, imports it, says hello, and runs handlers until told to quit. Import errors go to
+the keeper as the sentences the command line has for them. It never opens the store for itself; handlers that enqueue
+do, through the app.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import traceback
+
+from ..app import Holdfast
+from ..worker import wire
+from ..worker.guard import FIRST_FD
+from ..worker.hosting import Host, hello, listen_for_dumps
+from ..worker.marks import Marks
+from .exits import CommandFailed, Exit
+from .importing import import_app, import_modules
+from .logbook import logs_on_stderr
+
+
+def main() -> int:
+    fds = FIRST_FD, FIRST_FD + 1, FIRST_FD + 2
+    for fd in fds:
+        os.set_inheritable(fd, False)  # what handlers start must not hold on to them
+    sock, marks = socket.socket(fileno=fds[0]), Marks(fds[1])
+    listen_for_dumps(fds[2])
+    # A supervisor may send these to the whole worker. Handled, not ignored: what handlers start gets the default back.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    setup = _read_setup(sock)
+    if setup is None:
+        return Exit.FAILED
+    try:
+        app = _load(setup)
+    except CommandFailed as failed:
+        if os.environ.get("HOLDFAST_DEBUG"):
+            traceback.print_exc()
+        sock.sendall(wire.pack([wire.Refused(failed.text, failed.hint)]))
+        return Exit.IMPORT_FAILED
+    sock.sendall(wire.pack([hello(app, app.url)]))
+    with logs_on_stderr(setup.verbose):
+        asyncio.run(_serve(app, setup, marks, sock))
+    return Exit.DONE
+
+
+def _read_setup(sock: socket.socket) -> wire.Setup | None:
+    """The first frame and not a byte more: what follows it is for the loop. None when the keeper is gone."""
+    reader, need = wire.from_keeper(), wire.LENGTH_BYTES
+    while piece := sock.recv(need):
+        for frame in reader.feed(piece):
+            return frame if isinstance(frame, wire.Setup) else None
+        need = reader.missing
+    return None
+
+
+def _load(setup: wire.Setup) -> Holdfast:
+    if setup.version != wire.VERSION:
+        raise CommandFailed(
+            Exit.FAILED,
+            f"the keeper speaks frames of version {setup.version}, this runner {wire.VERSION}.",
+            "Holdfast was replaced while it ran: start the worker again.",
+        )
+    app = import_app(setup.app, setup.app_dir)
+    import_modules((*app.imports, *setup.imports))
+    if setup.url is not None:
+        app.aim(setup.url)
+    return app
+
+
+async def _serve(app: Holdfast, setup: wire.Setup, marks: Marks, sock: socket.socket) -> None:
+    await Host(app, setup, marks).serve(sock)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

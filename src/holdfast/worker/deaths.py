@@ -1,0 +1,77 @@
+"""What the end of a runner process means for the jobs it had.
+
+Called by the pool when a runner is dead with everything it started and all it said has been read. Decides only; the
+pool acts. A runner that ends without an outcome for a job it began is a crash, whatever its exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from dataclasses import dataclass, field
+
+from .. import logs
+from ..lifecycle import Ending, Failure, Outcome, Settlement
+from ..records import Lease, Release
+from . import guard
+from .outcomes import TRACEBACK_CHARS_MAX, bounded
+from .remote import Remote, Sent
+from .runner import Ended, Gone, Stop
+from .suspects import Suspects
+
+
+@dataclass
+class Estate:
+    """What a dead runner leaves behind."""
+
+    ended: list[Ended] = field(default_factory=list)
+    charged: list[tuple[Lease, Outcome]] = field(default_factory=list)  # for the task's own policy to judge
+    crashed: list[str] = field(default_factory=list)
+
+
+def settle_estate(remote: Remote, wait_status: int, cause: int, now: float, suspects: Suspects) -> Estate:
+    """Decide for each job the runner had."""
+    estate = Estate()
+    evidence = ""
+    for sent in remote.held.values():
+        lease, began = sent.lease, remote.begun(sent)
+        if sent.told is Stop.LOST:
+            estate.ended.append(Gone(lease.id, lease.token))
+        elif sent.told is Stop.CANCELLED:
+            estate.ended.append(Settlement(id=lease.id, token=lease.token, ending=Ending.CANCELLED))
+        elif sent.guilty is not None:
+            estate.charged.append((lease, sent.guilty))
+        elif not began or remote.spared or cause == guard.TOO_LATE or sent.told:
+            estate.ended.append(Release(id=lease.id, token=lease.token))
+        else:
+            evidence = evidence or bounded(remote.read_evidence(), TRACEBACK_CHARS_MAX)
+            estate.crashed.append(lease.id)
+            estate.ended.append(_crash(remote, sent, how_it_ended(wait_status), now - began, evidence, suspects))
+    return estate
+
+
+def _crash(remote: Remote, sent: Sent, how: str, seconds: float, evidence: str, suspects: Suspects) -> Settlement:
+    lease = sent.lease
+    final = suspects.crashed(lease, alone=remote.slots == 1)
+    where = f"runner process {remote.pid} on {socket.gethostname()}"
+    text = f"{where} {how} {seconds:.1f} s into the attempt, without a result"
+    logs.job_crashed(lease.id, lease.task, remote.pid, how, final)
+    return Settlement(
+        id=lease.id,
+        token=lease.token,
+        ending=Ending.BURIED if final else Ending.RETRY,
+        failure=Failure(reason="crash", text=text, traceback=evidence),
+        reason="crash" if final else None,
+    )
+
+
+def how_it_ended(wait_status: int) -> str:
+    """A wait status in words."""
+    if os.WIFSIGNALED(wait_status):
+        number = os.WTERMSIG(wait_status)
+        try:
+            return f"was killed by {signal.Signals(number).name}"
+        except ValueError:
+            return f"was killed by signal {number}"
+    return f"ended with exit code {os.waitstatus_to_exitcode(wait_status)}"

@@ -1,0 +1,179 @@
+"""A runner process from inside: frames from the keeper in, what handlers came to out.
+
+Called by the runner's program after it imported the app. Handlers run on this loop and in threads, through the same
+Runner as in the embedded worker. It holds no connection to the store: only the keeper talks about leases. When the
+keeper is gone it ends at once, whatever its handlers do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+
+from ..clock import SystemClock
+from ..events import EVENTS
+from ..lifecycle import Settlement
+from ..records import Release
+from . import wire
+from .embedded import CALLBACKS_WITHIN_SECONDS, HostApp
+from .marks import Marks
+from .remote import DUMP_SIGNAL
+from .reports import FLUSH_EVERY_SECONDS, Reports
+from .runner import Ended, Runner, Stop
+
+KEEPER_GONE = 71  # exit code: nobody is left who could be told
+
+
+def listen_for_dumps(evidence: int) -> None:
+    """Write stacks to `evidence` when the keeper asks and when this process crashes, interpreter stuck or not."""
+    faulthandler.enable(evidence, all_threads=True)
+    faulthandler.register(DUMP_SIGNAL, evidence, all_threads=True, chain=False)
+
+
+def hello(app: HostApp, url: str) -> wire.Hello:
+    """What the keeper must know of this app."""
+    tasks = [
+        wire.TaskFacts(
+            task.name,
+            task.options.queue,
+            task.options.timeout,
+            task.options.isolation == "process",
+            task.options.memory_limit,
+            task.options.aliases,
+        )
+        for task in app.tasks.values()
+    ]
+    return wire.Hello(wire.VERSION, os.getpid(), url, list(app.queue_rules()), tasks, app.hub.names)
+
+
+class Host(asyncio.Protocol):
+    """The runner's end of the socket."""
+
+    def __init__(self, app: HostApp, setup: wire.Setup, marks: Marks) -> None:
+        self._app, self._marks = app, marks
+        self._steady = SystemClock().steady
+        self._reader = wire.from_keeper()
+        self._transport: asyncio.Transport | None = None
+        self._places: dict[str, int] = {}  # by token
+        self._reports = Reports()
+        self._quit = asyncio.Event()
+        self._runner = Runner(
+            find_task=app.find_task,
+            hub=app.hub,
+            slots=setup.slots,
+            reports=self._reports,
+            hand_over=self._hand_over,
+            unknown_delay=setup.unknown_delay,
+            mark_begin=self._mark_begin,
+        )
+        self._obey: dict[type, Callable[[Any], None]] = {
+            wire.Start: self._start,
+            wire.Halt: lambda frame: self._runner.stop(frame.named, Stop(frame.reason)),
+            wire.HaltAll: self._halt_all,
+            wire.Open: lambda frame: self._open(),
+            wire.Name: self._name,
+            wire.Tell: self._tell,
+            wire.Judge: lambda frame: self._runner.judge(frame.leases, frame.outcomes),
+            wire.Ping: self._pong,
+            wire.Quit: lambda frame: self._quit.set(),
+        }
+
+    async def serve(self, sock: socket.socket) -> None:
+        """Run until the keeper says Quit."""
+        await asyncio.get_running_loop().create_connection(lambda: self, sock=sock)
+        flushing = asyncio.get_running_loop().create_task(self._flush_forever())
+        await self._quit.wait()
+        flushing.cancel()
+        await self._app.hub.settle(CALLBACKS_WITHIN_SECONDS)
+        self._runner.close()
+
+    # ------------------------------------------------------------------ in
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        for frame in self._reader.feed(data):
+            self._obey[type(frame)](frame)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._quit.is_set():
+            os._exit(KEEPER_GONE)  # what handlers still do cannot be recorded any more
+
+    def _start(self, frame: wire.Start) -> None:
+        leases = frame.leases
+        for place, lease in zip(frame.places, leases, strict=True):
+            self._places[lease.token] = place
+        self._runner.start(leases)
+
+    def _halt_all(self, frame: wire.HaltAll) -> None:
+        self._runner.warn_all()
+        self._runner.stop_all(Stop(frame.reason))
+
+    def _open(self) -> None:
+        self._runner.barred = False
+
+    def _name(self, frame: wire.Name) -> None:
+        self._runner.worker = frame.worker
+
+    def _tell(self, frame: wire.Tell) -> None:
+        kinds = [(EVENTS.get(name), raw) for name, raw in frame.seen]
+        self._runner.deliver([msgspec.msgpack.decode(raw, type=kind) for kind, raw in kinds if kind is not None])
+
+    def _pong(self, frame: wire.Ping) -> None:
+        self._runner.beat()
+        self._send(wire.Pong(frame.number, resident_bytes()))
+
+    # ------------------------------------------------------------------ out
+
+    def _mark_begin(self, token: str) -> bool:
+        return self._marks.begin(self._places[token], self._steady(), threading.get_ident())
+
+    def _hand_over(self, batch: list[Ended]) -> None:
+        settlements: list[Settlement] = []
+        releases: list[Release] = []
+        gone: list[tuple[str, str]] = []
+        places = self._places
+        for end in batch:
+            places.pop(end.token, None)
+            if isinstance(end, Settlement):
+                settlements.append(end)
+            elif isinstance(end, Release):
+                releases.append(end)
+            else:
+                gone.append((end.id, end.token))
+        reported = self._reports.pending_of(end.token for end in batch)
+        if reported:  # before the end they belong to
+            self._report(reported)
+        self._send(wire.Ended(settlements, releases, gone))
+
+    async def _flush_forever(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_EVERY_SECONDS)
+            self._report(None)
+
+    def _report(self, tokens: list[str] | None) -> None:
+        taken = self._reports.take(tokens)
+        if taken:
+            said = [wire.Said(one.lease.token, one.moved, one.fraction, one.text, one.lines) for one in taken]
+            self._send(wire.Reported(said))
+
+    def _send(self, frame: wire.Frame) -> None:
+        if self._transport is not None:
+            self._transport.write(wire.pack((frame,)))
+
+
+def resident_bytes() -> int:
+    """Memory of this process in RAM; 0 where the system does not say."""
+    if sys.platform != "linux":
+        return 0
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,241 @@
+"""The overseer: sees which runner does not respond, which attempt does not obey, and what has to be done about it.
+
+Used by the pool, on the keeper's loop: nothing a handler does can hold it up. From a runner that does not respond it
+takes back what has not begun. A job that is past its timeout and does not stop costs its runner: that gets no more
+jobs, the others there may finish within the grace, then it is killed; the guilty job is charged, the others are given
+back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from .. import events, logs
+from ..clock import Clock
+from ..lifecycle import Failure, Outcome, OutcomeKind
+from ..options import TaskOptions
+from ..records import Lease
+from . import wire
+from .outcomes import TRACEBACK_CHARS_MAX, bounded
+from .remote import DUMP_SIGNAL, Remote, Sent, Stage
+from .runner import Stop
+from .stopping import STOP_WITHIN_SECONDS
+
+if TYPE_CHECKING:
+    from .pool import Pool
+
+LOOK_SECONDS_BUSY = 0.1
+LOOK_SECONDS_IDLE = 0.5
+SILENT_SECONDS = 0.3  # after this what a runner has not begun is taken back
+BLOCKED_SECONDS = 1.0  # after this it is told
+OBEY_SECONDS = 2.0  # from an attempt's timeout, or from being told to stop, to its runner's end
+OBEY_SECONDS_ALONE = 0.5  # where nobody else would be hurt
+EVIDENCE_WITHIN_SECONDS = 0.5
+SOLO_IDLE_SECONDS = 60.0
+
+
+class Overseer:
+    """Watches the runners of one pool."""
+
+    def __init__(self, pool: Pool, clock: Clock) -> None:
+        self._pool, self._clock = pool, clock
+        self._due: list[tuple[float, int, Remote, str]] = []  # when to look at a job again, and where it is
+        self._count = itertools.count()
+        self._told: set[int] = set()  # runners whose silence was told
+        self._leaving: set[int] = set()  # runners somebody sees off already
+        self._idle_since: dict[int, float] = {}
+
+    # ------------------------------------------------------------------ what the pool tells
+
+    def expect(self, remote: Remote, leases: Sequence[Lease]) -> None:
+        """These were sent: look whether they end in time."""
+        facts = self._pool.facts
+        for lease in leases:
+            task = facts.get(lease.task)
+            timeout = task.timeout if task is not None else None
+            if lease.options is not None:
+                timeout = TaskOptions(timeout=timeout).for_call(lease.options).timeout
+            if timeout is not None:
+                self._look_at(self._clock.steady() + timeout + _patience(remote), remote, lease.token)
+
+    def told_to_stop(self, remote: Remote, sent: Sent) -> None:
+        """A job was told to stop: see that it does. Cancelled in a thread it may take its time; alone it may not."""
+        if remote.solo:
+            self._pool.staff.kill(remote)
+        elif sent.told is Stop.LOST:
+            self._look_at(self._clock.steady() + OBEY_SECONDS, remote, sent.lease.token)
+
+    def look_at(self, remote: Remote) -> None:
+        """Some of its jobs ended: has it done its share?"""
+        most = self._pool.staff.plan.max_jobs
+        if most is not None and remote.done >= most and remote.stage is Stage.READY:
+            self.replace(remote, f"{remote.done} jobs")
+
+    def replace(self, remote: Remote, why: str) -> None:
+        """Have another runner in its place; it leaves when its jobs have ended, or the grace is over."""
+        if remote.tag not in self._leaving:
+            logs.runner_replaced(remote.pid, why)
+            self._leave(remote)
+            self._pool.staff.spawn(self._see_off(remote))
+
+    def _leave(self, remote: Remote) -> None:
+        self._leaving.add(remote.tag)
+        remote.stage = max(remote.stage, Stage.LEAVING)
+        self._pool.staff.fill()
+
+    def _look_at(self, when: float, remote: Remote, token: str) -> None:
+        heapq.heappush(self._due, (when, next(self._count), remote, token))
+
+    # ------------------------------------------------------------------ looking
+
+    async def watch_forever(self) -> None:
+        remotes = self._pool.staff.remotes
+        while True:
+            busy = any(remote.held for remote in remotes.values())
+            await asyncio.sleep(LOOK_SECONDS_BUSY if busy else LOOK_SECONDS_IDLE)
+            now = self._clock.steady()
+            for remote in list(remotes.values()):
+                if remote.stage in (Stage.READY, Stage.LEAVING):
+                    self._check(remote, now)
+            while self._due and self._due[0][0] <= now:
+                _, _, remote, token = heapq.heappop(self._due)
+                self._check_job(remote, token, now)
+
+    def _check(self, remote: Remote, now: float) -> None:
+        silent = remote.ping(now)
+        was_blocked, remote.blocked = remote.blocked, silent > SILENT_SECONDS
+        if remote.blocked:
+            taken = [] if remote.solo else remote.take_back()
+            if taken:
+                logs.jobs_taken_back(remote.pid, len(taken), silent)
+                self._pool.reroute(taken)
+            if silent > BLOCKED_SECONDS and remote.held and remote.tag not in self._told:
+                self._told.add(remote.tag)
+                self._pool.staff.spawn(self._tell_blocked(remote, silent))
+        elif was_blocked:
+            self._told.discard(remote.tag)
+            self._pool.on_room()
+        most = self._pool.staff.plan.max_memory
+        if most is not None and remote.memory > most and remote.stage is Stage.READY:
+            self.replace(remote, f"{remote.memory >> 20} MiB of memory")
+        if remote.solo:
+            self._check_idle(remote, now)
+
+    def _check_idle(self, remote: Remote, now: float) -> None:
+        if remote.held or remote.stage is not Stage.READY:
+            self._idle_since.pop(remote.tag, None)
+        elif now - self._idle_since.setdefault(remote.tag, now) > SOLO_IDLE_SECONDS:
+            remote.stage = Stage.LEAVING
+            remote.send(wire.Quit())
+
+    def _check_job(self, remote: Remote, token: str, now: float) -> None:
+        sent = remote.held.get(token)
+        if sent is None or sent.guilty is not None:
+            return
+        if sent.told is Stop.LOST:
+            sent.guilty = Outcome(kind=OutcomeKind.CANCELLED)  # nothing is recorded of it, it only has to end
+            self._put_down(remote)
+            return
+        task = self._pool.facts.get(sent.lease.task)
+        timeout = TaskOptions(timeout=task.timeout if task else None).for_call(sent.lease.options).timeout
+        if timeout is None:
+            return
+        end = (remote.begun(sent) or now) + timeout + _patience(remote)
+        if end > now:
+            self._look_at(end, remote, token)
+            return
+        logs.timeout_ignored(sent.lease.id, sent.lease.task, timeout, remote.pid)
+        text = f"the attempt did not end within {timeout:g} s and did not stop when told to: its process was killed"
+        sent.guilty = Outcome(kind=OutcomeKind.TIMED_OUT, failure=Failure(reason="timeout", text=text))
+        self._put_down(remote)
+
+    # ------------------------------------------------------------------ doing something about it
+
+    def _put_down(self, remote: Remote) -> None:
+        taken = remote.take_back()
+        self._leave(remote)
+        self._pool.staff.spawn(self._kill_in_time(remote))
+        if taken:
+            self._pool.reroute(taken)
+
+    async def _kill_in_time(self, remote: Remote) -> None:
+        """Kill once only the guilty are left, at the latest after the grace."""
+        stacks = await self._stacks(remote)
+        for sent in remote.held.values():
+            if sent.guilty is not None and sent.guilty.failure is not None:
+                sent.guilty = _with_stack(sent.guilty, stack_of(stacks, remote.marks.thread(sent.place)))
+        await self._until_left(remote, lambda sent: sent.guilty is not None, self._pool.staff.plan.grace)
+        if remote.held:
+            self._pool.staff.kill(remote, spare=True)
+        else:
+            remote.send(wire.Quit())
+
+    async def _see_off(self, remote: Remote) -> None:
+        """Let a runner end in order: its jobs end, or are given back, or it is killed and they are given back."""
+        if not await self._until_left(remote, lambda sent: False, self._pool.staff.plan.grace):
+            remote.send(wire.HaltAll(Stop.STOPPING))
+            if not await self._until_left(remote, lambda sent: False, STOP_WITHIN_SECONDS):
+                self._pool.staff.kill(remote, spare=True)
+        remote.send(wire.Quit())
+
+    async def _until_left(self, remote: Remote, may_stay: Callable[[Sent], bool], seconds: float) -> bool:
+        """Wait until only jobs that may stay are left; False when time ran out."""
+        deadline = self._clock.steady() + seconds
+        while any(not may_stay(sent) for sent in remote.held.values()):
+            left = deadline - self._clock.steady()
+            if left <= 0:
+                return False
+            remote.changed.clear()
+            try:
+                async with asyncio.timeout(min(left, LOOK_SECONDS_IDLE)):
+                    await remote.changed.wait()
+            except TimeoutError:
+                pass
+        return True
+
+    async def _tell_blocked(self, remote: Remote, seconds: float) -> None:
+        stacks = await self._stacks(remote)
+        jobs = tuple(sent.lease.id for sent in remote.held.values() if remote.begun(sent))
+        stack = bounded(stacks, TRACEBACK_CHARS_MAX)
+        logs.runner_blocked(remote.pid, seconds, jobs, stack)
+        pool = self._pool
+        pool.tell(events.LoopBlocked(worker=pool.worker, seconds=seconds, jobs=jobs, stack=stack))
+
+    async def _stacks(self, remote: Remote) -> str:
+        """Have a runner write where its threads are; the signal's handler does it, however stuck the interpreter is."""
+        remote.read_evidence()  # what was there before
+        guarding = self._pool.staff.guarding
+        if guarding is None or remote.stage is Stage.GONE:
+            return ""
+        guarding.signal(remote.tag, DUMP_SIGNAL)
+        text = ""
+        deadline = self._clock.steady() + EVIDENCE_WITHIN_SECONDS
+        while self._clock.steady() < deadline:
+            await asyncio.sleep(0.02)
+            more = remote.read_evidence()
+            if text and not more:
+                break
+            text += more
+        return text
+
+
+def _patience(remote: Remote) -> float:
+    return OBEY_SECONDS_ALONE if remote.solo else OBEY_SECONDS
+
+
+def _with_stack(guilty: Outcome, stack: str) -> Outcome:
+    failure = guilty.failure
+    if failure is None:
+        return guilty
+    told = Failure(reason=failure.reason, text=failure.text, traceback=bounded(stack, TRACEBACK_CHARS_MAX))
+    return Outcome(kind=guilty.kind, failure=told)
+
+
+def stack_of(stacks: str, thread: int) -> str:
+    """Of a dump of all threads the part about one; all of it where that cannot be found."""
+    parts = stacks.split("\n\n")
+    return next((part for part in parts if f"0x{thread:016x}" in part.partition("\n")[0]), stacks)

@@ -1,0 +1,281 @@
+"""The pool: runner processes as the keeper's parts see them. Jobs go where they can begin now.
+
+Made by the process worker; everything happens on the keeper's loop. It spreads jobs over the runners, gives isolated
+and suspect ones a runner of their own, and turns a runner's end into ends of its jobs. It starts no process itself
+(staff.py) and watches no clock (overseer.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from .. import events, logs
+from ..clock import Clock
+from ..lifecycle import Outcome
+from ..records import Lease, Release
+from . import wire
+from .deaths import settle_estate
+from .link import Link
+from .overseer import Overseer
+from .remote import Remote, Stage
+from .reports import Reports
+from .runner import Ended, Gone, Stop
+from .staff import Plan, Staff
+from .suspects import Suspects
+
+END_WITHIN_SECONDS = 3.0
+
+
+class Pool(Link):
+    """Runner processes."""
+
+    def __init__(self, plan: Plan, clock: Clock, reports: Reports) -> None:
+        super().__init__()
+        self._clock, self._reports = clock, reports
+        self.staff = Staff(plan, self, clock)
+        self.suspects = Suspects()
+        self.overseer = Overseer(self, clock)
+        self.facts: dict[str, wire.TaskFacts] = {}  # by name and alias
+        self._alone: frozenset[str] = frozenset()  # tasks that are isolated
+        self._listens: frozenset[str] = frozenset()
+        self._waiting: deque[Lease] = deque()  # for a runner of their own
+        self._lost: dict[str, Remote] = {}  # job id → where a lost attempt of it has not stopped
+        self._charged: dict[str, _Charge] = {}  # by token: killed for what it did, and not yet judged
+
+    async def open(self) -> wire.Hello:
+        """Start the guard and the first runner; the others follow."""
+        hello = await self.staff.open()
+        self.staff.fill()
+        return hello
+
+    async def close(self) -> None:
+        await self.staff.close()
+
+    # ------------------------------------------------------------------ what the keeper's parts ask
+
+    def name(self, worker: str) -> None:
+        self.worker = worker
+        for remote in self.staff.remotes.values():
+            remote.send(wire.Name(worker))
+
+    def wanted(self, *names: str) -> bool:
+        return any(name in self._listens for name in names)
+
+    def room(self, free: int) -> int:
+        return min(free, sum(remote.room for remote in self.staff.shared))
+
+    def start(self, leases: Sequence[Lease]) -> None:
+        if not (self._alone or self._lost or self.suspects.any):
+            self._spread(leases)
+            return
+        shared: list[Lease] = []
+        for lease in leases:
+            if lease.id in self._lost:  # the two must not overlap: that runner begins it when the old one has stopped
+                self._lost[lease.id].give([lease])
+            elif lease.task in self._alone or lease.id in self.suspects:
+                self._waiting.append(lease)
+            else:
+                shared.append(lease)
+        self._spread(shared)
+        self.serve_waiting()
+
+    def stop(self, leases: Sequence[Lease], reason: Stop) -> None:
+        for lease in leases:
+            remote = self._holder(lease.token)
+            if remote is None:
+                self._stop_waiting(lease, reason)
+                continue
+            sent = remote.held[lease.token]
+            sent.told = max(sent.told, reason)
+            if reason is Stop.LOST:
+                self._lost[lease.id] = remote
+            remote.send(wire.Halt([(lease.id, lease.token)], reason))
+            self.overseer.told_to_stop(remote, sent)
+
+    def stop_all(self, reason: Stop) -> None:
+        self.staff.barred = True
+        waiting, self._waiting = self._waiting, deque()
+        self._end([Release(id=lease.id, token=lease.token) for lease in waiting])
+        for remote in self.staff.remotes.values():
+            for sent in remote.held.values():
+                sent.told = max(sent.told, reason)
+            remote.send(wire.HaltAll(reason))
+
+    def allow_starts(self) -> None:
+        self.staff.barred = False
+        for remote in self.staff.remotes.values():
+            remote.send(wire.Open())
+        self.staff.fill()
+
+    def running(self) -> tuple[str, ...]:
+        held = [sent.lease.id for remote in self.staff.remotes.values() for sent in remote.held.values()]
+        return (*held, *(lease.id for lease in self._waiting))
+
+    def deliver(self, seen: list[events.Event]) -> None:
+        for remote in self.staff.shared:
+            if remote.stage is Stage.READY and not remote.blocked and remote.listens_well():
+                remote.send(wire.Tell([(one.name, msgspec.Raw(wire.encode_part(one))) for one in seen]))
+                return
+
+    async def watch_forever(self) -> None:
+        await self.overseer.watch_forever()
+
+    async def end_rest(self) -> bool:
+        """Kill what did not stop. Its jobs are given back at no cost once it is dead."""
+        for remote in list(self.staff.remotes.values()):
+            if remote.held:
+                self.staff.kill(remote, spare=True)
+        await self.staff.until(lambda: not self.running(), END_WITHIN_SECONDS)
+        return True
+
+    def renewed(self, fence_at: float, margin: float) -> None:
+        # Handlers are told to stop at fence_at; who has not stopped a quarter of the margin later is killed.
+        self.staff.deadline(fence_at + margin / 4, fence_at + margin * 3 / 8)
+
+    # ------------------------------------------------------------------ where jobs go
+
+    def _spread(self, leases: Sequence[Lease]) -> None:
+        able = sorted((one for one in self.staff.shared if one.room), key=lambda one: -one.room)
+        start = 0
+        for place, remote in enumerate(able):
+            left = len(leases) - start
+            share = min(remote.room, -(-left // (len(able) - place)))
+            if share > 0:
+                batch = leases[start : start + share]
+                remote.give(batch)
+                self.overseer.expect(remote, batch)
+                start += share
+        if start < len(leases):  # a runner went away since they were claimed
+            self._end([Release(id=lease.id, token=lease.token) for lease in leases[start:]])
+
+    def serve_waiting(self) -> None:
+        """Give jobs that run alone their runners, and start those that are missing."""
+        solos = [one for one in self.staff.remotes.values() if one.solo]
+        for remote in solos:
+            if self._waiting and remote.room:
+                lease = self._waiting.popleft()
+                remote.give([lease])
+                self.overseer.expect(remote, [lease])
+        starting = sum(one.stage is Stage.STARTING for one in solos)
+        for _ in range(len(self._waiting) - starting):
+            self.staff.start(solo=True)
+
+    def reroute(self, leases: Sequence[Lease]) -> None:
+        """Jobs that were taken back: to who can begin them now, else to the store."""
+        self._spread(leases)
+
+    def _holder(self, token: str) -> Remote | None:
+        return next((one for one in self.staff.remotes.values() if token in one.held), None)
+
+    def _stop_waiting(self, lease: Lease, reason: Stop) -> None:
+        for waiting in self._waiting:
+            if waiting.token == lease.token:
+                self._waiting.remove(waiting)
+                gone = reason is Stop.LOST
+                self._end([Gone(lease.id, lease.token) if gone else Release(id=lease.id, token=lease.token)])
+                return
+
+    def _end(self, batch: list[Ended]) -> None:
+        if batch:
+            self.post(batch)
+
+    # ------------------------------------------------------------------ what runners do
+
+    def on_ready(self, remote: Remote) -> None:
+        hello = remote.hello
+        if hello is not None and not remote.solo:
+            self.facts = {name: task for task in hello.tasks for name in (task.name, *task.aliases)}
+            self._alone = frozenset(name for name, task in self.facts.items() if task.alone)
+            self._listens = frozenset(hello.listens)
+        remote.send(wire.Name(self.worker))
+        self._ask_for_judgement()
+        if remote.solo:
+            self.serve_waiting()
+        self.on_room()
+
+    def on_said(self, remote: Remote, frame: object) -> None:
+        if isinstance(frame, wire.Ended):
+            self._ended(remote, frame)
+        elif isinstance(frame, wire.Reported):
+            self._reported(remote, frame)
+        elif isinstance(frame, wire.Pong):
+            remote.pong(frame)
+
+    def _ended(self, remote: Remote, frame: wire.Ended) -> None:
+        batch: list[Ended] = []
+        ends: tuple[Sequence[Ended], ...] = (
+            frame.settlements,
+            frame.releases,
+            [Gone(job_id, token) for job_id, token in frame.gone],
+        )
+        for kind in ends:
+            for end in kind:
+                if remote.drop(end.token) is not None or self._charged.pop(end.token, None) is not None:
+                    batch.append(end)
+        if self.suspects.any:
+            for settlement in frame.settlements:
+                self.suspects.cleared(settlement.id)
+        self._after(remote)
+        self._end(batch)
+
+    def _after(self, remote: Remote) -> None:
+        """Some of its jobs have ended."""
+        remote.changed.set()
+        if self._lost:
+            here = {sent.lease.id for sent in remote.held.values()}
+            self._lost = {job: where for job, where in self._lost.items() if where is not remote or job in here}
+        if remote.solo and self._waiting:
+            self.serve_waiting()
+        self.overseer.look_at(remote)
+
+    def _reported(self, remote: Remote, frame: wire.Reported) -> None:
+        for said in frame.said:
+            sent = remote.held.get(said.token)
+            if sent is None:
+                continue
+            if said.moved:
+                self._reports.progress(sent.lease, said.fraction, said.text)
+            for line in said.lines:
+                self._reports.line(sent.lease, line)
+
+    def on_died(self, remote: Remote, wait_status: int, cause: int) -> None:
+        estate = settle_estate(remote, wait_status, cause, self._clock.steady(), self.suspects)
+        if estate.crashed or (remote.stage is not Stage.LEAVING and not self.staff.closing):
+            logs.runner_died(remote.pid, wait_status, estate.crashed)
+        remote.held.clear()
+        self._after(remote)
+        for charge in self._charged.values():
+            charge.judge = None if charge.judge is remote else charge.judge
+        self._charged.update((lease.token, _Charge(lease, outcome)) for lease, outcome in estate.charged)
+        self._end(estate.ended)
+        self._ask_for_judgement()
+        if self._waiting and not self.staff.closing:
+            self.serve_waiting()
+
+    def _ask_for_judgement(self) -> None:
+        """Have a runner say what a killed job's own retry policy makes of its end."""
+        cases = [charge for charge in self._charged.values() if charge.judge is None]
+        if not cases:
+            return
+        if self.staff.closing or self.staff.barred:  # nobody will answer: given back, uncharged
+            self._charged.clear()
+            self._end([Release(id=charge.lease.id, token=charge.lease.token) for charge in cases])
+            return
+        ready = next((one for one in self.staff.shared if one.stage is Stage.READY and not one.blocked), None)
+        if ready is not None:
+            for charge in cases:
+                charge.judge = ready
+            ready.send(wire.Judge([charge.lease for charge in cases], [charge.outcome for charge in cases]))
+
+
+class _Charge:
+    """A job that cost its runner, and who was asked what its task's policy makes of that."""
+
+    __slots__ = ("judge", "lease", "outcome")
+
+    def __init__(self, lease: Lease, outcome: Outcome) -> None:
+        self.lease, self.outcome = lease, outcome
+        self.judge: Remote | None = None

@@ -1,0 +1,257 @@
+"""The staff: guard and runner processes, started, replaced and seen off.
+
+Used by the pool, on the keeper's loop. It keeps as many runners as were asked for and tells the pool who is ready and
+who has died. It knows nothing of what jobs mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .. import logs
+from ..clock import Clock
+from ..errors import ConfigurationError
+from . import guard, wire
+from .guarding import Guarding
+from .line import backoff
+from .remote import Remote, Stage
+from .runner import UNKNOWN_TASK_DELAY_SECONDS
+
+EOF_WITHIN_SECONDS = 2.0  # after its end, for what a runner said last to be read
+QUIT_WITHIN_SECONDS = 7.0  # for callbacks to finish
+RESTART_SECONDS_MAX = 30.0
+PROGRAM = "holdfast.cli.runner"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What runners are started with, and how many of them."""
+
+    app: str  # MODULE:APP
+    app_dir: str = "."
+    imports: tuple[str, ...] = ()
+    url: str | None = None
+    runners: int = 1
+    slots: int = 10  # over all runners
+    grace: float = 30.0
+    max_jobs: int | None = None  # a runner is replaced after so many
+    max_memory: int | None = None  # … or when it has grown to so many bytes
+    unknown_delay: float = UNKNOWN_TASK_DELAY_SECONDS
+    verbose: bool = False
+
+    @property
+    def slots_each(self) -> int:
+        return -(-self.slots // self.runners)
+
+
+class RunnerRefused(ConfigurationError):
+    """The first runner could not import the app."""
+
+    def __init__(self, text: str, hint: str) -> None:
+        self.text, self.hint = text, hint
+        super().__init__(f"{text} {hint}".strip())
+
+
+class StaffOwner(Protocol):
+    """Who is told of the staff's doings."""
+
+    def on_ready(self, remote: Remote) -> None: ...
+
+    def on_said(self, remote: Remote, frame: object) -> None: ...
+
+    def on_died(self, remote: Remote, wait_status: int, cause: int) -> None: ...
+
+
+class Staff:
+    """Guard and runners."""
+
+    def __init__(self, plan: Plan, owner: StaffOwner, clock: Clock) -> None:
+        self.plan, self._owner, self._clock = plan, owner, clock
+        self.remotes: dict[int, Remote] = {}
+        self.closing = False
+        self.barred = False  # the fence has passed: a runner would not live
+        self.guarding: Guarding | None = None
+        self.deadlines = (0.0, 0.0)
+        self._tags = 0
+        self._failed_starts = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._first: asyncio.Future[wire.Hello] | None = None
+
+    # ------------------------------------------------------------------ opening and closing
+
+    async def open(self) -> wire.Hello:
+        """Start the guard and the first runner; its hello, or RunnerRefused."""
+        self._first = asyncio.get_running_loop().create_future()
+        self.guarding = Guarding(self)
+        self.start()
+        return await self._first
+
+    async def close(self) -> None:
+        """See everybody off."""
+        self.closing = True
+        for task in self._tasks:
+            task.cancel()
+        for remote in self.remotes.values():
+            remote.stage = max(remote.stage, Stage.LEAVING)
+            remote.send(wire.Quit())
+        await self.until(lambda: not self.remotes, QUIT_WITHIN_SECONDS)
+        if self.guarding is not None:
+            await self.guarding.close()
+        for remote in list(self.remotes.values()):
+            self._bid_farewell(remote)
+
+    async def until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait for a condition of the runners, bounded."""
+        deadline = self._clock.steady() + seconds
+        while not condition() and self._clock.steady() < deadline:  # noqa: ASYNC110 - ends of several kinds
+            await asyncio.sleep(0.01)
+        return condition()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something beside; dropped at close."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ------------------------------------------------------------------ runners
+
+    @property
+    def shared(self) -> list[Remote]:
+        """Runners that take many jobs, in service or about to be."""
+        return [one for one in self.remotes.values() if not one.solo and one.stage <= Stage.READY]
+
+    def start(self, *, solo: bool = False) -> None:
+        """Have one more runner."""
+        if self.guarding is None or self.guarding.lost:
+            return
+        self._tags += 1
+        plan = self.plan
+        slots = 1 if solo else plan.slots_each
+        remote = self.remotes[self._tags] = Remote(self, self._tags, slots, solo=solo)
+        remote.send(
+            wire.Setup(
+                wire.VERSION,
+                plan.app,
+                plan.app_dir,
+                plan.imports,
+                plan.url,
+                slots,
+                solo,
+                plan.unknown_delay,
+                plan.verbose,
+            )
+        )
+        self.spawn(remote.connect())
+        self.guarding.start(remote.tag, [sys.executable, "-P", "-m", PROGRAM], remote.fds)
+        remote.handed_over()
+
+    def fill(self) -> None:
+        """Start the runners that are missing."""
+        if not (self.closing or self.barred):
+            for _ in range(self.plan.runners - len(self.shared)):
+                self.start()
+
+    def kill(self, remote: Remote, *, spare: bool = False) -> None:
+        """Kill a runner with everything it started. `spare`: its jobs are not to blame."""
+        remote.stage = max(remote.stage, Stage.LEAVING)
+        remote.spared = remote.spared or spare
+        if self.guarding is not None:
+            self.guarding.kill(remote.tag)
+
+    def deadline(self, kill_at: float, last_at: float) -> None:
+        self.deadlines = kill_at, last_at
+        if self.guarding is not None:
+            self.guarding.deadline(kill_at, last_at)
+
+    # ------------------------------------------------------------------ what the guard and runners say
+
+    def on_started(self, tag: int, pid: int) -> None:
+        if tag in self.remotes:
+            self.remotes[tag].pid = pid
+
+    def on_frame(self, remote: Remote, frame: object) -> None:
+        if isinstance(frame, wire.Hello):
+            remote.hello = frame
+            self._failed_starts = 0
+            if remote.stage is Stage.STARTING:
+                remote.stage = Stage.READY
+            if self._first is not None and not self._first.done():
+                self._first.set_result(frame)
+            self._owner.on_ready(remote)
+        elif isinstance(frame, wire.Refused):
+            remote.refused = frame
+        else:
+            self._owner.on_said(remote, frame)
+
+    def on_ended(self, tag: int, wait_status: int, cause: int, peak_bytes: int) -> None:
+        remote = self.remotes.get(tag)
+        if remote is None:
+            return
+        remote.ended = wait_status, cause
+        if remote.closed:
+            self._bid_farewell(remote)
+        else:  # what it said last may still be on its way
+            asyncio.get_running_loop().call_later(EOF_WITHIN_SECONDS, self._bid_farewell, remote)
+
+    def on_closed(self, remote: Remote) -> None:
+        if remote.ended is not None:
+            self._bid_farewell(remote)
+        elif remote.stage is not Stage.GONE and self.guarding is not None:
+            self.guarding.kill(remote.tag)  # it can neither be told anything nor tell us: it is ending, or it must
+
+    def on_guard_lost(self) -> None:
+        """Its runners died with it. Begin anew."""
+        if self.closing:
+            return
+        late = 0.0 < self.deadlines[0] <= self._clock.steady()
+        logs.guard_lost(late=late)
+        self.spawn(self._begin_anew(guard.TOO_LATE if late else guard.OWN))
+
+    async def _begin_anew(self, cause: int) -> None:
+        lost = list(self.remotes.values())
+        await self.until(lambda: all(remote.closed for remote in lost), EOF_WITHIN_SECONDS)
+        if self.guarding is not None:
+            await self.guarding.close()
+        for remote in lost:
+            remote.ended = remote.ended or (0, cause)
+            self._bid_farewell(remote)
+        self.guarding = Guarding(self)
+        self.guarding.deadline(*self.deadlines)
+        self.fill()
+
+    def _bid_farewell(self, remote: Remote) -> None:
+        """It is dead and everything it said has been read."""
+        if remote.stage is Stage.GONE:
+            return
+        started = remote.hello is not None
+        remote.stage = Stage.GONE
+        del self.remotes[remote.tag]
+        wait_status, cause = remote.ended or (0, guard.OWN)
+        self._owner.on_died(remote, wait_status, cause)
+        remote.changed.set()
+        remote.close()
+        if started or self.closing:
+            self.fill()
+        else:
+            self._could_not_start(remote, wait_status)
+
+    def _could_not_start(self, remote: Remote, wait_status: int) -> None:
+        refused = remote.refused or wire.Refused(
+            f"a runner process ended before it was ready (wait status {wait_status}).",
+            "What it said on stderr tells more.",
+        )
+        if self._first is not None and not self._first.done():
+            self._first.set_exception(RunnerRefused(refused.text, refused.hint))
+            return
+        self._failed_starts += 1
+        wait = min(RESTART_SECONDS_MAX, 50 * backoff(self._failed_starts))
+        logs.runner_refused(refused.text, wait)
+        self.spawn(self._fill_after(wait))
+
+    async def _fill_after(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self.fill()

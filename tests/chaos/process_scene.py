@@ -1,0 +1,260 @@
+"""Real `holdfast work` processes on a small app, and ways to look at and hurt every part of their family."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.scene import until
+
+APP = '''
+import asyncio, ctypes, json, os, signal, subprocess, sys, time
+from holdfast import Context, Holdfast, RetryPolicy
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+app = Holdfast(f"sqlite:///{HERE}/jobs.db")
+MORE = os.environ.get("SCENE_MORE")
+
+
+def note(**facts):
+    line = json.dumps({"at": time.monotonic(), "pid": os.getpid(), **facts}) + "\\n"
+    fd = os.open(f"{HERE}/journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(fd, line.encode())
+    os.close(fd)
+
+
+note(what="import", parent=os.getppid())
+
+
+def gate_open():
+    return os.path.exists(f"{HERE}/gate")
+
+
+@app.task(name="quick", retry=0)
+async def quick(ctx: Context, n: int) -> int:
+    note(what="start", job=ctx.id, n=n, fence=ctx.fence)
+    return n
+
+
+@app.task(name="quick_thread", retry=0)
+def quick_thread(ctx: Context, n: int) -> int:
+    note(what="start", job=ctx.id, n=n, fence=ctx.fence)
+    return n
+
+
+@app.task(name="ticks", retry=0)
+def ticks(ctx: Context, obeys: bool = False) -> None:
+    """Ticks in a thread until the gate opens."""
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    while not gate_open() and not (obeys and ctx.cancelled):
+        note(what="tick", job=ctx.id, fence=ctx.fence)
+        time.sleep(0.01)
+    note(what="end", job=ctx.id, fence=ctx.fence)
+
+
+@app.task(name="waits", retry=0)
+async def waits(ctx: Context) -> None:
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    try:
+        while not gate_open():
+            await asyncio.sleep(0.01)
+    except asyncio.CancelledError:
+        note(what="cancelled", job=ctx.id, fence=ctx.fence)
+        raise
+    note(what="end", job=ctx.id, fence=ctx.fence)
+
+
+@app.task(name="blocks", retry=0)
+async def blocks(ctx: Context, seconds: float) -> None:
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    time.sleep(seconds)
+    note(what="end", job=ctx.id, fence=ctx.fence)
+
+
+@app.task(name="holds_the_gil", retry=0)
+def holds_the_gil(ctx: Context, seconds: int) -> None:
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    ctypes.PyDLL(None).sleep(seconds)
+    note(what="end", job=ctx.id, fence=ctx.fence)
+
+
+@app.task(name="dies", retry=0, max_stalls=1)
+def dies(ctx: Context, how: str) -> None:
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    if how == "exit":
+        os._exit(0)
+    elif how == "segfault":
+        ctypes.string_at(0)
+    elif how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "system_exit":
+        sys.exit(3)
+    elif how == "once":
+        if not os.path.exists(f"{HERE}/died"):
+            open(f"{HERE}/died", "w").close()
+            os._exit(0)
+
+
+@app.task(name="overruns", timeout=0.3, retry=RetryPolicy.fixed(0.1, limit=1))
+def overruns(ctx: Context) -> None:
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    while not gate_open():
+        time.sleep(0.01)
+
+
+@app.task(name="overruns_on_the_loop", timeout=0.3, retry=0)
+async def overruns_on_the_loop(ctx: Context) -> None:
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    time.sleep(60)
+
+
+@app.task(name="has_children", retry=0)
+def has_children(ctx: Context) -> None:
+    """Two that ignore SIGTERM: one in a session of its own, one that nobody is parent of any more."""
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    code = "import os, signal as s, time; s.signal(s.SIGTERM, s.SIG_IGN); print(os.getpid(), flush=True); "
+    code += "time.sleep(600)"
+    one = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+    note(what="child", job=ctx.id, child=int(one.stdout.readline()))
+    double = f"import os, subprocess, sys; subprocess.Popen([sys.executable, '-c', {code!r}], start_new_session=True)"
+    two = subprocess.Popen([sys.executable, "-c", double], stdout=subprocess.PIPE)
+    note(what="child", job=ctx.id, child=int(two.stdout.readline()))
+    two.wait()
+    while not gate_open():
+        time.sleep(0.01)
+
+
+@app.task(name="prints", retry=0)
+def prints(ctx: Context, text: str) -> None:
+    print(text)
+
+
+@app.on("worker_started")
+def on_started(event):
+    note(what="event", name=event.name)
+'''
+
+
+class Family:
+    """One `holdfast work`: keeper, guard and runners."""
+
+    def __init__(self, folder: Path, words: list[str], environment: dict[str, str]) -> None:
+        self.log = folder / f"worker-{len(list(folder.glob('worker-*.log')))}.log"
+        with self.log.open("wb") as sink:
+            self.keeper = subprocess.Popen(
+                [sys.executable, "-m", "holdfast.cli", "work", "scene_app:app", "--app-dir", str(folder), *words],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                cwd=folder,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+        self.seen: set[int] = set()
+
+    def guard(self) -> int:
+        return until(lambda: next(iter(children(self.keeper.pid)), None), what="the guard")
+
+    def runners(self, count: int = 1) -> list[int]:
+        """The runner processes, once there are so many."""
+        guard = self.guard()
+        found = until(lambda: (now := children(guard)) if len(children(guard)) >= count else None, what="runners")
+        self.seen |= {guard, *found}
+        return sorted(found)
+
+    def tree(self) -> set[int]:
+        return {self.keeper.pid} | below(self.keeper.pid)
+
+    def stop(self, seconds: float = 30.0) -> int:
+        self.keeper.terminate()
+        return self.keeper.wait(seconds)
+
+    def text(self) -> str:
+        return self.log.read_text()
+
+
+class ProcessScene:
+    """A folder with the app in it, its journal, and the workers started in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "scene_app.py").write_text(APP)
+        self.families: list[Family] = []
+
+    def start(self, *words: str, **environment: str) -> Family:
+        given = " ".join(words)
+        defaults = ["--lease", "3s"] if "--lease" not in given else []
+        defaults += ["--runners", "1"] if "--runners" not in given else []
+        family = Family(self.folder, [*defaults, *words], environment)
+        self.families.append(family)
+        return family
+
+    def open_gate(self) -> None:
+        (self.folder / "gate").touch()
+
+    def journal(self) -> list[dict[str, Any]]:
+        path = self.folder / "journal"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def lines(self, what: str, **facts: Any) -> list[dict[str, Any]]:
+        wanted = {"what": what, **facts}.items()
+        return [line for line in self.journal() if wanted <= line.items()]
+
+    def app(self) -> Any:
+        from holdfast import Holdfast
+
+        return Holdfast(f"sqlite:///{self.folder / 'jobs.db'}")
+
+    def close(self) -> None:
+        for family in self.families:
+            if family.keeper.poll() is None:
+                for pid in below(family.keeper.pid):
+                    send(pid, signal.SIGCONT)
+                family.keeper.send_signal(signal.SIGCONT)
+                family.keeper.kill()
+            family.keeper.wait()
+
+
+def children(pid: int) -> list[int]:
+    return [child for child, parent in parents().items() if parent == pid]
+
+
+def below(pid: int) -> set[int]:
+    table, found, waiting = parents(), set[int](), [pid]
+    while waiting:
+        here = waiting.pop()
+        for child, parent in table.items():
+            if parent == here and child not in found:
+                found.add(child)
+                waiting.append(child)
+    return found
+
+
+def parents() -> dict[int, int]:
+    """pid → parent of every process that is not a zombie."""
+    table: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[0] not in "ZX":
+            table[int(path.parent.name)] = int(fields[1])
+    return table
+
+
+def alive(*pids: int) -> list[int]:
+    table = parents()
+    return [pid for pid in pids if pid in table]
+
+
+def send(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass

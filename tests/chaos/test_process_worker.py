@@ -1,0 +1,153 @@
+"""`holdfast work` as keeper, guard and runners: work is done, stopped in order, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from holdfast.lifecycle import State
+from tests.chaos.process_scene import ProcessScene, alive, below, children, send
+from tests.chaos.scene import until
+
+pytestmark = pytest.mark.chaos
+
+
+def test_a_drain_runs_every_job_once_on_all_runners_and_leaves_no_process(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        calls = [app.named(name).bind(n=n) for n in range(200) for name in ("quick", "quick_thread")]
+        app.enqueue_many(calls)
+        family = stage.start("--runners", "2", "--slots", "8", "--drain")
+        assert family.keeper.wait(60) == 0
+        assert app.counts()["default"][State.SUCCEEDED] == 400
+        assert app.audit().violations == []
+    starts = stage.lines("start")
+    assert len(starts) == len({line["job"] for line in starts}) == 400
+    imports = stage.lines("import")
+    assert len({line["pid"] for line in imports}) == 2
+    assert {line["pid"] for line in starts} <= {line["pid"] for line in imports}
+    assert not alive(*(line[who] for line in imports for who in ("pid", "parent")))
+    assert len(stage.lines("event", name="worker_started")) == 1
+
+
+def test_handlers_inherit_nothing_of_the_keepers(stage: ProcessScene) -> None:
+    family = stage.start()
+    (runner,) = family.runners()
+    until(lambda: "started" in family.text(), what="the worker is registered")
+    files = [os.readlink(f"/proc/{runner}/fd/{fd}") for fd in os.listdir(f"/proc/{runner}/fd")]
+    assert not [name for name in files if "jobs.db" in name]
+    files = [os.readlink(f"/proc/{family.guard()}/fd/{fd}") for fd in os.listdir(f"/proc/{family.guard()}/fd")]
+    assert not [name for name in files if "jobs.db" in name]
+
+
+def test_the_keeper_never_imports_the_app(stage: ProcessScene) -> None:
+    family = stage.start()
+    family.runners()
+    until(lambda: "started" in family.text(), what="the worker is registered")
+    assert {line["pid"] for line in stage.lines("import")} == set(family.runners())
+    assert family.stop() == 0
+
+
+def test_sigterm_lets_running_jobs_end_and_gives_nothing_back(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        jobs = [app.named(name).enqueue() for name in ("ticks", "waits")]
+        family = stage.start("--grace", "20s")
+        until(lambda: len(stage.lines("start")) == 2, what="both run")
+        family.keeper.terminate()
+        until(lambda: "stopping" in family.text(), what="it says so")
+        late = app.named("quick").enqueue(n=1)
+        time.sleep(4)  # longer than the lease: renewals go on
+        stage.open_gate()
+        assert family.keeper.wait(20) == 0
+        assert [job.refresh().state for job in jobs] == [State.SUCCEEDED] * 2
+        assert [job.attempts for job in jobs] == [1, 1]
+        assert late.refresh().state is State.READY
+
+
+def test_after_the_grace_handlers_are_killed_and_their_jobs_given_back_free(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        stuck = app.named("ticks").enqueue()
+        polite = app.named("waits").enqueue()
+        family = stage.start("--grace", "500ms")
+        until(lambda: len(stage.lines("start")) == 2, what="both run")
+        assert family.stop() == 0
+        assert len(stage.lines("cancelled")) == 1
+        for job in (stuck, polite):
+            assert (job.refresh().state, job.attempts, job.failures, job.stalls) == (State.READY, 0, 0, 0)
+        assert app.workers() == []
+        assert app.audit().violations == []
+
+
+def test_a_second_signal_hurries(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        job = app.named("ticks").enqueue()
+        family = stage.start("--grace", "60s")
+        until(lambda: stage.lines("start"), what="it runs")
+        family.keeper.send_signal(signal.SIGINT)
+        until(lambda: "stopping" in family.text(), what="it says so")
+        family.keeper.send_signal(signal.SIGINT)
+        assert family.keeper.wait(10) == 0
+        assert (job.refresh().state, job.attempts) == (State.READY, 0)
+
+
+def test_signals_to_the_whole_group_still_stop_it_in_order(stage: ProcessScene) -> None:
+    """A supervisor that signals every process of a unit must not take the runners from under their jobs."""
+    with stage.app() as app:
+        job = app.named("waits").enqueue()
+        family = stage.start()
+        until(lambda: stage.lines("start"), what="it runs")
+        for pid in family.tree():
+            send(pid, signal.SIGTERM)
+        until(lambda: "stopping" in family.text(), what="it says so")
+        stage.open_gate()
+        assert family.keeper.wait(20) == 0
+        assert (job.refresh().state, job.attempts) == (State.SUCCEEDED, 1)
+
+
+def test_a_cancel_reaches_running_handlers(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        on_loop = app.named("waits").enqueue()
+        in_thread = app.named("ticks").enqueue(obeys=True)
+        stage.start()
+        until(lambda: len(stage.lines("start")) == 2, what="both run")
+        app.cancel(on_loop.id)
+        app.cancel(in_thread.id)
+        until(lambda: on_loop.refresh().state is State.CANCELLED, 5, what="the coroutine is cancelled")
+        until(lambda: in_thread.refresh().state is State.CANCELLED, 5, what="the thread sees the flag")
+        assert len(stage.lines("cancelled")) == 1
+
+
+def test_an_import_error_is_the_keepers_answer(stage: ProcessScene) -> None:
+    (stage.folder / "scene_app.py").write_text("raise RuntimeError('broken')\n")
+    family = stage.start()
+    assert family.keeper.wait(20) == 7
+    assert "RuntimeError: broken" in family.text()
+
+
+@pytest.mark.parametrize("runners", [1, 2])
+def test_killing_the_keeper_ends_everything_it_had(stage: ProcessScene, runners: int) -> None:
+    with stage.app() as app:
+        app.named("has_children").enqueue()
+        family = stage.start("--runners", str(runners))
+        until(lambda: len(stage.lines("child")) == 2, what="grandchildren")
+        app.named("holds_the_gil").enqueue(seconds=30)
+        until(lambda: len(stage.lines("start")) == 2, what="the interpreter is stuck")
+        everybody = below(family.keeper.pid)
+        grandchildren = {line["child"] for line in stage.lines("child")}
+        assert grandchildren <= everybody
+        family.keeper.kill()
+        family.keeper.wait()
+        until(lambda: not alive(*everybody), 3, what="everybody is dead")
+
+
+def test_stopping_leaves_no_grandchild_and_no_zombie(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        app.named("has_children").enqueue()
+        family = stage.start("--grace", "200ms")
+        until(lambda: len(stage.lines("child")) == 2, what="grandchildren")
+        everybody = below(family.keeper.pid)
+        assert family.stop() == 0
+        assert not alive(*everybody)
+        assert not children(family.keeper.pid)

@@ -1,0 +1,120 @@
+"""Frames and marks: what keeper and runners share, byte by byte and at the same instant."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.errors import ConfigurationError
+from holdfast.lifecycle import Ending, Failure, Settlement
+from holdfast.records import Lease, Release
+from holdfast.worker import wire
+from holdfast.worker.marks import Marks, make_file
+
+LEASE = Lease("j1", "t1", 7, "send", "mail", b'{"to":"\xc3\xa4"}', group="g", options=b"{}")
+SETTLED = Settlement(
+    id="j1", token=LEASE.token, ending=Ending.RETRY, failed=True, delay=1.5, failure=Failure(text="no", at=3.0)
+)
+
+
+def frames() -> list[wire.Frame]:
+    return [
+        wire.Ping(1),
+        wire.Start([3], [LEASE]),
+        wire.Halt([("j1", "t1")], 4),
+        wire.Quit(),
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 64, 100_000])
+def test_frames_come_out_whole_however_they_are_cut(size: int) -> None:
+    reader, sent = wire.from_keeper(), wire.pack(frames())
+    out: list[object] = []
+    for start in range(0, len(sent), size):
+        out += reader.feed(sent[start : start + size])
+    assert out == frames()
+
+
+def test_outcomes_travel_unchanged() -> None:
+    ended = wire.Ended([SETTLED], [Release(id="j2", token=LEASE.token, delay=2.0)], [("j3", "t3")])
+    assert wire.from_runner().feed(wire.pack([ended])) == [ended]
+
+
+def test_a_frame_stays_sound_when_more_arrives() -> None:
+    """A part kept undecoded must not change when the reader goes on."""
+    reader = wire.from_keeper()
+    told = wire.Tell([("stalled", wire.msgspec.Raw(wire.encode_part({"worker": "w"})))])
+    (first,) = reader.feed(wire.pack([told]))
+    reader.feed(wire.pack([wire.Ping(2)]) * 100)
+    assert isinstance(first, wire.Tell)
+    assert bytes(first.seen[0][1]) == wire.encode_part({"worker": "w"})
+
+
+def test_the_reader_says_how_much_it_lacks() -> None:
+    reader, sent = wire.from_keeper(), wire.pack([wire.Ping(1)])
+    assert reader.missing == wire.LENGTH_BYTES
+    reader.feed(sent[:4])
+    assert reader.missing == len(sent) - 4
+
+
+@pytest.mark.parametrize("junk", [b"\xff\xff\xff\xff", b"\x01\x00\x00\x00\xc1", b"\x02\x00\x00\x00\x91\x63"])
+def test_what_is_no_frame_is_refused(junk: bytes) -> None:
+    with pytest.raises(ConfigurationError, match="frame"):
+        wire.from_runner().feed(junk)
+
+
+# ---------------------------------------------------------------------- marks
+
+
+@pytest.fixture
+def sides() -> Iterator[tuple[Marks, Marks]]:
+    fd = make_file(4)
+    keeper, runner = Marks(fd), Marks(fd)
+    os.close(fd)
+    yield keeper, runner
+    keeper.close()
+    runner.close()
+
+
+def test_a_begin_is_seen_by_the_keeper(sides: tuple[Marks, Marks]) -> None:
+    keeper, runner = sides
+    keeper.clear(2)
+    assert keeper.begun(2) == 0.0
+    assert runner.begin(2, 12.5, 99)
+    assert (keeper.begun(2), keeper.thread(2), keeper.begun(1)) == (12.5, 99, 0.0)
+
+
+def test_what_was_taken_back_does_not_begin_and_what_began_is_not_taken(sides: tuple[Marks, Marks]) -> None:
+    keeper, runner = sides
+    assert keeper.take_back(0)
+    assert not runner.begin(0, 1.0, 1)
+    assert runner.begin(1, 1.0, 1)
+    assert not keeper.take_back(1)
+    keeper.clear(0)
+    assert runner.begin(0, 2.0, 1)
+
+
+def test_begin_and_take_back_at_the_same_instant_never_both_win(sides: tuple[Marks, Marks]) -> None:
+    keeper, runner = sides
+    rounds, line = 3000, threading.Barrier(2)
+    began: list[bool] = []
+
+    def begin() -> None:
+        for _ in range(rounds):
+            line.wait()
+            began.append(runner.begin(0, 1.0, 1))
+            line.wait()
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    taken: list[bool] = []
+    for _ in range(rounds):
+        keeper.clear(0)
+        line.wait()
+        taken.append(keeper.take_back(0))
+        line.wait()
+    thread.join()
+    assert not any(first and second for first, second in zip(began, taken, strict=True))
