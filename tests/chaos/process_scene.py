@@ -205,6 +205,10 @@ class ProcessScene:
         wanted = {"what": what, **facts}.items()
         return [line for line in self.journal() if wanted <= line.items()]
 
+    def journal_of_runs(self) -> list[dict[str, Any]]:
+        """What handlers wrote while they ran."""
+        return [line for line in self.journal() if "fence" in line]
+
     def app(self) -> Any:
         from holdfast import Holdfast
 

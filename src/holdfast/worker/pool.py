@@ -241,9 +241,9 @@ class Pool(Link):
             for line in said.lines:
                 self._reports.line(sent.lease, line)
 
-    def on_died(self, remote: Remote, wait_status: int, cause: int) -> None:
+    def on_died(self, remote: Remote, wait_status: int, cause: int, expected: bool) -> None:
         estate = settle_estate(remote, wait_status, cause, self._clock.steady(), self.suspects)
-        if estate.crashed or (remote.stage is not Stage.LEAVING and not self.staff.closing):
+        if estate.crashed or not expected:
             logs.runner_died(remote.pid, wait_status, estate.crashed)
         remote.held.clear()
         self._after(remote)

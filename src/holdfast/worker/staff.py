@@ -63,7 +63,7 @@ class StaffOwner(Protocol):
 
     def on_said(self, remote: Remote, frame: object) -> None: ...
 
-    def on_died(self, remote: Remote, wait_status: int, cause: int) -> None: ...
+    def on_died(self, remote: Remote, wait_status: int, cause: int, expected: bool) -> None: ...
 
 
 class Staff:
@@ -227,11 +227,11 @@ class Staff:
         """It is dead and everything it said has been read."""
         if remote.stage is Stage.GONE:
             return
-        started = remote.hello is not None
+        started, expected = remote.hello is not None, self.closing or remote.stage is Stage.LEAVING
         remote.stage = Stage.GONE
         del self.remotes[remote.tag]
         wait_status, cause = remote.ended or (0, guard.OWN)
-        self._owner.on_died(remote, wait_status, cause)
+        self._owner.on_died(remote, wait_status, cause, expected)
         remote.changed.set()
         remote.close()
         if started or self.closing:
