@@ -45,6 +45,8 @@ class TaskSettings(TypedDict, total=False):
     max_stalls: int
     isolation: Literal["none", "process"]
     memory_limit: int | None
+    cpu_limit: Duration | None
+    file_limit: int | None
     expires: Duration | None
     retain: Duration
     rate: str | None

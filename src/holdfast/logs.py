@@ -66,6 +66,14 @@ def retire_failed(worker: str, error: BaseException) -> None:
     logger.warning("worker %s could not sign off (%s): its row lapses by itself", worker, _kind(error))
 
 
+def not_isolated(tasks: Sequence[str]) -> None:
+    logger.warning(
+        "the embedded worker has one process: tasks with isolation='process' (%s) run in it, without their limits. "
+        "`holdfast work` gives them processes of their own",
+        _some(tasks),
+    )
+
+
 def keeper_failed(error: BaseException) -> None:
     logger.critical("the keeper thread failed and the worker stops", exc_info=error)
 

@@ -29,6 +29,8 @@ OnFence = Literal["warn", "exit"]
 ARGS_BYTES_MAX: Final = 1 << 20
 RESULT_BYTES_MAX: Final = 1 << 20
 PRIORITY_MAX: Final = 100
+LIMITS: Final = ("memory_limit", "cpu_limit", "file_limit")
+MEMORY_BYTES_MIN: Final = 32 << 20  # an interpreter with an app needs about this much for itself
 COUNT_MAX: Final = 1_000_000_000  # of limits: more than any store holds, less than any store's integers
 
 
@@ -85,6 +87,8 @@ class TaskOptions:
     max_stalls: int = 3
     isolation: Literal["none", "process"] = "none"
     memory_limit: int | None = None
+    cpu_limit: float | None = None
+    file_limit: int | None = None
     expires: float | None = None
     retain: float = 86400.0
     rate: str | None = None
@@ -107,7 +111,13 @@ class TaskOptions:
                     f"there is no task option {option!r}. Known: {', '.join(sorted(_TASK_CHECKS))}."
                 )
             checked[option] = check(value)
-        return dataclasses.replace(self, **checked)
+        made = dataclasses.replace(self, **checked)
+        if made.isolation != "process" and any(getattr(made, name) is not None for name in LIMITS):
+            raise ConfigurationError(
+                "memory_limit=, cpu_limit= and file_limit= hold for a process of the job's own. "
+                'Say isolation="process" too.'
+            )
+        return made
 
     def for_call(self, stored: bytes | None) -> TaskOptions:
         """These options with what `.using` said for one job alone, as stored with it."""
@@ -207,10 +217,8 @@ def _later(what: str, unset: Any = None) -> Callable[[Any], Any]:
     return check
 
 
-def _isolation(value: Any) -> str:
-    choice = one_of(value, "isolation=", ("none", "process"))
-    refuse_later('isolation="process"', choice == "process")
-    return choice
+def _optional_bytes(what: str, least: int) -> Callable[[Any], int | None]:
+    return lambda value: None if value is None else whole(value, what, least)
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -227,8 +235,10 @@ _TASK_CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "retry": as_policy,
     "timeout": _optional_seconds("timeout=", 0.001),
     "max_stalls": lambda value: whole(value, "max_stalls=", 0, 1_000_000),
-    "isolation": _isolation,
-    "memory_limit": _later("memory_limit="),
+    "isolation": lambda value: one_of(value, "isolation=", ("none", "process")),
+    "memory_limit": _optional_bytes("memory_limit=", MEMORY_BYTES_MIN),
+    "cpu_limit": _optional_seconds("cpu_limit=", 0.001),
+    "file_limit": _optional_bytes("file_limit=", 0),
     "expires": _optional_seconds("expires=", 0.001),
     "retain": lambda value: to_seconds(value, "retain="),
     "rate": _later("rate="),

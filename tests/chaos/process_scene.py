@@ -130,8 +130,66 @@ def has_children(ctx: Context) -> None:
 
 
 @app.task(name="prints", retry=0)
-def prints(ctx: Context, text: str) -> None:
-    print(text)
+def prints(ctx: Context, text: str, times: int = 1) -> None:
+    for _ in range(times):
+        print(text)
+
+
+@app.task(name="alone", retry=0, isolation="process", timeout=20)
+def alone(ctx: Context, does: str = "") -> int:
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    if does == "prints":
+        print("from python")
+        subprocess.run(["echo", "from a child"])
+        os.write(2, b"from below\\n")
+    elif does == "floods":
+        flood = "import os; [os.write(1, (b'x' * 999 + bytes([10])) * 1000) for _ in range(300)]"
+        subprocess.run([sys.executable, "-c", flood])
+    elif does == "leaves":
+        note(what="child", child=subprocess.Popen(["sleep", "600"]).pid)
+    elif does == "waits":
+        while not gate_open():
+            time.sleep(0.01)
+    return os.getpid()
+
+
+@app.task(name="alone_on_a_loop", retry=0, isolation="process")
+async def alone_on_a_loop(ctx: Context) -> int:
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    time.sleep(0 if gate_open() else 600)
+    return os.getpid()
+
+
+@app.task(name="limited", retry=0, isolation="process", memory_limit=200 << 20, cpu_limit=1.0, file_limit=1 << 20)
+def limited(ctx: Context, does: str) -> int:
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    if does == "hoards":
+        hoard = []
+        while True:
+            hoard.append(bytearray(1 << 20))
+    elif does == "crumbs":
+        crumbs = []
+        while True:
+            crumbs.append(object())
+    elif does == "children hoard":
+        code = "import time; x = b'x' * (100 << 20); time.sleep(60)"
+        for child in [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]:
+            child.wait()
+    elif does == "spins":
+        while True:
+            pass
+    elif does == "writes":
+        with open(f"{HERE}/big", "wb") as file:
+            while True:
+                file.write(bytes(1 << 16))
+    return os.getpid()
+
+
+@app.task(name="overruns_alone", retry=0, isolation="process", timeout=0.5)
+def overruns_alone(ctx: Context) -> None:
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    ctypes.PyDLL(None).sleep(60)
 
 
 @app.on("worker_started")

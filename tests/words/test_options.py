@@ -57,7 +57,15 @@ def test_wrong_task_options_are_refused_by_name(wrong: dict[str, Any]) -> None:
         TaskOptions.make(**wrong)
 
 
-@pytest.mark.parametrize("later", [{"rate": "1/s"}, {"limit": 3}, {"memory_limit": 1}, {"isolation": "process"}])
+@pytest.mark.parametrize("limit", [{"memory_limit": 64 << 20}, {"cpu_limit": 1.0}, {"file_limit": 0}])
+def test_limits_need_a_process_of_their_own(limit: dict[str, Any]) -> None:
+    made = TaskOptions.make(isolation="process", **limit)
+    assert {name: getattr(made, name) for name in limit} == limit
+    with pytest.raises(ConfigurationError, match="isolation="):
+        TaskOptions.make(**limit)
+
+
+@pytest.mark.parametrize("later", [{"rate": "1/s"}, {"limit": 3}])
 def test_task_options_of_a_later_version_are_refused_not_ignored(later: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="not available in this version"):
         TaskOptions.make(**later)

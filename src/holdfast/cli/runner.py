@@ -8,14 +8,18 @@ do, through the app.
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
+from functools import partial
 
 from ..app import Holdfast
 from ..worker import wire
+from ..worker.capture import capture_output
 from ..worker.guard import FIRST_FD
 from ..worker.hosting import Host, hello, listen_for_dumps
 from ..worker.marks import Marks
@@ -36,6 +40,9 @@ def main() -> int:
     setup = _read_setup(sock)
     if setup is None:
         return Exit.FAILED
+    ended = None if setup.solo else capture_output()  # alone, everything it prints is its job's
+    if setup.solo and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
     try:
         app = _load(setup)
     except CommandFailed as failed:
@@ -45,7 +52,7 @@ def main() -> int:
         return Exit.IMPORT_FAILED
     sock.sendall(wire.pack([hello(app, app.url)]))
     with logs_on_stderr(setup.verbose):
-        asyncio.run(_serve(app, setup, marks, sock))
+        asyncio.run(_serve(partial(Host, app, setup, marks, ended), sock))
     return Exit.DONE
 
 
@@ -73,8 +80,8 @@ def _load(setup: wire.Setup) -> Holdfast:
     return app
 
 
-async def _serve(app: Holdfast, setup: wire.Setup, marks: Marks, sock: socket.socket) -> None:
-    await Host(app, setup, marks).serve(sock)
+async def _serve(make: Callable[[], Host], sock: socket.socket) -> None:
+    await make().serve(sock)
 
 
 if __name__ == "__main__":

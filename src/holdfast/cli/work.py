@@ -9,20 +9,21 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .. import __version__
 from ..backends import parse_url
 from ..options import SLOTS_DEFAULT, WorkerOptions
-from ..worker.processes import ProcessWorker
-from ..worker.staff import Plan, RunnerRefused
-from ..worker.wire import Hello
 from .exits import CommandFailed, Exit
 from .logbook import logs_on_stderr
 from .printing import Printer
 from .spelling import Duration, nearest
+
+if TYPE_CHECKING:
+    from ..worker.staff import Plan
+    from ..worker.wire import Hello
 
 
 @click.command()
@@ -56,6 +57,9 @@ def work(
     """
     if sys.platform == "win32":
         raise click.UsageError("`holdfast work` needs Linux or macOS. On Windows call app.work() in your program.")
+    from ..worker.processes import ProcessWorker
+    from ..worker.staff import Plan, RunnerRefused
+
     served = read_queues(queues)
     runners = runners or os.cpu_count() or 1
     chosen = {name: value for name, value in settings.items() if value is not None}

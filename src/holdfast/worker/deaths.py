@@ -12,9 +12,10 @@ import socket
 from dataclasses import dataclass, field
 
 from .. import logs
-from ..lifecycle import Ending, Failure, Outcome, Settlement
+from ..lifecycle import Ending, Failure, Outcome, OutcomeKind, Settlement
 from ..records import Lease, Release
 from . import guard
+from .limits import OUT_OF_MEMORY
 from .outcomes import TRACEBACK_CHARS_MAX, bounded
 from .remote import Remote, Sent
 from .runner import Ended, Gone, Stop
@@ -42,6 +43,10 @@ def settle_estate(remote: Remote, wait_status: int, cause: int, now: float, susp
             estate.ended.append(Settlement(id=lease.id, token=lease.token, ending=Ending.CANCELLED))
         elif sent.guilty is not None:
             estate.charged.append((lease, sent.guilty))
+        elif began and remote.solo and (limit := _limit_hit(wait_status)):
+            text = f"the attempt used up its {limit}_limit: runner process {remote.pid} {how_it_ended(wait_status)}"
+            failure = Failure(reason=limit, text=text, traceback=bounded(remote.read_evidence(), TRACEBACK_CHARS_MAX))
+            estate.charged.append((lease, Outcome(kind=OutcomeKind.FAILED, failure=failure)))
         elif not began or remote.spared or cause == guard.TOO_LATE or sent.told:
             estate.ended.append(Release(id=lease.id, token=lease.token))
         else:
@@ -64,6 +69,13 @@ def _crash(remote: Remote, sent: Sent, how: str, seconds: float, evidence: str, 
         failure=Failure(reason="crash", text=text, traceback=evidence),
         reason="crash" if final else None,
     )
+
+
+def _limit_hit(wait_status: int) -> str:
+    """Which limit of its own ended an isolated attempt's process; "" if none did."""
+    if os.WIFSIGNALED(wait_status):
+        return "cpu" if os.WTERMSIG(wait_status) == signal.SIGXCPU else ""
+    return "memory" if os.waitstatus_to_exitcode(wait_status) == OUT_OF_MEMORY else ""
 
 
 def how_it_ended(wait_status: int) -> str:

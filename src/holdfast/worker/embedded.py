@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .. import logs
 from ..clock import Clock, SystemClock
 from ..errors import ConfigurationError
 from ..options import WorkerOptions
@@ -99,6 +100,9 @@ class EmbeddedWorker:
         )
         link = LocalLink(runner, self._app.hub)
         keeper = self._keeper = self._make_keeper(link, reports)
+        isolated = [task.name for task in self._app.tasks.values() if task.options.isolation == "process"]
+        if isolated:
+            logs.not_isolated(isolated)
         if self._asked_early:
             keeper.ask_to_stop(self._asked_early)
         keeper.start(

@@ -19,11 +19,13 @@ from typing import Any, cast
 import msgspec
 
 from ..clock import SystemClock
+from ..context import Context
 from ..events import EVENTS
 from ..lifecycle import Settlement
-from ..records import Release
+from ..records import Lease, Release
 from . import wire
 from .embedded import CALLBACKS_WITHIN_SECONDS, HostApp
+from .limits import OUT_OF_MEMORY, Limits
 from .marks import Marks
 from .remote import DUMP_SIGNAL
 from .reports import FLUSH_EVERY_SECONDS, Reports
@@ -47,6 +49,7 @@ def hello(app: HostApp, url: str) -> wire.Hello:
             task.options.timeout,
             task.options.isolation == "process",
             task.options.memory_limit,
+            task.options.cpu_limit,
             task.options.aliases,
         )
         for task in app.tasks.values()
@@ -57,8 +60,11 @@ def hello(app: HostApp, url: str) -> wire.Hello:
 class Host(asyncio.Protocol):
     """The runner's end of the socket."""
 
-    def __init__(self, app: HostApp, setup: wire.Setup, marks: Marks) -> None:
+    def __init__(
+        self, app: HostApp, setup: wire.Setup, marks: Marks, on_end: Callable[[Context], None] | None = None
+    ) -> None:
         self._app, self._marks = app, marks
+        self._limits = Limits() if setup.solo else None
         self._steady = SystemClock().steady
         self._reader = wire.from_keeper()
         self._transport: asyncio.Transport | None = None
@@ -73,7 +79,10 @@ class Host(asyncio.Protocol):
             hand_over=self._hand_over,
             unknown_delay=setup.unknown_delay,
             mark_begin=self._mark_begin,
+            on_end=on_end,
         )
+        if self._limits is not None:
+            self._runner.relieve = self._limits.lift
         self._obey: dict[type, Callable[[Any], None]] = {
             wire.Start: self._start,
             wire.Halt: lambda frame: self._runner.stop(frame.named, Stop(frame.reason)),
@@ -105,6 +114,8 @@ class Host(asyncio.Protocol):
             self._obey[type(frame)](frame)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, MemoryError):  # a limit left no room even for reading a frame
+            os._exit(OUT_OF_MEMORY)
         if not self._quit.is_set():
             os._exit(KEEPER_GONE)  # what handlers still do cannot be recorded any more
 
@@ -112,7 +123,14 @@ class Host(asyncio.Protocol):
         leases = frame.leases
         for place, lease in zip(frame.places, leases, strict=True):
             self._places[lease.token] = place
+        if self._limits is not None:
+            self._set_limits(leases[0])
         self._runner.start(leases)
+
+    def _set_limits(self, lease: Lease) -> None:
+        task = self._app.find_task(lease.task)
+        if self._limits is not None and task is not None:
+            self._limits.set(task.options)
 
     def _halt_all(self, frame: wire.HaltAll) -> None:
         self._runner.warn_all()
@@ -150,6 +168,9 @@ class Host(asyncio.Protocol):
                 releases.append(end)
             else:
                 gone.append((end.id, end.token))
+        if self._limits is not None:
+            self._limits.lift()
+            sys.stdout.flush()
         reported = self._reports.pending_of(end.token for end in batch)
         if reported:  # before the end they belong to
             self._report(reported)

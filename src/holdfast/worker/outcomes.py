@@ -5,6 +5,7 @@ Called by the runner. Decides nothing about retries: that is the policy's and li
 
 from __future__ import annotations
 
+import errno
 import sys
 import traceback
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,19 @@ def unwrapped(error: BaseException) -> BaseException:
 
 
 def failure_of(error: BaseException) -> Failure:
-    return Failure(type=dotted(error), text=bounded(said(error), TEXT_CHARS_MAX), traceback=traceback_of(error))
+    return Failure(
+        reason=_reason(error),
+        type=dotted(error),
+        text=bounded(said(error), TEXT_CHARS_MAX),
+        traceback=traceback_of(error),
+    )
+
+
+def _reason(error: BaseException) -> str:
+    """The class of a failure: some limits show as exceptions."""
+    if isinstance(error, MemoryError):
+        return "memory"
+    return "file" if isinstance(error, OSError) and error.errno == errno.EFBIG else "failed"
 
 
 def dotted(error: BaseException) -> str:

@@ -20,6 +20,7 @@ from ..lifecycle import Failure, Outcome, OutcomeKind
 from ..options import TaskOptions
 from ..records import Lease
 from . import wire
+from .limits import STACK_BYTES, memory_of_family
 from .outcomes import TRACEBACK_CHARS_MAX, bounded
 from .remote import DUMP_SIGNAL, Remote, Sent, Stage
 from .runner import Stop
@@ -124,6 +125,7 @@ class Overseer:
             self.replace(remote, f"{remote.memory >> 20} MiB of memory")
         if remote.solo:
             self._check_idle(remote, now)
+            self._check_memory(remote)
 
     def _check_idle(self, remote: Remote, now: float) -> None:
         if remote.held or remote.stage is not Stage.READY:
@@ -131,6 +133,16 @@ class Overseer:
         elif now - self._idle_since.setdefault(remote.tag, now) > SOLO_IDLE_SECONDS:
             remote.stage = Stage.LEAVING
             remote.send(wire.Quit())
+
+    def _check_memory(self, remote: Remote) -> None:
+        """What an isolated attempt's children use is held to its limit here; its own process sees to itself."""
+        for sent in remote.held.values():
+            task = self._pool.facts.get(sent.lease.task)
+            most = task.memory_limit if task is not None else None
+            if most is not None and sent.guilty is None and memory_of_family(remote.pid) > most + STACK_BYTES:
+                text = f"the attempt used more than its memory_limit of {most} bytes: its process was killed"
+                sent.guilty = Outcome(kind=OutcomeKind.FAILED, failure=Failure(reason="memory", text=text))
+                self._pool.staff.kill(remote)
 
     def _check_job(self, remote: Remote, token: str, now: float) -> None:
         sent = remote.held.get(token)

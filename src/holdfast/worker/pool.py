@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -18,6 +19,7 @@ from ..lifecycle import Outcome
 from ..records import Lease, Release
 from . import wire
 from .deaths import settle_estate
+from .limits import children_of
 from .link import Link
 from .overseer import Overseer
 from .remote import Remote, Stage
@@ -157,6 +159,8 @@ class Pool(Link):
         for remote in solos:
             if self._waiting and remote.room:
                 lease = self._waiting.popleft()
+                if remote.spoken is not None:
+                    remote.spoken.begin(partial(self._reports.line, lease))
                 remote.give([lease])
                 self.overseer.expect(remote, [lease])
         starting = sum(one.stage is Stage.STARTING for one in solos)
@@ -205,6 +209,8 @@ class Pool(Link):
             remote.pong(frame)
 
     def _ended(self, remote: Remote, frame: wire.Ended) -> None:
+        if remote.spoken is not None:
+            remote.spoken.end()
         batch: list[Ended] = []
         ends: tuple[Sequence[Ended], ...] = (
             frame.settlements,
@@ -224,6 +230,8 @@ class Pool(Link):
     def _after(self, remote: Remote) -> None:
         """Some of its jobs have ended."""
         remote.changed.set()
+        if remote.solo and remote.stage is Stage.READY and children_of(remote.pid):
+            self.staff.kill(remote, spare=True)  # its job is over: nothing of it shall go on
         if self._lost:
             here = {sent.lease.id for sent in remote.held.values()}
             self._lost = {job: where for job, where in self._lost.items() if where is not remote or job in here}
@@ -242,8 +250,10 @@ class Pool(Link):
                 self._reports.line(sent.lease, line)
 
     def on_died(self, remote: Remote, wait_status: int, cause: int, expected: bool) -> None:
+        if remote.spoken is not None:
+            remote.spoken.end()
         estate = settle_estate(remote, wait_status, cause, self._clock.steady(), self.suspects)
-        if estate.crashed or not expected:
+        if estate.crashed or not (expected or remote.hello is None):
             logs.runner_died(remote.pid, wait_status, estate.crashed)
         remote.held.clear()
         self._after(remote)

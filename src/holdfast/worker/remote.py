@@ -20,6 +20,7 @@ from ..records import Lease
 from . import wire
 from .marks import Marks, make_file
 from .runner import Stop
+from .spoken import Spoken
 
 DUMP_SIGNAL = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR2
 SPARE_PLACES = 16  # for lost attempts that have not stopped
@@ -87,15 +88,19 @@ class Remote(asyncio.Protocol):
         self.evidence = os.memfd_create("holdfast-evidence") if hasattr(os, "memfd_create") else make_file(1)
         self.marks = Marks(marks)
         self._places = list(range(slots + SPARE_PLACES))
-        self.fds = (theirs.detach(), marks, self.evidence)
+        self.spoken = Spoken() if solo else None
+        self.fds: tuple[int, ...] = (theirs.detach(), marks, self.evidence)
+        if self.spoken is not None:
+            self.fds += (self.spoken.theirs,)
 
     async def connect(self) -> None:
         await self._loop.create_connection(lambda: self, sock=self._ours)
 
     def handed_over(self) -> None:
         """The guard has its copies of the descriptors."""
-        for fd in self.fds[:2]:
-            os.close(fd)
+        for fd in self.fds:
+            if fd != self.evidence:
+                os.close(fd)
 
     def close(self) -> None:
         """Let go of everything."""
@@ -104,6 +109,8 @@ class Remote(asyncio.Protocol):
             self._transport.abort()
         elif not self.closed:
             self._ours.close()  # it was never connected
+        if self.spoken is not None:
+            self.spoken.close()
         self.marks.close()
         os.close(self.evidence)
 

@@ -98,6 +98,7 @@ class Runner:
         hand_over: Callable[[list[Ended]], None],
         unknown_delay: float = UNKNOWN_TASK_DELAY_SECONDS,
         mark_begin: Callable[[str], bool] | None = None,
+        on_end: Callable[[Context], None] | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.thread_id = threading.get_ident()
@@ -105,9 +106,11 @@ class Runner:
         self.beats = 0  # answered pings of the keeper's watch
         self.worker = ""  # the id events name
         self.barred = False  # nothing may start: the fence has passed, or the worker ends at once
+        self.relieve: Callable[[], None] = lambda: None  # give room to tell that memory ran out
         self._told: dict[str, Stop] = {}  # by token: told to stop, perhaps before it could start
         self._find_task, self._hub, self._reports, self._hand_over = find_task, hub, reports, hand_over
         self._unknown_delay = unknown_delay
+        self._on_end = on_end  # an attempt is over, its outcome not yet handed over
         self._mark_begin = mark_begin  # by token; False: it was taken back and must not begin
         self._pool = ThreadPool(slots, "holdfast-handler")
         self._ended: list[Ended] = []
@@ -230,6 +233,9 @@ class Runner:
             outcome, error = _asked(context, fault)
         except asyncio.CancelledError as fault:
             outcome, error = self._cancelled(run, fault)
+        except MemoryError as fault:
+            self.relieve()
+            outcome, error = outcomes.raised(fault), fault
         except BaseException as fault:  # SystemExit and KeyboardInterrupt too: the job failed, not the worker
             outcome, error = outcomes.raised(fault), fault
         else:
@@ -255,6 +261,9 @@ class Runner:
                     value = task.fn(context, **arguments) if task.wants_context else task.fn(**arguments)
                 except CancelRequested as fault:
                     outcome, error = _asked(context, fault)
+                except MemoryError as fault:
+                    self.relieve()
+                    outcome, error = outcomes.raised(fault), fault
                 except BaseException as fault:
                     outcome, error = outcomes.raised(fault), fault
                 else:
@@ -292,6 +301,8 @@ class Runner:
         del self.runs[lease.id]
         if run.timer is not None:
             run.timer.cancel()
+        if self._on_end is not None:
+            self._on_end(run.context)
         self._end_with(self._conclude(run, outcome, error))
         if run.successor is not None:
             self._start(run.successor)

@@ -22,6 +22,7 @@ from .remote import Remote, Stage
 from .runner import UNKNOWN_TASK_DELAY_SECONDS
 
 EOF_WITHIN_SECONDS = 2.0  # after its end, for what a runner said last to be read
+END_WITHIN_SECONDS = 0.5  # from closing its socket to its end
 QUIT_WITHIN_SECONDS = 7.0  # for callbacks to finish
 RESTART_SECONDS_MAX = 30.0
 PROGRAM = "holdfast.cli.runner"
@@ -146,7 +147,7 @@ class Staff:
             )
         )
         self.spawn(remote.connect())
-        self.guarding.start(remote.tag, [sys.executable, "-P", "-m", PROGRAM], remote.fds)
+        self.guarding.start(remote.tag, [sys.executable, "-P", "-m", PROGRAM], remote.fds, speaks=solo)
         remote.handed_over()
 
     def fill(self) -> None:
@@ -200,8 +201,12 @@ class Staff:
     def on_closed(self, remote: Remote) -> None:
         if remote.ended is not None:
             self._bid_farewell(remote)
-        elif remote.stage is not Stage.GONE and self.guarding is not None:
-            self.guarding.kill(remote.tag)  # it can neither be told anything nor tell us: it is ending, or it must
+        else:  # it can neither be told anything nor tell us: it is ending, or it must
+            asyncio.get_running_loop().call_later(END_WITHIN_SECONDS, self._insist, remote)
+
+    def _insist(self, remote: Remote) -> None:
+        if remote.ended is None and self.guarding is not None:
+            self.guarding.kill(remote.tag)
 
     def on_guard_lost(self) -> None:
         """Its runners died with it. Begin anew."""

@@ -108,6 +108,7 @@ class TaskFacts(Struct, frozen=True, array_like=True):
     timeout: float | None
     alone: bool  # isolation="process"
     memory_limit: int | None
+    cpu_limit: float | None
     aliases: tuple[str, ...]
 
 

@@ -1,0 +1,104 @@
+"""isolation="process": a job alone in a process of its own, with limits, and everything it started gone with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.lifecycle import State
+from tests.chaos.process_scene import ProcessScene, alive
+from tests.chaos.scene import until
+
+pytestmark = pytest.mark.chaos
+
+
+def test_isolated_jobs_run_alone_in_warm_processes(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        first = app.named("alone").enqueue()
+        family = stage.start()
+        pid = first.result(timeout=20)
+        runners = family.runners(2)
+        assert pid in runners
+        shared = stage.lines("import")[0]["pid"]
+        assert pid != shared
+        assert app.named("alone").enqueue().result(timeout=20) == pid  # warm: the same process again
+        assert app.named("quick").enqueue(n=1).result(timeout=20) == 1
+        waiting = [app.named("alone").enqueue(does="waits") for _ in range(3)]
+        until(lambda: len({line["pid"] for line in stage.lines("start")}) == 4, what="three at once, each alone")
+        stage.open_gate()
+        assert len({job.result(timeout=20) for job in waiting}) == 3
+
+
+def test_everything_an_isolated_job_prints_is_in_its_log(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        job = app.named("alone").enqueue(does="prints")
+        stage.start()
+        job.result(timeout=20)
+        lines = [line.text for line in app.logs(job.id)]
+        assert sorted(lines) == ["from a child", "from below", "from python"]
+
+
+def test_a_flood_of_output_hurts_nobody(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        alone = app.named("alone").enqueue(does="floods")
+        shared = app.named("prints").enqueue(text="x" * 1000, times=200_000)
+        family = stage.start("--lease", "3s")
+        until(lambda: stage.lines("start"), what="it floods")
+        quick = [app.named("quick").enqueue(n=n) for n in range(20)]
+        until(lambda: all(job.refresh().state is State.SUCCEEDED for job in quick), what="others go on")
+        alone.result(timeout=60)
+        shared.result(timeout=60)
+        for job in (alone, shared):
+            lines = app.logs(job.id)
+            assert len(lines) <= 200
+            assert "left out" in lines[-1].text
+            assert (job.refresh().attempts, job.stalls) == (1, 0)
+        assert family.log.stat().st_size < 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [("hoards", "memory"), ("crumbs", "memory"), ("children hoard", "memory"), ("spins", "cpu"), ("writes", "file")],
+)
+def test_a_limit_that_is_hit_ends_that_job_only_and_is_named(stage: ProcessScene, does: str, reason: str) -> None:
+    with stage.app() as app:
+        neighbour = app.named("ticks").enqueue()
+        bad = app.named("limited").enqueue(does=does)
+        family = stage.start()
+        until(lambda: bad.refresh().state is State.DEAD, what="the limit is hit")
+        assert bad.errors[-1].reason == reason
+        assert (bad.failures, bad.stalls) == (1, 0)
+        stage.open_gate()
+        until(lambda: neighbour.refresh().state is State.SUCCEEDED, what="the neighbour ends")
+        assert (neighbour.attempts, len(stage.lines("start", job=neighbour.id))) == (1, 1)
+        assert app.named("limited").enqueue(does="").result(timeout=20)
+        assert family.stop() == 0
+
+
+def test_a_timeout_kills_an_isolated_job_that_holds_the_interpreter(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        job = app.named("overruns_alone").enqueue()
+        stage.start()
+        until(lambda: job.refresh().state is State.DEAD, what="it is killed")
+        assert (job.reason, job.failures) == ("timeout", 1)
+        assert "in overruns_alone" in job.errors[-1].traceback
+        assert not alive(stage.lines("start")[0]["pid"])
+
+
+@pytest.mark.parametrize("name", ["alone", "alone_on_a_loop"])
+def test_a_cancel_kills_an_isolated_job(stage: ProcessScene, name: str) -> None:
+    with stage.app() as app:
+        job = app.named(name).enqueue(**({"does": "waits"} if name == "alone" else {}))
+        stage.start()
+        until(lambda: stage.lines("start"), what="it runs")
+        app.cancel(job.id)
+        until(lambda: job.refresh().state is State.CANCELLED, 5, what="it is cancelled")
+        assert not alive(stage.lines("start")[0]["pid"])
+
+
+def test_what_an_isolated_job_leaves_running_is_ended(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        job = app.named("alone").enqueue(does="leaves")
+        stage.start()
+        job.result(timeout=20)
+        (child,) = stage.lines("child")
+        until(lambda: not alive(child["child"]), 3, what="its child is gone")
