@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,18 @@ def tables(path: Path) -> set[str]:
         names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     connection.close()
     return names
+
+
+def test_a_file_that_another_is_just_setting_up_is_waited_for(tmp_path: Path) -> None:
+    """Before it is in write-ahead mode a writer locks readers out: even the first look must be patient."""
+    path = tmp_path / "jobs.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN EXCLUSIVE")
+    release = threading.Timer(0.3, other.execute, ["ROLLBACK"])
+    release.start()
+    assert set_up(path) == (0, opening.SCHEMA_VERSION)
+    release.join()
+    other.close()
 
 
 def test_a_new_file_gets_the_whole_schema_in_wal_mode(tmp_path: Path) -> None:

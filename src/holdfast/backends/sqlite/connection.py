@@ -11,12 +11,16 @@ import random
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import resources
+from typing import TypeVar
 
 from ...errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, SchemaMismatch
 from .forking import Post
+
+T = TypeVar("T")
 
 SQLITE_VERSION_MIN = (3, 37, 0)  # STRICT tables, RETURNING
 SCHEMA_VERSION = 2
@@ -25,6 +29,8 @@ NETWORK_FILE_SYSTEMS = frozenset(
 )
 SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL")
 
+# journal_size_limit: a log once swollen by a long reader shrinks again.
+_PRAGMAS = ("temp_store = MEMORY", "cache_size = -20000", "journal_size_limit = 67108864")
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _NOT_OURS = {sqlite3.SQLITE_NOTADB}
 _TEXTS = {
@@ -110,17 +116,17 @@ def file_system_of(folder: str, mounts: str = "/proc/self/mounts") -> str | None
     return kind
 
 
-def connect(path: str, *, synchronous: str = "FULL", check_schema: bool = True) -> sqlite3.Connection:
+def connect(
+    path: str, *, synchronous: str = "FULL", check_schema: bool = True, patience: float = 0.0
+) -> sqlite3.Connection:
     """A connection in autocommit mode, with our pragmas; its schema is checked unless it is about to be made."""
     with errors_mapped(path):
         connection = sqlite3.connect(
             path, isolation_level=None, check_same_thread=False, cached_statements=256, timeout=0.02
         )
         try:
-            connection.execute(f"PRAGMA synchronous = {synchronous}")
-            connection.execute("PRAGMA temp_store = MEMORY")
-            connection.execute("PRAGMA cache_size = -20000")
-            connection.execute("PRAGMA journal_size_limit = 67108864")  # a log once swollen by a long reader shrinks
+            for pragma in (f"synchronous = {synchronous}", *_PRAGMAS):
+                _patiently(partial(connection.execute, f"PRAGMA {pragma}"), patience)
             if check_schema:
                 found = schema_version(connection)
                 if found != SCHEMA_VERSION:
@@ -161,9 +167,9 @@ def set_up(path: str, *, synchronous: str, share: bool, seconds: float) -> tuple
     check_path(path)
     post = Post(rank=0)
     with post.at_work, errors_mapped(path):
-        connection = post.connection = connect(path, synchronous=synchronous, check_schema=False)
+        connection = post.connection = connect(path, synchronous=synchronous, check_schema=False, patience=seconds)
         try:
-            before = _admissible_version(connection, path, share)
+            before = _patiently(partial(_admissible_version, connection, path, share), seconds)
             if before == SCHEMA_VERSION:
                 return before, before
             _use_wal(connection, path, seconds)
@@ -204,18 +210,21 @@ def _admissible_version(connection: sqlite3.Connection, path: str, share: bool) 
 
 
 def _use_wal(connection: sqlite3.Connection, path: str, seconds: float) -> None:
+    mode = _patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone()[0], seconds)
+    if mode != "wal":
+        raise ConfigurationError(f"{os.path.basename(path)} cannot use write-ahead logging here (mode {mode!r}).")
+
+
+def _patiently(call: Callable[[], T], seconds: float) -> T:
+    """The call's answer, trying for so long while another has the file to itself: it may be setting it up just now."""
     deadline = time.monotonic() + seconds
     while True:
         try:
-            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            return call()
         except sqlite3.OperationalError as error:
             if (error.sqlite_errorcode & 0xFF) not in _BUSY or time.monotonic() >= deadline:
                 raise
-            time.sleep(random.uniform(0.001, 0.01))
-            continue
-        if mode != "wal":
-            raise ConfigurationError(f"{os.path.basename(path)} cannot use write-ahead logging here (mode {mode!r}).")
-        return
+        time.sleep(random.uniform(0.001, 0.01))
 
 
 def migrations() -> list[tuple[int, str]]:
