@@ -217,6 +217,14 @@ def runner_replaced(pid: int, why: str) -> None:
     logger.info("runner %d is replaced (%s): it gets no more jobs and leaves when its jobs have ended", pid, why)
 
 
+def restarting(why: str) -> None:
+    logger.info("restarting the runners one by one (%s)", why)
+
+
+def restart_failed() -> None:
+    logger.error("a new runner could not start: the old ones go on with the code they have")
+
+
 def runner_blocked(pid: int, seconds: float, jobs: Sequence[str], stack: str) -> None:
     logger.error(
         "runner %d has not responded for %.1f s (running: %s). It is at:\n%s", pid, seconds, _some(jobs), stack

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import click
 import pytest
 
-from holdfast.cli.spelling import Moment, ago, duration_seconds, iso, nearest, read_arguments, span
+from holdfast.cli.spelling import Moment, Size, ago, duration_seconds, iso, nearest, read_arguments, span
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,16 @@ def test_times_for_people_and_machines() -> None:
 def test_near_words() -> None:
     assert nearest("mial", ["mail", "pdf"]) == " Did you mean mail?"
     assert nearest("zzz", ["mail"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("512M", 512 << 20), ("2g", 2 << 30), ("64KiB", 64 << 10), ("1.5k", 1536), ("100", 100)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert Size().convert(text, None, None) == size
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1", "5X", "0"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="not a size"):
+        Size().convert(text, None, None)

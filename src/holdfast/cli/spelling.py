@@ -22,8 +22,9 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|min|s|m|h|d|w)")
 if TYPE_CHECKING:  # generic for type checkers, a plain class in the older versions of click we accept
     DurationType = click.ParamType[float]
     MomentType = click.ParamType[datetime]
+    SizeType = click.ParamType[int]
 else:
-    DurationType = MomentType = click.ParamType
+    DurationType = MomentType = SizeType = click.ParamType
 
 
 class Duration(DurationType):
@@ -38,6 +39,18 @@ class Duration(DurationType):
         if seconds is None:
             self.fail(f"{value!r} is not a duration. Write 90s, 15m, 2h, 7d, or plain seconds.", param, ctx)
         return seconds
+
+
+class Size(SizeType):
+    """512M, 2G, 64K, or plain bytes; powers of 1024."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", str(value).strip().lower())
+        if found is None or not float(found[1]):
+            self.fail(f"{value!r} is not a size. Write 512M, 2G, or plain bytes.", param, ctx)
+        return int(float(found[1]) * 1024 ** " kmgt".index(found[2] or " "))
 
 
 class Moment(MomentType):

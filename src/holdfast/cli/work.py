@@ -19,7 +19,7 @@ from ..options import SLOTS_DEFAULT, WorkerOptions
 from .exits import CommandFailed, Exit
 from .logbook import logs_on_stderr
 from .printing import Printer
-from .spelling import Duration, nearest
+from .spelling import Duration, Size, nearest
 
 if TYPE_CHECKING:
     from ..worker.staff import Plan
@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 @click.option("--import", "-i", "imports", metavar="MODULE", multiple=True, help="Import this too; it defines tasks.")
 @click.option("--app-dir", metavar="DIR", default=".", show_default=True, help="Where to import from.")
 @click.option("--url", "-u", metavar="URL", help="Another store than the app's own.")
+@click.option("--reload", is_flag=True, help="Restart the runners when code below --app-dir changes.")
+@click.option("--max-jobs", type=click.IntRange(1), metavar="N", help="Replace a runner after so many jobs.")
+@click.option(
+    "--max-memory", type=Size(), metavar="SIZE", help="Replace a runner that has grown to this, such as 512M."
+)
 @click.option("--verbose", "-v", is_flag=True, help="Say more.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON document.")
 def work(
@@ -47,6 +52,9 @@ def work(
     imports: tuple[str, ...],
     app_dir: str,
     url: str | None,
+    reload: bool,
+    max_jobs: int | None,
+    max_memory: int | None,
     verbose: bool,
     as_json: bool,
     **settings: Any,
@@ -54,6 +62,7 @@ def work(
     """Run a worker for the app MODULE:APP.
 
     The first SIGINT or SIGTERM lets running jobs end within --grace; the second stops them and gives them back.
+    SIGHUP replaces the runners one by one, so that they have the code as it is then.
     """
     if sys.platform == "win32":
         raise click.UsageError("`holdfast work` needs Linux or macOS. On Windows call app.work() in your program.")
@@ -72,6 +81,8 @@ def work(
         runners=min(runners, options.slots),
         slots=options.slots,
         grace=options.grace,
+        max_jobs=max_jobs,
+        max_memory=max_memory,
         verbose=verbose,
     )
     printer = Printer(as_json=as_json)
@@ -83,7 +94,7 @@ def work(
 
     with logs_on_stderr(verbose):
         try:
-            drained = asyncio.run(ProcessWorker(plan, options, announce=announce).run())
+            drained = asyncio.run(ProcessWorker(plan, options, announce=announce, reload=reload).run())
         except RunnerRefused as refused:
             raise CommandFailed(Exit.IMPORT_FAILED, refused.text, refused.hint) from None
     if as_json:

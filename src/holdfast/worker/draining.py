@@ -57,6 +57,9 @@ class Draining:
             return False
         return True
 
+    def serve(self, queues: tuple[str, ...]) -> None:
+        self._queues = queues
+
     async def left(self) -> int:
         """Unfinished jobs of the served queues."""
         return sum(count for state, count in (await self._states()).items() if state in LIVE)

@@ -19,6 +19,7 @@ from typing import Protocol
 from . import guard
 
 END_WITHIN_SECONDS = 5.0
+OWN_CHILDREN: set[int] = set()  # guards that were started here and have not been waited for
 
 
 class GuardOwner(Protocol):
@@ -48,6 +49,7 @@ class Guarding:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # the terminal's signals are for the keeper
             )
+        OWN_CHILDREN.add(self.process.pid)
         ours.setblocking(False)
         self._socket = ours
         self._loop.add_reader(ours, self._read)
@@ -83,6 +85,7 @@ class Guarding:
         except TimeoutError:
             self.process.kill()
             self.process.wait()
+        OWN_CHILDREN.discard(self.process.pid)
 
     # ------------------------------------------------------------------ inside
 

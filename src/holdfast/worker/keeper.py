@@ -79,6 +79,7 @@ class Keeper:
         self._summary = Summary(0, 0, 0)
         self._asked = self._heeded = 0
         self._thread_id = 0
+        self._undeclared = False
 
     # ------------------------------------------------------------------ from the handlers' thread
 
@@ -108,6 +109,15 @@ class Keeper:
         self._trader.closing = True  # here and now: what ends next must not fetch more work
         self._asked += times
         self._call(self._heed)
+
+    def serve(self, queues: tuple[str, ...], rules: Sequence[QueueRule]) -> None:
+        """Newer code names other queues, or has other rules for them; on the keeper's loop."""
+        if set(queues) != set(self._queues):
+            self._queues = queues
+            self._trader.serve(queues)
+            self._draining.serve(queues)
+        if list(rules) != list(self._rules):
+            self._rules, self._undeclared = rules, True  # the next sweep tells the store
 
     def _heed(self) -> None:
         """Pass on what was asked, also before this thread's loop was there to be told."""
@@ -221,6 +231,9 @@ class Keeper:
         again = found = False
         backend = self._line.backend
         try:
+            if self._undeclared:
+                await self._line.call("declare", backend.declare(self._rules))
+                self._undeclared = False
             promoted = await self._line.call("promote", promote(backend))
             ends = await self._line.call("recover", recover(backend))
             filled = await self._line.call("refill", refill(backend))

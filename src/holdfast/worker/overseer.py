@@ -83,6 +83,23 @@ class Overseer:
             self._leave(remote)
             self._pool.staff.spawn(self._see_off(remote))
 
+    async def restart(self) -> None:
+        """Replace all runners, one after the other: the new one is ready before the old one leaves.
+
+        Where the new code cannot be imported the old runners stay.
+        """
+        staff = self._pool.staff
+        for old in [one for one in staff.remotes.values() if one.stage <= Stage.READY]:
+            if old.solo:
+                self.replace(old, "restart")
+                continue
+            new = staff.start()
+            if new is None or not await staff.ready(new):
+                logs.restart_failed()
+                return
+            self.replace(old, "restart")
+            await staff.gone(old, staff.plan.grace + STOP_WITHIN_SECONDS + 1)
+
     def _leave(self, remote: Remote) -> None:
         self._leaving.add(remote.tag)
         remote.stage = max(remote.stage, Stage.LEAVING)

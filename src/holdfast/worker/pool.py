@@ -8,7 +8,7 @@ and suspect ones a runner of their own, and turns a runner's end into ends of it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -40,6 +40,7 @@ class Pool(Link):
         self.staff = Staff(plan, self, clock)
         self.suspects = Suspects()
         self.overseer = Overseer(self, clock)
+        self.on_hello: Callable[[wire.Hello], None] = lambda hello: None
         self.facts: dict[str, wire.TaskFacts] = {}  # by name and alias
         self._alone: frozenset[str] = frozenset()  # tasks that are isolated
         self._listens: frozenset[str] = frozenset()
@@ -194,6 +195,7 @@ class Pool(Link):
             self.facts = {name: task for task in hello.tasks for name in (task.name, *task.aliases)}
             self._alone = frozenset(name for name, task in self.facts.items() if task.alone)
             self._listens = frozenset(hello.listens)
+            self.on_hello(hello)
         remote.send(wire.Name(self.worker))
         self._ask_for_judgement()
         if remote.solo:

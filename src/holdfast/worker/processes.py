@@ -8,16 +8,25 @@ runner.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
 
+from .. import logs
 from ..backends import make_backend, parse_url
 from ..clock import Clock, SystemClock
 from ..errors import ConfigurationError
 from ..options import WorkerOptions
 from . import wire
 from .embedded import Drained
+from .guarding import OWN_CHILDREN
 from .keeper import Keeper
 from .pool import Pool
+from .reloading import watch_code
 from .reports import Reports
 from .staff import Plan
 from .stopping import stop_signals
@@ -33,26 +42,36 @@ class ProcessWorker:
         *,
         clock: Clock | None = None,
         announce: Callable[[wire.Hello], None] = lambda hello: None,
+        reload: bool = False,
     ) -> None:
         self._plan, self._options, self._clock = plan, options, clock or SystemClock()
-        self._announce = announce
+        self._announce, self._reload = announce, reload
         self._keeper: Keeper | None = None
+        self._pool: Pool | None = None
         self._asked_early = 0
+        self._restarting = False
+        self._restart_again = False
+        self._beside: set[asyncio.Task[None]] = set()
 
     async def run(self) -> Drained:
         """Work until stopped by a signal or, with drain, done."""
         loop = asyncio.get_running_loop()
         reports = Reports()
-        pool = Pool(self._plan, self._clock, reports)
-        with stop_signals(loop, self.request_stop):
+        pool = self._pool = Pool(self._plan, self._clock, reports)
+        with stop_signals(loop, self.request_stop), _own_signals(loop, self._hang_up):
             try:
                 hello = await pool.open()
                 self._announce(hello)
                 keeper = self._keeper = self._make_keeper(hello, pool, reports)
+                pool.on_hello = self._learn
                 if self._asked_early:
                     keeper.ask_to_stop(self._asked_early)
+                if self._reload:
+                    self._spawn(watch_code(self._plan.app_dir, lambda name: self.restart(f"{name} changed")))
                 summary = await keeper.run(lambda: None)
             finally:
+                for task in self._beside:
+                    task.cancel()
                 await pool.close()
         return Drained(summary.succeeded, summary.failed, summary.left)
 
@@ -63,13 +82,43 @@ class ProcessWorker:
         else:
             self._keeper.ask_to_stop()
 
+    def restart(self, why: str) -> None:
+        """Replace the runners one by one, so that they have the code as it is now."""
+        if self._restarting:
+            self._restart_again = True  # it changed once more while the new runners were starting
+            return
+        self._restarting = True
+        logs.restarting(why)
+        self._spawn(self._restart())
+
+    async def _restart(self) -> None:
+        try:
+            if self._pool is not None:
+                await self._pool.overseer.restart()
+        finally:
+            self._restarting = False
+        if self._restart_again:
+            self._restart_again = False
+            self.restart("once more")
+
+    def _hang_up(self) -> None:
+        if sys.stdin is not None and sys.stdin.isatty():
+            self.request_stop()  # the terminal was closed
+        else:
+            self.restart("SIGHUP")
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
     def _make_keeper(self, hello: wire.Hello, pool: Pool, reports: Reports) -> Keeper:
         address = parse_url(hello.url)
         if address.scheme == "memory":
             raise ConfigurationError(
                 "memory:// lives inside one process, and this worker has several. Give --url, or call app.work()."
             )
-        queues = self._options.queues or tuple(sorted({task.queue for task in hello.tasks}))
+        queues = self._queues(hello)
         if not queues:
             raise ConfigurationError(
                 "this worker has nothing to serve: no task is registered and no queue named. "
@@ -84,3 +133,43 @@ class ProcessWorker:
             reports=reports,
             clock=self._clock,
         )
+
+    def _queues(self, hello: wire.Hello) -> tuple[str, ...]:
+        return self._options.queues or tuple(sorted({task.queue for task in hello.tasks}))
+
+    def _learn(self, hello: wire.Hello) -> None:
+        """A runner with newer code may name other queues and other rules."""
+        if self._keeper is not None:
+            self._keeper.serve(self._queues(hello), hello.rules)
+
+
+@contextmanager
+def _own_signals(loop: asyncio.AbstractEventLoop, hang_up: Callable[[], None]) -> Iterator[None]:
+    """While inside, SIGHUP is heard (unless it is ignored: nohup) and, as PID 1, orphans are collected."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        loop.add_signal_handler(signal.SIGHUP, hang_up)
+        heard.append(signal.SIGHUP)
+    if os.getpid() == 1:
+        loop.add_signal_handler(signal.SIGCHLD, reap_orphans)
+        heard.append(signal.SIGCHLD)
+    try:
+        yield
+    finally:
+        for number in heard:
+            loop.remove_signal_handler(number)
+
+
+def reap_orphans() -> None:
+    """Collect dead processes that became ours because we are PID 1; the guard, our own child, is left to its Popen."""
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if found is None or found.si_pid in OWN_CHILDREN:
+            return
+        os.waitpid(found.si_pid, os.WNOHANG)

@@ -125,10 +125,10 @@ class Staff:
         """Runners that take many jobs, in service or about to be."""
         return [one for one in self.remotes.values() if not one.solo and one.stage <= Stage.READY]
 
-    def start(self, *, solo: bool = False) -> None:
-        """Have one more runner."""
+    def start(self, *, solo: bool = False) -> Remote | None:
+        """Have one more runner; None when there is no guard to start it."""
         if self.guarding is None or self.guarding.lost:
-            return
+            return None
         self._tags += 1
         plan = self.plan
         slots = 1 if solo else plan.slots_each
@@ -149,6 +149,17 @@ class Staff:
         self.spawn(remote.connect())
         self.guarding.start(remote.tag, [sys.executable, "-P", "-m", PROGRAM], remote.fds, speaks=solo)
         remote.handed_over()
+        return remote
+
+    async def ready(self, remote: Remote) -> bool:
+        """Wait until a runner that was started is ready; False when it ended instead."""
+        while remote.stage is Stage.STARTING:  # noqa: ASYNC110 - it may be ready, or gone
+            await asyncio.sleep(0.01)
+        return remote.stage is Stage.READY
+
+    async def gone(self, remote: Remote, seconds: float) -> bool:
+        """Wait until a runner has ended."""
+        return await self.until(lambda: remote.stage is Stage.GONE, seconds)
 
     def fill(self) -> None:
         """Start the runners that are missing."""
@@ -178,11 +189,11 @@ class Staff:
         if isinstance(frame, wire.Hello):
             remote.hello = frame
             self._failed_starts = 0
-            if remote.stage is Stage.STARTING:
-                remote.stage = Stage.READY
             if self._first is not None and not self._first.done():
                 self._first.set_result(frame)
-            self._owner.on_ready(remote)
+            if remote.stage is Stage.STARTING:
+                remote.stage = Stage.READY
+                self._owner.on_ready(remote)
         elif isinstance(frame, wire.Refused):
             remote.refused = frame
         else:

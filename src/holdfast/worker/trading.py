@@ -320,6 +320,11 @@ class Trader:
         self._listening = None
         self.look_again()
 
+    def serve(self, queues: tuple[str, ...]) -> None:
+        """Claim from these queues from now on."""
+        self._queues = deque(queues)
+        self.look_again()
+
     def look_again(self) -> None:
         self._dry = False
         self.wake.set()

@@ -1,0 +1,123 @@
+"""Runners replaced under load: new code, too many jobs, too much memory. No job is lost and no attempt is spent."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from holdfast.lifecycle import State
+from tests.chaos.process_scene import ProcessScene, alive
+from tests.chaos.scene import until
+
+pytestmark = pytest.mark.chaos
+
+
+def test_sighup_brings_new_code_and_lets_old_jobs_end(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        old = app.named("waits").enqueue()
+        family = stage.start("--runners", "2")
+        until(lambda: stage.lines("start"), what="it runs on the old code")
+        assert app.named("version").enqueue().result(timeout=20) == 1
+        stage.change_code("VERSION = 1", "VERSION = 2")
+        family.keeper.send_signal(signal.SIGHUP)
+        until(lambda: "restart" in family.text(), what="it says so")
+        until(lambda: app.named("version").enqueue().result(timeout=20) == 2, what="the new code runs")
+        stage.open_gate()
+        until(lambda: old.refresh().state is State.SUCCEEDED, what="the old job ends")
+        assert (old.attempts, len(stage.lines("start"))) == (1, 1)
+        until(lambda: len(stage.lines("import")) == 4, what="both were replaced")
+        before = [line["pid"] for line in stage.lines("import")][:2]
+        until(lambda: not alive(*before), what="the old runners are gone")
+        assert [app.named("version").enqueue().result(timeout=20) for _ in range(4)] == [2] * 4
+        assert family.stop() == 0
+
+
+def test_code_that_cannot_be_imported_leaves_the_old_runners_at_work(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        family = stage.start()
+        (runner,) = family.runners()
+        assert app.named("version").enqueue().result(timeout=20) == 1
+        stage.change_code("VERSION = 1", "VERSION = oops")
+        family.keeper.send_signal(signal.SIGHUP)
+        until(lambda: "the old ones go on" in family.text(), what="it says so")
+        assert "NameError" in family.text()
+        assert app.named("version").enqueue().result(timeout=20) == 1
+        assert family.runners() == [runner]
+        assert family.stop() == 0
+
+
+def test_new_code_may_name_another_queue(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        family = stage.start()
+        family.runners()
+        job = app.named("version", queue="elsewhere").enqueue()
+        stage.change_code('name="version"', 'name="version", queue="elsewhere"')
+        family.keeper.send_signal(signal.SIGHUP)
+        until(lambda: job.refresh().state is State.SUCCEEDED, what="the new queue is served")
+
+
+def test_reload_notices_a_changed_file(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        family = stage.start("--reload")
+        assert app.named("version").enqueue().result(timeout=20) == 1
+        stage.change_code("VERSION = 1", "VERSION = 3")
+        until(lambda: app.named("version").enqueue().result(timeout=20) == 3, what="the new code runs")
+        assert "scene_app.py changed" in family.text()
+
+
+def test_a_runner_is_replaced_after_its_share_of_jobs(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        app.enqueue_many(app.named("quick").bind(n=n) for n in range(100))
+        family = stage.start("--max-jobs", "20", "--slots", "5", "--drain")
+        assert family.keeper.wait(60) == 0
+        assert app.counts()["default"][State.SUCCEEDED] == 100
+        assert all(job.attempts == 1 for job in app.jobs(limit=100))
+    starts = stage.lines("start")
+    assert len(starts) == 100
+    by_pid = [sum(line["pid"] == pid for line in starts) for pid in {line["pid"] for line in starts}]
+    assert len(by_pid) >= 4
+    assert max(by_pid) <= 25
+
+
+def test_a_runner_that_has_grown_is_replaced(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        family = stage.start("--max-memory", "1M")
+        until(lambda: len(stage.lines("import")) >= 3, what="it is replaced, and again")
+        assert app.named("quick").enqueue(n=1).result(timeout=20) == 1
+        assert "MiB of memory" in family.text()
+        assert family.stop() == 0
+
+
+def test_twenty_rolling_restarts_under_load_run_every_job_once(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        family = stage.start("--runners", "2", "--slots", "10")
+        family.runners(2)
+        done = 0
+        for turn in range(20):
+            calls = [app.named(name).bind(n=turn) for _ in range(50) for name in ("quick", "quick_thread")]
+            app.enqueue_many(calls)
+            done += len(calls)
+            imports = len(stage.lines("import"))
+            family.keeper.send_signal(signal.SIGHUP)
+            until(lambda imports=imports: len(stage.lines("import")) > imports, what="a new runner")
+        until(lambda: app.counts()["default"][State.SUCCEEDED] == done, what="all jobs")
+        assert family.stop() == 0
+        assert len(stage.lines("start")) == len({line["job"] for line in stage.lines("start")}) == done
+        assert {(job.attempts, job.failures, job.stalls) for job in app.jobs(limit=done)} == {(1, 0, 0)}
+        assert app.audit().violations == []
+
+
+def test_restarting_costs_no_time_without_runners(stage: ProcessScene) -> None:
+    """The new runner is ready before the old one leaves: a lone runner's work goes on."""
+    with stage.app() as app:
+        family = stage.start()
+        first = app.named("quick").enqueue(n=0)
+        first.result(timeout=20)
+        family.keeper.send_signal(signal.SIGHUP)
+        longest, last = 0.0, time.monotonic()
+        while len(stage.lines("import")) < 2 or alive(stage.lines("import")[0]["pid"]):
+            app.named("quick").enqueue(n=1).result(timeout=20)
+            longest, last = max(longest, time.monotonic() - last), time.monotonic()
+        assert longest < 5
