@@ -16,7 +16,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast
-from holdfast.errors import BackendNotInstalled, ConfigurationError, HoldfastError, OutcomeUnknown
+from holdfast.errors import ConfigurationError, HoldfastError, OutcomeUnknown
 
 
 def portals() -> int:
@@ -41,8 +41,8 @@ def test_the_url_comes_from_the_argument_the_environment_or_the_default(monkeypa
     assert Holdfast("sqlite:///a.db").url == "sqlite:///a.db"
     monkeypatch.setenv("HOLDFAST_URL", "")
     assert Holdfast().url == "sqlite:///holdfast.db"
-    monkeypatch.setenv("HOLDFAST_URL", "redis://:hunter2@host")
-    with pytest.raises(BackendNotInstalled) as caught:
+    monkeypatch.setenv("HOLDFAST_URL", "redis://:hunter2@host/jobs")
+    with pytest.raises(ConfigurationError) as caught:
         Holdfast()
     assert "hunter2" not in str(caught.value)
 

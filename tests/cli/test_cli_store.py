@@ -109,7 +109,7 @@ def test_wrong_urls(empty: Shell, url: str, code: int) -> None:
 
 
 def test_a_password_in_the_url_is_never_shown(empty: Shell) -> None:
-    result = empty("jobs", "--url", "redis://user:hush@host/0", code=2)
+    result = empty("jobs", "--url", "redis://user:hush@host/jobs", code=2)
     assert "hush" not in result.output
 
 
