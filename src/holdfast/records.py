@@ -396,5 +396,6 @@ class Shipment(Struct, frozen=True, kw_only=True):
     pauses: tuple[Pause, ...] = ()
     jobs: tuple[StoredJob, ...] = ()  # by seq
     letters: tuple[DeadLetter, ...] = ()  # by id
-    tick: int = 0  # with the rules: no fence or turn the store has issued is above it; a shard: no seq either
+    tick: int = 0  # with the rules: no fence or turn the store has issued is above it
+    seq: int = 0  # to a shard: no seq that was carried into its neighbours is above it
     after: str | None = None  # the place to go on after; None: this was the last of its part

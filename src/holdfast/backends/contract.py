@@ -346,8 +346,7 @@ class Backend(ABC):
 
         Ids, seq, turns, counters, states, times, fences stay as they are; nothing is refilled or promoted. What is
         there already (by id, name or queue and name) stays as it is, so repeating a shipment changes nothing. All
-        counters of the store move above those that come in: fences, turns and seqs go on growing. (A store that can be
-        a shard moves its seqs above the shipment's tick, too: its neighbours may hold jobs with seqs up to there.)
+        counters of the store move above those that come in: fences, turns and seqs go on growing.
         StoreSealed or ConfigurationError unless the store is the target of exactly this move, still `moving`.
         A shipment with a running job: ConfigurationError.
         """

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.backends.contract import Backend
 from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.backends.numbering import Numbering
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.backends.sharded.registry import Registry
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
@@ -38,8 +39,8 @@ class Page:
 class Moody:
     """A memory shard that can be cut off: refusing all calls, or carrying them out and losing the answer."""
 
-    def __init__(self) -> None:
-        self.store = MemoryBackend()
+    def __init__(self, numbering: Numbering) -> None:
+        self.store = MemoryBackend(numbering=numbering)
         self.mood = "well"  # or "down", or "mute"
         self.calls: list[str] = []
 
@@ -68,7 +69,10 @@ class Shelf:
         self.page = Page()
 
     def router(self) -> ShardedBackend:
-        return ShardedBackend(self.page, lambda name: self.shards.setdefault(name, Moody()))  # type: ignore[arg-type, return-value]
+        return ShardedBackend(self.page, self._shard)  # type: ignore[arg-type]
+
+    def _shard(self, name: str, numbering: Numbering) -> Moody:
+        return self.shards.setdefault(name, Moody(numbering))
 
     def holder(self, job_id: str) -> Moody:
         """The shard a job is in."""
@@ -86,15 +90,19 @@ class ManyShards(ShardedBackend):
         for queue in QUEUES:
             registry = registry.with_queue(queue, self.shards)
         page.text = page.text or msgspec.json.encode(registry)
-        super().__init__(page, lambda name: MemoryBackend())
+        super().__init__(page, memory_shard)
 
     async def declare(self, rules: Sequence[QueueRule], now: float | None = None) -> None:
         await super().declare([replace(rule, shards=self.shards) for rule in rules], now)
+
+
+def memory_shard(name: str, numbering: Numbering) -> Backend:
+    return MemoryBackend(numbering=numbering)
 
 
 def memory_stores(shards: int = 1) -> Callable[[str], Backend]:
     """How to make routers over memory shards: the same name, the same store."""
     stores: dict[str, Backend] = {}
     if shards == 1:
-        return lambda store: stores.setdefault(store, ShardedBackend(Page(), lambda name: MemoryBackend()))
+        return lambda store: stores.setdefault(store, ShardedBackend(Page(), memory_shard))
     return lambda store: stores.setdefault(store, ManyShards(Page()))

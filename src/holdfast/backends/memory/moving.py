@@ -47,7 +47,7 @@ def _stored(store: Store, row: Row) -> StoredJob:
 
 
 def carry(store: Store, seal: Seal, shipment: Shipment) -> None:
-    store.catch_up(tick=shipment.tick)
+    store.catch_up(tick=shipment.tick, seq=shipment.seq)
     for rule in shipment.queues:
         store.rules.setdefault(rule.name, rule)
     for one in shipment.groups:

@@ -44,7 +44,7 @@ class Store(Index):
     def __init__(self, numbering: Numbering) -> None:
         super().__init__()
         self._numbering = numbering
-        self._seq = self._turn = self._fence = numbering.above
+        self._seq, self._turn, self._fence = numbering.seq, numbering.tick, numbering.tick
         self.wall = 0.0  # of the step under way
         self.seal: Seal | None = None
 
@@ -54,13 +54,13 @@ class Store(Index):
 
     @property
     def tick(self) -> int:
-        """No number issued so far is above it."""
-        return max(self._turn, self._fence, self._seq)
+        """No fence or turn issued so far is above it."""
+        return max(self._turn, self._fence)
 
     def catch_up(self, *, tick: int = 0, seq: int = 0) -> None:
         """Go on above numbers that another store has issued."""
         self._turn, self._fence = max(self._turn, tick), max(self._fence, tick)
-        self._seq = max(self._seq, seq, tick)
+        self._seq = max(self._seq, seq)
 
     # ------------------------------------------------------------------ groups and lanes
 
@@ -131,7 +131,7 @@ class Store(Index):
     # ------------------------------------------------------------------ producing
 
     def add(self, job: NewJob, wall: float) -> None:
-        self._seq = self._numbering.after(self._seq)
+        self._seq = self._numbering.after(self._seq, wall)
         due_at = due_time(job, wall)
         row = Row(
             id=job.id,

@@ -11,6 +11,7 @@ from typing import ClassVar
 from ...clock import Clock
 from ...errors import ConfigurationError
 from ..contract import Backend
+from ..numbering import Numbering
 from ..sharded.backend import ShardedBackend
 from ..sharded.leasing import HOME
 from .backend import RedisBackend
@@ -60,9 +61,14 @@ class ClusterBackend(ShardedBackend):
         def slot_of(name: str) -> SlotConnections:
             return SlotConnections(nodes, prefix if name == HOME else f"{prefix}:{name}")
 
-        def make_shard(name: str) -> Backend:
-            through = slot_of(name)
-            return RedisBackend(nodes.url(), through=through, allow_eviction=allow_eviction, allow_no_aof=allow_no_aof)
+        def make_shard(name: str, numbering: Numbering) -> Backend:
+            return RedisBackend(
+                nodes.url(),
+                through=slot_of(name),
+                numbering=numbering,
+                allow_eviction=allow_eviction,
+                allow_no_aof=allow_no_aof,
+            )
 
         super().__init__(RegistryKey(slot_of(HOME)), make_shard)
         self.prefix, self._nodes = prefix, nodes

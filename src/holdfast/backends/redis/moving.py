@@ -93,6 +93,7 @@ def _values(shipment: Shipment) -> list[Any]:
         [rows.record(job) for job in shipment.jobs],
         [(one.queue, one.task, one.key, rows.letter_line(one)) for one in shipment.letters],
         shipment.tick,
+        shipment.seq,
     ]
 
 

@@ -10,12 +10,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from ...errors import BackendError, HoldfastError, OutcomeUnknown
+from ...errors import BackendError, HoldfastError, OutcomeUnknown, StoreSealed
 from .sharding import shares
 
 T = TypeVar("T")
 
 SILENCE = (BackendError, OutcomeUnknown)
+REFUSED = (StoreSealed,)  # answers, although they are BackendErrors
 
 
 class Answers(dict[str, T], Generic[T]):
@@ -43,13 +44,15 @@ async def at_once(calls: Mapping[str, Awaitable[T]]) -> Answers[T]:
         for name, call in calls.items():
             try:
                 answers[name] = await call
+            except REFUSED:
+                raise
             except SILENCE as error:
                 answers.silent[name] = error
         return answers
     results = await asyncio.gather(*calls.values(), return_exceptions=True)
     refusal: BaseException | None = None
     for name, result in zip(calls, results, strict=True):
-        if isinstance(result, SILENCE):
+        if isinstance(result, SILENCE) and not isinstance(result, REFUSED):
             answers.silent[name] = result
         elif isinstance(result, BaseException):
             refusal = refusal or result

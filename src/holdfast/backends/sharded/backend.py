@@ -23,7 +23,9 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
-from ...errors import JobNotFound
+from msgspec.structs import replace
+
+from ...errors import JobNotFound, StoreSealed
 from ...lifecycle import Settlement, State
 from ...records import (
     Answer,
@@ -39,6 +41,7 @@ from ...records import (
     LetterQuery,
     LogLine,
     NewJob,
+    Part,
     Pause,
     Promoted,
     QueueRecord,
@@ -47,16 +50,20 @@ from ...records import (
     Release,
     Renewal,
     Report,
+    Seal,
+    Shipment,
     WorkerRecord,
 )
 from ..contract import Backend
+from ..numbering import Numbering
 from . import reading
 from .asking import SILENCE, Answers, at_once, spread
-from .finding import find
 from .leasing import HOME, Leasing
+from .moving import Moving
 from .producing import enqueue
 from .registry import FRESH_SECONDS, Document, Shards
 from .ruling import Ruling
+from .sealing import Sealing
 
 T = TypeVar("T")
 
@@ -68,19 +75,21 @@ class ShardedBackend(Backend):
     durable: ClassVar[bool] = True
     sharded: ClassVar[bool] = True
 
-    def __init__(self, document: Document, make_shard: Callable[[str], Backend]) -> None:
+    def __init__(self, document: Document, make_shard: Callable[[str, Numbering], Backend]) -> None:
         self._make_shard = make_shard
         self._made: dict[str, Backend] = {}
         self._opened: set[str] = set()
         self._shards = Shards(document)
         self._leasing = Leasing(self._shards, self._store)
         self._ruling = Ruling(self._shards, self._store)
+        self._sealing = Sealing(self._shards, self._store)
+        self._moving = Moving(self._shards, self._store)
 
     async def _store(self, name: str) -> Backend:
         """The shard of that name (or home), opened on first use."""
         store = self._made.get(name)
         if store is None:
-            store = self._made[name] = self._make_shard(name)
+            store = self._made[name] = self._make_shard(name, self._shards.numbering(name))
         if name not in self._opened:
             await store.open()
             self._opened.add(name)
@@ -105,7 +114,8 @@ class ShardedBackend(Backend):
 
     async def open(self) -> None:
         await self._home()
-        await self._shards.refresh()
+        if (await self._shards.refresh()).spreading:
+            await self._sealing.finish()
 
     async def close(self) -> None:
         self._opened.clear()
@@ -128,6 +138,13 @@ class ShardedBackend(Backend):
 
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
         registry = await self._ruling.known({job.queue for job in jobs}, now)
+        if any(job.queue not in registry.queues for job in jobs):
+            registry.refuse_sealed()
+        try:
+            return await enqueue(registry, self._store, jobs, now)
+        except StoreSealed:
+            if not await self._sealing.mend():
+                raise
         return await enqueue(registry, self._store, jobs, now)
 
     # ------------------------------------------------------------------ leasing
@@ -160,7 +177,12 @@ class ShardedBackend(Backend):
     ) -> Exchanged:
         if request is not None:
             await self._ruling.known(set(request.queues), now)
-        return await self._leasing.exchange(settlements, releases, request, now)
+        answer = await self._leasing.exchange(settlements, releases, request, now)
+        if request is None or not answer.known or answer.leases:
+            return answer
+        registry = self._shards.registry  # a queue that has no shard is asked nowhere
+        sealed = answer.sealed or (registry.seal if registry.closed else None)
+        return replace(answer, sealed=None if sealed is not None and await self._sealing.mend() else sealed)
 
     async def release(self, releases: Sequence[Release], now: float | None = None) -> list[Answer]:
         return await self._leasing.by_token(releases, lambda store, part: store.release(part, now))
@@ -210,17 +232,13 @@ class ShardedBackend(Backend):
 
     # ------------------------------------------------------------------ operating, one job at a time
 
-    async def _of_one(self, verb: Callable[[Backend], Awaitable[JobRecord]]) -> JobRecord:
-        shard, job = await self._where_it_is(verb)
-        return reading.job_at(job, self._shards.numbers[shard])
-
-    async def _where_it_is(self, verb: Callable[[Backend], Awaitable[T]]) -> tuple[str, T]:
+    async def _where_it_is(self, verb: Callable[[Backend], Awaitable[T]]) -> T:
         """Ask every shard at once to do it: the one that has the job does, the others do not know it."""
         missing: list[JobNotFound] = []
 
-        async def ask(name: str) -> tuple[str, T] | None:
+        async def ask(name: str) -> T | None:
             try:
-                return name, await self._at(name, verb)
+                return await self._at(name, verb)
             except JobNotFound as error:
                 missing.append(error)
                 return None
@@ -234,23 +252,22 @@ class ShardedBackend(Backend):
         raise max(missing, key=lambda error: len(str(error)))
 
     async def cancel(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._of_one(lambda store: store.cancel(job_id, now))
+        return await self._where_it_is(lambda store: store.cancel(job_id, now))
 
     async def bury(self, job_id: str, reason: str, now: float | None = None) -> JobRecord:
-        return await self._of_one(lambda store: store.bury(job_id, reason, now))
+        return await self._where_it_is(lambda store: store.bury(job_id, reason, now))
 
     async def run_now(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._of_one(lambda store: store.run_now(job_id, now))
+        return await self._where_it_is(lambda store: store.run_now(job_id, now))
 
     async def revive(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._of_one(lambda store: store.revive(job_id, now))
+        return await self._where_it_is(lambda store: store.revive(job_id, now))
 
     async def retry(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._of_one(lambda store: store.retry(job_id, now))
+        return await self._where_it_is(lambda store: store.retry(job_id, now))
 
     async def discard(self, job_id: str, now: float | None = None) -> DeadLetter:
-        _, letter = await self._where_it_is(lambda store: store.discard(job_id, now))
-        return letter
+        return await self._where_it_is(lambda store: store.discard(job_id, now))
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
         await self._ruling.pause(pause, now)
@@ -263,38 +280,35 @@ class ShardedBackend(Backend):
 
     # ------------------------------------------------------------------ reading
 
-    async def _first(self, verb: Callable[[Backend], Awaitable[T | None]]) -> tuple[str, T] | None:
+    async def _first(self, verb: Callable[[Backend], Awaitable[T | None]]) -> T | None:
         """The one shard that has something to show; a silent one might have it, so then nothing else is an answer."""
         answers: Answers[T | None] = Answers()
         for age in (FRESH_SECONDS, 0.0):  # what is in no shard we know may be in one that is new
             await self._shards.refresh(age)
             names = [name for name in self._shards.all() if name not in answers]
             more = await self._at_all(names, verb)
-            for name, answer in more.items():
+            for answer in more.values():
                 if answer:
-                    return name, answer
+                    return answer
             more.of_all()
             answers.update(more)
         return None
 
     async def get(self, job_id: str) -> JobRecord | None:
-        found = await self._first(lambda store: store.get(job_id))
-        return None if found is None else reading.job_at(found[1], self._shards.numbers[found[0]])
+        return await self._first(lambda store: store.get(job_id))
 
     async def find(self, query: JobQuery) -> list[JobRecord]:
-        await self._shards.refresh()
-        return await find(self._shards, self._store, query)
+        found = await self._everywhere(lambda store: store.find(query), query.queue)
+        return reading.newest_first(found.values(), query.limit)
 
     async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
         return reading.counts_of((await self._everywhere(lambda store: store.count(queue), queue)).values())
 
     async def logs(self, job_id: str) -> list[LogLine]:
-        found = await self._first(lambda store: store.logs(job_id))
-        return [] if found is None else found[1]
+        return await self._first(lambda store: store.logs(job_id)) or []
 
     async def letter(self, job_id: str) -> DeadLetter | None:
-        found = await self._first(lambda store: store.letter(job_id))
-        return None if found is None else found[1]
+        return await self._first(lambda store: store.letter(job_id))
 
     async def letters(self, query: LetterQuery) -> list[DeadLetter]:
         found = await self._everywhere(lambda store: store.letters(query), query.queue)
@@ -325,7 +339,22 @@ class ShardedBackend(Backend):
         home = await (await self._home()).dump()
         found = await self._everywhere(lambda store: store.dump())
         counts = {queue: entry.shards for queue, entry in self._shards.registry.queues.items()}
-        return reading.dump_of(home, found, self._shards.numbers, counts)
+        return reading.dump_of(home, found, counts)
+
+    # ------------------------------------------------------------------ moving to another store
+
+    async def sealed(self) -> Seal | None:
+        return await self._sealing.sealed()
+
+    async def seal(self, seal: Seal | None, *, instead_of: Seal | None) -> bool:
+        return await self._sealing.seal(seal, instead_of)
+
+    async def export(self, part: Part, after: str = "", *, limit: int = 500) -> Shipment:
+        return await self._moving.export(part, after, limit)
+
+    async def carry(self, move: str, shipment: Shipment) -> None:
+        await self._sealing.sealed()  # a piece goes only into shards that are all sealed
+        await self._moving.carry(move, shipment)
 
     # ------------------------------------------------------------------ waiting
 

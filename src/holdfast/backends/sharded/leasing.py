@@ -133,6 +133,7 @@ class Leasing:
             leases=tuple(service.leases) if known else (),
             known=known,
             recovered=recovered,
+            sealed=service.sealed if known else None,
         )
 
     async def _trade(

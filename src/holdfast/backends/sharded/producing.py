@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...errors import BackendUnavailable, DuplicateJob, HoldfastError, OutcomeUnknown
+from ...errors import BackendUnavailable, DuplicateJob, HoldfastError, OutcomeUnknown, StoreSealed
 from ...lifecycle import LIVE
 from ...records import Enqueued, JobQuery, NewJob
 from ..contract import Backend
@@ -31,20 +31,23 @@ async def enqueue(registry: Registry, stores: Stores, jobs: Sequence[NewJob], no
     for name in choosy:
         await _refuse_duplicates(await stores(name), parts[name])
 
-    async def store(name: str) -> list[Enqueued]:
-        return await (await stores(name)).enqueue(parts[name], now)
-
     stored: dict[str, list[Enqueued]] = {}
     failed: list[HoldfastError] = []
+
+    async def store(name: str) -> None:
+        try:
+            stored[name] = await (await stores(name)).enqueue(parts[name], now)
+        except StoreSealed as error:  # a seal on its way: some shards have it, some took their part before
+            failed.append(error)
+
     # A part that may still be refused goes alone and before the others, so that a late refusal stores little.
     for names in (*([name] for name in choosy), [name for name in parts if name not in choosy]):
         answers = await at_once({name: store(name) for name in names})
-        stored.update(answers)
         failed += answers.silent.values()
         if failed:
             break
     if failed:
-        unchanged = not stored and all(isinstance(error, BackendUnavailable) for error in failed)
+        unchanged = not stored and all(isinstance(error, BackendUnavailable | StoreSealed) for error in failed)
         raise failed[0] if unchanged else OutcomeUnknown("enqueue") from failed[0]
     answered: dict[int, Enqueued] = {}
     for name, found in places.items():

@@ -1,39 +1,28 @@
 """Putting together what many shards show: jobs, letters, queues, groups, workers and the dump.
 
-Called by backend.py. Pure: takes what was read. Jobs are in the order in which they were stored, as far as shards agree
-on it: by time, and within one shard by that shard's own order.
+Called by backend.py. Pure: takes what was read. Jobs are in the order of their seqs, which is the order in which they
+were stored within a shard, and over all shards as far as their clocks and loads agree.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from msgspec.structs import replace
 
 from ...lifecycle import State
 from ...records import DeadLetter, Dump, GroupRecord, JobRecord, QueueRecord, WorkerRecord
-from .sharding import call_of, signed, ticket, ticket_parts
+from .sharding import call_of, signed
 
 Row = Mapping[str, Any]
 
 
-def job_at(job: JobRecord, number: int) -> JobRecord:
-    """A job as the router shows it."""
-    return replace(job, seq=ticket(job.seq, number))
-
-
-def newest_first(found: Mapping[int, Sequence[JobRecord]], limit: int) -> list[JobRecord]:
-    """Jobs of several shards, by number, each newest first: one list in the order in which `find` pages."""
-    cursors = {number: 0 for number, jobs in found.items() if jobs}
-    page: list[JobRecord] = []
-    while cursors and len(page) < limit:
-        newest = max(cursors, key=lambda number: (found[number][cursors[number]].created_at, number))
-        page.append(job_at(found[newest][cursors[newest]], newest))
-        cursors[newest] += 1
-        if cursors[newest] == len(found[newest]):
-            del cursors[newest]
-    return page
+def newest_first(found: Iterable[Sequence[JobRecord]], limit: int) -> list[JobRecord]:
+    """Pages of several shards, each newest first, as one page."""
+    return list(islice(heapq.merge(*found, key=lambda job: -job.seq), max(limit, 0)))
 
 
 def letters_of(found: Iterable[Sequence[DeadLetter]], limit: int) -> list[DeadLetter]:
@@ -90,23 +79,24 @@ def workers_of(home: Sequence[WorkerRecord], found: Iterable[Sequence[WorkerReco
     return list(total.values())
 
 
-def dump_of(home: Dump, found: Mapping[str, Dump], numbers: Mapping[str, int], shards: Mapping[str, int]) -> Dump:
+def dump_of(home: Dump, found: Mapping[str, Dump], shards: Mapping[str, int]) -> Dump:
     """One picture made of the shards' pictures, each consistent in itself. `shards` is the number of each queue's."""
-    jobs = [_job_row(name, numbers[name], row) for name, dump in found.items() for row in dump.tables["jobs"]]
+    jobs = [_job_row(name, row) for name, dump in found.items() for row in dump.tables["jobs"]]
     tables = dict(home.tables)
-    tables["jobs"] = tuple(sorted(jobs, key=lambda row: (row["created_at"], *reversed(ticket_parts(row["seq"])))))
+    tables["jobs"] = tuple(sorted(jobs, key=lambda row: row["seq"]))
     tables["workers"] = _worker_rows([home, *found.values()])
     tables["queues"] = tuple({**row, "shards": shards.get(row["name"], 1)} for row in home.tables["queues"])
-    for table in ("letters", "logs"):
-        tables[table] = tuple(row for dump in found.values() for row in dump.tables[table])
+    order = {row["id"]: row["seq"] for row in jobs}
+    logs = (row for dump in found.values() for row in dump.tables["logs"])
+    tables["logs"] = tuple(sorted(logs, key=lambda row: order[row["job_id"]]))
+    tables["letters"] = tuple(row for dump in found.values() for row in dump.tables["letters"])
     return Dump(tables=tables)
 
 
-def _job_row(shard: str, number: int, row: Row) -> dict[str, Any]:
+def _job_row(shard: str, row: Row) -> dict[str, Any]:
     token, call = row["token"], row["claim_call"]
     return {
         **row,
-        "seq": ticket(row["seq"], number),
         "token": None if token is None else signed(shard, token),
         "claim_call": None if call is None else call_of(call),
     }

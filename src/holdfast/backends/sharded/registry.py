@@ -16,7 +16,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...errors import BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown
-from ...records import SHARDS_MAX, QueueRule
+from ...records import SHARDS_MAX, QueueRule, Seal
+from ..numbering import ALONE, Numbering
+from ..sealing import refusal
 from .sharding import NUMBERS_MAX, place_of, shard_name
 
 FRESH_SECONDS = 5.0  # a process learns within this time what another changed
@@ -41,6 +43,20 @@ class Registry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     queues: dict[str, Entry] = {}
     numbers: int = 0  # given to shards so far
+    seal: Seal | None = None  # of the whole store; every shard has a copy …
+    spreading: bool = False  # … or is about to get it …
+    before: Seal | None = None  # … in the place of this one
+    seq: int = 0  # no seq that was carried into any shard is above it
+    tick: int = 0  # no fence or turn that was carried, or given where it came from, is above it
+
+    @property
+    def closed(self) -> bool:
+        """Whether the store takes no work."""
+        return self.seal is not None and self.seal.closed
+
+    def refuse_sealed(self) -> None:
+        if self.seal is not None and self.seal.closed:
+            raise refusal(self.seal)
 
     def with_queue(self, queue: str, shards: int) -> Registry:
         """With that queue in it, or with that many shards for it."""
@@ -120,6 +136,13 @@ class Shards:
         entry = self.registry.queues.get(queue)
         return None if entry is None else shard_name(queue, place_of(group, entry.shards))
 
+    def numbering(self, shard: str) -> Numbering:
+        """Which seqs a shard gives. A number once given to a shard is never another's."""
+        number = self.numbers.get(shard)
+        if number is None:
+            return ALONE
+        return Numbering(NUMBERS_MAX, number, self.registry.seq, self.registry.tick)
+
     def queue_of(self, shard: str) -> str | None:
         return self._queues.get(shard)
 
@@ -141,8 +164,12 @@ class Shards:
                 return wanted
         raise BackendUnavailable("the registry of shards is being changed by too many at once. Try again.")
 
+    async def swap(self, seen: Registry, wanted: Registry) -> None:
+        """Put `wanted` in the place of exactly what was seen; what somebody else put there stays."""
+        await self.change(lambda found: wanted if found == seen else found)
+
     async def known(self, queues: Iterable[str]) -> Registry:
-        """The registry with these queues in it; one that nobody declared gets one shard."""
+        """The registry with these queues in it; one that nobody declared gets one shard, but not in a sealed store."""
         registry = await self.refresh(FRESH_SECONDS)
         missing = [queue for queue in queues if queue not in registry.queues]
         if not missing:
@@ -150,7 +177,7 @@ class Shards:
 
         def added(found: Registry) -> Registry:
             for queue in missing:
-                if queue not in found.queues:
+                if queue not in found.queues and not found.closed:
                     found = found.with_queue(queue, 1)
             return found
 

@@ -35,10 +35,13 @@ class Ruling:
     # ------------------------------------------------------------------ queues
 
     async def known(self, queues: set[str], now: float | None) -> Registry:
-        """The registry with these queues in it, their shards told all they must know before their first job."""
+        """The registry with these queues in it, their shards told all they must know before their first job.
+
+        In a sealed store those that are not in it stay out: they get no job.
+        """
         registry = await self._shards.known(queues)
         for queue in queues:
-            if registry.queues[queue].state == "new":
+            if queue in registry.queues and registry.queues[queue].state == "new" and not registry.closed:
                 registry = await self._tell(queue, now)
         return registry
 
@@ -51,8 +54,10 @@ class Ruling:
                 )
             registry.with_queue(rule.name, rule.shards)  # raises where that number cannot be
         for rule in rules:
+            rule = replace(rule, group_limit=1) if rule.group_order == "strict" else rule
             entry = registry.queues.get(rule.name)
             if entry is None or entry.state != "ready" or entry.rule != rule:
+                registry.refuse_sealed()
                 await self._declare(rule, entry, now)
 
     async def _declare(self, rule: QueueRule, entry: Entry | None, now: float | None) -> None:
@@ -60,6 +65,7 @@ class Ruling:
             await self._refuse_unless_empty(rule, entry)
 
         def declared(found: Registry) -> Registry:
+            found.refuse_sealed()
             known = found.queues.get(rule.name)
             if known is None or known.shards != rule.shards:
                 found = found.with_queue(rule.name, rule.shards)

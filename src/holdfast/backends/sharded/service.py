@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ...errors import HoldfastError
 from ...lifecycle import Settlement
-from ...records import Answer, ClaimRequest, Exchanged, Lease, Recovered, Release, WorkerRecord
+from ...records import Answer, ClaimRequest, Exchanged, Lease, Recovered, Release, Seal, WorkerRecord
 from .registry import Shards
 from .sharding import ROUNDS_MAX, number_of, parted, signed
 
@@ -52,11 +52,12 @@ class Service:
     answers: list[Answer | None] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
     recovered: list[Recovered] = field(default_factory=list)
+    sealed: Seal | None = None
 
     def turn_to(self, call: int, number: int) -> None:
         """A new call begins; what the last one left unanswered stays owed."""
         self.unheard.update({sent.shard: sent for sent in self.sent if sent.answer is None})
-        self.call, self.sent, self.leases, self.recovered = call, [], [], []
+        self.call, self.sent, self.leases, self.recovered, self.sealed = call, [], [], [], None
         self.answers = [None] * number
 
     def asking(self, shard: str, queue: str, most: int) -> ClaimRequest:
@@ -107,6 +108,7 @@ class Service:
         self.leases += leases
         self.fresh += leases
         self.recovered += answer.recovered
+        self.sealed = answer.sealed or self.sealed
         if self.unheard.get(sent.shard) is sent:
             del self.unheard[sent.shard]
             self.late.update(zip(sent.tokens, answer.answers, strict=False))

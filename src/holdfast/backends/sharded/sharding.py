@@ -2,9 +2,10 @@
 
 Called by the router's parts. Never does I/O and never uses Python's own hash, which differs from process to process.
 
-What the router hands out carries the shard, so that it comes back with it: a token is "<shard>/<the shard's token>", a
-job's seq is the shard's seq and the shard's number in one integer. A worker's call becomes a number for each shard that
-grows with the call and with the round inside it, and keeps the call's parity, by which claim chooses its lane.
+A token that the router hands out carries the shard, so that it comes back with it: "<shard>/<the shard's token>". seqs
+are unique over all shards, because every shard gives only those that leave its own number when divided by NUMBERS_MAX.
+A worker's call becomes a number for each shard that grows with the call and with the round inside it, and keeps the
+call's parity, by which claim chooses its lane.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
 
-from ...records import NewJob
+from ...records import DeadLetter, JobRecord, NewJob
 
 NUMBERS_MAX = 4096  # shards of all queues together: each has a number of its own
 ROUNDS_MAX = 4  # calls to one shard within one call of a worker
@@ -31,7 +32,7 @@ def place_of(name: str, shards: int) -> int:
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big") % shards
 
 
-def place_of_job(job: NewJob, shards: int) -> int:
+def place_of_job(job: NewJob | JobRecord | DeadLetter, shards: int) -> int:
     """By its group, so that a group is in one place; else by its key, so that it is unique; else by its id."""
     return place_of(job.group or job.key or job.id, shards)
 
@@ -72,16 +73,6 @@ def last_number_of(call: int) -> int:
 
 def call_of(number: int) -> int:
     return number // _CALLS
-
-
-def ticket(seq: int, number: int) -> int:
-    """A seq that is unique over all shards."""
-    return seq * NUMBERS_MAX + number
-
-
-def ticket_parts(value: int) -> tuple[int, int]:
-    """The shard's seq and the shard's number."""
-    return divmod(value, NUMBERS_MAX)
 
 
 def shares(total: int, names: Sequence[str]) -> dict[str, int]:

@@ -1,14 +1,17 @@
 -- enqueue: store new jobs, all in one step.
 -- Takes now, jobs as [id, task, queue, priority, group, key, on_conflict, delay, due_at, expires, max_stalls];
--- then step and rest of the seqs given here and a number they are above; from ARGV[2] on, their bodies.
+-- then step and rest of the seqs given here, and what seqs and ticks are above (numbering.py); from ARGV[2] on, their
+-- bodies.
 -- Returns one letter per job (c created, k kept, r replaced) and the ids answered in place of those given.
 -- Safe against a rival: a script runs alone; duplicates are refused before anything is written. Refused by a server
 -- whose memory is full.
 -- needs: opening turns names rows index refilling closing
 
 if sealed then return hf.refused_sealed() end
-local jobs, step, rest, above = args[2], args[3], args[4], args[5]
-hf.tick, hf.seq = math.max(hf.tick, above), math.max(hf.seq, above)
+local SEQ_EPOCH = 1577836800
+local jobs, step, rest = args[2], args[3], args[4]
+hf.seq, hf.tick = math.max(hf.seq, args[5]), math.max(hf.tick, args[6])
+local clock_seq = step > 1 and math.floor((now - SEQ_EPOCH) * 1000) * step or 0
 local ids, n = {}, #jobs
 for i = 1, n do ids[i] = jobs[i][1] end
 local known = {}
@@ -22,7 +25,8 @@ end
 
 -- Above the last one; of several shards each has a rest of its own, so that no two give the same.
 local function next_seq()
-    hf.seq = hf.seq + 1 + (rest - hf.seq - 1) % step
+    local least = math.max(hf.seq + 1, clock_seq)
+    hf.seq = least + (rest - least) % step
     return hf.seq
 end
 

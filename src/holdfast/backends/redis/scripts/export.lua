@@ -1,13 +1,12 @@
 -- export: a piece of the store in a stable order: jobs by seq, letters by the id of their job, or all rules. Bounded.
 -- Takes now, the part, the place to go on after, how many; for letters ARGV[2] is that place. Never writes.
 -- Returns the pieces of jobs and their packed log lines; or packed letters; or rules, overrides and pauses as they are
--- stored, and the highest number given so far.
+-- stored, and the tick.
 -- needs: opening names showing
 
 local part, after, limit = args[2], args[3], args[4]
 if part == 'rules' then
-    local highest = math.max(tonumber(meta[2]) or 0, tonumber(meta[3]) or 0)
-    return { call('HGETALL', RULES), call('HGETALL', OVERRIDES), call('HVALS', PAUSES), format('%.0f', highest) }
+    return { call('HGETALL', RULES), call('HGETALL', OVERRIDES), call('HVALS', PAUSES), meta[2] or '0' }
 end
 if part == 'letters' then
     local low = ARGV[2] == '' and '-' or '(' .. sub(hf.escape(ARGV[2]), 1, -2) .. '\1'
