@@ -18,6 +18,7 @@ from ...records import (
     ClaimRequest,
     Exchanged,
     Held,
+    Recovered,
     Release,
     Renewal,
     Report,
@@ -120,12 +121,10 @@ class Leasing:
             if request.call == service.call:
                 await self._repeat(service, now)
             else:
-                await self._trade(service, settlements, releases, request, now)
-            if not any(sent.answer is not None and sent.answer.known for sent in service.sent):
-                await self._make_sure(service, now)
+                await self._begin_anew(service, settlements, releases, request, now)
             known = True
         except Gone:
-            await self._bury_rows(service, now)
+            self._services.pop(request.worker, None)
             known = False
         recovered, service.recovered = tuple(service.recovered), []
         return Exchanged(
@@ -135,6 +134,35 @@ class Leasing:
             recovered=recovered,
             sealed=service.sealed if known else None,
         )
+
+    async def _begin_anew(
+        self,
+        service: Service,
+        settlements: Sequence[Settlement],
+        releases: Sequence[Release],
+        request: ClaimRequest,
+        now: float | None,
+    ) -> None:
+        """A new call. A worker that finds itself past its deadline is swept away everywhere, as it is in one store."""
+        try:
+            await self._trade(service, settlements, releases, request, now)
+            if not any(sent.answer is not None and sent.answer.known for sent in service.sent):
+                await self._make_sure(service, now)
+        except Gone:
+            names, limit = [HOME, *service.joined], RECOVERED_PER_CLAIM_MAX
+            sweep: Callable[[Backend], Awaitable[list[Recovered]]] = lambda store: store.recover(limit=limit, now=now)  # noqa: E731
+            answers = await at_once({name: self._at(name, sweep) for name in names})
+            service.recovered += [end for found in answers.values() for end in found]
+            raise
+
+    async def _make_sure(self, service: Service, now: float | None) -> None:
+        """No shard said in this call that it knows the worker. Is the worker alive, and is anybody there at all?"""
+        try:
+            alive = await self._alive(service, now)
+        except SILENCE as error:
+            raise next((sent.error for sent in service.sent if sent.error is not None), error) from error
+        if not alive:
+            raise Gone
 
     async def _trade(
         self,
@@ -206,25 +234,6 @@ class Leasing:
             if job is None or job.state is not State.RUNNING or job.fence != lease.fence:
                 service.leases.remove(lease)  # it ended in between
         await self._send(service, [sent for sent in service.sent if sent.answer is None], now)
-
-    async def _make_sure(self, service: Service, now: float | None) -> None:
-        """No shard said in this call that it knows the worker. Is the worker alive, and is anybody there at all?"""
-        try:
-            alive = await self._alive(service, now)
-        except SILENCE as error:
-            raise next((sent.error for sent in service.sent if sent.error is not None), error) from error
-        if not alive:
-            raise Gone
-
-    async def _bury_rows(self, service: Service, now: float | None) -> None:
-        """The worker is past its deadline everywhere: its rows and leases end as in any sweep."""
-        self._services.pop(service.record.id, None)
-        names = [HOME, *service.joined]
-        limit = RECOVERED_PER_CLAIM_MAX
-        answers = await at_once(
-            {name: self._at(name, lambda store: store.recover(limit=limit, now=now)) for name in names}
-        )
-        service.recovered += [end for found in answers.values() for end in found]
 
     # ------------------------------------------------------------------ renewing, and the verbs that name a token
 

@@ -66,16 +66,11 @@ def groups_of(home: Sequence[GroupRecord], found: Iterable[Sequence[GroupRecord]
 
 
 def workers_of(home: Sequence[WorkerRecord], found: Iterable[Sequence[WorkerRecord]]) -> list[WorkerRecord]:
-    """One row per worker: expired where all its rows are, running what they hold together."""
+    """One row per worker, as home has it where it does, with all the leases its rows hold together."""
     total = {record.id: record for record in home}
     for record in (record for part in found for record in part):
         known = total.get(record.id)
-        if known is None:
-            total[record.id] = record
-        else:
-            total[record.id] = replace(
-                known, running=known.running + record.running, expired=known.expired and record.expired
-            )
+        total[record.id] = record if known is None else replace(known, running=known.running + record.running)
     return list(total.values())
 
 
