@@ -16,16 +16,7 @@ from typing import Any
 
 from redis.asyncio.connection import AbstractConnection
 from redis.crc import key_slot
-from redis.exceptions import (
-    AskError,
-    BusyLoadingError,
-    ClusterDownError,
-    MasterDownError,
-    MovedError,
-    ReadOnlyError,
-    ResponseError,
-    TryAgainError,
-)
+from redis.exceptions import BusyLoadingError, ResponseError
 
 from ...errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 from .connection import CONNECTIONS_MAX, Connections, packed_command
@@ -37,6 +28,13 @@ HANG_SECONDS = 1.0  # a call given up after this long speaks against its node
 REFRESH_SECONDS = 0.2  # the map of slots is not asked for more often
 AGAIN_SECONDS_MAX = 0.1
 REDIRECTS_MAX = 16
+PASSING = (
+    "TRYAGAIN",
+    "CLUSTERDOWN",
+    "MASTERDOWN",
+    "LOADING",
+    "READONLY",
+)  # another moment, or map, may not bring these
 
 # How long a refusal that will pass is waited for. A worker's calls go to many shards at once, and the slowest of them
 # holds up the others: so it waits once, and not again before that shard was heard. Producers and operators have nothing
@@ -61,9 +59,7 @@ class Node:
         try:
             return await self.connections.call(verb, command, **how)
         except HoldfastError as error:
-            self._silent = not isinstance(error.__cause__, ResponseError) and isinstance(
-                error, BackendError | OutcomeUnknown
-            )
+            self._silent = isinstance(error, BackendError | OutcomeUnknown) and not _refusal(error)
             raise
         except asyncio.CancelledError:
             self._silent = self._silent or time.monotonic() - began > HANG_SECONDS
@@ -126,10 +122,11 @@ class Nodes:
             raise BackendUnavailable("the cluster has no node for some of its slots. Try again.")
         return self.node(address)
 
-    def moved(self, slot: int, error: AskError, told_by: Node) -> Node:
-        """Where a redirection points; a node that does not say its host means its own."""
-        node = self.node((str(error.host) or told_by.address[0], int(error.port)))
-        if isinstance(error, MovedError):
+    def redirected(self, slot: int, said: str, told_by: Node) -> Node:
+        """Where "MOVED slot host:port" or "ASK …" points; a node that does not say its host means its own."""
+        host, _, port = said.split(" ")[2].rpartition(":")
+        node = self.node((host.strip("[]") if host not in ("", "?") else told_by.address[0], int(port)))
+        if said.startswith("MOVED "):
             self._owners[slot] = node.address
         return node
 
@@ -204,19 +201,18 @@ class SlotConnections(Connections):
                 self._away = False
                 return answer
             except HoldfastError as error:
-                refusal, tries = error.__cause__, tries + 1
-                if isinstance(refusal, AskError) and tries < REDIRECTS_MAX:
-                    asking = not isinstance(refusal, MovedError)  # which is a kind of AskError there
-                    node = self._nodes.moved(self._place, refusal, node)
+                said, tries = _refusal(error), tries + 1
+                if said.startswith(("MOVED ", "ASK ")) and tries < REDIRECTS_MAX:
+                    asking = said.startswith("ASK ")
+                    node = self._nodes.redirected(self._place, said, node)
                     continue
-                if isinstance(error, OutcomeUnknown) or (
-                    isinstance(refusal, ResponseError) and not _will_pass(refusal)
-                ):
+                passes = said.startswith(PASSING)
+                if isinstance(error, OutcomeUnknown) or (said and not passes):
                     raise
                 # refused for now, or out of reach: is there another owner?
                 again = await self._new_owner(node)
-                if again is None and not (_will_pass(refusal) and time.monotonic() < until):
-                    self._away = self._away or _will_pass(refusal)
+                if again is None and not (passes and time.monotonic() < until):
+                    self._away = self._away or passes
                     raise
                 node, asking = again or node, False
             await self._rest(tries)
@@ -257,9 +253,12 @@ def _asking(whole: Callable[[], bytes]) -> Callable[[], bytes]:
     return lambda: ASKING + whole()
 
 
-def _will_pass(error: BaseException | None) -> bool:
-    """A refusal that another moment, or another map of slots, may not bring again."""
-    return isinstance(error, TryAgainError | ClusterDownError | MasterDownError | BusyLoadingError | ReadOnlyError)
+def _refusal(error: HoldfastError) -> str:
+    """The node's own words, if it refused; nothing, if it was not heard."""
+    said = error.__cause__
+    if isinstance(said, BusyLoadingError):
+        return "LOADING"
+    return str(said) if isinstance(said, ResponseError) else ""
 
 
 def _address(host: str) -> Address:
