@@ -15,6 +15,7 @@ from redis.crc import key_slot
 
 from holdfast.backends import open_backend
 from holdfast.backends.redis.keys import keys_of
+from holdfast.backends.sharded import registry
 from holdfast.backends.sharded.sharding import place_of
 from holdfast.errors import BackendError, OutcomeUnknown
 from holdfast.records import NewJob, QueueRule
@@ -136,7 +137,10 @@ def test_slots_that_move_under_load_lose_and_double_nothing(mortal: Cluster) -> 
 
 
 @pytest.mark.parametrize("home", [False, True])
-def test_a_node_killed_and_started_again_under_load_loses_and_doubles_nothing(mortal: Cluster, home: bool) -> None:
+def test_a_node_killed_and_started_again_under_load_loses_and_doubles_nothing(
+    mortal: Cluster, home: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "FRESH_SECONDS", 0.1)  # the registry at home is looked for all the time
     at_home = mortal.owner(PREFIX)
     owners = {name: mortal.owner(f"{PREFIX}:{name}") for name in NAMES}
     victim = at_home if home else next(node for node in owners.values() if node is not at_home)

@@ -86,6 +86,24 @@ def test_pages_show_every_job_once_and_in_one_order() -> None:
     asyncio.run(whole())
 
 
+def test_a_job_looked_at_again_is_asked_for_in_its_shard_only() -> None:
+    async def whole() -> None:
+        shelf = Shelf()
+        router = shelf.router()
+        await router.declare([QueueRule(name="mail", shards=6)], now=NOW)
+        await router.enqueue([NewJob(id=f"j{n}", task="work", queue="mail", group=f"g{n}") for n in range(9)], now=NOW)
+        assert (await router.get("j5")) == (await router.get("j5")) is not None
+        for shard in shelf.shards.values():
+            shard.calls.clear()
+        assert (await router.get("j5")) is not None
+        assert [shard.calls for shard in shelf.shards.values() if shard.calls] == [["get"]]
+        await router.cancel("j5", now=NOW)
+        assert await router.prune(older_than=0.0, now=NOW + 700) == 1
+        assert await router.get("j5") is None
+
+    asyncio.run(whole())
+
+
 def test_every_shard_gets_its_share_of_a_claim() -> None:
     async def whole() -> None:
         router = Shelf().router()

@@ -64,8 +64,11 @@ from .producing import enqueue
 from .registry import FRESH_SECONDS, Document, Shards
 from .ruling import Ruling
 from .sealing import Sealing
+from .sharding import place_of_job, shard_name
 
 T = TypeVar("T")
+
+PLACES_MAX = 10_000  # jobs whose shard is remembered
 
 
 class ShardedBackend(Backend):
@@ -79,6 +82,7 @@ class ShardedBackend(Backend):
         self._make_shard = make_shard
         self._made: dict[str, Backend] = {}
         self._opened: set[str] = set()
+        self._places: dict[str, str] = {}  # job → its shard, as last seen: a hint
         self._shards = Shards(document)
         self._leasing = Leasing(self._shards, self._store)
         self._ruling = Ruling(self._shards, self._store)
@@ -295,7 +299,17 @@ class ShardedBackend(Backend):
         return None
 
     async def get(self, job_id: str) -> JobRecord | None:
-        return await self._first(lambda store: store.get(job_id))
+        """The job. Who waits for a result asks again and again: so its shard is remembered, and asked first."""
+        known = self._places.get(job_id)
+        found = None if known is None else await self._at(known, lambda store: store.get(job_id))
+        if found is None:
+            found = await self._first(lambda store: store.get(job_id))
+            entry = None if found is None else self._shards.registry.queues.get(found.queue)
+            if found is not None and entry is not None:
+                if len(self._places) >= PLACES_MAX:
+                    self._places.clear()
+                self._places[job_id] = shard_name(found.queue, place_of_job(found, entry.shards))
+        return found
 
     async def find(self, query: JobQuery) -> list[JobRecord]:
         found = await self._everywhere(lambda store: store.find(query), query.queue)
