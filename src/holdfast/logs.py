@@ -136,6 +136,12 @@ def store_sealed(worker: str, error: HoldfastError, running: int) -> None:
     logger.error("worker %s gets no more work and ends when its %d running jobs have: %s", worker, running, error)
 
 
+def claims_stopped(worker: str, seconds: float) -> None:
+    logger.error(
+        "worker %s has free slots and has not looked for work for %.0f s: waking its claim loop", worker, seconds
+    )
+
+
 def exchange_failed(error: BaseException, tries: int, outcomes: int) -> None:
     level = logging.WARNING if tries == 1 else logging.DEBUG
     logger.log(level, "settle and claim not answered (%s), repeating; %d outcomes wait", _kind(error), outcomes)
@@ -215,6 +221,10 @@ def runner_refused(text: str, wait: float) -> None:
 
 def runner_replaced(pid: int, why: str) -> None:
     logger.info("runner %d is replaced (%s): it gets no more jobs and leaves when its jobs have ended", pid, why)
+
+
+def health_port(host: str, port: int) -> None:
+    logger.info("health: http://%s:%d/healthz and /readyz", host, port)
 
 
 def restarting(why: str) -> None:

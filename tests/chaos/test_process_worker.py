@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
+import urllib.error
+import urllib.request
+from typing import Any
 
 import pytest
 
@@ -151,3 +155,32 @@ def test_stopping_leaves_no_grandchild_and_no_zombie(stage: ProcessScene) -> Non
         assert family.stop() == 0
         assert not alive(*everybody)
         assert not children(family.keeper.pid)
+
+
+def test_probes_follow_the_workers_life(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        job = app.named("waits").enqueue()
+        family = stage.start("--health-port", "0")
+        until(lambda: "/healthz" in family.text(), what="the port")
+        port = int(family.text().partition("http://127.0.0.1:")[2].partition("/")[0])
+        until(lambda: probe(port, "readyz")[0] == 200 and stage.lines("start"), what="it is ready")
+        code, facts = probe(port, "healthz")
+        assert code == 200
+        assert facts["pid"] == family.keeper.pid
+        assert [one["pid"] for one in facts["runners"]] == family.runners()
+        assert facts["runners"][0]["running"] == facts["running"] == 1
+        family.keeper.terminate()
+        until(lambda: probe(port, "readyz")[0] == 503, what="it is stopping, and so not ready")
+        assert probe(port, "healthz")[0] == 200
+        stage.open_gate()
+        assert family.keeper.wait(20) == 0
+        assert job.refresh().state is State.SUCCEEDED
+
+
+def probe(port: int, path: str) -> tuple[int, Any]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)

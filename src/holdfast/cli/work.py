@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 @click.option(
     "--max-memory", type=Size(), metavar="SIZE", help="Replace a runner that has grown to this, such as 512M."
 )
+@click.option("--health-port", metavar="[HOST:]PORT", help="Answer /healthz and /readyz here. [host 127.0.0.1]")
 @click.option("--verbose", "-v", is_flag=True, help="Say more.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON document.")
 def work(
@@ -55,6 +56,7 @@ def work(
     reload: bool,
     max_jobs: int | None,
     max_memory: int | None,
+    health_port: str | None,
     verbose: bool,
     as_json: bool,
     **settings: Any,
@@ -69,7 +71,7 @@ def work(
     from ..worker.processes import ProcessWorker
     from ..worker.staff import Plan, RunnerRefused
 
-    served = read_queues(queues)
+    served, health = read_queues(queues), read_address(health_port)
     runners = runners or os.cpu_count() or 1
     chosen = {name: value for name, value in settings.items() if value is not None}
     options = WorkerOptions(queues=served, slots=slots or SLOTS_DEFAULT * runners, **chosen)
@@ -94,7 +96,7 @@ def work(
 
     with logs_on_stderr(verbose):
         try:
-            drained = asyncio.run(ProcessWorker(plan, options, announce=announce, reload=reload).run())
+            drained = asyncio.run(ProcessWorker(plan, options, announce=announce, reload=reload, health=health).run())
         except RunnerRefused as refused:
             raise CommandFailed(Exit.IMPORT_FAILED, refused.text, refused.hint) from None
     if as_json:
@@ -115,6 +117,16 @@ def read_queues(words: tuple[str, ...]) -> dict[str, int | None] | None:
             raise click.BadParameter(f"cannot read {word!r}. Write mail, or mail:50 for 50 slots.", param_hint="-q")
         served[name] = int(number) if colon else None
     return served or None
+
+
+def read_address(text: str | None) -> tuple[str, int] | None:
+    """`8080` or `0.0.0.0:8080` as host and port."""
+    if text is None:
+        return None
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and int(port) < 65536):
+        raise click.BadParameter(f"cannot read {text!r}. Write 8080, or 0.0.0.0:8080.", param_hint="--health-port")
+    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def _announce(printer: Printer, hello: Hello, plan: Plan, served: dict[str, int | None] | None) -> None:

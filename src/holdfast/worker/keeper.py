@@ -74,7 +74,7 @@ class Keeper:
         link.on_room, link.post = self._trader.look_again, self.post
         self._draining = Draining(self._line, self._trader, queues)
         self._stopping = Stopping(options.grace)
-        self._watch = Watch(self._line, self._link, options)
+        self._watch = Watch(self._line, self._link, self._trader, options)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._summary = Summary(0, 0, 0)
         self._asked = self._heeded = 0
@@ -109,6 +109,22 @@ class Keeper:
         self._trader.closing = True  # here and now: what ends next must not fetch more work
         self._asked += times
         self._call(self._heed)
+
+    def portrait(self) -> dict[str, Any]:
+        """How the worker is, for whoever watches it; on the keeper's loop."""
+        tenure, line = self._tenure, self._line
+        now = line.clock.steady()
+        return {
+            "worker": tenure.worker.id,
+            "queues": list(self._queues),
+            "slots": self._options.slots,
+            "running": len(self._ledger.busy),
+            "registered": tenure.registered,
+            "fenced": tenure.fenced,
+            "stopping": self._trader.closing,
+            "renewed_seconds_ago": round(now - tenure.sent, 3) if tenure.registered else None,
+            "store_silent_seconds": 0.0 if line.down_since is None else round(now - line.down_since, 3),
+        }
 
     def serve(self, queues: tuple[str, ...], rules: Sequence[QueueRule]) -> None:
         """Newer code names other queues, or has other rules for them; on the keeper's loop."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -122,6 +123,22 @@ class Pool(Link):
             if remote.stage is Stage.READY and not remote.blocked and remote.listens_well():
                 remote.send(wire.Tell([(one.name, msgspec.Raw(wire.encode_part(one))) for one in seen]))
                 return
+
+    def portrait(self) -> list[dict[str, Any]]:
+        """The runners as people see them."""
+        return [
+            {
+                "pid": remote.pid,
+                "state": remote.stage.name.lower(),
+                "alone": remote.solo,
+                "slots": remote.slots,
+                "running": len(remote.held),
+                "done": remote.done,
+                "memory_bytes": remote.memory,
+                "responds": not remote.blocked,
+            }
+            for remote in self.staff.remotes.values()
+        ]
 
     async def watch_forever(self) -> None:
         await self.overseer.watch_forever()

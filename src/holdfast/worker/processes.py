@@ -24,6 +24,7 @@ from ..options import WorkerOptions
 from . import wire
 from .embedded import Drained
 from .guarding import OWN_CHILDREN
+from .health import HealthPort, Notifier
 from .keeper import Keeper
 from .pool import Pool
 from .reloading import watch_code
@@ -43,9 +44,11 @@ class ProcessWorker:
         clock: Clock | None = None,
         announce: Callable[[wire.Hello], None] = lambda hello: None,
         reload: bool = False,
+        health: tuple[str, int] | None = None,
     ) -> None:
         self._plan, self._options, self._clock = plan, options, clock or SystemClock()
-        self._announce, self._reload = announce, reload
+        self._announce, self._reload, self._health = announce, reload, health
+        self._notifier = Notifier()
         self._keeper: Keeper | None = None
         self._pool: Pool | None = None
         self._asked_early = 0
@@ -58,8 +61,11 @@ class ProcessWorker:
         loop = asyncio.get_running_loop()
         reports = Reports()
         pool = self._pool = Pool(self._plan, self._clock, reports)
+        port = HealthPort(self.portrait)
         with stop_signals(loop, self.request_stop), _own_signals(loop, self._hang_up):
             try:
+                if self._health is not None:
+                    logs.health_port(self._health[0], await port.start(*self._health))
                 hello = await pool.open()
                 self._announce(hello)
                 keeper = self._keeper = self._make_keeper(hello, pool, reports)
@@ -68,12 +74,26 @@ class ProcessWorker:
                     keeper.ask_to_stop(self._asked_early)
                 if self._reload:
                     self._spawn(watch_code(self._plan.app_dir, lambda name: self.restart(f"{name} changed")))
-                summary = await keeper.run(lambda: None)
+                self._spawn(self._notifier.feed_forever())
+                summary = await keeper.run(self._on_ready)
             finally:
+                self._notifier.tell("STOPPING=1")
+                port.close()
                 for task in self._beside:
                     task.cancel()
                 await pool.close()
         return Drained(summary.succeeded, summary.failed, summary.left)
+
+    def portrait(self) -> dict[str, Any]:
+        """How the worker is, for probes: ready when a job could begin here now or soon."""
+        runners = [] if self._pool is None else self._pool.portrait()
+        worker = {} if self._keeper is None else self._keeper.portrait()
+        able = any(one["state"] == "ready" and one["responds"] for one in runners)
+        well = bool(worker.get("registered")) and not (worker["fenced"] or worker["stopping"])
+        return {"ready": able and well, "pid": os.getpid(), **worker, "runners": runners}
+
+    def _on_ready(self) -> None:
+        self._notifier.tell("READY=1", f"STATUS=working for {self._plan.app}, {self._plan.runners} runners")
 
     def request_stop(self) -> None:
         """Ask to stop: the first time in order within the grace, the second time at once."""

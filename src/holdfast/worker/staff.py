@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 from .. import logs
 from ..clock import Clock
-from ..errors import ConfigurationError
 from . import guard, wire
 from .guarding import Guarding
 from .line import backoff
@@ -49,7 +48,7 @@ class Plan:
         return -(-self.slots // self.runners)
 
 
-class RunnerRefused(ConfigurationError):
+class RunnerRefused(Exception):
     """The first runner could not import the app."""
 
     def __init__(self, text: str, hint: str) -> None:

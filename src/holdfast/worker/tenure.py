@@ -37,7 +37,7 @@ class Tenure:
         self.fenced = False
         self.on_change: Callable[[], None] = lambda: None  # the fence was lifted, or a new row is there
         self.abandon = asyncio.Event()  # the worker ends although the store does not answer
-        self._sent = 0.0
+        self.sent = 0.0  # steady time the last successful renewal was sent
         self._silent: dict[str, float] = {}  # by token: when the last renewal its part of the store took was sent
         self._changing = asyncio.Lock()
 
@@ -48,8 +48,12 @@ class Tenure:
         return worker
 
     @property
+    def registered(self) -> bool:
+        return self.sent > 0.0
+
+    @property
     def fence_at(self) -> float:
-        return self._sent + self._options.lease - self._options.fence_margin
+        return self.sent + self._options.lease - self._options.fence_margin
 
     async def enter(self) -> None:
         """Register for the first time. A store out of reach is the caller's error; a slow one is waited for."""
@@ -132,7 +136,7 @@ class Tenure:
         return not answer.unheard
 
     def _renewed(self, sent: float) -> None:
-        self._sent = sent
+        self.sent = sent
         self._link.renewed(self.fence_at, self._options.fence_margin)
 
     def _note_silent(self, unheard: Sequence[str]) -> list[Lease]:
@@ -145,7 +149,7 @@ class Tenure:
         quiet = [lease for lease in held.values() if lease.id in unheard]  # also what came while renew was on its way
         new = [lease for lease in quiet if lease.token not in self._silent]
         given_up = {token: at for token, at in self._silent.items() if token in busy and token not in held}
-        self._silent = given_up | {lease.token: self._silent.get(lease.token, self._sent) for lease in quiet}
+        self._silent = given_up | {lease.token: self._silent.get(lease.token, self.sent) for lease in quiet}
         if not quiet:
             return []
         options, steady = self._options, self._line.clock.steady()

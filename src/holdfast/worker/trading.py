@@ -66,6 +66,7 @@ class Trader:
         self.abandon = asyncio.Event()  # end although not everything is settled
         self._dry = False  # the last claim left slots free
         self._unheard = False  # a part of the store did not take its settlements in the last exchange
+        self.looked_at = line.clock.steady()  # when the claim loop last went round
         self._early = 0
         self._quiet = False  # the store hands out nothing for a while
         self._later: list[Settlement | Release] = []  # the store could not take them: told again in a while
@@ -77,6 +78,7 @@ class Trader:
     async def step(self) -> bool:
         """Do what there is to do; False when there is nothing: no outcome to send, no slot worth claiming for."""
         self.wake.clear()
+        self.looked_at = self._line.clock.steady()
         inbox = self.inbox
         if inbox:
             self._ledger.ended([inbox.popleft() for _ in range(len(inbox))])
@@ -323,6 +325,13 @@ class Trader:
     def serve(self, queues: tuple[str, ...]) -> None:
         """Claim from these queues from now on."""
         self._queues = deque(queues)
+        self.look_again()
+
+    def stop_listening(self) -> None:
+        """Whatever it waits for does not come: poll instead."""
+        if self._listening is not None:
+            self._listening.cancel()
+            self._listening = None
         self.look_again()
 
     def look_again(self) -> None:

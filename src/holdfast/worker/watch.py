@@ -1,6 +1,7 @@
-"""Looking at the store from outside: has it fallen silent?
+"""The watchdog: has the store fallen silent, and does the claim loop still go round?
 
-Run by the keeper beside its calls. It only tells; it stops nothing.
+Run by the keeper beside its calls. A silent store is told. A claim loop that has free slots and does not look for work
+is told and woken; if it does not wake, the worker ends, so that a supervisor can start it again.
 """
 
 from __future__ import annotations
@@ -11,22 +12,44 @@ from .. import events, logs
 from ..options import WorkerOptions
 from .line import Line
 from .link import Link
+from .trading import Trader
 
 LOOK_EVERY_SECONDS = 0.25
+IDLE_POLLS_MAX = 5  # on top of one lease: so long may a claim loop wait for work without looking
+WAKE_MAX = 2
+
+
+class ClaimLoopStuck(Exception):
+    """The worker would be idle for ever; it ends instead."""
 
 
 class Watch:
     """Watches the store's silence; each one is told once."""
 
-    def __init__(self, line: Line, link: Link, options: WorkerOptions) -> None:
-        self._line, self._link = line, link
+    def __init__(self, line: Line, link: Link, trader: Trader, options: WorkerOptions) -> None:
+        self._line, self._link, self._trader = line, link, trader
         self._patience = options.lease / 4
+        self._idle_max = IDLE_POLLS_MAX * options.poll_every + options.lease
         self._told = False
+        self._woken = 0
 
     async def watch_forever(self) -> None:
         while True:
             await asyncio.sleep(min(LOOK_EVERY_SECONDS, self._patience / 2))
             self._look()
+            self._look_at_claims()
+
+    def _look_at_claims(self) -> None:
+        trader = self._trader
+        idle = self._line.clock.steady() - trader.looked_at
+        if idle <= self._idle_max * (1 + self._woken):
+            self._woken = self._woken if idle > self._idle_max else 0
+        elif trader.free():  # nothing is out, so it waits for a hint that does not come
+            self._woken += 1
+            logs.claims_stopped(self._link.worker, idle)
+            if self._woken > WAKE_MAX:
+                raise ClaimLoopStuck(f"the claim loop has not gone round for {idle:.0f} s although slots are free.")
+            trader.stop_listening()
 
     def _look(self) -> None:
         since = self._line.down_since
