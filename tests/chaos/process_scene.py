@@ -13,7 +13,7 @@ from typing import Any
 from tests.chaos.scene import until
 
 APP = '''
-import asyncio, ctypes, json, os, signal, subprocess, sys, time
+import asyncio, ctypes, json, os, re, signal, subprocess, sys, time
 from holdfast import Context, Holdfast, RetryPolicy
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -86,6 +86,26 @@ def holds_the_gil(ctx: Context, seconds: int) -> None:
     note(what="start", job=ctx.id, fence=ctx.fence)
     ctypes.PyDLL(None).sleep(seconds)
     note(what="end", job=ctx.id, fence=ctx.fence)
+
+
+@app.task(name="regex", retry=0)
+async def regex(ctx: Context, letters: int) -> None:
+    """Backtracks for ever: one call into C that never lets go of the interpreter."""
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    re.match("(a+)+$", "a" * letters + "b")
+
+
+@app.task(name="forks", retry=0, isolation="process", timeout=3)
+def forks(ctx: Context, most: int) -> None:
+    """A fork bomb, bounded in number for the sake of the machine it is tried on."""
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    for _ in range(most):
+        if os.fork() == 0:
+            for _ in range(3):
+                if os.fork() == 0:
+                    os.setsid()
+            time.sleep(600)
+    time.sleep(600)
 
 
 @app.task(name="dies", retry=0, max_stalls=1)

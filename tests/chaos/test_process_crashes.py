@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -81,9 +82,14 @@ def test_a_blocked_loop_keeps_its_lease_and_does_not_delay_others(stage: Process
         stage.start()  # a rival that would take it
         short = [app.named("quick").enqueue(n=n) for n in range(10)]
         until(lambda: all(one.refresh().state is State.SUCCEEDED for one in short), 5, what="the short ones")
-        until(lambda: job.refresh().state is State.SUCCEEDED, what="it ends")
+        renewed: list[float] = []
+        while job.refresh().state is not State.SUCCEEDED:
+            renewed.append(next(one.renewed_at for one in app.workers() if one.pid == family.keeper.pid))
+            time.sleep(0.05)
+        assert max(after - before for before, after in itertools.pairwise(renewed)) < 1.5  # half a lease
         assert (job.attempts, job.stalls, job.failures) == (1, 0, 0)
         assert len(stage.lines("start", job=job.id)) == 1
+        assert any("in blocks" in line.text for line in app.logs(job.id))
         text = family.text()
         assert "has not responded" in text
         assert "in blocks" in text  # where it was
@@ -142,3 +148,19 @@ def test_grandchildren_of_a_killed_runner_die_with_it(stage: ProcessScene) -> No
         until(lambda: job.refresh().state is State.DEAD, what="it is not run again")
         assert job.reason == "crash"
         assert len(stage.lines("start")) == 1
+
+
+def test_a_catastrophic_regex_neither_loses_its_lease_nor_outlives_a_stop(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        job = app.named("regex").enqueue(letters=60)
+        family = stage.start("--lease", "2s", "--grace", "200ms")
+        until(lambda: stage.lines("start"), what="it backtracks")
+        (runner,) = family.runners()
+        rival = stage.start("--lease", "2s")
+        until(lambda: "started" in rival.text(), what="the rival is there")
+        time.sleep(6)  # three leases
+        assert len(stage.lines("start")) == 1
+        assert rival.stop() == 0
+        assert family.stop() == 0
+        assert not alive(runner)
+        assert (job.refresh().state, job.attempts, job.stalls) == (State.READY, 0, 0)

@@ -95,6 +95,16 @@ def test_kill_minus_nine_of_keeper_or_guard_leaves_no_runner(stage: ProcessScene
         assert not overlaps(stage.journal_of_runs(), "job")
 
 
+def test_grandchildren_do_not_outlive_a_killed_guard(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        app.named("has_children").enqueue()
+        family = stage.start("--lease", "10s")
+        until(lambda: len(stage.lines("child")) == 2, what="grandchildren")
+        everybody = below(family.guard())
+        os.kill(family.guard(), signal.SIGKILL)
+        until(lambda: not alive(*everybody), 3, what="they are dead")
+
+
 def test_a_worker_whose_guard_was_killed_goes_on_with_another(stage: ProcessScene) -> None:
     with stage.app() as app:
         family = stage.start("--lease", "10s")

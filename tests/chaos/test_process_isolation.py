@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.lifecycle import State
-from tests.chaos.process_scene import ProcessScene, alive
+from tests.chaos.process_scene import ProcessScene, alive, below
 from tests.chaos.scene import until
 
 pytestmark = pytest.mark.chaos
@@ -102,3 +102,17 @@ def test_what_an_isolated_job_leaves_running_is_ended(stage: ProcessScene) -> No
         job.result(timeout=20)
         (child,) = stage.lines("child")
         until(lambda: not alive(child["child"]), 3, what="its child is gone")
+
+
+def test_a_fork_bomb_is_cleared_away_whole(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        job = app.named("forks").enqueue(most=10)
+        family = stage.start()
+        until(lambda: stage.lines("start"), what="it forks")
+        until(lambda: len(below(family.guard())) > 50, what="there are many")
+        until(lambda: job.refresh().state is State.DEAD, what="its timeout passes")
+        assert job.reason == "timeout"
+        (bomb,) = stage.lines("start")
+        until(lambda: len(below(family.guard())) <= 2, 5, what="all of them are gone")
+        assert not alive(bomb["pid"])
+        assert app.named("quick").enqueue(n=1).result(timeout=20) == 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from dataclasses import dataclass, field
 
 from .. import logs
@@ -44,7 +43,7 @@ def settle_estate(remote: Remote, wait_status: int, cause: int, now: float, susp
         elif sent.guilty is not None:
             estate.charged.append((lease, sent.guilty))
         elif began and remote.solo and (limit := _limit_hit(wait_status)):
-            text = f"the attempt used up its {limit}_limit: runner process {remote.pid} {how_it_ended(wait_status)}"
+            text = f"the attempt used up its {limit}_limit: {remote.where()} {how_it_ended(wait_status)}"
             failure = Failure(reason=limit, text=text, traceback=bounded(remote.read_evidence(), TRACEBACK_CHARS_MAX))
             estate.charged.append((lease, Outcome(kind=OutcomeKind.FAILED, failure=failure)))
         elif not began or remote.spared or cause == guard.TOO_LATE or sent.told:
@@ -59,8 +58,7 @@ def settle_estate(remote: Remote, wait_status: int, cause: int, now: float, susp
 def _crash(remote: Remote, sent: Sent, how: str, seconds: float, evidence: str, suspects: Suspects) -> Settlement:
     lease = sent.lease
     final = suspects.crashed(lease, alone=remote.slots == 1)
-    where = f"runner process {remote.pid} on {socket.gethostname()}"
-    text = f"{where} {how} {seconds:.1f} s into the attempt, without a result"
+    text = f"{remote.where()} {how} {seconds:.1f} s into the attempt, without a result"
     logs.job_crashed(lease.id, lease.task, remote.pid, how, final)
     return Settlement(
         id=lease.id,

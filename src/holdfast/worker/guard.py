@@ -284,13 +284,13 @@ class Guard:
             return
         for ward in wards:
             ward.cause = ward.cause or cause
-            _send(ward.pid, signal.SIGSTOP)  # from here on it starts nothing
+            send(ward.pid, signal.SIGSTOP)  # from here on it starts nothing
         if self.kernel.linux:
             self.clear_away({ward.marker for ward in wards}, tuple(ward.pid for ward in wards))
         for ward in wards:
             if not self.kernel.linux:
-                _send(-ward.pid, signal.SIGKILL)
-            _send(ward.pid, signal.SIGKILL)
+                send(-ward.pid, signal.SIGKILL)
+            send(ward.pid, signal.SIGKILL)
 
     def clear_away(self, markers: set[str], roots: tuple[int, ...] = ()) -> None:
         """Stop, then kill the descendants of `roots`, and orphans that no living runner has left behind."""
@@ -307,10 +307,10 @@ class Guard:
             if not born:
                 break
             for pid in born:
-                _send(pid, signal.SIGSTOP)
+                send(pid, signal.SIGSTOP)
             stopped |= born
         for pid in stopped:
-            _send(pid, signal.SIGKILL)
+            send(pid, signal.SIGKILL)
 
     def _is_orphan(self, pid: int, facts: tuple[int, int], spared: dict[str, int]) -> bool:
         parent, session = facts
@@ -326,7 +326,7 @@ def _drain(fd: int) -> None:
         pass
 
 
-def _send(pid: int, number: int) -> None:
+def send(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
     except OSError:

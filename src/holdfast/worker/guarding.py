@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -71,6 +72,13 @@ class Guarding:
     def kill(self, tag: int) -> None:
         """Kill a runner and everything it started."""
         self._send(guard.KILL, tag, b"")
+
+    def clear_away(self) -> None:
+        """After a guard's own death: kill what its runners had started. They themselves died with it."""
+        if sys.platform == "linux":
+            for pid in guard.processes():
+                if guard.marker_of(pid).startswith(f"{self.process.pid}-"):
+                    guard.send(pid, signal.SIGKILL)
 
     async def close(self) -> None:
         """Let the guard end; it takes every runner that is left with it."""

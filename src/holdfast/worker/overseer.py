@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from .. import events, logs
 from ..clock import Clock
+from ..context import LOG_LINE_CHARS_MAX
 from ..lifecycle import Failure, Outcome, OutcomeKind
 from ..options import TaskOptions
 from ..records import Lease
@@ -157,7 +158,7 @@ class Overseer:
             task = self._pool.facts.get(sent.lease.task)
             most = task.memory_limit if task is not None else None
             if most is not None and sent.guilty is None and memory_of_family(remote.pid) > most + STACK_BYTES:
-                text = f"the attempt used more than its memory_limit of {most} bytes: its process was killed"
+                text = f"the attempt used more than its memory_limit of {most} bytes: {remote.where()} was killed"
                 sent.guilty = Outcome(kind=OutcomeKind.FAILED, failure=Failure(reason="memory", text=text))
                 self._pool.staff.kill(remote)
 
@@ -178,7 +179,10 @@ class Overseer:
             self._look_at(end, remote, token)
             return
         logs.timeout_ignored(sent.lease.id, sent.lease.task, timeout, remote.pid)
-        text = f"the attempt did not end within {timeout:g} s and did not stop when told to: its process was killed"
+        text = (
+            f"the attempt did not end within {timeout:g} s and did not stop when told to: {remote.where()} was killed "
+            f"{now - remote.begun(sent):.1f} s after it began"
+        )
         sent.guilty = Outcome(kind=OutcomeKind.TIMED_OUT, failure=Failure(reason="timeout", text=text))
         self._put_down(remote)
 
@@ -232,6 +236,12 @@ class Overseer:
         stack = bounded(stacks, TRACEBACK_CHARS_MAX)
         logs.runner_blocked(remote.pid, seconds, jobs, stack)
         pool = self._pool
+        for sent in remote.held.values():
+            if remote.begun(sent):
+                here = bounded(stack_of(stacks, remote.marks.thread(sent.place)), LOG_LINE_CHARS_MAX)
+                pool.note(
+                    sent.lease, f"its runner {remote.pid} has not responded for {seconds:.1f} s. It is at:\n{here}"
+                )
         pool.tell(events.LoopBlocked(worker=pool.worker, seconds=seconds, jobs=jobs, stack=stack))
 
     async def _stacks(self, remote: Remote) -> str:

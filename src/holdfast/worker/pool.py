@@ -124,6 +124,10 @@ class Pool(Link):
                 remote.send(wire.Tell([(one.name, msgspec.Raw(wire.encode_part(one))) for one in seen]))
                 return
 
+    def note(self, lease: Lease, line: str) -> None:
+        """Put a line into a job's log."""
+        self._reports.line(lease, line)
+
     def portrait(self) -> list[dict[str, Any]]:
         """The runners as people see them."""
         return [

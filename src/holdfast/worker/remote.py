@@ -154,6 +154,10 @@ class Remote(asyncio.Protocol):
         """When a job began, on the steady clock; 0.0 when it has not."""
         return self.marks.begun(sent.place)
 
+    def where(self) -> str:
+        """Which process this is, for an error's text."""
+        return f"runner process {self.pid} on {socket.gethostname()}"
+
     # ------------------------------------------------------------------ talking
 
     def send(self, frame: wire.Frame) -> None:

@@ -230,6 +230,7 @@ class Staff:
         lost = list(self.remotes.values())
         await self.until(lambda: all(remote.closed for remote in lost), EOF_WITHIN_SECONDS)
         if self.guarding is not None:
+            self.guarding.clear_away()
             await self.guarding.close()
         for remote in lost:
             remote.ended = remote.ended or (0, cause)
