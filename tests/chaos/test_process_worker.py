@@ -184,3 +184,11 @@ def probe(port: int, path: str) -> tuple[int, Any]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.load(error)
+
+
+def test_a_worker_asked_to_stop_while_its_app_is_still_importing_ends(stage: ProcessScene) -> None:
+    stage.change_code("VERSION = 1", "time.sleep(600)")
+    family = stage.start()
+    (runner,) = family.runners()
+    assert family.stop(20) == 0
+    assert not alive(runner)

@@ -231,6 +231,7 @@ class Guard:
 
     def become(self, words: list[str], given: list[int], speaks: bool, environment: dict[str, str]) -> None:
         os.setsid()  # the terminal's signals are for the keeper
+        prefer_to_be_killed()
         self.kernel.prctl(_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != self.pid:
             return
@@ -324,6 +325,15 @@ def _drain(fd: int) -> None:
         os.read(fd, 4096)
     except BlockingIOError:
         pass
+
+
+def prefer_to_be_killed() -> None:
+    """Where memory runs out the kernel shall take a runner, not the keeper or the guard."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("300")
+    except OSError:
+        pass  # another system, or already set higher
 
 
 def send(pid: int, number: int) -> None:

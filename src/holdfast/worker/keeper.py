@@ -110,6 +110,10 @@ class Keeper:
         self._asked += times
         self._call(self._heed)
 
+    @property
+    def stopping(self) -> bool:
+        return self._trader.closing
+
     def portrait(self) -> dict[str, Any]:
         """How the worker is, for whoever watches it; on the keeper's loop."""
         tenure, line = self._tenure, self._line
@@ -121,7 +125,7 @@ class Keeper:
             "running": len(self._ledger.busy),
             "registered": tenure.registered,
             "fenced": tenure.fenced,
-            "stopping": self._trader.closing,
+            "stopping": self.stopping,
             "renewed_seconds_ago": round(now - tenure.sent, 3) if tenure.registered else None,
             "store_silent_seconds": 0.0 if line.down_since is None else round(now - line.down_since, 3),
         }

@@ -9,8 +9,6 @@ back.
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -45,8 +43,6 @@ class Overseer:
 
     def __init__(self, pool: Pool, clock: Clock) -> None:
         self._pool, self._clock = pool, clock
-        self._due: list[tuple[float, int, Remote, str]] = []  # when to look at a job again, and where it is
-        self._count = itertools.count()
         self._told: set[int] = set()  # runners whose silence was told
         self._leaving: set[int] = set()  # runners somebody sees off already
         self._idle_since: dict[int, float] = {}
@@ -55,21 +51,20 @@ class Overseer:
 
     def expect(self, remote: Remote, leases: Sequence[Lease]) -> None:
         """These were sent: look whether they end in time."""
-        facts = self._pool.facts
+        timeouts, held = self._pool.timeouts, remote.held
         for lease in leases:
-            task = facts.get(lease.task)
-            timeout = task.timeout if task is not None else None
             if lease.options is not None:
-                timeout = TaskOptions(timeout=timeout).for_call(lease.options).timeout
-            if timeout is not None:
-                self._look_at(self._clock.steady() + timeout + _patience(remote), remote, lease.token)
+                own = TaskOptions(timeout=timeouts.get(lease.task)).for_call(lease.options)
+                held[lease.token].timeout = own.timeout
+            elif timeouts and lease.task in timeouts:
+                held[lease.token].timeout = timeouts[lease.task]
 
     def told_to_stop(self, remote: Remote, sent: Sent) -> None:
         """A job was told to stop: see that it does. Cancelled in a thread it may take its time; alone it may not."""
         if remote.solo:
             self._pool.staff.kill(remote)
-        elif sent.told is Stop.LOST:
-            self._look_at(self._clock.steady() + OBEY_SECONDS, remote, sent.lease.token)
+        else:
+            sent.told_at = self._clock.steady()
 
     def look_at(self, remote: Remote) -> None:
         """Some of its jobs ended: has it done its share?"""
@@ -106,9 +101,6 @@ class Overseer:
         remote.stage = max(remote.stage, Stage.LEAVING)
         self._pool.staff.fill()
 
-    def _look_at(self, when: float, remote: Remote, token: str) -> None:
-        heapq.heappush(self._due, (when, next(self._count), remote, token))
-
     # ------------------------------------------------------------------ looking
 
     async def watch_forever(self) -> None:
@@ -120,9 +112,9 @@ class Overseer:
             for remote in list(remotes.values()):
                 if remote.stage in (Stage.READY, Stage.LEAVING):
                     self._check(remote, now)
-            while self._due and self._due[0][0] <= now:
-                _, _, remote, token = heapq.heappop(self._due)
-                self._check_job(remote, token, now)
+                    guilty = [sent for sent in remote.held.values() if self._is_guilty(remote, sent, now)]
+                    if guilty:
+                        self._put_down(remote)
 
     def _check(self, remote: Remote, now: float) -> None:
         silent = remote.ping(now)
@@ -162,33 +154,30 @@ class Overseer:
                 sent.guilty = Outcome(kind=OutcomeKind.FAILED, failure=Failure(reason="memory", text=text))
                 self._pool.staff.kill(remote)
 
-    def _check_job(self, remote: Remote, token: str, now: float) -> None:
-        sent = remote.held.get(token)
-        if sent is None or sent.guilty is not None:
-            return
+    def _is_guilty(self, remote: Remote, sent: Sent, now: float) -> bool:
+        """Whether a job has just now cost its runner: past its timeout, or lost, and it does not stop."""
+        if sent.guilty is not None or (sent.timeout is None and sent.told is not Stop.LOST):
+            return False
         if sent.told is Stop.LOST:
+            if now < sent.told_at + OBEY_SECONDS:
+                return False
             sent.guilty = Outcome(kind=OutcomeKind.CANCELLED)  # nothing is recorded of it, it only has to end
-            self._put_down(remote)
-            return
-        task = self._pool.facts.get(sent.lease.task)
-        timeout = TaskOptions(timeout=task.timeout if task else None).for_call(sent.lease.options).timeout
-        if timeout is None:
-            return
-        end = (remote.begun(sent) or now) + timeout + _patience(remote)
-        if end > now:
-            self._look_at(end, remote, token)
-            return
+            return True
+        began, timeout = remote.begun(sent), sent.timeout or 0.0
+        if not began or now < began + timeout + (OBEY_SECONDS_ALONE if remote.solo else OBEY_SECONDS):
+            return False
         logs.timeout_ignored(sent.lease.id, sent.lease.task, timeout, remote.pid)
         text = (
             f"the attempt did not end within {timeout:g} s and did not stop when told to: {remote.where()} was killed "
-            f"{now - remote.begun(sent):.1f} s after it began"
+            f"{now - began:.1f} s after it began"
         )
         sent.guilty = Outcome(kind=OutcomeKind.TIMED_OUT, failure=Failure(reason="timeout", text=text))
-        self._put_down(remote)
+        return True
 
     # ------------------------------------------------------------------ doing something about it
 
     def _put_down(self, remote: Remote) -> None:
+        """Its runner gets no more jobs and is killed; somebody else may be waiting to do so already."""
         taken = remote.take_back()
         self._leave(remote)
         self._pool.staff.spawn(self._kill_in_time(remote))
@@ -246,24 +235,21 @@ class Overseer:
 
     async def _stacks(self, remote: Remote) -> str:
         """Have a runner write where its threads are; the signal's handler does it, however stuck the interpreter is."""
-        remote.read_evidence()  # what was there before
-        guarding = self._pool.staff.guarding
-        if guarding is None or remote.stage is Stage.GONE:
-            return ""
-        guarding.signal(remote.tag, DUMP_SIGNAL)
-        text = ""
-        deadline = self._clock.steady() + EVIDENCE_WITHIN_SECONDS
-        while self._clock.steady() < deadline:
-            await asyncio.sleep(0.02)
-            more = remote.read_evidence()
-            if text and not more:
-                break
-            text += more
-        return text
-
-
-def _patience(remote: Remote) -> float:
-    return OBEY_SECONDS_ALONE if remote.solo else OBEY_SECONDS
+        async with remote.dumping:  # one who asks must not read what another asked for
+            remote.read_evidence()  # what was there before
+            guarding = self._pool.staff.guarding
+            if guarding is None or remote.stage is Stage.GONE:
+                return ""
+            guarding.signal(remote.tag, DUMP_SIGNAL)
+            text = ""
+            deadline = self._clock.steady() + EVIDENCE_WITHIN_SECONDS
+            while self._clock.steady() < deadline:
+                await asyncio.sleep(0.02)
+                more = remote.read_evidence()
+                if text and not more:
+                    break
+                text += more
+            return text
 
 
 def _with_stack(guilty: Outcome, stack: str) -> Outcome:

@@ -43,6 +43,7 @@ class Pool(Link):
         self.overseer = Overseer(self, clock)
         self.on_hello: Callable[[wire.Hello], None] = lambda hello: None
         self.facts: dict[str, wire.TaskFacts] = {}  # by name and alias
+        self.timeouts: dict[str, float] = {}  # of the tasks that have one
         self._alone: frozenset[str] = frozenset()  # tasks that are isolated
         self._listens: frozenset[str] = frozenset()
         self._waiting: deque[Lease] = deque()  # for a runner of their own
@@ -214,6 +215,7 @@ class Pool(Link):
         hello = remote.hello
         if hello is not None and not remote.solo:
             self.facts = {name: task for task in hello.tasks for name in (task.name, *task.aliases)}
+            self.timeouts = {name: task.timeout for name, task in self.facts.items() if task.timeout is not None}
             self._alone = frozenset(name for name, task in self.facts.items() if task.alone)
             self._listens = frozenset(hello.listens)
             self.on_hello(hello)

@@ -52,6 +52,7 @@ class ProcessWorker:
         self._keeper: Keeper | None = None
         self._pool: Pool | None = None
         self._asked_early = 0
+        self._stop_early = asyncio.Event()
         self._restarting = False
         self._restart_again = False
         self._beside: set[asyncio.Task[None]] = set()
@@ -66,7 +67,9 @@ class ProcessWorker:
             try:
                 if self._health is not None:
                     logs.health_port(self._health[0], await port.start(*self._health))
-                hello = await pool.open()
+                hello = await self._first_hello(pool)
+                if hello is None:
+                    return Drained(0, 0, 0)
                 self._announce(hello)
                 keeper = self._keeper = self._make_keeper(hello, pool, reports)
                 pool.on_hello = self._learn
@@ -84,6 +87,17 @@ class ProcessWorker:
                 await pool.close()
         return Drained(summary.succeeded, summary.failed, summary.left)
 
+    async def _first_hello(self, pool: Pool) -> wire.Hello | None:
+        """The first runner's hello; None when asked to stop while it is still importing."""
+        opening = asyncio.ensure_future(pool.open())
+        asked = asyncio.ensure_future(self._stop_early.wait())
+        await asyncio.wait([opening, asked], return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        if opening.done():
+            return opening.result()
+        opening.cancel()
+        return None
+
     def portrait(self) -> dict[str, Any]:
         """How the worker is, for probes: ready when a job could begin here now or soon."""
         runners = [] if self._pool is None else self._pool.portrait()
@@ -99,11 +113,14 @@ class ProcessWorker:
         """Ask to stop: the first time in order within the grace, the second time at once."""
         if self._keeper is None:
             self._asked_early += 1
+            self._stop_early.set()
         else:
             self._keeper.ask_to_stop()
 
     def restart(self, why: str) -> None:
         """Replace the runners one by one, so that they have the code as it is now."""
+        if self._keeper is None or self._keeper.stopping:
+            return
         if self._restarting:
             self._restart_again = True  # it changed once more while the new runners were starting
             return

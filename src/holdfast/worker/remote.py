@@ -40,11 +40,13 @@ class Stage(IntEnum):
 class Sent:
     """A job a runner has."""
 
-    __slots__ = ("guilty", "lease", "place", "told")
+    __slots__ = ("guilty", "lease", "place", "timeout", "told", "told_at")
 
     def __init__(self, lease: Lease, place: int) -> None:
         self.lease, self.place = lease, place
+        self.timeout: float | None = None
         self.told = Stop.NOT
+        self.told_at = 0.0
         self.guilty: Outcome | None = None  # what it did, for which its process has to die
 
 
@@ -77,6 +79,7 @@ class Remote(asyncio.Protocol):
         self.closed = False  # everything it ever said has been read
         self.ended: tuple[int, int] | None = None  # wait status and cause
         self.changed = asyncio.Event()  # a job ended, or it did
+        self.dumping = asyncio.Lock()
         self._pings = self._pongs = 0
         self._reader = wire.from_runner()
         self._transport: asyncio.Transport | None = None
