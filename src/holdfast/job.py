@@ -146,6 +146,16 @@ class Job(Generic[R]):
         return self._record.stalls
 
     @property
+    def shared_stalls(self) -> int:
+        """Stalls suffered among other jobs in one process; they have a cap of their own."""
+        return self._record.shared_stalls
+
+    @property
+    def suspect(self) -> bool:
+        """Its latest attempt stalled: a worker that can runs it alone next."""
+        return self._record.suspect
+
+    @property
     def created_at(self) -> datetime:
         return moment(self._record.created_at)
 

@@ -47,6 +47,7 @@ class Ending(StrEnum):
     SNOOZED = "snoozed"
     BURIED = "buried"
     CANCELLED = "cancelled"
+    STALLED = "stalled"  # the process that ran it died without a result
 
 
 class Verb(StrEnum):
@@ -64,6 +65,7 @@ class Verb(StrEnum):
     SETTLE_SNOOZED = "settle snoozed"
     SETTLE_BURIED = "settle buried"
     SETTLE_CANCELLED = "settle cancelled"
+    SETTLE_STALLED = "settle stalled"
     RELEASE = "release"
     RECOVER = "recover"
     EXPIRE = "expire"
@@ -95,6 +97,7 @@ TRANSITIONS: Mapping[Verb, Mapping[State | None, frozenset[State]]] = MappingPro
         Verb.SETTLE_SNOOZED: {_X: frozenset({_S})},
         Verb.SETTLE_BURIED: {_X: frozenset({_D})},
         Verb.SETTLE_CANCELLED: {_X: frozenset({_C})},
+        Verb.SETTLE_STALLED: {_X: frozenset({_R, _W, _D, _C})},
         Verb.RELEASE: {_X: frozenset({_R, _W, _S, _C})},
         Verb.RECOVER: {_X: frozenset({_R, _W, _D, _C})},
         Verb.EXPIRE: {_S: frozenset({_D}), _W: frozenset({_D}), _R: frozenset({_D})},
@@ -126,8 +129,12 @@ SETTLES: Mapping[Ending, Verb] = MappingProxyType(
         Ending.SNOOZED: Verb.SETTLE_SNOOZED,
         Ending.BURIED: Verb.SETTLE_BURIED,
         Ending.CANCELLED: Verb.SETTLE_CANCELLED,
+        Ending.STALLED: Verb.SETTLE_STALLED,
     }
 )
+
+
+SHARED_STALLS_MAX = 10  # stalls a job may suffer among others; those it suffers alone have max_stalls
 
 
 class StallVerdict(StrEnum):
@@ -139,20 +146,24 @@ class StallVerdict(StrEnum):
     CANCEL = "cancel"  # a cancel had been asked for
 
 
-def stall_verdict(*, stalls: int, max_stalls: int, begun: bool, cancel_requested: bool) -> StallVerdict:
-    """Decide a stall. `stalls` is the count before this one. At-most-once (max_stalls 0) leases count once begun."""
-    if max_stalls == 0 and not begun:
-        return StallVerdict.CANCEL if cancel_requested else StallVerdict.FREE
+def stall_verdict(
+    *, stalls: int, shared_stalls: int, max_stalls: int, alone: bool, begun: bool, cancel_requested: bool
+) -> StallVerdict:
+    """Decide a stall. Both counts are those before it; it adds one to `stalls` if it was suffered alone, else to
+    `shared_stalls`. An at-most-once lease (max_stalls 0) counts only once begun, and then it was the last."""
     if cancel_requested:
         return StallVerdict.CANCEL
-    return StallVerdict.BURY if stalls + 1 > max_stalls else StallVerdict.AGAIN
+    if max_stalls == 0:
+        return StallVerdict.BURY if begun else StallVerdict.FREE
+    too_many = stalls + alone > max_stalls or shared_stalls + (not alone) > SHARED_STALLS_MAX
+    return StallVerdict.BURY if too_many else StallVerdict.AGAIN
 
 
 class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One recorded failure, stall or timeout of an attempt."""
 
     at: float = 0.0  # set by the store
-    reason: str = "failed"  # failed timeout stalled expired undecodable bury cancelled …
+    reason: str = "failed"  # failed timeout stalled crash expired undecodable bury cancelled …
     type: str = ""  # exception class, dotted
     text: str = ""
     traceback: str = ""
@@ -173,6 +184,7 @@ class Settlement(Struct, frozen=True, kw_only=True):
     value: bytes | None = None
     failure: Failure | None = None
     reason: str | None = None  # buried
+    alone: bool = False  # stalled: no other job was running in the process that died
     retain: float = 86400.0  # seconds a finished job is kept
 
 

@@ -97,7 +97,9 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     key: str | None = None
     attempts: int = 0
     failures: int = 0
-    stalls: int = 0
+    stalls: int = 0  # suffered alone
+    shared_stalls: int = 0  # suffered among others in one process
+    suspect: bool = False  # its latest attempt stalled: a worker that can runs it alone next
     max_stalls: int = 3
     created_at: float = 0.0
     due_at: float = 0.0
@@ -137,6 +139,8 @@ class Lease(Struct, frozen=True):
     created_at: float = 0.0
     started_at: float = 0.0
     options: bytes | None = None  # as NewJob's
+    suspect: bool = False  # to be run alone in its process
+    shared_stalls: int = 0
 
 
 class Held(Struct, frozen=True):
@@ -182,6 +186,7 @@ class WorkerRecord(Struct, frozen=True, kw_only=True):
     lease_seconds: float = 30.0
     queues: tuple[str, ...] = ()
     slots: int = 0
+    isolates: bool = False  # it runs suspects alone, each in a process of its own
     started_at: float = 0.0  # set by the store
     renewed_at: float = 0.0  # set by the store
     expired: bool = False  # set by the store when read
@@ -230,6 +235,7 @@ class Recovered(Struct, frozen=True, kw_only=True):
     worker: str
     stalls: int
     counted: bool  # False: the lease never began and was given back free
+    shared_stalls: int = 0
 
 
 class Promoted(Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from holdfast import Holdfast
+from holdfast.backends import open_backend
 from holdfast.cli.main import cli
+from holdfast.lifecycle import Ending, Settlement
+from holdfast.records import ClaimRequest, WorkerRecord
 
 SHOP = """
 from dataclasses import dataclass
@@ -67,6 +71,22 @@ class Shell:
         """Enqueue a job without code; its id."""
         with Holdfast(self.url) as app:
             return app.named(task, **settings).enqueue(to="ann").id
+
+    def crash(self, job_id: str) -> None:
+        """Let the process die that runs this job, the only claimable one, among others."""
+        backend = open_backend(self.url)
+
+        async def play() -> None:
+            await backend.open()
+            await backend.register(WorkerRecord(id="w1", isolates=True))
+            record = await backend.get(job_id)
+            assert record is not None
+            request = ClaimRequest(worker="w1", call=1, queues=(record.queue,), most=1)
+            [lease] = (await backend.claim(request)).leases
+            await backend.settle([Settlement(id=job_id, token=lease.token, ending=Ending.STALLED)])
+            await backend.close()
+
+        asyncio.run(play())
 
     def drain(self) -> None:
         """Work off what is ready, by the test's own app."""

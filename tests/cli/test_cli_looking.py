@@ -34,6 +34,17 @@ def test_job_shows_one_by_prefix(shell: Shell) -> None:
     assert shell.json("job", "abc")["job"]["key"] == "k"
 
 
+def test_job_shows_a_suspect(shell: Shell) -> None:
+    shell.job(id="abc-1")
+    shell.crash("abc-1")
+    told = shell("job", "abc-1").stdout
+    assert "its process died; it runs alone next" in told
+    assert "shared stalls 1" in told
+    document = shell.json("job", "abc-1")["job"]
+    assert (document["suspect"], document["shared_stalls"], document["stalls"]) == (True, 1, 0)
+    assert any("suspect" in sentence for sentence in shell.json("explain", "abc-1")["explanation"]["reasons"])
+
+
 def test_an_ambiguous_prefix_is_told_with_some_of_the_ids(shell: Shell) -> None:
     for number in range(8):
         shell.job(id=f"abc-{number}")

@@ -46,6 +46,10 @@ DOCTORED: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = [
     ("counters_are_sane", [job(1, "ready", attempts=1, failures=1, stalls=1)], {}),
     ("counters_are_sane", [job(1, "ready", attempts=9, stalls=5)], {}),
     ("counters_are_sane", [job(1, "succeeded", attempts=0)], {}),
+    ("counters_are_sane", [job(1, "ready", attempts=2, failures=1, stalls=1, shared_stalls=1)], {}),
+    ("counters_are_sane", [job(1, "ready", attempts=11, shared_stalls=11)], {}),
+    ("counters_are_sane", [job(1, "succeeded", attempts=13, shared_stalls=12)], {}),
+    ("counters_are_sane", [job(1, "ready", attempts=1, suspect=True)], {}),
     ("groups_stay_within_their_limit", [job(1, "ready", group="a"), job(2, "ready", group="a")], {}),
     (
         "groups_stay_within_their_limit",

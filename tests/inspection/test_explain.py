@@ -67,6 +67,54 @@ def test_a_ready_job_that_may_be_claimed_at_once() -> None:
     assert told.reasons == ("1 job of queue 'default' ready, this one among them.",)
 
 
+def test_a_suspect_says_that_it_runs_alone_next() -> None:
+    async def scene(backend: Backend) -> None:
+        await backend.enqueue([NewJob(id="j1", task="t")])
+        [lease] = await claim(backend)
+        await settle(backend, lease, Ending.STALLED)
+
+    told = explained(scene)
+    assert told.reasons[0].startswith("It is a suspect: its process died; it runs alone next")
+
+
+@pytest.mark.parametrize("isolates", [True, False])
+def test_a_running_suspect_says_whether_it_is_alone_now(isolates: bool) -> None:
+    async def scene(backend: Backend) -> None:
+        await backend.enqueue([NewJob(id="j1", task="t")])
+        [lease] = await claim(backend)
+        await settle(backend, lease, Ending.STALLED)
+        await backend.register(WorkerRecord(id="w2", queues=("default",), slots=1, isolates=isolates))
+        await backend.claim(ClaimRequest(worker="w2", call=1, queues=("default",), most=1))
+
+    told = explained(scene)
+    assert ("It is a suspect: its process died in the attempt before; now it runs alone." in told.reasons) is isolates
+
+
+@pytest.mark.parametrize(
+    ("max_stalls", "alone", "sentence"),
+    [
+        (0, True, "its process died 1 time (cap 0)"),
+        (0, False, "its process died 1 time among other jobs (cap 0)"),
+        (1, True, "its process died 2 times (cap 1)"),
+        (1, False, "its process died 11 times among other jobs (cap 10)"),
+    ],
+)
+def test_a_job_that_died_with_its_process_says_how_often(max_stalls: int, alone: bool, sentence: str) -> None:
+    async def scene(backend: Backend) -> None:
+        await backend.enqueue([NewJob(id="j1", task="t", max_stalls=max_stalls)])
+        await backend.register(WorkerRecord(id="w1"))
+        for call in range(1, 12):
+            request = ClaimRequest(worker="w1", call=call, queues=("default",), most=1)
+            for lease in (await backend.claim(request)).leases:
+                crash = Failure(reason="crash", text="killed")
+                ended = Settlement(id=lease.id, token=lease.token, ending=Ending.STALLED, alone=alone, failure=crash)
+                await backend.settle([ended])
+
+    told = explained(scene)
+    assert told.state is State.DEAD
+    assert sentence in told.summary
+
+
 def test_a_job_that_is_not_due() -> None:
     told = explained(lambda backend: backend.enqueue([NewJob(id="j1", task="t", delay=3600.0, expires=60.0)]))
     assert told.summary.startswith("It is not due until 2")

@@ -119,6 +119,7 @@ def test_every_ending_has_its_verb_and_leads_to_its_state() -> None:
         Ending.SNOOZED: frozenset({State.SCHEDULED}),
         Ending.BURIED: frozenset({State.DEAD}),
         Ending.CANCELLED: frozenset({State.CANCELLED}),
+        Ending.STALLED: frozenset({State.READY, State.WAITING, State.DEAD, State.CANCELLED}),
     }
 
 

@@ -228,10 +228,17 @@ class Asking(RuleBasedStateMachine):
         self.top_fence[number] = lease.fence
         seen = (lease.attempt, lease.failures, lease.stalls, lease.args, lease.options, lease.started_at)
         assert seen == (job.attempts + 1, job.failures, job.stalls, job.args, job.new.options, self.now)
+        assert (lease.suspect, lease.shared_stalls) == (job.suspect, job.shared_stalls)
 
 
-def recovered(answer: Sequence[Recovered]) -> dict[str, tuple[State, int, bool]]:
-    return {one.id: (one.state, one.stalls, one.counted) for one in answer}
+def recovered(answer: Sequence[Recovered]) -> dict[str, tuple[State, int, int, bool]]:
+    return {one.id: (one.state, one.stalls, one.shared_stalls, one.counted) for one in answer}
+
+
+def _failure(item: ModelSettlement) -> Failure | None:
+    if item.ending is Ending.STALLED:
+        return Failure(reason="crash", text="killed")
+    return Failure(reason="failed", type="ValueError", text="no") if item.failed else None
 
 
 def as_settlements(items: Sequence[ModelEnding], n: int) -> list[Settlement]:
@@ -244,8 +251,9 @@ def as_settlements(items: Sequence[ModelEnding], n: int) -> list[Settlement]:
             delay=item.delay,
             retain=item.retain,
             value=item.value if item.ending is Ending.SUCCEEDED else None,
-            failure=Failure(reason="failed", type="ValueError", text="no") if item.failed else None,
+            failure=_failure(item),
             reason="failed" if item.ending is Ending.BURIED else None,
+            alone=item.alone,
         )
         for item in items
         if isinstance(item, ModelSettlement)

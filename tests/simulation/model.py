@@ -16,6 +16,7 @@ from holdfast.records import Answer, ClaimRequest, Enqueued, NewJob, Pause, Queu
 
 from .rules import ModelRules
 from .shapes import (
+    DAY,
     LIVE,
     TEN_MINUTES,
     UNSTARTED,
@@ -78,8 +79,8 @@ class Model(ModelRules):
 
     # ------------------------------------------------------------------ verbs: leasing
 
-    def register(self, worker: str, lease_seconds: float, now: float) -> None:
-        known = self.workers.setdefault(worker, ModelWorker(lease_seconds, 0.0))
+    def register(self, worker: str, lease_seconds: float, isolates: bool, now: float) -> None:
+        known = self.workers.setdefault(worker, ModelWorker(lease_seconds, 0.0, isolates))
         known.deadline = now + known.lease_seconds
 
     def begin(self, ticket: Ticket) -> Answer:
@@ -103,9 +104,13 @@ class Model(ModelRules):
         job = self.owned(item.ticket)
         if job is None:
             return Answer.LOST
+        if item.ending is Ending.STALLED:
+            self.stall(job, now, "crash", item.alone, item.retain)
+            return Answer.OK
         if job.cancel_requested and item.ending is not Ending.CANCELLED:
             return Answer.CANCELLED
         job.attempts += 1
+        job.suspect = False
         if item.ending in (Ending.RETRY, Ending.SNOOZED):
             job.expires_at = None
         if item.failed:
@@ -177,30 +182,37 @@ class Model(ModelRules):
         self.refill()
         return len(held)
 
-    def recover(self, dead: Iterable[str], now: float) -> dict[str, tuple[State, int, bool]]:
-        """By job: where it went, its stalls, whether that counted."""
+    def recover(self, dead: Iterable[str], now: float) -> dict[str, tuple[State, int, int, bool]]:
+        """By job: where it went, its stalls alone and among others, whether that counted."""
         gone = [name for name, worker in self.workers.items() if name in dead or now >= worker.deadline]
-        ended = [(job, self.stall(job, now)) for name in gone for job in self.held_by(name)]
+        ended = [(job, self.lose(job, now, self.workers[name])) for name in gone for job in self.held_by(name)]
         for name in gone:
             del self.workers[name]
         self.refill()
-        return {job.new.id: (job.state, job.stalls, counted) for job, counted in ended}
+        return {job.new.id: (job.state, job.stalls, job.shared_stalls, counted) for job, counted in ended}
 
-    def stall(self, job: ModelJob, now: float) -> bool:
-        counted = job.begun or job.new.max_stalls > 0
-        if counted:
-            job.attempts += 1
+    def lose(self, job: ModelJob, now: float, worker: ModelWorker) -> bool:
+        if job.new.max_stalls == 0 and not job.begun:
+            self.free(job, now)
+            return False
+        self.stall(job, now, "stalled", alone=job.suspect if worker.isolates else True)
+        return True
+
+    def stall(self, job: ModelJob, now: float, reason: str, alone: bool, retain: float = DAY) -> None:
+        job.attempts += 1
+        job.errors = [*job.errors, (reason, job.attempts)][-10:]
+        job.suspect = True
+        if alone:
             job.stalls += 1
-            job.errors = [*job.errors, ("stalled", job.attempts)][-10:]
-        if job.cancel_requested:
-            self.finish(job, now, State.CANCELLED)
-        elif counted and job.stalls > job.new.max_stalls:
-            self.die(job, now, "stalled")
         else:
-            if counted:
-                job.expires_at = None
+            job.shared_stalls += 1
+        if job.cancel_requested:
+            self.finish(job, now, State.CANCELLED, retain)
+        elif job.new.max_stalls == 0 or job.stalls > job.new.max_stalls or job.shared_stalls > 10:
+            self.die(job, now, reason)
+        else:
+            job.expires_at = None
             self.back(job, now)
-        return counted
 
     def shares(self, request: ClaimRequest) -> list[list[ModelJob]]:
         """What a claim may lease, as lists: per queue and lane, in order, cut to the lane's share."""

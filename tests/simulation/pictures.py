@@ -22,6 +22,7 @@ Tables = dict[str, list[Row]]
 LIVE = ("scheduled", "waiting", "ready", "running")
 AS_STORED = (
     *("task", "queue", "state", "args", "priority", "group", "key", "attempts", "failures", "stalls", "due_at"),
+    *("shared_stalls", "suspect"),
     *("expires_at", "started_at", "finished_at", "prune_at", "value", "progress", "reason", "worker", "options"),
 )
 WORDED_BY_STORE = ("stalled", "expired")  # failures whose text is the store's own
@@ -91,7 +92,7 @@ def rest_of_store(tables: Tables) -> Row:
             )
             for row in tables["letters"]
         },
-        "workers": {row["id"]: (row["deadline"], row["last_call"]) for row in tables["workers"]},
+        "workers": {row["id"]: (row["deadline"], row["last_call"], row["isolates"]) for row in tables["workers"]},
         "logs": [row["text"] for row in tables["logs"]],
     }
 
@@ -112,7 +113,7 @@ def rest_of_model(model: Model) -> Row:
             )
             for letter in model.letters.values()
         },
-        "workers": {name: (worker.deadline, worker.last_call) for name, worker in model.workers.items()},
+        "workers": {name: (one.deadline, one.last_call, one.isolates) for name, one in model.workers.items()},
         "logs": [line for job in model.jobs.values() for line in job.logs],
     }
 

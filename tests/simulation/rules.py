@@ -150,7 +150,8 @@ class ModelRules:
         return min(revival.cap, revival.after * revival.factor**cycles)
 
     def again(self, job: ModelJob, now: float, place: Place = (0, 0.0, 0)) -> None:
-        job.attempts = job.failures = job.stalls = 0
+        job.attempts = job.failures = job.stalls = job.shared_stalls = 0
+        job.suspect = False
         job.due_at, job.expires_at = now, None
         job.finished_at = job.prune_at = job.reason = job.value = job.progress = job.turn = None
         job.begun = job.cancel_requested = False

@@ -48,6 +48,8 @@ class ModelJob:
     attempts: int = 0
     failures: int = 0
     stalls: int = 0
+    shared_stalls: int = 0
+    suspect: bool = False
     held: bool = False
     begun: bool = False
     cancel_requested: bool = False
@@ -89,6 +91,7 @@ class ModelLetter:
 class ModelWorker:
     lease_seconds: float
     deadline: float
+    isolates: bool = False
     last_call: int = 0
     answers: tuple[Answer, ...] = ()
 
@@ -100,7 +103,7 @@ class ModelExchange:
     answers: tuple[Answer, ...]
     known: bool = True
     still: bool = False  # nothing may change
-    recovered: dict[str, tuple[State, int, bool]] = field(default_factory=dict)
+    recovered: dict[str, tuple[State, int, int, bool]] = field(default_factory=dict)
     shares: list[list[ModelJob]] | None = None
     again: list[ModelJob] = field(default_factory=list)
 
@@ -113,6 +116,7 @@ class ModelSettlement:
     delay: float = 0.0
     retain: float = DAY
     value: bytes | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from holdfast.backends.contract import Backend
 from holdfast.backends.memory.backend import MemoryBackend
-from holdfast.backends.memory.rows import GroupName, Instant, Row
+from holdfast.backends.memory.rows import GroupName, Row
 from holdfast.backends.memory.store import Store
-from holdfast.lifecycle import Failure, Settlement, State
+from holdfast.lifecycle import Ending, Failure, Settlement, State
 from holdfast.records import Answer, ClaimRequest, Exchanged, Held, JobRecord, NewJob, Recovered, Release, Renewal
 
 from .test_random_walk import SETTINGS
@@ -22,17 +22,6 @@ from .walk import Walk
 
 # ends at the first failure and does not shrink it
 HUNT = settings(SETTINGS, max_examples=500, phases=(Phase.generate,))
-
-
-class RecoveryForgetsToRefill(Store):
-    def recover(self, at: Instant, dead: Any, limit: int) -> list[Recovered]:
-        recovered = super().recover(at, dead, limit)
-        for one in recovered:
-            row = self.jobs[one.id]
-            if row.group is not None and row.state is State.READY:
-                self.move(row, State.WAITING)
-        self.touched.clear()
-        return recovered
 
 
 class GiveBackCountsAStall(Store):
@@ -70,12 +59,50 @@ class RecoveredJobLosesItsTurn(Store):
         super().place(row, **(changes | {"turn": None}))
 
 
+class EveryStallCountsAsSufferedAlone(Store):
+    def end_lease(self, row: Row, wall: float, into: State, **how: Any) -> None:
+        super().end_lease(row, wall, into, **(how | {"alone": True}))
+
+
+class OutcomesLeaveTheSuspect(Store):
+    def end_lease(self, row: Row, wall: float, into: State, **how: Any) -> None:
+        suspect = row.suspect
+        super().end_lease(row, wall, into, **how)
+        row.suspect = row.suspect or suspect
+
+
+class GiveBackClearsTheSuspect(Store):
+    def give_back(self, row: Row, wall: float, delay: float = 0.0) -> None:
+        row.suspect = False
+        super().give_back(row, wall, delay)
+
+
 class StoredBy(MemoryBackend):
     """The memory backend around a mutant of its store."""
 
     def __init__(self, store: type[Store]) -> None:
         super().__init__()
         self._store = store()
+
+
+class RecoveryForgetsToRefill(MemoryBackend):
+    async def recover(self, *, dead: Sequence[str] = (), limit: int = 500, now: float | None = None) -> list[Recovered]:
+        recovered = await super().recover(dead=dead, limit=limit, now=now)
+        for one in recovered:
+            row = self._store.jobs[one.id]
+            if row.group is not None and row.state is State.READY:
+                self._store.move(row, State.WAITING)
+        self._store.touched.clear()
+        return recovered
+
+
+class ACrashAtMostOnceRunsAgain(MemoryBackend):
+    async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
+        stalled = [x for x in settlements if x.ending is Ending.STALLED]
+        for row in (self._store.jobs.get(x.id) for x in stalled):
+            if row is not None:
+                row.max_stalls = max(row.max_stalls, 1)
+        return await super().settle(settlements, now)
 
 
 class SettleDoesNotCheckTheToken(MemoryBackend):
@@ -118,15 +145,19 @@ class CancelFreesTheSlotOfARunningHandler(MemoryBackend):
 
 
 STORES = (
-    RecoveryForgetsToRefill,
     GiveBackCountsAStall,
     DeathInsertsASecondLetter,
     ClaimIgnoresTheLimit,
     HeldHeadDoesNotBlock,
     LoweredLimitWithdrawsNothing,
     RecoveredJobLosesItsTurn,
+    EveryStallCountsAsSufferedAlone,
+    OutcomesLeaveTheSuspect,
+    GiveBackClearsTheSuspect,
 )
 BACKENDS = (
+    RecoveryForgetsToRefill,
+    ACrashAtMostOnceRunsAgain,
     SettleDoesNotCheckTheToken,
     RenewGoesByWorkerNameOnly,
     ReviveTwiceMakesTwoLiveJobs,

@@ -23,6 +23,7 @@ LEASE_SECONDS = 30.0
 QUEUES = ("a", "b")
 GROUPS = ("g", "h")
 WORKERS = ("w1", "w2")
+ISOLATING = ("w2",)
 TASKS: dict[str, dict[str, Any]] = {
     "plain": {},
     "once": {"max_stalls": 0},
@@ -66,6 +67,7 @@ endings = st.fixed_dictionaries(
         "which": st.sampled_from(("live", "live", "live", "live", "any")),
         "pick": picks,
         "how": st.sampled_from((*Ending, Ending.RETRY, Ending.BURIED, "release", "release")),
+        "alone": st.booleans(),
         "delay": delays,
         "retain": st.sampled_from((0.0, 86400.0)),
     }
@@ -99,9 +101,8 @@ class Walk(Asking):
         ticket, how = chosen[-1 - drawn["pick"] % len(chosen)], drawn["how"]
         if how == "release":
             return ModelRelease(ticket, drawn["delay"])
-        return ModelSettlement(
-            ticket, how, how in (Ending.RETRY, Ending.BURIED), drawn["delay"], drawn["retain"], b'"done"'
-        )
+        failed, alone = how in (Ending.RETRY, Ending.BURIED), how is Ending.STALLED and drawn["alone"]
+        return ModelSettlement(ticket, how, failed, drawn["delay"], drawn["retain"], b'"done"', alone)
 
     def choose_endings(self, drawn: list[dict[str, Any]], tickets: list[Ticket]) -> list[ModelEnding]:
         items = [item for item in (self.choose_ending(one, tickets) for one in drawn) if item is not None]
@@ -124,9 +125,12 @@ class Walk(Asking):
     # ------------------------------------------------------------------ leasing
 
     def register(self, worker: str) -> None:
-        record = WorkerRecord(id=worker, host="host", pid=1, lease_seconds=LEASE_SECONDS, queues=QUEUES, slots=4)
+        isolates = worker in ISOLATING
+        record = WorkerRecord(
+            id=worker, host="host", pid=1, lease_seconds=LEASE_SECONDS, queues=QUEUES, slots=4, isolates=isolates
+        )
         self.ask(
-            lambda: self.model.register(worker, LEASE_SECONDS, self.now),
+            lambda: self.model.register(worker, LEASE_SECONDS, isolates, self.now),
             lambda store, _: store.register(record, now=self.now),
         )
 

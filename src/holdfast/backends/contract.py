@@ -26,15 +26,23 @@ Rules that hold for every method
 * fence: from one growing store-wide counter that is never below the wall clock in microseconds, so it grows per job
   and per group even if the store is rolled back. token: unique per claim and job, unguessable.
 * Counters: attempts += 1 when a lease ends by a settlement (any ending) or a counted stall; failures += 1 only when
-  the settlement says `failed`; stalls += 1 only for a counted stall. Nothing else ever touches them, except revive
-  and retry, which set all three to 0.
+  the settlement says `failed`; stalls += 1 only for a counted stall suffered alone, shared_stalls += 1 only for one
+  suffered among others. Nothing else ever touches them, except revive and retry, which set all four to 0.
 * Death (settle buried, one stall too many, expiry, operator's bury) is one step: the job becomes dead with its reason
   and the dead letter of its logical job is made or merged: count + 1, first_failed_at kept, failed_at and arguments
   newest, the earlier death moved into history. If an older job of the same key held the letter, that job stays dead
   with reason "superseded" and may be pruned. `prune` never takes a dead job that holds its letter.
 * Success or cancellation of a logical job closes (removes) its dead letter; an older dead job that held it becomes
   "superseded". A superseded or discarded job may be pruned after 600 s.
-* A stall with a cancel asked for makes the job cancelled; it counts as a stall unless the lease never began.
+* A stall: recover ends the lease, or its owner settles it as `stalled` (the process that ran it died without a result,
+  so it had begun). ONE routine decides both, by lifecycle.stall_verdict. It was suffered alone if the settlement says
+  so; for recover, if the job was leased as a suspect, or its worker does not isolate (nobody can tell then: every stall
+  counts). A counted stall makes the job a suspect and appends its failure; it is dead at one stall too many (stalls
+  above max_stalls, shared_stalls above SHARED_STALLS_MAX, or any where max_stalls is 0), with the failure's reason;
+  else ready or waiting with its old turn. With a cancel asked for the job becomes cancelled; it counts all the same. A
+  max_stalls 0 lease that recover finds not begun is given back free.
+* suspect: set by a counted stall; cleared by a settlement with any other ending, by revive and retry; release and all
+  else keep it. Suspects are claimed like other jobs; the lease says so, and a worker that isolates runs it alone.
 * A claim after the worker's own deadline finds that worker among the stalled: it is recovered, the answer known=False.
 * A store that many hosts share and that may have lost its latest writes (a failover) hands out no leases and recovers
   nothing for the longest lease it knows of; renewals, settlements and releases are served. `quiet_seconds` tells.
@@ -134,7 +142,7 @@ class Backend(ABC):
 
     @abstractmethod
     async def register(self, worker: WorkerRecord, now: float | None = None) -> None:
-        """Store the worker's row, deadline now + lease_seconds. Repeating it renews the deadline."""
+        """Store the worker's row, deadline now + lease_seconds. Repeating it renews the deadline, nothing else."""
 
     @abstractmethod
     async def claim(self, request: ClaimRequest, now: float | None = None) -> Exchanged:
@@ -170,7 +178,8 @@ class Backend(ABC):
 
     @abstractmethod
     async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
-        """End leases with outcomes, fenced. Where a cancel was asked for, anything but `cancelled` answers CANCELLED.
+        """End leases with outcomes, fenced. Where a cancel was asked for, anything but `cancelled` and `stalled`
+        answers CANCELLED.
 
         Accepted after the deadline while nobody recovered the lease. The store fills in the failure's at, attempt,
         fence, worker and started_at. Touched groups are refilled in the same step.
@@ -206,9 +215,9 @@ class Backend(ABC):
     async def recover(self, *, dead: Sequence[str] = (), limit: int = 500, now: float | None = None) -> list[Recovered]:
         """End the leases of workers whose deadline passed, and of workers the caller proved dead (`dead`).
 
-        The ONE routine that ends stalled leases, also used inside claim. Decided by lifecycle.stall_verdict: free (no
-        counter), again (ready/waiting, old turn), bury (dead, reason "stalled"), cancel (cancelled). A counted stall
-        appends a Failure(reason="stalled") to errors. The worker's row goes once it holds nothing. Bounded by `limit`.
+        Also used inside claim. Each lease ends as a stall with Failure(reason="stalled"): free (no counter), again
+        (ready/waiting, old turn), bury (dead) or cancel (cancelled). The worker's row goes once it holds nothing.
+        Bounded by `limit`.
         """
 
     # ------------------------------------------------------------------ sweeping
@@ -244,7 +253,7 @@ class Backend(ABC):
 
     @abstractmethod
     async def revive(self, job_id: str, now: float | None = None) -> JobRecord:
-        """dead → in play with fresh budgets (attempts, failures, stalls 0), due now, expiry dropped; errors are kept.
+        """dead → in play with fresh budgets (all counters 0, no suspect), due now, expiry dropped; errors are kept.
 
         The letter stays, marked revived_at, and its automatic revival is unset. Already revived and live: unchanged, no
         error. Superseded or another live job has its key: StateConflict with that id. Not dead and without a letter:

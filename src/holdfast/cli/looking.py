@@ -92,6 +92,9 @@ def job(session: Session, id: str, with_traceback: bool) -> int:
 def _show_job(session: Session, job: Job[Any], now: float) -> None:
     progress = "" if job.progress is None else f"{job.progress:.0%} {job.progress_text or ''}"
     tries = f"attempts {job.attempts}, failures {job.failures}, stalls {job.stalls}"
+    if job.shared_stalls:
+        tries += f", shared stalls {job.shared_stalls}"
+    suspect = job.suspect and not job.state.finished
     session.print.fields(
         [
             ("id", job.id),
@@ -104,6 +107,7 @@ def _show_job(session: Session, job: Job[Any], now: float) -> None:
             ("priority", str(job.priority) if job.priority else None),
             ("arguments", json.dumps(plain(job.args), ensure_ascii=False, default=str)),
             ("tries", tries),
+            ("suspect", "its process died; it runs alone next" if suspect else None),
             ("created", ago(job.created_at, now)),
             ("due", ago(job.due_at, now) if job.state is State.SCHEDULED else None),
             ("started", ago(job.started_at, now)),

@@ -19,6 +19,7 @@ from .spelling import Duration, counted, span
 
 if TYPE_CHECKING:
     from ..backends.contract import Backend
+    from ..records import Recovered
 
 
 @click.command()
@@ -43,6 +44,12 @@ def audit(session: Session) -> int:
     return Exit.DONE if answer.holds else Exit.FAILED
 
 
+def _stalls(one: Recovered) -> str:
+    if not one.counted:
+        return "free"
+    return f"{one.stalls}, {one.shared_stalls} shared" if one.shared_stalls else str(one.stalls)
+
+
 @click.command()
 @session_options
 def recover(session: Session) -> int:
@@ -62,7 +69,7 @@ def recover(session: Session) -> int:
                 one.task,
                 one.queue,
                 one.group or "",
-                str(one.stalls) if one.counted else "free",
+                _stalls(one),
                 one.worker,
             )
             for one in ended

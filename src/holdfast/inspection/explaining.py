@@ -14,8 +14,10 @@ from msgspec.structs import replace
 
 from ..backends.contract import Backend
 from ..errors import JobNotFound, StoreSealed
-from ..lifecycle import State
+from ..lifecycle import SHARED_STALLS_MAX, State
 from ..records import JobRecord, Pause, WorkerRecord
+
+STALLS = ("stalled", "crash")  # reasons of errors that are no failure of the handler
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
@@ -86,11 +88,11 @@ def _scheduled(scene: _Scene) -> Explanation:
     job = scene.job
     if job.due_at <= scene.now:
         summary = "It is due and will be brought into play by the next claim or sweep of any worker."
-    elif job.errors and job.errors[-1].reason != "stalled" and job.attempts:
+    elif job.errors and not job.suspect and job.errors[-1].reason not in STALLS and job.attempts:
         summary = f"It is backing off after failure {job.failures}; due again {_when(job.due_at, scene.now)}."
     else:
         summary = f"It is not due until {_when(job.due_at, scene.now)}."
-    reasons = _last_error(job)
+    reasons = [*_suspicion(scene), *_last_error(job)]
     if job.group is not None and job.held:
         reasons.append(f"It is the head of strict group {job.group!r}: the jobs behind it wait until it ends.")
     elif job.group is not None:
@@ -117,13 +119,16 @@ async def _waiting(backend: Backend, scene: _Scene) -> Explanation:
     else:
         summary = f"It is behind job {head.id} of its group {job.group!r}, which {_doing(head, scene)}."
     return _explanation(
-        scene, summary, [*reasons, *_expiry(scene), *_obstacles(scene)], ["It becomes ready when its turn comes."]
+        scene,
+        summary,
+        [*reasons, *_suspicion(scene), *_expiry(scene), *_obstacles(scene)],
+        ["It becomes ready when its turn comes."],
     )
 
 
 async def _ready(backend: Backend, scene: _Scene) -> Explanation:
     obstacles = _obstacles(scene)
-    reasons = [*_last_error(scene.job), *_expiry(scene)]
+    reasons = [*_suspicion(scene), *_last_error(scene.job), *_expiry(scene)]
     if obstacles:
         return _explanation(scene, obstacles[0], [*reasons, *obstacles[1:]], ["Then the next claim takes it in turn."])
     serving = scene.serving
@@ -159,7 +164,8 @@ def _running(scene: _Scene) -> Explanation:
         reasons.append(f"Progress {job.progress:.0%}{f': {job.progress_text}' if job.progress_text else ''}.")
     if job.cancel_requested:
         reasons.append("A cancel was asked for: it ends as cancelled once its handler has stopped.")
-    return _explanation(scene, summary, [*reasons, *_last_error(job)], ["It ends when its handler does."])
+    reasons += [*_suspicion(scene), *_last_error(job)]
+    return _explanation(scene, summary, reasons, ["It ends when its handler does."])
 
 
 async def _dead(backend: Backend, scene: _Scene) -> Explanation:
@@ -169,7 +175,8 @@ async def _dead(backend: Backend, scene: _Scene) -> Explanation:
     told = {
         "failed": f"its handler failed {_count(job.failures, 'time')} and no retry is left",
         "timeout": "its handler exceeded its timeout and no retry is left",
-        "stalled": f"its worker died or lost its lease {_count(job.stalls, 'time')} (cap {job.max_stalls})",
+        "stalled": f"its worker died or lost its lease {_stalls(job)}",
+        "crash": f"its process died {_stalls(job)}",
         "expired": "it was not claimed before it expired",
         "undecodable": "its stored arguments no longer fit its function",
         "bury": "it was buried",
@@ -241,6 +248,24 @@ def _doing(head: JobRecord, scene: _Scene) -> str:
     if head.state is State.READY:
         return "is ready and next in turn"
     return f"is {head.state}"
+
+
+def _suspicion(scene: _Scene) -> list[str]:
+    """That its process died in the attempt before, and what follows from it."""
+    if not scene.job.suspect:
+        return []
+    if scene.job.state is not State.RUNNING:
+        return ["It is a suspect: its process died; it runs alone next, if the worker that claims it can do that."]
+    alone = any(worker.isolates for worker in scene.workers if worker.id == scene.job.worker)
+    return [f"It is a suspect: its process died in the attempt before{'; now it runs alone' if alone else ''}."]
+
+
+def _stalls(job: JobRecord) -> str:
+    """How often it stalled, by the counter that ended it."""
+    if job.stalls > job.max_stalls:
+        return f"{_count(job.stalls, 'time')} (cap {job.max_stalls})"
+    cap = SHARED_STALLS_MAX if job.max_stalls else 0
+    return f"{_count(job.shared_stalls, 'time')} among other jobs (cap {cap})"
 
 
 def _last_error(job: JobRecord) -> list[str]:

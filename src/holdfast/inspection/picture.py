@@ -33,6 +33,8 @@ class JobRow(Struct, frozen=True, kw_only=True):
     attempts: int = 0
     failures: int = 0
     stalls: int = 0
+    shared_stalls: int = 0
+    suspect: bool = False
     max_stalls: int = 3
     created_at: float = 0.0
     due_at: float = 0.0

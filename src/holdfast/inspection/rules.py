@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from ..lifecycle import FINISHED, State
+from ..lifecycle import FINISHED, SHARED_STALLS_MAX, State
 from .picture import GroupState, JobRow, Picture
 
 FOREVER = float("inf")
@@ -98,14 +98,17 @@ def ready_jobs_are_in_their_lane(picture: Picture) -> Iterator[Violation]:
 
 
 def counters_are_sane(picture: Picture) -> Iterator[Violation]:
-    """Every failure and every counted stall is an attempt, and stalls stop at their cap."""
+    """Every failure and every counted stall is an attempt, stalls stop at their cap, and suspects have stalled."""
     for job in picture.jobs:
-        if min(job.attempts, job.failures, job.stalls) < 0 or job.failures + job.stalls > job.attempts:
-            yield _about(
-                "counters_are_sane",
-                job,
-                f"counts {job.attempts} attempts, {job.failures} failures, {job.stalls} stalls",
-            )
+        parts = (job.failures, job.stalls, job.shared_stalls)
+        if min(parts) < 0 or sum(parts) > job.attempts:
+            text = f"counts {job.attempts} attempts, {parts[0]} failures, {parts[1]} stalls, {parts[2]} shared stalls"
+            yield _about("counters_are_sane", job, text)
+        if job.shared_stalls > SHARED_STALLS_MAX + 1 or (job.state.live and job.shared_stalls > SHARED_STALLS_MAX):
+            text = f"stalled {job.shared_stalls} times among others, cap {SHARED_STALLS_MAX}"
+            yield _about("counters_are_sane", job, text)
+        if job.suspect and job.stalls + job.shared_stalls == 0:
+            yield _about("counters_are_sane", job, "is a suspect, but never stalled")
         if job.stalls > job.max_stalls + 1 and not job.maybe_replaced:
             yield _about("counters_are_sane", job, f"stalled {job.stalls} times, cap {job.max_stalls}")
         if job.state is State.SUCCEEDED and job.attempts < 1:
@@ -245,7 +248,7 @@ def strict_groups_keep_their_order(picture: Picture) -> Iterator[Violation]:
 def _was_revived(job: JobRow) -> bool:
     """Its errors are more than its counters say: revive and retry clear the counters and keep the errors."""
     uncounted = 0 if job.state is State.SUCCEEDED else 1  # the one that ended it: bury, expiry, cancel
-    return len(job.errors) > job.failures + job.stalls + uncounted
+    return len(job.errors) > job.failures + job.stalls + job.shared_stalls + uncounted
 
 
 def runs_of_one_job_never_overlap(picture: Picture) -> Iterator[Violation]:

@@ -90,7 +90,9 @@ def test_a_file_of_version_1_is_brought_up_to_date_with_its_jobs(tmp_path: Path)
     async def run() -> None:
         backend = SqliteBackend(str(path))
         assert await backend.migrate() == (1, SCHEMA_VERSION)
-        assert await backend.get("old") is not None
+        old = await backend.get("old")
+        assert old is not None
+        assert (old.shared_stalls, old.suspect) == (0, False)
         assert await backend.seal(SEAL, instead_of=None)
         with pytest.raises(StoreSealed):
             await backend.enqueue([JOB])

@@ -46,7 +46,7 @@ from ...records import (
 from .. import sealing
 from ..contract import Backend
 from ..numbering import ALONE, Numbering
-from . import leasing, moving, operating, reading
+from . import leasing, moving, operating, reading, stalling
 from .rows import LANE_GROUPED, LANE_UNGROUPED, Instant, Row
 from .store import Store
 from .waiting import Sleepers
@@ -158,7 +158,7 @@ class MemoryBackend(Backend):
 
     async def recover(self, *, dead: Sequence[str] = (), limit: int = 500, now: float | None = None) -> list[Recovered]:
         with self._step(now) as at:
-            return self._store.recover(at, dead, limit)
+            return stalling.recover(self._store, at, dead, limit)
 
     # ------------------------------------------------------------------ sweeping
 

@@ -1,7 +1,8 @@
 """The verbs about leases: claim, begin, renew, report, settle, release, retire.
 
 Called by backend.py inside its critical section. Every write about a lease goes through `fenced`: a job that is not
-running under exactly the token named is not touched. What the end of a lease means is store.py's business.
+running under exactly the token named is not touched. What the end of a lease means is store.py's business; a stall is
+stalling.py's.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ...lifecycle import Ending, Settlement, State
+from ...lifecycle import Ending, Failure, Settlement, State
 from ...records import (
     LOGS_KEPT_MAX,
     Answer,
@@ -23,7 +24,7 @@ from ...records import (
     Report,
     WorkerRecord,
 )
-from . import reading
+from . import reading, stalling
 from .rows import Holder, Instant, Row
 from .store import Store
 
@@ -84,7 +85,7 @@ def _claim(store: Store, holder: Holder, request: ClaimRequest, answers: tuple[A
     if request.call < holder.last_call:
         return Exchanged(answers=answers)
     # a claim after its worker's own deadline finds itself among the stalled: then the worker is unknown from here on
-    recovered = tuple(store.recover(at, (), RECOVERED_PER_CLAIM_MAX))
+    recovered = tuple(stalling.recover(store, at, (), RECOVERED_PER_CLAIM_MAX))
     if holder.expired(at):
         return Exchanged(answers=answers, known=False, recovered=recovered)
     if store.seal is not None and store.seal.closed:
@@ -129,6 +130,10 @@ def settle(store: Store, item: Settlement, at: Instant) -> Answer:
     row = fenced(store, item.id, item.token)
     if row is None:
         return Answer.LOST
+    if item.ending is Ending.STALLED:
+        failure = item.failure or Failure(reason="crash")
+        stalling.stall(store, row, at.wall, failure, alone=item.alone, begun=True, retain=item.retain)
+        return Answer.OK
     if row.cancel_requested and item.ending is not Ending.CANCELLED:
         return Answer.CANCELLED
     store.end_lease(

@@ -53,6 +53,8 @@ def lease(row: Row) -> Lease:
         created_at=row.created_at,
         started_at=row.started_at or 0.0,
         options=row.options,
+        suspect=row.suspect,
+        shared_stalls=row.shared_stalls,
     )
 
 

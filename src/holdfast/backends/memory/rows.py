@@ -49,6 +49,8 @@ class Row:
     attempts: int = 0
     failures: int = 0
     stalls: int = 0
+    shared_stalls: int = 0
+    suspect: bool = False
     started_at: float | None = None
     finished_at: float | None = None
     fence: int = 0

@@ -1,4 +1,4 @@
-"""The routines the memory store's verbs share: place, refill, end a lease, bury, revive, recover, promote, take.
+"""The routines the memory store's verbs share: place, refill, end a lease, bury, revive, promote, take.
 
 Called by backend.py, always inside its critical section. ONE routine ends leases, ONE refills groups, ONE buries.
 It never reads a clock and never checks a token: times come in, and the verbs judge who may ask.
@@ -7,12 +7,11 @@ It never reads a clock and never checks a token: times come in, and the verbs ju
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection
 from typing import Any
 
 from msgspec.structs import replace
 
-from ...lifecycle import Failure, StallVerdict, State, stall_verdict
+from ...lifecycle import Failure, State
 from ...records import (
     ERRORS_KEPT_MAX,
     HISTORY_KEPT_MAX,
@@ -21,21 +20,14 @@ from ...records import (
     NewJob,
     PastDeath,
     Promoted,
-    Recovered,
     Seal,
 )
 from ..numbering import Numbering
 from ..sealing import refusal
 from .index import Index
-from .rows import LANE_GROUPED, LANE_PARKED, LANE_UNGROUPED, GroupName, Holder, Instant, Row, due_time, expiry
+from .rows import LANE_GROUPED, LANE_PARKED, LANE_UNGROUPED, GroupName, Holder, Row, due_time, expiry
 
 RETAIN_SECONDS = 86400.0  # how long a finished job is kept where no settlement says it
-
-_STALLED = {
-    StallVerdict.AGAIN: State.READY,
-    StallVerdict.BURY: State.DEAD,
-    StallVerdict.CANCEL: State.CANCELLED,
-}
 
 
 class Store(Index):
@@ -185,6 +177,7 @@ class Store(Index):
         counted: bool = False,
         failed: bool = False,
         stalled: bool = False,
+        alone: bool = False,
         delay: float = 0.0,
         retain: float = RETAIN_SECONDS,
         failure: Failure | None = None,
@@ -206,7 +199,9 @@ class Store(Index):
             "claim_call": None,
             "attempts": attempts,
             "failures": row.failures + failed,
-            "stalls": row.stalls + stalled,
+            "stalls": row.stalls + (stalled and alone),
+            "shared_stalls": row.shared_stalls + (stalled and not alone),
+            "suspect": stalled or (row.suspect and not counted),
             "errors": _with(row.errors, failure),
             "held": row.group is not None and not into.finished and self.strict(row.queue),
         }
@@ -294,6 +289,8 @@ class Store(Index):
             attempts=0,
             failures=0,
             stalls=0,
+            shared_stalls=0,
+            suspect=False,
             due_at=wall,
             expires_at=None,
             finished_at=None,
@@ -314,42 +311,7 @@ class Store(Index):
             revived = replace(letter, revived_at=wall, revive_at=None, cycles=letter.cycles + cycles)
             self.keep_letter(row.logical, revived)
 
-    # ------------------------------------------------------------------ sweeps, also inside claim
-
-    def recover(self, at: Instant, dead: Collection[str], limit: int) -> list[Recovered]:
-        """End the leases of workers past their deadline or proved dead; the rows of those that hold nothing go."""
-        ended: list[tuple[Row, str, bool]] = []
-        for holder in [holder for holder in self.workers.values() if holder.record.id in dead or holder.expired(at)]:
-            for row in list(holder.leases.values())[: limit - len(ended)]:
-                ended.append((row, holder.record.id, self._stall(row, at.wall)))
-            if not holder.leases:
-                del self.workers[holder.record.id]
-        self.refill_touched()
-        return [
-            Recovered(
-                id=row.id,
-                task=row.task,
-                queue=row.queue,
-                group=row.group,
-                state=row.state,
-                worker=worker,
-                stalls=row.stalls,
-                counted=counted,
-            )
-            for row, worker, counted in ended
-        ]
-
-    def _stall(self, row: Row, wall: float) -> bool:
-        """End one lease whose worker is gone; answers whether the stall counted."""
-        verdict = stall_verdict(
-            stalls=row.stalls, max_stalls=row.max_stalls, begun=row.begun, cancel_requested=row.cancel_requested
-        )
-        if row.max_stalls == 0 and not row.begun:
-            self.give_back(row, wall)
-            return False
-        failure = Failure(reason="stalled", text=f"stall {row.stalls + 1}; {row.max_stalls} are allowed")
-        self.end_lease(row, wall, _STALLED[verdict], counted=True, stalled=True, failure=failure, reason="stalled")
-        return True
+    # ------------------------------------------------------------------ a sweep, also inside claim
 
     def promote(self, wall: float, limit: int) -> Promoted:
         """Bury what expired unstarted, bring what is due into play, revive letters whose time has come."""

@@ -214,7 +214,10 @@ class PostgresBackend(Backend):
     # ------------------------------------------------------------------ leasing
 
     async def register(self, worker: WorkerRecord, now: float | None = None) -> None:
-        values = {name: getattr(worker, name) for name in ("id", "host", "pid", "boot_id", "pid_namespace", "slots")}
+        values = {
+            name: getattr(worker, name)
+            for name in ("id", "host", "pid", "boot_id", "pid_namespace", "slots", "isolates")
+        }
         queues, seconds = encoded(worker.queues), worker.lease_seconds
         await self._change("register.call", **values, queues=queues, lease_seconds=seconds, now=now)
 

@@ -40,7 +40,7 @@ _as_worker = msgspec.json.Decoder(WorkerRecord).decode
 def as_lease(texts: Any) -> Lease:
     """A lease from its texts, in the order of the function `lease` in statements/claim.sql."""
     id, token, fence, task, queue, args, priority, group, key, attempt, failures, stalls, max_stalls, *rest = texts
-    created_at, started_at, options = rest
+    created_at, started_at, options, suspect, shared_stalls = rest
     return Lease(
         id,
         token,
@@ -58,6 +58,8 @@ def as_lease(texts: Any) -> Lease:
         float(created_at),
         float(started_at),
         None if options is None else a2b_base64(options),
+        suspect == "true",
+        int(shared_stalls),
     )
 
 

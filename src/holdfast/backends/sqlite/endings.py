@@ -34,6 +34,8 @@ LEASE_FIELDS = [
     "errors",
     "args",
     "revival",
+    "shared_stalls",
+    "suspect",
 ]
 
 # Above this size of all values together, copying them through JSON costs more than it saves.
@@ -136,6 +138,10 @@ def _settle_otherwise(tx: Transaction, settlement: Settlement) -> Answer:
     if row is None:
         return Answer.LOST
     job = as_lease(row)
+    if settlement.ending is Ending.STALLED:
+        crash = settlement.failure or Failure(reason="crash")
+        stall(tx, job, crash, alone=settlement.alone, begun=True, retain=settlement.retain)
+        return Answer.OK
     if job["cancel_requested"] and settlement.ending is not Ending.CANCELLED:
         return Answer.CANCELLED
     failure = settlement.failure
@@ -177,28 +183,42 @@ def give_back(tx: Transaction, job: dict[str, Any], *, delay: float = 0.0) -> St
     return _back_in_play(tx, job)
 
 
-def stall(tx: Transaction, job: dict[str, Any]) -> Recovered:
-    """A lease ends because its worker's deadline passed or its process died."""
+def stall(
+    tx: Transaction, job: dict[str, Any], failure: Failure, *, alone: bool, begun: bool, retain: float = 86400.0
+) -> tuple[State, bool]:
+    """THE routine that decides stalls: the worker is gone, or its owner said that the process died.
+
+    Answers where the job went, and whether that counted.
+    """
     verdict = stall_verdict(
         stalls=job["stalls"],
+        shared_stalls=job["shared_stalls"],
         max_stalls=job["max_stalls"],
-        begun=bool(job["begun"]),
+        alone=alone,
+        begun=begun,
         cancel_requested=bool(job["cancel_requested"]),
     )
-    counted = not (job["max_stalls"] == 0 and not job["begun"])
-    if counted:
-        text = f"the worker stopped renewing its lease, or died, for the {_ordinal(job['stalls'] + 1)} time"
-        failure = _stamped(tx, job, Failure(reason="stalled", text=text))
-        job["errors"] = with_failure(job["errors"], failure)
-    if verdict is StallVerdict.BURY:
-        state = State.DEAD
-        finish(tx, job, state, attempts=1, stalls=1, reason="stalled")
-        tx.bury(job, "stalled", failure)
-    elif verdict is StallVerdict.CANCEL:
-        state = State.CANCELLED
-        finish(tx, job, state, attempts=int(counted), stalls=int(counted))
-    else:
-        state = _back_in_play(tx, job, stalled=int(counted))
+    if job["max_stalls"] == 0 and not begun:
+        return give_back(tx, job), False
+    failure = _stamped(tx, job, failure)
+    job["errors"] = with_failure(job["errors"], failure)
+    by_itself, shared = int(alone), int(not alone)
+    if verdict is StallVerdict.AGAIN:
+        return _back_in_play(tx, job, stalls=by_itself, shared_stalls=shared), True
+    if verdict is StallVerdict.CANCEL:
+        finish(tx, job, State.CANCELLED, attempts=1, stalls=by_itself, shared_stalls=shared, retain=retain)
+        return State.CANCELLED, True
+    finish(tx, job, State.DEAD, attempts=1, stalls=by_itself, shared_stalls=shared, reason=failure.reason)
+    tx.bury(job, failure.reason, failure)
+    return State.DEAD, True
+
+
+def recovered(tx: Transaction, job: dict[str, Any], *, isolates: bool) -> Recovered:
+    """A lease ends because its worker's deadline passed, or it was proved dead."""
+    alone = bool(job["suspect"]) or not isolates
+    count, where = (job["stalls"], "") if alone else (job["shared_stalls"], ", over several jobs,")
+    text = f"the worker stopped renewing its lease, or died{where} for the {_ordinal(count + 1)} time"
+    state, counted = stall(tx, job, Failure(reason="stalled", text=text), alone=alone, begun=bool(job["begun"]))
     return Recovered(
         id=job["id"],
         task=job["task"],
@@ -206,8 +226,9 @@ def stall(tx: Transaction, job: dict[str, Any]) -> Recovered:
         group=job["grp"],
         state=state,
         worker=job["worker"],
-        stalls=job["stalls"] + int(counted),
+        stalls=job["stalls"] + (counted and alone),
         counted=counted,
+        shared_stalls=job["shared_stalls"] + (counted and not alone),
     )
 
 
@@ -243,11 +264,12 @@ def _schedule(tx: Transaction, job: dict[str, Any], delay: float, *, attempts: i
         tx.touch(queue, group)
 
 
-def _back_in_play(tx: Transaction, job: dict[str, Any], *, stalled: int = 0) -> State:
+def _back_in_play(tx: Transaction, job: dict[str, Any], *, stalls: int = 0, shared_stalls: int = 0) -> State:
     queue, group = job["queue"], job["grp"]
     values = {
         "seq": job["seq"],
-        "stalled": stalled,
+        "stalls": stalls,
+        "shared_stalls": shared_stalls,
         "errors": job["errors"],
         "lane": tx.lane_of(job["task"], group),
     }
@@ -267,12 +289,23 @@ def finish(
     attempts: int = 0,
     failures: int = 0,
     stalls: int = 0,
+    shared_stalls: int = 0,
     reason: str | None = None,
     retain: float = 86400.0,
 ) -> None:
     """A job ends, and its lease if it had one. A dead job has no prune time: it holds its letter."""
-    prune_at = None if state is State.DEAD else tx.now + max(retain, REMEMBER_SECONDS_MIN)
-    values = (state.value, attempts, failures, stalls, tx.now, prune_at, reason, job["errors"], job["seq"])
+    values = {
+        "state": state.value,
+        "attempts": attempts,
+        "failures": failures,
+        "stalls": stalls,
+        "shared_stalls": shared_stalls,
+        "now": tx.now,
+        "prune_at": None if state is State.DEAD else tx.now + max(retain, REMEMBER_SECONDS_MIN),
+        "reason": reason,
+        "errors": job["errors"],
+        "seq": job["seq"],
+    }
     tx.cursor.execute(_FINISHED, values)
     if job["grp"] is not None:
         tx.touch(job["queue"], job["grp"])

@@ -50,6 +50,7 @@ def register(tx: Transaction, worker: WorkerRecord) -> None:
             "lease_seconds": worker.lease_seconds,
             "queues": msgspec.json.encode(worker.queues).decode(),
             "slots": worker.slots,
+            "isolates": worker.isolates,
             "now": tx.now,
             "deadline": tx.steady + worker.lease_seconds,
             "deadline_boot": tx.boot,
@@ -90,7 +91,7 @@ def exchange(
 
 def _first_answer(tx: Transaction, request: ClaimRequest, last_answers: str | None) -> Exchanged:
     rows = tx.cursor.execute(SQL["claim.again"], (request.worker, request.call)).fetchall()
-    leases = tuple(_lease(row[:15], row[15], row[16], row[17]) for row in rows)
+    leases = tuple(_lease(row[:17], row[17], row[18], row[19]) for row in rows)
     return Exchanged(answers=() if last_answers is None else _answers(last_answers), leases=leases)
 
 
@@ -155,9 +156,13 @@ def _lease(row: Sequence[Any], token: str, fence: int, started_at: float) -> Lea
         created_at,
         _,
         options,
+        suspect,
+        shared_stalls,
     ) = row
     place = (priority, group, key, attempts + 1, failures, stalls, max_stalls)
-    return Lease(job_id, token, fence, task, queue, args, *place, created_at, started_at, options)
+    return Lease(
+        job_id, token, fence, task, queue, args, *place, created_at, started_at, options, suspect == 1, shared_stalls
+    )
 
 
 def begin(tx: Transaction, held: Sequence[Held]) -> list[Answer]:
@@ -213,18 +218,18 @@ def retire(tx: Transaction, worker: str) -> int:
 
 
 def recover(tx: Transaction, dead: Sequence[str], limit: int) -> list[Recovered]:
-    """THE routine that ends stalled leases, whoever noticed first."""
+    """End the leases of workers that are gone, whoever noticed first."""
     execute = tx.cursor.execute
-    expired = [row[0] for row in execute(SQL["recover.expired"], {"steady": tx.steady, "boot": tx.boot})]
+    expired = dict(execute(SQL["recover.expired"], {"steady": tx.steady, "boot": tx.boot}).fetchall())
     for worker in dead:
-        if worker not in expired and execute(SQL["recover.exists"], (worker,)).fetchone():
-            expired.append(worker)
+        if worker not in expired and (row := execute(SQL["recover.exists"], (worker,)).fetchone()):
+            expired[worker] = row[0]
     recovered: list[Recovered] = []
-    for worker in sorted(expired):
+    for worker, isolates in sorted(expired.items()):
         # One more than allowed tells whether the worker still holds something afterwards.
         rows = execute(SQL["recover.leases"], (worker, limit - len(recovered) + 1)).fetchall()
         room = limit - len(recovered)
-        recovered += [endings.stall(tx, endings.as_lease(row)) for row in rows[:room]]
+        recovered += [endings.recovered(tx, endings.as_lease(row), isolates=bool(isolates)) for row in rows[:room]]
         if len(rows) > room:
             break
         execute(SQL["recover.remove"], (worker,))

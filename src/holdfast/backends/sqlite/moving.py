@@ -17,7 +17,7 @@ from . import reading
 from .operating import pause_place
 from .transaction import SQL, Transaction, encoded, logical_name
 
-_BEYOND = 30  # where the columns end that every job record has
+_BEYOND = 32  # where the columns end that every job record has
 
 
 def sealed(cursor: sqlite3.Cursor) -> Seal | None:
@@ -104,7 +104,8 @@ def _job_row(job: StoredJob) -> tuple[Any, ...]:
         *(job.attempts, job.failures, job.stalls, job.max_stalls, job.created_at, job.due_at, job.expires_at),
         *(job.started_at, job.finished_at, job.fence, job.begun, job.held, job.cancel_requested, job.progress),
         *(job.progress_text, job.value, job.reason, encoded(job.errors) if job.errors else None),
-        *(None if job.revival is None else encoded(job.revival), job.options, job.turn, job.lane, job.prune_at),
+        *(None if job.revival is None else encoded(job.revival), job.options),
+        *(job.shared_stalls, job.suspect, job.turn, job.lane, job.prune_at),
     )
 
 

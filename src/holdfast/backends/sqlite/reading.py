@@ -64,6 +64,8 @@ def record(row: Sequence[Any]) -> JobRecord:
         errors=failures_of(row[27]),
         revival=revival_of(row[28]),
         options=row[29],
+        shared_stalls=row[30],
+        suspect=bool(row[31]),
     )
 
 
@@ -227,7 +229,8 @@ def workers(cursor: sqlite3.Cursor, steady: float, boot: str) -> list[WorkerReco
             started_at=row[8],
             renewed_at=row[9],
             expired=row[0] in expired,
-            running=row[10],
+            isolates=bool(row[10]),
+            running=row[11],
         )
         for row in cursor.execute(SQL["read.workers"])
     ]

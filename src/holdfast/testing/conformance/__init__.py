@@ -34,6 +34,7 @@ from . import (
     settle,
     stale,
     stalls,
+    suspects,
     transitions,
     walking,
 )
@@ -53,6 +54,7 @@ THEMES = (
     group_limits,
     refill,
     stalls,
+    suspects,
     dead_letters,
     revival,
     pausing,

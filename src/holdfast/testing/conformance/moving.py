@@ -70,6 +70,8 @@ async def furnish(world: World) -> None:
     await world.enqueue_many(2, queue="bulk", group="small", expires=DAY)
     lease = await world.claim_one(await world.enqueue(queue="stall", max_stalls=9), queues=("stall",), worker="gone")
     await world.backend.recover(dead=["gone"], now=world.now)
+    suspect = await world.enqueue(queue="stall", priority=1)
+    await world.end(await world.claim_one(suspect, queues=("stall",)), Ending.STALLED)
     revived = await world.put(State.DEAD, queue="again")
     await world.backend.revive(revived.id, now=world.now)
     await world.enqueue(delay=100.0, key="later", priority=-5)

@@ -171,7 +171,15 @@ async def an_unknown_group_is_shown_as_empty(world: World) -> None:
 @case
 async def workers_show_what_they_hold_and_whether_they_expired(world: World) -> None:
     row = WorkerRecord(
-        id="w1", host="h", pid=7, boot_id="b", pid_namespace="n", lease_seconds=20.0, queues=("default",), slots=3
+        id="w1",
+        host="h",
+        pid=7,
+        boot_id="b",
+        pid_namespace="n",
+        lease_seconds=20.0,
+        queues=("default",),
+        slots=3,
+        isolates=True,
     )
     await world.backend.register(row, now=world.now)
     started = world.now
@@ -180,7 +188,7 @@ async def workers_show_what_they_hold_and_whether_they_expired(world: World) -> 
     world.advance(10.0)
     await world.renew("w1", leases)
     [shown] = await world.backend.workers(now=world.now)
-    for field in ("id", "host", "pid", "boot_id", "pid_namespace", "lease_seconds", "queues", "slots"):
+    for field in ("id", "host", "pid", "boot_id", "pid_namespace", "lease_seconds", "queues", "slots", "isolates"):
         same(getattr(shown, field), getattr(row, field), field)
     same((shown.started_at, shown.renewed_at), (started, world.now), "started_at and renewed_at")
     same((shown.running, shown.expired), (2, False), "running, expired")

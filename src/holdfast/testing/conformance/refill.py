@@ -49,6 +49,11 @@ async def _cancel_then_recover(world: World, lease: Lease) -> None:
     await _recover(world, lease)
 
 
+async def _cancel_then_stall(world: World, lease: Lease) -> None:
+    await world.backend.cancel(lease.id, now=world.now)
+    await world.end(lease, Ending.STALLED)
+
+
 async def _exchange(world: World, lease: Lease) -> None:
     await world.exchange([], [Release(id=lease.id, token=lease.token)], None)
 
@@ -74,6 +79,8 @@ WAYS: dict[str, tuple[Way, int, str]] = {
     "snoozed": (_settle(Ending.SNOOZED), 3, "later"),
     "buried": (_settle(Ending.BURIED), 3, "over"),
     "cancelled": (_settle(Ending.CANCELLED), 3, "over"),
+    "stalled": (_settle(Ending.STALLED), 3, "back"),
+    "stalled, at most once": (_settle(Ending.STALLED), 0, "over"),
     "released": (_release(0.0), 3, "back"),
     "released by exchange": (_exchange, 3, "back"),
     "released for later": (_release(DELAY), 3, "later"),
@@ -85,6 +92,7 @@ WAYS: dict[str, tuple[Way, int, str]] = {
     "retired": (_retire, 3, "back"),
     "cancelled, then released": (_cancel_then_release, 3, "over"),
     "cancelled, then recovered": (_cancel_then_recover, 3, "over"),
+    "cancelled, then stalled": (_cancel_then_stall, 3, "over"),
 }
 
 

@@ -104,7 +104,7 @@ async def a_sealed_store_takes_outcomes_even_with_a_claim(world: World, ending: 
     answer = await world.exchange([world.settlement(lease, ending)], request=world.request(most=5))
     same((answer.answers, answer.leases, answer.sealed), ((Answer.OK,), (), SOURCE), "outcome and claim together")
     assert await world.state(lease.id) is not State.RUNNING, "the lease has ended"
-    blocked = ending in (Ending.RETRY, Ending.SNOOZED)
+    blocked = ending in (Ending.RETRY, Ending.SNOOZED, Ending.STALLED)
     await world.is_in(behind, State.WAITING if blocked else State.READY)
 
 

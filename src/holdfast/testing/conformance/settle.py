@@ -155,7 +155,8 @@ async def of_two_settlements_of_one_lease_the_first_counts(world: World, pair: t
     same(await world.backend.settle(batch, now=world.now), [Answer.OK, Answer.LOST], "answers")
     goal = allowed(SETTLES[pair[0]], State.RUNNING)
     assert goal is not None and await world.state(start.id) in goal, f"{pair[0]} was settled first and must stand"
-    await world.counters(start.id, 1, int(pair[0] in (Ending.RETRY, Ending.BURIED)), 0)
+    failed, stalled = pair[0] in (Ending.RETRY, Ending.BURIED), pair[0] is Ending.STALLED
+    await world.counters(start.id, 1, int(failed), 0, shared=int(stalled))
 
 
 @case_for_each(Ending)
@@ -172,11 +173,12 @@ async def settle_is_accepted_after_the_deadline_while_nobody_recovered(world: Wo
     start = await world.put(State.RUNNING)
     await world.expire_worker("holder")
     await world.end(start.held, ending)
-    await world.counters(start.id, 1, int(ending in (Ending.RETRY, Ending.BURIED)), 0)
+    failed, stalled = ending in (Ending.RETRY, Ending.BURIED), ending is Ending.STALLED
+    await world.counters(start.id, 1, int(failed), 0, shared=int(stalled))
     same(await world.backend.recover(now=world.now), [], "nothing is left to recover")
 
 
-@case_for_each(sorted(set(Ending) - {Ending.CANCELLED}))
+@case_for_each(sorted(set(Ending) - {Ending.CANCELLED, Ending.STALLED}))
 async def after_a_cancel_only_settling_as_cancelled_is_accepted(world: World, ending: Ending) -> None:
     start = await world.put(State.RUNNING, group="g")
     behind = await world.enqueue(group="g")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...backends.contract import Backend
-from ...lifecycle import LIVE, State
+from ...lifecycle import LIVE, SHARED_STALLS_MAX, State
 from ...records import ERRORS_KEPT_MAX, HISTORY_KEPT_MAX, DeadLetter, GroupRecord, LetterQuery, Pause
 from .portrait import ALL
 
@@ -74,14 +74,19 @@ def _endings(jobs: list[Row], holders: set[str]) -> Iterator[str]:
 
 def _counters(jobs: list[Row]) -> Iterator[str]:
     for job in jobs:
-        if min(job["attempts"], job["failures"], job["stalls"]) < 0:
+        attempts, failures, stalls, shared = (job[name] for name in ("attempts", "failures", "stalls", "shared_stalls"))
+        if min(attempts, failures, stalls, shared) < 0:
             yield f"{job['id']} has a counter below 0"
-        if job["failures"] + job["stalls"] > job["attempts"]:
-            yield f"{job['id']}: {job['failures']} failures and {job['stalls']} stalls in {job['attempts']} attempts"
+        if failures + stalls + shared > attempts:
+            yield f"{job['id']}: {failures} failures, {stalls} + {shared} stalls in {attempts} attempts"
         if len(job["errors"]) > ERRORS_KEPT_MAX:
             yield f"{job['id']} keeps {len(job['errors'])} errors"
-        if job["state"] in LIVE and job["stalls"] > job["max_stalls"]:
-            yield f"{job['id']} lives on after {job['stalls']} stalls, {job['max_stalls']} are allowed"
+        if job["state"] in LIVE and stalls > job["max_stalls"]:
+            yield f"{job['id']} lives on after {stalls} stalls, {job['max_stalls']} are allowed"
+        if job["state"] in LIVE and shared > SHARED_STALLS_MAX:
+            yield f"{job['id']} lives on after {shared} shared stalls, {SHARED_STALLS_MAX} are allowed"
+        if job["suspect"] and stalls + shared == 0:
+            yield f"{job['id']} is a suspect and never stalled"
 
 
 def _letters(jobs: list[Row], letters: list[DeadLetter], *, by_group: bool) -> Iterator[str]:

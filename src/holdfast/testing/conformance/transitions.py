@@ -112,8 +112,8 @@ ACTS: dict[Verb, Act] = {
 _PLACE = {"state", "turn", "lane", "held"}
 _LEASE = {"worker", "begun", "token", "claim_call", "cancel_requested"}
 _END = {"finished_at", "prune_at"}
-_COUNTS = {"attempts", "failures", "stalls"}
-_RESET = _PLACE | _END | _COUNTS | {"due_at", "expires_at", "reason", "value", "started_at", "begun"}
+_COUNTS = {"attempts", "failures", "stalls", "shared_stalls"}
+_RESET = _PLACE | _END | _COUNTS | {"due_at", "expires_at", "reason", "value", "started_at", "begun", "suspect"}
 _RESET |= {"progress", "progress_text", "cancel_requested", "errors"}
 CHANGES: dict[Verb, set[str]] = {
     Verb.PROMOTE: _PLACE,
@@ -126,8 +126,9 @@ CHANGES: dict[Verb, set[str]] = {
     Verb.SETTLE_SNOOZED: _PLACE | _LEASE | {"attempts", "due_at"},
     Verb.SETTLE_BURIED: _PLACE | _LEASE | _END | {"attempts", "failures", "errors", "reason"},
     Verb.SETTLE_CANCELLED: _PLACE | _LEASE | _END | {"attempts"},
+    Verb.SETTLE_STALLED: _PLACE | _LEASE | {"attempts", "shared_stalls", "suspect", "errors"},
     Verb.RELEASE: _PLACE | _LEASE,
-    Verb.RECOVER: _PLACE | _LEASE | {"attempts", "stalls", "errors"},
+    Verb.RECOVER: _PLACE | _LEASE | {"attempts", "stalls", "suspect", "errors"},
     Verb.EXPIRE: _PLACE | _END | {"reason", "errors"},
     Verb.CANCEL: _PLACE | _END | {"cancel_requested"},
     Verb.BURY: _PLACE | _END | {"reason", "errors"},

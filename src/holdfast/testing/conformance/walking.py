@@ -111,18 +111,22 @@ class Walk:
     async def _registered(self, worker: str) -> None:
         known = {row.id for row in await self.world.backend.workers(now=self.world.now)}
         if worker not in known:
-            await self.world.register(worker)
+            await self.world.register(worker, isolates=self.dice.random() < 0.5)
 
     def _seen(self, answer: Exchanged) -> object:
         new = [lease for lease in answer.leases if lease not in self.leases]
         self.leases.extend(sorted(new, key=lambda lease: lease.id))
-        leases = [(x.id, x.attempt, x.failures, x.stalls) for x in answer.leases]
+        leases = [(x.id, x.attempt, x.failures, x.stalls, x.shared_stalls, x.suspect) for x in answer.leases]
         return answer.known, answer.answers, sorted(leases), sorted(r.id for r in answer.recovered)
 
     def _settlements(self, number: int) -> list[Settlement]:
         leases = {lease.id: lease for lease in (self._lease() for _ in range(number))}
-        endings = (*Ending, Ending.SUCCEEDED, Ending.RETRY)
-        return [self.world.settlement(lease, self._one(*endings)) for lease in leases.values()]
+        return [self._settlement(lease) for lease in leases.values()]
+
+    def _settlement(self, lease: Lease | Held) -> Settlement:
+        ending = self._one(*Ending, Ending.SUCCEEDED, Ending.RETRY)
+        said = {"alone": self._one(True, False)} if ending is Ending.STALLED else {}
+        return self.world.settlement(lease, ending, **said)
 
     def _release(self) -> Release:
         lease = self._lease()
@@ -155,7 +159,7 @@ class Walk:
     async def recover(self) -> object:
         dead = self._one((), (), (self._one(*WORKERS),))
         found = await self.world.backend.recover(dead=dead, now=self.world.now)
-        return sorted((r.id, r.state, r.stalls, r.counted) for r in found)
+        return sorted((r.id, r.state, r.stalls, r.shared_stalls, r.counted) for r in found)
 
     async def sweep(self) -> object:
         verb = self._one("promote", "promote", "refill", "prune")

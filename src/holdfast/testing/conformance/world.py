@@ -121,8 +121,9 @@ class World:
 
     # ------------------------------------------------------------------ leasing
 
-    async def register(self, worker: str, *, lease: float = 30.0) -> str:
-        await self.backend.register(WorkerRecord(id=worker, host="host", pid=1, lease_seconds=lease), now=self.now)
+    async def register(self, worker: str, *, lease: float = 30.0, isolates: bool = False) -> str:
+        row = WorkerRecord(id=worker, host="host", pid=1, lease_seconds=lease, isolates=isolates)
+        await self.backend.register(row, now=self.now)
         self._calls.setdefault(worker, 0)
         return worker
 
@@ -184,7 +185,8 @@ class World:
         return answer
 
     def settlement(self, lease: Lease | Held, ending: Ending, **fields: Any) -> Settlement:
-        """A settlement of that lease; retries and burials are failures with an error unless told otherwise."""
+        """A settlement of that lease; retries and burials are failures with an error, stalls crashes, unless told
+        otherwise."""
         given: dict[str, Any] = {}
         if ending in (Ending.RETRY, Ending.BURIED):
             given = {"failed": True, "failure": Failure(reason="failed", type="builtins.ValueError", text="no")}
@@ -192,6 +194,8 @@ class World:
             given["delay"] = 10.0
         if ending is Ending.BURIED:
             given["reason"] = "failed"
+        if ending is Ending.STALLED:
+            given = {"failure": Failure(reason="crash", text="killed by SIGSEGV", traceback="Fatal Python error …")}
         return Settlement(id=lease.id, token=lease.token, ending=ending, **{**given, **fields})
 
     async def settle(self, lease: Lease | Held, ending: Ending = Ending.SUCCEEDED, **fields: Any) -> Answer:
@@ -246,12 +250,12 @@ class World:
     async def is_in(self, job_id: str, state: State) -> None:
         same(await self.state(job_id), state, f"state of {job_id}")
 
-    async def counters(self, job_id: str, attempts: int, failures: int, stalls: int) -> None:
-        """Assert the three counters of a job."""
+    async def counters(self, job_id: str, attempts: int, failures: int, stalls: int, shared: int = 0) -> None:
+        """Assert the counters of a job."""
         job = await self.get(job_id)
         same(
-            {"attempts": job.attempts, "failures": job.failures, "stalls": job.stalls},
-            {"attempts": attempts, "failures": failures, "stalls": stalls},
+            {"attempts": job.attempts, "failures": job.failures, "stalls": job.stalls, "shared": job.shared_stalls},
+            {"attempts": attempts, "failures": failures, "stalls": stalls, "shared": shared},
             f"counters of {job_id}",
         )
 

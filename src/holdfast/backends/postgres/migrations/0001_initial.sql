@@ -19,6 +19,8 @@ CREATE TABLE holdfast.jobs (
     attempts         integer NOT NULL DEFAULT 0,
     failures         integer NOT NULL DEFAULT 0,
     stalls           integer NOT NULL DEFAULT 0,
+    shared_stalls    integer NOT NULL DEFAULT 0,         -- suffered among others in one process
+    suspect          boolean NOT NULL DEFAULT false,     -- its latest attempt stalled
     max_stalls       integer NOT NULL,
     created_at       double precision NOT NULL,
     due_at           double precision NOT NULL,
@@ -105,6 +107,7 @@ CREATE TABLE holdfast.workers (
     lease_seconds double precision NOT NULL,
     queues        jsonb NOT NULL,
     slots         integer NOT NULL,
+    isolates      boolean NOT NULL,                      -- runs suspects alone
     started_at    double precision NOT NULL,
     renewed_at    double precision NOT NULL,
     deadline      double precision NOT NULL

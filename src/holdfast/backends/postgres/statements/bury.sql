@@ -78,7 +78,7 @@ DECLARE failure jsonb := jsonb_build_object('at', at, 'reason', why, 'text', sai
                                             'fence', j.fence);
 BEGIN  -- an unstarted job dies
     j.errors := holdfast.with_failure(j.errors, failure);
-    PERFORM holdfast.finish(j, 'dead', 0, 0, 0, why, 0, at), holdfast.bury_letter(j, why, failure, at);
+    PERFORM holdfast.finish(j, 'dead', 0, 0, 0, 0, why, 0, at), holdfast.bury_letter(j, why, failure, at);
 END $$
 
 -- :: function_bury

@@ -61,7 +61,7 @@ BEGIN
         UPDATE holdfast.jobs SET cancel_requested = true WHERE seq = j.seq;
     ELSIF j.state <> 'cancelled' THEN
         PERFORM holdfast.refuse_sealed();
-        PERFORM holdfast.finish(j, 'cancelled', 0, 0, 0, NULL, 86400, at);
+        PERFORM holdfast.finish(j, 'cancelled', 0, 0, 0, 0, NULL, 86400, at);
     END IF;
     RETURN holdfast.job_changed(j, at);
 END $$

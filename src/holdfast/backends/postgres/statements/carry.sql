@@ -24,17 +24,18 @@ ON CONFLICT DO NOTHING
 -- :: jobs
 INSERT INTO holdfast.jobs (seq, id, task, queue, state, priority, grp, key, lane, turn, attempts, failures, stalls,
     max_stalls, created_at, due_at, expires_at, started_at, finished_at, prune_at, fence, begun, held, cancel_requested,
-    progress, progress_text, reason, args, value, errors, revival, options)
+    progress, progress_text, reason, args, value, errors, revival, options, shared_stalls, suspect)
 SELECT r.seq, r.id, r.task, r.queue, r.state, r.priority, r."group", r.key, r.lane, r.turn, r.attempts, r.failures,
     r.stalls, r.max_stalls, r.created_at, r.due_at, r.expires_at, r.started_at, r.finished_at, r.prune_at, r.fence,
     r.begun, r.held, r.cancel_requested, r.progress, r.progress_text, r.reason, decode(r.args, 'base64'),
-    decode(r.value, 'base64'), nullif(r.errors, '[]'), r.revival, decode(r.options, 'base64')
+    decode(r.value, 'base64'), nullif(r.errors, '[]'), r.revival, decode(r.options, 'base64'),
+    r.shared_stalls, r.suspect
 FROM jsonb_to_recordset(%(jobs)s::jsonb) AS r(seq bigint, id text, task text, queue text, state text, priority integer,
     "group" text, key text, lane smallint, turn bigint, attempts integer, failures integer, stalls integer,
     max_stalls integer, created_at double precision, due_at double precision, expires_at double precision,
     started_at double precision, finished_at double precision, prune_at double precision, fence bigint, begun boolean,
     held boolean, cancel_requested boolean, progress double precision, progress_text text, reason text, args text,
-    value text, errors jsonb, revival jsonb, options text)
+    value text, errors jsonb, revival jsonb, options text, shared_stalls integer, suspect boolean)
 ORDER BY r.seq ON CONFLICT (id) DO NOTHING
 
 -- :: lines

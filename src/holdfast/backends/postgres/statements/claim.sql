@@ -72,7 +72,7 @@ END $$
 CREATE OR REPLACE FUNCTION holdfast.lease(j holdfast.jobs) RETURNS text[] LANGUAGE sql STABLE AS $$
     SELECT ARRAY[j.id, j.token, j.fence::text, j.task, j.queue, encode(j.args, 'base64'), j.priority::text, j.grp, j.key,
         (j.attempts + 1)::text, j.failures::text, j.stalls::text, j.max_stalls::text, j.created_at::text,
-        j.started_at::text, encode(j.options, 'base64')]
+        j.started_at::text, encode(j.options, 'base64'), j.suspect::text, j.shared_stalls::text]
 $$
 
 -- :: function_base64

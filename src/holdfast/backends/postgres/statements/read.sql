@@ -4,8 +4,9 @@
 CREATE OR REPLACE FUNCTION holdfast.job_record(j holdfast.jobs) RETURNS jsonb LANGUAGE sql STABLE AS $$
     SELECT jsonb_build_object('seq', j.seq, 'id', j.id, 'task', j.task, 'queue', j.queue, 'state', j.state,
         'args', holdfast.base64(j.args), 'priority', j.priority, 'group', j.grp, 'key', j.key, 'attempts', j.attempts,
-        'failures', j.failures, 'stalls', j.stalls, 'max_stalls', j.max_stalls, 'created_at', j.created_at,
-        'due_at', j.due_at, 'expires_at', j.expires_at, 'started_at', j.started_at, 'finished_at', j.finished_at,
+        'failures', j.failures, 'stalls', j.stalls, 'shared_stalls', j.shared_stalls, 'suspect', j.suspect,
+        'max_stalls', j.max_stalls, 'created_at', j.created_at, 'due_at', j.due_at, 'expires_at', j.expires_at,
+        'started_at', j.started_at, 'finished_at', j.finished_at,
         'fence', j.fence, 'worker', j.worker, 'begun', j.begun, 'held', j.held, 'cancel_requested', j.cancel_requested,
         'progress', j.progress, 'progress_text', j.progress_text, 'value', holdfast.base64(j.value),
         'reason', j.reason, 'errors', coalesce(j.errors, '[]'), 'revival', j.revival,
@@ -82,7 +83,7 @@ ORDER BY n.queue, n.name
 -- :: workers
 SELECT jsonb_build_object('id', w.id, 'host', w.host, 'pid', w.pid, 'boot_id', w.boot_id,
     'pid_namespace', w.pid_namespace, 'lease_seconds', w.lease_seconds, 'queues', w.queues, 'slots', w.slots,
-    'started_at', w.started_at, 'renewed_at', w.renewed_at, 'expired', w.deadline <= s.now,
+    'isolates', w.isolates, 'started_at', w.started_at, 'renewed_at', w.renewed_at, 'expired', w.deadline <= s.now,
     'running', (SELECT count(*) FROM holdfast.jobs j WHERE j.state = 'running' AND j.worker = w.id))::text
 FROM holdfast.workers w CROSS JOIN holdfast.store_now(%(now)s) s(now) ORDER BY w.started_at, w.id
 

@@ -1,5 +1,5 @@
 -- recover: end the leases of workers that are past their deadline or were proved dead.
--- THE ONE routine that ends stalled leases, whoever noticed first. A worker's row is locked with SKIP LOCKED: of two
+-- `stall` is THE ONE routine that decides stalls, whoever told of them: a sweep, a claim, or settle. A worker's row is locked with SKIP LOCKED: of two
 -- sweeps one takes it, and a worker that is being given leases at this moment is left for the next sweep.
 
 -- :: call
@@ -30,14 +30,16 @@ CREATE OR REPLACE FUNCTION holdfast.recover_leases(stalled text[], most integer,
                                                    at double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
     holder text;
+    isolated boolean;
     j holdfast.jobs;
     ended jsonb[] := '{}';
 BEGIN
     FOREACH holder IN ARRAY stalled LOOP
+        SELECT isolates INTO isolated FROM holdfast.workers WHERE id = holder;
         FOR j IN SELECT * FROM holdfast.jobs r WHERE r.state = 'running' AND r.worker = holder
                  AND (r.grp IS NULL OR ROW(r.queue, r.grp)::holdfast.place = ANY (places))
                  ORDER BY r.seq LIMIT most - cardinality(ended) FOR UPDATE SKIP LOCKED LOOP
-            ended := ended || holdfast.stall(j, at);
+            ended := ended || holdfast.recover_lease(j, isolated, at);
         END LOOP;
         EXIT WHEN EXISTS (SELECT 1 FROM holdfast.jobs WHERE state = 'running' AND worker = holder);
         DELETE FROM holdfast.workers WHERE id = holder;
@@ -50,28 +52,46 @@ BEGIN
 END $$
 
 -- :: function_stall
-CREATE OR REPLACE FUNCTION holdfast.stall(j holdfast.jobs, at double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
+-- Decides a stall as lifecycle.stall_verdict does, whoever told of it; 10 is SHARED_STALLS_MAX. Whether it counted.
+CREATE OR REPLACE FUNCTION holdfast.stall(j holdfast.jobs, failure jsonb, alone boolean, started boolean,
+    retain double precision, at double precision) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-    counted integer := (NOT (j.max_stalls = 0 AND NOT j.begun))::integer;  -- as lifecycle.stall_verdict decides
-    n integer := j.stalls + 1;
-    failure jsonb;
+    own integer := alone::integer;
+    shared integer := (NOT alone)::integer;
+    why text := coalesce(failure ->> 'reason', 'failed');
 BEGIN
-    IF counted = 1 THEN
-        failure := holdfast.stamped(j, jsonb_build_object('reason', 'stalled', 'text', format(
-            'the worker stopped renewing its lease, or died, for the %s%s time', n,
-            CASE WHEN n % 100 IN (11, 12, 13) THEN 'th' WHEN n % 10 = 1 THEN 'st' WHEN n % 10 = 2 THEN 'nd'
-                 WHEN n % 10 = 3 THEN 'rd' ELSE 'th' END)), at);
-        j.errors := holdfast.with_failure(j.errors, failure);
+    IF j.max_stalls = 0 AND NOT started THEN
+        PERFORM holdfast.give_back(j, 0, at);
+        RETURN false;
     END IF;
+    failure := holdfast.stamped(j, failure, at);
+    j.errors := holdfast.with_failure(j.errors, failure);
     IF j.cancel_requested THEN
-        PERFORM holdfast.finish(j, 'cancelled', counted, 0, counted, NULL, 86400, at);
-    ELSIF counted = 1 AND n > j.max_stalls THEN
-        PERFORM holdfast.finish(j, 'dead', 1, 0, 1, 'stalled', 0, at), holdfast.bury_letter(j, 'stalled', failure, at);
+        PERFORM holdfast.finish(j, 'cancelled', 1, 0, own, shared, NULL, retain, at);
+    ELSIF j.max_stalls = 0 OR j.stalls + own > j.max_stalls OR j.shared_stalls + shared > 10 THEN
+        PERFORM holdfast.finish(j, 'dead', 1, 0, own, shared, why, 0, at), holdfast.bury_letter(j, why, failure, at);
     ELSE
-        PERFORM holdfast.put_back(j, counted);
+        PERFORM holdfast.put_back(j, own, shared);
     END IF;
+    RETURN true;
+END $$
+
+-- :: function_recover_lease
+CREATE OR REPLACE FUNCTION holdfast.recover_lease(j holdfast.jobs, isolated boolean, at double precision)
+RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+    alone boolean := j.suspect OR NOT isolated;
+    n integer := CASE WHEN alone THEN j.stalls ELSE j.shared_stalls END + 1;
+    failure jsonb := jsonb_build_object('reason', 'stalled', 'text', format(
+        'the worker stopped renewing its lease, or died%s for the %s%s time',
+        CASE WHEN alone THEN ',' ELSE ', over several jobs,' END, n,
+        CASE WHEN n % 100 IN (11, 12, 13) THEN 'th' WHEN n % 10 = 1 THEN 'st' WHEN n % 10 = 2 THEN 'nd'
+             WHEN n % 10 = 3 THEN 'rd' ELSE 'th' END));
+    counted boolean := holdfast.stall(j, failure, alone, j.begun, 86400, at);
+BEGIN
     RETURN jsonb_build_object('id', j.id, 'task', j.task, 'queue', j.queue, 'group', j.grp, 'worker', j.worker,
-                              'stalls', j.stalls + counted, 'counted', counted = 1);
+        'stalls', j.stalls + (counted AND alone)::integer, 'counted', counted,
+        'shared_stalls', j.shared_stalls + (counted AND NOT alone)::integer);
 END $$
 
 -- :: function_recover

@@ -1,5 +1,5 @@
--- release: a lease ends unfinished and the job is claimable again; no counter but a stall's is touched.
--- The turn stays, so it goes before what came later. The caller locked the groups and refills them.
+-- release: a lease ends unfinished and the job is claimable again; no counter but a stall's is touched, and a stall makes
+-- it a suspect. The turn stays, so it goes before what came later. The caller locked the groups and refills them.
 
 -- :: call
 SELECT holdfast.retire(%(worker)s, %(now)s)::text
@@ -34,21 +34,23 @@ CREATE OR REPLACE FUNCTION holdfast.give_back(j holdfast.jobs, delay double prec
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN  -- free of charge
     IF j.cancel_requested THEN
-        PERFORM holdfast.finish(j, 'cancelled', 0, 0, 0, NULL, 86400, at);
+        PERFORM holdfast.finish(j, 'cancelled', 0, 0, 0, 0, NULL, 86400, at);
     ELSIF delay > 0 THEN
         PERFORM holdfast.put_off(j, delay, 0, 0, at);
     ELSE
-        PERFORM holdfast.put_back(j, 0);
+        PERFORM holdfast.put_back(j, 0, 0);
     END IF;
 END $$
 
 -- :: function_put_back
-CREATE OR REPLACE FUNCTION holdfast.put_back(j holdfast.jobs, stalled integer) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.put_back(j holdfast.jobs, stalled integer, shared integer) RETURNS void
+LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE holdfast.jobs
     SET state = CASE WHEN grp IS NULL THEN 'ready' ELSE 'waiting' END,
-        attempts = attempts + stalled, stalls = stalls + stalled, errors = j.errors,
-        expires_at = CASE WHEN stalled = 0 THEN expires_at END,
+        attempts = attempts + stalled + shared, stalls = stalls + stalled, shared_stalls = shared_stalls + shared,
+        suspect = suspect OR stalled + shared > 0, errors = j.errors,
+        expires_at = CASE WHEN stalled + shared = 0 THEN expires_at END,
         lane = holdfast.lane_of(task, grp), held = grp IS NOT NULL AND holdfast.is_strict(queue),
         token = NULL, worker = NULL, claim_call = NULL
     WHERE seq = j.seq;

@@ -20,7 +20,7 @@ BEGIN
     UPDATE holdfast.jobs
     SET state = CASE WHEN grp IS NULL THEN 'ready' ELSE 'waiting' END, lane = holdfast.lane_of(task, grp),
         turn = CASE WHEN grp IS NULL THEN nextval('holdfast.ticks') END, attempts = 0, failures = 0, stalls = 0,
-        due_at = at, expires_at = NULL, finished_at = NULL, prune_at = NULL, reason = NULL, value = NULL,
+        shared_stalls = 0, suspect = false, due_at = at, expires_at = NULL, finished_at = NULL, prune_at = NULL, reason = NULL, value = NULL,
         cancel_requested = false, begun = false, held = false, progress = NULL, progress_text = NULL
     WHERE seq = j.seq;
 EXCEPTION WHEN unique_violation THEN RAISE EXCEPTION USING ERRCODE = 'serialization_failure';

@@ -19,7 +19,8 @@ BEGIN
     ), ended AS (
         UPDATE holdfast.jobs j
         SET state = 'succeeded', attempts = j.attempts + 1, finished_at = at, prune_at = at + greatest(a.retain, 600),
-            value = decode(a.value, 'base64'), token = NULL, worker = NULL, claim_call = NULL, held = false
+            value = decode(a.value, 'base64'), token = NULL, worker = NULL, claim_call = NULL, held = false,
+            suspect = false
         FROM (SELECT DISTINCT ON (id) * FROM asked ORDER BY id, n) a
         WHERE a.ending = 'succeeded' AND j.id = a.id AND j.token = a.token AND j.state = 'running'
           AND NOT j.cancel_requested AND j.token <> ALL (elsewhere)
@@ -49,18 +50,23 @@ DECLARE
 BEGIN
     SELECT * INTO j FROM holdfast.jobs WHERE id = s ->> 'id' AND token = s ->> 'token' AND state = 'running' FOR UPDATE;
     IF NOT FOUND THEN RETURN 'lost'; END IF;
+    IF ending = 'stalled' THEN
+        PERFORM holdfast.stall(j, coalesce(failure, '{"reason": "crash"}'), (s ->> 'alone')::boolean, true,
+                               (s ->> 'retain')::double precision, at);
+        RETURN 'ok';
+    END IF;
     IF j.cancel_requested AND ending <> 'cancelled' THEN RETURN 'cancelled'; END IF;
     IF failure IS NOT NULL THEN
         failure := holdfast.stamped(j, failure, at);
         j.errors := holdfast.with_failure(j.errors, failure);
     END IF;
     IF ending = 'cancelled' THEN
-        PERFORM holdfast.finish(j, 'cancelled', 1, 0, 0, NULL, (s ->> 'retain')::double precision, at);
+        PERFORM holdfast.finish(j, 'cancelled', 1, 0, 0, 0, NULL, (s ->> 'retain')::double precision, at);
     ELSIF ending = 'buried' THEN
-        PERFORM holdfast.finish(j, 'dead', 1, failed, 0, coalesce(nullif(s ->> 'reason', ''), 'failed'), 0, at);
+        PERFORM holdfast.finish(j, 'dead', 1, failed, 0, 0, coalesce(nullif(s ->> 'reason', ''), 'failed'), 0, at);
         PERFORM holdfast.bury_letter(j, coalesce(nullif(s ->> 'reason', ''), 'failed'), failure, at);
     ELSIF ending = 'succeeded' THEN  -- named a second time, and the first did not end it
-        PERFORM holdfast.finish(j, 'succeeded', 1, 0, 0, NULL, (s ->> 'retain')::double precision, at);
+        PERFORM holdfast.finish(j, 'succeeded', 1, 0, 0, 0, NULL, (s ->> 'retain')::double precision, at);
         UPDATE holdfast.jobs SET value = decode(s ->> 'value', 'base64') WHERE seq = j.seq;
     ELSE
         PERFORM holdfast.put_off(j, (s ->> 'delay')::double precision, 1, failed, at);
@@ -76,16 +82,18 @@ BEGIN
     SET state = 'scheduled', attempts = attempts + attempt, failures = failures + failed,
         due_at = at + greatest(0, delay), held = grp IS NOT NULL AND holdfast.is_strict(queue), errors = j.errors,
         expires_at = CASE WHEN attempt = 0 THEN expires_at END,
-        turn = NULL, token = NULL, worker = NULL, claim_call = NULL
+        turn = NULL, token = NULL, worker = NULL, claim_call = NULL, suspect = suspect AND attempt = 0
     WHERE seq = j.seq;
 END $$
 
 -- :: function_finish
 CREATE OR REPLACE FUNCTION holdfast.finish(j holdfast.jobs, ending text, attempt integer, failed integer,
-    stalled integer, why text, retain double precision, at double precision) RETURNS void LANGUAGE plpgsql AS $$
+    stalled integer, shared integer, why text, retain double precision, at double precision) RETURNS void
+LANGUAGE plpgsql AS $$
 BEGIN  -- a dead job has no time to be pruned: it holds its letter
     UPDATE holdfast.jobs
     SET state = ending, attempts = attempts + attempt, failures = failures + failed, stalls = stalls + stalled,
+        shared_stalls = shared_stalls + shared, suspect = stalled + shared > 0 OR (suspect AND attempt = 0),
         finished_at = at, prune_at = CASE WHEN ending <> 'dead' THEN at + greatest(retain, 600) END, reason = why,
         errors = j.errors, token = NULL, worker = NULL, claim_call = NULL, held = false
     WHERE seq = j.seq;

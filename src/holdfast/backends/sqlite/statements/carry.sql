@@ -11,9 +11,9 @@ INSERT INTO holdfast_groups (queue, name, group_limit) VALUES (?, ?, ?) ON CONFL
 -- :: job
 INSERT INTO holdfast_jobs (seq, id, task, queue, state, args, priority, grp, key, attempts, failures, stalls, max_stalls,
                            created_at, due_at, expires_at, started_at, finished_at, fence, begun, held,
-                           cancel_requested, progress, progress_text, value, reason, errors, revival, options, turn,
-                           lane, prune_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                           cancel_requested, progress, progress_text, value, reason, errors, revival, options,
+                           shared_stalls, suspect, turn, lane, prune_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
 
 -- :: line

@@ -7,7 +7,7 @@ SELECT last_call, last_answers FROM holdfast_workers WHERE id = ?
 
 -- :: lane
 SELECT seq, id, task, queue, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at, expires_at,
-       options
+       options, suspect, shared_stalls
 FROM holdfast_jobs INDEXED BY holdfast_jobs_ready
 WHERE state = 'ready' AND queue = ? AND lane = ?
 ORDER BY priority DESC, turn, seq LIMIT ?
@@ -24,7 +24,7 @@ UPDATE holdfast_workers SET last_call = ?, last_answers = ? WHERE id = ?
 
 -- :: again
 SELECT seq, id, task, queue, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at, expires_at,
-       options, token, fence, started_at
+       options, suspect, shared_stalls, token, fence, started_at
 FROM holdfast_jobs INDEXED BY holdfast_jobs_running
 WHERE state = 'running' AND worker = ? AND claim_call = ? ORDER BY fence
 

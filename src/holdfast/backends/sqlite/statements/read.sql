@@ -3,7 +3,7 @@
 -- :: job
 SELECT seq, id, task, queue, state, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at,
        due_at, expires_at, started_at, finished_at, fence, worker, begun, held, cancel_requested, progress,
-       progress_text, value, reason, errors, revival, options
+       progress_text, value, reason, errors, revival, options, shared_stalls, suspect
 FROM holdfast_jobs
 
 -- :: job_beyond
@@ -54,6 +54,7 @@ LIMIT 1
 
 -- :: workers
 SELECT w.id, w.host, w.pid, w.boot_id, w.pid_namespace, w.lease_seconds, w.queues, w.slots, w.started_at, w.renewed_at,
+       w.isolates,
        (SELECT count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_running WHERE state = 'running' AND worker = w.id)
 FROM holdfast_workers w ORDER BY w.started_at, w.id
 

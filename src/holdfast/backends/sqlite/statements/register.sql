@@ -2,9 +2,9 @@
 -- Repeating it renews the deadline and changes nothing else.
 
 -- :: store
-INSERT INTO holdfast_workers (id, host, pid, boot_id, pid_namespace, lease_seconds, queues, slots,
+INSERT INTO holdfast_workers (id, host, pid, boot_id, pid_namespace, lease_seconds, queues, slots, isolates,
                               started_at, renewed_at, deadline, deadline_boot)
-VALUES (:id, :host, :pid, :boot_id, :pid_namespace, :lease_seconds, :queues, :slots,
+VALUES (:id, :host, :pid, :boot_id, :pid_namespace, :lease_seconds, :queues, :slots, :isolates,
         :now, :now, :deadline, :deadline_boot)
 ON CONFLICT (id) DO UPDATE
 SET renewed_at = excluded.renewed_at, deadline = excluded.deadline, deadline_boot = excluded.deadline_boot

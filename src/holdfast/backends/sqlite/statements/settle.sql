@@ -4,7 +4,8 @@
 -- :: all_succeeded
 UPDATE holdfast_jobs
 SET state = 'succeeded', attempts = attempts + 1, finished_at = :now, prune_at = :now + json_extract(j.value, '$[3]'),
-    value = CAST(json_extract(j.value, '$[4]') AS BLOB), token = NULL, worker = NULL, claim_call = NULL, held = 0
+    value = CAST(json_extract(j.value, '$[4]') AS BLOB), token = NULL, worker = NULL, claim_call = NULL, held = 0,
+    suspect = 0
 FROM json_each(:leases) AS j
 WHERE seq = json_extract(j.value, '$[0]') AND holdfast_jobs.id = json_extract(j.value, '$[1]')
   AND token = json_extract(j.value, '$[2]')
@@ -13,7 +14,7 @@ WHERE seq = json_extract(j.value, '$[0]') AND holdfast_jobs.id = json_extract(j.
 -- :: succeeded
 UPDATE holdfast_jobs
 SET state = 'succeeded', attempts = attempts + 1, finished_at = ?, prune_at = ?, value = ?,
-    token = NULL, worker = NULL, claim_call = NULL, held = 0
+    token = NULL, worker = NULL, claim_call = NULL, held = 0, suspect = 0
 WHERE seq = ? AND id = ? AND token = ? AND state = 'running' AND cancel_requested = 0
 
 -- :: groups_of
@@ -25,21 +26,23 @@ SELECT id, queue, task, key FROM holdfast_jobs WHERE seq IN (SELECT value FROM j
 
 -- :: lease
 SELECT seq, id, task, queue, grp, key, attempts, failures, stalls, max_stalls, started_at, fence, worker, begun,
-       cancel_requested, errors, args, revival
+       cancel_requested, errors, args, revival, shared_stalls, suspect
 FROM holdfast_jobs WHERE id = ? AND token = ? AND state = 'running'
 
 -- :: scheduled
 UPDATE holdfast_jobs
 SET state = 'scheduled', attempts = attempts + :attempts, failures = failures + :failures, due_at = :due_at,
     held = :held, errors = :errors, expires_at = CASE WHEN :attempts = 0 THEN expires_at END,
-    turn = NULL, token = NULL, worker = NULL, claim_call = NULL
+    turn = NULL, token = NULL, worker = NULL, claim_call = NULL, suspect = suspect AND :attempts = 0
 WHERE seq = :seq
 
 -- :: finished
 UPDATE holdfast_jobs
-SET state = ?, attempts = attempts + ?, failures = failures + ?, stalls = stalls + ?, finished_at = ?, prune_at = ?,
-    reason = ?, errors = ?, token = NULL, worker = NULL, claim_call = NULL, held = 0
-WHERE seq = ?
+SET state = :state, attempts = attempts + :attempts, failures = failures + :failures, stalls = stalls + :stalls,
+    shared_stalls = shared_stalls + :shared_stalls, finished_at = :now, prune_at = :prune_at, reason = :reason,
+    errors = :errors, token = NULL, worker = NULL, claim_call = NULL, held = 0,
+    suspect = (suspect AND :attempts = 0) OR :stalls + :shared_stalls > 0
+WHERE seq = :seq
 
 -- :: let_go
 UPDATE holdfast_jobs SET reason = 'superseded', prune_at = ?
