@@ -79,6 +79,8 @@ FIELDS = (
     "cancel_requested",
     "reason",
     "value",  # false: none; true: null; 1: kept in `values`
+    "shared_stalls",
+    "suspect",
 )
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.:\-/]{1,400}")

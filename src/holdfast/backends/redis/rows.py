@@ -46,6 +46,7 @@ _INTO = {
     Ending.SNOOZED: "s",
     Ending.BURIED: "d",
     Ending.CANCELLED: "c",
+    Ending.STALLED: "t",
 }
 _RETAIN = 86400.0  # RETAIN_SECONDS of parts/endings.lua
 PIECES = 5  # of a whole job: record, body, value, errors, progress
@@ -120,6 +121,7 @@ def settlement(one: Settlement, values: list[bytes]) -> tuple[Any, ...]:
         one.failure,
         one.reason,
         one.retain,
+        *((one.alone,) if one.ending is Ending.STALLED else ()),
     )
 
 
@@ -183,6 +185,8 @@ def _lease(row: Sequence[Any], body: bytes) -> Lease:
         float(row[14]),
         float(row[17]),
         options,
+        row[30],
+        row[29],
     )
 
 
@@ -271,8 +275,9 @@ def recovered(packed: bytes) -> tuple[Recovered, ...]:
             worker=worker,
             stalls=stalls,
             counted=counted,
+            shared_stalls=shared_stalls,
         )
-        for job_id, task, queue, group, state, worker, stalls, counted in unpack(packed)
+        for job_id, task, queue, group, state, worker, stalls, counted, shared_stalls in unpack(packed)
     )
 
 

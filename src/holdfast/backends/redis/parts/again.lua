@@ -5,6 +5,7 @@ function hf.again(row)
     if row[VALUE] == 1 then call('HDEL', VALUES, row[ID]) end
     call('HDEL', PROGRESS, row[ID])
     row[TURN], row[ATTEMPTS], row[FAILURES], row[STALLS] = false, 0, 0, 0
+    row[SHARED_STALLS], row[SUSPECT] = 0, false
     row[DUE_AT], row[EXPIRES_AT], row[FINISHED_AT], row[PRUNE_AT] = now, false, false, false
     row[REASON], row[VALUE], row[BEGUN], row[CANCEL_REQUESTED] = false, false, false, false
     hf.enter_play(row, was_in, was_live)

@@ -34,7 +34,12 @@ function hf.end_lease(row, into, how)
     local was_in, was_live = hf.leave(row)
     if how.counted then row[ATTEMPTS] = row[ATTEMPTS] + 1 end
     if how.failed then row[FAILURES] = row[FAILURES] + 1 end
-    if how.stalled then row[STALLS] = row[STALLS] + 1 end
+    if how.stalled then
+        if how.alone then row[STALLS] = row[STALLS] + 1 else row[SHARED_STALLS] = row[SHARED_STALLS] + 1 end
+        row[SUSPECT] = true
+    elseif how.counted then
+        row[SUSPECT] = false
+    end
     local failure = how.failure
     if failure then
         failure.at, failure.attempt, failure.fence = now, row[ATTEMPTS], row[FENCE]

@@ -1,22 +1,37 @@
--- stalls: THE routine that ends the leases of workers past their deadline or proved dead; the sweep and claim share it.
+-- stalls: THE routine that decides stalls, told of by the owner or found by recover; and recover, for sweep and claim.
 -- Bounded. The verdict is lifecycle.stall_verdict's. A worker's row goes once it holds nothing.
 
+local SHARED_STALLS_MAX = 10
+
 -- Answers whether the stall counted.
-function hf.stall(row)
-    if row[MAX_STALLS] == 0 and not row[BEGUN] then
+function hf.stall(row, failure, alone, begun, retain)
+    local most = row[MAX_STALLS]
+    if most == 0 and not begun then
         hf.give_back(row)
         return false
     end
+    local stalls, shared = row[STALLS] + (alone and 1 or 0), row[SHARED_STALLS] + (alone and 0 or 1)
     local into = 'r'
     if row[CANCEL_REQUESTED] then
         into = 'c'
-    elseif row[STALLS] + 1 > row[MAX_STALLS] then
+    elseif most == 0 or stalls > most or shared > SHARED_STALLS_MAX then
         into = 'd'
     end
-    local text = format('stall %d; %d are allowed', row[STALLS] + 1, row[MAX_STALLS])
-    local failure = { reason = 'stalled', text = text }
-    hf.end_lease(row, into, { counted = true, stalled = true, failure = failure, reason = 'stalled' })
+    hf.end_lease(row, into, { counted = true, stalled = true, alone = alone, failure = failure, retain = retain,
+        reason = failure.reason })
     return true
+end
+
+-- A lease whose worker is gone.
+function hf.lose(row, isolates)
+    local alone = row[SUSPECT] or not isolates
+    local text
+    if alone then
+        text = format('stall %d; %d are allowed', row[STALLS] + 1, row[MAX_STALLS])
+    else
+        text = format('stall %d among others; %d are allowed', row[SHARED_STALLS] + 1, SHARED_STALLS_MAX)
+    end
+    return hf.stall(row, { reason = 'stalled', text = text }, alone, row[BEGUN])
 end
 
 -- A deadline further away than its lease: the server's clock went back. Its time starts anew, so that a worker that is
@@ -45,8 +60,10 @@ function hf.recover(dead, limit)
     for _, id in ipairs(workers) do
         local room = limit - #ended
         local rows = hf.held_by(id, room + 1)
+        local worker = #rows > 0 and hf.worker_row(id)
+        local isolates = worker and cunpack(worker[5]).isolates
         for i = 1, math.min(room, #rows) do
-            ended[#ended + 1] = { rows[i], id, hf.stall(rows[i]) }
+            ended[#ended + 1] = { rows[i], id, hf.lose(rows[i], isolates) }
         end
         if #rows <= room then hf.forget_worker(id) end
     end
@@ -54,7 +71,8 @@ function hf.recover(dead, limit)
     local lines = {}
     for i, one in ipairs(ended) do
         local row = one[1]
-        lines[i] = { row[ID], row[TASK], row[QUEUE], row[GROUP], row[STATE], one[2], row[STALLS], one[3] }
+        lines[i] = { row[ID], row[TASK], row[QUEUE], row[GROUP], row[STATE], one[2], row[STALLS], one[3],
+            row[SHARED_STALLS] }
     end
     return lines
 end

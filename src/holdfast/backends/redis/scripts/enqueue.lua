@@ -62,7 +62,7 @@ local function add(place, job)
     local row = {
         job[1], 's', next_seq(), job[3], job[2], job[4], group, job[6] or false, false, 0, 0, 0, 0, job[11], now,
         due_at, job[10] and due_at + job[10] or false, false, false, false, false, 0, false, false, false, false, false,
-        false, false,
+        false, false, 0, false,
     }
     hf.put(SEQS, job[1], format('%.0f', row[SEQ]))
     hf.cache[job[1]] = row

@@ -1,7 +1,7 @@
 -- exchange: settle, release and claim in one step; a repeated call is answered, not carried out again.
 -- Takes now, settlements as [id, token] where the handler returned nothing and retention is the usual, else
--- [id, token, ending, failed, delay, value, failure, reason, retain]; releases; request or nil; a nonce for tokens;
--- from ARGV[2] on, values.
+-- [id, token, ending, failed, delay, value, failure, reason, retain], and for a stall whether it was alone; releases;
+-- request or nil; a nonce for tokens; from ARGV[2] on, values.
 -- Returns known, answers, what was recovered, leases; and the seal, where nothing was leased because of it.
 -- Safe against a rival: a script runs alone; every write about a lease is fenced by its token.
 -- needs: opening turns names rows index refilling letters endings leases stalls again dues claims closing
@@ -50,6 +50,9 @@ for i = 1, #settlements do
     local row = hf.fenced(one[1], one[2])
     if not row then
         answers[i] = 'l'
+    elseif one[3] == 't' then
+        hf.stall(row, one[7] or { reason = 'crash' }, one[10], true, one[9])
+        answers[i] = 'o'
     elseif row[CANCEL_REQUESTED] and one[3] ~= 'c' then
         answers[i] = 'c'
     else
