@@ -42,10 +42,12 @@ def test_an_open_transaction_that_enqueued_is_waited_for(backend: SqliteBackend)
     assert [job.id for job in asyncio.run(backend.export("jobs")).jobs] == ["mine"]
 
 
-@pytest.mark.parametrize("isolation", ["", "IMMEDIATE", None], ids=["deferred", "immediate", "autocommit"])
+@pytest.mark.parametrize("isolation", ["", "IMMEDIATE", None], ids=["deferred", "immediate", "begun by hand"])
 def test_a_sealed_store_refuses_the_callers_own_insert(backend: SqliteBackend, isolation: str | None) -> None:
     seal(backend)
     mine = sqlite3.connect(backend.path, isolation_level=isolation)  # type: ignore[arg-type]
+    if isolation is None:
+        mine.execute("BEGIN")
     with pytest.raises(StoreSealed, match="store://there"):
         backend.enqueue_on(mine, [JOB])
     mine.close()
