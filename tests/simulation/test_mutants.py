@@ -14,6 +14,7 @@ from holdfast.backends.contract import Backend
 from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.backends.memory.rows import GroupName, Row
 from holdfast.backends.memory.store import Store
+from holdfast.backends.numbering import ALONE
 from holdfast.lifecycle import Ending, Failure, Settlement, State
 from holdfast.records import Answer, ClaimRequest, Exchanged, Held, JobRecord, NewJob, Recovered, Release, Renewal
 
@@ -82,7 +83,7 @@ class StoredBy(MemoryBackend):
 
     def __init__(self, store: type[Store]) -> None:
         super().__init__()
-        self._store = store()
+        self._store = store(ALONE)
 
 
 class RecoveryForgetsToRefill(MemoryBackend):
