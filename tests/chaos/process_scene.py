@@ -226,16 +226,15 @@ def on_started(event):
 class Family:
     """One `holdfast work`: keeper, guard and runners."""
 
-    def __init__(self, folder: Path, words: list[str], environment: dict[str, str]) -> None:
+    def __init__(self, folder: Path, words: list[str], before: list[str]) -> None:
         self.log = folder / f"worker-{len(list(folder.glob('worker-*.log')))}.log"
         with self.log.open("wb") as sink:
             self.keeper = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.cli", "work", "scene_app:app", "--app-dir", str(folder), *words],
+                [*before, sys.executable, "-m", "holdfast.cli", "work", "scene_app:app", "--app-dir", ".", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
                 cwd=folder,
-                env={**os.environ, **environment},
                 start_new_session=True,
             )
         self.seen: set[int] = set()
@@ -269,11 +268,11 @@ class ProcessScene:
         (folder / "scene_app.py").write_text(APP)
         self.families: list[Family] = []
 
-    def start(self, *words: str, **environment: str) -> Family:
+    def start(self, *words: str, before: list[str] | None = None) -> Family:
         given = " ".join(words)
         defaults = ["--lease", "3s"] if "--lease" not in given else []
         defaults += ["--runners", "1"] if "--runners" not in given else []
-        family = Family(self.folder, [*defaults, *words], environment)
+        family = Family(self.folder, [*defaults, *words], before or [])
         self.families.append(family)
         return family
 

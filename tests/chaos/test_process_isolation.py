@@ -116,3 +116,13 @@ def test_a_fork_bomb_is_cleared_away_whole(stage: ProcessScene) -> None:
         until(lambda: len(below(family.guard())) <= 2, 5, what="all of them are gone")
         assert not alive(bomb["pid"])
         assert app.named("quick").enqueue(n=1).result(timeout=20) == 1
+
+
+def test_isolated_jobs_wait_for_a_process_when_all_are_taken(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        jobs = [app.named("alone").enqueue() for _ in range(6)]
+        family = stage.start("--isolated", "2", "--drain")
+        assert family.keeper.wait(60) == 0
+        assert {job.refresh().state for job in jobs} == {State.SUCCEEDED}
+        assert len({line["pid"] for line in stage.lines("start")}) <= 2
+        assert [job.attempts for job in jobs] == [1] * 6

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -192,3 +193,20 @@ def test_a_worker_asked_to_stop_while_its_app_is_still_importing_ends(stage: Pro
     (runner,) = family.runners()
     assert family.stop(20) == 0
     assert not alive(runner)
+
+
+def test_it_works_and_stops_as_pid_1(stage: ProcessScene) -> None:
+    inside = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if subprocess.run([*inside, "true"], capture_output=True).returncode:
+        pytest.skip("this user may not make a pid namespace")
+    with stage.app() as app:
+        job = app.named("has_children").enqueue()
+        family = stage.start(before=inside)
+        until(lambda: len(stage.lines("child")) == 2, what="it runs, with grandchildren")
+        assert "(pid 1," in family.text()
+        stage.open_gate()
+        until(lambda: job.refresh().state is State.SUCCEEDED, what="it ends")
+        (keeper,) = children(family.keeper.pid)
+        os.kill(keeper, signal.SIGTERM)
+        assert family.keeper.wait(20) == 0
+        assert "stopped: 1 succeeded" in family.text()

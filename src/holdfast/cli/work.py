@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 @click.option("--queues", "-q", metavar="QUEUE[:SLOTS],…", multiple=True, help="Serve these. [those its tasks name]")
 @click.option("--runners", type=click.IntRange(1, 1000), metavar="N", help="Runner processes. [one per core]")
 @click.option("--slots", type=click.IntRange(1), metavar="N", help="Jobs at once, over all runners. [10 per runner]")
+@click.option(
+    "--isolated", type=click.IntRange(1), metavar="N", help="Processes of isolated jobs. [2 per core, 4 at least]"
+)
 @click.option("--lease", type=Duration(), metavar="DURATION", help="How long a silent worker keeps its jobs. [30s]")
 @click.option("--grace", type=Duration(), metavar="DURATION", help="How long handlers may go on at stop. [30s]")
 @click.option("--drain", is_flag=True, help="End when nothing is ready or running.")
@@ -50,6 +53,7 @@ def work(
     queues: tuple[str, ...],
     runners: int | None,
     slots: int | None,
+    isolated: int | None,
     imports: tuple[str, ...],
     app_dir: str,
     url: str | None,
@@ -82,6 +86,7 @@ def work(
         url=url,
         runners=min(runners, options.slots),
         slots=options.slots,
+        isolated=isolated or max(4, 2 * (os.cpu_count() or 1)),
         grace=options.grace,
         max_jobs=max_jobs,
         max_memory=max_memory,

@@ -187,7 +187,8 @@ class Pool(Link):
                 remote.give([lease])
                 self.overseer.expect(remote, [lease])
         starting = sum(one.stage is Stage.STARTING for one in solos)
-        for _ in range(len(self._waiting) - starting):
+        room = self.staff.plan.isolated - len(solos)  # the others wait: they are not begun, and cost nothing at a stop
+        for _ in range(min(len(self._waiting) - starting, room)):
             self.staff.start(solo=True)
 
     def reroute(self, leases: Sequence[Lease]) -> None:

@@ -37,6 +37,7 @@ class Plan:
     url: str | None = None
     runners: int = 1
     slots: int = 10  # over all runners
+    isolated: int = 4  # runners of jobs that run alone, at most
     grace: float = 30.0
     max_jobs: int | None = None  # a runner is replaced after so many
     max_memory: int | None = None  # … or when it has grown to so many bytes
