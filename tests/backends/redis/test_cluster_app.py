@@ -197,3 +197,49 @@ def test_a_slot_half_moved_for_two_leases_stops_its_own_jobs_only(mortal: Cluste
     assert scene.ended.count("a-long") == scene.ended.count(stays) == 1
     assert scene.app.audit().violations == []
     scene.app.close()
+
+
+@pytest.mark.chaos
+def test_a_node_that_hangs_for_two_leases_stops_its_own_jobs_only(mortal: Cluster) -> None:
+    scene = Scene(mortal, lease=1.5)
+    at_home = mortal.owner("scene")
+    names = [f"{n}-long" for n in range(100)]
+    there = next(name for name in names if mortal.owner(scene.shard(name)) is not at_home)
+    victim = mortal.owner(scene.shard(there))
+    stays = next(name for name in names if mortal.owner(scene.shard(name)) is not victim)
+    elsewhere = scene.groups(victim, on=False)[:5]
+
+    def act() -> None:
+        scene.app.enqueue_many(scene.work.bind(name) for name in (there, stays))
+        with scene.more:
+            assert scene.more.wait_for(lambda: len(scene.running) == 2, PATIENCE_SECONDS)
+        victim.send(signal.SIGSTOP)
+        try:
+            with scene.more:
+                assert scene.more.wait_for(lambda: there not in scene.running, PATIENCE_SECONDS)
+            for times in range(1, 30):  # well beyond its lease
+                scene.app.enqueue_many(scene.work.bind(name) for name in elsewhere)
+                scene.wait(elsewhere, times)
+                threading.Event().wait(0.1)
+            with scene.more:
+                assert stays in scene.running
+        finally:
+            victim.send(signal.SIGCONT)
+        with scene.more:
+            assert scene.more.wait_for(lambda: there in scene.running, PATIENCE_SECONDS)
+        scene.hold.set()
+        scene.wait([there, stays])
+
+    _in_background(scene, act)
+    assert scene.faults == []
+    assert scene.ended.count(there) == scene.ended.count(stays) == 1
+    scene.app.close()
+
+
+def test_a_wrong_password_is_named() -> None:
+    cluster = shared_cluster()
+    app = Holdfast(cluster.url("secret").replace("//", "//nobody:wrong@", 1))
+    with pytest.raises(ConfigurationError, match="password") as caught:
+        app.counts()
+    assert "wrong@" not in str(caught.value)
+    app.close()

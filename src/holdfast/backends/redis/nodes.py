@@ -24,7 +24,7 @@ from .connection import CONNECTIONS_MAX, Connections, packed_command
 SLOTS = 16384
 ASKING = packed_command("ASKING")
 LOOK_SECONDS = 0.25  # a silent node is looked at this often, for no longer than this
-HANG_SECONDS = 1.0  # a call given up after this long speaks against its node
+HANG_SECONDS = 0.05  # a call given up after this long speaks against its node: it is looked at before the next one
 REFRESH_SECONDS = 0.2  # the map of slots is not asked for more often
 AGAIN_SECONDS_MAX = 0.1
 REDIRECTS_MAX = 16
@@ -154,6 +154,8 @@ class Nodes:
                     ) from error
                 failure = failure or error
         self._asked_at = float("-inf")
+        if isinstance(failure, ConfigurationError):  # refused for good, such as for a wrong password
+            raise failure
         raise BackendUnavailable("no node of the cluster answers. Try again.") from failure
 
     def _learn(self, reply: Iterable[Any], host: str) -> None:
