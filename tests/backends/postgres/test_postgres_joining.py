@@ -306,3 +306,26 @@ def test_a_transaction_that_has_failed_already_is_told_so(
         session.execute("SELECT 1 / 0")
     with pytest.raises(Exception, match="already failed"):
         app.enqueue(note.bind(1), connection=session)
+
+
+def test_the_rights_the_docs_name_are_enough_and_needed(
+    app: Holdfast, note: Task[[int], int], server: Server, schema: str
+) -> None:
+    app.open()
+    role = f"{schema}_producer"
+    as_role = server.conninfo.replace("postgres@", f"{role}@")
+    with psycopg.connect(server.conninfo, autocommit=True) as owner:
+        owner.execute(f"CREATE ROLE {role} LOGIN")
+        try:
+            with psycopg.connect(as_role) as mine, pytest.raises(ConfigurationError, match="Grant it USAGE"):
+                app.enqueue(note.bind(1), connection=mine)
+            owner.execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+            owner.execute(f"GRANT SELECT, INSERT ON {schema}.jobs TO {role}")
+            owner.execute(f"GRANT SELECT ON {schema}.pauses, {schema}.schema_version TO {role}")
+            with psycopg.connect(as_role) as mine:
+                assert app.enqueue(note.using(group="g", key="k").bind(1), connection=mine).created
+                assert not app.enqueue(note.using(group="g", key="k").bind(1), connection=mine).created
+        finally:
+            owner.execute(f"DROP OWNED BY {role}")
+            owner.execute(f"DROP ROLE {role}")
+    assert app.work(drain=True).succeeded == 1
