@@ -245,9 +245,8 @@ def jobs_taken_back(pid: int, jobs: int, seconds: float) -> None:
     logger.warning("runner %d has not responded for %.1f s: %d jobs it has not begun go elsewhere", pid, seconds, jobs)
 
 
-def job_crashed(job: str, task: str, pid: int, how: str, final: bool) -> None:
-    then = "it has crashed once too often and is dead" if final else "its next run is alone in a runner of its own"
-    logger.error("job %s (%s) was running when runner %d %s: %s", job, task, pid, how, then)
+def job_crashed(job: str, task: str, pid: int, how: str) -> None:
+    logger.error("job %s (%s) was running when runner %d %s", job, task, pid, how)
 
 
 def timeout_ignored(job: str, task: str, timeout: float, pid: int) -> None:

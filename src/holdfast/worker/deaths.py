@@ -18,7 +18,6 @@ from .limits import OUT_OF_MEMORY
 from .outcomes import TRACEBACK_CHARS_MAX, bounded
 from .remote import Remote, Sent
 from .runner import Ended, Gone, Stop
-from .suspects import Suspects
 
 
 @dataclass
@@ -30,7 +29,7 @@ class Estate:
     crashed: list[str] = field(default_factory=list)
 
 
-def settle_estate(remote: Remote, wait_status: int, cause: int, now: float, suspects: Suspects) -> Estate:
+def settle_estate(remote: Remote, wait_status: int, cause: int, now: float) -> Estate:
     """Decide for each job the runner had."""
     estate = Estate()
     evidence = ""
@@ -51,21 +50,20 @@ def settle_estate(remote: Remote, wait_status: int, cause: int, now: float, susp
         else:
             evidence = evidence or bounded(remote.read_evidence(), TRACEBACK_CHARS_MAX)
             estate.crashed.append(lease.id)
-            estate.ended.append(_crash(remote, sent, how_it_ended(wait_status), now - began, evidence, suspects))
+            estate.ended.append(_crash(remote, sent, how_it_ended(wait_status), now - began, evidence))
     return estate
 
 
-def _crash(remote: Remote, sent: Sent, how: str, seconds: float, evidence: str, suspects: Suspects) -> Settlement:
+def _crash(remote: Remote, sent: Sent, how: str, seconds: float, evidence: str) -> Settlement:
     lease = sent.lease
-    final = suspects.crashed(lease, alone=remote.slots == 1)
     text = f"{remote.where()} {how} {seconds:.1f} s into the attempt, without a result"
-    logs.job_crashed(lease.id, lease.task, remote.pid, how, final)
+    logs.job_crashed(lease.id, lease.task, remote.pid, how)
     return Settlement(
         id=lease.id,
         token=lease.token,
-        ending=Ending.BURIED if final else Ending.RETRY,
+        ending=Ending.STALLED,
+        alone=remote.slots == 1,
         failure=Failure(reason="crash", text=text, traceback=evidence),
-        reason="crash" if final else None,
     )
 
 

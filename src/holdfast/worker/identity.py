@@ -17,7 +17,7 @@ from ..clock import boot_id
 from ..records import WorkerRecord
 
 
-def new_worker(*, lease: float, queues: tuple[str, ...], slots: int) -> WorkerRecord:
+def new_worker(*, lease: float, queues: tuple[str, ...], slots: int, isolates: bool = False) -> WorkerRecord:
     """A worker of this process under a new random id."""
     return WorkerRecord(
         id=_new_id(),
@@ -28,6 +28,7 @@ def new_worker(*, lease: float, queues: tuple[str, ...], slots: int) -> WorkerRe
         lease_seconds=lease,
         queues=queues,
         slots=slots,
+        isolates=isolates,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import events, logs
 from ..records import Lease, Recovered
@@ -17,6 +17,8 @@ from .runner import Ended, Stop, about
 
 class Link(ABC):
     """The runners, seen from the keeper."""
+
+    isolates: ClassVar[bool] = False  # suspects are run alone in a process
 
     def __init__(self) -> None:
         self.worker = ""

@@ -27,7 +27,6 @@ from .remote import Remote, Stage
 from .reports import Reports
 from .runner import Ended, Gone, Stop
 from .staff import Plan, Staff
-from .suspects import Suspects
 
 END_WITHIN_SECONDS = 3.0
 
@@ -35,11 +34,12 @@ END_WITHIN_SECONDS = 3.0
 class Pool(Link):
     """Runner processes."""
 
+    isolates = True
+
     def __init__(self, plan: Plan, clock: Clock, reports: Reports) -> None:
         super().__init__()
         self._clock, self._reports = clock, reports
         self.staff = Staff(plan, self, clock)
-        self.suspects = Suspects()
         self.overseer = Overseer(self, clock)
         self.on_hello: Callable[[wire.Hello], None] = lambda hello: None
         self.facts: dict[str, wire.TaskFacts] = {}  # by name and alias
@@ -73,14 +73,14 @@ class Pool(Link):
         return min(free, sum(remote.room for remote in self.staff.shared))
 
     def start(self, leases: Sequence[Lease]) -> None:
-        if not (self._alone or self._lost or self.suspects.any):
+        if not (self._alone or self._lost or any(lease.suspect for lease in leases)):
             self._spread(leases)
             return
         shared: list[Lease] = []
         for lease in leases:
             if lease.id in self._lost:  # the two must not overlap: that runner begins it when the old one has stopped
                 self._lost[lease.id].give([lease])
-            elif lease.task in self._alone or lease.id in self.suspects:
+            elif lease.suspect or lease.task in self._alone:
                 self._waiting.append(lease)
             else:
                 shared.append(lease)
@@ -247,9 +247,6 @@ class Pool(Link):
             for end in kind:
                 if remote.drop(end.token) is not None or self._charged.pop(end.token, None) is not None:
                     batch.append(end)
-        if self.suspects.any:
-            for settlement in frame.settlements:
-                self.suspects.cleared(settlement.id)
         self._after(remote)
         self._end(batch)
 
@@ -278,7 +275,7 @@ class Pool(Link):
     def on_died(self, remote: Remote, wait_status: int, cause: int, expected: bool) -> None:
         if remote.spoken is not None:
             remote.spoken.end()
-        estate = settle_estate(remote, wait_status, cause, self._clock.steady(), self.suspects)
+        estate = settle_estate(remote, wait_status, cause, self._clock.steady())
         if estate.crashed or not (expected or remote.hello is None):
             logs.runner_died(remote.pid, wait_status, estate.crashed)
         remote.held.clear()

@@ -43,7 +43,9 @@ class Tenure:
 
     def _new_worker(self) -> WorkerRecord:
         options = self._options
-        worker = identity.new_worker(lease=options.lease, queues=self._queues, slots=options.slots)
+        worker = identity.new_worker(
+            lease=options.lease, queues=self._queues, slots=options.slots, isolates=self._link.isolates
+        )
         self._link.name(worker.id)
         return worker
 

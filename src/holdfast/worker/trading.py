@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from .. import events, logs
 from ..errors import HoldfastError, StoreSealed
-from ..lifecycle import Ending, Settlement
+from ..lifecycle import Ending, Settlement, StallVerdict, stall_verdict
 from ..options import WorkerOptions
 from ..records import Answer, ClaimRequest, Exchanged, Held, Lease, Release
 from .ledger import Ledger
@@ -249,6 +249,28 @@ class Trader:
             seen.append(events.Dead(**facts, reason=settlement.reason or "", error=error))
         elif ending is Ending.CANCELLED:
             seen.append(events.Cancelled(**facts))
+        elif ending is Ending.STALLED:
+            seen += self._seen_stall(lease, settlement)
+        return seen
+
+    def _seen_stall(self, lease: Lease, settlement: Settlement) -> list[events.Event]:
+        """Its process died. The store decided by the counts the lease told; only a cancel asked for is unknown here."""
+        facts, alone = about(lease, self._link.worker), settlement.alone
+        verdict = stall_verdict(
+            stalls=lease.stalls,
+            shared_stalls=lease.shared_stalls,
+            max_stalls=lease.max_stalls,
+            alone=alone,
+            begun=True,
+            cancel_requested=False,
+        )
+        state = "dead" if verdict is StallVerdict.BURY else "ready"
+        logs.job_stalled(lease.id, lease.task, self._link.worker, lease.stalls + alone, state)
+        seen: list[events.Event] = [
+            events.Stalled(**facts, holder=self._link.worker, stalls=lease.stalls + alone, state=state)
+        ]
+        if state == "dead":
+            seen.append(events.Dead(**facts, reason="crash", error=settlement.failure))
         return seen
 
     def _received(self, leases: Sequence[Lease]) -> None:
