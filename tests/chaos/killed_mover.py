@@ -1,6 +1,8 @@
 """A mover that kills itself with SIGKILL before or after its n-th call to a store: started by tests/chaos.
 
-python killed_mover.py SOURCE_URL TARGET_URL N before|after    (N = 0: lives to its end)
+python killed_mover.py SOURCE_URL TARGET_URL N before|after [inside]    (N = 0: lives to its end)
+
+With `inside` it counts the calls to the nodes of a cluster, of which one call to a store makes many.
 """
 
 from __future__ import annotations
@@ -9,9 +11,11 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast.backends import open_backend, parse_url
+from holdfast.backends.redis.nodes import Node
 from holdfast.moving import Mover, Side, comparing
 
 
@@ -27,26 +31,41 @@ class Fatal:
         real = getattr(self._backend, verb)
 
         async def call(*args: Any, **kwargs: Any) -> Any:
-            Fatal.calls += 1
-            mine = Fatal.calls == self._kill_at
-            if mine and self._when == "before":
-                os.kill(os.getpid(), signal.SIGKILL)
-            answer = await real(*args, **kwargs)
-            if mine:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return answer
+            return await self.counted(lambda: real(*args, **kwargs))
 
         return call
 
+    async def counted(self, real: Callable[[], Awaitable[Any]]) -> Any:
+        Fatal.calls += 1
+        mine = Fatal.calls == self._kill_at
+        if mine and self._when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = await real()
+        if mine:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
 
-async def run(source: str, target: str, kill_at: int, when: str) -> int:
+
+def count_inside(kill_at: int, when: str) -> None:
+    whole = Node.call
+
+    async def call(self: Node, *args: Any, **kwargs: Any) -> Any:
+        return await Fatal(self, kill_at, when).counted(lambda: whole(self, *args, **kwargs))
+
+    Node.call = call  # type: ignore[method-assign]
+
+
+async def run(source: str, target: str, kill_at: int, when: str, inside: bool) -> int:
     one, two = open_backend(source), open_backend(target)
     await one.open()
     await two.open()
     sides = [
-        Side(Fatal(backend, kill_at, when), parse_url(url).store_name)  # type: ignore[arg-type]
+        Side(backend if inside else Fatal(backend, kill_at, when), parse_url(url).store_name)  # type: ignore[arg-type]
         for backend, url in ((one, source), (two, target))
     ]
+    if inside:
+        Fatal.calls = 0
+        count_inside(kill_at, when)
     moved = await Mover(*sides, wait=5.0, say=lambda step: None).run()
     await one.close()
     await two.close()
@@ -56,4 +75,4 @@ async def run(source: str, target: str, kill_at: int, when: str) -> int:
 
 if __name__ == "__main__":
     comparing.PIECE_ROWS_FIRST = comparing.PIECE_ROWS_MAX = 7  # many pieces, many places to die at
-    sys.exit(asyncio.run(run(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])))
+    sys.exit(asyncio.run(run(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], "inside" in sys.argv[5:])))

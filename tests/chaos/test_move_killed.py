@@ -6,6 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,21 @@ from holdfast.backends.contract import Backend
 from holdfast.records import Seal
 from holdfast.testing.conformance.comparing import same_tables
 
-from ..moving.stage import fresh_url, furnished, tables, with_store
+from ..moving.stage import fresh_url, furnished, split, tables, with_store
 
-PAIRS = [("sqlite", "sqlite"), ("sqlite", "postgres"), ("postgres", "sqlite")]
+PAIRS = [
+    *(("sqlite", "sqlite"), ("sqlite", "postgres"), ("postgres", "sqlite"), ("sqlite", "redis"), ("redis", "postgres")),
+    *(("redis", "cluster"), ("cluster", "sqlite")),
+]
+INSIDE = [("redis", "cluster"), ("cluster", "sqlite")]
 SECONDS_MAX = 60
 PROGRAM = Path(__file__).with_name("killed_mover.py")
 
 
-def run_mover(source: str, target: str, kill_at: int = 0, when: str = "after") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(PROGRAM), source, target, str(kill_at), when]
+def run_mover(
+    source: str, target: str, kill_at: int = 0, when: str = "after", *more: str
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(PROGRAM), source, target, str(kill_at), when, *more]
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
 
 
@@ -46,19 +53,34 @@ def nobody_can_run_a_job_twice(source: str, target: str) -> None:
 @pytest.mark.chaos
 @pytest.mark.parametrize("pair", PAIRS, ids="-to-".join)
 def test_killed_at_any_call_and_started_again_nothing_is_lost_or_doubled(pair: tuple[str, str], tmp_path: Path) -> None:
+    # All over the move, and every call around its beginning and its end, where the seals change.
+    kill_all_over(pair, tmp_path, lambda n: {*range(2, 12, 2), *range(12, n - 4, 5), *range(n - 3, n + 1)})
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("pair", INSIDE, ids="-to-".join)
+def test_killed_between_two_shards_and_started_again(pair: tuple[str, str], tmp_path: Path) -> None:
+    """A call to a store of shards is many; it may end between any two of them, in the middle of a seal, too."""
+    kill_all_over(pair, tmp_path, lambda n: {*range(3, n, n // 14), *range(n - 9, n + 1, 2)}, "inside")
+
+
+def kill_all_over(pair: tuple[str, str], tmp_path: Path, at: Callable[[int], set[int]], *more: str) -> None:
+    """`at` names the calls to be killed at, given how many there are."""
     source = fresh_url(pair[0], tmp_path)
     before = asyncio.run(furnished(source, times=4))
-    whole = run_mover(source, fresh_url(pair[1], tmp_path))
+    first = fresh_url(pair[1], tmp_path)
+    asyncio.run(split(first))
+    whole = run_mover(source, first, 0, "after", *more)
     assert whole.returncode == 0, whole.stderr
     calls = int(whole.stdout)
     assert calls >= 30
     asyncio.run(with_store(source, unseal))
-    # All over the move, and every call around its beginning and its end, where the seals change.
-    places = sorted({*range(2, 12, 2), *range(12, calls - 4, 5), *range(calls - 3, calls + 1)})
+    places = sorted(at(calls))
     assert len(places) >= 12
     for n, place in enumerate(places):
         target = fresh_url(pair[1], tmp_path)
-        killed = run_mover(source, target, place, "before" if n % 2 else "after")
+        asyncio.run(split(target))
+        killed = run_mover(source, target, place, "before" if n % 2 else "after", *more)
         assert killed.returncode == -signal.SIGKILL, f"place {place}: {killed.stderr}"
         nobody_can_run_a_job_twice(source, target)
         again = run_mover(source, target)

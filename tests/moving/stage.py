@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.backends import open_backend, parse_url
 from holdfast.backends.contract import Backend
 from holdfast.moving import Moved, Mover, Side, Step
+from holdfast.records import QueueRule
 from holdfast.testing.conformance import World
 from holdfast.testing.conformance.comparing import Tables
 from holdfast.testing.conformance.moving import content, furnish
 
-from ..servers import postgres, valkey
+from ..servers import postgres, valkey, valkey_cluster
+
+QUEUES = ("default", "mail", "bulk", "more", "stall")
+SHARDS = 3
 
 _numbers = count(1)
 
@@ -24,13 +30,33 @@ def fresh_url(kind: str, folder: Path) -> str:
     number = next(_numbers)
     if kind == "sqlite":
         return f"sqlite:///{folder / f'store-{number}.db'}"
+    if kind == "cluster":
+        return valkey_cluster.shared_cluster().url(f"moving-{folder.name}-{number}")
     if kind == "redis":
         return valkey.shared_server().url(f"moving-{folder.name}-{number}")
     return postgres.shared_server().url(f"moving_{folder.name.replace('-', '_')[-30:]}_{number}")
 
 
-def name_of(url: str) -> str:
-    return parse_url(url).store_name
+def _split_store(url: str) -> Backend:
+    """A store whose queues have several shards, if it can have shards."""
+    backend = open_backend(url)
+    whole = backend.declare
+
+    async def declare(rules: Sequence[QueueRule], now: float | None = None) -> None:
+        await whole([replace(rule, shards=SHARDS) for rule in rules], now)
+
+    if backend.sharded:
+        backend.declare = declare  # type: ignore[method-assign]
+    return backend
+
+
+async def split(url: str) -> None:
+    """Declare the queues of a store that nobody used before, split into shards where it can be."""
+    backend = _split_store(url)
+    await backend.open()
+    if backend.sharded:
+        await backend.declare([QueueRule(name=queue) for queue in QUEUES])
+    await backend.close()
 
 
 async def opened(url: str) -> Backend:
@@ -49,28 +75,33 @@ async def with_store(url: str, work: Callable[[Backend], Awaitable[Any]]) -> Any
 
 async def furnished(url: str, times: int = 1) -> Tables:
     """Fill a store with a bit of everything, no live lease; answers what it holds."""
-    world = await World.create(lambda store: open_backend(url))
+    await split(url)
+    world = await World.create(lambda store: _split_store(url))
     try:
         await furnish(world)
         for _ in range(times - 1):
             await world.enqueue_many(10, queue="more", group="g", args=b'{"a":"' + b"x" * 50 + b'"}')
-        return await content(world)
     finally:
         await world.close()
+    return await tables(url)
 
 
 async def tables(url: str) -> Tables:
+    """What a store holds; into how many shards it is split is its own affair."""
     world = await World.create(lambda store: open_backend(url))
     try:
-        return await content(world)
+        found = await content(world)
     finally:
         await world.close()
+    for rule in found["queues"]:
+        rule["shards"] = 1
+    return found
 
 
 async def move(source: str, target: str, *, wait: float = 10.0, say: Callable[[Step], None] | None = None) -> Moved:
     async def through(one: Backend) -> Moved:
         async def to(two: Backend) -> Moved:
-            sides = Side(one, name_of(source)), Side(two, name_of(target))
+            sides = Side(one, parse_url(source).store_name), Side(two, parse_url(target).store_name)
             return await Mover(*sides, wait=wait, say=say or (lambda step: None)).run()
 
         answer: Moved = await with_store(target, to)

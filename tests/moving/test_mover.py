@@ -17,11 +17,13 @@ from holdfast.moving import Moved, Mover, Side, Step, abandon, asking, comparing
 from holdfast.records import ClaimRequest, NewJob, QueueRule, Seal, WorkerRecord
 from holdfast.testing.conformance.comparing import same_tables
 
-from .stage import fresh_url, furnished, move, name_of, opened, tables, with_store
+from .stage import fresh_url, furnished, move, name_of, opened, split, tables, with_store
 
 PAIRS = [
     *(("sqlite", "sqlite"), ("sqlite", "postgres"), ("postgres", "sqlite"), ("postgres", "postgres")),
     *(("sqlite", "redis"), ("redis", "sqlite"), ("redis", "postgres"), ("postgres", "redis"), ("redis", "redis")),
+    *(("redis", "cluster"), ("sqlite", "cluster"), ("cluster", "sqlite"), ("cluster", "postgres")),
+    ("cluster", "cluster"),
 ]
 
 
@@ -43,6 +45,7 @@ async def put(url: str, *jobs: NewJob) -> None:
 def test_the_target_becomes_what_the_source_is(pair: tuple[str, str], tmp_path: Path) -> None:
     source, target = (fresh_url(kind, tmp_path) for kind in pair)
     before = asyncio.run(furnished(source, times=30))
+    asyncio.run(split(target))
     steps: list[Step] = []
     moved = asyncio.run(move(source, target, say=steps.append))
     assert moved.done and moved.comparison is not None

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ..backends.contract import Backend
 from ..records import PARTS, Part, Shipment
@@ -117,9 +118,10 @@ def _numbers(piece: Shipment) -> dict[str, int]:
 
 
 def _rows(piece: Shipment) -> list[tuple[str, Any]]:
-    """Every row with a name people know it by. Pauses are in an order of each store's own."""
+    """Every row with a name people know it by. Pauses are in an order of each store's own, and into how many shards a
+    queue is split is the store's own affair."""
     return [
-        *((f"rule of queue {one.name}", one) for one in piece.queues),
+        *((f"rule of queue {one.name}", replace(one, shards=1)) for one in piece.queues),
         *((f"override of group {one.queue}/{one.name}", one) for one in piece.groups),
         *((f"pause of {one.task or one.group or one.queue}", one) for one in sorted(piece.pauses, key=repr)),
         *((f"job {job.id}", job) for job in piece.jobs),

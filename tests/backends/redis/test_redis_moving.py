@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.backends import parse_url
+from holdfast.backends.numbering import ALONE, Numbering
 from holdfast.backends.redis import backend as redis_backend
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.errors import StoreSealed
@@ -133,6 +134,25 @@ def test_everything_new_is_above_what_was_carried() -> None:
         leases = (await store.claim(ClaimRequest(worker="w", call=1, queues=("default",), most=2))).leases
         assert [lease.id for lease in leases] == ["a", "b"]
         assert all(lease.fence > future + 9 for lease in leases)
+
+    on_store(test)
+
+
+@pytest.mark.parametrize(
+    "numbering", [ALONE, Numbering(4096, 0), Numbering(4096, 4095, seq=9 * 10**14, tick=3 * 10**15)]
+)
+def test_the_script_gives_the_seqs_that_numbering_says(numbering: Numbering) -> None:
+    async def test(store: RedisBackend) -> None:
+        store._numbering = numbering
+        walls = [2e9, 2e9, 2e9 + 0.0015, 2e9 - 5.0, 1.5e9, 2e9 + 60.123]
+        last, wanted = numbering.seq, []
+        for n, wall in enumerate(walls):
+            await store.enqueue([NewJob(id=f"{n}-{m}", task="t") for m in range(20)], now=wall)
+            for _ in range(20):
+                last = numbering.after(last, wall)
+                wanted.append(last)
+        assert [job.seq for job in (await store.export("jobs")).jobs] == wanted
+        assert (await store.export("rules")).tick > numbering.tick
 
     on_store(test)
 

@@ -15,8 +15,9 @@ from holdfast.backends.numbering import Numbering
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.backends.sharded.registry import Registry
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
-from holdfast.records import QueueRule
+from holdfast.records import NewJob, QueueRule
 
+NOW = 2_000_000_000.0
 QUEUES = ("default", "other", "a", "b", "c", "declared", "mail", "x", "y", "z")  # of the conformance cases
 
 
@@ -106,3 +107,14 @@ def memory_stores(shards: int = 1) -> Callable[[str], Backend]:
     if shards == 1:
         return lambda store: stores.setdefault(store, ShardedBackend(Page(), memory_shard))
     return lambda store: stores.setdefault(store, ManyShards(Page()))
+
+
+async def split_store(shards: int, *batches: list[NewJob]) -> tuple[Shelf, ShardedBackend]:
+    """A store whose queue `mail` has so many shards, with these jobs in it."""
+    shelf = Shelf()
+    router = shelf.router()
+    await router.open()
+    await router.declare([QueueRule(name="mail", shards=shards)], now=NOW)
+    for batch in batches:
+        await router.enqueue(batch, now=NOW)
+    return shelf, router

@@ -8,8 +8,10 @@ its id; so what must be one step about a job or a group is one step of one store
   stored; repeating it completes it. With on_conflict="raise" all shards are looked at first, so that a taken key stores
   nothing; a rival that takes the key between the look and the write is found too late for the shards already written.
 * ids and keys are unique within a shard: the same id or key with another group may be stored twice.
-* fences grow per shard, so per job and per group; two jobs in different shards may have the same.
+* fences grow per shard, so per job and per group; two jobs in different shards may have the same. seqs are unique over
+  all shards (numbering.py) and follow the clock, as far as the shards' clocks and loads agree.
 * claim serves the queues in their order, the shards of a queue at once by shares. Priority orders within a shard.
+* a seal is in the registry and, as a copy that is obeyed there, in every shard; see sealing.py for seals half way.
 * find, dump and the like put pictures together that were taken one beside the other, not at one instant.
 
 A shard out of reach: claim, exchange, renew and the sweeps go on with the others and name what they could not settle
