@@ -33,7 +33,7 @@ class RegistryKey:
         return text
 
     async def swap(self, before: bytes | None, after: bytes) -> bool:
-        [done] = await self._connections.run(SCRIPTS["swap"], [before is not None], [before or b"", after])
+        [done] = await self._connections.run(SCRIPTS["swap"], [None, before is not None], [before or b"", after])
         return bool(done)
 
 
