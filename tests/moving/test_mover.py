@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.backends import parse_url
 from holdfast.backends.contract import Backend
 from holdfast.errors import BackendUnavailable, MoveRefused, OutcomeUnknown, StoreSealed
 from holdfast.inspection import explain
@@ -17,7 +18,7 @@ from holdfast.moving import Moved, Mover, Side, Step, abandon, asking, comparing
 from holdfast.records import ClaimRequest, NewJob, QueueRule, Seal, WorkerRecord
 from holdfast.testing.conformance.comparing import same_tables
 
-from .stage import fresh_url, furnished, move, name_of, opened, split, tables, with_store
+from .stage import fresh_url, furnished, move, opened, split, tables, with_store
 
 PAIRS = [
     *(("sqlite", "sqlite"), ("sqlite", "postgres"), ("postgres", "sqlite"), ("postgres", "postgres")),
@@ -193,7 +194,7 @@ def test_whatever_is_missing_or_too_much_is_found(urls: tuple[str, str], stateme
 async def sides(urls: tuple[str, str], work: Any) -> Any:
     one, two = await opened(urls[0]), await opened(urls[1])
     try:
-        return await work(Side(one, name_of(urls[0])), Side(two, name_of(urls[1])))
+        return await work(Side(one, parse_url(urls[0]).store_name), Side(two, parse_url(urls[1]).store_name))
     finally:
         await one.close()
         await two.close()

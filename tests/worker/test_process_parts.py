@@ -1,0 +1,167 @@
+"""The small parts of the process worker: captured output, suspects, ways to end, changed files."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from worker_bench import WorkerApp
+
+from holdfast.context import CURRENT, Context
+from holdfast.lifecycle import State
+from holdfast.records import Lease
+from holdfast.worker import capture
+from holdfast.worker.deaths import how_it_ended
+from holdfast.worker.limits import children_of, memory_of, memory_of_family
+from holdfast.worker.overseer import stack_of
+from holdfast.worker.reloading import python_files
+from holdfast.worker.suspects import KEPT_MAX, SHARED_MAX, Suspects
+
+
+def lease(job_id: str = "j1", max_stalls: int = 2, stalls: int = 0) -> Lease:
+    return Lease(job_id, f"token of {job_id}", 1, "t", "q", b"{}", max_stalls=max_stalls, stalls=stalls)
+
+
+# ---------------------------------------------------------------------- what handlers print
+
+
+def test_output_is_cut_into_lines() -> None:
+    put: list[str] = []
+    lines = capture.Lines(put.append)
+    for piece in ("one", " line\ntwo", "\n\n", "rest"):
+        assert lines.write(piece)
+    assert put == ["one line", "two"]
+    lines.end()
+    assert put == ["one line", "two", "rest"]
+
+
+def test_output_past_the_bound_is_left_out_and_that_is_said_once() -> None:
+    put: list[str] = []
+    lines = capture.Lines(put.append)
+    taken = [lines.write("x" * 999 + "\n") for _ in range(1000)]
+    assert sum(map(len, put)) <= capture.OUTPUT_CHARS_MAX + len(capture.LEFT_OUT)
+    assert put.count(capture.LEFT_OUT) == 1 and put[-1] == capture.LEFT_OUT
+    assert taken.index(False) == capture.OUTPUT_CHARS_MAX // 1000 + 1
+    lines.end()
+    assert put[-1] == capture.LEFT_OUT
+
+
+class Sink:
+    """Where an attempt's reports go."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def progress(self, lease: Lease, fraction: float | None, text: str | None) -> None: ...
+
+    def line(self, lease: Lease, line: str) -> None:
+        self.lines.append(line)
+
+
+def test_each_attempt_gets_what_it_printed_and_the_rest_passes() -> None:
+    real = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    stream = capture.Captured(real)
+    sinks = [Sink(), Sink()]
+    contexts = [Context(lease(), reports=sink) for sink in sinks]
+    print("nobody's", file=stream)
+    for number, context in enumerate(contexts):
+        token = CURRENT.set(context)
+        print("mine", number, file=stream)
+        print("no end of line", end="", file=stream)
+        CURRENT.reset(token)
+    assert [sink.lines for sink in sinks] == [["mine 0"], ["mine 1"]]
+    stream.end(contexts[0])
+    assert sinks[0].lines == ["mine 0", "no end of line"]
+    stream.flush()
+    assert real.buffer.getvalue().decode().startswith("nobody's\nmine 0\n")  # type: ignore[attr-defined]
+    real.close()
+
+
+# ---------------------------------------------------------------------- suspects
+
+
+def test_crashes_alone_count_towards_max_stalls() -> None:
+    suspects = Suspects()
+    assert [suspects.crashed(lease(max_stalls=2), alone=True) for _ in range(3)] == [False, False, True]
+    assert "j1" not in suspects
+
+
+def test_crashes_among_others_have_a_higher_cap() -> None:
+    suspects = Suspects()
+    told = [suspects.crashed(lease(max_stalls=1), alone=False) for _ in range(SHARED_MAX + 1)]
+    assert told == [False] * SHARED_MAX + [True]
+
+
+def test_stalls_the_store_knows_of_count_too() -> None:
+    assert Suspects().crashed(lease(max_stalls=2, stalls=2), alone=True)
+
+
+def test_at_most_once_is_final_at_once() -> None:
+    assert Suspects().crashed(lease(max_stalls=0), alone=False)
+
+
+def test_an_end_of_its_own_clears_a_suspect_and_memory_is_bounded() -> None:
+    suspects = Suspects()
+    suspects.crashed(lease(), alone=False)
+    assert "j1" in suspects and suspects.any
+    suspects.cleared("j1")
+    assert not suspects.any
+    for number in range(KEPT_MAX + 5):
+        suspects.crashed(lease(f"j{number}"), alone=False)
+    assert "j0" not in suspects and f"j{KEPT_MAX}" in suspects
+
+
+# ---------------------------------------------------------------------- ends and stacks
+
+
+@pytest.mark.parametrize(
+    ("wait_status", "words"),
+    [(0, "exit code 0"), (3 << 8, "exit code 3"), (signal.SIGSEGV, "SIGSEGV"), (64, "killed by")],
+)
+def test_ends_in_words(wait_status: int, words: str) -> None:
+    assert words in how_it_ended(wait_status)
+
+
+def test_of_a_dump_the_part_about_one_thread() -> None:
+    first = "Thread 0x00007f0000000001 (most recent call first):\n  File a"
+    second = "Current thread 0x00007f0000000002 (most recent call first):\n  File b"
+    dump = f"{first}\n\n{second}\n"
+    assert stack_of(dump, 0x7F0000000001) == first
+    assert stack_of(dump, 0x7F0000000002) == f"{second}\n"
+    assert stack_of(dump, 5) == dump
+
+
+def test_memory_and_children_are_read_off_the_system() -> None:
+    assert memory_of(os.getpid()) > 1 << 20
+    assert memory_of_family(os.getpid()) >= memory_of(os.getpid()) // 2
+    assert (memory_of(2**22 + 1), children_of(2**22 + 1)) == (0, [])
+
+
+def test_the_files_that_are_watched(tmp_path: Path) -> None:
+    for name in ("a.py", "deep/b.py", ".venv/c.py", "__pycache__/d.py", "site-packages/e.py", "f.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    found = [os.path.relpath(name, tmp_path) for name, _ in python_files(str(tmp_path))]
+    assert sorted(found) == ["a.py", "deep/b.py"]
+
+
+# ---------------------------------------------------------------------- the embedded worker
+
+
+async def test_the_embedded_worker_says_that_it_does_not_isolate(
+    memory_app: WorkerApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    @memory_app.task(name="heavy", isolation="process", memory_limit=64 << 20)
+    def heavy() -> int:
+        return os.getpid()
+
+    (job,) = await memory_app.put(heavy.bind())
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        await memory_app.drain()
+    assert (await memory_app.job(job)).state is State.SUCCEEDED
+    assert "heavy" in caplog.text and "holdfast work" in caplog.text
