@@ -62,6 +62,15 @@ def ticks(ctx: Context, obeys: bool = False) -> None:
     note(what="end", job=ctx.id, fence=ctx.fence)
 
 
+@app.task(name="ticks_on_the_loop", retry=0)
+async def ticks_on_the_loop(ctx: Context) -> None:
+    """Ticks without ever letting go of the loop."""
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    while not gate_open():
+        note(what="tick", job=ctx.id, fence=ctx.fence)
+        time.sleep(0.01)
+
+
 @app.task(name="waits", retry=0)
 async def waits(ctx: Context) -> None:
     note(what="start", job=ctx.id, fence=ctx.fence)

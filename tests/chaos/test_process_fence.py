@@ -134,3 +134,24 @@ def test_a_worker_killed_whole_is_recovered_by_another(stage: ProcessScene) -> N
         stage.open_gate()
         until(lambda: job.refresh().state is State.SUCCEEDED, what="it ends")
         assert (job.attempts, job.stalls, job.failures) == (2, 1, 0)
+
+
+def test_a_starting_worker_leaves_alone_what_a_dead_keepers_runner_still_does(stage: ProcessScene) -> None:
+    """The keeper is dead, its guard stopped: the runner goes on until the kernel's timer. A new worker must wait."""
+    with stage.app() as app:
+        job = app.named("ticks_on_the_loop").enqueue()
+        family = stage.start("--lease", "4s")
+        until(lambda: stage.lines("tick"), what="it runs")
+        (runner,) = family.runners()
+        os.kill(family.guard(), signal.SIGSTOP)
+        family.keeper.kill()
+        family.keeper.wait()
+        assert alive(runner)
+        rival = stage.start("--lease", "4s")
+        until(lambda: "started" in rival.text(), what="the new worker is there")
+        until(lambda: len(stage.lines("start")) == 2, what="it runs again")
+        assert not alive(runner)
+        stage.open_gate()
+        until(lambda: job.refresh().state is State.SUCCEEDED, what="it ends")
+        assert not overlaps(stage.journal_of_runs(), "job")
+        assert (job.attempts, job.stalls) == (2, 1)

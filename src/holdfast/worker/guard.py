@@ -36,6 +36,7 @@ ENDED_FACTS = struct.Struct("<IiBQ")
 OWN, ASKED, TOO_LATE = 0, 1, 2  # causes: it ended by itself, the keeper asked, the deadline passed
 
 FIRST_FD = 3  # where a runner finds what it was given
+KEEPER = "HOLDFAST_KEEPER"  # the same for all processes of one keeper: is anything of a dead one still alive?
 MARKER = "HOLDFAST_RUNNER"  # in the environment of a runner and of all it starts: whose orphan is this?
 
 _PDEATHSIG, _SUBREAPER = 1, 36
@@ -46,6 +47,7 @@ _BOOTTIME = 7
 _ROUNDS_MAX = 50  # of looking for descendants that were born meanwhile
 _LOOK_MS = 250  # where the kernel has no timer for us
 _HIGH_FD = 200
+_NOT_STARTED = 127
 
 
 class _Span(ctypes.Structure):
@@ -206,7 +208,7 @@ class Guard:
             if ward is not None and kind == KILL:
                 self.kill([ward], ASKED)
             elif ward is not None and kind == SIGNAL:
-                os.kill(ward.pid, told[0])
+                send(ward.pid, told[0])
 
     def set_timers(self) -> None:
         self.kernel.wake_at(self.deadline if self.wards else 0.0)
@@ -217,14 +219,20 @@ class Guard:
         words = [word.decode() for word in told[2:].split(b"\0")]
         given, self.fds = self.fds[:number], self.fds[number:]
         marker = f"{self.pid}-{tag}"
-        pid = os.fork()  # safe: one thread, and the child only gives itself its place and becomes another program
+        try:
+            pid = os.fork()  # safe: one thread, and the child only gives itself its place and becomes another program
+        except OSError:
+            pid = -1
         if pid == 0:
             try:
                 self.become(words, given, bool(speaks), {**os.environ, MARKER: marker})
             finally:
-                os._exit(127)
+                os._exit(_NOT_STARTED)
         for fd in given:
             os.close(fd)
+        if pid < 0:  # there are too many processes: the others must not pay for that
+            self.say(ENDED, tag, ENDED_FACTS.pack(0, _NOT_STARTED << 8, OWN, 0))
+            return
         self.wards[pid] = Ward(tag, pid, marker)
         self.set_timers()
         self.say(STARTED, tag, STARTED_FACTS.pack(pid))
@@ -379,14 +387,14 @@ def _below(roots: set[int], table: dict[int, tuple[int, int]]) -> set[int]:
     return found
 
 
-def marker_of(pid: int) -> str:
+def marker_of(pid: int, name: str = MARKER) -> str:
     """Whose descendant a process is, by the environment it was born with; "" when that cannot be told."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             words = file.read().split(b"\0")
     except OSError:
         return ""
-    start = f"{MARKER}=".encode()
+    start = f"{name}=".encode()
     return next((word[len(start) :].decode("ascii", "replace") for word in words if word.startswith(start)), "")
 
 

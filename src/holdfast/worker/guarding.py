@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from . import guard
+from .identity import process_mark
 
 END_WITHIN_SECONDS = 5.0
 OWN_CHILDREN: set[int] = set()  # guards that were started here and have not been waited for
@@ -47,6 +48,7 @@ class Guarding:
             self.process = subprocess.Popen(  # noqa: S603 - our own interpreter and script
                 [sys.executable, "-I", "-S", script, str(theirs.fileno()), str(os.getpid())],
                 pass_fds=(theirs.fileno(),),
+                env={**os.environ, guard.KEEPER: process_mark(os.getpid())},
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # the terminal's signals are for the keeper
             )

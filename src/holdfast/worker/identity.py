@@ -1,7 +1,8 @@
 """Who a worker is, and which registered workers of this host are provably dead.
 
 Called by the keeper at start. Proof of death needs the same boot and the same pid namespace: elsewhere a pid says
-nothing. Where proof is impossible the answer is "alive"; the lease then lapses by itself.
+nothing. It also needs that nothing is left of what that worker's keeper had started. Where proof is impossible the
+answer is "alive"; the lease then lapses by itself.
 """
 
 from __future__ import annotations
@@ -44,7 +45,13 @@ def provably_dead(workers: Iterable[WorkerRecord], me: WorkerRecord) -> list[str
         and worker.pid > 0
         and (worker.host, worker.boot_id, worker.pid_namespace) == here
         and _process_gone(worker)
+        and not _family_alive(worker)
     ]
+
+
+def process_mark(pid: int) -> str:
+    """What tells a process from every other of this boot: its pid and when it started, in ticks."""
+    return f"{pid}-{_start_ticks(pid) or 0:x}"
 
 
 def pid_namespace() -> str:
@@ -78,6 +85,16 @@ def _process_gone(worker: WorkerRecord) -> bool:
     except ValueError:
         return False
     return ticks > 0 and ticks != int(found[19])
+
+
+def _family_alive(worker: WorkerRecord) -> bool:
+    """Whether a process that worker's keeper had started is still there: its handlers may not have stopped yet."""
+    if sys.platform != "linux":
+        return False
+    from . import guard  # here, because it can be loaded only where there are such processes
+
+    mark = f"{worker.pid}-{worker.id.rpartition('-')[2]}"
+    return any(guard.marker_of(pid, guard.KEEPER) == mark for pid in guard.processes())
 
 
 def _start_ticks(pid: int) -> int | None:

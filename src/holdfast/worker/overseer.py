@@ -91,7 +91,8 @@ class Overseer:
                 continue
             new = staff.start()
             if new is None or not await staff.ready(new):
-                logs.restart_failed()
+                if not staff.closing:
+                    logs.restart_failed()
                 return
             self.replace(old, "restart")
             await staff.gone(old, staff.plan.grace + STOP_WITHIN_SECONDS + 1)

@@ -97,6 +97,8 @@ class Staff:
         for task in self._tasks:
             task.cancel()
         for remote in self.remotes.values():
+            if remote.stage is Stage.STARTING and self.guarding is not None:
+                self.guarding.kill(remote.tag)  # it has nothing to finish, and may import for long
             remote.stage = max(remote.stage, Stage.LEAVING)
             remote.send(wire.Quit())
         await self.until(lambda: not self.remotes, QUIT_WITHIN_SECONDS)
