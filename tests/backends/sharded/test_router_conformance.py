@@ -32,6 +32,7 @@ DIFFERS = {
     "jobs_promoted_earlier_go_first": ORDER,
     "find_shows_the_newest_first_page_by_page": ORDER,
     "a_claim_numbered_below_the_last_answers_no_leases": ORDER,
+    "suspects_are_claimed_in_their_turn_like_others": ORDER,
     "new_jobs_queue_behind_the_carried_ones": ORDER,
     "the_lane_of_the_calls_parity_gets_the_larger_half[call 1, 4 slots]": LANES,
     "the_lane_of_the_calls_parity_gets_the_larger_half[call 2, 4 slots]": LANES,
