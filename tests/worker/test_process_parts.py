@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from holdfast.worker.suspects import KEPT_MAX, SHARED_MAX, Suspects
 from worker_bench import WorkerApp
 
 from holdfast.context import CURRENT, Context
@@ -19,7 +20,6 @@ from holdfast.worker.deaths import how_it_ended
 from holdfast.worker.limits import children_of, memory_of, memory_of_family
 from holdfast.worker.overseer import stack_of
 from holdfast.worker.reloading import python_files
-from holdfast.worker.suspects import KEPT_MAX, SHARED_MAX, Suspects
 
 
 def lease(job_id: str = "j1", max_stalls: int = 2, stalls: int = 0) -> Lease:
