@@ -357,7 +357,8 @@ class Backend(ABC):
         there already (by id, name or queue and name) stays as it is, so repeating a shipment changes nothing. All
         counters of the store move above those that come in: fences, turns and seqs go on growing.
         StoreSealed or ConfigurationError unless the store is the target of exactly this move, still `moving`.
-        A shipment with a running job: ConfigurationError.
+        A shipment with a running job, or with a live job whose key another live job of its queue and task has here (a
+        store of shards may hold both): ConfigurationError.
         """
 
     # ------------------------------------------------------------------ waiting

@@ -54,3 +54,11 @@ def check_carry(seal: Seal | None, move: str, shipment: Shipment) -> Seal:
     if any(job.state is State.RUNNING for job in shipment.jobs):
         raise ConfigurationError("a running job cannot be carried to another store. Wait until its lease has ended.")
     return seal
+
+
+def key_taken() -> ConfigurationError:
+    """The error of a shipment that would make two live jobs of one key."""
+    return ConfigurationError(
+        "two live jobs of one queue and task have the same key, as a store of shards allows it in different groups; "
+        "this store cannot hold both. Give the move up, cancel one of them, and begin again."
+    )

@@ -11,7 +11,7 @@ from holdfast.backends.contract import Backend
 from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.backends.numbering import Numbering
 from holdfast.backends.sharded import sharding
-from holdfast.errors import StoreSealed
+from holdfast.errors import ConfigurationError, StoreSealed
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.moving import Moved, Mover, Side
 from holdfast.records import ClaimRequest, NewJob, Pause, QueueRule, WorkerRecord
@@ -227,6 +227,20 @@ def test_an_id_that_two_shards_hold_is_not_lost_silently() -> None:
         _, split = await split_store(3)
         assert await source.seal(None, instead_of=await source.sealed())
         assert (await move(source, split)).done
+
+    asyncio.run(whole())
+
+
+def test_a_key_that_two_shards_hold_is_not_carried_into_one_store() -> None:
+    async def whole() -> None:
+        batch = [NewJob(id=f"j{n}", task="work", queue="mail", key="k", group=f"g{n}") for n in range(20)]
+        _, source = await split_store(3, batch)
+        target = MemoryBackend()
+        with pytest.raises(ConfigurationError, match="same key"):
+            await move(source, target)
+        assert (await target.export("jobs")).jobs == ()
+        with pytest.raises(StoreSealed):
+            await source.enqueue(jobs(1), now=NOW)
 
     asyncio.run(whole())
 

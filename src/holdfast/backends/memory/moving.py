@@ -47,6 +47,13 @@ def _stored(store: Store, row: Row) -> StoredJob:
 
 
 def carry(store: Store, seal: Seal, shipment: Shipment) -> None:
+    coming: dict[str, tuple[StoredJob, Row]] = {}
+    for job in shipment.jobs:
+        if job.id not in store.jobs:
+            coming.setdefault(job.id, (job, _row(job)))
+    keyed = [row.logical for _, row in coming.values() if row.key is not None and row.state.live]
+    if len(set(keyed)) < len(keyed) or not store.live_keys.keys().isdisjoint(keyed):
+        raise sealing.key_taken()
     store.catch_up(tick=shipment.tick, seq=shipment.seq)
     for rule in shipment.queues:
         store.rules.setdefault(rule.name, rule)
@@ -54,9 +61,8 @@ def carry(store: Store, seal: Seal, shipment: Shipment) -> None:
         store.overrides.setdefault((one.queue, one.name), one.limit)
     for pause in shipment.pauses:
         store.pauses.setdefault((pause.queue, pause.group, pause.task), pause)
-    for job in shipment.jobs:
-        if job.id not in store.jobs:
-            _insert(store, job)
+    for job, row in coming.values():
+        _insert(store, job, row)
     for letter in shipment.letters:
         logical = store.jobs[letter.id].logical
         if logical not in store.letters:
@@ -66,8 +72,12 @@ def carry(store: Store, seal: Seal, shipment: Shipment) -> None:
     store.seal = seal.moved_on(shipment)
 
 
-def _insert(store: Store, job: StoredJob) -> None:
-    store.insert(Row(**{name: getattr(job, name) for name in _ROW_FIELDS}))
+def _row(job: StoredJob) -> Row:
+    return Row(**{name: getattr(job, name) for name in _ROW_FIELDS})
+
+
+def _insert(store: Store, job: StoredJob, row: Row) -> None:
+    store.insert(row)
     store.catch_up(tick=max(job.turn or 0, job.fence), seq=job.seq)
     if job.logs:
         store.logs[job.id] = list(job.logs)

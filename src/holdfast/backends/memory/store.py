@@ -22,7 +22,7 @@ from ...records import (
     Promoted,
     Seal,
 )
-from ..numbering import Numbering
+from ..numbering import ALONE, Numbering
 from ..sealing import refusal
 from .index import Index
 from .rows import LANE_GROUPED, LANE_PARKED, LANE_UNGROUPED, GroupName, Holder, Row, due_time, expiry
@@ -33,7 +33,7 @@ RETAIN_SECONDS = 86400.0  # how long a finished job is kept where no settlement 
 class Store(Index):
     """The index with the rules by which jobs move."""
 
-    def __init__(self, numbering: Numbering) -> None:
+    def __init__(self, numbering: Numbering = ALONE) -> None:
         super().__init__()
         self._numbering = numbering
         self._seq, self._turn, self._fence = numbering.seq, numbering.tick, numbering.tick

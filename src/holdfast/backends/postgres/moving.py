@@ -7,6 +7,7 @@ or promoted here.
 from __future__ import annotations
 
 import msgspec
+from psycopg.errors import UniqueViolation
 
 from ...records import GroupLimit, Part, QueueRule, Seal, Shipment, StoredJob
 from .. import sealing
@@ -81,7 +82,10 @@ async def carry(cursor: Cursor, sql: Statements, move: str, shipment: Shipment) 
             await cursor.execute(sql["carry.rules"], {name: encoded(getattr(shipment, name)) for name in names})
         if shipment.jobs:
             jobs = {"jobs": encoded(shipment.jobs)}
-            await cursor.execute(sql["carry.jobs"], jobs)
+            try:
+                await cursor.execute(sql["carry.jobs"], jobs)
+            except UniqueViolation as error:
+                raise sealing.key_taken() if error.diag.constraint_name == "jobs_live_key" else error from error
             if any(job.logs for job in shipment.jobs):
                 await cursor.execute(sql["carry.lines"], jobs)
         if shipment.letters:

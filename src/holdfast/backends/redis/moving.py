@@ -72,6 +72,8 @@ class Moving:
             after = sealing.written(before.moved_on(shipment)).encode()
             pieces = [text or b"", after, *(piece for job in shipment.jobs for piece in rows.pieces(job))]
             [done] = await self._connections.run(SCRIPTS["carry"], _values(shipment), pieces)
+            if done < 0:
+                raise sealing.key_taken()
             if done:
                 return
         raise BackendUnavailable("the seal of this store is being changed by others all the time. Try again.")

@@ -89,7 +89,10 @@ def carry(tx: Transaction, move: str, shipment: Shipment) -> None:
     many(SQL["carry.queue"], [(one.name, one.group_limit, one.group_order) for one in shipment.queues])
     many(SQL["carry.group"], [(one.queue, one.name, one.limit) for one in shipment.groups])
     many(SQL["pause.store"], [(*pause_place(one), one.reason, one.by, one.paused_at) for one in shipment.pauses])
-    many(SQL["carry.job"], [_job_row(job) for job in shipment.jobs])
+    try:
+        many(SQL["carry.job"], [_job_row(job) for job in shipment.jobs])
+    except sqlite3.IntegrityError as error:
+        raise sealing.key_taken() if "holdfast_jobs.key" in str(error) else error from error
     lines = [(job.seq, n, line.at, line.text) for job in shipment.jobs for n, line in enumerate(job.logs, 1)]
     many(SQL["carry.line"], lines)
     many(SQL["carry.letter"], [_letter_row(letter) for letter in shipment.letters])

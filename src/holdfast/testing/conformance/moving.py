@@ -161,6 +161,22 @@ async def a_running_job_is_never_carried(world: World) -> None:
         await target.backend.carry("m1", piece)
 
 
+@case_for_each(["in one piece", "in two"])
+async def two_live_jobs_of_one_key_are_not_carried_into_one_store(world: World, how: str) -> None:
+    await world.enqueue(key="k")
+    [job] = (await world.backend.export("jobs")).jobs
+    target = await world.another()
+    await close(target, TARGET)
+    if how == "in two":
+        await target.backend.carry("m1", Shipment(part="jobs", jobs=(job,), after=str(job.seq)))
+    twin = replace(job, id="twin", seq=job.seq + 1)
+    async with target.refused(ConfigurationError, "carry of a second live job of a key"):
+        await target.backend.carry("m1", Shipment(part="jobs", jobs=(job, twin)))
+    finished = replace(twin, state=State.CANCELLED, finished_at=world.now, prune_at=world.now + DAY, turn=None)
+    await target.backend.carry("m1", Shipment(part="jobs", jobs=(job, finished)))
+    same(await target.states([job.id, "twin"]), [State.READY, State.CANCELLED], "one live, one ended")
+
+
 @case
 async def a_group_is_not_refilled_before_it_is_whole(world: World) -> None:
     """The job in play came last, by its priority: what came before it must not slip in while it is on its way."""

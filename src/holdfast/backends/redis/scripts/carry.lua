@@ -3,7 +3,7 @@
 -- jobs as their records, letters as [queue, task, key, letter], what ticks and seqs go on above. ARGV[2] and ARGV[3]:
 -- the seal that was read and the one that remembers how far it is; then for each job five pieces, '' for none:
 -- body, value, errors, progress, log lines.
--- Returns 1, or 0 where another seal is there: then nothing was changed.
+-- Returns 1, or 0 where another seal is there, or -1 where a live job has the key of another: then nothing was changed.
 -- What is there already stays, so a repeated shipment changes nothing. Nothing is refilled: a group may come in pieces.
 -- Safe against a rival: a script runs alone, and the rows and the place reached are written in the same step.
 -- needs: opening turns names rows index letters
@@ -11,14 +11,23 @@
 local rules, overrides, pauses, jobs, letters = unpack(args, 2, 6)
 if call('HGET', META, 'seal') ~= ARGV[2] then return { 0 } end
 
+local ids, taken = {}, {}
+for i, row in ipairs(jobs) do ids[i] = row[ID] end
+hf.load_rows(ids)
+for _, row in ipairs(jobs) do
+    if row[KEY] and LIVE_STATES[row[STATE]] and not hf.cache[row[ID]] then
+        local logical = hf.logical_of(row)
+        if (taken[logical] or row[ID]) ~= row[ID] or hf.live_with(logical) then return { -1 } end
+        taken[logical] = row[ID]
+    end
+end
+
 for _, rule in ipairs(rules) do call('HSETNX', RULES, rule[1], cpack({ rule[2], rule[3] })) end
 for _, one in ipairs(overrides) do call('HSETNX', OVERRIDES, hf.place_of(one[1], one[2]), one[3]) end
 for _, one in ipairs(pauses) do call('HSETNX', PAUSES, hf.pause_name(one[1], one[2], one[3]), cpack(one[4])) end
 
 hf.tick, hf.seq = math.max(hf.tick, args[7]), math.max(hf.seq, args[8])
-local ids, pieces = {}, { {}, {}, {}, {}, {} }
-for i, row in ipairs(jobs) do ids[i] = row[ID] end
-hf.load_rows(ids)
+local pieces = { {}, {}, {}, {}, {} }
 for i, row in ipairs(jobs) do
     local id = row[ID]
     if not hf.cache[id] then
