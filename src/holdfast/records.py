@@ -350,6 +350,7 @@ class Dump(Struct, frozen=True, kw_only=True):
     """Everything the store holds, as plain values, in a stable order: for comparing and for audit."""
 
     tables: Mapping[str, tuple[Mapping[str, Any], ...]]
+    sharded: bool = False  # made of several stores, each with a counter of its own for fences
 
 
 class Seal(Struct, frozen=True, kw_only=True):

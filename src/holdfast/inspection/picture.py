@@ -112,6 +112,7 @@ class Picture(Struct, frozen=True, kw_only=True):
     workers: frozenset[str]
     groups: tuple[GroupState, ...]
     paused_tasks: frozenset[str]
+    sharded: bool = False  # two jobs in different shards may have the same fence
     split_queues: frozenset[str] = frozenset()  # in several shards: there a key is unique among the jobs of a shard
 
     def split_by(self, row: JobRow | LetterRow) -> str | None:
@@ -136,6 +137,7 @@ def picture_of(dump: Dump) -> Picture:
         workers=frozenset(str(row["id"]) for row in tables.get("workers", ())),
         groups=tuple(_groups(jobs, tables)),
         paused_tasks=frozenset(task for _, _, task in _pauses(tables) if task),
+        sharded=dump.sharded,
         split_queues=frozenset(row.name for row in _rows(tables, "queues", QueueRow) if row.shards > 1),
     )
 

@@ -208,12 +208,16 @@ def letters_keep_their_job_from_prune(picture: Picture) -> Iterator[Violation]:
 
 
 def fences_are_distinct(picture: Picture) -> Iterator[Violation]:
-    """No two leases share a fencing number."""
-    owners: dict[int, str] = {}
+    """No two leases share a fencing number; where each shard counts for itself, no two of one group."""
+    owners: dict[tuple[int, str, str], str] = {}
     for job in picture.jobs:
+        if picture.sharded and job.group is None:
+            continue
+        place = (job.queue, job.group or "") if picture.sharded else ("", "")
         for fence in {job.fence, *(error.fence for error in job.errors)} - {0}:
-            if owners.setdefault(fence, job.id) != job.id:
-                yield _about("fences_are_distinct", job, f"shares fence {fence} with job {owners[fence]}")
+            other = owners.setdefault((fence, *place), job.id)
+            if other != job.id:
+                yield _about("fences_are_distinct", job, f"shares fence {fence} with job {other}")
 
 
 def leases_end_once(picture: Picture) -> Iterator[Violation]:

@@ -12,8 +12,10 @@ import pytest
 
 from holdfast.backends.sharded import sharding
 from holdfast.errors import ConfigurationError
+from holdfast.inspection.picture import picture_of
+from holdfast.inspection.rules import RULES, fences_are_distinct
 from holdfast.lifecycle import State
-from holdfast.records import ClaimRequest, JobQuery, NewJob, Pause, QueueRule, WorkerRecord
+from holdfast.records import ClaimRequest, Dump, JobQuery, NewJob, Pause, QueueRule, WorkerRecord
 
 from .shelves import Shelf
 
@@ -133,6 +135,24 @@ def test_what_a_shard_cannot_use_goes_to_one_that_has_more() -> None:
         answer = await router.claim(ClaimRequest(worker="w", call=1, queues=("mail",), most=60), now=NOW)
         assert len(answer.leases) == 60
         assert shelf.shards["mail:4"].calls == ["exchange", "exchange"]
+
+    asyncio.run(whole())
+
+
+def test_equal_fences_in_different_shards_are_no_fault() -> None:
+    async def whole() -> None:
+        router = Shelf().router()
+        await router.declare([QueueRule(name="mail", shards=6)], now=NOW)
+        await router.enqueue([NewJob(id=f"j{n}", task="work", queue="mail", group=f"g{n}") for n in range(40)], now=NOW)
+        await router.register(WorkerRecord(id="w", queues=("mail",)), now=NOW)
+        leases = (await router.claim(ClaimRequest(worker="w", call=1, queues=("mail",), most=40), now=NOW)).leases
+        assert len({lease.fence for lease in leases}) < len(leases) == 40
+        dump = await router.dump()
+        assert [fault.text for rule in RULES for fault in rule(picture_of(dump))] == []
+        # in one group it is one
+        rows = tuple({**row, "group": "g"} for row in dump.tables["jobs"])
+        broken = picture_of(Dump(tables={**dump.tables, "jobs": rows}, sharded=True))
+        assert {fault.rule for fault in fences_are_distinct(broken)} == {"fences_are_distinct"}
 
     asyncio.run(whole())
 

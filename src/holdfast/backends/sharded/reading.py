@@ -85,7 +85,7 @@ def dump_of(home: Dump, found: Mapping[str, Dump], shards: Mapping[str, int]) ->
     logs = (row for dump in found.values() for row in dump.tables["logs"])
     tables["logs"] = tuple(sorted(logs, key=lambda row: order[row["job_id"]]))
     tables["letters"] = tuple(row for dump in found.values() for row in dump.tables["letters"])
-    return Dump(tables=tables)
+    return Dump(tables=tables, sharded=True)
 
 
 def _job_row(shard: str, row: Row) -> dict[str, Any]:
