@@ -70,7 +70,8 @@ class Captured(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        self._real.flush()
+        if not self._real.closed:  # a stream that goes away is flushed once more
+            self._real.flush()
 
     def end(self, context: Context) -> None:
         """The attempt has ended: put what it printed last."""
