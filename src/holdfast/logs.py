@@ -149,7 +149,7 @@ def exchange_failed(error: BaseException, tries: int, outcomes: int) -> None:
 
 def store_quiet(seconds: float) -> None:
     logger.warning(
-        "the store was replaced by a copy that may lack its latest writes: no claims and no recoveries for %.1f s",
+        "the store may lack its latest writes after a failover or restart: no claims and no recoveries for %.1f s",
         seconds,
     )
 

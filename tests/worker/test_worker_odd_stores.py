@@ -1,4 +1,7 @@
-"""A store that forgets a worker at the worst moment: the worker still ends, and starts nothing it no longer holds."""
+"""A store that forgets a worker at the worst moment, or gives out nothing for a while.
+
+The worker still ends, starts nothing it no longer holds, and leaves nothing it could do.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,13 @@ import asyncio
 import threading
 from typing import Any
 
+import pytest
+from msgspec.structs import replace
 from worker_bench import WAIT_SECONDS, WorkerApp, soon
 
 from holdfast.context import Context
-from holdfast.lifecycle import State
+from holdfast.lifecycle import Settlement, State
+from holdfast.records import ClaimRequest, Exchanged, Release
 
 
 async def test_a_worker_forgotten_by_a_store_that_then_goes_away_can_still_be_stopped(app: WorkerApp) -> None:
@@ -102,3 +108,28 @@ async def test_an_attempt_cancelled_by_others_before_its_first_step_is_given_bac
     for job_id in ids:
         job = await app.job(job_id)
         assert (job.state, job.attempts, job.failures, job.stalls) == (State.SUCCEEDED, 1, 0, 0)
+
+
+async def test_a_drain_waits_until_a_quiet_store_gives_out_again_and_says_so_once(
+    memory_app: WorkerApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = await memory_app.store()
+    plain = store.exchange
+    over = asyncio.get_running_loop().time() + 0.5
+
+    async def exchange(
+        settlements: list[Settlement], releases: list[Release], request: ClaimRequest, now: float | None = None
+    ) -> Exchanged:
+        left = over - asyncio.get_running_loop().time()
+        if left <= 0:
+            return await plain(settlements, releases, request, now)
+        return replace(await plain(settlements, releases, replace(request, most=0), now), quiet_seconds=left)
+
+    store.exchange = exchange  # type: ignore[method-assign]
+
+    @memory_app.task(name="any")
+    async def any_job() -> None: ...
+
+    await memory_app.put(any_job.bind(), any_job.bind())
+    assert (await memory_app.drain()).succeeded == 2
+    assert sum("may lack its latest writes" in record.message for record in caplog.records) == 1

@@ -48,7 +48,7 @@ class Draining:
             await self._wait(backoff(self._tries))
             return False
         self._tries = 0
-        if states.get(State.RUNNING, 0):
+        if states.get(State.RUNNING, 0) or (states.get(State.READY, 0) and self._trader.quiet):
             self._refused = 0
             await self._wait(LOOK_EVERY_SECONDS)
             return False

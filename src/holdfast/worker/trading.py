@@ -68,7 +68,7 @@ class Trader:
         self._unheard = False  # a part of the store did not take its settlements in the last exchange
         self.looked_at = line.clock.steady()  # when the claim loop last went round
         self._early = 0
-        self._quiet = False  # the store hands out nothing for a while
+        self._quiet_until = 0.0  # until then the store, or a part of it, hands out nothing
         self._later: list[Settlement | Release] = []  # the store could not take them: told again in a while
         self._listening: asyncio.Task[None] | None = None
         self._beginning: set[asyncio.Task[None]] = set()
@@ -125,9 +125,8 @@ class Trader:
             self._link.recovered(answer.recovered)
         if answer.sealed is not None:
             self.met_seal(StoreSealed(answer.sealed.role, answer.sealed.stage, answer.sealed.other))
-        if answer.quiet_seconds and not self._quiet:
-            logs.store_quiet(answer.quiet_seconds)
-        self._quiet = answer.quiet_seconds > 0
+        if answer.quiet_seconds:
+            self._met_quiet(answer.quiet_seconds)
         if request.worker != tenure.worker.id:
             return False  # forgotten meanwhile: the leases that may have come are no longer ours
         if not answer.known:
@@ -171,6 +170,16 @@ class Trader:
                 events.StoreSealed(worker=self._link.worker, role=error.role, stage=error.stage, other=error.other)
             )
             self.wake.set()
+
+    @property
+    def quiet(self) -> bool:
+        """Is what is ready not given out for a while?"""
+        return self._line.clock.steady() < self._quiet_until
+
+    def _met_quiet(self, seconds: float) -> None:
+        if not self.quiet:
+            logs.store_quiet(seconds)
+        self._quiet_until = self._line.clock.steady() + seconds
 
     # ------------------------------------------------------------------ what the store answered
 
