@@ -122,8 +122,10 @@ def test_redis_urls_are_handed_to_the_driver_without_what_is_ours(url: str, driv
 
 
 def test_redis_options_are_checked() -> None:
-    address = parse_url("redis://h/0?prefix=a.b:c&call_timeout=2&connections=3&allow_eviction=true&allow_no_aof=no")
-    expected = {"prefix": "a.b:c", "call_timeout": 2.0, "connections": 3, "allow_eviction": True, "allow_no_aof": False}
+    allowed = "allow_eviction=true&allow_no_aof=no&trust_restarts=yes"
+    address = parse_url(f"redis://h/0?prefix=a.b:c&call_timeout=2&connections=3&{allowed}")
+    expected = {"prefix": "a.b:c", "call_timeout": 2.0, "connections": 3}
+    expected |= {"allow_eviction": True, "allow_no_aof": False, "trust_restarts": True}
     assert address.options == expected
 
 

@@ -220,6 +220,7 @@ _REDIS_OPTIONS: Mapping[str, Callable[[str], Any]] = {
     "connections": _count,
     "allow_eviction": _yes_or_no("allow_eviction"),
     "allow_no_aof": _yes_or_no("allow_no_aof"),
+    "trust_restarts": _yes_or_no("trust_restarts"),
 }
 
 

@@ -24,6 +24,7 @@ from ...servers.valkey import Server, shared_server
 from ...servers.valkey_cluster import Cluster, own_cluster, shared_cluster
 from . import cluster_claimer
 from .cluster_load import NAMES, PREFIX, QUEUE, SHARDS, Load, a_moment, until
+from .pair import end_quiet
 
 pytestmark = pytest.mark.chaos
 
@@ -32,7 +33,8 @@ PATIENCE_SECONDS = 90.0
 
 @pytest.fixture
 def mortal() -> Iterator[Cluster]:
-    yield from own_cluster()
+    """Its nodes write to disk before they answer: else a killed one may have put off the write of its last second."""
+    yield from own_cluster(appendfsync="always")
 
 
 @pytest.fixture
@@ -157,6 +159,8 @@ def test_a_node_killed_and_started_again_under_load_loses_and_doubles_nothing(
             await until(lambda: set(elsewhere) <= set(load.ran), "the other nodes to go on")
             await asyncio.to_thread(victim.start)
             await asyncio.to_thread(mortal.wait, mortal.is_sound, "the node to be back")
+            for name in (name for name, owner in owners.items() if owner is victim):
+                await asyncio.to_thread(end_quiet, victim, f"{PREFIX}:{name}")
         await load.judge()
         await load.close()
 
@@ -172,7 +176,8 @@ async def _put(load: Load, job_id: str) -> None:
 
 def test_a_replica_that_takes_over_goes_on_where_its_primary_stopped(replicated: Cluster) -> None:
     """With nothing on its way to the replica, nothing is lost; everybody's map of slots is wrong at once."""
-    victim = next(n for n in (replicated.owner(f"{PREFIX}:{name}") for name in NAMES) if n in replicated.primaries)
+    owners = {name: replicated.owner(f"{PREFIX}:{name}") for name in NAMES}
+    victim = owners[NAMES[0]]
 
     async def run() -> None:
         load = Load(replicated, total=900, workers=6)
@@ -183,6 +188,8 @@ def test_a_replica_that_takes_over_goes_on_where_its_primary_stopped(replicated:
                 await asyncio.to_thread(client.wait, 1, 5000)
             await asyncio.to_thread(victim.end, signal.SIGKILL)
             await asyncio.gather(*(_put(load, f"y{n:03}") for n in range(300)))
+            for name in (name for name, owner in owners.items() if owner is victim):
+                await asyncio.to_thread(end_quiet, _replica_of(replicated, victim), f"{PREFIX}:{name}")
         await load.judge()
         await load.close()
 

@@ -78,6 +78,7 @@ class RedisBackend(Backend):
         connections: int = CONNECTIONS_MAX,
         allow_eviction: bool = False,
         allow_no_aof: bool = False,
+        trust_restarts: bool = False,
         clock: Clock | None = None,  # the server's clock decides; accepted so that every store is made alike
         through: Connections | None = None,  # connections made elsewhere, with their own prefix: a shard of a cluster
         numbering: Numbering = ALONE,  # of a shard's jobs
@@ -89,6 +90,7 @@ class RedisBackend(Backend):
         self.prefix = prefix
         self._connections = through or Connections(url, prefix=prefix, call_timeout=call_timeout, most=connections)
         self._allowed = {"allow_eviction": allow_eviction, "allow_no_aof": allow_no_aof}
+        self._trust_restarts = trust_restarts
         self._reader = Reader(self._connections)
         self._mover = Moving(self._connections, self._reader)
         self._numbering = numbering
@@ -218,7 +220,7 @@ class RedisBackend(Backend):
         now: float | None = None,
     ) -> Exchanged:
         values: list[bytes] = []
-        known, letters, recovered, leases, *sealed = await self._run(
+        known, letters, recovered, leases, *why = await self._run(
             "exchange",
             now,
             [rows.settlement(one, values) for one in settlements],
@@ -227,6 +229,7 @@ class RedisBackend(Backend):
             if request is None
             else (request.worker, request.call, request.queues, request.most, request.most_by_queue),
             secrets.token_hex(10),
+            self._trust_restarts,
             pieces=values,
         )
         return Exchanged(
@@ -234,7 +237,8 @@ class RedisBackend(Backend):
             leases=rows.leases(leases),
             known=bool(known),
             recovered=rows.recovered(recovered),
-            sealed=sealing.read(sealed[0].decode()) if sealed else None,
+            sealed=sealing.read(why[0].decode()) if why and why[0] else None,
+            quiet_seconds=float(why[1]) if why else 0.0,
         )
 
     async def release(self, releases: Sequence[Release], now: float | None = None) -> list[Answer]:
@@ -245,7 +249,7 @@ class RedisBackend(Backend):
         return int(number)
 
     async def recover(self, *, dead: Sequence[str] = (), limit: int = 500, now: float | None = None) -> list[Recovered]:
-        [packed] = await self._run("recover", now, list(dead), limit)
+        [packed] = await self._run("recover", now, list(dead), limit, self._trust_restarts)
         return list(rows.recovered(packed))
 
     # ------------------------------------------------------------------ sweeping

@@ -52,6 +52,7 @@ class ClusterBackend(ShardedBackend):
         connections: int = CONNECTIONS_MAX,
         allow_eviction: bool = False,
         allow_no_aof: bool = False,
+        trust_restarts: bool = False,
         clock: Clock | None = None,  # the servers' clocks decide; accepted so that every store is made alike
     ) -> None:
         if not call_timeout > 0:
@@ -68,6 +69,7 @@ class ClusterBackend(ShardedBackend):
                 numbering=numbering,
                 allow_eviction=allow_eviction,
                 allow_no_aof=allow_no_aof,
+                trust_restarts=trust_restarts,
             )
 
         super().__init__(RegistryKey(slot_of(HOME)), make_shard)

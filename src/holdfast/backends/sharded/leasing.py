@@ -127,12 +127,14 @@ class Leasing:
             self._services.pop(request.worker, None)
             known = False
         recovered, service.recovered = tuple(service.recovered), []
+        quiet = max((sent.answer.quiet_seconds for sent in service.sent if sent.answer is not None), default=0.0)
         return Exchanged(
             answers=tuple(answer or Answer.UNHEARD for answer in service.answers),
             leases=tuple(service.leases) if known else (),
             known=known,
             recovered=recovered,
             sealed=service.sealed if known else None,
+            quiet_seconds=quiet,
         )
 
     async def _begin_anew(

@@ -1,5 +1,7 @@
 -- leases: what a worker holds, and who holds what. Read off the index of running jobs.
 
+local LEASE_SECONDS = 30
+
 -- The worker's running jobs, in the order of their fences; at most so many where it is said.
 function hf.held_by(worker, most)
     hf.flush()
@@ -21,6 +23,9 @@ function hf.worker_row(id)
     local lease_seconds, started_at, renewed_at, deadline, rest = struct.unpack('>dddd', packed)
     return { lease_seconds, started_at, renewed_at, deadline, sub(packed, rest) }
 end
+
+-- The longest lease any worker ever had, and never less than the usual one: a row may be among what was lost.
+function hf.lease_max() return tonumber(call('HGET', META, 'lease_max')) or LEASE_SECONDS end
 
 -- Moves the deadline of all the worker's leases: one small write.
 function hf.prolong(id, worker)

@@ -1,10 +1,11 @@
 -- exchange: settle, release and claim in one step; a repeated call is answered, not carried out again.
 -- Takes now, settlements as [id, token] where the handler returned nothing and retention is the usual, else
 -- [id, token, ending, failed, delay, value, failure, reason, retain], and for a stall whether it was alone; releases;
--- request or nil; a nonce for tokens; from ARGV[2] on, values.
--- Returns known, answers, what was recovered, leases; and the seal, where nothing was leased because of it.
+-- request or nil; a nonce for tokens; whether restarts are trusted; from ARGV[2] on, values.
+-- Returns known, answers, what was recovered, leases; and the seal and the seconds of quiet, where nothing was leased
+-- because of one of them.
 -- Safe against a rival: a script runs alone; every write about a lease is fenced by its token.
--- needs: opening turns names rows index refilling letters endings leases stalls again dues claims closing
+-- needs: opening lives turns names rows index refilling letters endings leases quiet stalls again dues claims closing
 
 local RECOVERED_PER_CLAIM_MAX, PROMOTED_PER_CLAIM_MAX = 100, 200
 local settlements, releases, request, nonce = args[2], args[3], args[4], args[5]
@@ -82,16 +83,21 @@ if not request then return ended(1) end
 if not worker then return ended(0) end
 if request[2] < last[1] then return ended(1) end
 
+local function gave_nothing(recovered, quiet)
+    call('HSET', CALLS, request[1], cpack({ request[2], answers }))
+    hf.close()
+    return { 1, answers, recovered, {}, sealed or '', format('%.6f', quiet) }
+end
+
+local quiet = hf.quiet_seconds(args[6])
+if quiet > 0 then return gave_nothing('\144', quiet) end
+
 -- A claim after its worker's own deadline finds itself among the stalled: the worker is unknown from here on.
 local recovered = hf.recover({}, RECOVERED_PER_CLAIM_MAX)
 recovered = #recovered > 0 and cpack(recovered) or '\144'
 if now >= worker[4] then return ended(0, recovered) end
 
-if sealed then
-    call('HSET', CALLS, request[1], cpack({ request[2], answers }))
-    hf.close()
-    return { 1, answers, recovered, {}, sealed }
-end
+if sealed then return gave_nothing(recovered, 0) end
 
 hf.promote(PROMOTED_PER_CLAIM_MAX)
 local rows, most = {}, request[4]

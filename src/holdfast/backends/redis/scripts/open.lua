@@ -1,6 +1,7 @@
 -- open: make the store if it is not there, and refuse what is not ours. Safe twice and by two at once.
 -- Takes the expected types of all keys, in order. Returns the version found before (0: none), or a refusal that names a
 -- key which holds something else.
+-- needs: lives
 
 local expected = cmsgpack.unpack(ARGV[1])
 local found = {}
@@ -16,6 +17,7 @@ if version == 0 then
     for i, kind in ipairs(found) do
         if kind ~= 'none' then return not_ours(KEYS[i], kind) end
     end
-    redis.call('HSET', META, 'schema', SCHEMA_VERSION)
+    local id = life.id(life.told('replication'), 'master_replid')
+    redis.call('HSET', META, 'schema', SCHEMA_VERSION, 'life', id or 'untold', 'server', cmsgpack.pack(life.server()))
 end
 return { version }
