@@ -20,6 +20,7 @@ from holdfast.worker.deaths import how_it_ended
 from holdfast.worker.limits import children_of, memory_of, memory_of_family
 from holdfast.worker.overseer import stack_of
 from holdfast.worker.reloading import python_files
+from holdfast.worker.remote import Remote, Stage
 
 
 def lease(job_id: str = "j1", max_stalls: int = 2, stalls: int = 0) -> Lease:
@@ -165,3 +166,30 @@ async def test_the_embedded_worker_says_that_it_does_not_isolate(
         await memory_app.drain()
     assert (await memory_app.job(job)).state is State.SUCCEEDED
     assert "heavy" in caplog.text and "holdfast work" in caplog.text
+
+
+async def test_a_runner_gets_no_more_jobs_than_it_has_places_for() -> None:
+    """Taken back from a blocked runner, jobs keep their places until it has seen that; it may respond before."""
+
+    class Owner:
+        def on_frame(self, remote: Remote, frame: object) -> None: ...
+
+        def on_closed(self, remote: Remote) -> None: ...
+
+    remote = Remote(Owner(), 1, 200, solo=False)
+    remote.handed_over()
+    remote.stage = Stage.READY
+    assert remote.room == 200
+    leases = [lease(f"j{number}") for number in range(200)]
+    remote.give(leases)
+    assert remote.room == 0
+    assert len(remote.take_back()) == 200
+    assert remote.room == 0 and remote.spare
+    for one in leases[:50]:
+        assert remote.drop(one.token) is None  # nothing of ours ended: it only saw the mark
+    assert remote.room == 50
+    remote.give([lease("last")])
+    assert remote.marks.begin(remote.held["token of last"].place, 1.0, 1)
+    assert remote.take_back() == []
+    assert remote.drop("token of last") is not None
+    remote.close()

@@ -79,7 +79,7 @@ class Pool(Link):
         shared: list[Lease] = []
         for lease in leases:
             if lease.id in self._lost:  # the two must not overlap: that runner begins it when the old one has stopped
-                self._lost[lease.id].give([lease])
+                self._follow(self._lost[lease.id], lease)
             elif lease.suspect or lease.task in self._alone:
                 self._waiting.append(lease)
             else:
@@ -190,6 +190,13 @@ class Pool(Link):
         room = self.staff.plan.isolated - len(solos)  # the others wait: they are not begun, and cost nothing at a stop
         for _ in range(min(len(self._waiting) - starting, room)):
             self.staff.start(solo=True)
+
+    def _follow(self, remote: Remote, lease: Lease) -> None:
+        if remote.spare:
+            remote.give([lease])
+            self.overseer.expect(remote, [lease])
+        else:
+            self._end([Release(id=lease.id, token=lease.token)])
 
     def reroute(self, leases: Sequence[Lease]) -> None:
         """Jobs that were taken back: to who can begin them now, else to the store."""

@@ -121,7 +121,15 @@ class Remote(asyncio.Protocol):
 
     @property
     def room(self) -> int:
-        return 0 if self.stage is not Stage.READY or self.blocked else max(0, self.slots - len(self.held))
+        """How many jobs it could begin now. Places of jobs taken back are free only when the runner has seen it."""
+        if self.stage is not Stage.READY or self.blocked:
+            return 0
+        return max(0, min(self.slots - len(self.held), len(self._places) - SPARE_PLACES))
+
+    @property
+    def spare(self) -> bool:
+        """Whether a place is left for a job that must come here, room or not."""
+        return bool(self._places)
 
     def give(self, leases: Sequence[Lease]) -> None:
         """Send jobs, to begin now."""
