@@ -1,4 +1,4 @@
-"""The small parts of the process worker: captured output, suspects, ways to end, changed files."""
+"""The small parts of the process worker: captured output, ways to end, changed files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from holdfast.worker.suspects import KEPT_MAX, SHARED_MAX, Suspects
 from worker_bench import WorkerApp
 
 from holdfast.context import CURRENT, Context
@@ -23,8 +22,8 @@ from holdfast.worker.reloading import python_files
 from holdfast.worker.remote import Remote, Stage
 
 
-def lease(job_id: str = "j1", max_stalls: int = 2, stalls: int = 0) -> Lease:
-    return Lease(job_id, f"token of {job_id}", 1, "t", "q", b"{}", max_stalls=max_stalls, stalls=stalls)
+def lease(job_id: str = "j1") -> Lease:
+    return Lease(job_id, f"token of {job_id}", 1, "t", "q", b"{}")
 
 
 # ---------------------------------------------------------------------- what handlers print
@@ -80,40 +79,6 @@ def test_each_attempt_gets_what_it_printed_and_the_rest_passes() -> None:
     stream.flush()
     assert real.buffer.getvalue().decode().startswith("nobody's\nmine 0\n")  # type: ignore[attr-defined]
     real.close()
-
-
-# ---------------------------------------------------------------------- suspects
-
-
-def test_crashes_alone_count_towards_max_stalls() -> None:
-    suspects = Suspects()
-    assert [suspects.crashed(lease(max_stalls=2), alone=True) for _ in range(3)] == [False, False, True]
-    assert "j1" not in suspects
-
-
-def test_crashes_among_others_have_a_higher_cap() -> None:
-    suspects = Suspects()
-    told = [suspects.crashed(lease(max_stalls=1), alone=False) for _ in range(SHARED_MAX + 1)]
-    assert told == [False] * SHARED_MAX + [True]
-
-
-def test_stalls_the_store_knows_of_count_too() -> None:
-    assert Suspects().crashed(lease(max_stalls=2, stalls=2), alone=True)
-
-
-def test_at_most_once_is_final_at_once() -> None:
-    assert Suspects().crashed(lease(max_stalls=0), alone=False)
-
-
-def test_an_end_of_its_own_clears_a_suspect_and_memory_is_bounded() -> None:
-    suspects = Suspects()
-    suspects.crashed(lease(), alone=False)
-    assert "j1" in suspects and suspects.any
-    suspects.cleared("j1")
-    assert not suspects.any
-    for number in range(KEPT_MAX + 5):
-        suspects.crashed(lease(f"j{number}"), alone=False)
-    assert "j0" not in suspects and f"j{KEPT_MAX}" in suspects
 
 
 # ---------------------------------------------------------------------- ends and stacks
