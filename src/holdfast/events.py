@@ -83,6 +83,7 @@ class Stalled(JobEvent, frozen=True, kw_only=True):
     name: ClassVar[str] = "stalled"
     holder: str = ""
     stalls: int = 0
+    shared_stalls: int = 0
     state: str = ""
 
 

@@ -185,8 +185,9 @@ def job_dead(job: str, task: str, reason: str, kind: str) -> None:
     logger.error("job %s (%s) is dead: %s%s", job, task, reason, f" ({kind})" if kind else "")
 
 
-def job_stalled(job: str, task: str, holder: str, stalls: int, state: str) -> None:
-    logger.warning("job %s (%s) stalled under worker %s (stall %d): now %s", job, task, holder, stalls, state)
+def job_stalled(job: str, task: str, holder: str, stalls: int, shared_stalls: int, state: str) -> None:
+    counts = f"{stalls} alone, {shared_stalls} among others" if shared_stalls else f"stall {stalls}"
+    logger.warning("job %s (%s) stalled under worker %s (%s): now %s", job, task, holder, counts, state)
 
 
 def unknown_task(job: str, task: str, delay: float) -> None:

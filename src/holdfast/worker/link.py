@@ -95,7 +95,7 @@ class Link(ABC):
             if not end.counted:
                 continue
             state = end.state.value
-            logs.job_stalled(end.id, end.task, end.worker, end.stalls, state)
+            logs.job_stalled(end.id, end.task, end.worker, end.stalls, end.shared_stalls, state)
             facts: dict[str, Any] = {
                 "job_id": end.id,
                 "task": end.task,
@@ -103,7 +103,11 @@ class Link(ABC):
                 "group": end.group,
                 "worker": self.worker,
             }
-            seen.append(events.Stalled(**facts, holder=end.worker, stalls=end.stalls, state=state))
+            seen.append(
+                events.Stalled(
+                    **facts, holder=end.worker, stalls=end.stalls, shared_stalls=end.shared_stalls, state=state
+                )
+            )
             if state == "dead":
                 seen.append(events.Dead(**facts, reason="stalled"))
             elif state == "cancelled":

@@ -274,9 +274,11 @@ class Trader:
             cancel_requested=False,
         )
         state = "dead" if verdict is StallVerdict.BURY else "ready"
-        logs.job_stalled(lease.id, lease.task, self._link.worker, lease.stalls + alone, state)
+        stalls, shared_stalls = lease.stalls + alone, lease.shared_stalls + (not alone)
+        logs.job_stalled(lease.id, lease.task, self._link.worker, stalls, shared_stalls, state)
+        holder = self._link.worker
         seen: list[events.Event] = [
-            events.Stalled(**facts, holder=self._link.worker, stalls=lease.stalls + alone, state=state)
+            events.Stalled(**facts, holder=holder, stalls=stalls, shared_stalls=shared_stalls, state=state)
         ]
         if state == "dead":
             seen.append(events.Dead(**facts, reason="crash", error=settlement.failure))

@@ -128,13 +128,13 @@ class Stage:
         """Say when the dead worker's leases ran out, and when its jobs run again."""
         if not self._victims:
             return
-        if not self._recovered and all(jobs[victim].stalls for victim in self._victims):
+        if not self._recovered and all(_stalls(jobs[victim]) for victim in self._victims):
             self._recovered = True
             late = time.monotonic() - max(hand.killed_at or 0.0 for hand in self.hands)
             self._say(f"lease ran out {late:.1f} s after the kill: its jobs are back in play", "good")
         for victim, told in list(self._victims.items()):
             job = jobs[victim]
-            if job.stalls and job.state in (State.RUNNING, State.SUCCEEDED):
+            if _stalls(job) and job.state in (State.RUNNING, State.SUCCEEDED):
                 del self._victims[victim]
                 letter = self._letters(workers).get(job.worker or "")
                 by = f" on worker {letter}" if letter else ""
@@ -217,9 +217,13 @@ def _told(job: Job[Any]) -> str:
     return f"{job.args.get('ship')}/{job.args.get('step')}"
 
 
+def _stalls(job: Job[Any]) -> int:
+    return job.stalls + job.shared_stalls
+
+
 def _step_view(job: Job[Any], name: str, letters: dict[str, str], killed: set[str]) -> StepView:
     letter = letters.get(job.worker or "", "") if job.state is State.RUNNING else ""
-    return StepView(name=name, state=job.state, worker=letter, orphaned=letter in killed, again=job.stalls > 0)
+    return StepView(name=name, state=job.state, worker=letter, orphaned=letter in killed, again=_stalls(job) > 0)
 
 
 def _poison_line(poison: Job[Any], deaths: int) -> str:
