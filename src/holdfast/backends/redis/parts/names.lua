@@ -14,6 +14,15 @@ function hf.escape(name)
     return safe
 end
 
+-- Does a name or place come first in an index? Those go by bytes; Lua's own < goes by the language the server runs in.
+function hf.precedes(one, two)
+    for i = 1, math.min(#one, #two) do
+        local a, b = byte(one, i), byte(two, i)
+        if a ~= b then return a < b end
+    end
+    return #one < #two
+end
+
 -- A group's place: the beginning of all its members in waiting, scheduled and play.
 function hf.place_of(queue, group)
     local of_queue = hf.place_memo[queue]

@@ -11,7 +11,7 @@ if within then low, high = '[' .. hf.escape(within), '(' .. sub(hf.escape(within
 
 local function note(place)
     local is_within = not within or sub(place, 1, #hf.escape(within)) == hf.escape(within)
-    if not known[place] and place > after and is_within and sub(place, -3) ~= '\0\1\0' then
+    if not known[place] and hf.precedes(after, place) and is_within and sub(place, -3) ~= '\0\1\0' then
         known[place] = true
         places[#places + 1] = place
         hf.queue_at[place] = hf.plain(sub(place, 1, string.find(place, '\0', 1, true) - 1))
@@ -38,7 +38,7 @@ else
     for _, field in ipairs(call('HKEYS', PAUSES)) do
         if sub(field, 1, 1) == 'g' then note(sub(field, 2)) end
     end
-    table.sort(places)
+    table.sort(places, hf.precedes)
 end
 
 local function rows_of(key, place, tail, limit)

@@ -11,31 +11,29 @@ local low, high = '-', '+'
 if within then low, high = '[' .. hf.escape(within), '(' .. sub(hf.escape(within), 1, -2) .. '\1' end
 
 -- The places that follow in an index, by jumping from group to group.
-local function places_after(key, places)
-    local from, found = after ~= '' and '(' .. after .. '\255' or low, 0
-    while found < limit do
+local function places_after(key)
+    local from, places = after ~= '' and '(' .. after .. '\255' or low, {}
+    while #places < limit do
         local first = call('ZRANGEBYLEX', key, from, high, 'LIMIT', 0, 1)[1]
-        if not first then return end
+        if not first then break end
         local queue_end = string.find(first, '\0', 1, true)
         local place = sub(first, 1, string.find(first, '\0', queue_end + 1, true))
         places[#places + 1] = place
-        found = found + 1
         from = '(' .. place .. '\255'
     end
+    return places
 end
 
 local made, groups_end, lane_end = 0, '', ''
 if after then
-    local places, page, known = {}, {}, {}
-    places_after(WAITING, places)
-    places_after(PLAY, places)
-    table.sort(places)
-    for _, place in ipairs(places) do
-        if not known[place] and #page < limit then
-            known[place] = true
-            page[#page + 1] = place
-            hf.queue_at[place] = hf.plain(sub(place, 1, string.find(place, '\0', 1, true) - 1))
-        end
+    local waiting, playing, page, w, p = places_after(WAITING), places_after(PLAY), {}, 1, 1
+    while #page < limit and (waiting[w] or playing[p]) do
+        local one, two = waiting[w], playing[p]
+        local place = (not two or (one and hf.precedes(one, two))) and one or two
+        if place == one then w = w + 1 end
+        if place == two then p = p + 1 end
+        page[#page + 1] = place
+        hf.queue_at[place] = hf.plain(sub(place, 1, string.find(place, '\0', 1, true) - 1))
     end
     made = hf.refill(page)
     if #page == limit then groups_end = page[limit] end
