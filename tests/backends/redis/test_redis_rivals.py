@@ -214,6 +214,23 @@ def test_a_hint_wakes_a_waiter_elsewhere(make: Make) -> None:
     asyncio.run(run())
 
 
+def test_what_a_worker_has_no_room_for_is_told_to_others(make: Make, client: redis.Redis) -> None:
+    async def run() -> None:
+        backend = make()
+        await backend.open()
+        start = 2_000_000_000.0
+        await backend.register(WorkerRecord(id="w"), now=start)
+        await backend.enqueue([NewJob(id=f"{n}", task="t", delay=10.0) for n in range(5)], now=start)
+        hints = f"{{{backend.prefix}}}:wake"
+        client.delete(hints)
+        request = ClaimRequest(worker="w", call=1, queues=("default",), most=10, most_by_queue={"default": 1})
+        assert len((await backend.claim(request, now=start + 10)).leases) == 1  # all five became due in this step
+        assert client.xlen(hints) == 1
+        await backend.close()
+
+    asyncio.run(run())
+
+
 def test_work_at_hand_and_work_soon_due_end_a_wait(make: Make) -> None:
     async def run() -> None:
         backend = make()

@@ -39,10 +39,12 @@ function hf.draw(rows, queue, lane, most, claim)
     return true
 end
 
--- The lane with the call's parity goes first with the larger half; what one cannot use the other may.
+-- The lane with the call's parity goes first with the larger half; what one cannot use the other may. Answers whether
+-- the queue may have more.
 function hf.take(rows, queue, most, claim)
     local lane, had = claim.call % 2, #rows
     local more = hf.draw(rows, queue, lane, most - math.floor(most / 2), claim)
     hf.draw(rows, queue, 1 - lane, most - (#rows - had), claim)
     if more then hf.draw(rows, queue, lane, most - (#rows - had), claim) end
+    return #rows - had == most
 end

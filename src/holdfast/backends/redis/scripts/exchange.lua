@@ -106,8 +106,8 @@ local claim = { worker = request[1], call = request[2], nonce = nonce }
 for _, queue in ipairs(request[3]) do
     local room = math.min(most - #rows, by_queue[queue] or most)
     if room > 0 and not hf.paused('q' .. queue) then
-        hf.take(rows, queue, room, claim)
-        if #rows < most then hf.stirred[queue] = nil end -- nothing claimable is left there to tell others of
+        local more = hf.take(rows, queue, room, claim)
+        if not more then hf.stirred[queue] = nil end -- nothing claimable is left there to tell others of
     end
 end
 call('HSET', CALLS, request[1], cpack({ request[2], answers }))
