@@ -154,6 +154,33 @@ def test_a_claim_passes_over_a_paused_task_that_is_not_yet_parked(make: Make) ->
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("why", ["expired", "paused"])
+def test_one_claim_passes_over_so_many_and_the_next_goes_on(make: Make, why: str) -> None:
+    async def run() -> None:
+        backend = make(call_timeout=60.0)
+        await backend.open()
+        await backend.register(WorkerRecord(id="w", lease_seconds=1e9), now=NOW)
+        expires = 10.0 if why == "expired" else None
+        await backend.enqueue([NewJob(id=f"{n}", task="t", expires=expires) for n in range(4000)], now=NOW)
+        await backend.enqueue([NewJob(id="good", task="good"), NewJob(id="g", task="good", group="g")], now=NOW)
+        if why == "paused":
+            await backend._run("pause", NOW, "t", None, "t", {"task": "t"})
+        taken: list[str] = []
+        for call in range(1, 9):
+            request = ClaimRequest(worker="w", call=call, queues=("default",), most=10)
+            taken += [lease.id for lease in (await backend.claim(request, now=NOW + 20)).leases]
+            if call == 1:
+                assert taken == ["g"]  # the other lane does not wait for this one
+                dump = await backend.dump()
+                passed = [job for job in dump.tables["jobs"] if job["state"] == "dead" or job["lane"] == 2]
+                assert 1000 <= len(passed) < 1300
+        assert taken == ["g", "good"]
+        await sound(backend, "after all claims")
+        await backend.close()
+
+    asyncio.run(run())
+
+
 def test_a_rule_reaches_every_group(make: Make) -> None:
     async def compare(here: Backend, model: Backend) -> None:
         for limit, order in ((3, "relaxed"), (1, "strict"), (2, "relaxed")):
