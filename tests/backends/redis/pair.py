@@ -32,14 +32,15 @@ def wait_for(true: Callable[[], bool], what: str) -> None:
 class Pair:
     """Both servers, and the path that leads to one of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, follows: bool = True) -> None:
         self.primary = Server(tcp=True, repl_diskless_sync_delay="0").start()
         self.replica = Server(tcp=True, repl_diskless_sync_delay="0").start()
         self._home = Path(tempfile.mkdtemp(prefix="holdfast-pair-"))
         self.plain_url = f"unix://{self._home / 'current.sock'}"
         self.url = f"redis+{self.plain_url}?prefix=holdfast"
         self._point_to(self.primary)
-        self.follow(self.replica, self.primary)
+        if follows:
+            self.follow(self.replica, self.primary)
 
     def _point_to(self, server: Server) -> None:
         new = self._home / "new.sock"

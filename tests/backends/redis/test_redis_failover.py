@@ -313,6 +313,30 @@ def test_what_the_replica_did_not_get_is_lost_and_nothing_is_given_out_before_al
     within_patience(body)
 
 
+def test_a_failover_to_a_replica_that_had_just_come_is_not_taken_for_a_restart() -> None:
+    """The store does not know the id its primary got with its first replica: whoever noted it is lost, too."""
+    shared_server()  # skips or fails where there is none
+
+    async def body() -> None:
+        pair = Pair(follows=False)
+        try:
+            backend = RedisBackend(pair.plain_url, call_timeout=2.0, trust_restarts=True)
+            claims = await Claims(backend).register()
+            await backend.enqueue([NewJob(id="a", task="t")])
+            await asyncio.to_thread(pair.follow, pair.replica, pair.primary)
+            await asyncio.to_thread(pair.caught_up)
+            pair.cut()
+            assert [lease.id for lease in (await claims.next()).leases] == ["a"]
+            await asyncio.to_thread(pair.fail_over)
+            answer = await claims.next()
+            assert not answer.leases and 0 < answer.quiet_seconds <= USUAL
+            await backend.close()
+        finally:
+            pair.remove()
+
+    within_patience(body)
+
+
 def test_a_server_that_served_another_meanwhile_and_came_back_is_quiet(pair: Pair) -> None:
     """Its process is the one that is remembered, and the connection to it lived through it all."""
 

@@ -15,6 +15,10 @@ function hf.may_lack_writes(told, trust_restarts)
     -- A replica took over: it had its primary's id, or is another node of the shard.
     if before == meta[6] or (is[3] and is[3] == was[3] and is[2] ~= was[2]) then return true end
     -- The slot moved to a node of another shard: nobody died.
+    if was[3] and is[3] and was[3] ~= is[3] then return false end
+    -- It had the id of one that is not remembered: whoever noted that id may be among what was lost.
+    if before ~= life.none then return true end
+    -- The slot moved, in a cluster that does not tell its shards.
     if was[2] and is[2] and was[2] ~= is[2] then return false end
     return not trust_restarts
 end
