@@ -11,9 +11,10 @@ import pytest
 import redis
 
 from holdfast.backends.redis.backend import RedisBackend
+from holdfast.backends.redis.keys import keys_of
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.lifecycle import Ending, Settlement, State
-from holdfast.records import ClaimRequest, JobQuery, Lease, NewJob, QueueRule, WorkerRecord
+from holdfast.records import ClaimRequest, JobQuery, Lease, NewJob, QueueRule, Seal, WorkerRecord
 from holdfast.testing.conformance.soundness import sound
 
 from ...servers.valkey import Server
@@ -313,6 +314,39 @@ def test_arguments_and_values_may_be_any_bytes(make: Make) -> None:
         assert record is not None
         assert letter is not None
         assert (record.value, letter.args) == (every, every)
+        await backend.close()
+
+    asyncio.run(run())
+
+
+def test_a_letter_keeps_its_arguments_byte_by_byte(make: Make, client: redis.Redis) -> None:
+    """The server need not look at each of them: a death must not take longer for arguments in Chinese."""
+
+    async def run() -> None:
+        backend = make()
+        await backend.open()
+        await backend.register(WorkerRecord(id="w"))
+        bodies = ["字".encode() * 30_000, bytes(range(256)) * 300, b"\xff" * 200, b"\xfe" * 20, b""]
+        for call, args in enumerate(bodies, 1):
+            await backend.enqueue([NewJob(id=f"{call}", task="t", key="k", args=args)])
+            [lease] = await claim(backend, call)
+            await backend.settle([Settlement(id=lease.id, token=lease.token, ending=Ending.BURIED, reason="failed")])
+        letter = await backend.letter("5")
+        assert letter is not None
+        assert [*(past.args for past in letter.history), letter.args] == bodies
+        [kept] = client.hvals(f"{{{backend.prefix}}}:letters")
+        assert len(kept) < sum(map(len, bodies)) + 2000
+
+        seal = Seal(move="m", role="target", other="memory://")
+        other = RedisBackend(f"unix://{client.connection_pool.connection_kwargs['path']}", prefix=f"{backend.prefix}_2")
+        await other.open()
+        try:
+            assert await other.seal(seal, instead_of=None)
+            await other.carry("m", await backend.export("letters"))
+            assert await other.letter("5") == letter
+        finally:
+            client.delete(*keys_of(other.prefix))
+        await other.close()
         await backend.close()
 
     asyncio.run(run())

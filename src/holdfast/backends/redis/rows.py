@@ -7,7 +7,7 @@ its body is packed here at enqueue and opened here at claim: the server hands it
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -57,6 +57,9 @@ _revival = msgspec.msgpack.Decoder(Revival | None).decode
 _NOTHING = pack(None)
 _LENGTHS = struct.Struct(">II")
 _TIMES = struct.Struct(">dddd")
+_fields = msgspec.msgpack.Decoder(dict[str, msgspec.Raw]).decode
+_histories = msgspec.msgpack.Decoder(list[dict[str, msgspec.Raw]]).decode
+_HEAD_BYTES = {0xD9: 2, 0xDA: 3, 0xDB: 5}  # before a packed text; of a short one, 1
 _failures = msgspec.msgpack.Decoder(tuple[Failure, ...]).decode
 _NUMBERS = ("created_at", "due_at", "expires_at", "started_at", "finished_at", "prune_at")
 _SHOWN = tuple(name for name in JobRecord.__struct_fields__ if name in FIELDS and name not in ("state", "value"))
@@ -152,11 +155,16 @@ def named(record: msgspec.Struct) -> dict[str, Any]:
 
 def letter_line(letter: DeadLetter) -> dict[str, Any]:
     """A letter as it is kept: see `letter`."""
-    history = [named(past) for past in letter.history]
-    for past in history:
-        if "args" in past:
-            past["args"] = past["args"].decode("latin-1")
-    return {**named(letter), "args": letter.args.decode("latin-1"), "history": history}
+    history = [_with_text(named(past)) for past in letter.history]
+    return {**_with_text(named(letter)), "history": history}
+
+
+def _with_text(values: dict[str, Any]) -> dict[str, Any]:
+    """Arguments marked as text, as the server marks whatever it packs."""
+    if "args" in values:
+        args: bytes = values["args"]
+        values["args"] = msgspec.Raw(b"\xdb" + len(args).to_bytes(4, "big") + args)
+    return values
 
 
 # ---------------------------------------------------------------------- coming out
@@ -251,13 +259,19 @@ def plain(record: msgspec.Struct) -> dict[str, Any]:
 
 
 def letter(packed: bytes) -> DeadLetter:
-    """The letter; its arguments are kept as text in which each character stands for the byte of that number."""
-    values = unpack(packed)
-    values["args"] = values["args"].encode("latin-1")
-    for past in values["history"]:
-        if "args" in past:
-            past["args"] = past["args"].encode("latin-1")
-    return msgspec.convert({"key": None, "group": None, **values}, DeadLetter)
+    """The letter; the server marks its arguments as text, and they need not be any: so they are taken out unread."""
+    fields = _fields(packed)
+    history = [_letter_values(past) for past in _histories(fields.pop("history"))]
+    return msgspec.convert({"key": None, "group": None, **_letter_values(fields), "history": history}, DeadLetter)
+
+
+def _letter_values(fields: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
+    return {name: _unread(bytes(raw)) if name == "args" else unpack(raw) for name, raw in fields.items()}
+
+
+def _unread(text: bytes) -> bytes:
+    """The bytes of a packed text, without the one to five that tell its length."""
+    return text[_HEAD_BYTES.get(text[0], 1) :]
 
 
 def log_lines(packed: bytes | None) -> list[LogLine]:

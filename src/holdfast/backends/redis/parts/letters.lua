@@ -6,14 +6,6 @@ local HISTORY_KEPT_MAX, REMEMBER_SECONDS_MIN = 10, 600
 local NO_BODY = '\0\0\0\0\0\0\0\0\192' -- for a job whose body somebody removed: it can still be buried
 hf.letter_memo, hf.any_letter = {}, nil
 
--- Bytes that need not be text, as text: each byte becomes the character of that number. ASCII stays as it is.
-function hf.as_text(bytes)
-    return (string.gsub(bytes, '[\128-\255]', function(one)
-        local number = byte(one)
-        return string.char(192 + math.floor(number / 64), 128 + number % 64)
-    end))
-end
-
 function hf.any_letters()
     if hf.any_letter == nil then hf.any_letter = call('HLEN', LETTERS) > 0 end
     return hf.any_letter
@@ -92,7 +84,7 @@ function hf.bury(row, was_in, was_live, reason, failure)
     local wait = hf.cooldown(revival, cycles)
     local letter = {
         id = row[ID], task = row[TASK], queue = row[QUEUE], key = row[KEY] or nil, group = row[GROUP] or nil,
-        args = hf.as_text(sub(body, args_from, args_from + args_length - 1)), failure_count = 1, first_failed_at = now,
+        args = sub(body, args_from, args_from + args_length - 1), failure_count = 1, first_failed_at = now,
         failed_at = now, reason = reason, error = failure, history = {}, cycles = cycles,
         revive_at = wait and now + wait,
     }
