@@ -52,7 +52,7 @@ def main() -> int:
         return Exit.IMPORT_FAILED
     sock.sendall(wire.pack([hello(app, app.url)]))
     with logs_on_stderr(setup.verbose):
-        asyncio.run(_serve(partial(Host, app, setup, marks, ended), sock))
+        _run(partial(Host, app, setup, marks, ended), sock)
     return Exit.DONE
 
 
@@ -78,6 +78,21 @@ def _load(setup: wire.Setup) -> Holdfast:
     if setup.url is not None:
         app.aim(setup.url)
     return app
+
+
+def _run(make: Callable[[], Host], sock: socket.socket) -> None:
+    """Run the loop until Quit. What ends it otherwise ends the process at once.
+
+    SystemExit in a task that a handler made goes past the handler and out of the loop. An orderly end would cancel all
+    handlers then and give their jobs back free, the guilty one among them, and again, for ever; a crash is charged.
+    """
+    runner = asyncio.Runner()
+    try:
+        runner.run(_serve(make, sock))
+    except BaseException:
+        traceback.print_exc()
+        os._exit(Exit.FAILED)
+    runner.close()
 
 
 async def _serve(make: Callable[[], Host], sock: socket.socket) -> None:

@@ -1,0 +1,82 @@
+"""Handlers that do what no handler should: their own job pays, nobody else does, and nothing is left behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.lifecycle import State
+from tests.chaos.process_scene import ProcessScene
+from tests.chaos.scene import until
+
+pytestmark = pytest.mark.chaos
+
+MORE = '''
+import contextlib, threading
+
+
+@app.task(name="leaves_the_loop", retry=0, max_stalls=1)
+async def leaves_the_loop(ctx: Context) -> None:
+    """The exception of a task of its own does not go through the handler: it ends the loop."""
+    note(what="start", job=ctx.id, fence=ctx.fence)
+
+    async def leave():
+        sys.exit(3)
+
+    await asyncio.gather(leave(), asyncio.sleep(60))
+
+
+@app.task(name="odd_alone", retry=0, isolation="process")
+def odd_alone(ctx: Context, does: str) -> int:
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    if does == "closes stdout":
+        print("last words")
+        sys.stdout.close()
+    elif does == "has no stdout":
+        sys.stdout = None
+    elif does == "daemon":
+        code = "import os, time; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); "
+        code += "print(os.getpid(), flush=True); os.close(1); time.sleep(600)"
+        done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, env={})
+        note(what="child", child=int(done.stdout))
+    elif does == "waits":
+        while not gate_open():
+            time.sleep(0.01)
+    return os.getpid()
+
+
+@app.task(name="shrinks_marks", retry=0, max_stalls=0)
+def shrinks_marks(ctx: Context) -> None:
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    for fd in range(3, 64):
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, 0)
+    while not gate_open():
+        time.sleep(0.01)
+
+
+@app.task(name="starts_a_thread", retry=0)
+def starts_a_thread(ctx: Context) -> int:
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    return os.getpid()
+'''
+
+
+@pytest.fixture
+def hostile(stage: ProcessScene) -> ProcessScene:
+    with (stage.folder / "scene_app.py").open("a") as file:
+        file.write(MORE)
+    return stage
+
+
+def test_a_job_whose_own_task_ends_the_loop_is_found(hostile: ProcessScene) -> None:
+    with hostile.app() as app:
+        neighbour = app.named("waits").enqueue()
+        hostile.start()
+        until(lambda: hostile.lines("start"), what="the neighbour runs")
+        poison = app.named("leaves_the_loop", max_stalls=1).enqueue()
+        until(lambda: poison.refresh().state is State.DEAD, what="the poison is found")
+        assert (poison.reason, poison.failures) == ("crash", 0)
+        hostile.open_gate()
+        until(lambda: neighbour.refresh().state is State.SUCCEEDED, what="the neighbour ends")
+        assert (neighbour.failures, neighbour.stalls) == (0, 0)
