@@ -80,3 +80,15 @@ def test_a_job_whose_own_task_ends_the_loop_is_found(hostile: ProcessScene) -> N
         hostile.open_gate()
         until(lambda: neighbour.refresh().state is State.SUCCEEDED, what="the neighbour ends")
         assert (neighbour.failures, neighbour.stalls) == (0, 0)
+
+
+@pytest.mark.parametrize("does", ["closes stdout", "has no stdout"])
+def test_an_isolated_job_may_do_without_stdout(hostile: ProcessScene, does: str) -> None:
+    with hostile.app() as app:
+        job = app.named("odd_alone").enqueue(does=does)
+        hostile.start()
+        job.result(timeout=20)
+        assert (job.refresh().attempts, job.stalls) == (1, 0)
+        after = app.named("alone").enqueue(does="prints")
+        after.result(timeout=20)
+        assert "from python" in [line.text for line in app.logs(after.id)]

@@ -16,7 +16,7 @@ from holdfast.lifecycle import State
 from holdfast.records import Lease
 from holdfast.worker import capture
 from holdfast.worker.deaths import how_it_ended
-from holdfast.worker.limits import children_of, memory_of, memory_of_family
+from holdfast.worker.limits import Limits, children_of, memory_of, memory_of_family
 from holdfast.worker.overseer import stack_of
 from holdfast.worker.reloading import python_files
 from holdfast.worker.remote import Remote, Stage
@@ -158,3 +158,13 @@ async def test_a_runner_gets_no_more_jobs_than_it_has_places_for() -> None:
     assert remote.take_back() == []
     assert remote.drop("token of last") is not None
     remote.close()
+
+
+def test_limits_that_an_attempt_made_final_are_told_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(kind: int, limits: tuple[int, int]) -> None:
+        raise ValueError("not allowed to raise maximum limit")
+
+    own = Limits()
+    assert own.lift()
+    monkeypatch.setattr("holdfast.worker.limits.resource.setrlimit", refuse)
+    assert not own.lift()

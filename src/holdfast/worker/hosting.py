@@ -65,6 +65,7 @@ class Host(asyncio.Protocol):
     ) -> None:
         self._app, self._marks = app, marks
         self._limits = Limits() if setup.solo else None
+        self._output = sys.stdout  # as the app left it
         self._steady = SystemClock().steady
         self._reader = wire.from_keeper()
         self._transport: asyncio.Transport | None = None
@@ -168,13 +169,23 @@ class Host(asyncio.Protocol):
                 releases.append(end)
             else:
                 gone.append((end.id, end.token))
-        if self._limits is not None:
-            self._limits.lift()
-            sys.stdout.flush()
+        spoilt = self._limits is not None and not (self._limits.lift() and self._flush_output())
         reported = self._reports.pending_of(end.token for end in batch)
         if reported:  # before the end they belong to
             self._report(reported)
         self._send(wire.Ended(settlements, releases, gone))
+        if spoilt and self._transport is not None:
+            self._transport.close()  # once that is sent: the next job gets a process nobody has tampered with
+
+    def _flush_output(self) -> bool:
+        """Push out what was printed; False where a handler closed or replaced what it printed to."""
+        if sys.stdout is not self._output:
+            return False
+        try:
+            self._output.flush()
+        except Exception:  # closed, or of the app's own making: the attempt's end must be told all the same
+            return False
+        return True
 
     async def _flush_forever(self) -> None:
         while True:

@@ -47,9 +47,15 @@ class Limits:
         if options.file_limit is not None:
             self._put(resource.RLIMIT_FSIZE, options.file_limit)
 
-    def lift(self) -> None:
-        for kind, (soft, hard) in self._usual.items():
-            resource.setrlimit(kind, (soft, hard))
+    def lift(self) -> bool:
+        """Back to the usual limits; False where the attempt made that impossible, by lowering a hard one."""
+        lifted = True
+        for kind, usual in self._usual.items():
+            try:
+                resource.setrlimit(kind, usual)
+            except (OSError, ValueError):
+                lifted = False
+        return lifted
 
     def _put(self, kind: int, amount: int) -> None:
         _, hard = self._usual[kind]

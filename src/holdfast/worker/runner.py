@@ -106,7 +106,7 @@ class Runner:
         self.beats = 0  # answered pings of the keeper's watch
         self.worker = ""  # the id events name
         self.barred = False  # nothing may start: the fence has passed, or the worker ends at once
-        self.relieve: Callable[[], None] = lambda: None  # give room to tell that memory ran out
+        self.relieve: Callable[[], object] = lambda: None  # give room to tell that memory ran out
         self._told: dict[str, Stop] = {}  # by token: told to stop, perhaps before it could start
         self._find_task, self._hub, self._reports, self._hand_over = find_task, hub, reports, hand_over
         self._unknown_delay = unknown_delay
