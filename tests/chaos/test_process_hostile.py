@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.lifecycle import State
-from tests.chaos.process_scene import ProcessScene
+from tests.chaos.process_scene import ProcessScene, alive
 from tests.chaos.scene import until
 
 pytestmark = pytest.mark.chaos
@@ -92,3 +92,12 @@ def test_an_isolated_job_may_do_without_stdout(hostile: ProcessScene, does: str)
         after = app.named("alone").enqueue(does="prints")
         after.result(timeout=20)
         assert "from python" in [line.text for line in app.logs(after.id)]
+
+
+def test_a_daemon_an_isolated_job_leaves_behind_is_ended(hostile: ProcessScene) -> None:
+    with hostile.app() as app:
+        job = app.named("odd_alone").enqueue(does="daemon")
+        hostile.start()
+        job.result(timeout=20)
+        (child,) = hostile.lines("child")
+        until(lambda: not alive(child["child"]), 3, what="the daemon is gone")

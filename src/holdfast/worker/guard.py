@@ -252,7 +252,8 @@ class Guard:
             high.append(_HIGH_FD + place)
         for place, fd in enumerate(high):
             os.dup2(fd, FIRST_FD + place, inheritable=True)
-        if speaks:
+        if speaks:  # its job is alone there: what that leaves behind stays below it, where it is counted and found
+            self.kernel.prctl(_SUBREAPER, 1)
             os.dup2(high[-1], 1)
             os.dup2(high[-1], 2)
         os.execve(words[0], words, environment)  # noqa: S606 - the keeper's own interpreter
