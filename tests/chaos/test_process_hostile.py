@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+
 import pytest
 
 from holdfast.lifecycle import State
@@ -101,3 +105,16 @@ def test_a_daemon_an_isolated_job_leaves_behind_is_ended(hostile: ProcessScene) 
         job.result(timeout=20)
         (child,) = hostile.lines("child")
         until(lambda: not alive(child["child"]), 3, what="the daemon is gone")
+
+
+def test_a_handler_cannot_take_the_marks_from_under_the_keeper(hostile: ProcessScene) -> None:
+    with hostile.app() as app:
+        app.named("shrinks_marks").enqueue()
+        family = hostile.start()
+        until(lambda: hostile.lines("start"), what="it runs")
+        assert app.named("quick").enqueue(n=1).result(timeout=20) == 1
+        time.sleep(1)  # the keeper looks at the marks meanwhile
+        (runner,) = family.runners()
+        os.kill(runner, signal.SIGKILL)
+        assert app.named("quick").enqueue(n=2).result(timeout=20) == 2
+        assert family.keeper.poll() is None
