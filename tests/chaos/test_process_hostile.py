@@ -118,3 +118,31 @@ def test_a_handler_cannot_take_the_marks_from_under_the_keeper(hostile: ProcessS
         os.kill(runner, signal.SIGKILL)
         assert app.named("quick").enqueue(n=2).result(timeout=20) == 2
         assert family.keeper.poll() is None
+
+
+def test_a_job_that_waits_for_a_process_gets_one_after_the_guard_died(hostile: ProcessScene) -> None:
+    hostile.change_code("VERSION = 1", "VERSION = 1\nif os.path.exists(f'{HERE}/slow'): time.sleep(1.5)")
+    with hostile.app() as app:
+        family = hostile.start("--lease", "10s")
+        until(lambda: "started" in family.text(), what="the worker is there")
+        (hostile.folder / "slow").touch()
+        job = app.named("odd_alone").enqueue(does="")
+        family.runners(2)
+        os.kill(family.guard(), signal.SIGKILL)
+        job.result(timeout=15)
+        assert (job.refresh().attempts, job.stalls) == (1, 0)
+
+
+def test_isolated_processes_that_cannot_start_are_not_started_without_end(hostile: ProcessScene) -> None:
+    with hostile.app() as app:
+        family = hostile.start("--lease", "10s")
+        until(lambda: "started" in family.text(), what="the worker is there")
+        hostile.change_code("VERSION = 1", "raise RuntimeError('broken')")
+        job = app.named("odd_alone").enqueue(does="")
+        until(lambda: "RuntimeError: broken" in family.text(), what="the first cannot start")
+        until(lambda: job.refresh().state is State.SCHEDULED, what="it is given back meanwhile")
+        time.sleep(4)
+        assert family.text().count("could not start") <= 4
+        hostile.change_code("raise RuntimeError('broken')", "VERSION = 2")
+        job.result(timeout=30)
+        assert (job.refresh().attempts, job.stalls) == (1, 0)

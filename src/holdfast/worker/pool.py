@@ -229,7 +229,7 @@ class Pool(Link):
             self.on_hello(hello)
         remote.send(wire.Name(self.worker))
         self._ask_for_judgement()
-        if remote.solo:
+        if self._waiting:
             self.serve_waiting()
         self.on_room()
 
@@ -292,8 +292,14 @@ class Pool(Link):
         self._charged.update((lease.token, _Charge(lease, outcome)) for lease, outcome in estate.charged)
         self._end(estate.ended)
         self._ask_for_judgement()
-        if self._waiting and not self.staff.closing:
+        if self._waiting and remote.hello is not None and not self.staff.closing:
             self.serve_waiting()
+
+    def on_not_started(self, remote: Remote, again_in: float) -> None:
+        """Jobs that wait for a runner of their own do not wait here for a start that may fail again."""
+        if remote.solo:
+            waiting, self._waiting = self._waiting, deque()
+            self._end([Release(id=lease.id, token=lease.token, delay=again_in) for lease in waiting])
 
     def _ask_for_judgement(self) -> None:
         """Have a runner say what a killed job's own retry policy makes of its end."""

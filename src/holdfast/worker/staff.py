@@ -66,6 +66,8 @@ class StaffOwner(Protocol):
 
     def on_died(self, remote: Remote, wait_status: int, cause: int, expected: bool) -> None: ...
 
+    def on_not_started(self, remote: Remote, again_in: float) -> None: ...
+
 
 class Staff:
     """Guard and runners."""
@@ -270,6 +272,7 @@ class Staff:
         wait = min(RESTART_SECONDS_MAX, 50 * backoff(self._failed_starts))
         logs.runner_refused(refused.text, wait)
         self.spawn(self._fill_after(wait))
+        self._owner.on_not_started(remote, wait)
 
     async def _fill_after(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
