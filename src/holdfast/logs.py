@@ -265,6 +265,10 @@ def guard_lost(late: bool) -> None:
     logger.critical("the guard is gone (%s) and its runners with it: starting anew", why)
 
 
+def guard_refused(error: OSError, wait: float) -> None:
+    logger.critical("the guard could not be started: %s. No job can run here. Trying again in %.1f s", error, wait)
+
+
 # ---------------------------------------------------------------------- the host program
 
 

@@ -133,6 +133,18 @@ def test_a_job_that_waits_for_a_process_gets_one_after_the_guard_died(hostile: P
         assert (job.refresh().attempts, job.stalls) == (1, 0)
 
 
+def test_the_guards_death_is_no_isolated_jobs_fault(hostile: ProcessScene) -> None:
+    with hostile.app() as app:
+        jobs = [app.named("odd_alone").enqueue(does="waits") for _ in range(2)]
+        family = hostile.start("--lease", "10s")
+        until(lambda: len(hostile.lines("start")) == 2, what="both run")
+        os.kill(family.guard(), signal.SIGKILL)
+        until(lambda: len(hostile.lines("start")) == 4, what="both run again")
+        hostile.open_gate()
+        until(lambda: all(job.refresh().state is State.SUCCEEDED for job in jobs), what="they end")
+        assert [(job.stalls, job.failures) for job in jobs] == [(0, 0)] * 2
+
+
 def test_isolated_processes_that_cannot_start_are_not_started_without_end(hostile: ProcessScene) -> None:
     with hostile.app() as app:
         family = hostile.start("--lease", "10s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 import os
@@ -11,10 +12,11 @@ from pathlib import Path
 import pytest
 from worker_bench import WorkerApp
 
+from holdfast.clock import SystemClock
 from holdfast.context import CURRENT, Context
 from holdfast.lifecycle import State
 from holdfast.records import Lease
-from holdfast.worker import capture
+from holdfast.worker import capture, staff
 from holdfast.worker.deaths import how_it_ended
 from holdfast.worker.limits import Limits, children_of, memory_of, memory_of_family
 from holdfast.worker.overseer import stack_of
@@ -168,3 +170,19 @@ def test_limits_that_an_attempt_made_final_are_told_not_raised(monkeypatch: pyte
     assert own.lift()
     monkeypatch.setattr("holdfast.worker.limits.resource.setrlimit", refuse)
     assert not own.lift()
+
+
+def test_a_guard_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[object] = []
+
+    def start(owner: object) -> object:
+        tried.append(owner)
+        if len(tried) < 3:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return owner
+
+    monkeypatch.setattr(staff, "Guarding", start)
+    monkeypatch.setattr(staff, "backoff", lambda tries: 0.0)
+    own = staff.Staff(staff.Plan(app="shop:app"), None, SystemClock())  # type: ignore[arg-type]
+    assert asyncio.run(own._new_guard()) is own  # type: ignore[comparison-overlap]
+    assert len(tried) == 3

@@ -33,6 +33,7 @@ def settle_estate(remote: Remote, wait_status: int, cause: int, now: float) -> E
     """Decide for each job the runner had."""
     estate = Estate()
     evidence = ""
+    how = "died with its guard" if cause == guard.BEREFT else how_it_ended(wait_status)
     for sent in remote.held.values():
         lease, began = sent.lease, remote.begun(sent)
         if sent.told is Stop.LOST:
@@ -50,7 +51,7 @@ def settle_estate(remote: Remote, wait_status: int, cause: int, now: float) -> E
         else:
             evidence = evidence or bounded(remote.read_evidence(), TRACEBACK_CHARS_MAX)
             estate.crashed.append(lease.id)
-            estate.ended.append(_crash(remote, sent, how_it_ended(wait_status), now - began, evidence))
+            estate.ended.append(_crash(remote, sent, how, now - began, evidence))
     return estate
 
 
@@ -62,7 +63,7 @@ def _crash(remote: Remote, sent: Sent, how: str, seconds: float, evidence: str) 
         id=lease.id,
         token=lease.token,
         ending=Ending.STALLED,
-        alone=remote.slots == 1,
+        alone=remote.slots == 1 and not remote.in_company,
         failure=Failure(reason="crash", text=text, traceback=evidence),
     )
 

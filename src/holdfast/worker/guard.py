@@ -34,6 +34,7 @@ STARTED_FACTS = struct.Struct("<I")
 ENDED_FACTS = struct.Struct("<IiBQ")
 
 OWN, ASKED, TOO_LATE = 0, 1, 2  # causes: it ended by itself, the keeper asked, the deadline passed
+BEREFT = 3  # never told by the guard: the guard died, and its runners with it
 
 FIRST_FD = 3  # where a runner finds what it was given
 KEEPER = "HOLDFAST_KEEPER"  # the same for all processes of one keeper: is anything of a dead one still alive?

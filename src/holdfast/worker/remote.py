@@ -74,6 +74,7 @@ class Remote(asyncio.Protocol):
         self.memory = 0
         self.blocked = False  # it has not answered for a while
         self.spared = False  # killed for what is no fault of the jobs it has
+        self.in_company = False  # others died in the same instant: who is to blame cannot be told
         self.pinged_at = 0.0
         self.let_go = False
         self.closed = False  # everything it ever said has been read

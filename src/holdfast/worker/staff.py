@@ -229,7 +229,7 @@ class Staff:
             return
         late = 0.0 < self.deadlines[0] <= self._clock.steady()
         logs.guard_lost(late=late)
-        self.spawn(self._begin_anew(guard.TOO_LATE if late else guard.OWN))
+        self.spawn(self._begin_anew(guard.TOO_LATE if late else guard.BEREFT))
 
     async def _begin_anew(self, cause: int) -> None:
         lost = list(self.remotes.values())
@@ -237,12 +237,25 @@ class Staff:
         if self.guarding is not None:
             self.guarding.clear_away()
             await self.guarding.close()
+        running = sum(remote.begun(sent) > 0.0 for remote in lost for sent in remote.held.values())
         for remote in lost:
-            remote.ended = remote.ended or (0, cause)
+            remote.ended, remote.in_company = remote.ended or (0, cause), running > 1
             self._bid_farewell(remote)
-        self.guarding = Guarding(self)
+        self.guarding = await self._new_guard()
         self.guarding.deadline(*self.deadlines)
         self.fill()
+
+    async def _new_guard(self) -> Guarding:
+        """One that starts: what took the last one's life may have left no room for another yet."""
+        tries = 0
+        while True:
+            try:
+                return Guarding(self)
+            except OSError as error:
+                tries += 1
+                wait = min(RESTART_SECONDS_MAX, 10 * backoff(tries))
+                logs.guard_refused(error, wait)
+                await asyncio.sleep(wait)
 
     def _bid_farewell(self, remote: Remote) -> None:
         """It is dead and everything it said has been read."""
