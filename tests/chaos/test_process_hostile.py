@@ -158,3 +158,11 @@ def test_isolated_processes_that_cannot_start_are_not_started_without_end(hostil
         hostile.change_code("raise RuntimeError('broken')", "VERSION = 2")
         job.result(timeout=30)
         assert (job.refresh().attempts, job.stalls) == (1, 0)
+
+
+def test_an_early_stop_with_json_ends_with_a_document(stage: ProcessScene) -> None:
+    stage.change_code("VERSION = 1", "time.sleep(600)")
+    family = stage.start("--json")
+    family.runners()
+    assert family.stop(20) == 0
+    assert '"succeeded"' in family.text()

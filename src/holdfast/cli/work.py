@@ -93,7 +93,7 @@ def work(
         verbose=verbose,
     )
     printer = Printer(as_json=as_json)
-    stores: list[str] = []
+    stores: list[str] = []  # empty as long as no runner has said which it is
 
     def announce(hello: Hello) -> None:
         stores.append(parse_url(hello.url).safe_url)
@@ -106,7 +106,7 @@ def work(
             raise CommandFailed(Exit.IMPORT_FAILED, refused.text, refused.hint) from None
     if as_json:
         counts = {"succeeded": drained.succeeded, "failed": drained.failed, "left": drained.left}
-        printer.document({"store": stores[0], **counts})
+        printer.document({"store": next(iter(stores), None), **counts})
     else:
         failed = f"{drained.failed} failed attempt{'' if drained.failed == 1 else 's'}"
         printer.note(f"stopped: {drained.succeeded} succeeded, {failed}, {drained.left} left.")
