@@ -166,3 +166,33 @@ def test_an_early_stop_with_json_ends_with_a_document(stage: ProcessScene) -> No
     family.runners()
     assert family.stop(20) == 0
     assert '"succeeded"' in family.text()
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("raise KeyboardInterrupt", "scene_app:app cannot be used: KeyboardInterrupt"),
+        ("app.__class__ = type('Odd', (Holdfast,), {'url': property(lambda self: 1 / 0)})", "ZeroDivisionError"),
+        ("os._exit(0)", "a runner process ended with exit code 0 before it was ready"),
+        ("os.kill(os.getpid(), 9)", "a runner process was killed by SIGKILL before it was ready"),
+    ],
+)
+def test_an_app_that_cannot_be_had_is_told_in_a_sentence(stage: ProcessScene, code: str, says: str) -> None:
+    stage.change_code("VERSION = 1", code)
+    family = stage.start()
+    assert family.keeper.wait(20) == 7
+    assert says in family.text()
+    assert "Traceback" not in family.text()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [(("--url", "nonsense://x"), "scheme nonsense"), (("--health-port", "256.0.0.1:1"), "cannot be used for probes")],
+)
+def test_a_slip_on_the_command_line_is_told_in_a_sentence(
+    stage: ProcessScene, words: tuple[str, ...], says: str
+) -> None:
+    family = stage.start(*words)
+    assert family.keeper.wait(20) == 2
+    assert says in family.text()
+    assert "Traceback" not in family.text()

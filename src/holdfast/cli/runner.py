@@ -18,11 +18,13 @@ from collections.abc import Callable
 from functools import partial
 
 from ..app import Holdfast
+from ..backends import mask_url
 from ..worker import wire
 from ..worker.capture import capture_output
 from ..worker.guard import FIRST_FD
 from ..worker.hosting import Host, hello, listen_for_dumps
 from ..worker.marks import Marks
+from ..worker.outcomes import said, storable
 from .exits import CommandFailed, Exit
 from .importing import import_app, import_modules
 from .logbook import logs_on_stderr
@@ -45,12 +47,13 @@ def main() -> int:
         sys.stdout.reconfigure(line_buffering=True)
     try:
         app = _load(setup)
-    except CommandFailed as failed:
+        ready = hello(app, app.url)
+    except BaseException as error:  # whatever the user's code raises while it loads: the keeper says it, once
         if os.environ.get("HOLDFAST_DEBUG"):
             traceback.print_exc()
-        sock.sendall(wire.pack([wire.Refused(failed.text, failed.hint)]))
+        sock.sendall(wire.pack([_refusal(setup.app, error)]))
         return Exit.IMPORT_FAILED
-    sock.sendall(wire.pack([hello(app, app.url)]))
+    sock.sendall(wire.pack([ready]))
     with logs_on_stderr(setup.verbose):
         _run(partial(Host, app, setup, marks, ended), sock)
     return Exit.DONE
@@ -78,6 +81,13 @@ def _load(setup: wire.Setup) -> Holdfast:
     if setup.url is not None:
         app.aim(setup.url)
     return app
+
+
+def _refusal(app: str, error: BaseException) -> wire.Refused:
+    if isinstance(error, CommandFailed):
+        return wire.Refused(storable(error.text), storable(error.hint))
+    text = f"{app} cannot be used: {type(error).__name__}: {mask_url(' '.join(said(error).split()))}"
+    return wire.Refused(storable(text), "HOLDFAST_DEBUG=1 shows where.")
 
 
 def _run(make: Callable[[], Host], sock: socket.socket) -> None:

@@ -76,6 +76,8 @@ def work(
     from ..worker.staff import Plan, RunnerRefused
 
     served, health = read_queues(queues), read_address(health_port)
+    if url is not None:
+        parse_url(url)  # a slip shows here, before anything is started
     runners = runners or os.cpu_count() or 1
     chosen = {name: value for name, value in settings.items() if value is not None}
     options = WorkerOptions(queues=served, slots=slots or SLOTS_DEFAULT * runners, **chosen)

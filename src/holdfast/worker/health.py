@@ -13,6 +13,8 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..errors import ConfigurationError
+
 REQUEST_BYTES_MAX = 8192
 REQUEST_SECONDS_MAX = 5.0
 CONNECTIONS_MAX = 32
@@ -30,7 +32,11 @@ class HealthPort:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; answers the port (another than asked for only when that was 0)."""
-        self._server = await asyncio.start_server(self._answer, host, port, limit=REQUEST_BYTES_MAX)
+        try:
+            self._server = await asyncio.start_server(self._answer, host, port, limit=REQUEST_BYTES_MAX)
+        except OSError as error:
+            why = (error.strerror or str(error)).rpartition(": ")[2]
+            raise ConfigurationError(f"{host}:{port} cannot be used for probes: {why}. Give another port.") from None
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from .. import logs
 from ..clock import Clock
 from . import guard, wire
+from .deaths import how_it_ended
 from .guarding import Guarding
 from .line import backoff
 from .remote import Remote, Stage
@@ -275,7 +276,7 @@ class Staff:
 
     def _could_not_start(self, remote: Remote, wait_status: int) -> None:
         refused = remote.refused or wire.Refused(
-            f"a runner process ended before it was ready (wait status {wait_status}).",
+            f"a runner process {how_it_ended(wait_status)} before it was ready.",
             "What it said on stderr tells more.",
         )
         if self._first is not None and not self._first.done():
