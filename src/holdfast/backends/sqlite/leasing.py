@@ -52,8 +52,8 @@ def register(tx: Transaction, worker: WorkerRecord) -> None:
             "slots": worker.slots,
             "isolates": worker.isolates,
             "now": tx.now,
-            "deadline": tx.steady + worker.lease_seconds,
-            "deadline_boot": tx.boot,
+            "steady": tx.steady,
+            "boot": tx.boot,
         },
     )
 

@@ -84,6 +84,14 @@ async def registering_again_renews_too(world: World) -> None:
 
 
 @case
+async def registering_again_renews_by_the_lease_it_named_first(world: World) -> None:
+    await world.register("w1", lease=30.0)
+    await world.register("w1", lease=5.0)
+    world.advance(29.0)
+    same([one.expired for one in await world.backend.workers(now=world.now)], [False], "expired")
+
+
+@case
 async def renew_is_accepted_after_the_deadline_while_nobody_recovered(world: World) -> None:
     start = await world.put(State.RUNNING)
     await world.expire_worker("holder")

@@ -5,12 +5,12 @@
 -- :: call
 WITH numbered AS (INSERT INTO holdfast.calls (worker) VALUES (%(id)s) ON CONFLICT DO NOTHING
 ), longest AS (UPDATE holdfast.incarnation SET lease_max = %(lease_seconds)s WHERE lease_max < %(lease_seconds)s)
-INSERT INTO holdfast.workers (id, host, pid, boot_id, pid_namespace, lease_seconds, queues, slots, isolates,
+INSERT INTO holdfast.workers AS w (id, host, pid, boot_id, pid_namespace, lease_seconds, queues, slots, isolates,
                               started_at, renewed_at, deadline)
 SELECT %(id)s, %(host)s, %(pid)s, %(boot_id)s, %(pid_namespace)s, %(lease_seconds)s, %(queues)s::jsonb, %(slots)s,
        %(isolates)s, s.now, s.now, s.now + %(lease_seconds)s
 FROM holdfast.store_now(%(now)s) s(now)
-ON CONFLICT (id) DO UPDATE SET renewed_at = excluded.renewed_at, deadline = excluded.deadline
+ON CONFLICT (id) DO UPDATE SET renewed_at = excluded.renewed_at, deadline = excluded.renewed_at + w.lease_seconds
 
 -- :: function_timeline
 CREATE OR REPLACE FUNCTION holdfast.timeline() RETURNS bigint LANGUAGE plpgsql AS $$

@@ -5,6 +5,6 @@
 INSERT INTO holdfast_workers (id, host, pid, boot_id, pid_namespace, lease_seconds, queues, slots, isolates,
                               started_at, renewed_at, deadline, deadline_boot)
 VALUES (:id, :host, :pid, :boot_id, :pid_namespace, :lease_seconds, :queues, :slots, :isolates,
-        :now, :now, :deadline, :deadline_boot)
+        :now, :now, :steady + :lease_seconds, :boot)
 ON CONFLICT (id) DO UPDATE
-SET renewed_at = excluded.renewed_at, deadline = excluded.deadline, deadline_boot = excluded.deadline_boot
+SET renewed_at = excluded.renewed_at, deadline = :steady + lease_seconds, deadline_boot = excluded.deadline_boot
