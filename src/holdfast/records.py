@@ -187,6 +187,7 @@ class WorkerRecord(Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] = ()
     slots: int = 0
     isolates: bool = False  # it runs suspects alone, each in a process of its own
+    portrait: bytes | None = None  # its runners as it last showed them (portrait.py); stored by renew alone
     started_at: float = 0.0  # set by the store
     renewed_at: float = 0.0  # set by the store
     expired: bool = False  # set by the store when read

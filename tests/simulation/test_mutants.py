@@ -113,10 +113,18 @@ class SettleDoesNotCheckTheToken(MemoryBackend):
 
 
 class RenewGoesByWorkerNameOnly(MemoryBackend):
-    async def renew(self, worker: str, held: Sequence[Held], *, seen_call: int, now: float | None = None) -> Renewal:
+    async def renew(
+        self,
+        worker: str,
+        held: Sequence[Held],
+        *,
+        seen_call: int,
+        portrait: bytes | None = None,
+        now: float | None = None,
+    ) -> Renewal:
         holder = self._store.workers.get(worker)
         ours = () if holder is None else [Held(row.id, row.token or "") for row in holder.leases.values()]
-        return await super().renew(worker, ours, seen_call=seen_call, now=now)
+        return await super().renew(worker, ours, seen_call=seen_call, portrait=portrait, now=now)
 
 
 class ReviveTwiceMakesTwoLiveJobs(MemoryBackend):

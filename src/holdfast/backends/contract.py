@@ -142,7 +142,8 @@ class Backend(ABC):
 
     @abstractmethod
     async def register(self, worker: WorkerRecord, now: float | None = None) -> None:
-        """Store the worker's row, deadline now + lease_seconds. Repeating it renews the deadline, nothing else."""
+        """Store the worker's row, deadline now + lease_seconds. Repeating it renews the deadline and takes over
+        `queues` and `slots`, nothing else."""
 
     @abstractmethod
     async def claim(self, request: ClaimRequest, now: float | None = None) -> Exchanged:
@@ -165,11 +166,22 @@ class Backend(ABC):
         """Mark leases begun before their handlers start (at-most-once tasks need it). Cancel asked for: CANCELLED."""
 
     @abstractmethod
-    async def renew(self, worker: str, held: Sequence[Held], *, seen_call: int, now: float | None = None) -> Renewal:
+    async def renew(
+        self,
+        worker: str,
+        held: Sequence[Held],
+        *,
+        seen_call: int,
+        portrait: bytes | None = None,
+        now: float | None = None,
+    ) -> Renewal:
         """Move the worker's deadline to now + its lease_seconds; ONE write however many leases.
 
         Names what the worker holds and the last claim whose answer it has (`seen_call`). Leases of this worker from a
         claim ≤ seen_call that are not named are given back free. Accepted after the deadline too, while the row exists.
+        A `portrait` (JSON of the runners, for people) is kept with the row in the same step and goes with it; None
+        leaves the one that is there, as does one of more than PORTRAIT_BYTES_MAX: it must not cost a renewal. No other
+        verb but the reading ones touches it, so that it costs them nothing.
         """
 
     @abstractmethod

@@ -223,6 +223,19 @@ async def test_a_lease_that_came_while_a_renewal_was_on_its_way_is_named_too(
 
 
 @scene
+async def test_a_portrait_that_home_did_not_take_comes_with_the_next_renewal(
+    shelf: Shelf, router: ShardedBackend
+) -> None:
+    shelf.shards[""].mood = "down"
+    assert (await router.renew("w", [], seen_call=0, portrait=b"{}", now=NOW + 1)).known
+    shelf.shards[""].mood = "well"
+    assert [worker.portrait for worker in await router.workers(now=NOW + 1)] == [None]
+    await router.renew("w", [], seen_call=0, now=NOW + 2)
+    assert [worker.portrait for worker in await router.workers(now=NOW + 2)] == [b"{}"]
+    assert [worker.portrait for worker in await shelf.shards["mail:0"].workers(now=NOW + 2)] == [None]
+
+
+@scene
 async def test_a_batch_that_lost_one_shard_is_completed_by_repeating_it(shelf: Shelf, router: ShardedBackend) -> None:
     shelf.shards["mail:2"].mood = "down"
     with pytest.raises(OutcomeUnknown):

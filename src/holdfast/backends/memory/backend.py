@@ -16,6 +16,7 @@ from typing import ClassVar
 
 from ...clock import Clock, SystemClock
 from ...lifecycle import Settlement, State
+from ...portrait import bounded
 from ...records import (
     Answer,
     ClaimRequest,
@@ -126,9 +127,17 @@ class MemoryBackend(Backend):
         with self._step(now):
             return [leasing.begin(self._store, item) for item in held]
 
-    async def renew(self, worker: str, held: Sequence[Held], *, seen_call: int, now: float | None = None) -> Renewal:
+    async def renew(
+        self,
+        worker: str,
+        held: Sequence[Held],
+        *,
+        seen_call: int,
+        portrait: bytes | None = None,
+        now: float | None = None,
+    ) -> Renewal:
         with self._step(now) as at:
-            return leasing.renew(self._store, worker, held, seen_call, at)
+            return leasing.renew(self._store, worker, held, seen_call, bounded(portrait), at)
 
     async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
         with self._step(now) as at:

@@ -49,9 +49,10 @@ def fenced(store: Store, job_id: str, token: str) -> Row | None:
 def register(store: Store, worker: WorkerRecord, at: Instant) -> None:
     holder = store.workers.get(worker.id)
     if holder is None:
-        record = replace(worker, started_at=at.wall, renewed_at=at.wall, expired=False, running=0)
+        record = replace(worker, started_at=at.wall, renewed_at=at.wall, expired=False, running=0, portrait=None)
         store.workers[worker.id] = Holder(record, at.steady + worker.lease_seconds)
     else:
+        holder.record = replace(holder.record, queues=worker.queues, slots=worker.slots)
         _prolong(holder, at)
 
 
@@ -159,11 +160,15 @@ def release(store: Store, item: Release, at: Instant) -> Answer:
     return Answer.OK
 
 
-def renew(store: Store, worker: str, held: Sequence[Held], seen_call: int, at: Instant) -> Renewal:
+def renew(
+    store: Store, worker: str, held: Sequence[Held], seen_call: int, portrait: bytes | None, at: Instant
+) -> Renewal:
     holder = store.workers.get(worker)
     if holder is None:
         return Renewal(known=False, lost=tuple(item.id for item in held))
     _prolong(holder, at)
+    if portrait is not None:
+        holder.record = replace(holder.record, portrait=portrait)
     named = {item.id: item.token for item in held}
     lost = tuple(item.id for item in held if (row := holder.leases.get(item.id)) is None or row.token != item.token)
     cancelled = tuple(item.id for item in held if item.id not in lost and holder.leases[item.id].cancel_requested)

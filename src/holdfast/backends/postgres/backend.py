@@ -16,6 +16,7 @@ import msgspec
 from ...clock import Clock
 from ...errors import BackendUnavailable, ConfigurationError, SchemaMismatch
 from ...lifecycle import Settlement, State
+from ...portrait import bounded
 from ...records import (
     LOGS_KEPT_MAX,
     Answer,
@@ -227,9 +228,19 @@ class PostgresBackend(Backend):
     async def begin(self, held: Sequence[Held], now: float | None = None) -> list[Answer]:
         return _as_answers(await self._write("begin.call", held=encoded(held)))
 
-    async def renew(self, worker: str, held: Sequence[Held], *, seen_call: int, now: float | None = None) -> Renewal:
-        named = encoded(held)
-        answer = await self._write("renew.call", urgent=True, worker=worker, held=named, seen=seen_call, now=now)
+    async def renew(
+        self,
+        worker: str,
+        held: Sequence[Held],
+        *,
+        seen_call: int,
+        portrait: bytes | None = None,
+        now: float | None = None,
+    ) -> Renewal:
+        named, shown = encoded(held), bounded(portrait)
+        answer = await self._write(
+            "renew.call", urgent=True, worker=worker, held=named, seen=seen_call, portrait=shown, now=now
+        )
         return _as_renewal(answer)
 
     async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:

@@ -18,6 +18,7 @@ import msgspec
 from ...clock import Clock
 from ...errors import BackendUnavailable, ConfigurationError, SchemaMismatch, StoreSealed
 from ...lifecycle import Settlement, State
+from ...portrait import bounded
 from ...records import (
     LOGS_KEPT_MAX,
     REMEMBER_SECONDS_MIN,
@@ -199,9 +200,18 @@ class RedisBackend(Backend):
     async def begin(self, held: Sequence[Held], now: float | None = None) -> list[Answer]:
         return await self._answers("begin", now, [(one.id, one.token) for one in held])
 
-    async def renew(self, worker: str, held: Sequence[Held], *, seen_call: int, now: float | None = None) -> Renewal:
+    async def renew(
+        self,
+        worker: str,
+        held: Sequence[Held],
+        *,
+        seen_call: int,
+        portrait: bytes | None = None,
+        now: float | None = None,
+    ) -> Renewal:
         named = [(one.id, one.token) for one in held]
-        known, *lists = await self._run("renew", now, worker, named, seen_call, urgent=True)
+        shown = [] if (fitting := bounded(portrait)) is None else [fitting]
+        known, *lists = await self._run("renew", now, worker, named, seen_call, pieces=shown, urgent=True)
         lost, cancelled, released = (tuple(rows.unpack(one)) for one in lists)
         return Renewal(known=bool(known), lost=lost, cancelled=cancelled, released=released)
 

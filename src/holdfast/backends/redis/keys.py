@@ -38,6 +38,7 @@ KEY_TYPES = {
     "failed": "zset",  # letters by the time of the latest failure
     "revivals": "zset",  # letters by the time of their automatic revival
     "workers": "hash",  # id → its row
+    "portraits": "hash",  # worker → its runners, as it shows them: apart from its row, which every claim reads
     "deadlines": "zset",  # workers by deadline
     "calls": "hash",  # worker → its last numbered call and the answers given
     "rules": "hash",  # queue → group limit and order

@@ -230,8 +230,8 @@ class Reader:
         packed_now, lines = await self._connections.run(SCRIPTS["workers"], [now])
         at = rows.unpack(packed_now)
         found: list[WorkerRecord] = []
-        for packed, running in zip(lines[1::3], lines[2::3], strict=True):
-            record, deadline = rows.worker(packed)
+        for packed, running, portrait in zip(lines[1::4], lines[2::4], lines[3::4], strict=True):
+            record, deadline = rows.worker(packed, portrait)
             found.append(msgspec.structs.replace(record, expired=at >= deadline, running=running))
         return sorted(found, key=lambda one: (one.started_at, one.id))
 
@@ -240,7 +240,7 @@ class Reader:
     async def dump(self) -> Dump:
         """One picture of one instant: all hashes in one transaction. Long on a large store, which waits meanwhile."""
         names = ("jobs", "bodies", "values", "errors", "progress", "logs", "letters", "workers", "calls", "rules",
-                 "overrides", "pauses")  # fmt: skip
+                 "overrides", "pauses", "portraits")  # fmt: skip
         commands = [packed_command("HGETALL", self._keys[name]) for name in names]
         script = packed_command("MULTI") + b"".join(commands) + packed_command("EXEC")
         reply = await self._connections.call("dump", script, writes=False, replies=len(names) + 2)
@@ -254,7 +254,7 @@ class Reader:
                 "letters": tuple(
                     sorted((rows.plain(rows.letter(one)) for one in tables["letters"].values()), key=lambda x: x["id"])
                 ),
-                "workers": tuple(_worker_lines(tables["workers"], tables["calls"])),
+                "workers": tuple(_worker_lines(tables["workers"], tables["calls"], tables["portraits"])),
                 "queues": tuple(rows.plain(rule) for rule in sorted(rules_of(reply[9]), key=lambda rule: rule.name)),
                 "groups": tuple(
                     dict(zip(("queue", "name", "override"), (*rows.names_in(place), int(limit)), strict=True))
@@ -342,10 +342,12 @@ def in_order(pauses: list[Pause]) -> list[Pause]:
     return sorted(pauses, key=lambda one: (one.queue or "", one.group or "", one.task or ""))
 
 
-def _worker_lines(workers: dict[bytes, bytes], calls: dict[bytes, bytes]) -> list[dict[str, Any]]:
+def _worker_lines(
+    workers: dict[bytes, bytes], calls: dict[bytes, bytes], portraits: dict[bytes, bytes]
+) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     for name, packed in sorted(workers.items()):
-        record, deadline = rows.worker(packed)
+        record, deadline = rows.worker(packed, portraits.get(name))
         last_call = rows.unpack(calls[name])[0] if name in calls else 0
         lines.append(rows.plain(record) | {"deadline": deadline, "last_call": last_call})
     return lines

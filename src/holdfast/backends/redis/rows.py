@@ -297,14 +297,16 @@ def recovered(packed: bytes) -> tuple[Recovered, ...]:
 
 def worker_facts(worker: WorkerRecord) -> bytes:
     """What a worker tells of itself; the store keeps it as it is."""
-    return pack(msgspec.structs.replace(worker, started_at=0.0, renewed_at=0.0, expired=False, running=0))
+    return pack(
+        msgspec.structs.replace(worker, started_at=0.0, renewed_at=0.0, expired=False, running=0, portrait=None)
+    )
 
 
-def worker(packed: bytes) -> tuple[WorkerRecord, float]:
+def worker(packed: bytes, portrait: bytes | None) -> tuple[WorkerRecord, float]:
     """(record, deadline)."""
     _, started_at, renewed_at, deadline = _TIMES.unpack_from(packed)
     record = msgspec.msgpack.decode(packed[_TIMES.size :], type=WorkerRecord)
-    return msgspec.structs.replace(record, started_at=started_at, renewed_at=renewed_at), deadline
+    return msgspec.structs.replace(record, started_at=started_at, renewed_at=renewed_at, portrait=portrait), deadline
 
 
 def pause(packed: bytes) -> Pause:

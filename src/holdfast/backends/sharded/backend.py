@@ -165,8 +165,16 @@ class ShardedBackend(Backend):
     async def begin(self, held: Sequence[Held], now: float | None = None) -> list[Answer]:
         return await self._leasing.by_token(held, lambda store, part: store.begin(part, now))
 
-    async def renew(self, worker: str, held: Sequence[Held], *, seen_call: int, now: float | None = None) -> Renewal:
-        return await self._leasing.renew(worker, held, seen_call, now)
+    async def renew(
+        self,
+        worker: str,
+        held: Sequence[Held],
+        *,
+        seen_call: int,
+        portrait: bytes | None = None,
+        now: float | None = None,
+    ) -> Renewal:
+        return await self._leasing.renew(worker, held, seen_call, portrait, now)
 
     async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
         return await self._leasing.by_token(reports, lambda store, part: store.report(part, now))

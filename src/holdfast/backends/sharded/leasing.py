@@ -239,8 +239,13 @@ class Leasing:
 
     # ------------------------------------------------------------------ renewing, and the verbs that name a token
 
-    async def renew(self, worker: str, held: Sequence[Held], seen_call: int, now: float | None) -> Renewal:
-        """All rows of the worker at once. What a silent shard holds is `unheard`: its deadline there did not move."""
+    async def renew(
+        self, worker: str, held: Sequence[Held], seen_call: int, portrait: bytes | None, now: float | None
+    ) -> Renewal:
+        """All rows of the worker at once. What a silent shard holds is `unheard`: its deadline there did not move.
+
+        The portrait goes to home alone; one that home did not take goes there again with the next renewal.
+        """
         service = await self._service(worker, now)
         if service is None:
             return Renewal(known=False, lost=tuple(item.id for item in held))
@@ -253,9 +258,11 @@ class Leasing:
             else:
                 named.setdefault(shard, []).append(Held(item.id, token))
         seen = last_number_of(seen_call)
+        shown = service.unshown = service.unshown if portrait is None else portrait
 
         async def renew(name: str) -> Renewal:
-            return await (await self._stores(name)).renew(worker, named[name], seen_call=seen, now=now)
+            own = shown if name == HOME else None
+            return await (await self._stores(name)).renew(worker, named[name], seen_call=seen, portrait=own, now=now)
 
         service.fresh.clear()
         answers = await at_once({name: renew(name) for name in named})
@@ -265,6 +272,8 @@ class Leasing:
             self._services.pop(worker, None)
             return Renewal(known=False, lost=tuple(item.id for item in held))
         service.joined.difference_update(set(answers) - set(known))
+        if HOME in known and service.unshown is shown:
+            service.unshown = None
         if HOME in answers and HOME not in known:
             await at_once({HOME: self._at(HOME, lambda store: store.register(service.record, now))})
         return Renewal(

@@ -44,6 +44,7 @@ class Service:
     joined: set[str] = field(default_factory=set)  # shards in which it has a row
     stale: set[str] = field(default_factory=set)  # shards that did not answer its latest renewal
     fresh: list[Lease] = field(default_factory=list)  # leases that came since its latest renewal was sent
+    unshown: bytes | None = None  # a portrait that home has not taken yet
     unheard: dict[str, Sent] = field(default_factory=dict)  # shards that owe the answer to an earlier call
     late: dict[tuple[str, bool], Answer] = field(default_factory=dict)  # by token and kind: answers that came late
     # the latest call: what it sent, what came back by position, and the leases of all shards together

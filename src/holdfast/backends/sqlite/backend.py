@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from ...clock import Clock, SystemClock, boot_id
 from ...errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
 from ...lifecycle import Settlement, State
+from ...portrait import bounded
 from ...records import (
     Answer,
     ClaimRequest,
@@ -231,8 +232,19 @@ class SqliteBackend(Backend):
     async def begin(self, held: Sequence[Held], now: float | None = None) -> list[Answer]:
         return await self._write("begin", lambda tx: leasing.begin(tx, held), now)
 
-    async def renew(self, worker: str, held: Sequence[Held], *, seen_call: int, now: float | None = None) -> Renewal:
-        return await self._write("renew", lambda tx: leasing.renew(tx, worker, held, seen_call), now, urgent=True)
+    async def renew(
+        self,
+        worker: str,
+        held: Sequence[Held],
+        *,
+        seen_call: int,
+        portrait: bytes | None = None,
+        now: float | None = None,
+    ) -> Renewal:
+        shown = bounded(portrait)
+        return await self._write(
+            "renew", lambda tx: leasing.renew(tx, worker, held, seen_call, shown), now, urgent=True
+        )
 
     async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
         return await self._write("report", lambda tx: leasing.report(tx, reports), now)

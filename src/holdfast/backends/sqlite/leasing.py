@@ -174,10 +174,12 @@ def begin(tx: Transaction, held: Sequence[Held]) -> list[Answer]:
     ]
 
 
-def renew(tx: Transaction, worker: str, held: Sequence[Held], seen_call: int) -> Renewal:
+def renew(tx: Transaction, worker: str, held: Sequence[Held], seen_call: int, portrait: bytes | None) -> Renewal:
     values = {"id": worker, "steady": tx.steady, "boot": tx.boot, "now": tx.now}
     if not tx.cursor.execute(SQL["renew.deadline"], values).rowcount:
         return Renewal(known=False, lost=tuple(one.id for one in held))
+    if portrait is not None:
+        tx.cursor.execute(SQL["renew.portrait"], (worker, portrait))
     leases = {row[0]: row for row in tx.cursor.execute(SQL["renew.leases"], (worker,))}
     named = {one.id for one in held if one.id in leases and leases[one.id][1] == one.token}
     unnamed = [row for row in leases.values() if row[0] not in named and row[2] <= seen_call]

@@ -231,6 +231,7 @@ def workers(cursor: sqlite3.Cursor, steady: float, boot: str) -> list[WorkerReco
             expired=row[0] in expired,
             isolates=bool(row[10]),
             running=row[11],
+            portrait=row[12],
         )
         for row in cursor.execute(SQL["read.workers"])
     ]

@@ -5,8 +5,11 @@ Called by run_case. Stale tokens have a file of their own.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from ...lifecycle import Ending, State
-from ...records import LOGS_KEPT_MAX, Answer, Held, Release, Report
+from ...portrait import PORTRAIT_BYTES_MAX
+from ...records import LOGS_KEPT_MAX, Answer, Held, Release, Report, WorkerRecord
 from .comparing import CALLED, row_of, same, same_tables
 from .registry import case, case_for_each
 from .world import FOREVER, NO_TOKEN, World
@@ -325,3 +328,67 @@ async def retire_of_an_unknown_worker_does_nothing(world: World) -> None:
     before = await world.tables()
     same(await world.backend.retire("stranger", now=world.now), 0, "leases given back")
     same_tables(before, await world.tables(), "retire of a stranger")
+
+
+@case
+async def a_portrait_comes_with_a_renewal_and_stays_until_another_comes(world: World) -> None:
+    drawn = b'{"runners":[{"pid":1}],"name":"\xc3\xa4\\u0000"}'
+    await world.register("w1")
+    same(await _portrait(world), None, "before any was shown")
+    async with world.unchanged("renew", besides={"workers": ("deadline", "renewed_at", "portrait")}):
+        await world.renew("w1", portrait=drawn)
+    same(await _portrait(world), drawn, "as it was shown")
+    async with world.unchanged("what shows nothing new", besides=CALLED):
+        await world.renew("w1")
+        await world.register("w1")
+        await world.backend.claim(world.request("w1"), now=world.now)
+    same(await _portrait(world), drawn, "still there")
+    await world.renew("w1", portrait=b"{}")
+    same(await _portrait(world), b"{}", "the newer one")
+
+
+@case
+async def a_portrait_that_is_too_long_costs_no_renewal_and_is_not_kept(world: World) -> None:
+    await world.register("w1")
+    largest = b'"%s"' % (b"x" * (PORTRAIT_BYTES_MAX - 2))
+    await world.renew("w1", portrait=largest)
+    world.advance(20.0)
+    async with world.unchanged("renew", besides={"workers": ("deadline", "renewed_at")}):
+        same((await world.renew("w1", portrait=largest + b" ")).known, True, "the renewal")
+    world.advance(20.0)
+    same([(one.expired, one.portrait) for one in await world.backend.workers(now=world.now)], [(False, largest)], "row")
+
+
+@case_for_each(["retire", "recover"])
+async def a_portrait_goes_with_its_workers_row(world: World, way: str) -> None:
+    for worker in ("w1", "w2"):
+        await world.register(worker)
+        await world.renew(worker, portrait=worker.encode())
+    if way == "retire":
+        await world.backend.retire("w1", now=world.now)
+    else:
+        await world.backend.recover(dead=["w1"], now=world.now)
+    same((await world.renew("w1", portrait=b"late")).known, False, "a renewal of the worker that is gone")
+    await world.register("w1")
+    found = {one.id: one.portrait for one in await world.backend.workers(now=world.now)}
+    same(found, {"w1": None, "w2": b"w2"}, "portraits")
+
+
+@case
+async def registering_again_takes_over_queues_and_slots_and_nothing_else(world: World) -> None:
+    first = WorkerRecord(id="w1", host="host", pid=1, lease_seconds=30.0, queues=("a", "b"), slots=3)
+    await world.backend.register(first, now=world.now)
+    again = WorkerRecord(id="w1", host="x", pid=2, lease_seconds=5.0, queues=("ü",), slots=8, isolates=True)
+    world.advance(10.0)
+    await world.backend.register(again, now=world.now)
+    [found] = await world.backend.workers(now=world.now)
+    told = replace(first, queues=("ü",), slots=8)
+    same(replace(found, started_at=0.0, renewed_at=0.0), told, "the row")
+    same((found.started_at, found.renewed_at), (world.now - 10.0, world.now), "its times")
+    await world.backend.register(replace(again, queues=()), now=world.now)
+    same((await world.backend.workers(now=world.now))[0].queues, (), "no queues")
+
+
+async def _portrait(world: World) -> bytes | None:
+    [worker] = await world.backend.workers(now=world.now)
+    return worker.portrait

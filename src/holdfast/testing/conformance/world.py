@@ -175,10 +175,17 @@ class World:
         [answer] = await self.backend.begin([Held(lease.id, lease.token)], now=self.now)
         return answer
 
-    async def renew(self, worker: str, held: Sequence[Lease | Held] = (), *, seen_call: int | None = None) -> Renewal:
+    async def renew(
+        self,
+        worker: str,
+        held: Sequence[Lease | Held] = (),
+        *,
+        seen_call: int | None = None,
+        portrait: bytes | None = None,
+    ) -> Renewal:
         seen = self.last_call(worker) if seen_call is None else seen_call
         named = [Held(lease.id, lease.token) for lease in held]
-        return await self.backend.renew(worker, named, seen_call=seen, now=self.now)
+        return await self.backend.renew(worker, named, seen_call=seen, portrait=portrait, now=self.now)
 
     async def report(self, lease: Lease | Held, **fields: Any) -> Answer:
         [answer] = await self.backend.report([Report(id=lease.id, token=lease.token, **fields)], now=self.now)

@@ -110,7 +110,8 @@ CREATE TABLE holdfast.workers (
     isolates      boolean NOT NULL,                      -- runs suspects alone
     started_at    double precision NOT NULL,
     renewed_at    double precision NOT NULL,
-    deadline      double precision NOT NULL
+    deadline      double precision NOT NULL,
+    portrait      bytea                                  -- JSON of portrait.Portrait
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 500);
 
 -- A worker's claims are numbered here, apart from its deadline: a renewal never waits for an exchange.

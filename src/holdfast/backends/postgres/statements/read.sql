@@ -84,6 +84,7 @@ ORDER BY n.queue, n.name
 SELECT jsonb_build_object('id', w.id, 'host', w.host, 'pid', w.pid, 'boot_id', w.boot_id,
     'pid_namespace', w.pid_namespace, 'lease_seconds', w.lease_seconds, 'queues', w.queues, 'slots', w.slots,
     'isolates', w.isolates, 'started_at', w.started_at, 'renewed_at', w.renewed_at, 'expired', w.deadline <= s.now,
+    'portrait', holdfast.base64(w.portrait),
     'running', (SELECT count(*) FROM holdfast.jobs j WHERE j.state = 'running' AND j.worker = w.id))::text
 FROM holdfast.workers w CROSS JOIN holdfast.store_now(%(now)s) s(now) ORDER BY w.started_at, w.id
 

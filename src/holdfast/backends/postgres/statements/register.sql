@@ -1,5 +1,5 @@
 -- register: a worker's row, with the one deadline of all its leases.
--- Repeating it renews the deadline and changes nothing else.
+-- Repeating it renews the deadline and takes over queues and slots, nothing else.
 -- Here too: how a store notices that it may have been rolled back, and for how long it then gives out nothing.
 
 -- :: call
@@ -10,7 +10,8 @@ INSERT INTO holdfast.workers AS w (id, host, pid, boot_id, pid_namespace, lease_
 SELECT %(id)s, %(host)s, %(pid)s, %(boot_id)s, %(pid_namespace)s, %(lease_seconds)s, %(queues)s::jsonb, %(slots)s,
        %(isolates)s, s.now, s.now, s.now + %(lease_seconds)s
 FROM holdfast.store_now(%(now)s) s(now)
-ON CONFLICT (id) DO UPDATE SET renewed_at = excluded.renewed_at, deadline = excluded.renewed_at + w.lease_seconds
+ON CONFLICT (id) DO UPDATE SET renewed_at = excluded.renewed_at, deadline = excluded.renewed_at + w.lease_seconds,
+                               queues = excluded.queues, slots = excluded.slots
 
 -- :: function_timeline
 CREATE OR REPLACE FUNCTION holdfast.timeline() RETURNS bigint LANGUAGE plpgsql AS $$

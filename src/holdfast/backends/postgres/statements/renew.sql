@@ -2,10 +2,10 @@
 -- The deadline is written first and waits for nobody. Leases of seen claims that are not named are given back.
 
 -- :: call
-SELECT holdfast.renew(%(worker)s, %(held)s::jsonb, %(seen)s, %(now)s)::text
+SELECT holdfast.renew(%(worker)s, %(held)s::jsonb, %(seen)s, %(portrait)s::bytea, %(now)s)::text
 
 -- :: function_renew
-CREATE OR REPLACE FUNCTION holdfast.renew(renewing text, held jsonb, seen bigint, given double precision)
+CREATE OR REPLACE FUNCTION holdfast.renew(renewing text, held jsonb, seen bigint, shown bytea, given double precision)
 RETURNS jsonb LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
@@ -14,7 +14,8 @@ DECLARE
     places holdfast.place[];
     elsewhere text[];
 BEGIN
-    UPDATE holdfast.workers SET deadline = at + lease_seconds, renewed_at = at WHERE id = renewing;
+    UPDATE holdfast.workers SET deadline = at + lease_seconds, renewed_at = at, portrait = coalesce(shown, portrait)
+    WHERE id = renewing;
     IF NOT FOUND THEN
         RETURN jsonb_build_object('known', false, 'lost',
             (SELECT coalesce(jsonb_agg(h -> 'id'), '[]') FROM jsonb_array_elements(held) h));

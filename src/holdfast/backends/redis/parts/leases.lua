@@ -36,6 +36,7 @@ end
 
 function hf.forget_worker(id)
     call('HDEL', WORKERS, id)
+    call('HDEL', PORTRAITS, id)
     call('ZREM', DEADLINES, id)
     call('HDEL', CALLS, id)
 end

@@ -1,5 +1,6 @@
 -- renew: move a worker's deadline; one small write however many leases it holds.
 -- Takes now, worker, [id, token] pairs it holds, the last claim whose answer it has.
+-- ARGV[2]: its portrait, if it shows one.
 -- Returns known, and packed lists: lost, cancelled, released. Leases of seen claims that are not named are given back.
 -- needs: opening turns names rows index refilling letters endings leases closing
 
@@ -11,6 +12,7 @@ if not worker then
     return { 0, cpack(lost), '\144', '\144' }
 end
 hf.prolong(id, worker)
+if ARGV[2] then call('HSET', PORTRAITS, id, ARGV[2]) end
 local ours = {}
 local rows = hf.held_by(id)
 for _, row in ipairs(rows) do ours[row[ID]] = row end

@@ -55,7 +55,8 @@ LIMIT 1
 -- :: workers
 SELECT w.id, w.host, w.pid, w.boot_id, w.pid_namespace, w.lease_seconds, w.queues, w.slots, w.started_at, w.renewed_at,
        w.isolates,
-       (SELECT count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_running WHERE state = 'running' AND worker = w.id)
+       (SELECT count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_running WHERE state = 'running' AND worker = w.id),
+       (SELECT portrait FROM holdfast_portraits WHERE worker = w.id)
 FROM holdfast_workers w ORDER BY w.started_at, w.id
 
 -- :: claimable

@@ -1,5 +1,5 @@
 -- register: a worker's row, with the one deadline of all its leases.
--- Repeating it renews the deadline and changes nothing else.
+-- Repeating it renews the deadline and takes over queues and slots, nothing else.
 
 -- :: store
 INSERT INTO holdfast_workers (id, host, pid, boot_id, pid_namespace, lease_seconds, queues, slots, isolates,
@@ -7,4 +7,5 @@ INSERT INTO holdfast_workers (id, host, pid, boot_id, pid_namespace, lease_secon
 VALUES (:id, :host, :pid, :boot_id, :pid_namespace, :lease_seconds, :queues, :slots, :isolates,
         :now, :now, :steady + :lease_seconds, :boot)
 ON CONFLICT (id) DO UPDATE
-SET renewed_at = excluded.renewed_at, deadline = :steady + lease_seconds, deadline_boot = excluded.deadline_boot
+SET renewed_at = excluded.renewed_at, deadline = :steady + lease_seconds, deadline_boot = excluded.deadline_boot,
+    queues = excluded.queues, slots = excluded.slots
