@@ -56,6 +56,7 @@ def test_new_code_may_name_another_queue(stage: ProcessScene) -> None:
         stage.change_code('name="version"', 'name="version", queue="elsewhere"')
         family.keeper.send_signal(signal.SIGHUP)
         until(lambda: job.refresh().state is State.SUCCEEDED, what="the new queue is served")
+        until(lambda: "elsewhere" in app.workers()[0].queues, what="the store knows")
 
 
 def test_reload_notices_a_changed_file(stage: ProcessScene) -> None:

@@ -136,6 +136,7 @@ class Keeper:
             self._queues = queues
             self._trader.serve(queues)
             self._draining.serve(queues)
+            self._tenure.serve(queues)
         if list(rules) != list(self._rules):
             self._rules, self._undeclared = rules, True  # the next sweep tells the store
 

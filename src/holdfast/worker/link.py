@@ -74,6 +74,10 @@ class Link(ABC):
     def renewed(self, fence_at: float, margin: float) -> None:
         """The worker's deadline moved: its handlers must be still by `fence_at` (steady), or soon after."""
 
+    def portrait(self) -> bytes | None:
+        """The runners as people see them, for the worker's row; None: there are none to show."""
+        return None
+
     # ------------------------------------------------------------------ what is said
 
     def tell(self, *seen: events.Event) -> None:

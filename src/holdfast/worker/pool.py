@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from itertools import islice
 
 import msgspec
 
 from .. import events, logs
 from ..clock import Clock
 from ..lifecycle import Outcome
+from ..portrait import JOBS_SHOWN_MAX, MEMORY_STEP_BYTES, RunnerView, draw
 from ..records import Lease, Release
 from . import wire
 from .deaths import settle_estate
@@ -129,21 +130,25 @@ class Pool(Link):
         """Put a line into a job's log."""
         self._reports.line(lease, line)
 
-    def portrait(self) -> list[dict[str, Any]]:
+    def runners(self) -> list[RunnerView]:
         """The runners as people see them."""
         return [
-            {
-                "pid": remote.pid,
-                "state": remote.stage.name.lower(),
-                "alone": remote.solo,
-                "slots": remote.slots,
-                "running": len(remote.held),
-                "done": remote.done,
-                "memory_bytes": remote.memory,
-                "responds": not remote.blocked,
-            }
+            RunnerView(
+                pid=remote.pid,
+                state=remote.stage.name.lower(),
+                alone=remote.solo,
+                slots=remote.slots,
+                running=len(remote.held),
+                done=remote.done,
+                memory_bytes=remote.memory // MEMORY_STEP_BYTES * MEMORY_STEP_BYTES,
+                responds=not remote.blocked,
+                jobs=tuple(sent.lease.id for sent in islice(remote.held.values(), JOBS_SHOWN_MAX)),
+            )
             for remote in self.staff.remotes.values()
         ]
+
+    def portrait(self) -> bytes:
+        return draw(self.runners())
 
     async def watch_forever(self) -> None:
         await self.overseer.watch_forever()

@@ -16,6 +16,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from .. import logs
 from ..backends import make_backend, parse_url
 from ..clock import Clock, SystemClock
@@ -100,11 +102,11 @@ class ProcessWorker:
 
     def portrait(self) -> dict[str, Any]:
         """How the worker is, for probes: ready when a job could begin here now or soon."""
-        runners = [] if self._pool is None else self._pool.portrait()
+        runners = [] if self._pool is None else self._pool.runners()
         worker = {} if self._keeper is None else self._keeper.portrait()
-        able = any(one["state"] == "ready" and one["responds"] for one in runners)
+        able = any(one.state == "ready" and one.responds for one in runners)
         well = bool(worker.get("registered")) and not (worker["fenced"] or worker["stopping"])
-        return {"ready": able and well, "pid": os.getpid(), **worker, "runners": runners}
+        return {"ready": able and well, "pid": os.getpid(), **worker, "runners": msgspec.to_builtins(runners)}
 
     def _on_ready(self) -> None:
         self._notifier.tell("READY=1", f"STATUS=working for {self._plan.app}, {self._plan.runners} runners")

@@ -12,6 +12,8 @@ import os
 import random
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from .. import events, logs
 from ..errors import HoldfastError, OutcomeUnknown
 from ..options import WorkerOptions
@@ -40,6 +42,8 @@ class Tenure:
         self.sent = 0.0  # steady time the last successful renewal was sent
         self._silent: dict[str, float] = {}  # by token: when the last renewal its part of the store took was sent
         self._changing = asyncio.Lock()
+        self._shown: bytes | None = None  # the portrait the store has
+        self._other_queues = False  # than the store has been told
 
     def _new_worker(self) -> WorkerRecord:
         options = self._options
@@ -71,7 +75,7 @@ class Tenure:
                 await asyncio.sleep(backoff(tries))
 
     async def register(self) -> None:
-        """Store the row; repeating it only renews it."""
+        """Store the row; repeating it renews it."""
         sent = self._line.clock.steady()
         await self._line.call("register", self._line.backend.register(self.worker))
         self._renewed(sent)
@@ -84,6 +88,7 @@ class Tenure:
             lost = self._ledger.lose_all()
             self.worker = self._new_worker()
             self.call = self.seen_call = 0
+            self._shown, self._other_queues = None, False
             logs.worker_forgotten(worker_id, self.worker.id, len(lost))
             self._link.stop(lost, Stop.LOST)
             self._link.lost(lost)
@@ -100,6 +105,12 @@ class Tenure:
                 return  # nobody will work under the new name
             self._lift()
         self.on_change()
+
+    def serve(self, queues: tuple[str, ...]) -> None:
+        """Newer code names other queues; the store is told after the next renewal."""
+        self._queues = queues
+        self.worker = replace(self.worker, queues=queues)
+        self._other_queues = True
 
     # ------------------------------------------------------------------ renewing
 
@@ -118,7 +129,9 @@ class Tenure:
         """One renewal; answers whether the store took it."""
         worker_id, leases = self.worker.id, {lease.id: lease for lease in self._ledger.held.values()}
         sent = self._line.clock.steady()
-        request = self._line.backend.renew(worker_id, self._ledger.named(), seen_call=self.seen_call)
+        portrait = self._link.portrait()
+        news = None if portrait == self._shown else portrait
+        request = self._line.backend.renew(worker_id, self._ledger.named(), seen_call=self.seen_call, portrait=news)
         try:
             answer = await self._line.call("renew", request)
         except HoldfastError as error:
@@ -129,13 +142,29 @@ class Tenure:
         if not answer.known:
             await self.forgotten(worker_id)
             return True
+        self._shown = portrait
         late = self._note_silent(answer.unheard)
         self._renewed(min([sent, *(at for token, at in self._silent.items() if token in self._ledger.busy)]))
         if self.fenced and self.fence_at > self._line.clock.steady():
             self._lift()
             self.on_change()
         self._heed(answer, leases, late)
+        if self._other_queues:
+            await self._tell_queues()
         return not answer.unheard
+
+    async def _tell_queues(self) -> None:
+        """Bring the row up to date: right after a renewal, so that a row which is gone does not come back by it.
+
+        It moves no fence: what a part of the store that is silent holds has its old deadline still.
+        """
+        telling = self.worker
+        try:
+            await self._line.call("register", self._line.backend.register(telling))
+        except HoldfastError as error:
+            self._say_failed(error)
+        else:
+            self._other_queues = self.worker is not telling and self._other_queues
 
     def _renewed(self, sent: float) -> None:
         self.sent = sent

@@ -1,0 +1,140 @@
+"""A worker's portrait: it fits whatever there is to show, and is sent when it changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from unittest.mock import AsyncMock, Mock
+
+import msgspec
+import pytest
+
+from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.clock import SystemClock
+from holdfast.errors import OutcomeUnknown
+from holdfast.events import Hub
+from holdfast.options import WorkerOptions
+from holdfast.portrait import JOBS_SHOWN_MAX, PORTRAIT_BYTES_MAX, Portrait, RunnerView, bounded, draw, read
+from holdfast.records import Held, Renewal
+from holdfast.worker.ledger import Ledger
+from holdfast.worker.line import Line
+from holdfast.worker.local import LocalLink
+from holdfast.worker.tenure import Tenure
+
+
+def runner(pid: int, jobs: int) -> RunnerView:
+    ids = tuple(f"0190a5d2-{pid:04}-7000-8000-{n:012}" for n in range(jobs))
+    return RunnerView(
+        pid=pid,
+        state="ready",
+        alone=False,
+        slots=jobs,
+        running=jobs,
+        done=10**9,
+        memory_bytes=1 << 40,
+        responds=True,
+        jobs=ids,
+    )
+
+
+@pytest.mark.parametrize("runners", [0, 1, 8, 20, 64, 96, 1000])
+def test_it_fits_and_tells_of_every_runner_it_leaves_out(runners: int) -> None:
+    drawn = draw([runner(pid, 30) for pid in range(runners)])
+    assert len(drawn) <= PORTRAIT_BYTES_MAX
+    assert bounded(drawn) == drawn
+    found = read(drawn)
+    assert found is not None
+    assert len(found.runners) + found.left_out == runners
+    assert [one.pid for one in found.runners] == list(range(len(found.runners)))
+    assert all(one.running == 30 and len(one.jobs) <= JOBS_SHOWN_MAX for one in found.runners)
+    assert (found.left_out > 0) == (runners == 1000)
+
+
+def test_jobs_are_left_out_before_runners_are() -> None:
+    few, many = read(draw([runner(1, 30)])), read(draw([runner(pid, 30) for pid in range(64)]))
+    assert few is not None and many is not None
+    assert len(few.runners[0].jobs) == JOBS_SHOWN_MAX
+    assert {len(one.jobs) for one in many.runners} == {1}
+
+
+def test_what_cannot_be_read_is_nothing_and_what_is_newer_is_read_as_far_as_it_goes() -> None:
+    for broken in (None, b"", b"\xff", b"[]", b'{"runners": 5}'):
+        assert read(broken) is None
+    newer = msgspec.to_builtins(Portrait(runners=(runner(1, 1),))) | {"mood": "fine"}
+    assert read(msgspec.json.encode(newer)) == Portrait(runners=(runner(1, 1),))
+
+
+def test_one_that_is_too_long_is_not_taken() -> None:
+    assert bounded(b"x" * PORTRAIT_BYTES_MAX) is not None
+    assert bounded(b"x" * (PORTRAIT_BYTES_MAX + 1)) is None
+    assert bounded(None) is None
+
+
+class Recording(MemoryBackend):
+    """Remembers which portraits came, and fails while told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came: list[bytes | None] = []
+        self.silent = False
+
+    async def renew(
+        self,
+        worker: str,
+        held: Sequence[Held],
+        *,
+        seen_call: int,
+        portrait: bytes | None = None,
+        now: float | None = None,
+    ) -> Renewal:
+        self.came.append(portrait)
+        if self.silent:
+            raise OutcomeUnknown("renew")
+        return await super().renew(worker, held, seen_call=seen_call, portrait=portrait, now=now)
+
+
+class Drawn(LocalLink):
+    """A link with a portrait of the test's making."""
+
+    drawn = b"1"
+
+    def portrait(self) -> bytes | None:
+        return self.drawn
+
+
+async def tenure() -> tuple[Recording, Drawn, Tenure]:
+    backend, options = Recording(), WorkerOptions()
+    await backend.open()
+    link = Drawn(Mock(), Hub())
+    made = Tenure(Line(backend, SystemClock(), 5.0), link, Ledger(10, {}), options, ("mail",))
+    await made.enter()
+    return backend, link, made
+
+
+async def test_it_is_sent_until_the_store_has_it_and_again_when_it_changed() -> None:
+    backend, link, made = await tenure()
+    backend.silent = True
+    await made.renew()
+    backend.silent = False
+    for link.drawn in (b"1", b"1", b"2", b"2"):
+        assert await made.renew()
+    assert backend.came == [b"1", b"1", None, b"2", None]
+
+
+async def test_a_worker_under_a_new_name_shows_itself_anew() -> None:
+    backend, _, made = await tenure()
+    await made.renew()
+    await backend.retire(made.worker.id)
+    for _ in range(2):  # the first is told that nobody knows it
+        await made.renew()
+    assert [(one.id, one.portrait) for one in await backend.workers()] == [(made.worker.id, b"1")]
+
+
+async def test_other_queues_are_told_once_after_the_next_renewal() -> None:
+    backend, _, made = await tenure()
+    made.serve(("mail", "pdf"))
+    assert [one.queues for one in await backend.workers()] == [("mail",)]
+    await made.renew()
+    assert [(one.queues, one.portrait) for one in await backend.workers()] == [(("mail", "pdf"), b"1")]
+    backend.register = AsyncMock()  # type: ignore[method-assign]
+    await made.renew()
+    backend.register.assert_not_called()
