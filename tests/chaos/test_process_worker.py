@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -176,6 +177,40 @@ def test_probes_follow_the_workers_life(stage: ProcessScene) -> None:
         stage.open_gate()
         assert family.keeper.wait(20) == 0
         assert job.refresh().state is State.SUCCEEDED
+
+
+def test_workers_shows_the_runners_and_what_they_run(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        shared, alone = app.named("ticks_on_the_loop").enqueue(), app.named("alone").enqueue(does="waits")
+        family = stage.start("--runners", "2", "--slots", "4", "--lease", "2s")
+        until(lambda: len(stage.lines("start")) == 2, what="both run")
+        pids = {line["job"]: line["pid"] for line in stage.lines("start")}
+
+        def shown() -> dict[int, Any]:
+            [worker] = workers(stage)["workers"]
+            assert worker["pid"] == family.keeper.pid
+            return {one["pid"]: one for one in worker["runners"]}
+
+        def there() -> bool:
+            seen = shown()
+            return len(seen) == 3 and not seen[pids[shared.id]]["responds"] and seen[pids[alone.id]]["memory_bytes"] > 0
+
+        until(there, what="two runners, one of them blocked, and one for the job that runs alone")
+        seen = shown()
+        assert set(seen) == set(family.runners(3))
+        blocked, solo = seen.pop(pids[shared.id]), seen.pop(pids[alone.id])
+        assert (blocked["jobs"], blocked["alone"], blocked["slots"]) == ([shared.id], False, 2)
+        assert (solo["jobs"], solo["alone"], solo["state"], solo["running"]) == ([alone.id], True, "ready", 1)
+        assert [one["jobs"] for one in seen.values()] == [[]]
+        stage.open_gate()
+        until(lambda: all(job.refresh().state is State.SUCCEEDED for job in (shared, alone)), what="they end")
+        until(lambda: not any(one["jobs"] for one in shown().values()), what="nothing runs")
+
+
+def workers(stage: ProcessScene) -> Any:
+    """What `holdfast workers --json` prints."""
+    words = [sys.executable, "-m", "holdfast.cli", "workers", "--json", "--url", f"sqlite:///{stage.folder}/jobs.db"]
+    return json.loads(subprocess.run(words, capture_output=True, check=True, timeout=30).stdout)
 
 
 def probe(port: int, path: str) -> tuple[int, Any]:

@@ -88,6 +88,18 @@ class Shell:
 
         asyncio.run(play())
 
+    def worker(self, name: str, portrait: bytes | None) -> None:
+        """Let a worker of that name register, and renew once with this portrait."""
+        backend = open_backend(self.url)
+
+        async def play() -> None:
+            await backend.open()
+            await backend.register(WorkerRecord(id=name, host="host", pid=1000, queues=("mail",), slots=10))
+            await backend.renew(name, [], seen_call=0, portrait=portrait)
+            await backend.close()
+
+        asyncio.run(play())
+
     def drain(self) -> None:
         """Work off what is ready, by the test's own app."""
         self("work", f"{self.module}:app", "--app-dir", str(self.directory), "--drain")

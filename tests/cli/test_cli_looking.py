@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from shells import Shell
+
+from holdfast.portrait import RunnerView, draw
 
 
 def test_jobs_lists_the_newest_first_in_both_forms(shell: Shell) -> None:
@@ -119,6 +123,34 @@ def test_stats_and_workers(shell: Shell) -> None:
     assert "ready" in shell("stats").stdout
     assert shell.json("workers") == {"workers": []}
     assert "no worker is registered" in shell("workers").stderr
+
+
+def test_workers_lists_each_workers_runners_below_it(shell: Shell) -> None:
+    jobs = tuple(f"0190a5d2-0000-7000-8000-00000000000{n}" for n in range(5))
+    facts: dict[str, Any] = {"slots": 5, "running": 0, "done": 7, "memory_bytes": 48 << 20, "alone": False}
+    blocked = RunnerView(pid=1001, state="ready", responds=False, jobs=jobs, **{**facts, "running": 5})
+    alone = RunnerView(pid=1002, state="leaving", responds=True, **{**facts, "alone": True, "slots": 1})
+    shell.worker("keeper", draw([blocked, alone]))
+    shell.worker("embedded", None)
+    shell.worker("newer", b'{"runners": "of another version"}')
+    lines = [line.split() for line in shell("workers").stdout.splitlines()[2:]]
+    assert [line[0] for line in lines] == ["keeper", "runner", "runner", "embedded", "newer"]
+    assert lines[1] == ["runner", "1001", "5/5", "48M", "blocked", *jobs[:3], "+2"]
+    assert lines[2] == ["runner", "1002", "0/1", "48M", "leaving,", "alone"]
+    keeper, *others = shell.json("workers")["workers"]
+    assert [one["jobs"] for one in keeper["runners"]] == [list(jobs), []]
+    assert [one["runners"] for one in others] == [[], []]
+
+
+def test_workers_says_how_many_runners_had_no_room(shell: Shell) -> None:
+    many = [
+        RunnerView(pid=n, state="ready", alone=False, slots=1, running=0, done=0, memory_bytes=0, responds=True)
+        for n in range(1, 501)
+    ]
+    shell.worker("large", draw(many))
+    [worker] = shell.json("workers")["workers"]
+    assert len(worker["runners"]) + worker["runners_left_out"] == 500
+    assert f"and {worker['runners_left_out']} runners more" in shell("workers").stdout
 
 
 def test_looking_with_an_app_declares_nothing(shell: Shell) -> None:

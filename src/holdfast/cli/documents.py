@@ -13,6 +13,7 @@ import msgspec
 
 from ..job import DeadLetter, Job
 from ..lifecycle import Failure
+from ..portrait import Portrait, read
 from ..records import GroupRecord, Pause, QueueRecord, WorkerRecord
 from .spelling import iso
 
@@ -124,6 +125,7 @@ def pause_document(pause: Pause | None) -> dict[str, Any] | None:
 
 
 def worker_document(worker: WorkerRecord) -> dict[str, Any]:
+    portrait = read(worker.portrait) or Portrait()
     return {
         "id": worker.id,
         "host": worker.host,
@@ -136,6 +138,8 @@ def worker_document(worker: WorkerRecord) -> dict[str, Any]:
         "started_at": iso(worker.started_at),
         "renewed_at": iso(worker.renewed_at),
         "expired": worker.expired,
+        "runners": msgspec.to_builtins(portrait.runners),
+        "runners_left_out": portrait.left_out,
     }
 
 

@@ -6,18 +6,25 @@ Loaded by main when one of them is called.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from ..job import Job
 from ..lifecycle import State
+from ..portrait import Portrait, RunnerView, read
+from ..records import WorkerRecord
 from .documents import job_document, plain, queue_document, worker_document
 from .exits import Exit
 from .session import Session, find_id, session_options
-from .spelling import ago, iso, span
+from .spelling import ago, counted, iso, short_ids, size, span
 
 LETTERS_COUNTED_MAX = 100_000
+JOBS_LISTED_MAX = 3  # of one runner
+WORKER_COLUMNS = (
+    "worker", "host", "pid", "queues", "busy", "lease", "started", "renewed", "memory", "note", "jobs"
+)  # fmt: skip
 QUERY_HELP = (
     "QUERY: states and conditions that must all hold, such as `dead`, `live queue:mail`, `state:ready,running "
     "task:send group:ann key:k worker:w id:prefix`."
@@ -143,32 +150,60 @@ def explain(session: Session, id: str) -> int:
 @click.command()
 @session_options
 def workers(session: Session) -> int:
-    """List workers: who serves what, and when they last renewed."""
+    """List workers: who serves what, when they last renewed, and the runner processes of each."""
     with session.store() as app:
         found = app.workers()
         now = app.now().timestamp()
     if session.as_json:
         session.print.document({"workers": [worker_document(worker) for worker in found]})
         return Exit.DONE
-    session.print.table(
-        ("worker", "host", "pid", "queues", "busy", "lease", "started", "renewed", "note"),
-        [
-            (
-                worker.id,
-                worker.host,
-                str(worker.pid),
-                ", ".join(worker.queues),
-                f"{worker.running}/{worker.slots}",
-                span(worker.lease_seconds),
-                ago(worker.started_at, now),
-                ago(worker.renewed_at, now),
-                "expired: its jobs are about to be recovered" if worker.expired else "",
-            )
-            for worker in found
-        ],
-        empty="no worker is registered. Start one: `holdfast work MODULE:APP`.",
-    )
+    portraits = {worker.id: read(worker.portrait) or Portrait() for worker in found}
+    short = short_ids(job_id for one in portraits.values() for runner in one.runners for job_id in runner.jobs)
+    rows: list[tuple[str, ...]] = []
+    for worker in found:
+        rows.append(_worker_row(worker, now))
+        rows += [_runner_row(runner, short) for runner in portraits[worker.id].runners]
+        if left_out := portraits[worker.id].left_out:
+            rows.append((f"  and {counted(left_out, 'runners')} more", *[""] * (len(WORKER_COLUMNS) - 1)))
+    session.print.table(WORKER_COLUMNS, rows, empty="no worker is registered. Start one: `holdfast work MODULE:APP`.")
     return Exit.DONE
+
+
+def _worker_row(worker: WorkerRecord, now: float) -> tuple[str, ...]:
+    return (
+        worker.id,
+        worker.host,
+        str(worker.pid),
+        ", ".join(worker.queues),
+        f"{worker.running}/{worker.slots}",
+        span(worker.lease_seconds),
+        ago(worker.started_at, now),
+        ago(worker.renewed_at, now),
+        "",
+        "expired: its jobs are about to be recovered" if worker.expired else "",
+        "",
+    )
+
+
+def _runner_row(runner: RunnerView, short: Mapping[str, str]) -> tuple[str, ...]:
+    """A runner as its worker showed it, at its latest renewal."""
+    jobs = [short[job_id] for job_id in runner.jobs[:JOBS_LISTED_MAX]]
+    if runner.running > len(jobs):
+        jobs.append(f"+{runner.running - len(jobs)}")
+    state = runner.state if runner.responds else "blocked"
+    return (
+        "  runner",
+        "",
+        str(runner.pid),
+        "",
+        f"{runner.running}/{runner.slots}",
+        "",
+        "",
+        "",
+        size(runner.memory_bytes) if runner.memory_bytes else "",
+        f"{state}, alone" if runner.alone else state,
+        " ".join(jobs),
+    )
 
 
 @click.command()

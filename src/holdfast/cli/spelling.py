@@ -129,6 +129,21 @@ def ago(at: float | datetime | None, now: float | None = None) -> str:
     return f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
 
 
+def short_ids(ids: Iterable[str], least: int = 13) -> dict[str, str]:
+    """Beginnings that tell these ids from each other, all of one length; `holdfast job` takes a beginning, too."""
+    known = set(ids)
+    most = max(map(len, known), default=least)
+    length = next((n for n in range(least, most) if len({one[:n] for one in known}) == len(known)), most)
+    return {one: one[:length] for one in known}
+
+
+def size(number: int) -> str:
+    """Bytes for people: 640K, 48M, 1.5G."""
+    if number >= 1 << 30:
+        return f"{number / (1 << 30):.1f}G"
+    return f"{number >> 20}M" if number >= 1 << 20 else f"{number >> 10}K"
+
+
 def counted(number: int, things: str) -> str:
     """1 job, 2 jobs."""
     return f"{number} {things.removesuffix('s') if number == 1 else things}"
