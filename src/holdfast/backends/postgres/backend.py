@@ -70,6 +70,7 @@ class _Exchanged(msgspec.Struct, frozen=True):
     leases: list[list[str | None]] = []
     known: bool = True
     recovered: tuple[Recovered, ...] = ()
+    sealed: Seal | None = None
     quiet_seconds: float = 0.0
 
 
@@ -83,6 +84,7 @@ def _as_exchanged(answer: str) -> Exchanged:
         leases=tuple(map(reading.as_lease, told.leases)),
         known=told.known,
         recovered=told.recovered,
+        sealed=told.sealed,
         quiet_seconds=told.quiet_seconds,
     )
 
