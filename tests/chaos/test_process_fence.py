@@ -133,7 +133,7 @@ def test_a_worker_killed_whole_is_recovered_by_another(stage: ProcessScene) -> N
         assert stage.lines("start")[1]["at"] - killed_at < LEASE + 2
         stage.open_gate()
         until(lambda: job.refresh().state is State.SUCCEEDED, what="it ends")
-        assert (job.attempts, job.stalls, job.failures) == (2, 1, 0)
+        assert (job.attempts, job.stalls, job.shared_stalls, job.failures) == (2, 0, 1, 0)
 
 
 def test_a_starting_worker_leaves_alone_what_a_dead_keepers_runner_still_does(stage: ProcessScene) -> None:
@@ -154,4 +154,4 @@ def test_a_starting_worker_leaves_alone_what_a_dead_keepers_runner_still_does(st
         stage.open_gate()
         until(lambda: job.refresh().state is State.SUCCEEDED, what="it ends")
         assert not overlaps(stage.journal_of_runs(), "job")
-        assert (job.attempts, job.stalls) == (2, 1)
+        assert (job.attempts, job.stalls, job.shared_stalls) == (2, 0, 1)

@@ -322,6 +322,9 @@ def test_the_rights_the_docs_name_are_enough_and_needed(
             owner.execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
             owner.execute(f"GRANT SELECT, INSERT ON {schema}.jobs TO {role}")
             owner.execute(f"GRANT SELECT ON {schema}.pauses, {schema}.schema_version TO {role}")
+            with psycopg.connect(as_role) as mine, pytest.raises(ConfigurationError, match="SELECT and UPDATE on seal"):
+                app.enqueue(note.bind(1), connection=mine)
+            owner.execute(f"GRANT SELECT, UPDATE ON {schema}.seal TO {role}")
             with psycopg.connect(as_role) as mine:
                 assert app.enqueue(note.using(group="g", key="k").bind(1), connection=mine).created
                 assert not app.enqueue(note.using(group="g", key="k").bind(1), connection=mine).created
