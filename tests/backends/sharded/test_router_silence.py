@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.errors import BackendUnavailable, DuplicateJob, OutcomeUnknown
@@ -121,6 +122,25 @@ async def test_late_leases_beyond_what_is_free_go_back_at_no_cost(shelf: Shelf, 
     states = sorted(job.state for job in rows)
     assert states.count(State.RUNNING) == 1 and set(states) == {State.RUNNING, State.READY}
     assert {(job.attempts, job.stalls) for job in rows} == {(0, 0)}
+
+
+@pytest.mark.parametrize("free", [0, 1, 3])
+def test_late_leases_count_against_the_free_slots_of_their_queue(free: int) -> None:
+    @scene
+    async def test(shelf: Shelf, router: ShardedBackend) -> None:
+        await router.enqueue(jobs(30), now=NOW)
+        shelf.shards["mail:2"].mood = "mute"
+        await router.claim(replace(ask(1), most_by_queue={"mail": 12}), now=NOW)  # two of each shard
+        shelf.shards["mail:2"].mood = "well"
+        second = await router.claim(replace(ask(2), most_by_queue={"mail": free}), now=NOW)
+        assert len(second.leases) == free
+        found = await router.find(JobQuery(limit=100))
+        rows = [job for job in found if shelf.holder(job.id) is shelf.shards["mail:2"]]
+        held = {lease.id for lease in second.leases}
+        assert {job.id for job in rows if job.state is State.RUNNING} <= held
+        assert {(job.attempts, job.stalls) for job in rows} == {(0, 0)}
+
+    test()
 
 
 @scene

@@ -18,6 +18,7 @@ from ...records import (
     ClaimRequest,
     Exchanged,
     Held,
+    Lease,
     Recovered,
     Release,
     Renewal,
@@ -180,10 +181,11 @@ class Leasing:
         some cannot use, those that used theirs up are asked for next.
         """
         service.turn_to(request.call, len(settlements) + len(releases))
-        await self._hear_again(service, request.most, now)
+        await self._hear_again(service, request, now)
         batch = service.divided(self._shards, settlements, releases)
         for queue in request.queues:
-            most = min(request.most - len(service.leases), request.most_by_queue.get(queue, request.most))
+            late = sum(lease.queue == queue for lease in service.leases)
+            most = min(request.most - len(service.leases), request.most_by_queue.get(queue, request.most) - late)
             willing = _turned(self._shards.of(queue), request.call)
             while most > 0 and (willing := [shard for shard in willing if service.may_ask(shard)]):
                 portions = shares(most, willing)
@@ -217,13 +219,13 @@ class Leasing:
             answer = replace(again, answers=answer.answers)
         service.heard(sent, answer)
 
-    async def _hear_again(self, service: Service, most: int, now: float | None) -> None:
-        """Repeat the calls that were not answered. What they bring beyond `most` goes back at no cost."""
+    async def _hear_again(self, service: Service, request: ClaimRequest, now: float | None) -> None:
+        """Repeat the calls that were not answered. What they bring beyond the free slots goes back at no cost."""
         owed = list(service.unheard.values())
         await at_once({sent.shard: self._exchange_at(service, sent, now) for sent in owed})
-        surplus = [Release(id=lease.id, token=lease.token) for lease in service.leases[most:]]
+        kept, surplus = _within(request, service.leases)
         if surplus:
-            del service.leases[most:]
+            service.leases[:] = kept
             await self.by_token(surplus, lambda store, items: store.release(items, now))
 
     async def _repeat(self, service: Service, now: float | None) -> None:
@@ -309,6 +311,21 @@ class Leasing:
             for place, word in zip(where, words, strict=True):
                 answers[place] = word
         return answers
+
+
+def _within(request: ClaimRequest, leases: Sequence[Lease]) -> tuple[list[Lease], list[Release]]:
+    """The leases there are free slots for, in all and of their queue; and the others, to be given back."""
+    kept: list[Lease] = []
+    surplus: list[Release] = []
+    left = dict(request.most_by_queue)
+    for lease in leases:
+        room = left.get(lease.queue, request.most)
+        if len(kept) < request.most and room > 0:
+            kept.append(lease)
+            left[lease.queue] = room - 1
+        else:
+            surplus.append(Release(id=lease.id, token=lease.token))
+    return kept, surplus
 
 
 def _turned(names: list[str], call: int) -> list[str]:
