@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.backends.sharded.backend import ShardedBackend
+from holdfast.backends.sharded.leasing import HOME
 from holdfast.errors import BackendUnavailable, DuplicateJob, OutcomeUnknown
 from holdfast.lifecycle import Ending, Settlement, State
 from holdfast.records import (
@@ -141,6 +142,25 @@ def test_late_leases_count_against_the_free_slots_of_their_queue(free: int) -> N
         assert {(job.attempts, job.stalls) for job in rows} == {(0, 0)}
 
     test()
+
+
+@scene
+async def test_a_repeated_call_does_not_wait_for_home_or_for_one_shard(shelf: Shelf, router: ShardedBackend) -> None:
+    await router.enqueue(jobs(12), now=NOW)
+    for shard in shelf.shards.values():
+        shard.mood = "mute"
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown):
+            await router.claim(ask(1), now=NOW)
+    for name, shard in shelf.shards.items():
+        shard.mood = "down" if name == HOME else "well"
+    first = await router.claim(ask(1), now=NOW)
+    assert {lease.id for lease in first.leases} == {job.id for job in jobs(12)}
+    shelf.shards["mail:2"].mood = "down"
+    again = await router.claim(ask(1), now=NOW)  # whether those of mail:2 are still ours, the next renewal tells
+    assert again.leases == first.leases
+    renewal = await router.renew("w", [Held(one.id, one.token) for one in again.leases], seen_call=1, now=NOW)
+    assert set(renewal.unheard) == {lease.id for lease in again.leases if lease.token.startswith("mail:2/")}
 
 
 @scene

@@ -229,15 +229,23 @@ class Leasing:
             await self.by_token(surplus, lambda store, items: store.release(items, now))
 
     async def _repeat(self, service: Service, now: float | None) -> None:
-        """The latest call once more: what was answered is still known, what was not is asked again."""
-        rows = await self._at(HOME, lambda store: store.workers(now))
-        if all(row.id != service.record.id for row in rows):
+        """The latest call once more: what was answered is still known, what was not is asked again.
+
+        Where home or a shard is silent, what is known of it stays: the next renewal tells what is no longer ours.
+        """
+        found = await at_once({HOME: self._at(HOME, lambda store: store.workers(now))})
+        if HOME in found and all(row.id != service.record.id for row in found[HOME]):
             raise Gone
-        for lease in list(service.leases):
+
+        async def ended(lease: Lease) -> bool:
             job = await (await self._stores(parted(lease.token)[0])).get(lease.id)
-            if job is None or job.state is not State.RUNNING or job.fence != lease.fence:
-                service.leases.remove(lease)  # it ended in between
+            return job is None or job.state is not State.RUNNING or job.fence != lease.fence
+
+        ends = await at_once({lease.token: ended(lease) for lease in service.leases})
+        service.leases = [lease for lease in service.leases if not ends.get(lease.token)]
         await self._send(service, [sent for sent in service.sent if sent.answer is None], now)
+        if all(sent.answer is None for sent in service.sent):
+            found.of_all()  # nobody is there at all
 
     # ------------------------------------------------------------------ renewing, and the verbs that name a token
 
