@@ -13,6 +13,7 @@ from ..records import Held, Lease, Release
 from .runner import Ended, Gone
 
 BATCH_MAX = 1000  # outcomes in one exchange: bounds the store's step
+BATCH_BYTES_MAX = 8 << 20  # of their values: what a slow line cannot bring within one call it never brings
 
 
 class Ledger:
@@ -56,12 +57,19 @@ class Ledger:
 
     def take(self) -> tuple[list[Settlement], list[Release]]:
         """The outcomes for the next exchange."""
-        if len(self.settlements) <= BATCH_MAX:
-            settlements, self.settlements = self.settlements, []
-        else:
-            settlements, self.settlements = self.settlements[:BATCH_MAX], self.settlements[BATCH_MAX:]
+        number = self._sendable()
+        settlements, self.settlements = self.settlements[:number], self.settlements[number:]
         releases, self.releases = self.releases[:BATCH_MAX], self.releases[BATCH_MAX:]
         return settlements, releases
+
+    def _sendable(self) -> int:
+        """How many settlements go together; a single one may be as large as it is."""
+        size = 0
+        for number, one in enumerate(self.settlements[:BATCH_MAX]):
+            size += 0 if one.value is None else len(one.value)
+            if size > BATCH_BYTES_MAX and number:
+                return number
+        return BATCH_MAX
 
     def named(self) -> list[Held]:
         """Every lease, as renew names them."""
