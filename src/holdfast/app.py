@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import itertools
 import os
 from collections.abc import AsyncIterable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
@@ -51,6 +50,7 @@ R = TypeVar("R")
 
 URL_DEFAULT = "sqlite:///holdfast.db"
 CHUNK_JOBS_MAX = 1000
+CHUNK_BYTES_MAX = 16 << 20  # of arguments: what a slow line cannot bring within one call it never brings
 
 
 class WorkerSettings(TypedDict, total=False):
@@ -220,7 +220,7 @@ class Holdfast(Tasks, Operations):
         self.hub.emit(events.Enqueued(job_id=new.id, task=new.task, queue=new.queue, group=new.group))
 
     def enqueue_many(self, calls: Iterable[BoundCall[Any]]) -> Enqueued:
-        """Store many bound calls, a thousand in one step; how many were made and how many met an earlier one."""
+        """Store many bound calls, up to a thousand in one step; how many were made and how many met an earlier one."""
         if isinstance(calls, AsyncIterable):
             raise ConfigurationError("enqueue_many() was given an async iterable. Use `await app.aenqueue_many()`.")
         created = total = 0
@@ -238,14 +238,15 @@ class Holdfast(Tasks, Operations):
 
     async def aenqueue_many(self, calls: Iterable[BoundCall[Any]] | AsyncIterable[BoundCall[Any]]) -> Enqueued:
         """As `enqueue_many`; takes async iterables too."""
-        created = total = 0
+        created = total = size = 0
         chunk: list[BoundCall[Any]] = []
         async for call in _either(calls):
             chunk.append(_checked(call))
-            if len(chunk) == CHUNK_JOBS_MAX:
+            size += len(call.new.args)
+            if len(chunk) == CHUNK_JOBS_MAX or size >= CHUNK_BYTES_MAX:
                 created += await self._astore_chunk(chunk)
                 total += len(chunk)
-                chunk = []
+                chunk, size = [], 0
         if chunk:
             created += await self._astore_chunk(chunk)
             total += len(chunk)
@@ -409,8 +410,15 @@ def _several(calls: C) -> C:
 
 
 def _chunks(calls: Iterable[BoundCall[Any]]) -> Iterator[list[BoundCall[Any]]]:
-    bound = (_checked(call) for call in _several(calls))
-    while chunk := list(itertools.islice(bound, CHUNK_JOBS_MAX)):
+    chunk: list[BoundCall[Any]] = []
+    size = 0
+    for call in _several(calls):
+        chunk.append(_checked(call))
+        size += len(call.new.args)
+        if len(chunk) == CHUNK_JOBS_MAX or size >= CHUNK_BYTES_MAX:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
         yield chunk
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast import Enqueued, Holdfast, Revival, Task
+from holdfast.app import CHUNK_BYTES_MAX
+from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.errors import (
     ArgumentsRejected,
     BackendUnavailable,
@@ -20,6 +22,7 @@ from holdfast.errors import (
     OutcomeUnknown,
 )
 from holdfast.events import Enqueued as EnqueuedEvent
+from holdfast.records import NewJob
 
 
 def mail(app: Holdfast, **settings: Any) -> Task[[str, str], str]:
@@ -176,6 +179,25 @@ def test_a_grouped_job_tells_whether_it_waits(app: Holdfast) -> None:
     assert [send.enqueue("ann", "hi").state for _ in range(3)] == ["ready", "waiting", "waiting"]
     assert send.enqueue("bob", "hi").state == "ready"
     assert app.groups.get("default", "ann").counts == {"ready": 1, "waiting": 2}
+
+
+@pytest.mark.parametrize("twin", ["sync", "async"])
+def test_many_large_calls_go_in_steps_a_slow_line_can_bring(
+    memory_app: Holdfast, monkeypatch: pytest.MonkeyPatch, twin: str
+) -> None:
+    steps: list[int] = []
+    real = MemoryBackend.enqueue
+
+    async def counted(self: MemoryBackend, jobs: Sequence[NewJob], now: float | None = None) -> Any:
+        steps.append(len(jobs))
+        return await real(self, jobs, now)
+
+    monkeypatch.setattr(MemoryBackend, "enqueue", counted)
+    send = mail(memory_app)
+    calls = [send.bind(f"{n}", "x" * 900_000) for n in range(45)]
+    made = memory_app.enqueue_many(calls) if twin == "sync" else asyncio.run(memory_app.aenqueue_many(calls))
+    assert made == Enqueued(45, 0)
+    assert sum(steps) == 45 and max(steps) * 900_000 < CHUNK_BYTES_MAX + 1_000_000
 
 
 def test_many_are_stored_in_chunks_from_any_iterable(app: Holdfast) -> None:

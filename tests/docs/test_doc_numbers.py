@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from doc_pages import DOCS, rows, section
 
-from holdfast.app import CHUNK_JOBS_MAX
+from holdfast.app import CHUNK_BYTES_MAX, CHUNK_JOBS_MAX
 from holdfast.backends.sqlite.connection import SQLITE_VERSION_MIN
 from holdfast.backends.sqlite.leasing import PROMOTE_PER_CLAIM_MAX, RECOVER_PER_CLAIM_MAX
 from holdfast.backends.sqlite.writer import REQUESTS_PER_COMMIT_MAX
@@ -30,7 +30,7 @@ BOUNDS = {
     "log lines kept per job": f"the newest {LOGS_KEPT_MAX}, {LOG_LINE_CHARS_MAX:,} characters each",
     "traceback, error text": f"{TRACEBACK_CHARS_MAX:,} and {TEXT_CHARS_MAX:,} characters",
     "an id is remembered after the job finished": f"at least {REMEMBER_SECONDS_MIN / 60:g} minutes",
-    "jobs in one step of `enqueue_many`": f"{CHUNK_JOBS_MAX:,}",
+    "jobs in one step of `enqueue_many`": f"{CHUNK_JOBS_MAX:,}, with {CHUNK_BYTES_MAX >> 20} MiB of arguments",
 }
 
 
