@@ -58,10 +58,13 @@ def shrinks_marks(ctx: Context) -> None:
         time.sleep(0.01)
 
 
-@app.task(name="starts_a_thread", retry=0)
-def starts_a_thread(ctx: Context) -> int:
+@app.task(name="leaves_a_thread", retry=0)
+async def leaves_a_thread(ctx: Context, kind: str) -> int:
     note(what="start", job=ctx.id, fence=ctx.fence)
-    threading.Thread(target=time.sleep, args=(600,)).start()
+    if kind == "own":
+        threading.Thread(target=time.sleep, args=(600,)).start()
+    else:
+        asyncio.get_running_loop().run_in_executor(None, time.sleep, 600)
     return os.getpid()
 '''
 
@@ -118,6 +121,14 @@ def test_a_handler_cannot_take_the_marks_from_under_the_keeper(hostile: ProcessS
         os.kill(runner, signal.SIGKILL)
         assert app.named("quick").enqueue(n=2).result(timeout=20) == 2
         assert family.keeper.poll() is None
+
+
+def test_a_replaced_runner_ends_although_a_thread_of_its_own_does_not(hostile: ProcessScene) -> None:
+    with hostile.app() as app:
+        family = hostile.start("--max-jobs", "1")
+        pids = [app.named("leaves_a_thread").enqueue(kind=kind).result(timeout=20) for kind in ("own", "executor")]
+        until(lambda: not alive(*pids), 15, what="they are gone")
+        assert family.stop() == 0
 
 
 def test_a_job_that_waits_for_a_process_gets_one_after_the_guard_died(hostile: ProcessScene) -> None:

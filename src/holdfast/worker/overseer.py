@@ -142,8 +142,7 @@ class Overseer:
         if remote.held or remote.stage is not Stage.READY:
             self._idle_since.pop(remote.tag, None)
         elif now - self._idle_since.setdefault(remote.tag, now) > SOLO_IDLE_SECONDS:
-            remote.stage = Stage.LEAVING
-            remote.send(wire.Quit())
+            self._pool.staff.dismiss(remote)
 
     def _check_memory(self, remote: Remote) -> None:
         """What an isolated attempt's children use is held to its limit here; its own process sees to itself."""
@@ -195,7 +194,7 @@ class Overseer:
         if remote.held:
             self._pool.staff.kill(remote, spare=True)
         else:
-            remote.send(wire.Quit())
+            self._pool.staff.dismiss(remote)
 
     async def _see_off(self, remote: Remote) -> None:
         """Let a runner end in order: its jobs end, or are given back, or it is killed and they are given back."""
@@ -203,7 +202,7 @@ class Overseer:
             remote.send(wire.HaltAll(Stop.STOPPING))
             if not await self._until_left(remote, lambda sent: False, STOP_WITHIN_SECONDS):
                 self._pool.staff.kill(remote, spare=True)
-        remote.send(wire.Quit())
+        self._pool.staff.dismiss(remote)
 
     async def _until_left(self, remote: Remote, may_stay: Callable[[Sent], bool], seconds: float) -> bool:
         """Wait until only jobs that may stay are left; False when time ran out."""

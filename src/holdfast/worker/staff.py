@@ -179,6 +179,12 @@ class Staff:
         if self.guarding is not None:
             self.guarding.kill(remote.tag)
 
+    def dismiss(self, remote: Remote) -> None:
+        """Let a runner without jobs end; killed where threads of the user's, or callbacks, do not let it."""
+        remote.stage = max(remote.stage, Stage.LEAVING)
+        remote.send(wire.Quit())
+        asyncio.get_running_loop().call_later(QUIT_WITHIN_SECONDS, self._insist, remote)
+
     def deadline(self, kill_at: float, last_at: float) -> None:
         self.deadlines = kill_at, last_at
         if self.guarding is not None:
