@@ -58,6 +58,19 @@ def shrinks_marks(ctx: Context) -> None:
         time.sleep(0.01)
 
 
+@app.task(name="hides", retry=0)
+async def hides(ctx: Context) -> None:
+    """Outlives its parent, and has written a title over its environment as some programs do."""
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
+    with open("/proc/self/stat") as file:
+        start, end = map(int, file.read().rpartition(")")[2].split()[47:49])
+    ctypes.memset(start, 0, end - start)
+    while not gate_open():
+        note(what="tick", job=ctx.id, fence=ctx.fence)
+        time.sleep(0.01)
+
+
 @app.task(name="leaves_a_thread", retry=0)
 async def leaves_a_thread(ctx: Context, kind: str) -> int:
     note(what="start", job=ctx.id, fence=ctx.fence)
@@ -142,6 +155,18 @@ def test_a_job_that_waits_for_a_process_gets_one_after_the_guard_died(hostile: P
         os.kill(family.guard(), signal.SIGKILL)
         job.result(timeout=15)
         assert (job.refresh().attempts, job.stalls) == (1, 0)
+
+
+def test_a_runner_that_hides_from_its_guards_death_is_dead_before_its_job_runs_again(hostile: ProcessScene) -> None:
+    with hostile.app() as app:
+        app.named("hides").enqueue()
+        family = hostile.start("--lease", "20s")
+        until(lambda: hostile.lines("tick"), what="it runs, hidden")
+        os.kill(family.guard(), signal.SIGKILL)
+        until(lambda: len(hostile.lines("start")) == 2, what="it runs again")
+        first, again = hostile.lines("start")
+        assert not alive(first["pid"])
+        assert max(line["at"] for line in hostile.lines("tick", fence=first["fence"])) < again["at"]
 
 
 def test_the_guards_death_is_no_isolated_jobs_fault(hostile: ProcessScene) -> None:

@@ -13,7 +13,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -75,8 +75,14 @@ class Guarding:
         """Kill a runner and everything it started."""
         self._send(guard.KILL, tag, b"")
 
-    def clear_away(self) -> None:
-        """After a guard's own death: kill what its runners had started. They themselves died with it."""
+    def clear_away(self, survivors: Collection[int]) -> None:
+        """After a guard's own death: kill what its runners had started, and runners that did not die with it.
+
+        Those are known by their sockets, still open: one that took the parent-death signal off may have overwritten its
+        environment, too.
+        """
+        for pid in survivors:
+            guard.send(pid, signal.SIGKILL)
         if sys.platform == "linux":
             for pid in guard.processes():
                 if guard.marker_of(pid).startswith(f"{self.process.pid}-"):

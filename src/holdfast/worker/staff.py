@@ -242,7 +242,7 @@ class Staff:
         lost = list(self.remotes.values())
         await self.until(lambda: all(remote.closed for remote in lost), EOF_WITHIN_SECONDS)
         if self.guarding is not None:
-            self.guarding.clear_away()
+            self.guarding.clear_away({remote.pid for remote in lost if remote.pid and not remote.closed})
             await self.guarding.close()
         running = sum(remote.begun(sent) > 0.0 for remote in lost for sent in remote.held.values())
         for remote in lost:
