@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.lifecycle import State
 from tests.chaos.scene import Scene, overlaps, until
-from tests.servers.postgres import shared_server
+from tests.servers import postgres, valkey
 
 pytestmark = pytest.mark.chaos
 
@@ -25,11 +25,15 @@ _numbers = itertools.count(1)
 
 
 def _postgres() -> str:
-    return shared_server().url(f"clocks_{next(_numbers)}")
+    return postgres.shared_server().url(f"clocks_{next(_numbers)}")
+
+
+def _redis() -> str:
+    return valkey.shared_server().url(f"clocks_{next(_numbers)}")
 
 
 # Stores that many hosts share, with a clock of their own. SQLite and memory have one host, whose clock is theirs.
-SHARED_STORES: dict[str, Callable[[], str]] = {"postgres": _postgres}
+SHARED_STORES: dict[str, Callable[[], str]] = {"postgres": _postgres, "redis": _redis}
 
 
 @pytest.fixture(params=sorted(SHARED_STORES))
