@@ -352,6 +352,23 @@ def test_a_letter_keeps_its_arguments_byte_by_byte(make: Make, client: redis.Red
     asyncio.run(run())
 
 
+def test_after_a_clock_was_set_back_the_dead_are_found_among_any_number_of_the_living(make: Make) -> None:
+    async def run() -> None:
+        backend = make()
+        await backend.open()
+        now = await backend.clock()
+        await backend.register(WorkerRecord(id="dead", lease_seconds=600.0), now=now + 3600.0)  # before it went back
+        for first in range(0, 1001, 50):
+            living = [WorkerRecord(id=f"{n}", lease_seconds=600.0) for n in range(first, first + 50)]
+            await asyncio.gather(*(backend.register(worker) for worker in living))
+        await backend.recover()
+        [deadline] = [row["deadline"] for row in (await backend.dump()).tables["workers"] if row["id"] == "dead"]
+        assert deadline < now + 600.0 + PATIENCE_SECONDS
+        await backend.close()
+
+    asyncio.run(run())
+
+
 def test_a_clock_set_back_gives_a_worker_its_lease_anew(make: Make, client: redis.Redis) -> None:
     async def run() -> None:
         backend = make()

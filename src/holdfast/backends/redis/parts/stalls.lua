@@ -38,7 +38,8 @@ end
 -- alive keeps what it holds and one that is dead is found within one lease.
 function hf.mend_deadlines()
     if given then return end
-    for _, id in ipairs(call('ZRANGEBYSCORE', DEADLINES, format('(%.17g', now + 1), '+inf', 'LIMIT', 0, 1000)) do
+    local latest = call('ZREVRANGEBYSCORE', DEADLINES, '+inf', format('(%.17g', now + 1), 'LIMIT', 0, 1000)
+    for _, id in ipairs(latest) do -- the furthest first: those of workers that have renewed since are nearer
         local worker = hf.worker_row(id)
         if worker and worker[4] > now + worker[1] + 1 then hf.prolong(id, worker) end
     end
