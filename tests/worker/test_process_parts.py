@@ -16,7 +16,7 @@ from holdfast.clock import SystemClock
 from holdfast.context import CURRENT, Context
 from holdfast.lifecycle import State
 from holdfast.records import Lease
-from holdfast.worker import capture, staff
+from holdfast.worker import capture, spoken, staff
 from holdfast.worker.deaths import how_it_ended
 from holdfast.worker.limits import Limits, children_of, memory_of, memory_of_family
 from holdfast.worker.overseer import stack_of
@@ -186,3 +186,24 @@ def test_a_guard_that_cannot_be_started_is_tried_again(monkeypatch: pytest.Monke
     own = staff.Staff(staff.Plan(app="shop:app"), None, SystemClock())  # type: ignore[arg-type]
     assert asyncio.run(own._new_guard()) is own  # type: ignore[comparison-overlap]
     assert len(tried) == 3
+
+
+def test_what_a_process_prints_without_a_job_is_read_though_stderr_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    monkeypatch.setattr(spoken, "STDERR", writing)
+
+    async def speak() -> list[str]:
+        kept: list[str] = []
+        own = spoken.Spoken()
+        os.write(own.theirs, b"while importing\n")
+        own.end()
+        own.begin(kept.append)
+        os.write(own.theirs, b"in a job\n")
+        own.end()
+        own.close()
+        os.close(own.theirs)
+        return kept
+
+    assert asyncio.run(speak()) == ["in a job"]
+    os.close(writing)

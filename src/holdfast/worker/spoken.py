@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import contextlib
 import os
 from collections.abc import Callable
 
@@ -63,5 +64,7 @@ class Spoken:
         if self._lines is not None:
             self._lines.write(self._decoder.decode(piece))
         elif self._aside > 0:
-            self._aside -= os.write(STDERR, piece[: self._aside])
+            self._aside -= len(piece)
+            with contextlib.suppress(OSError):  # whoever read our stderr is gone, or does not keep up
+                os.write(STDERR, piece)
         return True
