@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
+import subprocess
+import sys
 import time
 
 import pytest
@@ -202,6 +205,32 @@ def test_an_early_stop_with_json_ends_with_a_document(stage: ProcessScene) -> No
     family.runners()
     assert family.stop(20) == 0
     assert '"succeeded"' in family.text()
+
+
+def test_a_worker_asked_to_stop_while_the_store_is_silent_ends_soon_and_quietly(stage: ProcessScene) -> None:
+    with stage.app() as app:
+        app.named("quick").enqueue(n=1)
+    rival = sqlite3.connect(stage.folder / "jobs.db", isolation_level=None)
+    rival.execute("BEGIN EXCLUSIVE")
+    family = stage.start("--lease", "12s")
+    until(lambda: "working for" in family.text(), what="it is about to register")
+    assert family.stop(11) != 0  # sooner than the lease, for which it would have gone on
+    rival.close()
+    assert "never retrieved" not in family.text()
+
+
+def test_a_worker_without_standard_streams_works(hostile: ProcessScene) -> None:
+    with hostile.app() as app:
+        jobs = [
+            app.named("quick").enqueue(n=1),
+            app.named("alone").enqueue(does="prints"),
+            app.named("prints").enqueue(text="x"),
+        ]
+        words = [sys.executable, "-m", "holdfast.cli", "work", "scene_app:app", "--runners", "1", "--drain"]
+        ended = subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *words], cwd=hostile.folder, timeout=60)
+        assert ended.returncode == 0
+        assert [job.refresh().state for job in jobs] == [State.SUCCEEDED] * 3
+        assert app.audit().violations == []
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ class Tenure:
         self.call = 0  # number of the latest claim sent
         self.seen_call = 0  # number of the latest claim answered
         self.fenced = False
+        self.unwanted: Callable[[], bool] = lambda: False  # the worker was asked to stop
         self.on_change: Callable[[], None] = lambda: None  # the fence was lifted, or a new row is there
         self.abandon = asyncio.Event()  # the worker ends although the store does not answer
         self.sent = 0.0  # steady time the last successful renewal was sent
@@ -62,7 +63,10 @@ class Tenure:
         return self.sent + self._options.lease - self._options.fence_margin
 
     async def enter(self) -> None:
-        """Register for the first time. A store out of reach is the caller's error; a slow one is waited for."""
+        """Register for the first time. A store out of reach is the caller's error; a slow one is waited for.
+
+        Not when the worker was asked to stop meanwhile.
+        """
         patience = self._line.clock.steady() + self._options.lease
         tries = 0
         while True:
@@ -70,7 +74,7 @@ class Tenure:
                 return await self.register()
             except OutcomeUnknown:
                 tries += 1
-                if self._line.clock.steady() >= patience:
+                if self._line.clock.steady() >= patience or self.unwanted():
                     raise
                 await asyncio.sleep(backoff(tries))
 

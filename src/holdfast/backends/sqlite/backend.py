@@ -198,6 +198,7 @@ class SqliteBackend(Backend):
     async def _answer(self, verb: str, future: Future[T]) -> T:
         """Wait for the writer, bounded: it gives up on the lock by itself; twice that long means the disk hangs."""
         waiting = asyncio.wrap_future(future)
+        waiting.add_done_callback(lambda late: late.cancelled() or late.exception())  # the caller may have given up
         done, _ = await asyncio.wait((waiting,), timeout=2 * self._call_timeout)
         if done:
             return waiting.result()
