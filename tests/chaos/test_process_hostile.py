@@ -193,7 +193,7 @@ def test_isolated_processes_that_cannot_start_are_not_started_without_end(hostil
         until(lambda: "RuntimeError: broken" in family.text(), what="the first cannot start")
         until(lambda: job.refresh().state is State.SCHEDULED, what="it is given back meanwhile")
         time.sleep(4)
-        assert family.text().count("could not start") <= 4
+        assert family.text().count("could not start") <= 7  # the pauses grow, with jitter
         hostile.change_code("raise RuntimeError('broken')", "VERSION = 2")
         job.result(timeout=30)
         assert (job.refresh().attempts, job.stalls) == (1, 0)
