@@ -65,7 +65,7 @@ def test_a_limit_that_is_hit_ends_that_job_only_and_is_named(stage: ProcessScene
         bad = app.named("limited").enqueue(does=does)
         family = stage.start()
         until(lambda: bad.refresh().state is State.DEAD, what="the limit is hit")
-        assert bad.errors[-1].reason == reason
+        assert (bad.reason, bad.errors[-1].reason) == (reason, reason)
         assert (bad.failures, bad.stalls) == (1, 0)
         stage.open_gate()
         until(lambda: neighbour.refresh().state is State.SUCCEEDED, what="the neighbour ends")
