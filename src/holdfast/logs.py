@@ -224,6 +224,15 @@ def runner_replaced(pid: int, why: str) -> None:
     logger.info("runner %d is replaced (%s): it gets no more jobs and leaves when its jobs have ended", pid, why)
 
 
+def runner_babbled(pid: int, error: HoldfastError) -> None:
+    logger.error(
+        "runner %d wrote what is no frame of ours (%s): it is ended. A handler of its writes into a file descriptor "
+        "it did not open; its jobs run again, each alone",
+        pid,
+        error,
+    )
+
+
 def health_port(host: str, port: int) -> None:
     logger.info("health: http://%s:%d/healthz and /readyz", host, port)
 
