@@ -207,6 +207,16 @@ def test_workers_shows_the_runners_and_what_they_run(stage: ProcessScene) -> Non
         until(lambda: not any(one["jobs"] for one in shown().values()), what="nothing runs")
 
 
+def test_workers_shows_the_runners_as_soon_as_they_are_there(stage: ProcessScene) -> None:
+    """Long before the first renewal is due, which with this lease is after 100 s."""
+    family = stage.start("--lease", "10m", "--runners", "2")
+    pids = family.runners(2)
+    until(lambda: "started" in family.text(), what="it is registered")
+    until(lambda: [sorted(r["pid"] for r in one["runners"]) for one in workers(stage)["workers"]] == [pids], 15)
+    os.kill(pids[0], signal.SIGKILL)
+    until(lambda: [pids[0] in {r["pid"] for r in one["runners"]} for one in workers(stage)["workers"]] == [False], 15)
+
+
 def workers(stage: ProcessScene) -> Any:
     """What `holdfast workers --json` prints."""
     words = [sys.executable, "-m", "holdfast.cli", "workers", "--json", "--url", f"sqlite:///{stage.folder}/jobs.db"]

@@ -24,6 +24,7 @@ class Link(ABC):
         self.worker = ""
         self.broken = False  # nothing can be run any more
         self.on_room: Callable[[], None] = lambda: None  # jobs may begin again where they could not
+        self.on_news: Callable[[], None] = lambda: None  # the portrait has changed: show it soon
         self.post: Callable[[list[Ended]], None] = lambda batch: None  # handlers have stopped; any thread
 
     # ------------------------------------------------------------------ what each form does its own way

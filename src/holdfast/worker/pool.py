@@ -237,6 +237,7 @@ class Pool(Link):
         if self._waiting:
             self.serve_waiting()
         self.on_room()
+        self.on_news()
 
     def on_said(self, remote: Remote, frame: object) -> None:
         if isinstance(frame, wire.Ended):
@@ -299,6 +300,7 @@ class Pool(Link):
         self._ask_for_judgement()
         if self._waiting and remote.hello is not None and not self.staff.closing:
             self.serve_waiting()
+        self.on_news()
 
     def on_not_started(self, remote: Remote, again_in: float) -> None:
         """Jobs that wait for a runner of their own do not wait here for a start that may fail again."""
