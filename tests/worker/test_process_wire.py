@@ -106,7 +106,9 @@ def test_ends_travel_in_frames_the_keeper_takes_and_none_is_left_out() -> None:
     assert [one for frame in cut for one in frame.gone] == gone
     assert max(len(wire.pack([frame])) for frame in cut) < wire.RUNNER_FRAME_BYTES_MAX
     assert sum(len(frame.settlements) > 1 for frame in cut) > 3  # together as far as there is room
-    assert list(wire.shares([SETTLED], [], [])) == [wire.Ended([SETTLED], [], [])]
+    whole, few = wire.Ended(settlements, releases, gone), wire.Ended([SETTLED], [], [])
+    assert wire.from_runner().feed(wire.pack_ends(whole)) == cut
+    assert wire.from_runner().feed(wire.pack_ends(few)) == [few]
 
 
 def test_reports_travel_in_frames_the_keeper_takes_and_none_is_left_out() -> None:
@@ -114,6 +116,8 @@ def test_reports_travel_in_frames_the_keeper_takes_and_none_is_left_out() -> Non
     said += [wire.Said(f"s{n}", False, None, None, []) for n in range(2 * wire.SHARE_PARTS)]
     cut = list(wire.told_shares(said))
     assert [one for frame in cut for one in frame.said] == said
+    assert wire.from_runner().feed(wire.pack_reports(said)) == cut
+    assert wire.from_runner().feed(wire.pack_reports(said[-1:])) == [wire.Reported(said[-1:])]
     assert max(len(wire.pack([frame])) for frame in cut) < wire.RUNNER_FRAME_BYTES_MAX
 
 

@@ -150,7 +150,7 @@ class Host(asyncio.Protocol):
 
     def _pong(self, frame: wire.Ping) -> None:
         self._runner.beat()
-        self._send(wire.Pong(frame.number, resident_bytes()))
+        self._write(wire.pack([wire.Pong(frame.number, resident_bytes())]))
 
     # ------------------------------------------------------------------ out
 
@@ -174,7 +174,7 @@ class Host(asyncio.Protocol):
         reported = self._reports.pending_of(end.token for end in batch)
         if reported:  # before the end they belong to
             self._report(reported)
-        self._send(*wire.shares(settlements, releases, gone))
+        self._write(wire.pack_ends(wire.Ended(settlements, releases, gone)))
         if spoilt and self._transport is not None:
             self._transport.close()  # once that is sent: the next job gets a process nobody has tampered with
 
@@ -197,11 +197,11 @@ class Host(asyncio.Protocol):
         taken = self._reports.take(tokens)
         if taken:
             said = [wire.Said(one.lease.token, one.moved, one.fraction, one.text, one.lines) for one in taken]
-            self._send(*wire.told_shares(said))
+            self._write(wire.pack_reports(said))
 
-    def _send(self, *frames: wire.Frame) -> None:
+    def _write(self, packed: bytes) -> None:
         if self._transport is not None:
-            self._transport.write(wire.pack(frames))
+            self._transport.write(packed)
 
 
 def resident_bytes() -> int:

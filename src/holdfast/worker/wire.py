@@ -187,6 +187,20 @@ def pack(frames: Iterable[Frame]) -> bytes:
     return b"".join(parts)
 
 
+def pack_ends(ended: Ended) -> bytes:
+    """Ends as they travel: in one frame, unless the keeper would not take that."""
+    packed = pack([ended])
+    if len(packed) <= SHARE_BYTES:
+        return packed
+    return pack(shares(ended.settlements, ended.releases, ended.gone))
+
+
+def pack_reports(said: Sequence[Said]) -> bytes:
+    """The same for reports."""
+    packed = pack([Reported(list(said))])
+    return packed if len(packed) <= SHARE_BYTES else pack(told_shares(said))
+
+
 def shares(
     settlements: Sequence[Settlement], releases: Sequence[Release], gone: Sequence[tuple[str, str]]
 ) -> Iterator[Ended]:
