@@ -52,7 +52,8 @@ $$
 
 -- :: function_enqueue
 CREATE OR REPLACE FUNCTION holdfast.enqueue(wanted jsonb, given double precision) RETURNS jsonb LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     keyed boolean := holdfast.has_any(wanted, 'key');
