@@ -48,7 +48,7 @@ from ...records import (
 from ..contract import Backend
 from . import moving, reading
 from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, HeldElsewhere
-from .producing import Joined, aenqueue_on, by_column, encoded, enqueue_on
+from .producing import Joined, aenqueue_on, by_column, encoded, enqueue_on, outcomes
 from .schema import for_schema, schema_version, set_up, store_id
 from .watch import EVERY_QUEUE, Watch
 
@@ -260,7 +260,7 @@ class PostgresBackend(Backend):
         now: float | None = None,
     ) -> Exchanged:
         values: dict[str, Any] = {
-            "settlements": encoded(settlements) if settlements else "[]",
+            "settlements": outcomes(settlements) if settlements else "[]",
             "releases": encoded(releases) if releases else "[]",
             "request": None if request is None else encoded(request),
             "nonce": secrets.token_hex(8),

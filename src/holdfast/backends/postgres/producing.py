@@ -1,4 +1,4 @@
-"""What goes to the server as JSON, and enqueue in the caller's own transaction.
+"""What goes to the server as JSON (new jobs, outcomes), and enqueue in the caller's own transaction.
 
 Called by backend.py. Plain functions: what is sent is decided here, where it is executed is the caller's affair.
 """
@@ -16,6 +16,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from ...errors import BackendError, BackendUnavailable, ConfigurationError, DuplicateJob, HoldfastError, StoreSealed
+from ...lifecycle import Ending, Settlement
 from ...records import Enqueued, NewJob
 from ..callers import recognise, refuse_autocommit, refuse_kind, sqlalchemy_connection, sqlalchemy_errors
 from .connection import AGAIN, FORBIDDEN, NO_STORE, SAFE
@@ -46,6 +47,24 @@ def by_column(jobs: Sequence[NewJob]) -> str:
         else:
             columns[name] = values
     return encoded(columns)
+
+
+class _Success(msgspec.Struct, frozen=True, omit_defaults=True):
+    id: str
+    token: str
+    ending: Ending
+    retain: float
+    value: bytes | None = None
+
+
+def outcomes(settlements: Sequence[Settlement]) -> str:
+    """Settlements as settle.sql reads them. Of a success, as most are, only what it uses: every field has its price."""
+    return encoded(
+        [
+            _Success(one.id, one.token, one.ending, one.retain, one.value) if one.ending is Ending.SUCCEEDED else one
+            for one in settlements
+        ]
+    )
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
