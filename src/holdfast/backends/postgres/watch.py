@@ -75,7 +75,8 @@ class Watch:
             self._heard.clear()
             self._listening = asyncio.create_task(self._listen())
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._heard.wait(), self._connections.call_timeout)
+                async with asyncio.timeout(self._connections.call_timeout):
+                    await self._heard.wait()
 
     async def wait(self, queues: Sequence[str], timeout: float) -> None:
         """Until one of these queues is told of, or the time is over."""
@@ -83,7 +84,8 @@ class Watch:
         self._waiting[event] = frozenset(queues)
         try:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(event.wait(), max(0.0, timeout))
+                async with asyncio.timeout(max(0.0, timeout)):
+                    await event.wait()
         finally:
             del self._waiting[event]
 
@@ -118,7 +120,8 @@ class Watch:
             await asyncio.gather(self._telling, return_exceptions=True)
         if self._pending:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._tell_once(), CLOSE_SECONDS_MAX)
+                async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                    await self._tell_once()
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
