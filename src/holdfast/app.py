@@ -39,7 +39,8 @@ from .options import (
     whole,
 )
 from .portal import Gate, forbid_running_loop
-from .records import Dump, GroupOrder, JobRecord, NewJob, QueueRule
+from .records import Dump, JobRecord, NewJob
+from .rules import GroupOrder, QueueRule
 from .task import NamedTask, Tasks
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from msgspec import Struct
 from .clock import to_seconds
 from .errors import ConfigurationError
 from .names import check_list, check_name, check_queue
-from .records import SHARDS_MAX, Conflict, GroupOrder, QueueRule, Revival
+from .records import SHARDS_MAX, Conflict, Revival
 from .retry import RetryPolicy, as_policy
+from .rules import GroupOrder, QueueRule
 
 Duration = float | timedelta
 Chooser = str | Callable[..., str | None]  # a group or key: fixed, or computed from the arguments it names

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from .backends.contract import Backend
 from .clock import Clock
 from .errors import ConfigurationError, OutcomeUnknown
-from .records import QueueRule
+from .rules import QueueRule
 
 T = TypeVar("T")
 STOP_SECONDS_MAX = 10.0

@@ -17,7 +17,8 @@ from holdfast.backends.contract import Backend
 from holdfast.errors import ConfigurationError, DuplicateJob, JobNotFound, StateConflict
 from holdfast.inspection import audit, prunable
 from holdfast.lifecycle import Ending, Failure, Settlement
-from holdfast.records import ClaimRequest, Held, JobQuery, Lease, NewJob, Pause, QueueRule, Release, WorkerRecord
+from holdfast.records import ClaimRequest, Held, JobQuery, Lease, NewJob, Pause, Release, WorkerRecord
+from holdfast.rules import QueueRule
 
 VERBS = {  # and how often each is taken
     "enqueue": 2,

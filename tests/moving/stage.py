@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.backends import open_backend, parse_url
 from holdfast.backends.contract import Backend
 from holdfast.moving import Moved, Mover, Side, Step
-from holdfast.records import QueueRule
+from holdfast.rules import QueueRule
 from holdfast.testing.conformance import World
 from holdfast.testing.conformance.comparing import Tables
 from holdfast.testing.conformance.moving import content, furnish

@@ -12,7 +12,8 @@ from msgspec import structs
 
 from holdfast.errors import ConfigurationError, DuplicateJob, JobNotFound, StateConflict
 from holdfast.lifecycle import Ending, State
-from holdfast.records import Answer, ClaimRequest, Enqueued, NewJob, Pause, QueueRule
+from holdfast.records import Answer, ClaimRequest, Enqueued, NewJob, Pause
+from holdfast.rules import QueueRule
 
 from .rules import ModelRules
 from .shapes import (

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from holdfast.errors import JobNotFound
 from holdfast.lifecycle import State
-from holdfast.records import QueueRule, Revival
+from holdfast.records import Revival
+from holdfast.rules import QueueRule
 
 from .shapes import DAY, LIVE, TEN_MINUTES, ModelJob, ModelLetter, ModelWorker, Refused, Ticket
 

@@ -14,7 +14,8 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from holdfast.backends.contract import Backend
 from holdfast.lifecycle import Ending, State
-from holdfast.records import Answer, ClaimRequest, Held, NewJob, Pause, QueueRule, Revival, WorkerRecord
+from holdfast.records import Answer, ClaimRequest, Held, NewJob, Pause, Revival, WorkerRecord
+from holdfast.rules import QueueRule
 
 from .asking import Asking, as_releases, as_settlements, recovered
 from .shapes import ModelEnding, ModelRelease, ModelSettlement, Ticket

@@ -12,7 +12,8 @@ from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.events import Event, Hub
 from holdfast.job import BoundCall
 from holdfast.options import WorkerOptions
-from holdfast.records import JobRecord, QueueRule
+from holdfast.records import JobRecord
+from holdfast.rules import QueueRule
 from holdfast.task import Tasks
 from holdfast.worker.embedded import Drained, EmbeddedWorker
 

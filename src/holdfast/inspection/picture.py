@@ -14,7 +14,8 @@ import msgspec
 from msgspec import Struct
 
 from ..lifecycle import Failure, State
-from ..records import Dump, GroupOrder
+from ..records import Dump
+from ..rules import GroupOrder
 
 GroupName = tuple[str, str]  # queue, group
 

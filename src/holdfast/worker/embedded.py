@@ -25,7 +25,7 @@ from .stopping import stop_signals
 if TYPE_CHECKING:
     from ..backends.contract import Backend
     from ..events import Hub
-    from ..records import QueueRule
+    from ..rules import QueueRule
     from ..task import Task
 
 CALLBACKS_WITHIN_SECONDS = 5.0

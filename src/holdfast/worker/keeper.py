@@ -18,7 +18,7 @@ from ..backends.contract import Backend
 from ..clock import Clock
 from ..errors import HoldfastError, StoreSealed
 from ..options import WorkerOptions
-from ..records import QueueRule
+from ..rules import QueueRule
 from ..sweeps.promote import promote
 from ..sweeps.prune import LIMIT as PRUNE_LIMIT
 from ..sweeps.prune import prune

@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from ..errors import ConfigurationError
 from ..lifecycle import Outcome, Settlement
-from ..records import Lease, QueueRule, Release
+from ..records import Lease, Release
+from ..rules import QueueRule
 
 VERSION = 1
 FRAME_BYTES_MAX = 1 << 30

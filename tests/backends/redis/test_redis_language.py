@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends.redis.backend import RedisBackend
-from holdfast.records import NewJob, Pause, QueueRule
+from holdfast.records import NewJob, Pause
+from holdfast.rules import QueueRule
 
 from ...servers.valkey import Server, own_server
 

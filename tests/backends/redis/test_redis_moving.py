@@ -14,7 +14,8 @@ from holdfast.backends.redis import backend as redis_backend
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.errors import StoreSealed
 from holdfast.lifecycle import State
-from holdfast.records import ClaimRequest, NewJob, Pause, QueueRule, Seal, Shipment, StoredJob, WorkerRecord
+from holdfast.records import ClaimRequest, NewJob, Pause, Seal, Shipment, StoredJob, WorkerRecord
+from holdfast.rules import QueueRule
 
 from ...servers import valkey
 

@@ -15,7 +15,8 @@ from holdfast.backends.redis import backend as redis_backend
 from holdfast.backends.redis import lua, reading
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.lifecycle import Ending, Settlement, State
-from holdfast.records import ClaimRequest, JobQuery, LetterQuery, NewJob, Pause, QueueRule, WorkerRecord
+from holdfast.records import ClaimRequest, JobQuery, LetterQuery, NewJob, Pause, WorkerRecord
+from holdfast.rules import QueueRule
 from holdfast.testing.conformance.soundness import sound
 
 Make = Callable[..., RedisBackend]

@@ -15,7 +15,8 @@ from holdfast.backends.numbering import Numbering
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.backends.sharded.registry import Registry
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
-from holdfast.records import NewJob, QueueRule
+from holdfast.records import NewJob
+from holdfast.rules import QueueRule
 
 NOW = 2_000_000_000.0
 QUEUES = ("default", "other", "a", "b", "c", "declared", "mail", "x", "y", "z")  # of the conformance cases

@@ -14,7 +14,8 @@ from holdfast.backends.sharded import sharding
 from holdfast.errors import ConfigurationError, StoreSealed
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.moving import Moved, Mover, Side
-from holdfast.records import ClaimRequest, NewJob, Pause, QueueRule, WorkerRecord
+from holdfast.records import ClaimRequest, NewJob, Pause, WorkerRecord
+from holdfast.rules import QueueRule
 
 from .shelves import NOW, Shelf, split_store
 

@@ -15,7 +15,8 @@ from holdfast.errors import ConfigurationError
 from holdfast.inspection.picture import picture_of
 from holdfast.inspection.rules import RULES, fences_are_distinct
 from holdfast.lifecycle import State
-from holdfast.records import ClaimRequest, Dump, JobQuery, NewJob, Pause, QueueRule, WorkerRecord
+from holdfast.records import ClaimRequest, Dump, JobQuery, NewJob, Pause, WorkerRecord
+from holdfast.rules import QueueRule
 
 from .shelves import Shelf
 

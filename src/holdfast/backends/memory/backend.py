@@ -35,7 +35,6 @@ from ...records import (
     Pause,
     Promoted,
     QueueRecord,
-    QueueRule,
     Recovered,
     Release,
     Renewal,
@@ -44,6 +43,7 @@ from ...records import (
     Shipment,
     WorkerRecord,
 )
+from ...rules import QueueRule
 from .. import sealing
 from ..contract import Backend
 from ..numbering import ALONE, Numbering

@@ -11,7 +11,8 @@ from collections import defaultdict
 from typing import Any
 
 from ...lifecycle import LIVE, UNSTARTED, State
-from ...records import DeadLetter, LogLine, Pause, QueueRule
+from ...records import DeadLetter, LogLine, Pause
+from ...rules import QueueRule
 from .ranked import Ranked
 from .rows import Group, GroupName, Holder, Logical, Row
 

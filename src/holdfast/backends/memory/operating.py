@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from ...errors import ConfigurationError, DuplicateJob, JobNotFound, StateConflict
 from ...lifecycle import UNSTARTED, State
-from ...records import REMEMBER_SECONDS_MIN, DeadLetter, Enqueued, NewJob, Pause, QueueRule
+from ...records import REMEMBER_SECONDS_MIN, DeadLetter, Enqueued, NewJob, Pause
+from ...rules import QueueRule
 from .rows import Row
 from .store import RETAIN_SECONDS, Store
 

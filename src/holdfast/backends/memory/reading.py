@@ -11,19 +11,8 @@ from typing import Any
 import msgspec
 
 from ...lifecycle import State
-from ...records import (
-    DeadLetter,
-    Dump,
-    GroupOrder,
-    GroupRecord,
-    JobQuery,
-    JobRecord,
-    Lease,
-    LetterQuery,
-    QueueRecord,
-    QueueRule,
-    WorkerRecord,
-)
+from ...records import DeadLetter, Dump, GroupRecord, JobQuery, JobRecord, Lease, LetterQuery, QueueRecord, WorkerRecord
+from ...rules import GroupOrder, QueueRule
 from .rows import GroupName, Holder, Instant, Row
 from .store import Store
 

@@ -36,7 +36,6 @@ from ...records import (
     Pause,
     Promoted,
     QueueRecord,
-    QueueRule,
     Recovered,
     Release,
     Renewal,
@@ -45,6 +44,7 @@ from ...records import (
     Shipment,
     WorkerRecord,
 )
+from ...rules import QueueRule
 from ..contract import Backend
 from . import moving, reading
 from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, HeldElsewhere

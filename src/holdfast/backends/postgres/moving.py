@@ -9,7 +9,8 @@ from __future__ import annotations
 import msgspec
 from psycopg.errors import UniqueViolation
 
-from ...records import GroupLimit, Part, QueueRule, Seal, Shipment, StoredJob
+from ...records import GroupLimit, Part, Seal, Shipment, StoredJob
+from ...rules import QueueRule
 from .. import sealing
 from .producing import encoded
 from .reading import Cursor, Statements, as_letter, one_picture, pauses, rows

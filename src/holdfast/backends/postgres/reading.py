@@ -25,9 +25,9 @@ from ...records import (
     LogLine,
     Pause,
     QueueRecord,
-    QueueRule,
     WorkerRecord,
 )
+from ...rules import QueueRule
 
 Cursor = AsyncCursor[Any]
 Statements = Mapping[str, str]

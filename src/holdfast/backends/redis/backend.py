@@ -39,7 +39,6 @@ from ...records import (
     Pause,
     Promoted,
     QueueRecord,
-    QueueRule,
     Recovered,
     Release,
     Renewal,
@@ -48,6 +47,7 @@ from ...records import (
     Shipment,
     WorkerRecord,
 )
+from ...rules import QueueRule
 from .. import sealing
 from ..contract import Backend
 from ..numbering import ALONE, Numbering

@@ -23,9 +23,9 @@ from ...records import (
     LogLine,
     Pause,
     QueueRecord,
-    QueueRule,
     WorkerRecord,
 )
+from ...rules import QueueRule
 from . import rows
 from .connection import Connections, packed_command
 from .keys import KEY_NAMES

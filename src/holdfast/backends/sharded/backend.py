@@ -47,7 +47,6 @@ from ...records import (
     Pause,
     Promoted,
     QueueRecord,
-    QueueRule,
     Recovered,
     Release,
     Renewal,
@@ -56,6 +55,7 @@ from ...records import (
     Shipment,
     WorkerRecord,
 )
+from ...rules import QueueRule
 from ..contract import Backend
 from ..numbering import Numbering
 from . import reading

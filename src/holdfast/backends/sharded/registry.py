@@ -16,7 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...errors import BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown
-from ...records import SHARDS_MAX, QueueRule, Seal
+from ...records import SHARDS_MAX, Seal
+from ...rules import QueueRule
 from ..numbering import ALONE, Numbering
 from ..sealing import refusal
 from .sharding import NUMBERS_MAX, place_of, shard_name

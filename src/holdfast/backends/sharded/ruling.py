@@ -13,7 +13,8 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from ...errors import ConfigurationError
-from ...records import Pause, QueueRule
+from ...records import Pause
+from ...rules import QueueRule
 from ..contract import Backend
 from .asking import at_once
 from .leasing import HOME, Stores

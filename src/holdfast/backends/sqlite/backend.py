@@ -39,7 +39,6 @@ from ...records import (
     Pause,
     Promoted,
     QueueRecord,
-    QueueRule,
     Recovered,
     Release,
     Renewal,
@@ -48,6 +47,7 @@ from ...records import (
     Shipment,
     WorkerRecord,
 )
+from ...rules import QueueRule
 from ..contract import Backend
 from . import leasing, moving, operating, producing, reading
 from .connection import SYNCHRONOUS, set_up

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from ...records import GroupLimit, LogLine, Part, QueueRule, Seal, Shipment, StoredJob
+from ...records import GroupLimit, LogLine, Part, Seal, Shipment, StoredJob
+from ...rules import QueueRule
 from .. import sealing
 from . import reading
 from .operating import pause_place

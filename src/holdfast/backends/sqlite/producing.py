@@ -12,7 +12,8 @@ from typing import Any
 
 from ...errors import BackendError, ConfigurationError, DuplicateJob, HoldfastError, SchemaMismatch
 from ...lifecycle import State
-from ...records import Enqueued, NewJob, QueueRule
+from ...records import Enqueued, NewJob
+from ...rules import QueueRule
 from .. import sealing
 from ..callers import recognise, refuse_autocommit, refuse_kind, sqlalchemy_connection, sqlalchemy_errors
 from .connection import SCHEMA_VERSION, errors_mapped, mapped

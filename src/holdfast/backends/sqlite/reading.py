@@ -22,9 +22,9 @@ from ...records import (
     LogLine,
     Pause,
     QueueRecord,
-    QueueRule,
     WorkerRecord,
 )
+from ...rules import QueueRule
 from .transaction import SQL, GroupRules, deaths_of, failure_of, failures_of, revival_of
 
 _JOB = SQL["read.job"]

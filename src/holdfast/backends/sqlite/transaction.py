@@ -13,15 +13,8 @@ from typing import Any
 import msgspec
 
 from ...lifecycle import Failure
-from ...records import (
-    ERRORS_KEPT_MAX,
-    HISTORY_KEPT_MAX,
-    REMEMBER_SECONDS_MIN,
-    GroupOrder,
-    PastDeath,
-    Revival,
-    Seal,
-)
+from ...records import ERRORS_KEPT_MAX, HISTORY_KEPT_MAX, REMEMBER_SECONDS_MIN, PastDeath, Revival, Seal
+from ...rules import GroupOrder
 from .. import sealing
 from ..statements import load_statements
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...errors import ConfigurationError
 from ...lifecycle import State
-from ...records import QueueRule
+from ...rules import QueueRule
 from .comparing import same
 from .registry import case, case_for_each
 from .world import World

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from ...errors import ConfigurationError, StoreSealed
 from ...lifecycle import Ending, State
-from ...records import PARTS, Part, Pause, QueueRule, Revival, Shipment, StoredJob
+from ...records import PARTS, Part, Pause, Revival, Shipment, StoredJob
+from ...rules import QueueRule
 from .comparing import Tables, same, same_tables
 from .registry import case, case_for_each
 from .sealing import SOURCE, TARGET, close, open_target

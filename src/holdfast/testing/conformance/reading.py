@@ -6,7 +6,8 @@ Called by run_case. Reading never changes anything; that is asserted too.
 from __future__ import annotations
 
 from ...lifecycle import LIVE, Ending, State
-from ...records import JobQuery, LetterQuery, Pause, QueueRule, WorkerRecord
+from ...records import JobQuery, LetterQuery, Pause, WorkerRecord
+from ...rules import QueueRule
 from .comparing import same
 from .registry import case
 from .world import HOUR, World

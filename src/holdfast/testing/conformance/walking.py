@@ -12,7 +12,8 @@ from typing import Any
 
 from ...errors import HoldfastError
 from ...lifecycle import Ending, Settlement
-from ...records import ClaimRequest, Exchanged, Held, Lease, NewJob, Pause, QueueRule, Release, Revival
+from ...records import ClaimRequest, Exchanged, Held, Lease, NewJob, Pause, Release, Revival
+from ...rules import QueueRule
 from .registry import case_for_each
 from .soundness import sound
 from .world import World
