@@ -181,11 +181,11 @@ class Backend(Looking):
 
         Per queue, in the order given, skipping paused ones and those shut by slow_down: n = the least of what is left
         of `most`, most_by_queue, the queue's limit less what runs of it, what its bucket allows. Its lanes are 0, 1
-        and, by name, one for each task apart that has ready jobs here and room: the least of the task's limit less what runs
-        of it, what its bucket allows, most_by_task (each less what this claim has leased). Each lane is ordered by rank
-        (high first), turn, seq. Of m lanes the one numbered call % m goes first, the others follow in their order and
-        round; the i-th (from 0) gets a share of ceil(left / (m - i)) of what is then left, and no more than its task's
-        room; a second round in the same order gives away what is still left.
+        and, by name, one for each task apart that has ready jobs here and room: the least of the task's limit less what
+        runs of it, what its bucket allows, most_by_task (each less what this claim has leased). Each lane is ordered by
+        rank (high first), turn, seq. Of m lanes the one numbered call % m goes first, the others follow in their order
+        and round; the i-th (from 0) gets a share of ceil(left / (m - i)) of what is then left, and no more than its
+        task's room; a second round in the same order gives away what is still left.
         Jobs of a group of which this worker holds most_by_group already are passed over, at most GROUP_LOOKS_MAX of
         them per lane and claim, then the lane is done.
         `opens_in`: seconds until the first of the buckets and slow-downs that held this claim back (those of queues
@@ -280,8 +280,8 @@ class Backend(Looking):
 
     @abstractmethod
     async def prune(self, *, limit: int = 1000, older_than: float | None = None, now: float | None = None) -> int:
-        """Remove finished jobs past their retention (or finished over `older_than` seconds ago, at least 600), and flows
-        that say nothing any more. Answers how many jobs.
+        """Remove finished jobs past their retention (or finished over `older_than` seconds ago, at least 600),
+        and flows that say nothing any more. Answers how many jobs.
 
         Also what the task rules let go, the oldest first: succeeded and cancelled jobs beyond the newest retain_count
         of a task (by finished_at, seq), dead letters with their jobs beyond the newest retain_dead_count (by failed_at,
@@ -399,8 +399,8 @@ class Backend(Looking):
     async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
         """Return when there may be work in these queues, or after `timeout` seconds. A hint; polling is the truth.
 
-        Ready jobs that a limit, a rate or a slow-down holds back are no work; the end of a lease that frees a place of a
-        limited queue or task is reason to return.
+        Ready jobs that a limit, a rate or a slow-down holds back are no work; the end of a lease that frees a place of
+        a limited queue or task is reason to return.
         """
 
     # ------------------------------------------------------------------ the caller's own transaction
