@@ -424,6 +424,7 @@ class StoredJob(JobRecord, frozen=True, kw_only=True):
     """A job as it is carried from store to store: all that is kept of it, its log lines too. Never a lease."""
 
     turn: int | None = None
+    rank: int = 0
     lane: int = 0
     prune_at: float | None = None
     logs: tuple[LogLine, ...] = ()

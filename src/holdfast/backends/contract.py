@@ -22,7 +22,8 @@ Rules that hold for every method
   An undeclared queue is strict with limit 1. A group whose name begins with SERIAL_PREFIX is strict in every queue.
   A group has at most READY_PER_GROUP_MAX ready jobs, whatever its limit. With a rate (the group's override, else the
   queue's group_rate) it has no more ready jobs than its bucket allows; where that alone keeps jobs waiting, its flow
-  says in `wakes_at` when the next may start (opens_at of rates.py), and promote refills it then (and unsets it).
+  says in `wakes_at` when promote is to refill it (and unset it): opens_at of rates.py + every * its ready jobs, if
+  spent_until is to come. A hint: it may be set although nobody waits any more.
   Ready jobs above the limit or the bucket are withdrawn: waiting again, turn kept, the last of the order first.
 * seq: integer issued at enqueue, never changes. turn: issued from a growing counter when a job becomes ready; release
   and recover keep the turn they had (also through `waiting`); a job that leaves for `scheduled` gets a new one later.
@@ -57,7 +58,7 @@ Rules that hold for every method
   letter, that job stays dead with reason "superseded" and may be pruned. `prune` never takes a dead job that holds its
   letter.
 * Success or cancellation of a logical job closes (removes) its dead letter; an older dead job that held it becomes
-  "superseded". A superseded or discarded job may be pruned after 600 s.
+  "superseded" (one that was revived and is live goes on). A superseded or discarded job may be pruned after 600 s.
 * A stall: recover ends the lease, or its owner settles it as `stalled` (the process that ran it died without a result,
   so it had begun). ONE routine decides both, by lifecycle.stall_verdict. It was suffered alone if the settlement says
   so; for recover, if the job was leased as a suspect, or its worker does not isolate (nobody can tell then: every stall
@@ -189,7 +190,8 @@ class Backend(Looking):
         Jobs of a group of which this worker holds most_by_group already are passed over, at most GROUP_LOOKS_MAX of
         them per lane and claim, then the lane is done.
         `opens_in`: seconds until the first of the buckets and slow-downs that held this claim back (those of queues
-        asked for and not paused, of tasks apart with ready jobs in such queues) lets one more start; None: none did.
+        asked for and not paused that still have ready jobs not parked, of tasks apart with ready jobs in such queues;
+        as things stand after this claim) lets one more start; None: none did.
         An expired job met here is buried, not leased. A repeated `call` answers the leases of the first time that are
         still ours (nothing is claimed anew, nothing counted); a `call` below the last one
         answers no leases (its settlements are fenced and carried out like any).
