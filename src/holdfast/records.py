@@ -263,7 +263,7 @@ class Promoted(Struct, frozen=True, kw_only=True):
     """What one promote pass did."""
 
     due: int = 0  # scheduled jobs brought into play
-    expired: int = 0  # unstarted jobs buried as expired
+    expired: int = 0  # unstarted jobs buried or dropped as expired
     revived: int = 0  # dead letters revived automatically
     more: bool = False  # the bound was hit; call again
 

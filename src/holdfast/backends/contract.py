@@ -47,18 +47,22 @@ Rules that hold for every method
   the settlement says `failed`; stalls += 1 only for a counted stall suffered alone, shared_stalls += 1 only for one
   suffered among others. Nothing else ever touches them, except revive and retry, which set all four to 0.
 * Keys. A job holds its key from its creation: until it finished; or, with key_until "started", until its first lease;
-  or, with key_window, until created_at + key_window, whatever became of it (it is not pruned before). `holds_key` says
-  so; a window that has passed counts for nothing, and its holder's flag falls when another job takes the key. Keys are
-  one per (queue, task), with key_scope "global" per task; the two scopes know nothing of each other. At most one job
-  holds a key. Retry, snooze, release and recovery never ask for it. revive and retry of a finished job take the key
-  again (StateConflict while another holds it).
+  or, with key_window (key_until is not looked at then), until created_at + key_window, whatever became of it (it is
+  not pruned before, not by older_than either). `holds_key` says so; a window that has passed (at that very moment it
+  has) counts for nothing, and its holder's flag falls when another job takes the key. Keys are one per (queue, task),
+  with key_scope "global" per task; the two scopes know nothing of each other. At most one job holds a key. Retry,
+  snooze, release and recovery never ask for it. revive and retry of a finished job take the key again (StateConflict
+  while another holds it): also that of "started", until the next lease; also that of a window that has passed.
+  Automatic revival asks the same and is unset where it is refused.
 * Death (settle buried, one stall too many, expiry, operator's bury) is one step: the job becomes dead with its reason
   and the dead letter of its logical job ((queue, task, key), or the id) is made or merged: count + 1, first_failed_at
   kept, failed_at and arguments newest, the earlier death moved into history. If an older job of the same key held the
   letter, that job stays dead with reason "superseded" and may be pruned. `prune` never takes a dead job that holds its
   letter.
 * Success or cancellation of a logical job closes (removes) its dead letter; an older dead job that held it becomes
-  "superseded" (one that was revived and is live goes on). A superseded or discarded job may be pruned after 600 s.
+  "superseded". A superseded or discarded job may be pruned after 600 s. Where two jobs of a key are live at once (one
+  of them no longer holds it) and one takes over or closes the letter of the other that was revived, that other goes on
+  as it is, without a letter.
 * A stall: recover ends the lease, or its owner settles it as `stalled` (the process that ran it died without a result,
   so it had begun). ONE routine decides both, by lifecycle.stall_verdict. It was suffered alone if the settlement says
   so; for recover, if the job was leased as a suspect, or its worker does not isolate (nobody can tell then: every stall
@@ -72,7 +76,8 @@ Rules that hold for every method
 * A store that many hosts share and that may have lost its latest writes (a failover) hands out no leases and recovers
   nothing for the longest lease it knows of; renewals, settlements and releases are served. `quiet_seconds` tells.
 * Jobs that become ready in one step have no promised order among different groups.
-* Expiry with on_expire "drop": the job becomes cancelled with reason "expired" instead of dead, retained for a day.
+* Expiry with on_expire "drop": the job becomes cancelled with reason "expired" instead of dead, retained for a day; no
+  failure is added to its errors, and promote counts it as expired all the same.
 * Finishing a job sets when it may be pruned: finished_at + max(retain, 600 s), not before its key's window has passed.
   A dead job that holds a letter: never, unless its task's rule says retain_dead or retain_dead_count.
 * Cron entries are written by `tick` alone, each write compared with the entry's version.
@@ -161,9 +166,9 @@ class Backend(Looking):
         """Store jobs, all in one step. A known id: (id, created=False), nothing changed, also when it finished.
 
         A key that another job holds: "keep" answers the holder's id, created=False; "replace" gives an unstarted holder
-        everything of the new call but its id (it keeps id, seq, created_at, due_max, counters; max_stalls never falls
-        below the stalls it suffered) and answers replaced=True, while a running or finished one is kept as with "keep";
-        "debounce" does as "replace", due at its new time but never after the holder's due_max; "raise" raises
+        everything of the new call but its id (it keeps id, queue, seq, created_at, due_max, counters; max_stalls never
+        falls below the stalls it suffered) and answers replaced=True, while a running or finished one is kept as with
+        "keep"; "debounce" does as "replace", due at its new time but never after the holder's due_max; "raise" raises
         DuplicateJob and NOTHING of the batch is stored. due_max = created_at + wait_max, if given, whatever
         on_conflict says. Due later → scheduled; due now → ready, or waiting + refill when it has a group.
         """
@@ -192,9 +197,9 @@ class Backend(Looking):
         `opens_in`: seconds until the first of the buckets and slow-downs that held this claim back (those of queues
         asked for and not paused that still have ready jobs not parked, of tasks apart with ready jobs in such queues;
         as things stand after this claim) lets one more start; None: none did.
-        An expired job met here is buried, not leased. A repeated `call` answers the leases of the first time that are
-        still ours (nothing is claimed anew, nothing counted); a `call` below the last one
-        answers no leases (its settlements are fenced and carried out like any).
+        An expired job met here is buried or dropped, not leased. A repeated `call` answers the leases of the first time
+        that are still ours (nothing is claimed anew, nothing counted); a `call` below the last one answers no leases
+        (its settlements are fenced and carried out like any).
         Unknown worker (recovered or never registered): known=False, no leases; the settlements and releases of an
         exchange are still carried out, each by its token.
         """
@@ -274,7 +279,7 @@ class Backend(Looking):
 
     @abstractmethod
     async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
-        """Bring due scheduled jobs into play, bury expired unstarted ones, revive dead letters that are due for it."""
+        """Bring due scheduled jobs into play, bury or drop expired unstarted ones, revive letters due for it."""
 
     @abstractmethod
     async def refill(self, *, limit: int = 500, now: float | None = None) -> int:
@@ -391,8 +396,8 @@ class Backend(Looking):
         there already (by id, name or queue and name) stays as it is, so repeating a shipment changes nothing. All
         counters of the store move above those that come in: fences, turns and seqs go on growing.
         StoreSealed or ConfigurationError unless the store is the target of exactly this move, still `moving`.
-        A shipment with a running job, or with a live job whose key another live job of its queue and task has here (a
-        store of shards may hold both): ConfigurationError.
+        A shipment with a running job, or with a job that holds a key which another job holds here, going by holds_key
+        alone (a store of shards may hold both): ConfigurationError.
         """
 
     # ------------------------------------------------------------------ waiting
