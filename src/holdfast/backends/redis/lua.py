@@ -102,6 +102,7 @@ def _assembled(verb: str, body: str, parts: Mapping[str, str]) -> Script:
         raise StatementsBroken(f"{verb}.lua needs parts that are not there: {missing}. Reinstall holdfast.")
     code = "\n".join([*(parts[name] for name in needed), body])
     code = _FIELD.sub(_number, _code(code)).replace("SCHEMA_VERSION", f"'{SCHEMA_VERSION}'")
+    code = code.replace("FIELDS_NUMBER", str(len(FIELDS)))
     text = f"#!lua{_flags(verb)}\n{_KEY.sub(lambda found: _PLACES[found[0]], code)}\n"
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     return Script(verb, text, sha, verb not in READING)

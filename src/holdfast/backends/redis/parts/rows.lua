@@ -3,6 +3,10 @@
 
 hf.cache, hf.changed = {}, {}
 
+-- A record's fields. Taken one by one from behind the three bytes that say how many they are, they go into a table of
+-- the right size at once: unpacked as an array, their table grows six times, which takes as long again.
+function hf.opened(packed) return { select(2, cmsgpack.unpack_limit(packed, FIELDS_NUMBER, 3)) } end
+
 function hf.load_rows(ids)
     local missing, n = {}, 0
     for i = 1, #ids do
@@ -17,7 +21,7 @@ function hf.load_rows(ids)
         local upto = math.min(n, from + ARGUMENTS_MAX - 1)
         local found = call('HMGET', JOBS, unpack(missing, from, upto))
         for i = 1, upto - from + 1 do
-            if found[i] then hf.cache[missing[from + i - 1]] = cunpack(found[i]) end
+            if found[i] then hf.cache[missing[from + i - 1]] = hf.opened(found[i]) end
         end
     end
 end
