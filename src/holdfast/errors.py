@@ -84,16 +84,16 @@ class StateConflict(HoldfastError):
         self.job_id, self.verb, self.state, self.live_id = job_id, verb, state, live_id
         text = f"cannot {verb} job {job_id}: it is {state}."
         if live_id is not None:
-            text = f"cannot {verb} job {job_id}: its key is in use by live job {live_id}."
+            text = f"cannot {verb} job {job_id}: its key is held by job {live_id}."
         super().__init__(f"{text} {advice}".rstrip())
 
 
 class DuplicateJob(HoldfastError):
-    """A live job already has this key and on_conflict is "raise"; nothing was stored."""
+    """Another job holds this key and on_conflict is "raise"; nothing was stored."""
 
     def __init__(self, key: str, existing_id: str) -> None:
         self.key, self.existing_id = key, existing_id
-        super().__init__(f"a live job already has the key {key!r}: {existing_id}. Use on_conflict='keep' to accept it.")
+        super().__init__(f"job {existing_id} holds the key {key!r}. Use on_conflict='keep' to accept it.")
 
 
 class LeaseLost(HoldfastError):
