@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ...errors import ConfigurationError, StoreSealed
 from ...lifecycle import Ending, State
 from ...records import PARTS, Part, Pause, Revival, Shipment, StoredJob
-from ...rules import QueueRule
+from ...rules import Override, QueueRule
 from .comparing import Tables, same, same_tables
 from .registry import case, case_for_each
 from .sealing import SOURCE, TARGET, close, open_target
@@ -53,7 +53,7 @@ async def furnish(world: World) -> None:
     """A store with a bit of everything and no live lease."""
     await world.relaxed(3, "bulk")
     await world.strict("mail")
-    await world.backend.limit_group("bulk", "big", 2, now=world.now)
+    await world.backend.limit(Override(queue="bulk", group="big", limit=2), now=world.now)
     lease = await world.claim_one(await world.enqueue(args=b'{"x":1}', options=b'{"timeout":3}'), lease=FOREVER)
     await world.report(lease, progress=0.5, text="half", lines=("one", "two"))
     await world.end(lease, value=b'"done"', retain=5000.0)
@@ -173,7 +173,8 @@ async def two_live_jobs_of_one_key_are_not_carried_into_one_store(world: World, 
     twin = replace(job, id="twin", seq=job.seq + 1)
     async with target.refused(ConfigurationError, "carry of a second live job of a key"):
         await target.backend.carry("m1", Shipment(part="jobs", jobs=(job, twin)))
-    finished = replace(twin, state=State.CANCELLED, finished_at=world.now, prune_at=world.now + DAY, turn=None)
+    ended = {"state": State.CANCELLED, "finished_at": world.now, "prune_at": world.now + DAY, "turn": None}
+    finished = replace(twin, holds_key=False, **ended)
     await target.backend.carry("m1", Shipment(part="jobs", jobs=(job, finished)))
     same(await target.states([job.id, "twin"]), [State.READY, State.CANCELLED], "one live, one ended")
 

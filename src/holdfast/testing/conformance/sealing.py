@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from ...errors import ConfigurationError, StoreSealed
 from ...lifecycle import UNSTARTED, Ending, State
 from ...records import Answer, JobQuery, Pause, Release, Seal
+from ...rules import Override
 from .comparing import same
 from .registry import case, case_for_each
 from .world import DAY, World
@@ -48,7 +49,7 @@ ON_STATE: dict[str, tuple[State, Act]] = {
     "prune by age": (State.SUCCEEDED, lambda w, i: w.backend.prune(older_than=0.0, now=w.now + 400 * DAY)),
     "pause": (State.READY, lambda w, i: w.backend.pause(Pause(queue="default"), now=w.now)),
     "resume": (State.READY, lambda w, i: w.backend.resume(Pause(queue="other"), now=w.now)),
-    "limit_group": (State.WAITING, lambda w, i: w.backend.limit_group("default", "g", 1, now=w.now)),
+    "limit": (State.WAITING, lambda w, i: w.backend.limit(Override(queue="default", group="g", limit=1), now=w.now)),
     **{f"cancel of a {state} job": (state, lambda w, i: w.backend.cancel(i, now=w.now)) for state in sorted(UNSTARTED)},
 }
 
@@ -204,7 +205,7 @@ async def a_target_that_has_all_is_open_and_remembers(world: World) -> None:
 FILLERS: dict[str, Callable[[World], Awaitable[object]]] = {
     "a job": lambda w: w.enqueue(),
     "a dead letter": lambda w: w.put(State.DEAD),
-    "an override": lambda w: w.backend.limit_group("q", "g", 1, now=w.now),
+    "an override": lambda w: w.backend.limit(Override(queue="q", group="g", limit=1), now=w.now),
     "a pause": lambda w: w.backend.pause(Pause(queue="q"), now=w.now),
 }
 

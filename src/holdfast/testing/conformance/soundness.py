@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...backends.contract import Backend
-from ...lifecycle import LIVE, SHARED_STALLS_MAX, State
+from ...lifecycle import LIVE, SHARED_STALLS_MAX, UNSTARTED, State
 from ...records import ERRORS_KEPT_MAX, HISTORY_KEPT_MAX, DeadLetter, GroupRecord, LetterQuery, Pause
 from .portrait import ALL
 
@@ -68,7 +68,11 @@ def _endings(jobs: list[Row], holders: set[str]) -> Iterator[str]:
         prunable = not live and job["id"] not in holders
         if prunable != (job["prune_at"] is not None):
             yield f"{job['id']} is {job['state']}, letter {job['id'] in holders}, with prune_at {job['prune_at']}"
-        if (job["state"] == State.DEAD) != (job["reason"] is not None):
+        window = 0.0 if job["key"] is None else job["key_window"] or 0.0
+        if (job["prune_at"] or float("inf")) < job["created_at"] + window:
+            yield f"{job['id']} may be pruned at {job['prune_at']}, within its key's window"
+        dropped = job["state"] == State.CANCELLED and job["reason"] == "expired"
+        if (job["state"] == State.DEAD or dropped) != (job["reason"] is not None):
             yield f"{job['id']} is {job['state']} with reason {job['reason']!r}"
 
 
@@ -111,10 +115,27 @@ def _letters(jobs: list[Row], letters: list[DeadLetter], *, by_group: bool) -> I
 
 
 def _keys(jobs: list[Row], *, by_group: bool) -> Iterator[str]:
-    """One live job per key; where the groups of a queue are in different shards, per key and group."""
-    keyed = [job for job in jobs if job["state"] in LIVE and job["key"] is not None]
-    live = Counter((job["queue"], job["task"], job["key"], job["group"] if by_group else None) for job in keyed)
-    yield from (f"{logical} has {number} live jobs" for logical, number in live.items() if number > 1)
+    """One holder per key; where the groups of a queue are in different shards, per key and group."""
+    holding = [job for job in jobs if job["holds_key"]]
+    keys = Counter((*_key(job, by_group=by_group), job["group"] if by_group else None) for job in holding)
+    yield from (f"the key {name} has {number} holders" for name, number in keys.items() if number > 1)
+    for job in jobs:
+        live, holds = job["state"] in LIVE, bool(job["holds_key"])
+        if job["key"] is None or job["key_window"] is not None:
+            wrong = job["key"] is None and holds
+        elif job["key_until"] == "finished":
+            wrong = holds != live
+        else:
+            fresh = job["state"] in UNSTARTED and job["fence"] == 0
+            wrong = (holds and job["state"] not in UNSTARTED) or (fresh and not holds)
+        if wrong:
+            yield f"{job['id']} is {job['state']}, key {job['key']} until {job['key_until']}, holds_key {holds}"
+
+
+def _key(job: Row, *, by_group: bool) -> tuple[str | None, ...]:
+    """What the key is one of; shards of two queues know nothing of each other."""
+    wide = job["key_scope"] == "global" and not by_group
+    return job["key_scope"], None if wide else job["queue"], job["task"], job["key"]
 
 
 def _groups(jobs: list[Row], groups: list[GroupRecord]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from ...errors import HoldfastError
 from ...lifecycle import Ending, Settlement
 from ...records import ClaimRequest, Exchanged, Held, Lease, NewJob, Pause, Release, Revival
-from ...rules import QueueRule
+from ...rules import Override, QueueRule
 from .registry import case_for_each
 from .soundness import sound
 from .world import World
@@ -190,7 +190,7 @@ class Walk:
         queue, now = self._one(*QUEUES), self.world.now
         if self.dice.random() < 0.5:
             limit = self._one(None, 1, 3)
-            await self.world.backend.limit_group(queue, self._one("a", "b"), limit, now=now)
+            await self.world.backend.limit(Override(queue=queue, group=self._one("a", "b"), limit=limit), now=now)
             return limit
         rule = QueueRule(name=queue, group_limit=self._one(1, 2, 3), group_order=self._one("strict", "relaxed"))
         await self.world.backend.declare([rule], now=now)
