@@ -20,6 +20,10 @@ from . import (
     enqueue,
     group_limits,
     groups,
+    key_conflicts,
+    key_returns,
+    key_transitions,
+    keys,
     lanes,
     lease,
     moving,
@@ -43,6 +47,8 @@ from .world import MakeBackend, World
 
 THEMES = (
     enqueue,
+    keys,
+    key_conflicts,
     promote,
     claim,
     lanes,
@@ -57,6 +63,7 @@ THEMES = (
     suspects,
     dead_letters,
     revival,
+    key_returns,
     pausing,
     retention,
     reading,
@@ -64,6 +71,7 @@ THEMES = (
     sealing,
     moving,
     transitions,
+    key_transitions,
     walking,
 )
 
