@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from ...entries import CronEntry
 from ...errors import ConfigurationError, StoreSealed
 from ...lifecycle import Ending, State
-from ...records import PARTS, Part, Pause, Revival, Shipment, StoredJob
-from ...rules import Override, QueueRule
+from ...rates import Rate
+from ...records import PARTS, Part, Pause, Revival, Shipment, StoredJob, Tick
+from ...rules import Override, QueueRule, TaskRule
 from .comparing import Tables, same, same_tables
 from .registry import case, case_for_each
 from .sealing import SOURCE, TARGET, close, open_target
@@ -80,7 +82,37 @@ async def furnish(world: World) -> None:
     await world.backend.pause(Pause(task="parked", reason="why", by="who"), now=world.now)
     await world.backend.pause(Pause(queue="bulk", group="small"), now=world.now)
     await world.backend.pause(Pause(queue="elsewhere", reason="x"), now=world.now)
+    await _furnish_rules(world)
     await world.enqueue_many(3)
+
+
+async def _furnish_rules(world: World) -> None:
+    """Rules, overrides, buckets, cron entries, and keys held in every way."""
+    rules = [QueueRule(name="slow", limit=5, rate=Rate(10, 60.0), group_rate=Rate(2, 1.0, 3), aging=4.5)]
+    tasks = [TaskRule(name="apart", limit=2, rate=Rate(5, 60.0, 2)), TaskRule(name="kept", retain_count=3)]
+    await world.backend.declare(rules, tasks, now=world.now)
+    for said in (
+        Override(queue="slow", limit=3),
+        Override(task="apart", rate=Rate(1, 60.0)),
+        Override(task="t", limit=9),
+    ):
+        await world.backend.limit(said, now=world.now)
+    await world.backend.slow_down("bulk", 100.0, now=world.now)
+    await world.enqueue_many(3, queue="slow", task="apart", priority=2)
+    await world.end(await world.claim_one(queues=("slow",)))
+    for entry in (CronEntry(name="nightly", cron="0 3 * * *", tz="Europe/Berlin", call=b"{}", declared=True), HOURLY):
+        await world.backend.tick(Tick(name=entry.name, version=0, entry=entry), now=world.now)
+    await world.backend.tick(Tick(name="hourly", version=1, entry=replace(HOURLY, fired=1)), now=world.now)
+    await world.claim_one(await world.enqueue(key="s", key_until="started"), worker="leaving")
+    await world.backend.retire("leaving", now=world.now)  # it no longer holds its key
+    await world.enqueue(key="s", key_until="started", delay=DAY)
+    done = await world.claim_one(await world.enqueue(key="w", key_window=DAY, queue="keys"), queues=("keys",))
+    await world.end(done, retain=0.0)
+    await world.enqueue(key="w", key_scope="global", queue="keys", delay=50.0, wait_max=80.0)
+    await world.enqueue(key="x", delay=50.0, expires=10.0, on_expire="drop")
+
+
+HOURLY = CronEntry(name="hourly", every=3600.0, anchor=7.5, overlap="skip", next_at=9.5, last_job="x", jitter=2.5)
 
 
 # ---------------------------------------------------------------------- export and carry
@@ -209,7 +241,7 @@ async def claims_come_in_the_order_the_source_would_have_given(world: World, lim
     target = await moved(world, limit)
     for one in (target, twin):
         one.advance(200.0)
-    queues = ("default", "mail", "bulk", "stall", "again")
+    queues = ("default", "mail", "bulk", "stall", "again", "slow", "keys")
     orders: list[list[str]] = []
     for one in (target, twin):
         order: list[str] = []
