@@ -25,13 +25,14 @@ Rules that hold for every method
   says in `wakes_at` when promote is to refill it (and unset it): opens_at of rates.py + every * its ready jobs, if
   spent_until is to come. A hint: it may be set although nobody waits any more.
   Ready jobs above the limit or the bucket are withdrawn: waiting again, turn kept, the last of the order first.
-* seq: integer issued at enqueue, never changes. turn: issued from a growing counter when a job becomes ready; release
-  and recover keep the turn they had (also through `waiting`); a job that leaves for `scheduled` gets a new one later.
+* seq: integer issued at enqueue, never changes. turn: issued when a job becomes ready, from a growing counter that is
+  never below the wall clock in microseconds (ticks); release and recover keep the turn they had (also through
+  `waiting`); a job that leaves for `scheduled` gets a new one later.
   A grouped job that becomes ready while k others of its group are ready gets a turn k * STAGGER_TICKS beyond the
   counter, but above all of theirs: so groups take turns, and who has one job does not wait for who has a million.
   Staggered turns do not move the counter.
 * rank of a ready job: its priority; in a queue with `aging` 0, and its turn, when it is issued, is earlier by
-  priority * aging seconds (in ticks: microseconds, rounded down). Claim takes the highest rank first. A changed `aging`
+  priority * aging seconds (in ticks, rounded down). Claim takes the highest rank first. A changed `aging`
   holds for jobs that become ready from then on.
 * lane of a ready job: 2 parked (its task is paused; not claimable, keeps its place and turn), else 3 apart (its task
   has a limit or a rate in force, or its rule says `apart`), else 0 ungrouped, 1 grouped. Whatever changes a task's lane

@@ -59,7 +59,8 @@ class Store(FlowIndex):
     # ------------------------------------------------------------------ groups and lanes
 
     def next_turn(self) -> int:
-        self._turn += 1
+        """Never below the clock: priorities that age are worth seconds of it."""
+        self._turn = max(self._turn + 1, int(self.wall * 1_000_000))
         return self._turn
 
     def make_ready(self, row: Row, **changes: Any) -> None:
