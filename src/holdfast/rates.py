@@ -1,8 +1,8 @@
 """Rates: how many starts in how long, written by people as "100/m", and the one bucket all stores reckon with.
 
 Called by options and the command line (parse), by records (Rate) and by the stores that keep buckets in Python. Pure. A
-bucket is ONE number, `spent_until`: the moment at which it is full again. SQL and Lua repeat `allowed` and `charged`
-word for word, so that every store answers alike.
+bucket is ONE number, `spent_until`: the moment at which it is full again. SQL and Lua repeat `bounded`, `allowed` and
+`charged` word for word, so that every store answers alike.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .errors import ConfigurationError
 UNLIMITED = 1_000_000_000  # a limit or a rate this high is none: how an operator lifts what the code declares
 SLACK_SHARE = 0.01  # of the window: how late a claim may come without the rate falling behind
 RATE_SECONDS_MAX = 366 * 86400.0
-ROUNDING = 1e-9  # of one start: sums of floats must not cost one
+ROUNDING = 1e-6  # seconds: what a sum of floats as large as the clock may be off; it must not cost a start
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _WRITTEN = re.compile(r"(\d+)\s*/\s*(\d+(?:\.\d+)?)?\s*([smhd])(?:\s+burst\s+(\d+))?")
@@ -91,12 +91,20 @@ def _checked(rate: Rate, what: str) -> Rate:
     return Rate(rate.count, float(rate.seconds), burst)
 
 
+def bounded(rate: Rate, spent_until: float, now: float) -> float:
+    """The bucket's number, set back where this rate cannot have brought it so far ahead by now.
+
+    So it is after the rate was raised or the clock set back; without this, one start an hour would hold a queue shut
+    for that hour although it may now start ten a second. What is left is an empty bucket, never a fuller one.
+    """
+    empty = now + rate.slack + rate.every
+    return empty if spent_until > empty + rate.every else spent_until
+
+
 def allowed(rate: Rate, spent_until: float, now: float) -> int:
-    """How many may start now."""
-    ahead = max(spent_until, now)
-    if ahead > now + rate.slack:
-        return 0
-    return math.floor((now + rate.slack - ahead) / rate.every + ROUNDING) + 1
+    """How many may start now. Differences first: they are exact, the clock plus a fraction is not."""
+    room = rate.slack + ROUNDING - max(spent_until - now, 0.0)
+    return 0 if room < 0.0 else math.floor(room / rate.every) + 1
 
 
 def charged(rate: Rate, spent_until: float, now: float, starts: int) -> float:

@@ -13,7 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from ...lifecycle import State
-from ...rates import UNLIMITED, Rate, allowed, charged, opens_at
+from ...rates import UNLIMITED, Rate, allowed, bounded, charged, opens_at
 from ...records import ClaimRequest
 from ...rules import SERIAL_PREFIX, Flow, Override, TaskRule
 from .index import Index
@@ -43,9 +43,8 @@ class FlowIndex(Index):
         return said if isinstance(said, int) else self.rules[name[0]].group_limit
 
     def group_rate(self, name: GroupName) -> Rate | None:
-        said = self.overrides.get((*name, None), _NOTHING_SAID).rate
         rule = self.rules.get(name[0])
-        return said if isinstance(said, Rate) else rule.group_rate if rule is not None else None
+        return _rate(self.overrides.get((*name, None)), None if rule is None else rule.group_rate)
 
     def queue_limit(self, queue: str) -> int:
         rule = self.rules.get(queue)
@@ -68,7 +67,7 @@ class FlowIndex(Index):
         if task not in self.task_rules and (None, None, task) not in self.overrides:
             return False
         rule = self.task_rules.get(task) or TaskRule(name=task)
-        return rule.apart or self.task_limit(task) < UNLIMITED or _holds(self.task_rate(task))
+        return rule.apart or self.task_limit(task) < UNLIMITED or self.task_rate(task) is not None
 
     def tasks_apart(self) -> list[str]:
         named = {*self.task_rules, *(task for _, _, task in self.overrides if task is not None)}
@@ -93,6 +92,14 @@ class FlowIndex(Index):
     def flow_of(self, scope: Scope) -> Flow:
         queue, group, task = scope
         return self.flows.get(scope) or Flow(queue=queue, group=group, task=task)
+
+    def set_back(self, rate: Rate | None, scope: Scope, wall: float) -> None:
+        """A bucket that is further ahead than its rate can have brought it: the rate was raised, the clock set back."""
+        flow = self.flows.get(scope)
+        if rate is not None and flow is not None:
+            spent_until = bounded(rate, flow.spent_until, wall)
+            if spent_until != flow.spent_until:
+                self.keep_flow(replace(flow, spent_until=spent_until))
 
     def bucket_room(self, rate: Rate | None, scope: Scope, wall: float) -> int:
         return UNLIMITED if rate is None else allowed(rate, self.flow_of(scope).spent_until, wall)
@@ -169,10 +176,10 @@ class Allowance:
 
     def of_queue(self, queue: str, left: int) -> int:
         store = self._store
+        by_bucket = self._bucket(store.queue_rate(queue), (queue, None, None))
         if store.queue_room(queue, self._wall) <= 0:
             return 0
         by_limit = store.queue_limit(queue) - store.counts[queue][State.RUNNING]
-        by_bucket = self._bucket(store.queue_rate(queue), (queue, None, None))
         return min(left, self._request.most_by_queue.get(queue, left), by_limit, by_bucket)
 
     def of_lane(self, lane: LaneName) -> int:
@@ -186,6 +193,7 @@ class Allowance:
 
     def _bucket(self, rate: Rate | None, scope: Scope) -> int:
         if scope not in self._buckets:
+            self._store.set_back(rate, scope, self._wall)
             self._buckets[scope] = self._store.bucket_room(rate, scope, self._wall)
         return self._buckets[scope] - self._leased[scope]
 
@@ -215,11 +223,9 @@ def _limit(said: Override | None, declared: int | None) -> int:
 
 
 def _rate(said: Override | None, declared: Rate | None) -> Rate | None:
-    return said.rate if said is not None and isinstance(said.rate, Rate) else declared
-
-
-def _holds(rate: Rate | None) -> bool:
-    return rate is not None and not rate.none
+    """The rate in force; None: there is none, or it was lifted."""
+    rate = said.rate if said is not None and isinstance(said.rate, Rate) else declared
+    return None if rate is None or rate.none else rate
 
 
 def merged(said: Override, before: Override | None) -> Override | None:
