@@ -11,7 +11,9 @@ from typing import Any
 
 from ...backends.contract import Backend
 from ...lifecycle import LIVE, SHARED_STALLS_MAX, UNSTARTED, State
+from ...rates import UNLIMITED, Rate
 from ...records import ERRORS_KEPT_MAX, HISTORY_KEPT_MAX, DeadLetter, GroupRecord, LetterQuery, Pause
+from ...rules import READY_PER_GROUP_MAX, Override, TaskRecord
 from .portrait import ALL
 
 Row = dict[str, Any]
@@ -30,6 +32,7 @@ async def faults(backend: Backend) -> list[str]:
     workers = {str(row["id"]) for row in tables["workers"]}
     letters = await backend.letters(LetterQuery(limit=ALL))
     groups = await backend.groups(limit=ALL)
+    tasks = await backend.tasks()
     return [
         *_leases(jobs, workers),
         *_fences(jobs, by_group=backend.sharded),
@@ -38,7 +41,8 @@ async def faults(backend: Backend) -> list[str]:
         *_letters(jobs, letters, by_group=backend.sharded),
         *_keys(jobs, by_group=backend.sharded),
         *_groups(jobs, groups),
-        *_lanes(jobs, await backend.pauses()),
+        *_lanes(jobs, await backend.pauses(), _apart(tasks)),
+        *_running(jobs, tasks),
     ]
 
 
@@ -139,7 +143,7 @@ def _key(job: Row, *, by_group: bool) -> tuple[str | None, ...]:
 
 
 def _groups(jobs: list[Row], groups: list[GroupRecord]) -> Iterator[str]:
-    limits = {(group.queue, group.name): group.limit for group in groups}
+    shown = {(group.queue, group.name): group for group in groups}
     members: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
     for job in jobs:
         if job["group"] is not None and job["state"] in LIVE:
@@ -147,25 +151,58 @@ def _groups(jobs: list[Row], groups: list[GroupRecord]) -> Iterator[str]:
         elif job["state"] == State.WAITING:
             yield f"{job['id']} waits and has no group"
     for name, found in members.items():
-        if name not in limits:
+        if name in shown:
+            yield from (f"group {name}: {fault}" for fault in _in_play(shown[name], found))
+        else:
             yield f"group {name} has unfinished jobs and is not shown"
-            continue
-        count = Counter(job["state"] for job in found)
-        held = sum(1 for job in found if job["state"] == State.SCHEDULED and job["held"])
-        in_play = count[State.READY] + count[State.RUNNING] + held
-        if count[State.READY] and in_play > limits[name]:
-            yield f"group {name}: {in_play} in play, limit {limits[name]}, {count[State.READY]} of them only ready"
-        if count[State.WAITING] and in_play < limits[name]:
-            yield f"group {name}: {count[State.WAITING]} wait although {in_play} of {limits[name]} places are taken"
 
 
-def _lanes(jobs: list[Row], pauses: list[Pause]) -> Iterator[str]:
+def _in_play(group: GroupRecord, found: list[Row]) -> Iterator[str]:
+    count = Counter(job["state"] for job in found)
+    held = sum(1 for job in found if job["state"] == State.SCHEDULED and job["held"])
+    in_play = count[State.READY] + count[State.RUNNING] + held
+    if count[State.READY] and in_play > group.limit:
+        yield f"{in_play} in play, limit {group.limit}, {count[State.READY]} of them only ready"
+    if count[State.READY] > READY_PER_GROUP_MAX:
+        yield f"{count[State.READY]} are ready, {READY_PER_GROUP_MAX} may be"
+    if count[State.WAITING] and in_play < group.limit and count[State.READY] < READY_PER_GROUP_MAX:
+        # a rate may hold them back: then the claim of a ready one, or its time, brings the next
+        wakes = group.flow is not None and group.flow.wakes_at is not None
+        if group.rate is None or not (wakes or count[State.READY]):
+            yield f"{count[State.WAITING]} wait although {in_play} of {group.limit} places are taken"
+
+
+def _lanes(jobs: list[Row], pauses: list[Pause], apart: set[str]) -> Iterator[str]:
     parked = {pause.task for pause in pauses if pause.task is not None}
     for job in jobs:
         if job["state"] != State.READY:
+            if job["rank"] != 0:
+                yield f"{job['id']} is {job['state']} and has rank {job['rank']}"
             continue
-        lane = 2 if job["task"] in parked else 0 if job["group"] is None else 1
+        lane = 2 if job["task"] in parked else 3 if job["task"] in apart else 0 if job["group"] is None else 1
         if job["lane"] != lane:
             yield f"{job['id']} is in lane {job['lane']}, belongs into {lane}"
         if job["turn"] is None:
             yield f"{job['id']} is ready and has no turn"
+        if job["rank"] not in (0, job["priority"]):
+            yield f"{job['id']} has rank {job['rank']}, priority {job['priority']}"
+
+
+def _apart(tasks: list[TaskRecord]) -> set[str]:
+    """Tasks whose ready jobs have a lane of their own: by their rule, or by a limit or rate in force."""
+    found: set[str] = set()
+    for task in tasks:
+        said = task.override or Override(limit=None, rate=None)
+        limit = said.limit if isinstance(said.limit, int) else task.rule.limit
+        rate = said.rate if isinstance(said.rate, Rate) else task.rule.rate
+        if task.rule.apart or (limit or UNLIMITED) < UNLIMITED or (rate is not None and not rate.none):
+            found.add(task.rule.name)
+    return found
+
+
+def _running(jobs: list[Row], tasks: list[TaskRecord]) -> Iterator[str]:
+    """What is shown as running is what runs."""
+    running = Counter(job["task"] for job in jobs if job["state"] == State.RUNNING)
+    for task in tasks:
+        if task.running != running[task.rule.name]:
+            yield f"task {task.rule.name} shows {task.running} running, {running[task.rule.name]} are"
