@@ -163,7 +163,7 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One recorded failure, stall or timeout of an attempt."""
 
     at: float = 0.0  # set by the store
-    reason: str = "failed"  # failed timeout stalled crash expired undecodable bury cancelled …
+    reason: str = "failed"  # failed memory cpu file timeout stalled crash expired undecodable bury cancelled …
     type: str = ""  # exception class, dotted
     text: str = ""
     traceback: str = ""
@@ -234,12 +234,15 @@ def settlement_for(job_id: str, token: str, outcome: Outcome, *, retry_in: float
             failure=outcome.failure,
             retain=retain,
         )
+    reason = kind.value
+    if kind is OutcomeKind.FAILED and outcome.failure is not None:
+        reason = outcome.failure.reason  # a limit that was hit has a name of its own: memory, cpu, file
     return Settlement(
         id=job_id,
         token=token,
         ending=Ending.BURIED,
         failed=spends,
         failure=outcome.failure,
-        reason=outcome.kind.value,
+        reason=reason,
         retain=retain,
     )

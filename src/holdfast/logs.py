@@ -220,8 +220,21 @@ def runner_refused(text: str, wait: float) -> None:
     logger.error("a runner could not start: %s Trying again in %.1f s", text, wait)
 
 
+def start_hangs(pid: int, seconds: float, stack: str) -> None:
+    logger.error("runner %d is not ready after %g s and is ended. It is at:\n%s", pid, seconds, stack)
+
+
 def runner_replaced(pid: int, why: str) -> None:
     logger.info("runner %d is replaced (%s): it gets no more jobs and leaves when its jobs have ended", pid, why)
+
+
+def runner_babbled(pid: int, error: HoldfastError) -> None:
+    logger.error(
+        "runner %d wrote what is no frame of ours (%s): it is ended. A handler of its writes into a file descriptor "
+        "it did not open; its jobs run again, each alone",
+        pid,
+        error,
+    )
 
 
 def health_port(host: str, port: int) -> None:

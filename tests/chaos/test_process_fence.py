@@ -130,7 +130,9 @@ def test_a_worker_killed_whole_is_recovered_by_another(stage: ProcessScene) -> N
             os.kill(pid, signal.SIGKILL)
         killed_at = time.monotonic()
         until(lambda: len(stage.lines("start")) == 2, what="it runs again")
-        assert stage.lines("start")[1]["at"] - killed_at < LEASE + 2
+        took = stage.lines("start")[1]["at"] - killed_at
+        print(f"\nrunning again {took:.2f} s after the whole worker was killed; the lease is {LEASE:g} s")
+        assert took <= LEASE + 1
         stage.open_gate()
         until(lambda: job.refresh().state is State.SUCCEEDED, what="it ends")
         assert (job.attempts, job.stalls, job.shared_stalls, job.failures) == (2, 0, 1, 0)

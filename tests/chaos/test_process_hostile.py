@@ -12,6 +12,7 @@ import time
 import pytest
 
 from holdfast.lifecycle import State
+from holdfast.worker.limits import memory_of
 from tests.chaos.process_scene import ProcessScene, alive
 from tests.chaos.scene import until
 
@@ -59,6 +60,27 @@ def shrinks_marks(ctx: Context) -> None:
             os.ftruncate(fd, 0)
     while not gate_open():
         time.sleep(0.01)
+
+
+@app.task(name="babbles", retry=0, max_stalls=0)
+def babbles(ctx: Context, announces: int) -> None:
+    """Writes into the runner's socket: the head of a frame, and as much of it as anybody reads."""
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    from holdfast.worker import wire
+
+    head = wire.pack([wire.Quit()])[:4] + announces.to_bytes(4, "little")
+    with contextlib.suppress(OSError):
+        os.write(3, head if announces else b"hello, world")
+        for _ in range(announces // 65536):
+            os.write(3, bytes(65536))
+            note(what="wrote", job=ctx.id, fence=ctx.fence)
+    while not gate_open():
+        time.sleep(0.01)
+
+
+@app.task(name="large", retry=0)
+def large(size: int) -> str:
+    return "x" * size
 
 
 @app.task(name="hides", retry=0)
@@ -137,6 +159,29 @@ def test_a_handler_cannot_take_the_marks_from_under_the_keeper(hostile: ProcessS
         os.kill(runner, signal.SIGKILL)
         assert app.named("quick").enqueue(n=2).result(timeout=20) == 2
         assert family.keeper.poll() is None
+
+
+@pytest.mark.parametrize("announces", [0, 900 << 20])
+def test_what_a_handler_writes_into_its_runners_socket_fills_nothing(hostile: ProcessScene, announces: int) -> None:
+    with hostile.app() as app:
+        bad = app.named("babbles").enqueue(announces=announces)
+        family = hostile.start()
+        until(lambda: bad.refresh().state is State.DEAD, what="its runner is ended")
+        assert "what is no frame of ours" in family.text()
+        assert bad.reason == "crash"
+        assert len(hostile.lines("wrote")) < 100
+        assert memory_of(family.keeper.pid) < 150 << 20
+        assert app.named("quick").enqueue(n=1).result(timeout=20) == 1
+        assert family.stop() == 0
+
+
+def test_results_as_large_as_the_app_allows_come_through(hostile: ProcessScene) -> None:
+    hostile.change_code('/jobs.db")', '/jobs.db", result_bytes_max=40 << 20)')
+    with hostile.app() as app:
+        jobs = [app.named("large").enqueue(size=size) for size in (30 << 20, 900_000, 900_000, 900_000, 10)]
+        family = hostile.start("--drain", "--lease", "30s")
+        assert family.keeper.wait(60) == 0
+        assert [len(job.result(timeout=1)) for job in jobs] == [30 << 20, 900_000, 900_000, 900_000, 10]
 
 
 def test_a_replaced_runner_ends_although_a_thread_of_its_own_does_not(hostile: ProcessScene) -> None:

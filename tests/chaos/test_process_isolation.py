@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from holdfast.lifecycle import State
-from tests.chaos.process_scene import ProcessScene, alive, below
+from tests.chaos.process_scene import ProcessScene, alive, below, parents
 from tests.chaos.scene import until
 
 pytestmark = pytest.mark.chaos
+
+USER = 54_321  # of nobody else
+PROCESSES = 100
+BOMB = """VERSION = 1
+import resource
+
+
+@app.task(name="forks_for_ever", retry=0, isolation="process", timeout=4)
+def forks_for_ever(user: int, most: int) -> None:
+    os.setuid(user)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+    while True:
+        try:
+            os.fork()
+        except BlockingIOError:
+            time.sleep(0.05)
+"""
 
 
 def test_isolated_jobs_run_alone_in_warm_processes(stage: ProcessScene) -> None:
@@ -65,7 +85,7 @@ def test_a_limit_that_is_hit_ends_that_job_only_and_is_named(stage: ProcessScene
         bad = app.named("limited").enqueue(does=does)
         family = stage.start()
         until(lambda: bad.refresh().state is State.DEAD, what="the limit is hit")
-        assert bad.errors[-1].reason == reason
+        assert (bad.reason, bad.errors[-1].reason) == (reason, reason)
         assert (bad.failures, bad.stalls) == (1, 0)
         stage.open_gate()
         until(lambda: neighbour.refresh().state is State.SUCCEEDED, what="the neighbour ends")
@@ -116,6 +136,38 @@ def test_a_fork_bomb_is_cleared_away_whole(stage: ProcessScene) -> None:
         until(lambda: len(below(family.guard())) <= 2, 5, what="all of them are gone")
         assert not alive(bomb["pid"])
         assert app.named("quick").enqueue(n=1).result(timeout=20) == 1
+
+
+@pytest.mark.skipif(
+    os.getuid() != 0,
+    reason="only root can give the bomb a user of its own; a limit of processes would count the tester's, too",
+)
+def test_a_fork_bomb_that_does_not_end_is_cleared_away_while_its_user_has_no_process_left(stage: ProcessScene) -> None:
+    """Every process of it forks for ever, against the limit of a user nobody else is."""
+    stage.change_code("VERSION = 1", BOMB)
+    with stage.app() as app:
+        job = app.named("forks_for_ever").enqueue(user=USER, most=PROCESSES)
+        family = stage.start()
+        until(lambda: len(processes_of(USER)) > PROCESSES - 10, what="the limit is reached, threads counted")
+        assert app.named("quick").enqueue(n=1).result(timeout=20) == 1
+        until(lambda: job.refresh().state is State.DEAD, what="its timeout passes")
+        assert (job.reason, job.failures, job.stalls) == ("timeout", 1, 0)
+        until(lambda: not processes_of(USER), 10, what="all of them are gone")
+        assert app.named("quick").enqueue(n=2).result(timeout=20) == 2
+        assert family.stop() == 0
+
+
+def processes_of(user: int) -> list[int]:
+    """pids of a user's processes that are not only waiting to be reaped."""
+    found = []
+    for pid in parents():
+        try:
+            told = Path(f"/proc/{pid}/status").read_text()  # the folder's owner is root: what became another is hidden
+        except OSError:
+            continue
+        if f"\nUid:\t{user}\t" in told:
+            found.append(pid)
+    return found
 
 
 def test_isolated_jobs_wait_for_a_process_when_all_are_taken(stage: ProcessScene) -> None:

@@ -48,6 +48,38 @@ def test_code_that_cannot_be_imported_leaves_the_old_runners_at_work(stage: Proc
         assert family.stop() == 0
 
 
+def test_code_whose_import_hangs_leaves_the_old_runners_at_work_and_a_later_sighup_is_heeded(
+    stage: ProcessScene,
+) -> None:
+    with stage.app() as app:
+        family = stage.start("--start-timeout", "3s")
+        (runner,) = family.runners()
+        assert app.named("version").enqueue().result(timeout=20) == 1
+        stage.change_code("VERSION = 1", "VERSION = 2; time.sleep(600)")
+        family.keeper.send_signal(signal.SIGHUP)
+        (new,) = set(family.runners(2)) - {runner}
+        assert app.named("version").enqueue().result(timeout=20) == 1
+        until(lambda: "the old ones go on" in family.text(), what="it is given up")
+        assert "is not ready after 3 s" in family.text()
+        assert 'scene_app.py", line' in family.text()  # where it hangs
+        assert not alive(new)
+        assert family.runners() == [runner]
+        stage.change_code("; time.sleep(600)", "")
+        family.keeper.send_signal(signal.SIGHUP)
+        until(lambda: app.named("version").enqueue().result(timeout=20) == 2, what="the mended code runs")
+        assert family.stop() == 0
+
+
+def test_a_worker_whose_app_is_never_imported_ends_and_says_where_it_hangs(stage: ProcessScene) -> None:
+    stage.change_code("VERSION = 1", "time.sleep(600)")
+    family = stage.start("--start-timeout", "2s")
+    (runner,) = family.runners()
+    assert family.keeper.wait(20) == 7
+    assert "was not ready within 2 s" in family.text()
+    assert 'scene_app.py", line' in family.text()
+    assert not alive(runner)
+
+
 def test_new_code_may_name_another_queue(stage: ProcessScene) -> None:
     with stage.app() as app:
         family = stage.start()

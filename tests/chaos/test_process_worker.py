@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from holdfast.lifecycle import State
-from tests.chaos.process_scene import ProcessScene, alive, below, children, send
+from holdfast.worker.limits import memory_of
+from tests.chaos.process_scene import Family, ProcessScene, alive, below, children, send
 from tests.chaos.scene import until
 
 pytestmark = pytest.mark.chaos
@@ -207,6 +208,16 @@ def test_workers_shows_the_runners_and_what_they_run(stage: ProcessScene) -> Non
         until(lambda: not any(one["jobs"] for one in shown().values()), what="nothing runs")
 
 
+def test_workers_shows_the_runners_as_soon_as_they_are_there(stage: ProcessScene) -> None:
+    """Long before the first renewal is due, which with this lease is after 100 s."""
+    family = stage.start("--lease", "10m", "--runners", "2")
+    pids = family.runners(2)
+    until(lambda: "started" in family.text(), what="it is registered")
+    until(lambda: [sorted(r["pid"] for r in one["runners"]) for one in workers(stage)["workers"]] == [pids], 15)
+    os.kill(pids[0], signal.SIGKILL)
+    until(lambda: [pids[0] in {r["pid"] for r in one["runners"]} for one in workers(stage)["workers"]] == [False], 15)
+
+
 def workers(stage: ProcessScene) -> Any:
     """What `holdfast workers --json` prints."""
     words = [sys.executable, "-m", "holdfast.cli", "workers", "--json", "--url", f"sqlite:///{stage.folder}/jobs.db"]
@@ -228,6 +239,23 @@ def test_a_worker_asked_to_stop_while_its_app_is_still_importing_ends(stage: Pro
     (runner,) = family.runners()
     assert family.stop(20) == 0
     assert not alive(runner)
+
+
+def test_an_idle_worker_is_small(stage: ProcessScene) -> None:
+    """Keeper, guard and one runner, resident memory added up, pages they share counted three times."""
+    family = stage.start()
+    (runner,) = family.runners()
+    until(lambda: "started" in family.text(), what="it is registered")
+    until(lambda: workers(stage)["workers"][0]["runners"], what="its runner is shown")
+    sizes = {name: memory_of(pid, "VmRSS") for name, pid in members(family, runner).items()}
+    told = ", ".join(f"{name} {size / 1e6:.1f}" for name, size in sizes.items())
+    print(f"\nidle: {sum(sizes.values()) / 1e6:.1f} MB ({told})")
+    assert min(sizes.values()) > 0
+    assert sum(sizes.values()) < 90e6
+
+
+def members(family: Family, runner: int) -> dict[str, int]:
+    return {"keeper": family.keeper.pid, "guard": family.guard(), "runner": runner}
 
 
 def test_it_works_and_stops_as_pid_1(stage: ProcessScene) -> None:

@@ -47,6 +47,15 @@ def test_ending(kind: OutcomeKind, retry_in: float | None, ending: Ending, faile
     assert (settlement.ending, settlement.failed, settlement.reason) == (ending, failed, reason)
 
 
+@pytest.mark.parametrize("reason", ["failed", "memory", "cpu", "file"])
+def test_a_limit_that_was_hit_names_the_death_and_spends_a_retry_like_any_failure(reason: str) -> None:
+    failure = Failure(reason=reason, text="no")
+    dead = settled(OutcomeKind.FAILED, None, failure=failure)
+    assert (dead.ending, dead.failed, dead.reason) == (Ending.BURIED, True, reason)
+    again = settled(OutcomeKind.FAILED, 5.0, failure=failure)
+    assert (again.ending, again.failed, again.reason) == (Ending.RETRY, True, None)
+
+
 @pytest.mark.parametrize(("kind", "retry_in"), list(product(OutcomeKind, (None, 5.0))))
 def test_every_settlement_names_its_lease_and_its_retention(kind: OutcomeKind, retry_in: float | None) -> None:
     settlement = settled(kind, retry_in)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from unittest.mock import AsyncMock, Mock
 
@@ -138,3 +139,19 @@ async def test_other_queues_are_told_once_after_the_next_renewal() -> None:
     backend.register = AsyncMock()  # type: ignore[method-assign]
     await made.renew()
     backend.register.assert_not_called()
+
+
+async def test_runners_that_came_are_shown_long_before_a_renewal_is_due() -> None:
+    backend, link, made = await tenure()
+    renewing = asyncio.ensure_future(made.renew_forever())
+
+    async def shown(portrait: bytes) -> None:
+        while portrait not in backend.came:  # noqa: ASYNC110 - the test's deadline bounds it
+            await asyncio.sleep(0)
+
+    await shown(b"1")  # the row was new
+    link.drawn = b"2"
+    made.renew_soon()
+    await shown(b"2")
+    assert len(backend.came) == 2
+    renewing.cancel()

@@ -55,15 +55,70 @@ def test_a_frame_stays_sound_when_more_arrives() -> None:
 
 def test_the_reader_says_how_much_it_lacks() -> None:
     reader, sent = wire.from_keeper(), wire.pack([wire.Ping(1)])
-    assert reader.missing == wire.LENGTH_BYTES
-    reader.feed(sent[:4])
-    assert reader.missing == len(sent) - 4
+    assert reader.missing == wire.HEAD_BYTES
+    reader.feed(sent[:8])
+    assert reader.missing == len(sent) - 8
 
 
-@pytest.mark.parametrize("junk", [b"\xff\xff\xff\xff", b"\x01\x00\x00\x00\xc1", b"\x02\x00\x00\x00\x91\x63"])
+HEAD = wire.pack([wire.Quit()])[:4]
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [b"\xff" * 8, b"printed\n", b"\x01\x00\x00\x00\x01\x00\x00\x00\xc1", HEAD + b"\x01\x00\x00\x00\xc1"],
+)
 def test_what_is_no_frame_is_refused(junk: bytes) -> None:
     with pytest.raises(ConfigurationError, match="frame"):
         wire.from_runner().feed(junk)
+
+
+def announced(size: int) -> bytes:
+    """The head of a frame of so many bytes."""
+    return HEAD + size.to_bytes(4, "little")
+
+
+def test_of_a_runner_no_frame_is_awaited_that_is_larger_than_it_may_be() -> None:
+    wire.from_keeper().feed(announced(wire.RUNNER_FRAME_BYTES_MAX + 1))  # the keeper is trusted
+    reader = wire.from_runner()
+    assert reader.feed(announced(wire.RUNNER_FRAME_BYTES_MAX)) == []
+    reader = wire.from_runner()
+    with pytest.raises(ConfigurationError, match="announced"):
+        reader.feed(announced(wire.RUNNER_FRAME_BYTES_MAX + 1))
+    reader = wire.from_runner()
+    reader.most += 1
+    assert reader.feed(announced(wire.RUNNER_FRAME_BYTES_MAX + 1)) == []
+
+
+def test_ends_travel_in_frames_the_keeper_takes_and_none_is_left_out() -> None:
+    large = wire.SHARE_BYTES // 3
+    settlements = [
+        Settlement(id=f"j{n}", token=f"t{n}", ending=Ending.SUCCEEDED, value=b"x" * (large if n % 2 else 1))
+        for n in range(20)
+    ]
+    huge, bad = b"x" * (2 * wire.SHARE_BYTES), Failure(text="ä", traceback="y" * 10_000)
+    settlements.append(Settlement(id="big", token=LEASE.token, ending=Ending.SUCCEEDED, value=huge))
+    settlements.append(Settlement(id="bad", token=LEASE.token, ending=Ending.BURIED, failure=bad))
+    releases = [Release(id=f"r{n}", token=LEASE.token) for n in range(wire.SHARE_PARTS + 1)]
+    gone = [(f"g{n}", "t") for n in range(2 * wire.SHARE_PARTS + 1)]
+    cut = list(wire.shares(settlements, releases, gone))
+    assert [one for frame in cut for one in frame.settlements] == settlements
+    assert [one for frame in cut for one in frame.releases] == releases
+    assert [one for frame in cut for one in frame.gone] == gone
+    assert max(len(wire.pack([frame])) for frame in cut) < wire.RUNNER_FRAME_BYTES_MAX
+    assert sum(len(frame.settlements) > 1 for frame in cut) > 3  # together as far as there is room
+    whole, few = wire.Ended(settlements, releases, gone), wire.Ended([SETTLED], [], [])
+    assert wire.from_runner().feed(wire.pack_ends(whole)) == cut
+    assert wire.from_runner().feed(wire.pack_ends(few)) == [few]
+
+
+def test_reports_travel_in_frames_the_keeper_takes_and_none_is_left_out() -> None:
+    said = [wire.Said(f"t{n}", True, 0.5, "ä" * 500, ["€" * 2000] * 200) for n in range(20)]
+    said += [wire.Said(f"s{n}", False, None, None, []) for n in range(2 * wire.SHARE_PARTS)]
+    cut = list(wire.told_shares(said))
+    assert [one for frame in cut for one in frame.said] == said
+    assert wire.from_runner().feed(wire.pack_reports(said)) == cut
+    assert wire.from_runner().feed(wire.pack_reports(said[-1:])) == [wire.Reported(said[-1:])]
+    assert max(len(wire.pack([frame])) for frame in cut) < wire.RUNNER_FRAME_BYTES_MAX
 
 
 # ---------------------------------------------------------------------- marks

@@ -27,7 +27,7 @@ def _filters(command: Command) -> Command:
     for option in (
         click.option("--queue", "-q", help="Only of this queue."),
         click.option("--task", "-t", help="Only of this task."),
-        click.option("--reason", "-r", help="Only those that died so: failed, timeout, stalled, expired, bury, …"),
+        click.option("--reason", "-r", help="Only those that died so: failed, memory, timeout, stalled, crash, …"),
     ):
         command = option(command)
     return command

@@ -45,6 +45,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "resume": ("queues", "End a pause."),
     },
     "The store": {
+        "doctor": ("doctor", "Look for what keeps jobs from running here."),
         "audit": ("store", "Check that every promise holds in the store."),
         "recover": ("store", "End the leases of workers whose deadline passed."),
         "prune": ("store", "Remove finished jobs past their retention."),
@@ -53,7 +54,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "bench": ("bench", "Measure this machine."),
     },
 }
-LATER = ("cron", "dashboard", "doctor", "top")  # promised, and not in this version
+LATER = ("cron", "dashboard", "top")  # promised, and not in this version
 COMMANDS = {name: module for commands in SECTIONS.values() for name, (module, _) in commands.items()}
 
 

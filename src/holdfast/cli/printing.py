@@ -29,6 +29,9 @@ COLOURS: Mapping[str, str] = {
     "succeeded": "green",
     "cancelled": "bright_black",
     "dead": "bold red",
+    "fine": "green",  # what the doctor says
+    "note": "yellow",
+    "wrong": "bold red",
 }
 
 
@@ -108,6 +111,25 @@ class Printer:
         room = sum(max(cell_len(row[place]) for row in rows) for place in range(whole))
         room += GAP * (len(kept) - 1) + NARROWEST * (len(kept) - whole)
         (self.console if room <= self.console.width else _console(room)).print(table)
+
+    def sentences(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """A table that ends with a sentence and a next step: on a terminal folded, one below the other, never cut."""
+        cells = [[visible(cell, "") for cell in row] for row in rows]
+        if self.is_piped:
+            self._plain_table(columns, cells, list(range(len(columns))), set())
+            return
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, header_style="bold")
+        for place, column in enumerate(columns[:-1]):
+            table.add_column(column, no_wrap=place < len(columns) - 2, overflow="fold")
+        for *words, sentence, step in cells:
+            told = Text(sentence)
+            told.append(f"\n> {step}" if step else "", style="cyan")
+            table.add_row(*(Text(cell, style=COLOURS.get(cell, "")) for cell in words), told)
+        self.console.print(table)
 
     def fields(self, pairs: Iterable[tuple[str, str | None]]) -> None:
         """Name and value, one pair a line; pairs without a value are left out."""

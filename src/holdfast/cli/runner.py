@@ -47,7 +47,7 @@ def main() -> int:
         sys.stdout.reconfigure(line_buffering=True)
     try:
         app = _load(setup)
-        ready = hello(app, app.url)
+        ready = hello(app, app.url, app.result_bytes_max)
     except BaseException as error:  # whatever the user's code raises while it loads: the keeper says it, once
         if os.environ.get("HOLDFAST_DEBUG"):
             traceback.print_exc()
@@ -61,7 +61,7 @@ def main() -> int:
 
 def _read_setup(sock: socket.socket) -> wire.Setup | None:
     """The first frame and not a byte more: what follows it is for the loop. None when the keeper is gone."""
-    reader, need = wire.from_keeper(), wire.LENGTH_BYTES
+    reader, need = wire.from_keeper(), wire.HEAD_BYTES
     while piece := sock.recv(need):
         for frame in reader.feed(piece):
             return frame if isinstance(frame, wire.Setup) else None

@@ -54,6 +54,16 @@ class Session:
             app.aim(self._url)
         return app
 
+    @property
+    def app_name(self) -> str:
+        """MODULE:APP as it was given."""
+        return self._app or ""
+
+    @property
+    def named_url(self) -> str | None:
+        """The store that was named here or by the app; None: the default holds."""
+        return self._url if self._url is not None or not self.has_code else self.code.url
+
     @functools.cached_property
     def known_tasks(self) -> frozenset[str] | None:
         """Names of the app's tasks; None where no app was given."""
@@ -64,8 +74,7 @@ class Session:
         """The store, through an app without tasks or rules of its own: looking must not declare anything."""
         from ..app import Holdfast
 
-        url = self._url if self._url is not None or not self.has_code else self.code.url
-        with Holdfast(url) as app:
+        with Holdfast(self.named_url) as app:
             self.check_store(app, create=create)
             yield app
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 )
 @click.option("--lease", type=Duration(), metavar="DURATION", help="How long a silent worker keeps its jobs. [30s]")
 @click.option("--grace", type=Duration(), metavar="DURATION", help="How long handlers may go on at stop. [30s]")
+@click.option("--start-timeout", type=Duration(), metavar="DURATION", help="How long importing the app may take. [2m]")
 @click.option("--drain", is_flag=True, help="End when nothing is ready or running.")
 @click.option("--import", "-i", "imports", metavar="MODULE", multiple=True, help="Import this too; it defines tasks.")
 @click.option("--app-dir", metavar="DIR", default=".", show_default=True, help="Where to import from.")
@@ -54,6 +55,7 @@ def work(
     runners: int | None,
     slots: int | None,
     isolated: int | None,
+    start_timeout: float | None,
     imports: tuple[str, ...],
     app_dir: str,
     url: str | None,
@@ -73,11 +75,13 @@ def work(
     if sys.platform == "win32":
         raise click.UsageError("`holdfast work` needs Linux or macOS. On Windows call app.work() in your program.")
     from ..worker.processes import ProcessWorker
-    from ..worker.staff import Plan, RunnerRefused
+    from ..worker.staff import START_SECONDS_DEFAULT, Plan, RunnerRefused
 
     served, health = read_queues(queues), read_address(health_port)
     if url is not None:
         parse_url(url)  # a slip shows here, before anything is started
+    if start_timeout is not None and start_timeout < 1:
+        raise click.BadParameter("no app is imported in less than 1 s; give it more.", param_hint="--start-timeout")
     runners = runners or os.cpu_count() or 1
     chosen = {name: value for name, value in settings.items() if value is not None}
     options = WorkerOptions(queues=served, slots=slots or SLOTS_DEFAULT * runners, **chosen)
@@ -90,6 +94,7 @@ def work(
         slots=options.slots,
         isolated=isolated or max(4, 2 * (os.cpu_count() or 1)),
         grace=options.grace,
+        start_timeout=START_SECONDS_DEFAULT if start_timeout is None else start_timeout,
         max_jobs=max_jobs,
         max_memory=max_memory,
         verbose=verbose,

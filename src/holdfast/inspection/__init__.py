@@ -1,6 +1,7 @@
-"""The read side: audit (do the promises hold?), explain (why is this job where it is?).
+"""The read side: audit (do the promises hold?), explain (why is this job where it is?), and what the doctor looks at.
 
-Called by the app, the command line and tests. Reads through the backend contract only and never changes anything.
+Called by the app, the command line and tests. Reads through the backend contract, and what stores and this machine tell
+of themselves; never changes anything.
 """
 
 from .auditing import Audit, audit, judge, prunable

@@ -174,6 +174,9 @@ async def _dead(backend: Backend, scene: _Scene) -> Explanation:
     since = f" {_when(job.finished_at, scene.now)}" if job.finished_at is not None else ""
     told = {
         "failed": f"its handler failed {_count(job.failures, 'time')} and no retry is left",
+        "memory": "its handler ran out of memory and no retry is left",
+        "cpu": "its handler used up its cpu_limit and no retry is left",
+        "file": "its handler wrote a larger file than its file_limit allows and no retry is left",
         "timeout": "its handler exceeded its timeout and no retry is left",
         "stalled": f"its worker died or lost its lease {_stalls(job)}",
         "crash": f"its process died {_stalls(job)}",

@@ -96,6 +96,10 @@ class Kernel:
         if self._rt.timer_create(_BOOTTIME, ctypes.byref(event), ctypes.byref(fuse)) == 0:
             self._fuse = fuse
 
+    @property
+    def has_fuse(self) -> bool:
+        return self._fuse is not None
+
     def prctl(self, option: int, value: int) -> None:
         if self.linux:
             self._libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0)

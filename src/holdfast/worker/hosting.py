@@ -40,7 +40,7 @@ def listen_for_dumps(evidence: int) -> None:
     faulthandler.register(DUMP_SIGNAL, evidence, all_threads=True, chain=False)
 
 
-def hello(app: HostApp, url: str) -> wire.Hello:
+def hello(app: HostApp, url: str, result_bytes_max: int) -> wire.Hello:
     """What the keeper must know of this app."""
     tasks = [
         wire.TaskFacts(
@@ -54,7 +54,8 @@ def hello(app: HostApp, url: str) -> wire.Hello:
         )
         for task in app.tasks.values()
     ]
-    return wire.Hello(wire.VERSION, os.getpid(), url, list(app.queue_rules()), tasks, app.hub.names)
+    rules, listens = list(app.queue_rules()), app.hub.names
+    return wire.Hello(wire.VERSION, os.getpid(), url, rules, tasks, listens, result_bytes_max)
 
 
 class Host(asyncio.Protocol):
@@ -149,7 +150,7 @@ class Host(asyncio.Protocol):
 
     def _pong(self, frame: wire.Ping) -> None:
         self._runner.beat()
-        self._send(wire.Pong(frame.number, resident_bytes()))
+        self._write(wire.pack([wire.Pong(frame.number, resident_bytes())]))
 
     # ------------------------------------------------------------------ out
 
@@ -173,7 +174,7 @@ class Host(asyncio.Protocol):
         reported = self._reports.pending_of(end.token for end in batch)
         if reported:  # before the end they belong to
             self._report(reported)
-        self._send(wire.Ended(settlements, releases, gone))
+        self._write(wire.pack_ends(wire.Ended(settlements, releases, gone)))
         if spoilt and self._transport is not None:
             self._transport.close()  # once that is sent: the next job gets a process nobody has tampered with
 
@@ -196,11 +197,11 @@ class Host(asyncio.Protocol):
         taken = self._reports.take(tokens)
         if taken:
             said = [wire.Said(one.lease.token, one.moved, one.fraction, one.text, one.lines) for one in taken]
-            self._send(wire.Reported(said))
+            self._write(wire.pack_reports(said))
 
-    def _send(self, frame: wire.Frame) -> None:
+    def _write(self, packed: bytes) -> None:
         if self._transport is not None:
-            self._transport.write(wire.pack((frame,)))
+            self._transport.write(packed)
 
 
 def resident_bytes() -> int:

@@ -72,7 +72,7 @@ class Keeper:
         self._trader = Trader(self._line, self._link, self._ledger, self._tenure, reports, options, queues)
         self._tenure.on_change, self._tenure.abandon = self._trader.look_again, self._trader.abandon
         self._tenure.unwanted = lambda: self.stopping
-        link.on_room, link.post = self._trader.look_again, self.post
+        link.on_room, link.post, link.on_news = self._trader.look_again, self.post, self._tenure.renew_soon
         self._draining = Draining(self._line, self._trader, queues)
         self._stopping = Stopping(options.grace)
         self._watch = Watch(self._line, self._link, self._trader, options)

@@ -7,7 +7,7 @@ Nothing here ever waits for a runner, which may be blocked by a handler.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from .. import events, logs
@@ -24,6 +24,7 @@ class Link(ABC):
         self.worker = ""
         self.broken = False  # nothing can be run any more
         self.on_room: Callable[[], None] = lambda: None  # jobs may begin again where they could not
+        self.on_news: Callable[[], None] = lambda: None  # the portrait has changed: show it soon
         self.post: Callable[[list[Ended]], None] = lambda batch: None  # handlers have stopped; any thread
 
     # ------------------------------------------------------------------ what each form does its own way
@@ -39,6 +40,14 @@ class Link(ABC):
     @abstractmethod
     def room(self, free: int) -> int:
         """How many of `free` slots could begin a job now."""
+
+    def most_by_task(self) -> Mapping[str, int]:
+        """How many jobs of a task the next claim may bring, for tasks that have few places; others are not named."""
+        return {}
+
+    def left_some(self, most_by_task: Mapping[str, int], leases: Sequence[Lease]) -> bool:
+        """Whether a claim so capped, that brought these, may have left jobs which another one brings at once."""
+        return False
 
     @abstractmethod
     def start(self, leases: Sequence[Lease]) -> None: ...

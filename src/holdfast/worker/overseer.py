@@ -23,6 +23,7 @@ from .limits import STACK_BYTES, memory_of_family
 from .outcomes import TRACEBACK_CHARS_MAX, bounded
 from .remote import DUMP_SIGNAL, Remote, Sent, Stage
 from .runner import Stop
+from .staff import EVIDENCE_WITHIN_SECONDS
 from .stopping import STOP_WITHIN_SECONDS
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ SILENT_SECONDS = 0.3  # after this what a runner has not begun is taken back
 BLOCKED_SECONDS = 1.0  # after this it is told
 OBEY_SECONDS = 2.0  # from an attempt's timeout, or from being told to stop, to its runner's end
 OBEY_SECONDS_ALONE = 0.5  # where nobody else would be hurt
-EVIDENCE_WITHIN_SECONDS = 0.5
 SOLO_IDLE_SECONDS = 60.0
 
 

@@ -8,7 +8,7 @@ and suspect ones a runner of their own, and turns a runner's end into ends of it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
@@ -27,6 +27,7 @@ from .overseer import Overseer
 from .remote import Remote, Stage
 from .reports import Reports
 from .runner import Ended, Gone, Stop
+from .sharing import Dealing
 from .staff import Plan, Staff
 
 END_WITHIN_SECONDS = 3.0
@@ -49,6 +50,7 @@ class Pool(Link):
         self._listens: frozenset[str] = frozenset()
         self._waiting: deque[Lease] = deque()  # for a runner of their own
         self._lost: dict[str, Remote] = {}  # job id → where a lost attempt of it has not stopped
+        self._dealing = Dealing()
         self._charged: dict[str, _Charge] = {}  # by token: killed for what it did, and not yet judged
 
     async def open(self) -> wire.Hello:
@@ -72,6 +74,17 @@ class Pool(Link):
 
     def room(self, free: int) -> int:
         return min(free, sum(remote.room for remote in self.staff.shared))
+
+    def most_by_task(self) -> Mapping[str, int]:
+        return self._dealing.deal(self._free_alone(), sorted(self._alone))
+
+    def left_some(self, most_by_task: Mapping[str, int], leases: Sequence[Lease]) -> bool:
+        return self._dealing.may_be_more(most_by_task, (lease.task for lease in leases))
+
+    def _free_alone(self) -> int:
+        """How many jobs could still begin alone: processes that are there and idle, and those that may be started."""
+        taken = sum(bool(one.held) or one.stage > Stage.READY for one in self.staff.remotes.values() if one.solo)
+        return max(0, self.staff.plan.isolated - taken - len(self._waiting))
 
     def start(self, leases: Sequence[Lease]) -> None:
         if not (self._alone or self._lost or any(lease.suspect for lease in leases)):
@@ -237,6 +250,7 @@ class Pool(Link):
         if self._waiting:
             self.serve_waiting()
         self.on_room()
+        self.on_news()
 
     def on_said(self, remote: Remote, frame: object) -> None:
         if isinstance(frame, wire.Ended):
@@ -299,6 +313,7 @@ class Pool(Link):
         self._ask_for_judgement()
         if self._waiting and remote.hello is not None and not self.staff.closing:
             self.serve_waiting()
+        self.on_news()
 
     def on_not_started(self, remote: Remote, again_in: float) -> None:
         """Jobs that wait for a runner of their own do not wait here for a start that may fail again."""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Protocol, cast
 
+from .. import logs
 from ..errors import ConfigurationError
 from ..lifecycle import Outcome
 from ..records import Lease
@@ -196,8 +197,11 @@ class Remote(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for frame in self._reader.feed(data):
+                if isinstance(frame, wire.Hello):
+                    self._reader.most = wire.RUNNER_FRAME_BYTES_MAX + frame.result_bytes_max
                 self._owner.on_frame(self, frame)
-        except ConfigurationError:  # a handler wrote into our socket: nothing it says can be trusted any more
+        except ConfigurationError as error:  # nothing it says can be trusted any more
+            logs.runner_babbled(self.pid, error)
             if self._transport is not None:
                 self._transport.abort()
 

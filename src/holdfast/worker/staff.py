@@ -18,13 +18,16 @@ from . import guard, wire
 from .deaths import how_it_ended
 from .guarding import Guarding
 from .line import backoff
-from .remote import Remote, Stage
+from .outcomes import TRACEBACK_CHARS_MAX, bounded
+from .remote import DUMP_SIGNAL, Remote, Stage
 from .runner import UNKNOWN_TASK_DELAY_SECONDS
 
 EOF_WITHIN_SECONDS = 2.0  # after its end, for what a runner said last to be read
+EVIDENCE_WITHIN_SECONDS = 0.5  # for stacks to be written
 END_WITHIN_SECONDS = 0.5  # from closing its socket to its end
 QUIT_WITHIN_SECONDS = 7.0  # for callbacks to finish
 RESTART_SECONDS_MAX = 30.0
+START_SECONDS_DEFAULT = 120.0  # from its start to its hello: it imports the app meanwhile
 PROGRAM = "holdfast.cli.runner"
 
 
@@ -40,6 +43,7 @@ class Plan:
     slots: int = 10  # over all runners
     isolated: int = 4  # runners of jobs that run alone, at most
     grace: float = 30.0
+    start_timeout: float = START_SECONDS_DEFAULT
     max_jobs: int | None = None  # a runner is replaced after so many
     max_memory: int | None = None  # … or when it has grown to so many bytes
     unknown_delay: float = UNKNOWN_TASK_DELAY_SECONDS
@@ -154,6 +158,7 @@ class Staff:
         self.spawn(remote.connect())
         self.guarding.start(remote.tag, [sys.executable, "-P", "-m", PROGRAM], remote.fds, speaks=solo)
         remote.handed_over()
+        asyncio.get_running_loop().call_later(plan.start_timeout, self._look_at_start, remote)
         return remote
 
     async def ready(self, remote: Remote) -> bool:
@@ -161,6 +166,24 @@ class Staff:
         while remote.stage is Stage.STARTING:  # noqa: ASYNC110 - it may be ready, or gone
             await asyncio.sleep(0.01)
         return remote.stage is Stage.READY
+
+    def _look_at_start(self, remote: Remote) -> None:
+        if remote.stage is Stage.STARTING and not self.closing:
+            self.spawn(self._end_start(remote))
+
+    async def _end_start(self, remote: Remote) -> None:
+        """It is not ready in time: say where it is, and end it as one that could not start."""
+        if self.guarding is not None and not self.guarding.lost:
+            self.guarding.signal(remote.tag, DUMP_SIGNAL)
+            await asyncio.sleep(EVIDENCE_WITHIN_SECONDS)
+        if remote.stage is Stage.STARTING:
+            seconds = self.plan.start_timeout
+            logs.start_hangs(remote.pid, seconds, bounded(remote.read_evidence(), TRACEBACK_CHARS_MAX))
+            remote.refused = wire.Refused(
+                f"a runner process was not ready within {seconds:g} s: importing {self.plan.app} hangs or is slow.",
+                "The log shows where it is. Give --start-timeout more if it needs that.",
+            )
+            self._insist(remote)
 
     async def gone(self, remote: Remote, seconds: float) -> bool:
         """Wait until a runner has ended."""

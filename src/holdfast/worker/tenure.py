@@ -25,6 +25,7 @@ from .link import Link
 from .runner import Stop
 
 FENCE_LOOK_SECONDS = 0.5  # a suspend moves the steady clock without moving the loop's timers: look now and then
+NEWS_SECONDS = 0.5  # runners that come or go together are shown together
 EXIT_CODE = 70
 
 
@@ -45,6 +46,7 @@ class Tenure:
         self._changing = asyncio.Lock()
         self._shown: bytes | None = None  # the portrait the store has
         self._other_queues = False  # than the store has been told
+        self._news = asyncio.Event()  # there is another portrait to show
 
     def _new_worker(self) -> WorkerRecord:
         options = self._options
@@ -83,6 +85,8 @@ class Tenure:
         sent = self._line.clock.steady()
         await self._line.call("register", self._line.backend.register(self.worker))
         self._renewed(sent)
+        if self._link.portrait() != self._shown:
+            self.renew_soon()  # the runners are there; the row does not show them yet
 
     async def forgotten(self, worker_id: str) -> None:
         """The store no longer knows that worker: its leases are lost. Go on under a new id; the old one is burnt."""
@@ -118,16 +122,32 @@ class Tenure:
 
     # ------------------------------------------------------------------ renewing
 
+    def renew_soon(self) -> None:
+        """Runners came or went: renew before it is due, to show it."""
+        self._news.set()
+
     async def renew_forever(self) -> None:
         every = self._options.renew_every
         wait = every
         while True:
-            await asyncio.sleep(wait)
+            await self._due_or_news(wait)
             began = self._line.clock.steady()
             renewed = await self.renew()
             spent = self._line.clock.steady() - began
             # After a failure sooner: there must be several tries before the fence.
             wait = max(0.0, every - spent) if renewed else every / 4 * random.uniform(0.5, 1.0)
+
+    async def _due_or_news(self, seconds: float) -> None:
+        """Wait until a renewal is due, and only a moment once there is something to show."""
+        due = self._line.clock.steady() + seconds
+        try:
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+        else:
+            await asyncio.sleep(max(0.0, min(NEWS_SECONDS, due - self._line.clock.steady())))
+        self._news.clear()
 
     async def renew(self) -> bool:
         """One renewal; answers whether the store took it."""

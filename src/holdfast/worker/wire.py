@@ -3,12 +3,15 @@
 Used by remote.py (the keeper's end) and hosting.py (the runner's end). Pure: it encodes and decodes, it reads and
 writes nothing. Arguments and results are bytes that pass through untouched. The first frame each way carries the
 version; two versions that differ do not talk.
+
+A handler can write into its runner's socket. So every frame opens with a mark, and what comes from a runner is bounded:
+junk is refused at its first bytes, and nothing a handler announces makes the keeper keep more than a few MiB.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -18,10 +21,14 @@ from ..lifecycle import Outcome, Settlement
 from ..records import Lease, Release
 from ..rules import QueueRule
 
-VERSION = 1
-FRAME_BYTES_MAX = 1 << 30
-_LENGTH = struct.Struct("<I")
-LENGTH_BYTES = _LENGTH.size
+VERSION = 2
+FRAME_BYTES_MAX = 1 << 30  # from the keeper, which sends what the store gave it
+RUNNER_FRAME_BYTES_MAX = 16 << 20  # from a runner, beside one result as large as the app allows
+SHARE_BYTES = 4 << 20  # what a runner puts into one frame, unless a single part of it is larger
+SHARE_PARTS = 10_000
+_MARK = 0x7466_6468  # "hdft": what is no frame of ours does not begin so
+_HEAD = struct.Struct("<II")  # mark, bytes that follow
+HEAD_BYTES = _HEAD.size
 
 
 class Frame(Struct, frozen=True, array_like=True):
@@ -114,7 +121,8 @@ class TaskFacts(Struct, frozen=True, array_like=True):
 
 
 class Hello(Frame, frozen=True, tag=20):
-    """The app was imported: its store, its queues' rules, its tasks, and which events somebody listens to."""
+    """The app was imported: its store, its queues' rules, its tasks, which events somebody listens to, and how large
+    a result may be."""
 
     version: int
     pid: int
@@ -122,6 +130,7 @@ class Hello(Frame, frozen=True, tag=20):
     rules: list[QueueRule]
     tasks: list[TaskFacts]
     listens: list[str]
+    result_bytes_max: int
 
 
 class Refused(Frame, frozen=True, tag=21):
@@ -174,22 +183,73 @@ def pack(frames: Iterable[Frame]) -> bytes:
     parts: list[bytes] = []
     for frame in frames:
         encoded = _encoder.encode(frame)
-        parts.append(_LENGTH.pack(len(encoded)))
+        parts.append(_HEAD.pack(_MARK, len(encoded)))
         parts.append(encoded)
     return b"".join(parts)
+
+
+def pack_ends(ended: Ended) -> bytes:
+    """Ends as they travel: in one frame, unless the keeper would not take that."""
+    packed = pack([ended])
+    if len(packed) <= SHARE_BYTES:
+        return packed
+    return pack(shares(ended.settlements, ended.releases, ended.gone))
+
+
+def pack_reports(said: Sequence[Said]) -> bytes:
+    """The same for reports."""
+    packed = pack([Reported(list(said))])
+    return packed if len(packed) <= SHARE_BYTES else pack(told_shares(said))
+
+
+def shares(
+    settlements: Sequence[Settlement], releases: Sequence[Release], gone: Sequence[tuple[str, str]]
+) -> Iterator[Ended]:
+    """Ends, in frames that the keeper takes."""
+    start = size = 0
+    for place, one in enumerate(settlements):
+        own = _settlement_bytes(one)
+        if place > start and (size + own > SHARE_BYTES or place - start >= SHARE_PARTS):
+            yield Ended(list(settlements[start:place]), [], [])
+            start, size = place, 0
+        size += own
+    for first in range(0, max(len(releases), len(gone), 1), SHARE_PARTS):
+        last = first + SHARE_PARTS
+        ended = list(settlements[start:]) if first == 0 else []
+        yield Ended(ended, list(releases[first:last]), list(gone[first:last]))
+
+
+def _settlement_bytes(settlement: Settlement) -> int:
+    """About as large as it travels, rather more."""
+    size = 0 if settlement.value is None else len(settlement.value)
+    failure = settlement.failure
+    return size if failure is None else size + 4 * (len(failure.text) + len(failure.traceback))
+
+
+def told_shares(said: Sequence[Said]) -> Iterator[Reported]:
+    """Reports, in frames that the keeper takes."""
+    start = size = 0
+    for place, one in enumerate(said):
+        own = 4 * (len(one.text or "") + sum(map(len, one.lines)))
+        if place > start and (size + own > SHARE_BYTES or place - start >= SHARE_PARTS):
+            yield Reported(list(said[start:place]))
+            start, size = place, 0
+        size += own
+    yield Reported(list(said[start:]))
 
 
 class Reader:
     """Takes what arrives, in whatever pieces, and gives whole frames."""
 
-    def __init__(self, kind: object) -> None:
+    def __init__(self, kind: object, most: int) -> None:
         self._decoder = msgspec.msgpack.Decoder(kind)
+        self.most = most  # bytes of one frame
         self._pieces: list[bytes] = []
-        self._have, self._need = 0, LENGTH_BYTES
+        self._have, self._need = 0, HEAD_BYTES
 
     @property
     def missing(self) -> int:
-        """How many bytes the next frame, or its length, still lacks."""
+        """How many bytes the next frame, or its head, still lacks."""
         return self._need - self._have
 
     def feed(self, piece: bytes) -> list[object]:
@@ -202,16 +262,18 @@ class Reader:
         joined = piece if len(self._pieces) == 1 else b"".join(self._pieces)
         view, start, have = memoryview(joined), 0, self._have
         frames: list[object] = []
-        self._need = LENGTH_BYTES
-        while have - start >= LENGTH_BYTES:
-            (size,) = _LENGTH.unpack_from(view, start)
-            if size > FRAME_BYTES_MAX:
-                raise ConfigurationError(f"a frame of {size} bytes was announced: that is no frame of ours.")
-            end = start + LENGTH_BYTES + size
+        self._need = HEAD_BYTES
+        while have - start >= HEAD_BYTES:
+            mark, size = _HEAD.unpack_from(view, start)
+            if mark != _MARK:
+                raise ConfigurationError("what arrived does not begin as a frame does.")
+            if size > self.most:
+                raise ConfigurationError(f"a frame of {size} bytes was announced; at most {self.most} are taken.")
+            end = start + HEAD_BYTES + size
             if end > have:
                 self._need = end - start
                 break
-            frames.append(self._decode(view[start + LENGTH_BYTES : end]))
+            frames.append(self._decode(view[start + HEAD_BYTES : end]))
             start = end
         self._pieces = [joined[start:]] if start < have else []
         self._have = have - start
@@ -226,8 +288,8 @@ class Reader:
 
 
 def from_keeper() -> Reader:
-    return Reader(FromKeeper)
+    return Reader(FromKeeper, FRAME_BYTES_MAX)
 
 
 def from_runner() -> Reader:
-    return Reader(FromRunner)
+    return Reader(FromRunner, RUNNER_FRAME_BYTES_MAX)

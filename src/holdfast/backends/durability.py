@@ -1,0 +1,117 @@
+"""What a store says of itself: its schema, its room, and the settings that decide whether acknowledged jobs survive.
+
+Called by the doctor, beside an opened backend. Reads over a connection of its own, never writes, and judges nothing.
+Whoever a setting is not told to (a managed service) gets none: an absent setting is unknown, not bad.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from ..errors import HoldfastError
+from . import Address
+
+CALL_TIMEOUT_DEFAULT = 5.0
+POSTGRES_SETTINGS = ("fsync", "full_page_writes", "server_version", "synchronous_commit")
+REDIS_SETTINGS = (
+    *("redis_version", "valkey_version", "maxmemory", "maxmemory_policy", "used_memory"),
+    *("aof_enabled", "aof_last_write_status", "rdb_last_bgsave_status"),
+)
+
+
+class StoreFacts(Struct, frozen=True, kw_only=True):
+    """What the store told. Settings are named and spelt as the store does."""
+
+    schema: int  # its version, which an opened store has
+    settings: Mapping[str, str] = {}
+    quiet_seconds: float = 0.0  # above 0: it may lack its latest writes, and hands out nothing for so long
+    free_bytes: int | None = None  # on its disk, where that is ours to see
+
+
+async def ask_store(address: Address) -> StoreFacts:
+    """Ask the store at that address, which a backend has opened just now."""
+    if address.scheme == "postgresql":
+        return await _ask_postgres(address)
+    if address.scheme == "redis":
+        return await _ask_redis(address)
+    if address.scheme == "redis+cluster":
+        from .redis.keys import SCHEMA_VERSION
+
+        return StoreFacts(schema=SCHEMA_VERSION)  # every node was looked at when it was opened
+    return await asyncio.to_thread(_ask_sqlite, address)
+
+
+def _ask_sqlite(address: Address) -> StoreFacts:
+    from .sqlite.connection import SCHEMA_VERSION, errors_mapped
+
+    with errors_mapped(address.path):
+        connection = sqlite3.connect(f"{Path(address.path).as_uri()}?mode=ro", uri=True)
+        try:
+            mode = str(connection.execute("PRAGMA journal_mode").fetchone()[0])
+        finally:
+            connection.close()
+    return StoreFacts(
+        schema=SCHEMA_VERSION,
+        settings={
+            "journal_mode": mode,
+            "synchronous": address.options.get("synchronous", "FULL"),
+            "sqlite_version": sqlite3.sqlite_version,
+        },
+        free_bytes=shutil.disk_usage(Path(address.path).parent).free,
+    )
+
+
+async def _ask_postgres(address: Address) -> StoreFacts:
+    from .postgres.connection import SCHEMA_VERSION, Connections
+
+    options = address.options
+    timeout = options.get("call_timeout", CALL_TIMEOUT_DEFAULT)
+    connections = Connections(address.path, call_timeout=timeout, most=1, pooled=options.get("pooled"))
+    schema = options.get("schema", "holdfast")  # a name that was checked
+
+    async def read(cursor: Any) -> tuple[dict[str, str], float]:
+        await cursor.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", (list(POSTGRES_SETTINGS),))
+        settings = dict(await cursor.fetchall())
+        await cursor.execute(
+            "SELECT greatest(0, quiet_until - extract(epoch FROM clock_timestamp()))::float8 "  # noqa: S608
+            f'FROM "{schema}".incarnation'
+        )
+        row = await cursor.fetchone()
+        return settings, 0.0 if row is None else row[0]
+
+    try:
+        settings, quiet = await connections.call("doctor", read, writes=False)
+    finally:
+        connections.abandon()
+    return StoreFacts(schema=SCHEMA_VERSION, settings=settings, quiet_seconds=quiet)
+
+
+async def _ask_redis(address: Address) -> StoreFacts:
+    from .redis.connection import Connections
+    from .redis.keys import KEY_NAMES, PREFIX_DEFAULT, SCHEMA_VERSION
+    from .redis.server import look_at_server
+
+    options = address.options
+    timeout = options.get("call_timeout", CALL_TIMEOUT_DEFAULT)
+    connections = Connections(address.path, prefix=options.get("prefix", PREFIX_DEFAULT), call_timeout=timeout, most=1)
+    try:
+        told = await look_at_server(connections)
+        until = await connections.command("doctor", "HGET", connections.keys[KEY_NAMES.index("meta")], "quiet_until")
+        seconds, _ = await connections.command("doctor", "TIME")
+        settings = {name: told[name] for name in REDIS_SETTINGS if name in told}
+        try:
+            pair = await connections.command("doctor", "CONFIG", "GET", "appendfsync")
+            settings["appendfsync"] = pair[1].decode()
+        except (HoldfastError, IndexError):
+            pass  # managed services do not tell
+    finally:
+        connections.abandon()
+    quiet = max(0.0, float(until) - int(seconds)) if until else 0.0
+    return StoreFacts(schema=SCHEMA_VERSION, settings=settings, quiet_seconds=quiet)

@@ -1,0 +1,196 @@
+"""Is the store well: reached, current, keeping what it acknowledges, in step with this machine's clock, open for work?
+
+Called by the doctor on an opened backend. `look_at_store` reads through the contract and asks the store for its
+settings; `judge_store` is pure. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from ..backends import Address
+from ..backends.contract import Backend
+from ..backends.durability import StoreFacts, ask_store
+from ..records import Seal
+from .findings import Finding, fine, note, wrong
+
+CLOCK_NOTE_SECONDS = 1.0
+CLOCK_WRONG_SECONDS = 60.0
+SLOW_SECONDS = 1.0
+DISK_NOTE_BYTES = 1 << 30
+DISK_WRONG_BYTES = 64 << 20
+MEMORY_NOTE_SHARE = 0.8
+MEMORY_WRONG_SHARE = 0.95
+
+
+class StoreLook(Struct, frozen=True, kw_only=True):
+    """What was seen of a store at one time."""
+
+    url: str  # as it may be shown
+    scheme: str
+    facts: StoreFacts
+    answer_seconds: float = 0.0
+    difference_seconds: float = 0.0  # its clock less this machine's
+    seal: Seal | None = None
+
+
+async def look_at_store(backend: Backend, address: Address) -> StoreLook:
+    """Look once."""
+    before, began = time.time(), time.monotonic()
+    clock = await backend.clock()
+    took = time.monotonic() - began
+    return StoreLook(
+        url=address.safe_url,
+        scheme=address.scheme,
+        facts=await ask_store(address),
+        answer_seconds=took,
+        difference_seconds=clock - (before + took / 2),
+        seal=await backend.sealed(),
+    )
+
+
+def judge_store(look: StoreLook) -> list[Finding]:
+    """What that means for jobs."""
+    findings = [_reached(look), _schema(look), _clock(look), *_settings(look), _open(look)]
+    if look.facts.quiet_seconds > 0:
+        findings.append(_quiet(look))
+    return findings
+
+
+def _reached(look: StoreLook) -> Finding:
+    text, facts = f"{look.url} answers in {look.answer_seconds * 1000:.1f} ms.", {"url": look.url}
+    if look.answer_seconds > SLOW_SECONDS:
+        return note("store", text, "That is slow: look at its load and at the way there.", **facts)
+    return fine("store", text, **facts)
+
+
+def _schema(look: StoreLook) -> Finding:
+    version = look.facts.schema
+    return fine("schema", f"version {version}, the one this holdfast needs.", version=version)
+
+
+def _clock(look: StoreLook) -> Finding:
+    off = look.difference_seconds
+    facts = {"difference_seconds": round(off, 3)}
+    size = f"{abs(off):.3f} s" if abs(off) < 10 else f"{abs(off):.0f} s"
+    if abs(off) <= CLOCK_NOTE_SECONDS:
+        return fine("clock", f"the store's clock and this machine's are {size} apart.", **facts)
+    way = "ahead of" if off > 0 else "behind"
+    text = f"the store's clock is {size} {way} this machine's. Leases are not touched by that; a time given as at= is."
+    step = "Let both keep time (NTP)."
+    return (wrong if abs(off) > CLOCK_WRONG_SECONDS else note)("clock", text, step, **facts)
+
+
+def _open(look: StoreLook) -> Finding:
+    seal = look.seal
+    if seal is None or not seal.closed:
+        return fine("seal", "none: the store takes and gives out work.", sealed=False)
+    facts = {"sealed": True, "role": seal.role, "stage": seal.stage, "other": seal.other}
+    if seal.stage == "moved":
+        return wrong(
+            "seal", f"everything was moved to {seal.other}: this store takes no work.", "Use that one.", **facts
+        )
+    return wrong(
+        "seal",
+        f"the store is the {seal.role} of a move ({seal.stage}) and takes no work; the other side is {seal.other}.",
+        "`holdfast move` goes on with it, or gives it up.",
+        **facts,
+    )
+
+
+def _quiet(look: StoreLook) -> Finding:
+    seconds = look.facts.quiet_seconds
+    return note(
+        "quiet",
+        f"after a failover or restart the latest writes may be missing: nothing is handed out for {seconds:.0f} s.",
+        "It ends by itself. Redis that writes always may be trusted: ?trust_restarts=true.",
+        quiet_seconds=round(seconds, 1),
+    )
+
+
+# ---------------------------------------------------------------------- does it keep what it acknowledges?
+
+
+def _settings(look: StoreLook) -> list[Finding]:
+    settings = look.facts.settings
+    if look.scheme == "postgresql":
+        return [_postgres(settings)]
+    if look.scheme == "redis":
+        return [_redis(settings), *_redis_memory(settings)]
+    if look.scheme == "redis+cluster":
+        return [fine("durability", "every node was looked at when it was opened: see its own settings for more.")]
+    return [_sqlite(settings), _disk(look.facts.free_bytes)]
+
+
+def _sqlite(settings: Mapping[str, str]) -> Finding:
+    mode, level = settings.get("journal_mode", "wal"), settings.get("synchronous", "FULL")
+    if mode != "wal":
+        text = f"the file's journal_mode is {mode}: readers and writers block each other."
+        return wrong("durability", text, "Do not change it by hand; run PRAGMA journal_mode = WAL.", **settings)
+    text = f"write-ahead log, synchronous={level}"
+    if level == "NORMAL":
+        return note(
+            "durability", f"{text}: a power cut may lose the latest jobs.", "Leave it out for FULL.", **settings
+        )
+    return fine("durability", f"{text}: an acknowledged job survives a power cut.", **settings)
+
+
+def _disk(free: int | None) -> Finding:
+    if free is None:
+        return note("disk", "its free space cannot be seen.")
+    text, step = f"{free >> 20} MiB are free where the file is.", "Make room, or prune: `holdfast prune`."
+    if free < DISK_NOTE_BYTES:
+        return (wrong if free < DISK_WRONG_BYTES else note)("disk", text, step, free_bytes=free)
+    return fine("disk", text, free_bytes=free)
+
+
+def _postgres(settings: Mapping[str, str]) -> Finding:
+    for name, why in (
+        ("fsync", "a crash of its system may destroy the database"),
+        ("full_page_writes", "a crash of its system may destroy the database"),
+        ("synchronous_commit", "a crash may lose acknowledged jobs and renewals"),
+    ):
+        if settings.get(name) == "off":
+            return wrong("durability", f"{name} is off: {why}.", f"Set {name} = on.", **settings)
+    commit, version = settings.get("synchronous_commit", "not told"), settings.get("server_version", "?")
+    text = f"PostgreSQL {version}, synchronous_commit={commit}"
+    if commit == "local":
+        return note("durability", f"{text}: a failover may lose the latest jobs.", "Set it to on or more.", **settings)
+    return fine("durability", f"{text}: an acknowledged job survives a crash.", **settings)
+
+
+def _redis(settings: Mapping[str, str]) -> Finding:
+    for name, why in (
+        ("aof_last_write_status", "its append-only file could not be written"),
+        ("rdb_last_bgsave_status", "its last snapshot could not be written"),
+    ):
+        if settings.get(name, "ok") != "ok":
+            return wrong("durability", f"{why}.", "Look at the server's log and its disk.", **settings)
+    sync = settings.get("appendfsync", "not told")
+    if settings.get("aof_enabled", "1") != "1":
+        text, step = "appendonly is off: jobs are lost when the server stops.", "Set appendonly yes."
+        return note("durability", text, step, **settings)
+    if sync == "no":
+        text = "appendfsync is no: a power cut may lose the last half minute."
+        return wrong("durability", text, "Set appendfsync everysec or always.", **settings)
+    loss = "nothing" if sync == "always" else "the last second or two"
+    return fine("durability", f"append-only file, appendfsync {sync}: a power cut may lose {loss}.", **settings)
+
+
+def _redis_memory(settings: Mapping[str, str]) -> list[Finding]:
+    policy = settings.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        text = f"maxmemory-policy is {policy}: the server may throw jobs away when memory is full."
+        return [note("memory", text, "Set maxmemory-policy noeviction.", policy=policy)]
+    most, used = int(settings.get("maxmemory", 0)), int(settings.get("used_memory", 0))
+    if not most:
+        return [fine("memory", f"{used >> 20} MiB are used; there is no maxmemory.", used_bytes=used, most_bytes=None)]
+    text = f"{used >> 20} of {most >> 20} MiB are used ({used / most:.0%}); when full it takes no new jobs."
+    facts = {"used_bytes": used, "most_bytes": most}
+    if used > MEMORY_NOTE_SHARE * most:
+        step = "Give it more memory, or prune: `holdfast prune`."
+        return [(wrong if used > MEMORY_WRONG_SHARE * most else note)("memory", text, step, **facts)]
+    return [fine("memory", text, **facts)]

@@ -1,0 +1,282 @@
+"""Can this machine run `holdfast work`, and kill and isolate what it has to?
+
+Called by the doctor. `look_at_machine` tries each thing out, in this process or a short-lived one of its own, and
+leaves no trace; `judge_machine` is pure. What Linux has and other systems lack is said, with what it means.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+from msgspec import Struct
+
+from .findings import Finding, fine, note, wrong
+
+PYTHON_MIN = (3, 11)
+REQUIRED = ("msgspec", "click", "rich")
+OPTIONAL = ("psycopg", "redis", "hiredis", "uvloop")
+DRIVERS = {
+    "postgresql": (("psycopg",), "pip install 'holdfast[postgres]'"),
+    "redis": (("redis", "hiredis"), "pip install 'holdfast[redis]'"),
+    "redis+cluster": (("redis", "hiredis"), "pip install 'holdfast[redis]'"),
+}
+SHELLS = ("sh", "bash", "dash", "ash", "zsh")  # they do not pass on the signals they get
+LIMITS = {"memory": "RLIMIT_DATA", "cpu": "RLIMIT_CPU", "file": "RLIMIT_FSIZE"}
+START_SECONDS_MAX = 20.0
+SLOW_SECONDS = 2.0
+
+_GET_PDEATHSIG, _SET_PDEATHSIG, _GET_SUBREAPER, _SET_SUBREAPER = 2, 1, 37, 36
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"  # the same on every Linux: outside any container
+
+
+class Machine(Struct, frozen=True, kw_only=True):
+    """What was found out by trying."""
+
+    platform: str  # sys.platform
+    system: str  # for people
+    python: tuple[int, int, int]
+    packages: Mapping[str, str | None] = {}  # name → version, None: not installed
+    subreaper: bool = False
+    parent_death: bool = False
+    pidfd: bool = False
+    timers: bool = False  # on a clock that counts suspend, one of which kills
+    proc: bool = False  # other processes can be looked at
+    children: bool = False  # /proc tells a thread's children
+    limits: Mapping[str, int | None] = {}  # kind → what it cannot be raised above, None: nothing; absent: there is none
+    start_error: str = ""  # why a process could not be started
+    start_seconds: float = 0.0
+    pid: int = 0
+    contained: bool = False  # in a pid namespace of its own
+    pid_1: str = ""  # its name
+
+
+def look_at_machine() -> Machine:
+    """Try everything out."""
+    error, seconds = _try_start()
+    linux = sys.platform == "linux"
+    return Machine(
+        platform=sys.platform,
+        system=f"{platform.system()} {platform.release()}",
+        python=sys.version_info[:3],
+        packages={name: _version(name) for name in (*REQUIRED, *OPTIONAL)},
+        subreaper=linux and _settable(_GET_SUBREAPER, _SET_SUBREAPER),
+        parent_death=linux and _settable(_GET_PDEATHSIG, _SET_PDEATHSIG),
+        pidfd=_has_pidfd(),
+        timers=linux and _has_timers(),
+        proc=_read("/proc/self/stat") != "" and os.path.isdir(f"/proc/{os.getppid()}"),
+        children=os.path.exists(f"/proc/self/task/{os.getpid()}/children"),
+        limits=_limits(),
+        start_error=error,
+        start_seconds=seconds,
+        pid=os.getpid(),
+        contained=linux and _link("/proc/self/ns/pid") not in ("", _FIRST_PID_NAMESPACE),
+        pid_1=_read("/proc/1/comm").strip(),
+    )
+
+
+def judge_machine(machine: Machine, scheme: str = "") -> list[Finding]:
+    """What that means for a worker here; `scheme` is the store's, whose driver has to be there."""
+    return [
+        _python(machine),
+        _packages(machine, scheme),
+        *([_elsewhere(machine)] if machine.platform != "linux" else [_killing(machine), _deadline(machine)]),
+        _limiting(machine),
+        _starting(machine),
+        _first_process(machine),
+    ]
+
+
+# ---------------------------------------------------------------------- judging
+
+
+def _python(machine: Machine) -> Finding:
+    version = ".".join(map(str, machine.python))
+    facts = {"python": version, "system": machine.system}
+    if machine.python < PYTHON_MIN:
+        least = ".".join(map(str, PYTHON_MIN))
+        return wrong("python", f"Python {version} is too old.", f"Use {least} or newer.", **facts)
+    return fine("python", f"Python {version} on {machine.system}.", **facts)
+
+
+def _packages(machine: Machine, scheme: str) -> Finding:
+    found = {name: version for name, version in machine.packages.items() if version is not None}
+    drivers, install = DRIVERS.get(scheme, ((), ""))
+    missing = [name for name in (*REQUIRED, *drivers) if name not in found]
+    if missing:
+        step = f"Install the driver: {install}." if set(missing) <= set(drivers) else "Install holdfast again."
+        return wrong("packages", f"{', '.join(missing)}: not installed.", step, **machine.packages)
+    text = ", ".join(f"{name} {version}" for name, version in found.items())
+    absent = [name for name in OPTIONAL if name not in found]
+    return fine("packages", f"{text}{f'; without {chr(44).join(absent)}' if absent else ''}.", **machine.packages)
+
+
+def _elsewhere(machine: Machine) -> Finding:
+    if machine.platform == "win32":
+        return wrong("killing", "`holdfast work` does not run on Windows.", "Call app.work() in your program.")
+    return note(
+        "killing",
+        "there is no parent-death signal, kernel timer or adoption of orphans here: the guard kills process groups, "
+        "and what took a session of its own may live on.",
+        "Use Linux where handlers start programs that must not outlive them.",
+    )
+
+
+def _killing(machine: Machine) -> Finding:
+    facts = {
+        "subreaper": machine.subreaper,
+        "parent_death_signal": machine.parent_death,
+        "proc": machine.proc,
+        "pidfd": machine.pidfd,
+    }
+    lacking = {
+        "children of runners cannot be adopted (subreaper)": machine.subreaper,
+        "runners do not die with their guard (parent-death signal)": machine.parent_death,
+        "other processes cannot be seen (/proc)": machine.proc,
+    }
+    missing = [text for text, there in lacking.items() if not there]
+    if missing:
+        step = "Allow prctl and mount /proc in the sandbox or container that forbids it."
+        return wrong("killing", f"{'; '.join(missing)}: what handlers start may outlive them.", step, **facts)
+    text = "runners are killed with all they started: by the guard as subreaper, by parent-death signal when it dies"
+    return fine("killing", f"{text}{'; pidfd is there, too' if machine.pidfd else ''}.", **facts)
+
+
+def _deadline(machine: Machine) -> Finding:
+    if machine.timers:
+        return fine("deadline", "the kernel's timers enforce it, through a suspend and a stopped guard.", timers=True)
+    return wrong(
+        "deadline",
+        "no timer on CLOCK_BOOTTIME can be made: a guard that is stopped kills nobody.",
+        "Allow timer_create and timerfd_create in the sandbox that forbids them.",
+        timers=False,
+    )
+
+
+def _limiting(machine: Machine) -> Finding:
+    lacking = [f"{kind}_limit" for kind in LIMITS if kind not in machine.limits]
+    if machine.platform == "linux" and not machine.children:
+        lacking.append("memory_limit of what a job starts (/proc tells no children)")
+    if lacking:
+        text = f"cannot be enforced here: {', '.join(lacking)}."
+        return note("limits", text, "Give isolated tasks a timeout.", **machine.limits)
+    capped = {kind: most for kind, most in machine.limits.items() if most is not None}
+    if capped:
+        told = ", ".join(f"{kind} {most}" for kind, most in capped.items())
+        text = f"this user's own limits are lower than some tasks may ask for: {told}."
+        return note("limits", text, "Raise its hard limits (ulimit -H) where tasks need more.", **machine.limits)
+    return fine("limits", "memory_limit, cpu_limit and file_limit of isolated tasks are enforced.", **machine.limits)
+
+
+def _starting(machine: Machine) -> Finding:
+    facts = {"seconds": round(machine.start_seconds, 3)}
+    if machine.start_error:
+        step = "Look at the limits of processes and memory (ulimit -u, the container's)."
+        return wrong("processes", f"no process can be started: {machine.start_error}.", step, **facts)
+    text = f"a Python process starts in {machine.start_seconds:.2f} s."
+    if machine.start_seconds > SLOW_SECONDS:
+        return note("processes", text, "The machine is busy or slow; runners will take long to be replaced.", **facts)
+    return fine("processes", text, **facts)
+
+
+def _first_process(machine: Machine) -> Finding:
+    facts = {"contained": machine.contained, "pid_1": machine.pid_1}
+    if not machine.contained:
+        return fine("container", "none: the system's own init is PID 1.", **facts)
+    if machine.pid_1 in SHELLS and machine.pid != 1:
+        return note(
+            "container",
+            f"PID 1 here is {machine.pid_1}, a shell, which passes no SIGTERM on: a worker below it gets no grace.",
+            "Start the worker as the container's command itself, or with exec.",
+            **facts,
+        )
+    return fine("container", f"one, with PID 1 {machine.pid_1}; `holdfast work` may itself be PID 1.", **facts)
+
+
+# ---------------------------------------------------------------------- trying
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _settable(get: int, put: int) -> bool:
+    """Whether prctl knows an option and lets us set it: to what it is."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    now = ctypes.c_int()
+    if libc.prctl(get, ctypes.byref(now), 0, 0, 0) != 0:
+        return False
+    return bool(libc.prctl(put, ctypes.c_ulong(now.value), 0, 0, 0) == 0)
+
+
+def _has_pidfd() -> bool:
+    if sys.platform != "linux":
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
+
+
+def _has_timers() -> bool:
+    """Whether the guard gets both of its timers."""
+    from ..worker.guard import Kernel  # here, because it can be loaded only where there are such processes
+
+    kernel = Kernel()
+    if kernel.alarm_fd >= 0:
+        os.close(kernel.alarm_fd)
+    return kernel.alarm_fd >= 0 and kernel.has_fuse
+
+
+def _limits() -> dict[str, int | None]:
+    if sys.platform == "win32":
+        return {}
+    import resource
+
+    found: dict[str, int | None] = {}
+    for kind, name in LIMITS.items():
+        if hasattr(resource, name):
+            _, hard = resource.getrlimit(getattr(resource, name))
+            found[kind] = None if hard == resource.RLIM_INFINITY else hard
+    return found
+
+
+def _try_start() -> tuple[str, float]:
+    """Start an interpreter as the keeper starts its guard."""
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", ""],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=START_SECONDS_MAX,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error), time.monotonic() - began
+    return (f"it ended with {done.returncode}" if done.returncode else ""), time.monotonic() - began
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
