@@ -36,7 +36,10 @@ class Draining:
             return False
         try:
             await self._bring_into_play()
-            if await self._trader.exchange([], [], free):
+            found = await self._trader.exchange([], [], free)
+            while not found and self._trader.left_some:  # every task must have had its chance in one round
+                found = await self._trader.exchange([], [], free)
+            if found:
                 self._refused = 0
                 return False
             states = await self._states()

@@ -65,6 +65,7 @@ class Trader:
         self.sealed: StoreSealed | None = None  # the store is being moved: why this worker ends
         self.abandon = asyncio.Event()  # end although not everything is settled
         self._dry = False  # the last claim left slots free
+        self.left_some = False  # … and may have left jobs because of caps by task, which another one brings at once
         self._unheard = False  # a part of the store did not take its settlements in the last exchange
         self.looked_at = line.clock.steady()  # when the claim loop last went round
         self._early = 0
@@ -118,7 +119,9 @@ class Trader:
             queues=tuple(self._queues),
             most=most,
             most_by_queue=self._ledger.free_by_queue(),
+            most_by_task=self._link.most_by_task(),
         )
+        self.left_some = False
         answer = await self._until_answered(settlements, releases, request)
         self._settled(settlements, releases, answer.answers)  # outcomes may be taken although the worker is not known
         if answer.recovered:
@@ -134,7 +137,8 @@ class Trader:
             return False
         tenure.seen_call = request.call
         if most:
-            self._dry = len(answer.leases) < most
+            self.left_some = self._link.left_some(request.most_by_task, answer.leases)
+            self._dry = len(answer.leases) < most and not self.left_some
         self._received(answer.leases)
         return bool(answer.leases)
 
