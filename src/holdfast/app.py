@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-from collections.abc import AsyncIterable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
 from . import events
 from .backends import Address, make_backend, parse_url
 from .backends.contract import Backend
+from .bulk import achunks, checked, chunks, shared_connection
 from .calls import Placement, UsingSettings, refine, store, store_many, wait
 from .clock import Clock, SystemClock
 from .codec import decode_plain
@@ -38,7 +39,7 @@ from .options import (
     WorkerOptions,
     whole,
 )
-from .portal import Gate, forbid_running_loop
+from .portal import HAND_OVER_SECONDS, Gate, forbid_running_loop
 from .records import Dump, JobRecord, NewJob
 from .rules import GroupOrder, QueueRule
 from .task import NamedTask, Tasks
@@ -46,12 +47,9 @@ from .task import NamedTask, Tasks
 if TYPE_CHECKING:
     from .worker.embedded import Drained, EmbeddedWorker
 
-C = TypeVar("C")
 R = TypeVar("R")
 
 URL_DEFAULT = "sqlite:///holdfast.db"
-CHUNK_JOBS_MAX = 1000
-CHUNK_BYTES_MAX = 16 << 20  # of arguments: what a slow line cannot bring within one call it never brings
 
 
 class WorkerSettings(TypedDict, total=False):
@@ -199,7 +197,7 @@ class Holdfast(Tasks, Operations):
 
     def enqueue(self, call: BoundCall[R], *, connection: Any = None) -> Job[R]:
         """Store a bound call; repeating it makes no second job. With a connection: in the caller's transaction."""
-        connection = _checked(call).connection if connection is None else connection
+        connection = checked(call).connection if connection is None else connection
         if connection is not None:
             return self._stored(call, *join(self._gate, connection, [call])[0])
         forbid_running_loop("enqueue()", "aenqueue()")
@@ -207,7 +205,7 @@ class Holdfast(Tasks, Operations):
 
     async def aenqueue(self, call: BoundCall[R], *, connection: Any = None) -> Job[R]:
         """As `enqueue`."""
-        connection = _checked(call).connection if connection is None else connection
+        connection = checked(call).connection if connection is None else connection
         if connection is not None:
             return self._stored(call, *(await ajoin(self._gate, connection, [call]))[0])
         return self._stored(call, *await self._gate.acall(partial(store, call.new, self._gate.clock)))
@@ -225,36 +223,52 @@ class Holdfast(Tasks, Operations):
         if isinstance(calls, AsyncIterable):
             raise ConfigurationError("enqueue_many() was given an async iterable. Use `await app.aenqueue_many()`.")
         created = total = 0
-        for chunk in _chunks(calls):
-            created += self._store_chunk(chunk)
-            total += len(chunk)
+        under_way: list[Callable[[], int]] = []  # at most one step, while the calls of the next are made
+        try:
+            for chunk in chunks(calls):
+                while under_way:
+                    created += under_way.pop()()
+                under_way.append(self._begin_chunk(chunk))
+                total += len(chunk)
+        finally:  # also where making a call raised: what was begun is waited for, and told
+            while under_way:
+                created += under_way.pop()()
         return Enqueued(created, total - created)
 
-    def _store_chunk(self, chunk: list[BoundCall[Any]]) -> int:
-        connection = _shared_connection(chunk)
+    def _begin_chunk(self, chunk: list[BoundCall[Any]]) -> Callable[[], int]:
+        connection = shared_connection(chunk)
         if connection is not None:
-            return self._told(chunk, [created for _, created in join(self._gate, connection, chunk)])
+            made = self._told(chunk, [created for _, created in join(self._gate, connection, chunk)])
+            return lambda: made
         forbid_running_loop("enqueue_many()", "aenqueue_many()")
-        return self._told(chunk, self._gate.call(partial(store_many, chunk)))
+        answer = self._gate.begin(partial(store_many, chunk))
+        return lambda: self._told(chunk, answer())
 
     async def aenqueue_many(self, calls: Iterable[BoundCall[Any]] | AsyncIterable[BoundCall[Any]]) -> Enqueued:
         """As `enqueue_many`; takes async iterables too."""
-        created = total = size = 0
-        chunk: list[BoundCall[Any]] = []
-        async for call in _either(calls):
-            chunk.append(_checked(call))
-            size += len(call.new.args)
-            if len(chunk) == CHUNK_JOBS_MAX or size >= CHUNK_BYTES_MAX:
-                created += await self._astore_chunk(chunk)
+        created = total = 0
+        under_way: list[asyncio.Task[int]] = []
+        try:
+            async for chunk in achunks(calls):
+                while under_way:
+                    created += await under_way.pop()
+                step = asyncio.create_task(self._astore_chunk(chunk))
+                under_way.append(step)
+                # The caller's own connection is the caller's again before the next call is made.
+                alone = chunk[0].connection is not None
+                await asyncio.wait([step], timeout=None if alone else HAND_OVER_SECONDS)
                 total += len(chunk)
-                chunk, size = [], 0
-        if chunk:
-            created += await self._astore_chunk(chunk)
-            total += len(chunk)
+        except asyncio.CancelledError:
+            for step in under_way:
+                step.cancel()
+            raise
+        finally:
+            while under_way:
+                created += await under_way.pop()
         return Enqueued(created, total - created)
 
     async def _astore_chunk(self, chunk: list[BoundCall[Any]]) -> int:
-        connection = _shared_connection(chunk)
+        connection = shared_connection(chunk)
         if connection is not None:
             return self._told(chunk, [created for _, created in await ajoin(self._gate, connection, chunk)])
         return self._told(chunk, await self._gate.acall(partial(store_many, chunk)))
@@ -387,47 +401,3 @@ class Holdfast(Tasks, Operations):
 
 async def _nothing(backend: Backend) -> None:
     """What `open` does with the store: nothing but opening it."""
-
-
-def _checked(call: object) -> BoundCall[Any]:
-    if not isinstance(call, BoundCall):
-        raise ConfigurationError(f"enqueue takes bound calls, made by task.bind(…), not {type(call).__name__}.")
-    return call
-
-
-def _shared_connection(chunk: list[BoundCall[Any]]) -> Any:
-    connection = chunk[0].connection
-    if any(call.connection is not connection for call in chunk):
-        raise ConfigurationError("the calls of one enqueue_many() must share one connection=, or have none.")
-    return connection
-
-
-def _several(calls: C) -> C:
-    if not isinstance(calls, Iterable | AsyncIterable):
-        raise ConfigurationError(
-            f"enqueue_many() takes several bound calls, not a {type(calls).__name__}. Give a list."
-        )
-    return calls
-
-
-def _chunks(calls: Iterable[BoundCall[Any]]) -> Iterator[list[BoundCall[Any]]]:
-    chunk: list[BoundCall[Any]] = []
-    size = 0
-    for call in _several(calls):
-        chunk.append(_checked(call))
-        size += len(call.new.args)
-        if len(chunk) == CHUNK_JOBS_MAX or size >= CHUNK_BYTES_MAX:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
-
-
-async def _either(calls: Iterable[Any] | AsyncIterable[Any]) -> Any:
-    calls = _several(calls)
-    if isinstance(calls, AsyncIterable):
-        async for call in calls:
-            yield call
-    else:
-        for call in calls:
-            yield call

@@ -14,12 +14,12 @@ import time
 _COUNTER_BITS = 42  # below the millisecond: grows within it, so that ids of one process sort as they were made
 _COUNTER_LIMIT = 1 << _COUNTER_BITS
 _COUNTER_SEED_LIMIT = 1 << (_COUNTER_BITS - 1)  # seeded in the lower half: room for 2**41 ids in a millisecond
-_VERSION_7 = 0x7 << 76
-_VARIANT = 0x2 << 62
+_TAIL_DIGITS = 8  # random in every id
+_TAILS_AT_ONCE = 256  # asking the system costs more than all the rest of an id
 
 
 class _Source:
-    """The last millisecond and counter used, guarded for threads."""
+    """The last millisecond and counter used, and random digits to use up, guarded for threads."""
 
     def __init__(self) -> None:
         self.forget()
@@ -28,24 +28,31 @@ class _Source:
         self._guard = threading.Lock()
         self._millisecond = 0
         self._counter = 0
+        self._digits = ""
+        self._used = 0
 
-    def take(self) -> int:
-        random = int.from_bytes(os.urandom(10), "big")
+    def take(self) -> str:
         millisecond = time.time_ns() // 1_000_000
         with self._guard:
             if millisecond > self._millisecond:
-                self._millisecond = millisecond
-                self._counter = (random >> 32) % _COUNTER_SEED_LIMIT
+                self._begin(millisecond)
             else:  # the same millisecond, or the wall clock went back: go on from where we were
                 self._counter += 1
                 if self._counter >= _COUNTER_LIMIT:
-                    self._millisecond += 1
-                    self._counter = (random >> 32) % _COUNTER_SEED_LIMIT
-            millisecond, counter = self._millisecond, self._counter
-        high, low = counter >> 30, counter & 0x3FFFFFFF
-        return (
-            (millisecond & 0xFFFFFFFFFFFF) << 80 | _VERSION_7 | high << 64 | _VARIANT | low << 32 | random & 0xFFFFFFFF
-        )
+                    self._begin(self._millisecond + 1)
+            used = self._used
+            if used == len(self._digits):
+                self._digits, used = os.urandom(_TAILS_AT_ONCE * _TAIL_DIGITS // 2).hex(), 0
+            self._used = used + _TAIL_DIGITS
+            opening, counter, tail = self._opening, self._counter, self._digits[used : self._used]
+        low = counter & 0x3FFFFFFF
+        return f"{opening}{counter >> 30:03x}-{0x8000 | low >> 16:04x}-{low & 0xFFFF:04x}{tail}"
+
+    def _begin(self, millisecond: int) -> None:
+        self._millisecond = millisecond
+        self._counter = int.from_bytes(os.urandom(6), "big") % _COUNTER_SEED_LIMIT
+        text = f"{millisecond & 0xFFFFFFFFFFFF:012x}"
+        self._opening = f"{text[:8]}-{text[8:]}-7"  # up to the version, the same for all ids of a millisecond
 
 
 _source = _Source()
@@ -56,5 +63,4 @@ if hasattr(os, "register_at_fork"):
 
 def new_id() -> str:
     """A new id: sortable by the time it was made, unique across processes and machines."""
-    text = f"{_source.take():032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    return _source.take()

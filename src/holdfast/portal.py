@@ -12,7 +12,8 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
+from functools import partial
 from typing import Any, TypeVar
 
 from .backends.contract import Backend
@@ -22,6 +23,9 @@ from .rules import QueueRule
 
 T = TypeVar("T")
 STOP_SECONDS_MAX = 10.0
+# Who begins something and goes on computing keeps the interpreter to itself, 5 ms at a time, and the portal could not
+# even send it. So long it is left to the portal; by then the store is busy, or has answered.
+HAND_OVER_SECONDS = 0.001
 _CLOSED = "The app was closed meanwhile. Repeat the same bound call: it takes effect at most once."
 
 
@@ -77,7 +81,10 @@ class Portal:
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there and wait for its answer here."""
-        future = self.submit(work)
+        return self.answer(self.submit(work))
+
+    def answer(self, future: Future[T]) -> T:
+        """Wait here for the answer of a coroutine that was submitted."""
         try:
             return future.result()
         except CancelledError:  # not by us: the portal was stopped
@@ -188,6 +195,17 @@ class Gate:
     def call(self, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
         """Do `work` with the open backend, and wait for it here."""
         return self._ready().call(self._through(work))
+
+    def begin(self, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> Callable[[], T]:
+        """Begin `work` with the open backend; answers how to wait for it, once the caller has done something else."""
+        portal = self._ready()
+        future = portal.submit(self._through(work))
+        try:
+            wait([future], HAND_OVER_SECONDS)
+        except BaseException:
+            future.cancel()
+            raise
+        return partial(portal.answer, future)
 
     async def acall(self, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
         """Do `work` with the open backend, and await it on the caller's loop."""

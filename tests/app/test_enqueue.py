@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast import Enqueued, Holdfast, Revival, Task
-from holdfast.app import CHUNK_BYTES_MAX
 from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.bulk import CHUNK_BYTES_MAX
 from holdfast.errors import (
     ArgumentsRejected,
     BackendUnavailable,

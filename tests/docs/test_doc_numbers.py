@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from doc_pages import DOCS, rows, section
 
-from holdfast.app import CHUNK_BYTES_MAX, CHUNK_JOBS_MAX
 from holdfast.backends.sqlite.connection import SQLITE_VERSION_MIN
 from holdfast.backends.sqlite.leasing import PROMOTE_PER_CLAIM_MAX, RECOVER_PER_CLAIM_MAX
 from holdfast.backends.sqlite.writer import REQUESTS_PER_COMMIT_MAX
+from holdfast.bulk import CHUNK_BYTES_MAX, CHUNK_JOBS_MAX
 from holdfast.codec import DEPTH_MAX
 from holdfast.context import LOG_LINE_CHARS_MAX
 from holdfast.names import NAME_LENGTH_MAX

@@ -48,7 +48,7 @@ from ...rules import QueueRule
 from ..contract import Backend
 from . import moving, reading
 from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, HeldElsewhere
-from .producing import Joined, aenqueue_on, encoded, enqueue_on
+from .producing import Joined, aenqueue_on, by_column, encoded, enqueue_on, outcomes
 from .schema import for_schema, schema_version, set_up, store_id
 from .watch import EVERY_QUEUE, Watch
 
@@ -198,7 +198,7 @@ class PostgresBackend(Backend):
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
         if not jobs:
             return []
-        answers = _as_enqueued(await self._write("enqueue.call", patient=True, jobs=encoded(jobs), now=now))
+        answers = _as_enqueued(await self._write("enqueue.call", patient=True, jobs=by_column(jobs), now=now))
         self._watching().tell({job.queue for job in jobs})
         if isinstance(answers, bool):  # all of them are new
             return [Enqueued(job.id, True) for job in jobs]
@@ -260,7 +260,7 @@ class PostgresBackend(Backend):
         now: float | None = None,
     ) -> Exchanged:
         values: dict[str, Any] = {
-            "settlements": encoded(settlements) if settlements else "[]",
+            "settlements": outcomes(settlements) if settlements else "[]",
             "releases": encoded(releases) if releases else "[]",
             "request": None if request is None else encoded(request),
             "nonce": secrets.token_hex(8),

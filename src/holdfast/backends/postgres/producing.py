@@ -1,4 +1,4 @@
-"""What goes to the server as JSON, and enqueue in the caller's own transaction.
+"""What goes to the server as JSON (new jobs, outcomes), and enqueue in the caller's own transaction.
 
 Called by backend.py. Plain functions: what is sent is decided here, where it is executed is the caller's affair.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Literal
 
 import msgspec
@@ -15,6 +16,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from ...errors import BackendError, BackendUnavailable, ConfigurationError, DuplicateJob, HoldfastError, StoreSealed
+from ...lifecycle import Ending, Settlement
 from ...records import Enqueued, NewJob
 from ..callers import recognise, refuse_autocommit, refuse_kind, sqlalchemy_connection, sqlalchemy_errors
 from .connection import AGAIN, FORBIDDEN, NO_STORE, SAFE
@@ -23,6 +25,7 @@ _encode = msgspec.json.Encoder().encode
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 _TAKES = "a psycopg.Connection, or a SQLAlchemy Connection or Session on PostgreSQL"
 _TAKES_ASYNC = "a psycopg.AsyncConnection, or a SQLAlchemy AsyncConnection or AsyncSession on PostgreSQL"
+_MAY_SHARE = tuple((name, attrgetter(name)) for name in NewJob.__struct_fields__ if name not in ("id", "args"))
 _NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
 
@@ -32,6 +35,36 @@ def encoded(value: Any) -> str:
     if b"\\u0000" in content:
         content = _NUL.sub(rb"\1\\ufffd", content)
     return content.decode()
+
+
+def by_column(jobs: Sequence[NewJob]) -> str:
+    """New jobs as enqueue.sql reads them, by column: what they share is said once, what differs is a list."""
+    columns: dict[str, Any] = {"same": {}, "id": [job.id for job in jobs], "args": [job.args for job in jobs]}
+    for name, read in _MAY_SHARE:
+        values = list(map(read, jobs))
+        if values.count(values[0]) == len(values):
+            columns["same"][name] = values[0]
+        else:
+            columns[name] = values
+    return encoded(columns)
+
+
+class _Success(msgspec.Struct, frozen=True, omit_defaults=True):
+    id: str
+    token: str
+    ending: Ending
+    retain: float
+    value: bytes | None = None
+
+
+def outcomes(settlements: Sequence[Settlement]) -> str:
+    """Settlements as settle.sql reads them. Of a success, as most are, only what it uses: every field has its price."""
+    return encoded(
+        [
+            _Success(one.id, one.token, one.ending, one.retain, one.value) if one.ending is Ending.SUCCEEDED else one
+            for one in settlements
+        ]
+    )
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +79,7 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
     wait_seconds: float
 
     def values(self, jobs: Sequence[NewJob]) -> dict[str, Any]:
-        return {"jobs": encoded(jobs), "store": self.store, "millis": max(1, int(self.wait_seconds * 1000))}
+        return {"jobs": by_column(jobs), "store": self.store, "millis": max(1, int(self.wait_seconds * 1000))}
 
     def answers(self, row: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """The server's answer, or the refusal it spoke. Refused or not, the caller's transaction goes on."""

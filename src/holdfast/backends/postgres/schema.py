@@ -42,6 +42,7 @@ VERBS = [
     "revive",
     "seal",
     "settle",
+    "store",
 ]
 STATEMENTS: Mapping[str, str] = load_statements(__package__ + ".statements", VERBS)
 

@@ -107,6 +107,41 @@ async def a_repeated_batch_creates_only_what_was_missing(world: World) -> None:
     same((await world.get(known.id)).args, b"[1]", "arguments of the job that was known")
 
 
+@case_for_each(["ungrouped", "grouped"])
+async def a_long_batch_with_known_ids_creates_the_others_in_order(world: World, kind: str) -> None:
+    group = "g" if kind == "grouped" else None
+    jobs = [world.job(group=group, args=b"[%d]" % place) for place in range(60)]
+    known = [jobs[30], jobs[59]]
+    await world.backend.enqueue(known, now=world.now)
+    answers = await world.backend.enqueue([*jobs, jobs[0]], now=world.now)
+    made = [*(job not in known for job in jobs), False]
+    same([a.created for a in answers], made, "created, the repeated last one included")
+    same([a.id for a in answers], [*(job.id for job in jobs), jobs[0].id], "ids answered")
+    order = [*known, *(job for job in jobs if job not in known)]
+    claimed = await world.claim(len(order))
+    same([lease.id for lease in claimed], [job.id for job in order][: len(claimed)], "order of claims")
+    stored = [(await world.get(job.id)).seq for job in order]
+    same(stored, sorted(stored), "seq in the order of enqueue")
+
+
+@case
+async def jobs_of_one_batch_keep_what_is_their_own(world: World) -> None:
+    revival = Revival(after=5.0, factor=3.0, cap=50.0, cycles=2)
+    odd = {"queue": "mail", "priority": 7, "group": "ann", "key": "k", "delay": 30.0, "expires": 120.0, "max_stalls": 1}
+    jobs = [
+        world.job(**({**odd, "revival": revival, "options": b'{"timeout":5}'} if place % 3 == 0 else {}))
+        for place in range(1, 31)
+    ]
+    jobs = [msgspec.structs.replace(job, key=f"k{n}") if job.key else job for n, job in enumerate(jobs)]
+    await world.backend.enqueue(jobs, now=world.now)
+    for new in jobs:
+        job = await world.get(new.id)
+        for field in ("task", "queue", "args", "priority", "group", "key", "max_stalls", "revival", "options"):
+            same(getattr(job, field), getattr(new, field), f"stored {field}")
+        same(job.due_at, world.now + (new.delay or 0.0), "due_at")
+        same(job.expires_at, None if new.expires is None else job.due_at + new.expires, "expires_at")
+
+
 @case
 async def a_known_id_is_remembered_ten_minutes_whatever_retention_says(world: World) -> None:
     job = world.job()

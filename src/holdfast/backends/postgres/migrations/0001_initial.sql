@@ -164,6 +164,13 @@ INSERT INTO holdfast.seal (one, closed) VALUES (true, false);
 -- A group named: what the functions hand each other.
 CREATE TYPE holdfast.place AS (queue text COLLATE "C", grp text COLLATE "C");
 
+-- A job on its way in: what enqueue reads off its call.
+CREATE TYPE holdfast.new_job AS (
+    n bigint, id text COLLATE "C", task text COLLATE "C", queue text COLLATE "C", state text COLLATE "C",
+    priority integer, grp text COLLATE "C", key text COLLATE "C", lane smallint, max_stalls integer,
+    due_at double precision, expires_at double precision, args bytea, revival jsonb, options bytea, on_conflict text
+);
+
 -- One row: which life of the server the store was last used in, and until when it gives out nothing after a change.
 CREATE TABLE holdfast.incarnation (
     timeline    bigint NOT NULL,

@@ -12,10 +12,11 @@ SELECT CAST(holdfast.enqueue_on(CAST(CAST(%(jobs)s AS text) AS jsonb), CAST(%(st
 CREATE OR REPLACE FUNCTION holdfast.enqueue_on(wanted jsonb, meant text, millis integer)
 RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
+    at double precision := holdfast.store_now(NULL);
     theirs text := current_setting('lock_timeout');
     their_millis double precision := extract(epoch FROM theirs::interval) * 1000;
+    news holdfast.new_job[];
     answers jsonb;
-    job jsonb;
     one jsonb;
     facts text;
 BEGIN
@@ -27,14 +28,15 @@ BEGIN
             PERFORM set_config('lock_timeout', millis::text, true);
         END IF;
         PERFORM holdfast.stay_open();
-        IF (SELECT count(DISTINCT j ->> 'id') FROM jsonb_array_elements(wanted) j) = jsonb_array_length(wanted) THEN
-            answers := holdfast.join_jobs(wanted, holdfast.store_now(NULL));
-        ELSE  -- an id named twice: whether the second is known depends on what became of the first
+        news := ARRAY(SELECT j FROM holdfast.new_jobs(wanted, at) j ORDER BY j.n);
+        IF holdfast.ids_differ(news) THEN
+            answers := holdfast.join_jobs(news, at);
+        ELSE
             answers := '[]';
-            FOR job IN SELECT j.value FROM jsonb_array_elements(wanted) j LOOP
-                one := holdfast.join_jobs(jsonb_build_array(job), holdfast.store_now(NULL));
+            FOR place IN 1 .. cardinality(news) LOOP  -- as in store_jobs
+                one := holdfast.join_jobs(news[place:place], at);
                 answers := answers || CASE WHEN one = 'true'
-                    THEN jsonb_build_array(jsonb_build_array(job -> 'id', true)) ELSE one END;
+                    THEN jsonb_build_array(jsonb_build_array(news[place].id, true)) ELSE one END;
             END LOOP;
         END IF;
         PERFORM set_config('lock_timeout', theirs, true);
@@ -52,7 +54,8 @@ BEGIN
 END $$
 
 -- :: function_join_jobs
-CREATE OR REPLACE FUNCTION holdfast.join_jobs(wanted jsonb, at double precision) RETURNS jsonb LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION holdfast.join_jobs(news holdfast.new_job[], at double precision)
+RETURNS jsonb LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE made text[];
 BEGIN
@@ -61,14 +64,14 @@ BEGIN
                                    expires_at, args, revival, options)
         SELECT o.id, o.task, o.queue, 'scheduled', o.priority, o.grp, o.key, o.lane, o.max_stalls, at, o.due_at,
                o.expires_at, o.args, o.revival, o.options
-        FROM (SELECT * FROM holdfast.new_jobs(wanted, at) ORDER BY n) o
+        FROM (SELECT * FROM unnest(news) ORDER BY n) o
         ON CONFLICT DO NOTHING RETURNING id)
     SELECT array_agg(id) INTO made FROM stored;
-    IF cardinality(made) = jsonb_array_length(wanted) THEN RETURN 'true'; END IF;
+    IF cardinality(made) = cardinality(news) THEN RETURN 'true'; END IF;
     RETURN (SELECT jsonb_agg(CASE WHEN j.id = ANY (made) THEN jsonb_build_array(j.id, true)
                                   ELSE jsonb_build_array(holdfast.joined_before(j.id, j.queue, j.task, j.key,
                                                                                 j.on_conflict), false) END ORDER BY j.n)
-            FROM (SELECT * FROM holdfast.new_jobs(wanted, at) ORDER BY n) j);
+            FROM (SELECT * FROM unnest(news) ORDER BY n) j);
 END $$
 
 -- :: function_joined_before

@@ -27,11 +27,11 @@ BEGIN
         RETURNING a.n, j.seq
     )
     SELECT array_agg(n), array_agg(seq) INTO done, seqs FROM ended;
-    FOR one IN SELECT unnest(done) AS n LOOP answers[one.n] := 'ok'; END LOOP;
     IF seqs IS NOT NULL AND EXISTS (SELECT 1 FROM holdfast.letters) THEN
         PERFORM holdfast.close_letter(holdfast.logical_name(j), at) FROM holdfast.jobs j WHERE j.seq = ANY (seqs);
     END IF;
-    IF cardinality(done) = jsonb_array_length(wanted) THEN RETURN answers; END IF;
+    IF cardinality(done) = cardinality(answers) THEN RETURN array_fill('ok'::text, ARRAY[cardinality(done)]); END IF;
+    FOR one IN SELECT unnest(done) AS n LOOP answers[one.n] := 'ok'; END LOOP;
     FOR one IN SELECT t.s, t.n FROM jsonb_array_elements(wanted) WITH ORDINALITY t(s, n)
                WHERE done IS NULL OR t.n <> ALL (done) ORDER BY t.n LOOP
         answers[one.n] := CASE WHEN one.s ->> 'token' = ANY (elsewhere) THEN 'busy'

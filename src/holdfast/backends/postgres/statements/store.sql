@@ -1,0 +1,99 @@
+-- store: put the rows of new jobs into the table, and say what became of each.
+-- Takes jobs as enqueue.sql read them. Returns true (all are new), or an answer for each.
+-- Safe against a rival: the caller locked the keys and groups named; the unique indexes on id and live key decide.
+
+-- :: function_insert_fresh
+-- All or none, in two thirds of the time and of the log that asking for each id first would take. False: an id is known
+-- or named twice, and nothing was stored. Not for a few jobs: there a known id is likelier, and a try that fails leaves
+-- a dead row behind. It may wait as briefly as insert_jobs.
+CREATE OR REPLACE FUNCTION holdfast.insert_fresh(news holdfast.new_job[], at double precision)
+RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '20ms' AS $$
+BEGIN
+    INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, key, lane, turn, max_stalls, created_at,
+                               due_at, expires_at, args, revival, options)
+    SELECT o.id, o.task, o.queue, o.state, o.priority, o.grp, o.key, o.lane,
+           CASE WHEN o.state = 'ready' THEN nextval('holdfast.ticks') END, o.max_stalls, at, o.due_at,
+           o.expires_at, o.args, o.revival, o.options
+    FROM (SELECT * FROM unnest(news) ORDER BY n) o;
+    RETURN true;
+EXCEPTION WHEN unique_violation THEN RETURN false;
+END $$
+
+-- :: function_store_jobs
+CREATE OR REPLACE FUNCTION holdfast.store_jobs(news holdfast.new_job[], at double precision)
+RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE  -- turns by place in the call, for those that become ready at once
+    turns bigint[] := ARRAY(SELECT nextval('holdfast.ticks') FROM generate_series(1, cardinality(news)));
+    answers jsonb := '[]';
+    one jsonb;
+BEGIN
+    IF holdfast.ids_differ(news) THEN RETURN holdfast.store_distinct(news, turns, at); END IF;
+    FOR place IN 1 .. cardinality(news) LOOP  -- whether the second is known depends on what became of the first
+        one := holdfast.store_distinct(news[place:place], turns, at);
+        answers := answers || CASE WHEN one = 'true'
+            THEN jsonb_build_array(jsonb_build_array(news[place].id, true, false)) ELSE one END;
+    END LOOP;
+    RETURN answers;
+END $$
+
+-- :: function_ids_differ
+CREATE OR REPLACE FUNCTION holdfast.ids_differ(news holdfast.new_job[]) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN cardinality(news) = 1 OR (SELECT count(DISTINCT j.id) = count(*) FROM unnest(news) j);
+END $$
+
+-- :: function_store_distinct
+-- Every id once. The rows go in by place, so of two with one key the first is stored. True: all of them are new.
+CREATE OR REPLACE FUNCTION holdfast.store_distinct(news holdfast.new_job[], turns bigint[], at double precision)
+RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE made text[] := holdfast.insert_jobs(news, turns, at);
+BEGIN
+    IF cardinality(made) = cardinality(news) THEN RETURN 'true'; END IF;
+    RETURN (SELECT jsonb_agg(CASE WHEN j.id = ANY (made) THEN jsonb_build_array(j.id, true, false)
+                                  ELSE holdfast.enqueue_known(j, turns[j.n], at) END ORDER BY j.n)
+            FROM (SELECT * FROM unnest(news) ORDER BY n) j);
+END $$
+
+-- :: function_insert_jobs
+-- Only an open transaction of a caller that enqueues the same id or key can make this wait (see enqueue_on.sql). That
+-- may take long and groups are locked here: give up soon, let the locks go, and be called again.
+CREATE OR REPLACE FUNCTION holdfast.insert_jobs(news holdfast.new_job[], turns bigint[], at double precision)
+RETURNS text[] LANGUAGE plpgsql SET lock_timeout = '20ms' AS $$
+DECLARE made text[];
+BEGIN
+    WITH stored AS (
+        INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, key, lane, turn, max_stalls, created_at,
+                                   due_at, expires_at, args, revival, options)
+        SELECT o.id, o.task, o.queue, o.state, o.priority, o.grp, o.key, o.lane,
+               CASE WHEN o.state = 'ready' THEN turns[o.n] END, o.max_stalls, at, o.due_at,
+               o.expires_at, o.args, o.revival, o.options
+        FROM (SELECT * FROM unnest(news) ORDER BY n) o
+        ON CONFLICT DO NOTHING RETURNING id)
+    SELECT array_agg(id) INTO made FROM stored;
+    RETURN made;
+END $$
+
+-- :: function_enqueue_known
+CREATE OR REPLACE FUNCTION holdfast.enqueue_known(new holdfast.new_job, its_turn bigint, at double precision)
+RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE live holdfast.jobs;
+BEGIN
+    PERFORM 1 FROM holdfast.jobs WHERE id = new.id;
+    IF FOUND THEN RETURN jsonb_build_array(new.id, false, false); END IF;
+    SELECT * INTO live FROM holdfast.jobs l WHERE l.queue = new.queue AND l.task = new.task AND l.key = new.key
+    AND l.key IS NOT NULL AND l.state IN ('scheduled', 'waiting', 'ready', 'running') FOR UPDATE;
+    IF NOT FOUND THEN  -- it ended a moment ago: the whole call is made anew
+        RAISE EXCEPTION USING ERRCODE = 'serialization_failure';
+    ELSIF new.on_conflict = 'raise' THEN
+        PERFORM holdfast.refuse('HF003', jsonb_build_object('key', new.key, 'existing_id', live.id));
+    ELSIF new.on_conflict = 'keep' OR live.state = 'running' THEN
+        RETURN jsonb_build_array(live.id, false, false);
+    END IF;
+    UPDATE holdfast.jobs
+    SET state = new.state, priority = new.priority, grp = new.grp, lane = new.lane,
+        turn = CASE WHEN new.state = 'ready' THEN its_turn END,
+        max_stalls = greatest(new.max_stalls, stalls), due_at = new.due_at, expires_at = new.expires_at,
+        args = new.args, revival = new.revival, options = new.options, held = held AND grp IS NOT DISTINCT FROM new.grp
+    WHERE seq = live.seq;
+    RETURN jsonb_build_array(live.id, false, true);
+END $$
