@@ -100,7 +100,7 @@ async def _furnish_rules(world: World) -> None:
     await world.backend.slow_down("bulk", 100.0, now=world.now)
     await world.enqueue_many(3, queue="slow", task="apart", priority=2)
     await world.end(await world.claim_one(queues=("slow",)))
-    for entry in (CronEntry(name="nightly", cron="0 3 * * *", tz="Europe/Berlin", call=b"{}", declared=True), HOURLY):
+    for entry in (CronEntry(name="nightly", cron="0 3 * * *", tz="Europe/Berlin", call=CALL, declared=True), HOURLY):
         await world.backend.tick(Tick(name=entry.name, version=0, entry=entry), now=world.now)
     await world.backend.tick(Tick(name="hourly", version=1, entry=replace(HOURLY, fired=1)), now=world.now)
     await world.claim_one(await world.enqueue(key="s", key_until="started"), worker="leaving")
@@ -112,7 +112,8 @@ async def _furnish_rules(world: World) -> None:
     await world.enqueue(key="x", delay=50.0, expires=10.0, on_expire="drop")
 
 
-HOURLY = CronEntry(name="hourly", every=3600.0, anchor=7.5, overlap="skip", next_at=9.5, last_job="x", jitter=2.5)
+CALL = b'{"task":"work"}'
+HOURLY = CronEntry(name="hourly", call=CALL, every=3600.0, anchor=7.5, overlap="skip", next_at=9.5, last_job="x")
 
 
 # ---------------------------------------------------------------------- export and carry

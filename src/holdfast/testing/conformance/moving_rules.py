@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ...entries import CronEntry
 from ...errors import ConfigurationError, StateConflict
 from ...lifecycle import Ending, State
 from ...rates import Rate
@@ -95,7 +94,7 @@ async def the_previous_job_of_an_entry_is_known_in_the_target(world: World) -> N
 
 @case
 async def an_entry_that_was_carried_is_not_carried_over(world: World) -> None:
-    entry = CronEntry(name="e", version=5, fired=5)
+    entry = replace(PLAIN, version=5, fired=5)
     await close(world, TARGET)
     await world.backend.carry("m1", Shipment(part="rules", entries=(entry,), after="x"))
     async with world.unchanged("another entry of that name"):

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from ...backends.contract import Backend
+from ...entries import CronEntry
 from ...lifecycle import Failure, State
 from ...records import (
     DeadLetter,
@@ -24,6 +25,7 @@ from ...records import (
     QueueRecord,
     WorkerRecord,
 )
+from ...rules import TaskRecord
 from .comparing import ranked
 
 ALL = 1_000_000
@@ -38,6 +40,8 @@ class Portrait(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[QueueRecord, ...]
     groups: tuple[GroupRecord, ...]
     pauses: tuple[Pause, ...]
+    tasks: tuple[TaskRecord, ...]
+    entries: tuple[CronEntry, ...]
     hidden: dict[str, tuple[Any, ...]]
     turns: tuple[str, ...]
     counts: dict[str, dict[str, int]]
@@ -54,6 +58,8 @@ async def portray(backend: Backend, now: float) -> Portrait:
         queues=tuple(_plain_queue(queue) for queue in await backend.queues()),
         groups=tuple(_plain_group(group) for group in await backend.groups(limit=ALL)),
         pauses=tuple(sorted(await backend.pauses(), key=repr)),
+        tasks=tuple(await backend.tasks()),
+        entries=tuple(await backend.entries()),
         hidden={row["id"]: _hidden(row) for row in rows},
         turns=tuple(ranked([row for row in rows if row["state"] == State.READY], "turn")),
         counts={queue: {str(s): n for s, n in states.items()} for queue, states in (await backend.count()).items()},

@@ -20,7 +20,7 @@ from .world import DAY, World
 
 SOURCE = Seal(move="m1", role="source", other="store://there", since=1.0)
 TARGET = Seal(move="m1", role="target", other="store://here", since=1.0)
-ENTRY = CronEntry(name="e", every=60.0)
+ENTRY = CronEntry(name="e", every=60.0, call=b'{"task":"work"}')
 
 
 async def close(world: World, seal: Seal = SOURCE) -> None:

@@ -18,12 +18,13 @@ from .keys import kept
 from .registry import case, case_for_each
 from .world import DAY, FOREVER, World
 
-PLAIN = CronEntry(name="e", cron="*/5 * * * *", next_at=100.0)
+CALL = b'{"task":"work","queue":"default"}'
+PLAIN = CronEntry(name="e", cron="*/5 * * * *", next_at=100.0, call=CALL)
 FULL = CronEntry(
     name="e",
     version=77,  # not the caller's to say
     next_at=2_000_000_060.5,
-    call=b'{"task":"work","args":"e30="}\xff\x00',
+    call=b'{"task":"work","args":"e30=","options":"w6k="}',
     cron="0 9 * * 1-5",
     every=None,
     anchor=12.25,
@@ -75,7 +76,7 @@ async def an_entry_is_made_and_shown_whole(world: World) -> None:
 
 @case
 async def an_interval_entry_is_kept_to_the_last_digit(world: World) -> None:
-    entry = CronEntry(name="e", every=0.1 + 0.2, anchor=1_234_567_890.123456, next_at=None, jitter=1e-6)
+    entry = CronEntry(name="e", call=CALL, every=0.1 + 0.2, anchor=1_234_567_890.123456, next_at=None, jitter=1e-6)
     await made(world, entry)
     same(await world.backend.entries(), [replace(entry, version=1)], "entries")
 

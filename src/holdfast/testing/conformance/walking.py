@@ -10,9 +10,12 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
+from ...entries import CronEntry
 from ...errors import HoldfastError
 from ...lifecycle import Ending, Settlement
-from ...records import ClaimRequest, Exchanged, Held, Lease, NewJob, Pause, Release, Revival
+from ...records import ClaimRequest, Exchanged, Held, Lease, NewJob, Pause, Release, Revival, Tick
 from ...rules import Override, QueueRule
 from .registry import case_for_each
 from .soundness import sound
@@ -34,6 +37,7 @@ class Walk:
         self.calls: dict[str, tuple[list[Settlement], list[Release], ClaimRequest]] = {}
         self.steps: list[tuple[int, Callable[[], Awaitable[object]]]] = [
             (8, self.enqueue),
+            (2, self.tick),
             (8, self.exchange),
             (2, self.repeat),
             (8, self.settle),
@@ -80,9 +84,11 @@ class Walk:
             priority=self._one(0, 0, 0, -1, 2),
             max_stalls=self._one(0, 1, 3),
             expires=self._one(None, None, 60.0),
+            on_expire=self._one("bury", "drop"),
             revival=self._one(None, None, Revival(after=20.0, cycles=2)),
-            on_conflict=self._one("keep", "replace", "raise"),
+            on_conflict=self._one("keep", "replace", "raise", "debounce"),
             args=self._one(b"[1]", b"[2]"),
+            **self._key_options(),
         )
         if self.ids and self.dice.random() < 0.05:
             job = self.world.job(id=self._job())
@@ -92,6 +98,45 @@ class Walk:
         answers = await self.world.backend.enqueue([job], now=self.world.now)
         self.ids.append(job.id)
         return answers
+
+    def _key_options(self) -> dict[str, Any]:
+        """How a key holds; a global one only where two queues are in one store."""
+        return {
+            "key_scope": "queue" if self.world.backend.sharded else self._one("queue", "queue", "global"),
+            "key_until": self._one("finished", "finished", "started"),
+            "key_window": self._one(None, None, 30.0),
+            "wait_max": self._one(None, 20.0),
+        }
+
+    async def tick(self) -> object:
+        """Write a cron entry of one of the queues, now and then with jobs, on its version or on a stale one."""
+        queue = self._one(*QUEUES)
+        name = f"of {queue}"
+        known = {entry.name: entry for entry in await self.world.backend.entries()}
+        entry = known.get(name, CronEntry(name=name, call=b'{"task":"work","queue":"%s"}' % queue.encode()))
+        jobs = [
+            self.world.job(queue=queue, key=self._one(None, "k"), on_conflict=self._one("keep", "raise", "replace"))
+            for _ in range(self._one(0, 1, 1, 2))
+        ]
+        wanted = Tick(
+            name=name,
+            version=entry.version - (self.dice.random() < 0.1),
+            entry=self._one(None, *[replace(entry, fired=entry.fired + 1)] * 5),
+            entry_if_skipped=replace(entry, skipped=entry.skipped + 1),
+            jobs=tuple(jobs),
+            not_before=self.world.now + self._one(-1.0, 0.0, 0.0, 0.0, 5.0),
+            overlap=self._one("allow", "skip", "cancel"),
+            previous=self._one(None, entry.last_job, self._job_of(queue)),
+        )
+        answer = await self.world.backend.tick(wanted, now=self.world.now)
+        if answer.done and not answer.skipped:
+            self.ids += [job.id for job in jobs]
+            self.jobs.update((job.id, job) for job in jobs)
+        return answer
+
+    def _job_of(self, queue: str) -> str | None:
+        among = [job_id for job_id in self.ids if job_id in self.jobs and self.jobs[job_id].queue == queue]
+        return self.dice.choice(among) if among else None
 
     async def exchange(self) -> object:
         worker = self._one(*WORKERS)
