@@ -17,8 +17,8 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # Lower may not import from higher. A module is looked up by its first part below the package.
 WORDS = """
-    bulk calls clock codec context errors events ids job lifecycle logs names options portrait records retry task
-    verdicts
+    bulk calls clock codec context entries errors events ids job lifecycle logs names options portrait rates records
+    retry rules task verdicts
 """
 LAYERS = {
     **dict.fromkeys(WORDS.split(), 0),
