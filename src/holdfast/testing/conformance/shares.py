@@ -97,12 +97,12 @@ async def the_group_of_one_queue_is_not_its_namesake_in_another(world: World) ->
 @case
 async def jobs_passed_over_keep_their_place(world: World) -> None:
     await world.relaxed(UNLIMITED)
-    g = await world.enqueue_many(4, group="g")
-    same(await world.claim_ids(9, "w1", most_by_group=1), g[:1], "w1")
-    rows = {row["id"]: row for row in (await world.tables())["jobs"]}
+    g, h = await world.enqueue_many(4, group="g"), await world.enqueue_many(4, group="h")
+    same(await world.claim_ids(9, "w1", most_by_group=1), [g[0], h[0]], "w1")
+    rows = (await world.tables())["jobs"]
     await world.claim_none("w1", most_by_group=1)
-    same({row["id"]: row for row in (await world.tables())["jobs"]}, rows, "jobs")
-    same(await world.claim_ids(9, "w2"), g[1:], "w2, in order")
+    same((await world.tables())["jobs"], rows, "jobs")
+    same(await world.claim_ids(9, "w2"), [g[1], h[1], g[2], h[2], g[3], h[3]], "w2, in order")
 
 
 async def _held_groups(world: World, number: int) -> str:
