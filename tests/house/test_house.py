@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.sqlite.transaction import SQL
+from holdfast.backends.sqlite.stored import SQL
 
 ROOT = Path(holdfast.__file__).parent
 REPOSITORY = ROOT.parent.parent
