@@ -78,12 +78,13 @@ def _moment(value: float | None) -> datetime | None:
 class Job(Generic[R]):
     """A job as it was when last read. `refresh` reads it again and answers itself."""
 
-    __slots__ = ("_app", "_created", "_record")
+    __slots__ = ("_app", "_created", "_record", "_replaced")
 
-    def __init__(self, app: Holdfast, record: JobRecord, *, created: bool = True) -> None:
+    def __init__(self, app: Holdfast, record: JobRecord, *, created: bool = True, replaced: bool = False) -> None:
         self._app = app
         self._record = record
         self._created = created
+        self._replaced = replaced
 
     # ------------------------------------------------------------------ what it is
 
@@ -130,6 +131,11 @@ class Job(Generic[R]):
     def created(self) -> bool:
         """False when enqueue met a job that was already there: the same id, or a live one with the same key."""
         return self._created
+
+    @property
+    def replaced(self) -> bool:
+        """True when enqueue met a job that had not started, and gave it this call's arguments and time."""
+        return self._replaced
 
     # ------------------------------------------------------------------ how it fared
 
@@ -198,7 +204,7 @@ class Job(Generic[R]):
 
     @property
     def reason(self) -> str | None:
-        """Why it is dead."""
+        """Why it is dead, or was dropped ("expired")."""
         return self._record.reason
 
     @property

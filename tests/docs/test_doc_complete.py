@@ -20,7 +20,8 @@ from holdfast.context import Context
 from holdfast.inspection import Audit, Explanation, Violation
 from holdfast.job import BoundCall, DeadLetter, Job
 from holdfast.lifecycle import State, Verb
-from holdfast.operations import Dead, Groups, Queues
+from holdfast.limiting import Groups, Queues
+from holdfast.operations import Dead
 from holdfast.options import QueueOptions, TaskOptions, WorkerOptions
 from holdfast.records import Revival
 from holdfast.retry import RetryPolicy

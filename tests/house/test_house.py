@@ -20,11 +20,12 @@ WORDS = """
     bulk calls clock codec context entries errors events ids job lifecycle logs names options portrait rates records
     retry rules task verdicts
 """
+FACE = "app following joining limiting operations portal producing waiting"
 LAYERS = {
     **dict.fromkeys(WORDS.split(), 0),
     "backends": 1,
-    **dict.fromkeys(["worker", "sweeps", "inspection", "moving"], 2),
-    **dict.fromkeys(["app", "joining", "operations", "portal", "testing", "__init__"], 3),
+    **dict.fromkeys(["cron", "worker", "sweeps", "inspection", "moving"], 2),
+    **dict.fromkeys([*FACE.split(), "testing", "__init__"], 3),
     **dict.fromkeys(["cli", "__main__"], 4),
 }
 FORBIDDEN_NAMES = re.compile(

@@ -13,7 +13,7 @@ from holdfast.events import Event, Hub
 from holdfast.job import BoundCall
 from holdfast.options import WorkerOptions
 from holdfast.records import JobRecord
-from holdfast.rules import QueueRule
+from holdfast.rules import QueueRule, TaskRule
 from holdfast.task import Tasks
 from holdfast.worker.embedded import Drained, EmbeddedWorker
 
@@ -112,6 +112,9 @@ class WorkerApp(Tasks):
 
     def queue_rules(self) -> list[QueueRule]:
         return self.rules
+
+    def task_rules(self) -> list[TaskRule]:
+        return [rule for task in self.tasks.values() for rule in task.options.rules()]
 
     def listen(self, name: str) -> Listener:
         listener = Listener()

@@ -24,6 +24,7 @@ from ..events import EVENTS
 from ..lifecycle import Settlement
 from ..records import Lease, Release
 from . import wire
+from .declared import declared_by
 from .embedded import CALLBACKS_WITHIN_SECONDS, HostApp
 from .limits import OUT_OF_MEMORY, Limits
 from .marks import Marks
@@ -54,8 +55,8 @@ def hello(app: HostApp, url: str, result_bytes_max: int) -> wire.Hello:
         )
         for task in app.tasks.values()
     ]
-    rules, listens = list(app.queue_rules()), app.hub.names
-    return wire.Hello(wire.VERSION, os.getpid(), url, rules, tasks, listens, result_bytes_max)
+    facts = app.hub.names, result_bytes_max
+    return wire.Hello(wire.VERSION, os.getpid(), url, declared_by(app), tasks, *facts)
 
 
 class Host(asyncio.Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,6 @@ from ..backends.contract import Backend
 from ..clock import Clock
 from ..errors import HoldfastError, StoreSealed
 from ..options import WorkerOptions
-from ..rules import QueueRule
 from ..sweeps.promote import promote
 from ..sweeps.prune import LIMIT as PRUNE_LIMIT
 from ..sweeps.prune import prune
@@ -27,6 +26,7 @@ from ..sweeps.recover import recover
 from ..sweeps.refill import LIMIT as REFILL_LIMIT
 from ..sweeps.refill import refill
 from . import identity
+from .declared import Declared
 from .draining import Draining
 from .ledger import Ledger
 from .line import Line
@@ -57,14 +57,14 @@ class Keeper:
         self,
         *,
         backend: Backend,
-        rules: Sequence[QueueRule],
+        declared: Declared,
         options: WorkerOptions,
         queues: tuple[str, ...],
         link: Link,
         reports: Reports,
         clock: Clock,
     ) -> None:
-        self._rules, self._options, self._queues = rules, options, queues
+        self._declared, self._options, self._queues = declared.serving(options), options, queues
         self._link, self._reports = link, reports
         self._line = Line(backend, clock, options.call_timeout)
         self._ledger = Ledger(options.slots, options.slots_by_queue)
@@ -131,15 +131,16 @@ class Keeper:
             "store_silent_seconds": 0.0 if line.down_since is None else round(now - line.down_since, 3),
         }
 
-    def serve(self, queues: tuple[str, ...], rules: Sequence[QueueRule]) -> None:
-        """Newer code names other queues, or has other rules for them; on the keeper's loop."""
+    def serve(self, queues: tuple[str, ...], declared: Declared) -> None:
+        """Newer code names other queues, or declares something else; on the keeper's loop."""
         if set(queues) != set(self._queues):
             self._queues = queues
             self._trader.serve(queues)
             self._draining.serve(queues)
             self._tenure.serve(queues)
-        if list(rules) != list(self._rules):
-            self._rules, self._undeclared = rules, True  # the next sweep tells the store
+        declared = declared.serving(self._options)
+        if declared != self._declared:
+            self._declared, self._undeclared = declared, True  # the next sweep tells the store
 
     def _heed(self) -> None:
         """Pass on what was asked, also before this thread's loop was there to be told."""
@@ -163,8 +164,7 @@ class Keeper:
         backend = self._line.backend
         await backend.open()
         try:
-            if self._rules:
-                await backend.declare(self._rules)
+            await self._declared.tell(backend)
             await self._tenure.enter()
             await self._clean_up()
             on_ready()
@@ -254,7 +254,7 @@ class Keeper:
         backend = self._line.backend
         try:
             if self._undeclared:
-                await self._line.call("declare", backend.declare(self._rules))
+                await self._line.call("declare", self._declared.tell(backend))
                 self._undeclared = False
             promoted = await self._line.call("promote", promote(backend))
             ends = await self._line.call("recover", recover(backend))
