@@ -19,6 +19,8 @@ from .backends import Address, make_backend, parse_url
 from .backends.contract import Backend
 from .calls import Placement, UsingSettings, refine
 from .clock import Clock, SystemClock
+from .cron.face import Cron
+from .entries import CronEntry
 from .errors import ConfigurationError
 from .limiting import Groups, Queues, RegisteredTasks
 from .names import check_list, check_name
@@ -85,6 +87,7 @@ class Holdfast(Producing):
         self.dead = Dead(self)
         self.groups = Groups(self)
         self.queues = Queues(self)
+        self.cron = Cron(self)
         self._gate = Gate(partial(make_backend, self._address), SystemClock())
 
     # ------------------------------------------------------------------ the store
@@ -198,6 +201,10 @@ class Holdfast(Producing):
     def task_rules(self) -> list[TaskRule]:
         """What the store must know of each registered task; workers declare it when they start."""
         return [rule for task in self.tasks.values() for rule in task.options.rules()]
+
+    def cron_entries(self) -> list[CronEntry]:
+        """The cron entries the code declares; workers store them when they start."""
+        return self.cron.declared()
 
     def on(self, event: str) -> Callable[[events.C], events.C]:
         """Register a function for an event: `@app.on("stalled")`."""

@@ -10,6 +10,7 @@ results or URL passwords: it says what happened, why, and what to do next, and c
     │   └── BackendNotInstalled     names the extra to install
     ├── ArgumentsRejected           cannot be bound, encoded, or too large              (also ValueError)
     ├── JobNotFound                                                                     (also LookupError)
+    ├── EntryNotFound               no cron entry has that name                         (also LookupError)
     ├── StateConflict               the job's state forbids the verb
     ├── DuplicateJob                the key is taken by a live job
     ├── LeaseLost                   a write about a lease that is no longer ours
@@ -75,6 +76,16 @@ class JobNotFound(HoldfastError, LookupError):
     def __init__(self, job_id: str, what: str = "job") -> None:
         self.job_id = job_id
         super().__init__(f"no {what} {job_id!r}. It may have been pruned; `holdfast jobs` lists what is there.")
+
+
+class EntryNotFound(HoldfastError, LookupError):
+    """No cron entry has that name (any more)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"no cron entry {name!r}. `holdfast cron ls` lists what is there; code's own come with a worker's start."
+        )
 
 
 class StateConflict(HoldfastError):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.backends.contract import Backend
+from holdfast.entries import CronEntry
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.events import Event, Hub
 from holdfast.job import BoundCall
@@ -97,6 +98,7 @@ class WorkerApp(Tasks):
         self._store: Backend | None = None
         self.faulty: Faulty | None = None
         self.rules: list[QueueRule] = []
+        self.entries: list[CronEntry] = []
 
     def open_backend(self) -> Any:
         backend = self.make_store()
@@ -115,6 +117,9 @@ class WorkerApp(Tasks):
 
     def task_rules(self) -> list[TaskRule]:
         return [rule for task in self.tasks.values() for rule in task.options.rules()]
+
+    def cron_entries(self) -> list[CronEntry]:
+        return self.entries
 
     def listen(self, name: str) -> Listener:
         listener = Listener()

@@ -25,6 +25,7 @@ from .stopping import stop_signals
 
 if TYPE_CHECKING:
     from ..backends.contract import Backend
+    from ..entries import CronEntry
     from ..events import Hub
     from ..rules import QueueRule, TaskRule
     from ..task import Task
@@ -48,6 +49,8 @@ class HostApp(Protocol):
     def queue_rules(self) -> Sequence[QueueRule]: ...
 
     def task_rules(self) -> Sequence[TaskRule]: ...
+
+    def cron_entries(self) -> Sequence[CronEntry]: ...
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,12 @@ from .reports import Reports
 from .runner import Ended, Stop
 from .stopping import Stopping
 from .tenure import Tenure
+from .ticker import Ticker
 from .trading import Abandoned, Trader
 from .watch import Watch
 
 SWEEP_AGAIN_SECONDS = 0.05  # after a pass that hit its bound
+TICK_LOOK_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ class Keeper:
         self._tenure.unwanted = lambda: self.stopping
         link.on_room, link.post, link.on_news = self._trader.look_again, self.post, self._tenure.renew_soon
         self._draining = Draining(self._line, self._trader, queues)
+        self._ticker = Ticker(self._line, link, self._declared, queues, options.sweep_every or TICK_LOOK_SECONDS)
+        self._ticker.on_fired, self._ticker.on_sealed = self._trader.look_again, self._trader.met_seal
         self._stopping = Stopping(options.grace)
         self._watch = Watch(self._line, self._link, self._trader, options)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -141,6 +145,7 @@ class Keeper:
         declared = declared.serving(self._options)
         if declared != self._declared:
             self._declared, self._undeclared = declared, True  # the next sweep tells the store
+        self._ticker.serve(self._queues, declared)
 
     def _heed(self) -> None:
         """Pass on what was asked, also before this thread's loop was there to be told."""
@@ -171,6 +176,7 @@ class Keeper:
             logs.worker_started(self._tenure.worker.id, self._queues, self._options.slots)
             worker = self._tenure.worker
             self._link.tell(events.WorkerStarted(worker=worker.id, queues=self._queues, slots=worker.slots))
+            await self._ticker.catch_up()
             await self._work()
         finally:
             await backend.close()
@@ -205,6 +211,7 @@ class Keeper:
         ]
         if self._options.sweep_every is not None:
             parts.append(self._sweep_forever(self._options.sweep_every))
+            parts.append(self._ticker.tick_forever())
         return parts
 
     async def _trade(self) -> None:
