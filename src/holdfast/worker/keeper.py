@@ -69,11 +69,12 @@ class Keeper:
         self._declared, self._options, self._queues = declared.serving(options), options, queues
         self._link, self._reports = link, reports
         self._line = Line(backend, clock, options.call_timeout)
-        self._ledger = Ledger(options.slots, options.slots_by_queue)
+        self._ledger = Ledger(options.slots, options.slots_by_queue, options.task_slots)
         self._tenure = Tenure(self._line, self._link, self._ledger, options, queues)
         self._trader = Trader(self._line, self._link, self._ledger, self._tenure, reports, options, queues)
         self._tenure.on_change, self._tenure.abandon = self._trader.look_again, self._trader.abandon
         self._tenure.unwanted = lambda: self.stopping
+        self._trader.redeclare = self._declare_again
         link.on_room, link.post, link.on_news = self._trader.look_again, self.post, self._tenure.renew_soon
         self._draining = Draining(self._line, self._trader, queues)
         self._ticker = Ticker(self._line, link, self._declared, queues, options.sweep_every or TICK_LOOK_SECONDS)
@@ -254,6 +255,12 @@ class Keeper:
             await asyncio.sleep(wait)
             again = await self._sweep()
             wait = (SWEEP_AGAIN_SECONDS if again else every) * random.uniform(0.75, 1.25)
+
+    async def _declare_again(self) -> None:
+        try:
+            await self._line.call("declare", self._declared.tell(self._line.backend))
+        except HoldfastError as error:
+            logs.sweep_failed("declare", error)
 
     async def _sweep(self) -> bool:
         """One bounded pass of each; answers whether one of them hit its bound."""

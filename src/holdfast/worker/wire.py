@@ -156,10 +156,11 @@ class Said(Struct, frozen=True, array_like=True):
     fraction: float | None
     text: str | None
     lines: list[str]
+    slow_for: float = 0.0  # seconds its queue is to rest
 
 
 class Reported(Frame, frozen=True, tag=23):
-    """Progress and log lines."""
+    """Progress, log lines and slow-downs."""
 
     said: list[Said]
 
