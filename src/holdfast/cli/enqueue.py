@@ -53,7 +53,7 @@ def enqueue(
     """
     with session.producer() as app:
         settings = {name: value for name, value in {**chosen, "id": job_id}.items() if value is not None}
-        callee, text_fields = _callee(app, task, settings, with_code=session.has_code)
+        callee, text_fields = find_callee(app, task, settings, with_code=session.has_code)
         given = read_arguments(arguments, document, text_fields)
         session.announce(app)
         job = callee.enqueue(**given)
@@ -70,7 +70,7 @@ def enqueue(
     return Exit.DONE
 
 
-def _callee(
+def find_callee(
     app: Holdfast, name: str, settings: dict[str, Any], *, with_code: bool
 ) -> tuple[Using[..., Any] | NamedTask, frozenset[str]]:
     """What to enqueue with, and which of its parameters are text."""

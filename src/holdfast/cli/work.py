@@ -19,7 +19,7 @@ from ..options import SLOTS_DEFAULT, WorkerOptions
 from .exits import CommandFailed, Exit
 from .logbook import logs_on_stderr
 from .printing import Printer
-from .spelling import Duration, Size, nearest
+from .spelling import Duration, Numbered, Size, nearest
 
 if TYPE_CHECKING:
     from ..worker.staff import Plan
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 @click.option(
     "--isolated", type=click.IntRange(1), metavar="N", help="Processes of isolated jobs. [2 per core, 4 at least]"
 )
+@click.option("--task-slots", type=Numbered(), metavar="TASK=N", multiple=True, help="Jobs of a task at once here.")
+@click.option("--group-slots", type=click.IntRange(1), metavar="N", help="Jobs of any one group at once here.")
+@click.option("--weight", "weights", type=Numbered(), metavar="QUEUE=N", multiple=True, help="A queue's share. [1]")
+@click.option("--strict-order", is_flag=True, help="Serve the first of --queues first, always.")
 @click.option("--lease", type=Duration(), metavar="DURATION", help="How long a silent worker keeps its jobs. [30s]")
 @click.option("--grace", type=Duration(), metavar="DURATION", help="How long handlers may go on at stop. [30s]")
 @click.option("--start-timeout", type=Duration(), metavar="DURATION", help="How long importing the app may take. [2m]")
@@ -55,6 +59,9 @@ def work(
     runners: int | None,
     slots: int | None,
     isolated: int | None,
+    task_slots: tuple[tuple[str, int], ...],
+    weights: tuple[tuple[str, int], ...],
+    strict_order: bool,
     start_timeout: float | None,
     imports: tuple[str, ...],
     app_dir: str,
@@ -84,7 +91,14 @@ def work(
         raise click.BadParameter("no app is imported in less than 1 s; give it more.", param_hint="--start-timeout")
     runners = runners or os.cpu_count() or 1
     chosen = {name: value for name, value in settings.items() if value is not None}
-    options = WorkerOptions(queues=served, slots=slots or SLOTS_DEFAULT * runners, **chosen)
+    options = WorkerOptions(
+        queues=served,
+        slots=slots or SLOTS_DEFAULT * runners,
+        task_slots=dict(task_slots),
+        weights=dict(weights),
+        queue_order="strict" if strict_order else "fair",
+        **chosen,
+    )
     plan = Plan(
         app=app,
         app_dir=app_dir,
