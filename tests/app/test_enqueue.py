@@ -22,7 +22,6 @@ from holdfast.errors import (
     OutcomeUnknown,
 )
 from holdfast.events import Enqueued as EnqueuedEvent
-from holdfast.producing import CHUNK_BYTES_MAX
 from holdfast.records import NewJob
 
 
