@@ -58,6 +58,7 @@ from . import (
     ticking,
     transitions,
     walking,
+    walking_flow,
 )
 from .registry import CASES, Case, run_case
 from .world import MakeBackend, World
@@ -107,6 +108,7 @@ THEMES = (
     transitions,
     key_transitions,
     walking,
+    walking_flow,
 )
 
 __all__ = ["CASES", "THEMES", "Case", "MakeBackend", "World", "run_case"]

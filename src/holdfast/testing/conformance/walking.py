@@ -28,6 +28,8 @@ STEPS = 120
 class Walk:
     """One walker: remembers ids, leases (live and stale alike) and the last call of each worker."""
 
+    groups: tuple[str | None, ...] = GROUPS
+
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
         self.dice = Random(seed)
@@ -78,7 +80,7 @@ class Walk:
         job = self.world.job(
             queue=self._one(*QUEUES),
             task=self._one(*TASKS),
-            group=self._one(*GROUPS),
+            group=self._one(*self.groups),
             key=self._one(None, None, "k", "l"),
             delay=self._one(None, None, None, 5.0, 50.0),
             priority=self._one(0, 0, 0, -1, 2),
