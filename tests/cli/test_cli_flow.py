@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
+from typing import Any
 
 import pytest
-from shells import Shell
+from shells import Shell, wait_until
 
 from holdfast import Holdfast
 from holdfast.backends import open_backend
@@ -20,6 +24,12 @@ def slow_down(url: str, queue: str) -> None:
         await backend.close()
 
     asyncio.run(play())
+
+
+def slowed(shell: Shell) -> dict[str, Any] | None:
+    """The queues by name, once two of them are slowed down."""
+    found = {queue["name"]: queue for queue in shell.json("queues")["queues"]}
+    return found if sum(queue["slowed_until"] is not None for queue in found.values()) == 2 else None
 
 
 def test_a_queue_is_limited_lifted_and_reset(shell: Shell) -> None:
@@ -155,3 +165,34 @@ def test_a_job_is_followed_to_its_end(shell: Shell) -> None:
     dead = shell.job("fail", id="gone")
     shell("bury", dead)
     assert "dead" in shell("job", dead, "--follow", code=1).stderr
+
+
+BUSY = """
+from holdfast import Snooze
+
+@app.task(name="busy", queue="remote")
+def busy(ctx: Context, to: str) -> None:
+    ctx.slow_down(3600)
+
+@app.task(name="snoozing", queue="other")
+async def snoozing(to: str) -> None:
+    raise Snooze(3600, queue=True)
+"""
+
+
+def test_handlers_in_runner_processes_slow_their_queues_down(shell: Shell) -> None:
+    path = shell.directory / f"{shell.module}.py"
+    path.write_text(path.read_text() + BUSY)
+    for _ in range(3):
+        shell.job("busy", queue="remote")
+        shell.job("snoozing", queue="other")
+    options = ("--runners", "1", "--slots", "1", "-q", "remote:1,other:1", "--weight", "other=1")
+    work = ["work", f"{shell.module}:app", "--app-dir", str(shell.directory), *options]
+    with subprocess.Popen([sys.executable, "-m", "holdfast.cli", *work]) as worker:
+        queues = wait_until(lambda: slowed(shell), 60)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+    assert queues["remote"]["counts"].get("succeeded", 0) <= 1
+    counts = {queue["name"]: queue["counts"] for queue in shell.json("queues")["queues"]}
+    assert counts["remote"] == {"ready": 2, "succeeded": 1}
+    assert counts["other"] == {"ready": 2, "scheduled": 1}
