@@ -47,6 +47,7 @@ FITTING = {  # states in which a verb is worth trying most
 }
 EVERYTHING = 1000  # more than a walk can enqueue
 BOGUS = "no-such-token"
+KEY_OPTIONS = ("key_scope", "key_until", "key_window")  # they mean nothing without a key
 
 picks = st.integers(0, 25)  # which of several, newest first
 workers = st.sampled_from(WORKERS)
@@ -130,7 +131,8 @@ class Walk(Asking):
             job_id = known or f"job-{len(self.ids):04d}"
             if known is None:
                 self.ids.append(job_id)
-            named = {name: value for name, value in fields.items() if name != "repeat"}
+            left_out = ("repeat", *(KEY_OPTIONS if fields["key"] is None else ()))
+            named = {name: value for name, value in fields.items() if name not in left_out}
             batch.append(NewJob(id=job_id, args=b'["%s"]' % job_id.encode(), **TASKS[fields["task"]], **named))
         return batch
 

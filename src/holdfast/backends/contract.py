@@ -57,7 +57,8 @@ Rules that hold for every method
   with key_scope "global" per task; the two scopes know nothing of each other. At most one job holds a key. Retry,
   snooze, release and recovery never ask for it. revive and retry of a finished job take the key again (StateConflict
   while another holds it): also that of "started", until the next lease; also that of a window that has passed.
-  Automatic revival asks the same and is unset where it is refused.
+  Automatic revival asks the same and is unset where it is refused. Without a key, what a call says about it means
+  nothing and need not be kept.
 * Death (settle buried, one stall too many, expiry, operator's bury) is one step: the job becomes dead with its reason
   and the dead letter of its logical job ((queue, task, key), or the id) is made or merged: count + 1, first_failed_at
   kept, failed_at and arguments newest, the earlier death moved into history. If an older job of the same key held the

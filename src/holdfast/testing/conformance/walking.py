@@ -77,11 +77,12 @@ class Walk:
         return self.dice.choice(self.ids) if self.ids and self.dice.random() < 0.98 else "nobody"
 
     async def enqueue(self) -> object:
+        key, options = self._one(None, None, "k", "l"), self._key_options()
         job = self.world.job(
             queue=self._one(*QUEUES),
             task=self._one(*TASKS),
             group=self._one(*self.groups),
-            key=self._one(None, None, "k", "l"),
+            key=key,
             delay=self._one(None, None, None, 5.0, 50.0),
             priority=self._one(0, 0, 0, -1, 2),
             max_stalls=self._one(0, 1, 3),
@@ -90,7 +91,8 @@ class Walk:
             revival=self._one(None, None, Revival(after=20.0, cycles=2)),
             on_conflict=self._one("keep", "replace", "raise", "debounce"),
             args=self._one(b"[1]", b"[2]"),
-            **self._key_options(),
+            wait_max=self._one(None, 20.0),
+            **(options if key is not None else {}),
         )
         if self.ids and self.dice.random() < 0.05:
             job = self.world.job(id=self._job())
@@ -102,12 +104,11 @@ class Walk:
         return answers
 
     def _key_options(self) -> dict[str, Any]:
-        """How a key holds; a global one only where two queues are in one store."""
+        """How a key holds; a global one only where two queues are in one store. Nothing without a key."""
         return {
             "key_scope": "queue" if self.world.backend.sharded else self._one("queue", "queue", "global"),
             "key_until": self._one("finished", "finished", "started"),
             "key_window": self._one(None, None, 30.0),
-            "wait_max": self._one(None, 20.0),
         }
 
     async def tick(self) -> object:
