@@ -42,8 +42,8 @@ Rules that hold for every method
 * Buckets (rates.py): of a queue, of a task, of a group. Only claim charges them: each bucket is read once and, if jobs
   were leased from it, written once per claim, with all that were leased. No other verb gives anything back to them.
   Where no rate is in force (none, or NO_RATE) nothing is charged or written. Before claim (of a queue or a task) and
-  refill (of a group) reckon with a bucket they set it back by `bounded`, where the rate was raised or the clock set
-  back, and store that.
+  refill (of a group with waiting or ready jobs) reckon with a bucket they set it back by `bounded`, where the rate was
+  raised or the clock set back, and store that.
   A flow's row is there from its first charge or slow_down until prune finds both times past (and no wakes_at).
 * fence: from one growing store-wide counter that is never below the wall clock in microseconds, so it grows per job
   and per group even if the store is rolled back. token: unique per claim and job, unguessable.

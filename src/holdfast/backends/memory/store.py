@@ -94,7 +94,8 @@ class Store(FlowIndex):
             return 0
         made = 0
         rate = self.group_rate(name)
-        self.set_back(rate, (*name, None), self.wall)
+        if group.waiting or group.ready:
+            self.set_back(rate, (*name, None), self.wall)
         budget = self.bucket_room(rate, (*name, None), self.wall)
         room = min(self.group_limit(name) - group.in_play, budget - len(group.ready))
         if room > 0 and group.waiting:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...rates import UNLIMITED, allowed, opens_at
+from ...rates import UNLIMITED, allowed, bounded, opens_at
 from ...rules import READY_PER_GROUP_MAX, STAGGER_TICKS
 from .ruling import Bucket, age_shift
 from .stored import LANE_APART, LANE_PARKED, SQL, Place, as_text
@@ -116,10 +116,17 @@ class Filling:
         self._in_play = sum([number for number, _ in in_play.values()])
         self._limit = tx.rules.group_limit(*name)
         self._rate = tx.rules.group_rate(*name)
-        tx.set_back(self._rate, self._place)
         self._bucket = tx.rules.bucket(self._place)
+        if self._is_too_far_ahead() and (self._ready or tx.cursor.execute(_WAITING, (*name, 1)).fetchone()):
+            tx.set_back(self._rate, self._place)
+            self._bucket = tx.rules.bucket(self._place)
         spent = (self._bucket or Bucket()).spent_until
         self._budget = UNLIMITED if self._rate is None else allowed(self._rate, spent, tx.now)
+
+    def _is_too_far_ahead(self) -> bool:
+        if self._rate is None or self._bucket is None:
+            return False
+        return bounded(self._rate, self._bucket.spent_until, self._tx.now) != self._bucket.spent_until
 
     @property
     def _place(self) -> Place:
