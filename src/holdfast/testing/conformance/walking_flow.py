@@ -82,6 +82,12 @@ class FlowWalk(Walk):
         await self.world.backend.limit(Override(**scope, **said), now=self.world.now)
         return scope, said
 
+    async def wait(self) -> object:
+        """Groups whose bucket has opened are woken at once: which other step happens to refill them is left open."""
+        await super().wait()
+        await self.world.promote_all()
+        return self.world.now
+
     async def slow_down(self) -> object:
         seconds = self._one(2.0, 8.0, 30.0)
         return await self.world.backend.slow_down(self._one(*QUEUES), seconds, now=self.world.now)
