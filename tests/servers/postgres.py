@@ -27,6 +27,7 @@ import pytest
 from holdfast.backends.postgres.backend import PostgresBackend
 
 START_SECONDS_MAX = 60.0
+PATIENCE_SECONDS = 60.0  # of backends whose tests judge answers, not times: ten thousand jobs on a busy machine
 QUICK = ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
 
 
@@ -183,7 +184,7 @@ def fresh_stores(*settings: str) -> Callable[[str], PostgresBackend]:
             else:
                 _empty(server, _known[place])
             given[store] = _known[place]
-        return PostgresBackend(server.conninfo + options, schema=given[store])
+        return PostgresBackend(server.conninfo + options, schema=given[store], call_timeout=PATIENCE_SECONDS)
 
     return make
 

@@ -19,18 +19,10 @@ from redis.crc import key_slot
 
 from holdfast.backends.redis.cluster import ClusterBackend
 
-from .valkey import Server, ServerMissing, _strict, free_port
+from .valkey import PATIENCE_SECONDS, Server, ServerMissing, _strict
 
 SLOTS = 16384
 READY_SECONDS_MAX = 30.0
-
-
-def _node(settings: dict[str, str]) -> Server:
-    """A node's second port lies 10,000 above its first, so that one must not be too high."""
-    node = Server(tcp=True, **settings)
-    while node.port > 55_000:
-        node.port = free_port()
-    return node
 
 
 class Cluster:
@@ -45,8 +37,8 @@ class Cluster:
             "repl_diskless_sync_delay": "0",
             **settings,
         }
-        self.primaries = [_node(words) for _ in range(primaries)]
-        self.replicas = [_node(words) for _ in range(primaries * replicas)]
+        self.primaries = [Server(tcp=True, **words) for _ in range(primaries)]
+        self.replicas = [Server(tcp=True, **words) for _ in range(primaries * replicas)]
 
     @property
     def nodes(self) -> list[Server]:
@@ -154,7 +146,7 @@ def fresh_cluster_stores() -> Callable[[str], ClusterBackend]:
     """How to make backends on empty stores: the same name, the same store. Ends the use of all earlier ones."""
     cluster = shared_cluster()
     cluster.empty()
-    return lambda store: ClusterBackend(cluster.plain_url, prefix=store)
+    return lambda store: ClusterBackend(cluster.plain_url, prefix=store, call_timeout=PATIENCE_SECONDS)
 
 
 def own_cluster(**settings: object) -> Iterator[Cluster]:
