@@ -1,22 +1,28 @@
-"""A mover that kills itself with SIGKILL before or after its n-th call to a store: started by tests/chaos.
+"""Movers that kill themselves with SIGKILL before or after their n-th call to a store: started by tests/chaos.
 
-python killed_mover.py SOURCE_URL TARGET_URL N before|after [inside]    (N = 0: lives to its end)
-
-With `inside` it counts the calls to the nodes of a cluster, of which one call to a store makes many.
+Each line of the input asks for one: [SOURCE_URL, TARGET_URL, N, "before" or "after", inside] (N = 0: lives to its end).
+It gets a process of its own, forked so that nothing has to be imported again. The line of output says how that ended
+and what it said, which is the number of its calls. `inside` counts the calls to the nodes of a cluster, of which one
+call to a store makes many.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
+import tempfile
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast.backends import open_backend, parse_url
 from holdfast.backends.redis.nodes import Node
 from holdfast.moving import Mover, Side, comparing
+
+SECONDS_MAX = 60
 
 
 class Fatal:
@@ -73,6 +79,27 @@ async def run(source: str, target: str, kill_at: int, when: str, inside: bool) -
     return 0 if moved.done else 1
 
 
+def forked(*words: Any) -> tuple[int, str]:
+    """Run a mover in a process of its own; answers its exit code, as subprocess tells it, and what it said."""
+    with tempfile.TemporaryFile() as said:
+        pid = os.fork()
+        if pid == 0:
+            os.dup2(said.fileno(), sys.stdout.fileno())
+            os.dup2(said.fileno(), sys.stderr.fileno())
+            signal.alarm(SECONDS_MAX)
+            code = 1
+            try:
+                code = asyncio.run(run(*words))
+            except BaseException:
+                traceback.print_exc()
+            sys.stdout.flush()
+            os._exit(code)
+        _, ended = os.waitpid(pid, 0)
+        said.seek(0)
+        return os.waitstatus_to_exitcode(ended), said.read().decode()
+
+
 if __name__ == "__main__":
     comparing.PIECE_ROWS_FIRST = comparing.PIECE_ROWS_MAX = 7  # many pieces, many places to die at
-    sys.exit(asyncio.run(run(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], "inside" in sys.argv[5:])))
+    for line in sys.stdin:
+        print(json.dumps(forked(*json.loads(line))), flush=True)

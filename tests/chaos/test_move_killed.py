@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -17,20 +19,40 @@ from holdfast.testing.conformance.comparing import same_tables
 
 from ..moving.stage import fresh_url, furnished, split, tables, with_store
 
+pytestmark = [pytest.mark.chaos, pytest.mark.spread]
+
 PAIRS = [
     *(("sqlite", "sqlite"), ("sqlite", "postgres"), ("postgres", "sqlite"), ("sqlite", "redis"), ("redis", "postgres")),
     *(("redis", "cluster"), ("cluster", "sqlite")),
 ]
 INSIDE = [("redis", "cluster"), ("cluster", "sqlite")]
-SECONDS_MAX = 60
 PROGRAM = Path(__file__).with_name("killed_mover.py")
 
 
-def run_mover(
-    source: str, target: str, kill_at: int = 0, when: str = "after", *more: str
-) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(PROGRAM), source, target, str(kill_at), when, *more]
-    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+class Ended(NamedTuple):
+    """How a mover's process ended, and what it said: the number of its calls, or an error."""
+
+    code: int
+    said: str
+
+
+class Movers:
+    """A process that forks movers, one at a time."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def run(self, source: str, target: str, kill_at: int = 0, when: str = "after", inside: bool = False) -> Ended:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(json.dumps([source, target, kill_at, when, inside]), file=self._process.stdin, flush=True)
+        return Ended(*json.loads(self._process.stdout.readline()))
+
+
+@pytest.fixture(scope="module")
+def movers() -> Iterator[Movers]:
+    command = [sys.executable, str(PROGRAM)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Movers(process)
 
 
 async def unseal(backend: Backend) -> None:
@@ -50,29 +72,31 @@ def nobody_can_run_a_job_twice(source: str, target: str) -> None:
     assert not (source_open and target_filled)
 
 
-@pytest.mark.chaos
 @pytest.mark.parametrize("pair", PAIRS, ids="-to-".join)
-def test_killed_at_any_call_and_started_again_nothing_is_lost_or_doubled(pair: tuple[str, str], tmp_path: Path) -> None:
+def test_killed_at_any_call_and_started_again_nothing_is_lost_or_doubled(
+    pair: tuple[str, str], tmp_path: Path, movers: Movers
+) -> None:
     # All over the move, and every call around its beginning and its end, where the seals change.
-    kill_all_over(pair, tmp_path, lambda n: {*range(2, 12, 2), *range(12, n - 4, 5), *range(n - 3, n + 1)})
+    kill_all_over(movers, pair, tmp_path, lambda n: {*range(2, 12, 2), *range(12, n - 4, 5), *range(n - 3, n + 1)})
 
 
-@pytest.mark.chaos
 @pytest.mark.parametrize("pair", INSIDE, ids="-to-".join)
-def test_killed_between_two_shards_and_started_again(pair: tuple[str, str], tmp_path: Path) -> None:
+def test_killed_between_two_shards_and_started_again(pair: tuple[str, str], tmp_path: Path, movers: Movers) -> None:
     """A call to a store of shards is many; it may end between any two of them, in the middle of a seal, too."""
-    kill_all_over(pair, tmp_path, lambda n: {*range(3, n, n // 14), *range(n - 9, n + 1, 2)}, "inside")
+    kill_all_over(movers, pair, tmp_path, lambda n: {*range(3, n, n // 14), *range(n - 9, n + 1, 2)}, inside=True)
 
 
-def kill_all_over(pair: tuple[str, str], tmp_path: Path, at: Callable[[int], set[int]], *more: str) -> None:
+def kill_all_over(
+    movers: Movers, pair: tuple[str, str], tmp_path: Path, at: Callable[[int], set[int]], inside: bool = False
+) -> None:
     """`at` names the calls to be killed at, given how many there are."""
     source = fresh_url(pair[0], tmp_path)
     before = asyncio.run(furnished(source, times=4))
     first = fresh_url(pair[1], tmp_path)
     asyncio.run(split(first))
-    whole = run_mover(source, first, 0, "after", *more)
-    assert whole.returncode == 0, whole.stderr
-    calls = int(whole.stdout)
+    whole = movers.run(source, first, 0, "after", inside)
+    assert whole.code == 0, whole.said
+    calls = int(whole.said)
     assert calls >= 30
     asyncio.run(with_store(source, unseal))
     places = sorted(at(calls))
@@ -80,11 +104,11 @@ def kill_all_over(pair: tuple[str, str], tmp_path: Path, at: Callable[[int], set
     for n, place in enumerate(places):
         target = fresh_url(pair[1], tmp_path)
         asyncio.run(split(target))
-        killed = run_mover(source, target, place, "before" if n % 2 else "after", *more)
-        assert killed.returncode == -signal.SIGKILL, f"place {place}: {killed.stderr}"
+        killed = movers.run(source, target, place, "before" if n % 2 else "after", inside)
+        assert killed.code == -signal.SIGKILL, f"place {place}: {killed.said}"
         nobody_can_run_a_job_twice(source, target)
-        again = run_mover(source, target)
-        assert again.returncode == 0, f"place {place}: {again.stderr}"
+        again = movers.run(source, target)
+        assert again.code == 0, f"place {place}: {again.said}"
         same_tables(before, asyncio.run(tables(target)), f"killed at {place} and started again")
         same_tables(before, asyncio.run(tables(source)), f"the source, killed at {place}")
         seal, is_open, _ = asyncio.run(with_store(source, standing))
@@ -93,21 +117,20 @@ def kill_all_over(pair: tuple[str, str], tmp_path: Path, at: Callable[[int], set
         asyncio.run(with_store(source, unseal))
 
 
-@pytest.mark.chaos
-def test_a_mover_that_is_killed_again_and_again_comes_to_its_end(tmp_path: Path) -> None:
+def test_a_mover_that_is_killed_again_and_again_comes_to_its_end(tmp_path: Path, movers: Movers) -> None:
     source, target = fresh_url("sqlite", tmp_path), fresh_url("sqlite", tmp_path)
     before = asyncio.run(furnished(source, times=12))
     deaths = 0
     seal: Seal | None = None
     # It needs some calls to learn where it is; each life carries one piece more and ends.
     while seal is None or seal.part is not None:
-        died = run_mover(source, target, 11, "after")
-        assert died.returncode == -signal.SIGKILL, died.stderr
+        died = movers.run(source, target, 11, "after")
+        assert died.code == -signal.SIGKILL, died.said
         nobody_can_run_a_job_twice(source, target)
         deaths += 1
         assert deaths < 60
         seal = asyncio.run(with_store(target, standing))[0]
     assert deaths >= 8
-    done = run_mover(source, target)
-    assert done.returncode == 0, done.stderr
+    done = movers.run(source, target)
+    assert done.code == 0, done.said
     same_tables(before, asyncio.run(tables(target)), f"after {deaths} deaths")
