@@ -127,7 +127,8 @@ def test_twenty_rolling_restarts_under_load_run_every_job_once(stage: ProcessSce
     with stage.app() as app:
         family = stage.start("--runners", "2", "--slots", "10")
         family.runners(2)
-        done = 0
+        app.named("quick").enqueue(n=-1).result(timeout=20)  # it is at work, so it heeds SIGHUP
+        done = 1
         for turn in range(20):
             calls = [app.named(name).bind(n=turn) for _ in range(50) for name in ("quick", "quick_thread")]
             app.enqueue_many(calls)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from shells import Shell
 
 from holdfast.portrait import RunnerView, draw
@@ -125,7 +126,8 @@ def test_stats_and_workers(shell: Shell) -> None:
     assert "no worker is registered" in shell("workers").stderr
 
 
-def test_workers_lists_each_workers_runners_below_it(shell: Shell) -> None:
+def test_workers_lists_each_workers_runners_below_it(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")  # room for three ids, however long ago the worker was seen
     jobs = tuple(f"0190a5d2-0000-7000-8000-00000000000{n}" for n in range(5))
     facts: dict[str, Any] = {"slots": 5, "running": 0, "done": 7, "memory_bytes": 48 << 20, "alone": False}
     blocked = RunnerView(pid=1001, state="ready", responds=False, jobs=jobs, **{**facts, "running": 5})
