@@ -23,7 +23,7 @@ def _memory(tmp_path: Path) -> Callable[[str], Backend]:
 
 def _sqlite(tmp_path: Path) -> Callable[[str], Backend]:
     module = importlib.import_module("holdfast.backends.sqlite.backend")
-    return lambda store: module.SqliteBackend(str(tmp_path / f"{store}.db"))
+    return lambda store: module.SqliteBackend(str(tmp_path / f"{store}.db"), synchronous="NORMAL")  # no power is cut
 
 
 def _postgres(tmp_path: Path) -> Callable[[str], Backend]:
