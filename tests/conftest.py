@@ -45,6 +45,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A row goes to one process whole; the largest first. All other tests go one by one to whoever is free."""
     from xdist.scheduler import LoadScopeScheduling
 
+    assert hasattr(LoadScopeScheduling, "_split_scope"), "pytest-xdist changed: rows would be torn apart. Adapt Rows."
+
     class Rows(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return row_of(nodeid.partition("::")[0]) or nodeid

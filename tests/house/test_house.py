@@ -11,6 +11,8 @@ import pytest
 import holdfast
 from holdfast.backends.sqlite.stored import SQL
 
+from ..conftest import row_of
+
 ROOT = Path(holdfast.__file__).parent
 REPOSITORY = ROOT.parent.parent
 MODULES = sorted(ROOT.rglob("*.py"))
@@ -135,3 +137,10 @@ def test_no_test_sleeps_outside_chaos() -> None:
     for path in sorted((REPOSITORY / "tests").rglob("*.py")):
         if "chaos" not in path.parts and path.name != Path(__file__).name:
             assert not sleeping.search(path.read_text()), path.relative_to(REPOSITORY)
+
+
+def test_chaos_tests_stand_in_a_row_unless_their_file_says_otherwise() -> None:
+    """Those that watch real leases must not run beside whatever comes; see tests/conftest.py."""
+    rows = {path.name: row_of(str(path.relative_to(REPOSITORY))) for path in (REPOSITORY / "tests").rglob("test_*.py")}
+    assert (rows["test_process_fence.py"], rows["test_redis_chaos.py"]) == ("chaos", "chaos elsewhere")
+    assert (rows["test_move_killed.py"], rows["test_conformance.py"]) == (None, None)
