@@ -60,10 +60,9 @@ async def test_a_cap_holds_although_another_worker_declared_the_task_without_one
     faulty = app.break_store()
     worker = app.worker(task_slots={"pdf": 2}, drain=True)
     store = await app.store()
-    real = faulty.__getattr__("register")
 
     async def register(*args: Any, **kwargs: Any) -> Any:
-        answer = await real(*args, **kwargs)
+        answer = await faulty.__getattr__("register")(*args, **kwargs)
         await store.declare([], [TaskRule(name="pdf")])  # a moment after ours
         return answer
 
@@ -161,10 +160,9 @@ async def test_a_worker_held_back_by_a_rate_wakes_in_time_and_does_not_spin(app:
 async def test_a_handler_slows_its_queue_down(app: WorkerApp) -> None:
     told, slowed, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
     faulty, loop = app.break_store(), asyncio.get_running_loop()
-    real = faulty.__getattr__("slow_down")
 
     async def slow_down(*args: Any) -> Any:
-        answer = await real(*args)
+        answer = await faulty.__getattr__("slow_down")(*args)
         loop.call_soon_threadsafe(slowed.set)
         return answer
 
@@ -207,10 +205,9 @@ async def test_a_snooze_may_hold_its_whole_queue(app: WorkerApp, is_async: bool)
     faulty = app.break_store()
     await app.put(*(task.bind(n) for n in range(5)))
     snoozed = asyncio.Event()
-    real = faulty.__getattr__("exchange")
 
     async def exchange(settlements: Any, *rest: Any) -> Any:
-        answer = await real(settlements, *rest)
+        answer = await faulty.__getattr__("exchange")(settlements, *rest)
         if settlements:
             assert "slow_down" in faulty.calls  # before the slot was free again
             loop.call_soon_threadsafe(snoozed.set)

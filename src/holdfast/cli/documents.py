@@ -20,7 +20,8 @@ from ..portrait import Portrait, read
 from ..rates import Rate
 from ..records import GroupRecord, Pause, QueueRecord, WorkerRecord
 from ..rules import Flow, Override, TaskRecord
-from .spelling import iso, limit_word
+from .spelling import iso
+from .words import limit_word
 
 
 def job_document(job: Job[Any]) -> dict[str, Any]:

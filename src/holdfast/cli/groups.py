@@ -16,7 +16,8 @@ from .documents import group_document, job_document, rate_word
 from .exits import Exit
 from .queues import check_queue, numbers, pause_note
 from .session import Session, session_options
-from .spelling import RESET, LimitWord, RateWord, ago, limit_word, reset_or
+from .spelling import ago
+from .words import RESET, LimitWord, RateWord, limit_word, reset_or
 
 
 @click.command()

@@ -21,7 +21,8 @@ from .documents import queue_document, rate_word
 from .exits import CommandFailed, Exit
 from .pausing import me, pause_it, resume_it
 from .session import Session, lists, session_options
-from .spelling import LimitWord, RateWord, ago, limit_word, nearest, reset_or
+from .spelling import ago, nearest
+from .words import LimitWord, RateWord, limit_word, reset_or
 
 if TYPE_CHECKING:
     from ..app import Holdfast

@@ -16,14 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import ConfigurationError
-from ..options.checks import LIFTED
-from ..rates import UNLIMITED, parse_rate
-
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|min|s|m|h|d|w)")
-
-RESET = "reset"  # how people write that an operator's word no longer holds
 
 if TYPE_CHECKING:  # generic for type checkers, a plain class in the older versions of click we accept
     DurationType = click.ParamType[float]
@@ -58,36 +52,6 @@ class Size(SizeType):
         if found is None or not float(found[1]):
             self.fail(f"{value!r} is not a size. Write 512M, 2G, or plain bytes.", param, ctx)
         return int(float(found[1]) * 1024 ** " kmgt".index(found[2] or " "))
-
-
-class LimitWord(WordType):
-    """5, none (lifts what the code says) or reset (back to what the code says)."""
-
-    name = "limit"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        text = str(value).strip().lower()
-        if text in (RESET, LIFTED):
-            return text
-        if not (text.isascii() and text.isdigit() and 0 < int(text) <= UNLIMITED):
-            self.fail(f"{value!r} is no limit. Write 5, none to lift it, or reset for what the code says.", param, ctx)
-        return int(text)
-
-
-class RateWord(WordType):
-    """100/m, none or reset."""
-
-    name = "rate"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        text = str(value).strip().lower()
-        if text in (RESET, LIFTED):
-            return text
-        try:
-            parse_rate(text, "a rate")
-        except ConfigurationError as error:
-            self.fail(f"{error} Write none to lift it, or reset for what the code says.", param, ctx)
-        return text
 
 
 class Numbered(WordType):
@@ -198,16 +162,6 @@ def size(number: int) -> str:
 def counted(number: int, things: str) -> str:
     """1 job, 2 jobs."""
     return f"{number} {things.removesuffix('s') if number == 1 else things}"
-
-
-def reset_or(word: Any) -> Any:
-    """What the app takes for a limit or rate that was written here."""
-    return None if word == RESET else word
-
-
-def limit_word(limit: int | None) -> str:
-    """A limit for people; nothing where there is none."""
-    return "" if limit is None else LIFTED if limit >= UNLIMITED else str(limit)
 
 
 def span(seconds: float) -> str:

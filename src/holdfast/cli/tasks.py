@@ -16,7 +16,8 @@ from .documents import task_document
 from .exits import Exit
 from .queues import told_limit, told_rate
 from .session import Session, lists, session_options
-from .spelling import LimitWord, RateWord, reset_or, span
+from .spelling import span
+from .words import LimitWord, RateWord, reset_or
 
 if TYPE_CHECKING:
     from ..app import Holdfast

@@ -15,13 +15,14 @@ import click
 
 from .. import __version__
 from ..backends import parse_url
-from ..options import SLOTS_DEFAULT, WorkerOptions
+from ..options import SLOTS_DEFAULT, QueueOrder, WorkerOptions
 from .exits import CommandFailed, Exit
 from .logbook import logs_on_stderr
 from .printing import Printer
 from .spelling import Duration, Numbered, Size, nearest
 
 if TYPE_CHECKING:
+    from ..worker.embedded import Drained
     from ..worker.staff import Plan
     from ..worker.wire import Hello
 
@@ -59,9 +60,6 @@ def work(
     runners: int | None,
     slots: int | None,
     isolated: int | None,
-    task_slots: tuple[tuple[str, int], ...],
-    weights: tuple[tuple[str, int], ...],
-    strict_order: bool,
     start_timeout: float | None,
     imports: tuple[str, ...],
     app_dir: str,
@@ -90,15 +88,7 @@ def work(
     if start_timeout is not None and start_timeout < 1:
         raise click.BadParameter("no app is imported in less than 1 s; give it more.", param_hint="--start-timeout")
     runners = runners or os.cpu_count() or 1
-    chosen = {name: value for name, value in settings.items() if value is not None}
-    options = WorkerOptions(
-        queues=served,
-        slots=slots or SLOTS_DEFAULT * runners,
-        task_slots=dict(task_slots),
-        weights=dict(weights),
-        queue_order="strict" if strict_order else "fair",
-        **chosen,
-    )
+    options = _options(queues=served, slots=slots or SLOTS_DEFAULT * runners, **settings)
     plan = Plan(
         app=app,
         app_dir=app_dir,
@@ -125,13 +115,30 @@ def work(
             drained = asyncio.run(ProcessWorker(plan, options, announce=announce, reload=reload, health=health).run())
         except RunnerRefused as refused:
             raise CommandFailed(Exit.IMPORT_FAILED, refused.text, refused.hint) from None
-    if as_json:
+    _tell_end(printer, drained, next(iter(stores), None))
+    return Exit.DONE
+
+
+def _options(
+    *,
+    task_slots: tuple[tuple[str, int], ...],
+    weights: tuple[tuple[str, int], ...],
+    strict_order: bool,
+    **settings: Any,
+) -> WorkerOptions:
+    """The worker's options from what was written; what was not written has its default."""
+    chosen = {name: value for name, value in settings.items() if value is not None}
+    order: QueueOrder = "strict" if strict_order else "fair"
+    return WorkerOptions(task_slots=dict(task_slots), weights=dict(weights), queue_order=order, **chosen)
+
+
+def _tell_end(printer: Printer, drained: Drained, store: str | None) -> None:
+    if printer.as_json:
         counts = {"succeeded": drained.succeeded, "failed": drained.failed, "left": drained.left}
-        printer.document({"store": next(iter(stores), None), **counts})
+        printer.document({"store": store, **counts})
     else:
         failed = f"{drained.failed} failed attempt{'' if drained.failed == 1 else 's'}"
         printer.note(f"stopped: {drained.succeeded} succeeded, {failed}, {drained.left} left.")
-    return Exit.DONE
 
 
 def read_queues(words: tuple[str, ...]) -> dict[str, int | None] | None:
