@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -116,3 +118,55 @@ def test_expired_jobs_are_buried_or_dropped_as_chosen(memory_app: Holdfast) -> N
         assert (buried.refresh().state, buried.reason) == (State.DEAD, "expired")
         assert (dropped.refresh().state, dropped.reason) == (State.CANCELLED, "expired")
         assert [letter.id for letter in memory_app.dead.list()] == [buried.id]
+
+
+PRODUCERS, CALLS = 8, 20
+
+
+@pytest.mark.parametrize(
+    ("options", "replaced"),
+    [
+        ({"on_conflict": "debounce", "wait": 60}, True),
+        ({"on_conflict": "throttle", "window": 60}, False),
+        ({"on_conflict": "keep_last"}, True),
+        ({"on_conflict": "replace", "key_scope": "global"}, True),
+    ],
+)
+def test_eight_producers_make_one_job(app: Holdfast, options: dict[str, Any], replaced: bool) -> None:
+    save, _ = seen_by(app, **options)
+    app.open()
+    with ThreadPoolExecutor(PRODUCERS) as pool:
+        jobs = list(pool.map(save.enqueue, range(PRODUCERS * CALLS)))
+    assert len({job.id for job in jobs}) == 1
+    assert sum(job.created for job in jobs) == 1
+    assert sum(job.replaced for job in jobs) == (len(jobs) - 1 if replaced else 0)
+    assert len(list(app.jobs())) == 1
+    assert app.audit().violations == []
+
+
+def test_keep_last_under_producers_and_workers_never_loses_the_last_nor_runs_two(app: Holdfast) -> None:
+    running, most, seen = 0, 0, []
+
+    @app.task(name="save", key="doc", on_conflict="keep_last")
+    async def save(n: int) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        seen.append(n)
+        running -= 1
+
+    async def main() -> None:
+        async with app.worker(slots=5):
+            await asyncio.gather(*(produce() for _ in range(PRODUCERS)))
+            last = await save.aenqueue(-1)
+            await last.aresult(timeout=30)
+
+    async def produce() -> None:
+        for n in range(CALLS):
+            await save.aenqueue(n)
+
+    asyncio.run(main())
+    assert most == 1
+    assert seen[-1] == -1
