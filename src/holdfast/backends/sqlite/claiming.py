@@ -29,7 +29,7 @@ Row = Sequence[Any]  # as claim.lane reads it
 
 def claim(tx: Transaction, request: ClaimRequest) -> list[Lease]:
     """Lease what may start now; then charge the buckets it came from."""
-    paused = flow.paused_queues(tx.cursor)
+    paused = tx.rules.paused_queues
     draw = Draw(tx, request)
     for queue in request.queues:
         most = draw.room_of_queue(queue)
@@ -64,9 +64,9 @@ class Draw:
         self.leases: list[Lease] = []
         self._running = flow.Running(tx.cursor)  # as it was before this claim
         self._rooms: dict[Place, int] = {}
-        self._leased: Counter[Place] = Counter()  # where something counts it
+        self._leased: dict[Place, int] = {}  # where something counts it
         self._expired: list[Row] = []
-        self._held: Counter[tuple[str, str]] = Counter()
+        self._held: dict[tuple[str, str], int] = {}
         if request.most_by_group is not None:
             for queue, group, number in tx.cursor.execute(SQL["claim.held_groups"], (request.worker,)):
                 self._held[queue, group] = number
@@ -82,7 +82,7 @@ class Draw:
         if place not in self._rooms:
             self._tx.set_back(self._rules.queue(queue).rate, place)
             self._rooms[place] = flow.queue_room(self._rules, self._running, queue, self._tx.now)
-        return min(most, self._rooms[place] - self._leased[place])
+        return min(most, self._rooms[place] - self._leased.get(place, 0))
 
     def _room_of_lane(self, lane: Lane) -> int:
         if lane.number != LANE_APART:
@@ -92,30 +92,54 @@ class Draw:
             self._tx.set_back(self._rules.tasks[lane.task].rate, place)
             by_task = flow.task_room(self._rules, self._running, lane.task, self._tx.now)
             self._rooms[place] = min(by_task, self._request.most_by_task.get(lane.task, UNLIMITED))
-        return self._rooms[place] - self._leased[place]
+        return self._rooms[place] - self._leased.get(place, 0)
 
     # ------------------------------------------------------------------ which
 
     def take_from(self, queue: str, most: int) -> None:
-        """Lease up to `most` jobs of a queue: each lane gets its share, then what the others left."""
-        lanes = [Lane(queue, LANE_UNGROUPED), Lane(queue, LANE_GROUPED)]
-        for task in flow.apart_ready(self._tx.cursor, self._rules, queue):
-            lane = Lane(queue, LANE_APART, task)
-            if self._room_of_lane(lane) > 0:
-                lanes.append(lane)
-        first = self._request.call % len(lanes)
-        lanes = lanes[first:] + lanes[:first]
-        rows: list[Row] = []
-        for place, lane in enumerate(lanes):
-            left = most - len(rows)
-            rows += self._draw(lane, min(-(-left // (len(lanes) - place)), self._room_of_lane(lane)))
-        for lane in lanes:
-            rows += self._draw(lane, min(most - len(rows), self._room_of_lane(lane)))
+        """Lease up to `most` jobs of a queue."""
+        common = not self._rules.tasks and self._request.most_by_group is None
+        rows = self._from_common_lanes(queue, most) if common else None
+        if rows is None:
+            rows = self._from_lanes(queue, most)
         for row in self._expired:
             expire(self._tx, row[1])
         self._expired.clear()
         if rows:
             self._lease(queue, rows)
+
+    def _from_common_lanes(self, queue: str, most: int) -> list[Row] | None:
+        """As `_from_lanes`, where nothing is apart: what most claims see. None: it must look closer."""
+        read, first, share = self._tx.cursor.execute, self._request.call % 2, most - most // 2
+        rows: list[Row] = read(_LANE, (queue, first, share, 0)).fetchall()
+        more = len(rows) == share
+        if len(rows) < most:
+            rows += read(_LANE, (queue, 1 - first, most - len(rows), 0)).fetchall()
+        if more and len(rows) < most:
+            rows += read(_LANE, (queue, first, most - len(rows), share)).fetchall()
+        now = self._tx.now
+        return None if [row for row in rows if row[13] is not None and row[13] <= now] else rows
+
+    def _from_lanes(self, queue: str, most: int) -> list[Row]:
+        """Each lane gets its share, then what the others left."""
+        lanes = [Lane(queue, LANE_UNGROUPED), Lane(queue, LANE_GROUPED)]
+        if self._rules.tasks:
+            lanes += self._lanes_apart(queue)
+        call, number = self._request.call, len(lanes)
+        lanes = [lanes[place % number] for place in range(call % number, call % number + number)]
+        rows: list[Row] = []
+        for place, lane in enumerate(lanes):
+            left = most - len(rows)
+            if left > 0:
+                rows += self._draw(lane, min(-(-left // (number - place)), self._room_of_lane(lane)))
+        for lane in lanes:
+            if len(rows) < most and not lane.done:
+                rows += self._draw(lane, min(most - len(rows), self._room_of_lane(lane)))
+        return rows
+
+    def _lanes_apart(self, queue: str) -> list[Lane]:
+        lanes = [Lane(queue, LANE_APART, task) for task in flow.apart_ready(self._tx.cursor, self._rules, queue)]
+        return [lane for lane in lanes if self._room_of_lane(lane) > 0]
 
     def _draw(self, lane: Lane, most: int) -> list[Row]:
         """Up to `most` jobs of a lane, from where it was read before. Expired ones are set aside."""
@@ -138,7 +162,7 @@ class Draw:
             lane.place += met
             lane.done = lane.done or met == len(rows) < asked
         if lane.number == LANE_APART:
-            self._leased["task", "", lane.task] += len(drawn)
+            self._took(("task", "", lane.task), len(drawn))
         return drawn
 
     def _pass_over(self, lane: Lane, rows: list[Row], most: int) -> tuple[list[Row], int]:
@@ -151,19 +175,22 @@ class Draw:
             queue, group, expires_at = row[3], row[6], row[13]
             late = expires_at is not None and expires_at <= self._tx.now
             if group is not None and not late:
-                if self._held[queue, group] >= share:
+                if self._held.get((queue, group), 0) >= share:
                     if lane.looks == GROUP_LOOKS_MAX:
                         lane.done = True
                         break
                     lane.looks += 1
                     met += 1
                     continue
-                self._held[queue, group] += 1
+                self._held[queue, group] = self._held.get((queue, group), 0) + 1
             met += 1
             fresh.append(row)
         return fresh, met
 
     # ------------------------------------------------------------------ leasing
+
+    def _took(self, place: Place, number: int) -> None:
+        self._leased[place] = self._leased.get(place, 0) + number
 
     def _lease(self, queue: str, rows: list[Row]) -> None:
         tx, request = self._tx, self._request
@@ -193,17 +220,18 @@ class Draw:
         """Remember which groups' buckets to charge; where a bound on what is ready holds a group back, refill it."""
         for group, number in Counter(groups).items():
             if self._rules.group_rate(queue, group) is not None:
-                self._leased["group", queue, group] += number
+                self._took(("group", queue, group), number)
             elif self._rules.group_limit(queue, group) <= READY_PER_GROUP_MAX:
                 continue
             self._tx.touch(queue, group)
 
     def _mark(self, queue: str, rows: list[Row]) -> None:
-        """Put what a limit or a rule on retention counts where it is counted, and take it out of the lane apart."""
+        """Put what a limit or a rule on retention counts where it is counted, and take it out of its lane apart."""
         rules, tx = self._rules, self._tx
-        self._leased["queue", queue, ""] += len(rows)
+        self._took(("queue", queue, ""), len(rows))
         tasks = {*rules.tasks, *rules.trimmed}
-        counted = [row[0] for row in rows if rules.queue(queue).limit < UNLIMITED or row[2] in tasks]
+        limited = rules.queue(queue).limit < UNLIMITED
+        counted = [row[0] for row in rows if limited or row[2] in tasks]
         if counted:
             tx.cursor.execute(SQL["claim.count"], (as_text(counted),))
 

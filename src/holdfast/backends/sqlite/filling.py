@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .transaction import Transaction
 
 GroupName = tuple[str, str]  # queue, group
-InPlay = dict[str, tuple[int, int | None]]  # by state: how many, and the last turn among them
+InPlay = tuple[int, int, int | None]  # how many are in play, how many of them ready, the last turn of these
 
 _ANY_DUE = SQL["refill.any_due"]
 _JOIN_DUE = SQL["refill.join_due"]
@@ -29,7 +29,7 @@ _WAITING = SQL["refill.waiting"]
 _FILL = SQL["refill.fill"]
 _WITHDRAW = SQL["refill.withdraw"]
 
-_NONE: tuple[int, int | None] = (0, None)
+_NONE: InPlay = (0, 0, None)
 
 
 def refill(tx: Transaction, touched: Mapping[GroupName, bool]) -> int:
@@ -43,10 +43,10 @@ def refill(tx: Transaction, touched: Mapping[GroupName, bool]) -> int:
     of_more: list[tuple[GroupName, int]] = []
     others: list[GroupName] = []
     for name, changed in touched.items():
-        if changed or rules.group_rate(*name) is not None or rules.aging(name[0]) is not None:
+        limit = None if changed else rules.limit_alone(*name)
+        if limit is None:
             others.append(name)
             continue
-        limit = rules.group_limit(*name)
         if due and limit:
             # Who is due but not yet promoted must not be overtaken by a later one of its group.
             tx.cursor.execute(_JOIN_DUE, {"queue": name[0], "grp": name[1], "limit": limit, "now": tx.now})
@@ -78,10 +78,8 @@ def _lanes(tx: Transaction) -> dict[str, str | None]:
 
 
 def _in_play(tx: Transaction, groups: Sequence[GroupName]) -> list[InPlay]:
-    found: list[InPlay] = [{} for _ in groups]
-    for place, state, number, turn in tx.cursor.execute(_IN_PLAY, (as_text(groups),)):
-        found[place][state] = (number, turn)
-    return found
+    found = {place: counted for place, *counted in tx.cursor.execute(_IN_PLAY, (as_text(groups),))}
+    return [found.get(place, _NONE) for place in range(len(groups))]
 
 
 def _fill_of_more(tx: Transaction, groups: list[tuple[GroupName, int]]) -> int:
@@ -91,8 +89,8 @@ def _fill_of_more(tx: Transaction, groups: list[tuple[GroupName, int]]) -> int:
     tick = tx.ticks(len(groups))
     names = [name for name, _ in groups]
     for place, ((name, limit), in_play) in enumerate(zip(groups, _in_play(tx, names), strict=True)):
-        ready, last_turn = in_play.get("ready", _NONE)
-        room = min(limit - sum([number for number, _ in in_play.values()]), READY_PER_GROUP_MAX - ready)
+        number, ready, last_turn = in_play
+        room = min(limit - number, READY_PER_GROUP_MAX - ready)
         if room == 1:
             one_each.append((*name, staggered(tick + place, ready, last_turn)))
         elif room > 1:
@@ -112,8 +110,7 @@ class Filling:
 
     def __init__(self, tx: Transaction, name: GroupName, in_play: InPlay) -> None:
         self._tx, self._name = tx, name
-        self._ready, self._last_turn = in_play.get("ready", _NONE)
-        self._in_play = sum([number for number, _ in in_play.values()])
+        self._in_play, self._ready, self._last_turn = in_play
         self._limit = tx.rules.group_limit(*name)
         self._rate = tx.rules.group_rate(*name)
         self._bucket = tx.rules.bucket(self._place)

@@ -16,10 +16,6 @@ from .stored import SQL, Place
 _NEW = Bucket()
 
 
-def paused_queues(cursor: sqlite3.Cursor) -> set[str]:
-    return {row[0] for row in cursor.execute(SQL["claim.paused_queues"])}
-
-
 def apart_ready(cursor: sqlite3.Cursor, rules: Rules, queue: str) -> list[str]:
     """The tasks apart that have ready jobs in this queue, by name."""
     if not rules.tasks:
@@ -88,7 +84,7 @@ def next_opening(cursor: sqlite3.Cursor, rules: Rules, queues: Iterable[str], no
     if not rules.any_flow:
         return None
     opens: list[float] = []
-    paused = paused_queues(cursor)
+    paused = rules.paused_queues
     for queue in queues:
         if queue in paused:
             continue

@@ -19,8 +19,8 @@ from ..callers import recognise, refuse_autocommit, refuse_kind, sqlalchemy_conn
 from . import keys
 from .connection import SCHEMA_VERSION, errors_mapped, mapped
 from .keys import Execute
-from .producing import beyond, row_of
-from .stored import SQL
+from .producing import beyond, due_time, row_of
+from .stored import LANE_UNGROUPED, SQL
 
 _TAKES = "a sqlite3.Connection, or a SQLAlchemy Connection or Session on SQLite"
 _TAKES_ASYNC = "a SQLAlchemy AsyncConnection or AsyncSession on SQLite"
@@ -92,7 +92,7 @@ def _check_same_store(execute: Execute, path: str) -> None:
 
 
 def _join_one(execute: Execute, job: NewJob, now: float) -> Enqueued:
-    row = (*row_of(job, now, "scheduled", 0, None), *beyond(job, now, 0))
+    row = (*row_of(job, now, due_time(job, now), "scheduled", LANE_UNGROUPED, None), *beyond(job, now, 0))
     if execute(SQL["enqueue.joined"], row).rowcount:
         return Enqueued(job.id, True)
     closed = execute(SQL["seal.closed"]).fetchone()

@@ -70,8 +70,8 @@ def exchange(
     if row is None or request.call < row[0]:  # unknown, or a claim that a later one overtook: outcomes only
         tx.close()
         return Exchanged(answers=tuple(answers), known=row is not None)
-    recovered = recover(tx, (), RECOVER_PER_CLAIM_MAX)
-    if tx.cursor.execute(SQL["claim.worker"], (request.worker,)).fetchone() is None:
+    recovered, gone = _recover(tx, (), RECOVER_PER_CLAIM_MAX)
+    if request.worker in gone:
         tx.close()  # it was this very worker whose deadline had passed
         return Exchanged(answers=tuple(answers), known=False, recovered=tuple(recovered))
     seal = tx.closed_by
@@ -155,12 +155,18 @@ def retire(tx: Transaction, worker: str) -> int:
 
 def recover(tx: Transaction, dead: Sequence[str], limit: int) -> list[Recovered]:
     """End the leases of workers that are gone, whoever noticed first."""
+    return _recover(tx, dead, limit)[0]
+
+
+def _recover(tx: Transaction, dead: Sequence[str], limit: int) -> tuple[list[Recovered], set[str]]:
+    """What was recovered, and the workers whose rows went with it."""
     execute = tx.cursor.execute
     expired = dict(execute(SQL["recover.expired"], {"steady": tx.steady, "boot": tx.boot}).fetchall())
     for worker in dead:
         if worker not in expired and (row := execute(SQL["recover.exists"], (worker,)).fetchone()):
             expired[worker] = row[0]
     recovered: list[Recovered] = []
+    gone: set[str] = set()
     for worker, isolates in sorted(expired.items()):
         # One more than allowed tells whether the worker still holds something afterwards.
         rows = execute(SQL["recover.leases"], (worker, limit - len(recovered) + 1)).fetchall()
@@ -169,8 +175,9 @@ def recover(tx: Transaction, dead: Sequence[str], limit: int) -> list[Recovered]
         if len(rows) > room:
             break
         execute(SQL["recover.remove"], (worker,))
+        gone.add(worker)
     tx.refill()
-    return [_as_refilled(tx, one) for one in recovered]
+    return [_as_refilled(tx, one) for one in recovered], gone
 
 
 def _as_refilled(tx: Transaction, one: Recovered) -> Recovered:

@@ -70,7 +70,7 @@ def _declare_task(tx: Transaction, rule: TaskRule) -> None:
         else:
             execute(SQL["declare.store_task"], row)
     if rule.retain_count is not None and (before is None or before[4] is None):
-        execute(SQL["declare.count_finished"], (rule.name,))
+        execute(SQL["declare.count"], (rule.name,))
 
 
 @contextmanager

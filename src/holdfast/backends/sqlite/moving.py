@@ -98,7 +98,10 @@ def carry(tx: Transaction, move: str, shipment: Shipment) -> None:
     many(SQL["pause.store"], [_pause_row(pause) for pause in shipment.pauses])
     trimmed = tx.rules.trimmed
     try:
-        many(SQL["carry.job"], [(*_job_row(job), job.task in trimmed) for job in shipment.jobs])
+        many(
+            SQL["carry.job"],
+            [(*_job_row(job), job.task in trimmed) for job in shipment.jobs],
+        )
     except sqlite3.IntegrityError as error:
         raise sealing.key_taken() if "holdfast_jobs.key" in str(error) else error from error
     lines = [(job.seq, n, line.at, line.text) for job in shipment.jobs for n, line in enumerate(job.logs, 1)]

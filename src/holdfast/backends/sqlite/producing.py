@@ -14,16 +14,15 @@ from ...lifecycle import UNSTARTED
 from ...records import Enqueued, NewJob
 from . import keys
 from .ruling import age_shift
-from .stored import SQL, encoded
+from .stored import LANE_GROUPED, LANE_UNGROUPED, SQL, encoded
 from .transaction import Transaction
 
 _INSERT = SQL["enqueue.insert"]
 _INSERT_WHOLE = SQL["enqueue.insert_whole"]
 
 
-def row_of(job: NewJob, now: float, state: str, lane: int, turn: int | None) -> tuple[Any, ...]:
+def row_of(job: NewJob, now: float, due_at: float, state: str, lane: int, turn: int | None) -> tuple[Any, ...]:
     """The row of a new job, without what only some ask for."""
-    due_at = job.due_at if job.due_at is not None else now + (job.delay or 0.0)
     return (
         job.id,
         job.task,
@@ -57,29 +56,36 @@ def beyond(job: NewJob, now: float, rank: int) -> tuple[Any, ...]:
     )
 
 
-def _due_at(job: NewJob, now: float) -> float:
+def due_time(job: NewJob, now: float) -> float:
     return job.due_at if job.due_at is not None else now + (job.delay or 0.0)
 
 
-def _row(tx: Transaction, job: NewJob, turn: int, ages: bool) -> tuple[Any, ...]:
-    """Scheduled until due, else ready, or waiting for its group's refill."""
-    now = tx.now
-    if (job.due_at is not None or job.delay) and _due_at(job, now) > now:
-        return row_of(job, now, "scheduled", 0, None)
-    if job.group is not None:
-        return row_of(job, now, "waiting", 0, None)
-    if ages:
-        turn -= age_shift(job.priority, tx.rules.aging(job.queue))
-    return row_of(job, now, "ready", tx.rules.lane_of(job.task, None), turn)
+def _is_plain(job: NewJob) -> bool:
+    """Whether a job asks for nothing that most jobs do not ask for: then the columns' defaults say it."""
+    return job.key is None and job.wait_max is None and job.on_expire == "bury"
+
+
+def _rows(tx: Transaction, jobs: Sequence[NewJob]) -> list[tuple[Any, ...]]:
+    """Scheduled until due, else ready, or waiting for the group's refill."""
+    now, rules, rows = tx.now, tx.rules, []
+    lanes, ages = rules.lanes, rules.any_aging
+    for turn, job in enumerate(jobs, tx.ticks(len(jobs))):
+        due_at = job.due_at if job.due_at is not None else now + (job.delay or 0.0)
+        if due_at > now:
+            rows.append(row_of(job, now, due_at, "scheduled", LANE_UNGROUPED, None))
+        elif job.group is not None:
+            rows.append(row_of(job, now, due_at, "waiting", LANE_GROUPED, None))
+        else:
+            taken = turn - age_shift(job.priority, rules.aging(job.queue)) if ages else turn
+            rows.append(row_of(job, now, due_at, "ready", lanes.get(job.task, LANE_UNGROUPED), taken))
+    return rows
 
 
 def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """Store jobs in one step. The common case is one statement for all; a known id or key makes it go one by one."""
     tx.refuse_sealed()
-    first, insert = tx.ticks(len(jobs)), _INSERT
-    ages = tx.rules.any_aging
-    rows = [_row(tx, job, first + place, ages) for place, job in enumerate(jobs)]
-    if ages or any(job.key is not None or job.on_expire == "drop" or job.wait_max is not None for job in jobs):
+    rows, insert = _rows(tx, jobs), _INSERT
+    if tx.rules.any_aging or not all(map(_is_plain, jobs)):
         insert = _INSERT_WHOLE
         rows = [(*row, *beyond(job, tx.now, _rank(tx, job))) for job, row in zip(jobs, rows, strict=True)]
     cursor = tx.cursor
@@ -90,8 +96,8 @@ def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
         cursor.execute("ROLLBACK TO enqueue")
         answers = [_enqueue_one(tx, job, insert, row) for job, row in zip(jobs, rows, strict=True)]
     cursor.execute("RELEASE enqueue")
-    for job, row in zip(jobs, rows, strict=True):
-        if job.group is not None and row[3] == "waiting":
+    for job, row, answer in zip(jobs, rows, answers, strict=True):
+        if job.group is not None and row[3] == "waiting" and answer.created:
             tx.touch(job.queue, job.group)
     tx.close()
     return answers
@@ -122,13 +128,13 @@ def _enqueue_one(tx: Transaction, job: NewJob, insert: str, row: tuple[Any, ...]
 
 def free_key(tx: Transaction, holder: keys.Holder) -> None:
     keys.free(tx.cursor.execute, holder)
-    if holder.group is not None and holder.in_play:
+    if holder.group is not None and (holder.in_play or holder.state == "waiting"):
         tx.touch(holder.queue, holder.group)
 
 
 def _replace(tx: Transaction, job: NewJob, holder: keys.Holder) -> None:
     """Give an unstarted job the call of a newer one of its key; its place is found anew."""
-    due_at = _due_at(job, tx.now)
+    due_at = due_time(job, tx.now)
     if job.on_conflict == "debounce" and holder.due_max is not None:
         due_at = min(due_at, holder.due_max)
     values = {

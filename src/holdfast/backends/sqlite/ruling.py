@@ -21,6 +21,12 @@ _OVERRIDE = SQL["limit.override"]
 _FLOW = SQL["slow_down.flow"]
 
 
+Kinds = tuple[int, int, int]  # whether there are any of queues, of groups, of tasks
+
+_NO_KINDS: Kinds = (0, 0, 0)
+_NOT_ALONE = 0  # a queue's groups have more to obey than their limit
+
+
 class Queue(NamedTuple):
     """A queue's rule, the operator's word included."""
 
@@ -55,9 +61,11 @@ class Rules:
         "_group_overrides",
         "_group_pauses",
         "_lanes",
+        "_limits",
         "_overrides",
         "_queue_flows",
         "_queue_overrides",
+        "_queue_pauses",
         "_queues",
         "_task_pauses",
         "_tasks",
@@ -69,17 +77,14 @@ class Rules:
 
     def __init__(self, cursor: sqlite3.Cursor) -> None:
         self._cursor = cursor
-        (
-            self._group_pauses,
-            self._task_pauses,
-            self._group_overrides,
-            self._queue_overrides,
-            self._tasks_said,
-            self._queue_flows,
-            self.any_flow,
-            self.any_key,
-        ) = cursor.execute(_ANY).fetchone()
+        pauses, overrides, tasks, self._queue_flows, self.any_flow, self.any_key = cursor.execute(_ANY).fetchone()
+        paused: Kinds = cursor.execute(SQL["limit.kinds_paused"]).fetchone() if pauses else _NO_KINDS
+        self._queue_pauses, self._group_pauses, self._task_pauses = paused
+        said: Kinds = cursor.execute(SQL["limit.kinds_overridden"]).fetchone() if overrides else _NO_KINDS
+        self._queue_overrides, self._group_overrides, task_overrides = said
+        self._tasks_said = tasks or task_overrides
         self._queues: dict[str, Queue] = {}
+        self._limits: dict[str, int] = {}
         self._overrides: dict[tuple[str, str], tuple[int | None, Rate | None]] = {}
         self._tasks: Mapping[str, Task] | None = None
         self._lanes: Mapping[str, int] | None = None
@@ -91,6 +96,12 @@ class Rules:
         return not (self._queue_flows or self._queue_overrides or self._tasks_said or self.any_flow)
 
     # ------------------------------------------------------------------ queues and groups
+
+    @property
+    def paused_queues(self) -> frozenset[str]:
+        if not self._queue_pauses:
+            return frozenset()
+        return frozenset(row[0] for row in self._cursor.execute(SQL["limit.paused_queues"]))
 
     def queue(self, name: str) -> Queue:
         rule = self._queues.get(name)
@@ -143,6 +154,19 @@ class Rules:
         if self.strict(queue, group):
             return 1
         return self.said(queue, group)[0] or self.queue(queue).group_limit
+
+    def limit_alone(self, queue: str, group: str) -> int | None:
+        """The limit, if nothing else has a say in what is ready of this group: no rate, no aging."""
+        if not self._group_pauses and not self._group_overrides:  # then all groups of the queue are alike
+            limit = self._limits.get(queue)
+            if limit is None:
+                rule = self.queue(queue)
+                alone = rule.aging is None and _held(rule.group_rate) is None
+                limit = self._limits[queue] = (1 if rule.strict else rule.group_limit) if alone else _NOT_ALONE
+            return None if limit == _NOT_ALONE else 1 if group.startswith(SERIAL_PREFIX) else limit
+        if self.group_rate(queue, group) is not None or self.aging(queue) is not None:
+            return None
+        return self.group_limit(queue, group)
 
     def group_rate(self, queue: str, group: str) -> Rate | None:
         """The rate in force; None: there is none, or it was lifted."""

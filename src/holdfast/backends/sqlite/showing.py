@@ -188,7 +188,8 @@ def _all_plain(records: Sequence[msgspec.Struct]) -> list[dict[str, Any]]:
 
 def work_at_hand(cursor: sqlite3.Cursor, queues: Sequence[str], now: float) -> tuple[bool, float | None]:
     """Is something claimable in these queues now, and if not, when may something become so by itself?"""
-    rules, paused = Rules(cursor), flow.paused_queues(cursor)
+    rules = Rules(cursor)
+    paused = rules.paused_queues
     if any(queue not in paused and flow.claimable(cursor, rules, queue, now) for queue in queues):
         return True, None
     due, waking = cursor.execute(SQL["read.next_due"]).fetchone()

@@ -9,7 +9,8 @@ ALTER TABLE holdfast_jobs ADD COLUMN key_started INTEGER NOT NULL DEFAULT 0;  --
 ALTER TABLE holdfast_jobs ADD COLUMN key_window REAL;
 ALTER TABLE holdfast_jobs ADD COLUMN due_max REAL;
 ALTER TABLE holdfast_jobs ADD COLUMN dropped INTEGER NOT NULL DEFAULT 0;      -- when it expires: cancelled, not dead
--- It is counted, while it runs or once it has finished. Set and never unset: what counts is its state, queue and task.
+-- A limit counts it while it runs, or its task keeps only so many finished ones. Set and never unset: what is counted
+-- is read off its state, queue and task.
 ALTER TABLE holdfast_jobs ADD COLUMN counted INTEGER NOT NULL DEFAULT 0;
 
 UPDATE holdfast_jobs SET rank = priority WHERE state = 'ready';
@@ -23,12 +24,12 @@ CREATE UNIQUE INDEX holdfast_jobs_key ON holdfast_jobs (key_queue, task, key) WH
 
 DROP INDEX holdfast_jobs_ready;
 CREATE INDEX holdfast_jobs_ready ON holdfast_jobs (queue, lane, rank DESC, turn, seq) WHERE state = 'ready';
--- A lane of its own for every task that has a limit or a rate. Not by state, so that jobs of other lanes are never asked:
--- a job that leaves this lane leaves the number, too.
+-- A lane of its own for every task that has a limit or a rate. Not by state, so that jobs of other lanes are never
+-- asked: a job that leaves this lane leaves the number, too.
 CREATE INDEX holdfast_jobs_apart ON holdfast_jobs (queue, task, rank DESC, turn, seq) WHERE lane = 3;
--- What runs under a limit, and what a task keeps of its finished jobs.
-CREATE INDEX holdfast_jobs_counted ON holdfast_jobs (state, task, finished_at, seq, queue) WHERE counted = 1;
--- What a group has in play, by state, with the last turn given; `held` so that refill reads nothing but the index.
+-- What runs under a limit, and what a task keeps of its finished jobs; then what a group has in play, with the last turn
+-- given. All that is asked is in the index, its own condition too, so that no row is read to count it.
+CREATE INDEX holdfast_jobs_counted ON holdfast_jobs (state, task, finished_at, seq, queue, counted) WHERE counted = 1;
 DROP INDEX holdfast_jobs_in_play;
 CREATE INDEX holdfast_jobs_in_play ON holdfast_jobs (queue, grp, state, turn, held)
     WHERE grp IS NOT NULL AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1));

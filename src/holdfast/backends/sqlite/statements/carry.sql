@@ -22,11 +22,11 @@ ON CONFLICT (kind, queue, name) DO NOTHING
 INSERT INTO holdfast_entries (name, version, declared, record) VALUES (?, ?, ?, ?) ON CONFLICT (name) DO NOTHING
 
 -- :: job
-INSERT INTO holdfast_jobs (seq, id, task, queue, state, args, priority, grp, key, attempts, failures, stalls, max_stalls,
-                           created_at, due_at, expires_at, started_at, finished_at, fence, begun, held,
+INSERT INTO holdfast_jobs (seq, id, task, queue, state, args, priority, grp, key, attempts, failures, stalls,
+                           max_stalls, created_at, due_at, expires_at, started_at, finished_at, fence, begun, held,
                            cancel_requested, progress, progress_text, value, reason, errors, revival, options,
-                           shared_stalls, suspect, holds_key, key_queue, key_started, key_window, due_max, dropped, turn,
-                           rank, lane, prune_at, counted)
+                           shared_stalls, suspect, holds_key, key_queue, key_started, key_window, due_max, dropped,
+                           turn, rank, lane, prune_at, counted)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
         ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING

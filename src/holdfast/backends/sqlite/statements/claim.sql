@@ -61,6 +61,3 @@ SELECT seq, id, task, queue, args, priority, grp, key, attempts, failures, stall
        options, suspect, shared_stalls, token, fence, started_at
 FROM holdfast_jobs INDEXED BY holdfast_jobs_running
 WHERE state = 'running' AND worker = ? AND claim_call = ? ORDER BY fence
-
--- :: paused_queues
-SELECT queue FROM holdfast_pauses WHERE kind = 'queue'

@@ -12,7 +12,8 @@ SET group_limit = excluded.group_limit, group_order = excluded.group_order, job_
     rate = excluded.rate, group_rate = excluded.group_rate, aging = excluded.aging
 
 -- :: groups_of
-SELECT DISTINCT grp FROM holdfast_jobs WHERE queue = ? AND grp IS NOT NULL AND state IN ('waiting', 'ready')
+SELECT DISTINCT grp FROM holdfast_jobs
+WHERE queue = ? AND grp IS NOT NULL AND state IN ('scheduled', 'waiting', 'ready', 'running')
 
 -- :: task
 SELECT name, job_limit, rate, apart, retain_count, retain_dead, retain_dead_count FROM holdfast_tasks WHERE name = ?
@@ -27,5 +28,5 @@ SET job_limit = excluded.job_limit, rate = excluded.rate, apart = excluded.apart
 -- :: forget_task
 DELETE FROM holdfast_tasks WHERE name = ?
 
--- :: count_finished
-UPDATE holdfast_jobs SET counted = 1 WHERE task = ? AND state IN ('succeeded', 'cancelled') AND counted = 0
+-- :: count
+UPDATE holdfast_jobs SET counted = 1 WHERE task = ? AND state <> 'dead' AND counted = 0

@@ -1,6 +1,6 @@
 -- enqueue: store new jobs.
--- Takes one row per job; answers by row count: 0 means the id is known, another job holds the key, or the store is sealed.
--- Safe against a rival: the unique indexes on ids and held keys decide, inside the writer's transaction.
+-- Takes one row per job; answers by row count: 0 means the id is known, another job holds the key, or the store is
+-- sealed. Safe against a rival: the unique indexes on ids and held keys decide, inside the writer's transaction.
 
 -- :: insert
 INSERT INTO holdfast_jobs (id, task, queue, state, priority, grp, key, lane, turn, max_stalls,

@@ -3,15 +3,26 @@
 -- written inside the one write transaction, with the jobs that change their place because of it.
 
 -- :: any
-SELECT EXISTS (SELECT 1 FROM holdfast_pauses WHERE kind = 'group'),
-       EXISTS (SELECT 1 FROM holdfast_pauses WHERE kind = 'task'),
-       EXISTS (SELECT 1 FROM holdfast_overrides WHERE kind = 'group'),
-       EXISTS (SELECT 1 FROM holdfast_overrides WHERE kind = 'queue'),
-       EXISTS (SELECT 1 FROM holdfast_tasks) OR EXISTS (SELECT 1 FROM holdfast_overrides WHERE kind = 'task'),
+SELECT EXISTS (SELECT 1 FROM holdfast_pauses),
+       EXISTS (SELECT 1 FROM holdfast_overrides),
+       EXISTS (SELECT 1 FROM holdfast_tasks),
        EXISTS (SELECT 1 FROM holdfast_queues INDEXED BY holdfast_queues_flow
                WHERE job_limit IS NOT NULL OR rate IS NOT NULL OR aging IS NOT NULL),
        EXISTS (SELECT 1 FROM holdfast_flows),
        EXISTS (SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_key WHERE holds_key = 1)
+
+-- :: kinds_paused
+SELECT EXISTS (SELECT 1 FROM holdfast_pauses WHERE kind = 'queue'),
+       EXISTS (SELECT 1 FROM holdfast_pauses WHERE kind = 'group'),
+       EXISTS (SELECT 1 FROM holdfast_pauses WHERE kind = 'task')
+
+-- :: kinds_overridden
+SELECT EXISTS (SELECT 1 FROM holdfast_overrides WHERE kind = 'queue'),
+       EXISTS (SELECT 1 FROM holdfast_overrides WHERE kind = 'group'),
+       EXISTS (SELECT 1 FROM holdfast_overrides WHERE kind = 'task')
+
+-- :: paused_queues
+SELECT queue FROM holdfast_pauses WHERE kind = 'queue'
 
 -- :: queue
 SELECT group_order, group_limit, group_rate, aging, job_limit, rate FROM holdfast_queues WHERE name = ?

@@ -31,15 +31,14 @@ SELECT count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_counted
 WHERE counted = 1 AND state IN ('succeeded', 'cancelled') AND task = ?
 
 -- :: finished
-SELECT seq FROM (
+SELECT f.seq FROM (
     SELECT seq, finished_at FROM holdfast_jobs INDEXED BY holdfast_jobs_counted
     WHERE counted = 1 AND state = 'succeeded' AND task = :task
     UNION ALL
     SELECT seq, finished_at FROM holdfast_jobs INDEXED BY holdfast_jobs_counted
     WHERE counted = 1 AND state = 'cancelled' AND task = :task
-    ORDER BY finished_at, seq LIMIT :excess) AS f
-WHERE finished_at <= :remembered AND NOT EXISTS (SELECT 1 FROM holdfast_jobs k WHERE k.seq = f.seq AND k.holds_key = 1
-                  AND k.created_at + k.key_window > :now)
+    ORDER BY finished_at, seq LIMIT :excess) AS f JOIN holdfast_jobs j ON j.seq = f.seq
+WHERE f.finished_at <= :remembered AND NOT (j.holds_key = 1 AND COALESCE(j.created_at + j.key_window, 0) > :now)
 LIMIT :limit
 
 -- :: count_dead

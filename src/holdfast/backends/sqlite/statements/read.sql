@@ -3,8 +3,8 @@
 -- :: job
 SELECT seq, id, task, queue, state, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at,
        due_at, expires_at, started_at, finished_at, fence, worker, begun, held, cancel_requested, progress,
-       progress_text, value, reason, errors, revival, options, shared_stalls, suspect, holds_key, key_queue, key_started, key_window, due_max,
-       dropped
+       progress_text, value, reason, errors, revival, options, shared_stalls, suspect, holds_key,
+       key_queue, key_started, key_window, due_max, dropped
 FROM holdfast_jobs
 
 -- :: job_beyond
@@ -56,8 +56,8 @@ WHERE queue = ? AND grp = ? AND state IN ('scheduled', 'waiting', 'ready', 'runn
 -- :: group_head
 SELECT id FROM holdfast_jobs
 WHERE queue = ? AND grp = ? AND state IN ('scheduled', 'waiting', 'ready', 'running')
-ORDER BY state <> 'running', state <> 'ready', NOT (state = 'scheduled' AND held), state <> 'waiting', held DESC,
-         priority DESC, seq
+ORDER BY state <> 'running', state <> 'ready', NOT (state = 'scheduled' AND held), state <> 'waiting',
+         (state = 'waiting' AND held) DESC, priority DESC, seq
 LIMIT 1
 
 -- :: workers

@@ -53,11 +53,11 @@ WHERE seq = (
     ORDER BY w.held DESC, w.priority DESC, w.seq LIMIT 1)
 
 -- :: in_play
-SELECT g.key, p.state, count(*), max(p.turn)
+SELECT g.key, count(*), sum(p.state = 'ready'), max(IIF(p.state = 'ready', p.turn, NULL))
 FROM json_each(?) AS g CROSS JOIN holdfast_jobs p INDEXED BY holdfast_jobs_in_play
 WHERE p.queue = json_extract(g.value, '$[0]') AND p.grp = json_extract(g.value, '$[1]')
   AND (p.state IN ('ready', 'running') OR (p.state = 'scheduled' AND p.held = 1))
-GROUP BY g.key, p.state
+GROUP BY g.key
 
 -- :: waiting
 SELECT seq, task, priority, turn FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
