@@ -1,15 +1,15 @@
 -- pause: a queue (nothing of it is claimed), a group (ready ones withdrawn) or a task (parked), or the end of that.
 -- Takes now, kind (q, g, t), queue, name, and the packed pause or nil to resume. Returns 1 where something changed.
 -- A task's jobs are moved by refill, page by page; claim passes over those not yet moved.
--- needs: opening turns names rows index refilling closing
 
 if sealed then return hf.refused_sealed() end
 local kind, queue, name, wanted = args[2], args[3], args[4], args[5]
-local field = hf.pause_name(kind, queue, name)
+local field = hf.scope_of(kind, queue, name)
 local there = call('HEXISTS', PAUSES, field) == 1
 if there == (wanted ~= nil) then return { 0 } end
 if wanted then
     wanted.paused_at = now
+    hf.use('p')
     call('HSET', PAUSES, field, cpack(wanted))
 else
     call('HDEL', PAUSES, field)
