@@ -160,7 +160,7 @@ async def no_job_is_lost_or_leased_twice_while_lanes_change(world: World, how: s
         for n in range(2000):
             if ledger.over:
                 return
-            await backend.declare([], [TaskRule(name="work", limit=(1, 5, None)[n % 3])], now=START)
+            await backend.declare([], [TaskRule(name="work", limit=(6, 9, None)[n % 3])], now=START)
             await asyncio.sleep(0)
 
     await _compete(world, [*_rivals(ledger), operator], how)

@@ -249,7 +249,7 @@ async def queues_and_tasks_of_which_only_an_operator_spoke_are_shown(world: Worl
 @case_for_each(product(KINDS, (0, -1)), name=lambda p: f"{p[0]}, {p[1]}")
 async def an_operators_limit_below_one_is_refused(world: World, param: tuple[str, int]) -> None:
     kind, said = param
-    await _declared(world, kind, 2)
+    await _declared(world, kind, 3)
     await _jobs(world, kind)
     async with world.refused(ConfigurationError, f"limit {said}"):
         await limit(world, **KINDS[kind], limit=said, rate=SLOW)
