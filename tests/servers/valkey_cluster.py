@@ -65,9 +65,14 @@ class Cluster:
         self.wait(lambda: all(self._size_of(node) == len(self.nodes) for node in self.nodes), "the nodes to meet")
         for place, node in enumerate(self.replicas):
             primary = self.primaries[place % len(self.primaries)]
-            self.tell(node, "CLUSTER", "REPLICATE", self.name(primary))
+            # Known nodes include those that have not yet told their names: until then this is refused.
+            self.wait(functools.partial(self._replicate, node, self.name(primary)), "a replica to be taken")
         self.wait(self.is_sound, "the cluster to be sound")
         return self
+
+    def _replicate(self, node: Server, name: str) -> bool:
+        self.tell(node, "CLUSTER", "REPLICATE", name)
+        return True
 
     def tell(self, node: Server, *words: object) -> object:
         with node.client() as client:
@@ -127,7 +132,7 @@ class Cluster:
 
 @functools.cache
 def _shared() -> Cluster:
-    cluster = Cluster()
+    cluster = Cluster(cluster_node_timeout="30000")  # nobody kills a node; on a busy machine one may be slow
     atexit.register(cluster.remove)
     return cluster.start()
 
