@@ -77,7 +77,9 @@ end
 
 -- Brings a group to its rate, too. Takes and answers the room that its limit leaves, and how many are ready.
 function hf.room_by_rate(place, rate, room, ready)
-    hf.set_back(rate, 'g' .. place)
+    if ready > 0 or call('ZLEXCOUNT', WAITING, '[' .. place, '(' .. place .. '\255') > 0 then
+        hf.set_back(rate, 'g' .. place)
+    end
     return math.min(room, hf.allowed(rate, 'g' .. place) - ready)
 end
 
