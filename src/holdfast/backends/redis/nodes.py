@@ -49,7 +49,8 @@ class Node:
 
     def __init__(self, address: Address, connections: Connections) -> None:
         self.address, self.connections = address, connections
-        self._silent = False
+        self._silent = False  # it did not answer: calls fail at once, until it answers when it is looked at
+        self._doubted = False  # a call to it was given up: it may be busy, or its caller was; it is looked at first
         self._look_at = 0.0
 
     async def call(self, verb: str, command: bytes, **how: Any) -> Any:
@@ -62,24 +63,29 @@ class Node:
             self._silent = isinstance(error, BackendError | OutcomeUnknown) and not _refusal(error)
             raise
         except asyncio.CancelledError:
-            self._silent = self._silent or time.monotonic() - began > HANG_SECONDS
+            self._doubted = self._doubted or time.monotonic() - began > HANG_SECONDS
             raise
 
     async def _look(self) -> None:
-        if not self._silent:
-            return
+        """Ask a silent node whether it is there, one caller at a time; a doubted one, whoever comes."""
         now = time.monotonic()
-        if now >= self._look_at:
+        if self._silent and now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
-            try:
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self.connections.command("ping", "PING")
-                self._silent = False
-                return
-            except (HoldfastError, TimeoutError):
-                self._look_at = time.monotonic() + LOOK_SECONDS
+        elif self._silent:
+            raise self._unavailable()
+        elif not self._doubted:
+            return
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):  # urgent: a node all of whose connections are busy is there
+                await self.connections.call("ping", packed_command("PING"), writes=False, urgent=True)
+        except (HoldfastError, TimeoutError):
+            self._silent, self._look_at = True, time.monotonic() + LOOK_SECONDS
+            raise self._unavailable() from None
+        self._silent = self._doubted = False
+
+    def _unavailable(self) -> BackendUnavailable:
         host, port = self.address
-        raise BackendUnavailable(f"the cluster's node {host}:{port} does not answer. Try again.")
+        return BackendUnavailable(f"the cluster's node {host}:{port} does not answer. Try again.")
 
 
 class Nodes:
