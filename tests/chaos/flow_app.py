@@ -21,6 +21,7 @@ from typing import Any
 from holdfast import BackendUnavailable, BoundCall, Context, Holdfast, OutcomeUnknown, RetryPolicy
 from holdfast.backends.contract import Backend
 from holdfast.records import Tick, Ticked
+from holdfast.worker.embedded import EmbeddedWorker
 
 RATE_COUNT, GROUP_RATE_COUNT, RATE_SECONDS = 40, 20, 2.0
 LIMIT = 3
@@ -119,10 +120,12 @@ async def ticked(by: str) -> str:
 
 
 def answer(ctx: Context, label: str, by: str, n: int) -> None:
-    """A keyed job: it takes a moment, and every seventh fails the first time."""
+    """A keyed job: it takes a moment, the first of all until its process is killed. Every seventh fails at first."""
     facts = {"job": ctx.id, "label": label, "by": by, "n": n, "fence": ctx.fence}
     note("start", **facts)
     time.sleep(0.03)
+    while by == "the first" and not os.path.exists(f"{folder}/killed"):
+        time.sleep(0.01)
     note("end", **facts)
     if n % 7 == 0 and ctx.failures == 0:
         raise RuntimeError("once")
@@ -159,7 +162,7 @@ def keep_last(ctx: Context, label: str, by: str, n: int) -> None:
 
 
 def work(**options: Any) -> None:
-    app.work(**{"lease": 2.0, "slots": 4, "poll_every": 0.2, **options})
+    app.work(**{"lease": 6.0, "slots": 4, "poll_every": 0.2, **options})
 
 
 def push(call: BoundCall[Any], **facts: object) -> None:
@@ -179,6 +182,10 @@ def push(call: BoundCall[Any], **facts: object) -> None:
 def produce(by: str, seconds: float, lull: float, seed: int) -> None:
     """Push every task under two keys: one all the time, one with lulls that all producers have together."""
     chance = random.Random(seed)
+    app.open()
+    note("open", by=by)
+    while not os.path.exists(f"{folder}/go"):
+        time.sleep(0.01)
     end, n = time.monotonic() + seconds, 0
     while time.monotonic() < end:
         n += 1
@@ -187,6 +194,14 @@ def produce(by: str, seconds: float, lull: float, seed: int) -> None:
         task = chance.choice((throttle, debounce, keep_last))
         push(task.bind(label, by, n), task=task.name, label=label, by=by, n=n)
         time.sleep(chance.uniform(0.0, 0.02))
+    note("produced", by=by)
+
+
+def push_each(by: str) -> None:
+    """One push of every task under every key, when nobody else pushes."""
+    for task in (throttle, debounce, keep_last):
+        for label in ("steady", "in bursts"):
+            push(task.bind(label, by, 1), task=task.name, label=label, by=by, n=1)
     note("produced", by=by)
 
 
@@ -200,7 +215,7 @@ def schedule(entries: list[dict[str, Any]], by: str, die_at: int = 0, die: str =
     app.work(["default"], **{"lease": 10.0, "slots": 4, "poll_every": 0.5, **options})
 
 
-RUNS: dict[str, Callable[..., None]] = {"work": work, "produce": produce, "schedule": schedule}
+RUNS: dict[str, Callable[..., None]] = {"work": work, "produce": produce, "push_each": push_each, "schedule": schedule}
 
 
 def run_in_child(run: str, options: dict[str, Any]) -> int:
@@ -222,6 +237,7 @@ def run_in_child(run: str, options: dict[str, Any]) -> int:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody has to wait for them
+    assert EmbeddedWorker and app.open_backend()  # all that the forked ones need is imported, nothing is opened
     started: list[int] = []
     for line in sys.stdin:
         asked = json.loads(line)
