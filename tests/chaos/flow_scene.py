@@ -105,15 +105,15 @@ class Crew:
 
     # ------------------------------------------------------------------ the clock of cron
 
-    def set_clock(self, base: float, pace: float = 0.0) -> None:
-        """What time it is for the schedulers, and how fast it goes on."""
+    def set_clock(self, base: float, pace: float = 0.0, end: float = 1e12) -> None:
+        """What time it is for the schedulers, how fast it goes on, and where it stands still."""
         new = self.folder / "clock.new"
-        new.write_text(json.dumps([time.monotonic(), base, pace]))
+        new.write_text(json.dumps([time.monotonic(), base, pace, end]))
         new.replace(self.folder / "clock")
 
     def clock(self) -> float:
-        since, base, pace = json.loads((self.folder / "clock").read_text())
-        return float(base + pace * (time.monotonic() - since))
+        since, base, pace, end = json.loads((self.folder / "clock").read_text())
+        return float(min(base + pace * (time.monotonic() - since), end))
 
 
 def all_succeeded(app: Holdfast) -> bool:

@@ -64,17 +64,16 @@ def test_a_thousand_ticks_by_six_processes_with_kills_and_a_clock_set_back_make_
     crew.set_clock(START)
     fill_up()
     until(lambda: stored(crew, NAMES), what="the entries are stored")
-    crew.set_clock(START, PACE)
     end, back = START + TICKS * EVERY + EVERY / 2, [START + 15.0, START + 11.0, START + 7.0, START + 3.0]
+    crew.set_clock(START, PACE, end)
     while crew.clock() < end:
         time.sleep(0.05)
         if chance.random() < 0.1:
             crew.kill(chance.choice(crowd))
         fill_up()
         if back and crew.clock() > back[-1]:
-            crew.set_clock(crew.clock() - SET_BACK_SECONDS, PACE)
+            crew.set_clock(crew.clock() - SET_BACK_SECONDS, PACE, end)
             back.pop()
-    crew.set_clock(end)
     crew.kill(*crowd)
     fill_up(deadly=False)
     until(lambda: up_to_date(crew, end), what="all is fired")
@@ -150,7 +149,7 @@ def test_on_days_when_clocks_change_fixed_times_come_once_and_stars_go_by_real_t
     crew: Crew, zone: str, day: str, at_half_past_one: str, at_half_past_two: str, half_hours: int
 ) -> None:
     begin = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo(zone))
-    end = (begin + timedelta(days=1)).timestamp()
+    end = (begin + timedelta(days=1)).timestamp() - 1.0
     entries = [
         {"name": name, "cron": cron, "tz": zone, "catch_up": "all", "window": 1e6}
         for name, cron in (("one", "30 1 * * *"), ("two", "30 2 * * *"), ("star", "*/30 * * * *"))
@@ -159,10 +158,8 @@ def test_on_days_when_clocks_change_fixed_times_come_once_and_stars_go_by_real_t
     for _ in range(3):
         crew.start("schedule", entries=entries, by="x")
     until(lambda: stored(crew, ["one", "two", "star"]), what="the entries are stored")
-    crew.set_clock(begin.timestamp(), 86400.0)
-    until(lambda: crew.clock() >= end, what="the day has gone by")
-    crew.set_clock(end - 1.0)
-    until(lambda: up_to_date(crew, end - 1.0), what="all is fired")
+    crew.set_clock(begin.timestamp(), 86400.0, end)
+    until(lambda: crew.clock() == end and up_to_date(crew, end), what="all is fired")
     local = {
         name: [f"{datetime.fromtimestamp(at, ZoneInfo(zone)):%H:%M %Z}" for at in times(crew, name)]
         for name in ("one", "two", "star")
