@@ -24,6 +24,7 @@ def cron(shell: Shell) -> Shell:
 
 def test_entries_are_listed_with_where_they_come_from(cron: Shell) -> None:
     hourly, nightly = cron.json("cron", "ls")["entries"]
+    assert cron.json("cron")["entries"] == cron.json("cron", "ls")["entries"]
     assert (hourly["name"], hourly["task"], hourly["queue"], hourly["args"]) == (
         "hourly",
         "send",

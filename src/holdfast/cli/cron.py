@@ -20,22 +20,29 @@ from .documents import entry_document, plain
 from .enqueue import find_callee
 from .exits import Exit
 from .pausing import me
-from .session import Command, Session, session_options
+from .session import Command, Session, lists, session_options
 from .spelling import Duration, Moment, ago, counted, iso, read_arguments
 
 if TYPE_CHECKING:
     from ..app import Holdfast
 
 
-@click.group()
-def cron() -> None:
+@click.group(invoke_without_command=True)
+@session_options
+@click.pass_context
+def cron(ctx: click.Context, session: Session) -> int:
     """List, show, add and change cron entries: what makes jobs at times."""
+    return _list(session) if lists(ctx) else Exit.DONE
 
 
 @cron.command("ls")
 @session_options
 def ls(session: Session) -> int:
     """List cron entries. With --app, those that were declared by code and are not in this code are marked."""
+    return _list(session)
+
+
+def _list(session: Session) -> int:
     with session.store() as app:
         found = app.cron.list()
         now = app.now().timestamp()
