@@ -25,20 +25,32 @@ from tests.chaos.scene import until
 A = TypeVar("A")
 PROGRAM = Path(__file__).with_name("flow_app.py")
 SECONDS_MAX = 60.0
+_numbers = itertools.count(1)
 
 
-def _sqlite(folder: Path) -> str:
-    return f"sqlite:///{folder / 'jobs.db'}"
+Store = tuple[str, Callable[[], None]]  # its address, and how it is cleared away
 
 
-STORES: dict[str, Callable[[Path], str]] = {"sqlite": _sqlite}
+def _sqlite(folder: Path) -> Store:
+    return f"sqlite:///{folder / 'jobs.db'}", lambda: None
+
+
+def _redis(folder: Path) -> Store:
+    from tests.servers import valkey
+
+    server, name = valkey.shared_server(), f"flow_{next(_numbers)}"
+    return server.url(name), lambda: valkey.empty(server, name)
+
+
+STORES: dict[str, Callable[[Path], Store]] = {"sqlite": _sqlite, "redis": _redis}
 
 
 class Crew:
     """The processes of one test, their store and their journal."""
 
     def __init__(self, folder: Path, store: str) -> None:
-        self.folder, self.url = folder, STORES[store](folder)
+        self.folder = folder
+        self.url, self._clear = STORES[store](folder)
         self._starter = subprocess.Popen(
             [sys.executable, str(PROGRAM), self.url, str(folder)],
             stdin=subprocess.PIPE,
@@ -70,6 +82,7 @@ class Crew:
 
     def close(self) -> None:
         self._starter.communicate(timeout=SECONDS_MAX)
+        self._clear()
 
     # ------------------------------------------------------------------ looking
 
