@@ -14,13 +14,17 @@ CREATE TABLE holdfast.jobs (
     priority         integer NOT NULL,
     grp              text COLLATE "C",
     key              text COLLATE "C",
-    lane             smallint NOT NULL CHECK (lane BETWEEN 0 AND 2),  -- 0 ungrouped, 1 grouped, 2 parked (task paused)
+    lane             smallint NOT NULL CHECK (lane BETWEEN 0 AND 3),  -- 0 ungrouped, 1 grouped, 2 parked, 3 apart
+    rank             integer NOT NULL DEFAULT 0,         -- of a ready job: its priority, or 0 where the queue ages jobs
     turn             bigint,                             -- order of becoming claimable
     attempts         integer NOT NULL DEFAULT 0,
     failures         integer NOT NULL DEFAULT 0,
     stalls           integer NOT NULL DEFAULT 0,
     shared_stalls    integer NOT NULL DEFAULT 0,         -- suffered among others in one process
     suspect          boolean NOT NULL DEFAULT false,     -- its latest attempt stalled
+    holds_key        boolean NOT NULL DEFAULT false,     -- nobody else may take its key, unless its window has passed
+    key_global       boolean NOT NULL DEFAULT false,     -- the key is one per task, not per queue and task
+    key_until_started boolean NOT NULL DEFAULT false,    -- it lets its key go with its first lease
     max_stalls       integer NOT NULL,
     created_at       double precision NOT NULL,
     due_at           double precision NOT NULL,
@@ -35,6 +39,9 @@ CREATE TABLE holdfast.jobs (
     begun            boolean NOT NULL DEFAULT false,
     held             boolean NOT NULL DEFAULT false,     -- head of its strict group, also while it backs off
     cancel_requested boolean NOT NULL DEFAULT false,
+    drop_expired     boolean NOT NULL DEFAULT false,     -- cancelled, not dead, when it expires
+    capped           boolean NOT NULL DEFAULT false,     -- running in a queue that has a limit in force
+    counted          boolean NOT NULL DEFAULT false,     -- finished, and its task keeps no more than so many
     progress         double precision,
     progress_text    text,
     reason           text,
@@ -43,6 +50,9 @@ CREATE TABLE holdfast.jobs (
     errors           jsonb,
     revival          jsonb,
     options          bytea,
+    key_window       double precision,                   -- it holds its key so many seconds, whatever becomes of it
+    due_max          double precision,                   -- no push goes beyond it
+    CHECK (key IS NOT NULL OR NOT holds_key),
     CHECK (CASE state
            WHEN 'running' THEN token IS NOT NULL AND worker IS NOT NULL AND finished_at IS NULL
            WHEN 'ready' THEN token IS NULL AND worker IS NULL AND finished_at IS NULL AND turn IS NOT NULL
@@ -61,18 +71,23 @@ CREATE TABLE holdfast.jobs (
 );
 
 -- What claim reads: nothing but claimable jobs, in the order they are taken.
-CREATE INDEX jobs_ready ON holdfast.jobs (queue, lane, priority DESC, turn, seq) WHERE state = 'ready';
+CREATE INDEX jobs_ready ON holdfast.jobs (queue, lane, rank DESC, turn, seq) WHERE state = 'ready';
+CREATE INDEX jobs_apart ON holdfast.jobs (queue, task, rank DESC, turn, seq) WHERE state = 'ready' AND lane = 3;
 CREATE INDEX jobs_scheduled ON holdfast.jobs (due_at, seq) WHERE state = 'scheduled';
 CREATE INDEX jobs_running ON holdfast.jobs (worker, seq) WHERE state = 'running';
+-- What limits count. Jobs that no limit concerns are in neither.
+CREATE INDEX jobs_running_capped ON holdfast.jobs (queue) WHERE state = 'running' AND capped;
+CREATE INDEX jobs_running_apart ON holdfast.jobs (task) WHERE state = 'running' AND lane = 3;
 -- What refill reads: who comes next in a group, and what the group has in play.
 CREATE INDEX jobs_waiting ON holdfast.jobs (queue, grp, held DESC, priority DESC, seq) WHERE state = 'waiting';
 CREATE INDEX jobs_group_due ON holdfast.jobs (queue, grp, due_at) WHERE state = 'scheduled' AND grp IS NOT NULL;
 CREATE INDEX jobs_in_play ON holdfast.jobs (queue, grp)
     WHERE grp IS NOT NULL AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held));
--- One live job per key.
-CREATE UNIQUE INDEX jobs_live_key ON holdfast.jobs (queue, task, key)
-    WHERE key IS NOT NULL AND state IN ('scheduled', 'waiting', 'ready', 'running');
+-- One holder per key, and the two scopes know nothing of each other.
+CREATE UNIQUE INDEX jobs_key ON holdfast.jobs (task, key, key_global, (CASE WHEN key_global THEN '' ELSE queue END))
+    WHERE holds_key;
 CREATE INDEX jobs_prune ON holdfast.jobs (prune_at) WHERE prune_at IS NOT NULL;
+CREATE INDEX jobs_counted ON holdfast.jobs (task, finished_at, seq) WHERE counted;
 CREATE INDEX jobs_expires ON holdfast.jobs (expires_at)
     WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'waiting', 'ready');
 
@@ -97,6 +112,7 @@ CREATE TABLE holdfast.letters (
 );
 CREATE INDEX letters_revive ON holdfast.letters (revive_at) WHERE revive_at IS NOT NULL;
 CREATE INDEX letters_failed ON holdfast.letters (failed_at);
+CREATE INDEX letters_task ON holdfast.letters (task, failed_at);
 
 CREATE TABLE holdfast.workers (
     id            text COLLATE "C" PRIMARY KEY,
@@ -121,18 +137,70 @@ CREATE TABLE holdfast.calls (
     last_answers jsonb NOT NULL DEFAULT '[]'             -- of the call numbered last_call
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 500);
 
-CREATE TABLE holdfast.queues (
+CREATE TYPE holdfast.rate AS (count integer, seconds double precision, burst integer);  -- rates.Rate
+
+CREATE TABLE holdfast.queues (                           -- what the code declares of queues
     name        text COLLATE "C" PRIMARY KEY,
     group_limit integer NOT NULL CHECK (group_limit >= 1),
     group_order text NOT NULL CHECK (group_order IN ('strict', 'relaxed')),
+    job_limit   integer CHECK (job_limit >= 1),
+    rate        holdfast.rate,
+    group_rate  holdfast.rate,
+    aging       double precision,
     CHECK (group_order = 'relaxed' OR group_limit = 1)
 );
 
-CREATE TABLE holdfast.groups (                           -- operator's overrides
-    queue       text COLLATE "C" NOT NULL,
-    name        text COLLATE "C" NOT NULL,
-    group_limit integer NOT NULL CHECK (group_limit >= 1),
-    PRIMARY KEY (queue, name)
+CREATE TABLE holdfast.tasks (                            -- what the code declares of tasks
+    name              text COLLATE "C" PRIMARY KEY,
+    job_limit         integer CHECK (job_limit >= 1),
+    rate              holdfast.rate,
+    apart             boolean NOT NULL,
+    retain_count      integer,
+    retain_dead       double precision,
+    retain_dead_count integer,
+    count_after       bigint NOT NULL DEFAULT 0,         -- jobs up to this seq were looked at: see prune.sql
+    count_until       bigint NOT NULL DEFAULT 0          -- what finished later is marked when it finishes
+);
+
+-- What is said of a queue, a group or a task is found by (kind, queue, name); name is that of the group or task.
+CREATE TABLE holdfast.overrides (                        -- operators' words
+    kind      text COLLATE "C" NOT NULL CHECK (kind IN ('queue', 'group', 'task')),
+    queue     text COLLATE "C" NOT NULL DEFAULT '',
+    name      text COLLATE "C" NOT NULL DEFAULT '',
+    job_limit integer CHECK (job_limit >= 1),
+    rate      holdfast.rate,
+    PRIMARY KEY (kind, queue, name)
+);
+
+-- What is in force of all this, where anything is. Made by ONE function (bind in limit.sql), with the rules held alone;
+-- a store without limits has an empty table here, and pays nothing.
+CREATE TABLE holdfast.bounds (
+    kind      text COLLATE "C" NOT NULL CHECK (kind IN ('queue', 'task')),
+    name      text COLLATE "C" NOT NULL,                 -- a task that is named here is apart
+    job_limit integer,
+    rate      holdfast.rate,
+    rated     boolean NOT NULL DEFAULT false,            -- its groups may have rates
+    wide      boolean NOT NULL DEFAULT false,            -- its groups may have more in play than may be ready
+    aging     double precision,
+    PRIMARY KEY (kind, name)
+);
+
+CREATE TABLE holdfast.flows (                            -- buckets and slow-downs: rules.Flow
+    kind        text COLLATE "C" NOT NULL CHECK (kind IN ('queue', 'group', 'task')),
+    queue       text COLLATE "C" NOT NULL DEFAULT '',
+    name        text COLLATE "C" NOT NULL DEFAULT '',
+    spent_until double precision NOT NULL DEFAULT 0,
+    shut_until  double precision NOT NULL DEFAULT 0,
+    wakes_at    double precision,
+    PRIMARY KEY (kind, queue, name)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 500);
+CREATE INDEX flows_wakes ON holdfast.flows (wakes_at) WHERE wakes_at IS NOT NULL;
+
+CREATE TABLE holdfast.entries (                          -- cron entries; only the version means anything here
+    name     text COLLATE "C" PRIMARY KEY,
+    version  bigint NOT NULL,
+    declared boolean NOT NULL,
+    record   jsonb NOT NULL                              -- JSON of entries.CronEntry
 );
 
 CREATE TABLE holdfast.pauses (
@@ -167,8 +235,10 @@ CREATE TYPE holdfast.place AS (queue text COLLATE "C", grp text COLLATE "C");
 -- A job on its way in: what enqueue reads off its call.
 CREATE TYPE holdfast.new_job AS (
     n bigint, id text COLLATE "C", task text COLLATE "C", queue text COLLATE "C", state text COLLATE "C",
-    priority integer, grp text COLLATE "C", key text COLLATE "C", lane smallint, max_stalls integer,
-    due_at double precision, expires_at double precision, args bytea, revival jsonb, options bytea, on_conflict text
+    priority integer, grp text COLLATE "C", key text COLLATE "C", lane smallint, shift bigint, max_stalls integer,
+    due_at double precision, expires double precision, args bytea, revival jsonb, options bytea, on_conflict text,
+    key_global boolean, key_until_started boolean, key_window double precision, wait_max double precision,
+    drop_expired boolean
 );
 
 -- One row: which life of the server the store was last used in, and until when it gives out nothing after a change.

@@ -1,6 +1,7 @@
 -- exchange: settle, release and claim in one step and one round trip, recognising a repeated call.
--- The worker's call row is locked first, so a repeat waits for the first one to end. All groups any part may touch are
--- gathered and locked once, in order; what turns up later in a group that was not locked is left to the next call.
+-- The worker's call row is locked first, so a repeat waits for the first one to end; then the queues and tasks that have
+-- a limit or a rate (allow.sql). All groups any part may touch are gathered and locked once, in order; what turns up
+-- later in a group that was not locked is left to the next call.
 
 -- :: call
 SELECT holdfast.exchange(%(settlements)s::jsonb, %(releases)s::jsonb, %(request)s::jsonb, %(nonce)s, %(careful)s,
@@ -27,6 +28,7 @@ DECLARE
     elsewhere text[] := '{}';
     recovered jsonb := '[]';
     leases text[];
+    opens_in double precision;
     seal text;
 BEGIN
     PERFORM holdfast.share_rules();
@@ -40,6 +42,9 @@ BEGIN
         claims := known AND number > last.last_call AND quiet = 0;
     END IF;
     IF claims THEN
+        IF (request ->> 'most')::integer > 0 AND EXISTS (SELECT 1 FROM holdfast.bounds) THEN
+            PERFORM holdfast.lock_flows(ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')));
+        END IF;
         stalled := holdfast.stalled_workers('{}', at);
         due := holdfast.any_due(at);
         IF due THEN PERFORM holdfast.lock_letters_due(200, at); END IF;
@@ -54,7 +59,8 @@ BEGIN
     IF releases <> '[]' THEN answers := answers || holdfast.release_leases(releases, elsewhere, at); END IF;
     PERFORM holdfast.refill_groups(named, at);
     IF request IS NULL OR NOT known OR number < last.last_call THEN
-        RETURN json_build_object('answers', answers, 'known', coalesce(known, true));
+        RETURN json_build_object('answers', answers, 'known', coalesce(known, true),
+                                 'stirred', holdfast.stirred(settlements || releases, at));
     END IF;
     IF cardinality(stalled) > 0 THEN
         recovered := holdfast.recover_leases(stalled, 100, places, at);
@@ -67,11 +73,12 @@ BEGIN
     IF claims AND seal IS NULL THEN
         -- A job put off for no time at all by this very call is due as well.
         IF due OR holdfast.any_due(at) THEN PERFORM holdfast.promote_due(200, places, at); END IF;
-        leases := holdfast.claim(request, nonce, at);
+        SELECT c.leases, c.opens_in INTO leases, opens_in FROM holdfast.claim(request, nonce, at) c;
     END IF;
     UPDATE holdfast.calls SET last_call = number, last_answers = to_jsonb(answers) WHERE worker = claimer;
     RETURN json_build_object('answers', answers, 'leases', to_json(coalesce(leases, '{}')), 'recovered', recovered,
-                             'sealed', seal::json, 'quiet_seconds', quiet);
+                             'sealed', seal::json, 'quiet_seconds', quiet, 'opens_in', opens_in,
+                             'stirred', holdfast.stirred(settlements || releases, at));
 END $$
 
 -- :: function_held_elsewhere

@@ -17,9 +17,9 @@ BEGIN
     INSERT INTO holdfast.pauses (kind, queue, name, reason, paused_by, paused_at)
     VALUES (what, queued, named, why, who, at) ON CONFLICT DO NOTHING;
     IF what = 'group' THEN
-        PERFORM holdfast.withdraw(ARRAY[ROW(queued, named)::holdfast.place]);
+        PERFORM holdfast.fit(ARRAY[ROW(queued, named)::holdfast.place], at);
     ELSIF what = 'task' THEN
-        UPDATE holdfast.jobs SET lane = 2 WHERE task = named AND state = 'ready';
+        PERFORM holdfast.set_lanes(named);
     END IF;
 END $$
 
@@ -35,9 +35,9 @@ BEGIN
     IF NOT FOUND THEN RETURN false; END IF;
     PERFORM holdfast.keep_up(at);
     IF what = 'group' THEN
-        PERFORM holdfast.refill_groups(ARRAY[ROW(queued, named)::holdfast.place], at);
+        PERFORM holdfast.fit(ARRAY[ROW(queued, named)::holdfast.place], at);
     ELSIF what = 'task' THEN
-        UPDATE holdfast.jobs SET lane = CASE WHEN grp IS NULL THEN 0 ELSE 1 END WHERE task = named AND state = 'ready';
+        PERFORM holdfast.set_lanes(named);
     END IF;
     RETURN true;
 END $$

@@ -1,6 +1,6 @@
 -- store: put the rows of new jobs into the table, and say what became of each.
 -- Takes jobs as enqueue.sql read them. Returns true (all are new), or an answer for each.
--- Safe against a rival: the caller locked the keys and groups named; the unique indexes on id and live key decide.
+-- Safe against a rival: the caller locked the keys and groups named; the unique indexes on id and key decide.
 
 -- :: function_insert_fresh
 -- All or none, in two thirds of the time and of the log that asking for each id first would take. False: an id is known
@@ -9,11 +9,14 @@
 CREATE OR REPLACE FUNCTION holdfast.insert_fresh(news holdfast.new_job[], at double precision)
 RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '20ms' AS $$
 BEGIN
-    INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, key, lane, turn, max_stalls, created_at,
-                               due_at, expires_at, args, revival, options)
+    INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, key, lane, rank, turn, max_stalls, created_at,
+        due_at, expires_at, args, revival, options, holds_key, key_global, key_until_started, key_window, due_max,
+        drop_expired)
     SELECT o.id, o.task, o.queue, o.state, o.priority, o.grp, o.key, o.lane,
-           CASE WHEN o.state = 'ready' THEN nextval('holdfast.ticks') END, o.max_stalls, at, o.due_at,
-           o.expires_at, o.args, o.revival, o.options
+           CASE WHEN o.shift IS NULL THEN o.priority ELSE 0 END,
+           CASE WHEN o.state = 'ready' THEN nextval('holdfast.ticks') - coalesce(o.shift, 0) END, o.max_stalls, at,
+           o.due_at, o.due_at + o.expires, o.args, o.revival, o.options, o.key IS NOT NULL, o.key_global,
+           o.key_until_started, o.key_window, at + o.wait_max, o.drop_expired
     FROM (SELECT * FROM unnest(news) ORDER BY n) o;
     RETURN true;
 EXCEPTION WHEN unique_violation THEN RETURN false;
@@ -61,12 +64,16 @@ CREATE OR REPLACE FUNCTION holdfast.insert_jobs(news holdfast.new_job[], turns b
 RETURNS text[] LANGUAGE plpgsql SET lock_timeout = '20ms' AS $$
 DECLARE made text[];
 BEGIN
+    IF EXISTS (SELECT 1 FROM unnest(news) j WHERE j.key IS NOT NULL) THEN PERFORM holdfast.free_keys(news, at); END IF;
     WITH stored AS (
-        INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, key, lane, turn, max_stalls, created_at,
-                                   due_at, expires_at, args, revival, options)
+        INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, key, lane, rank, turn, max_stalls, created_at,
+            due_at, expires_at, args, revival, options, holds_key, key_global, key_until_started, key_window, due_max,
+            drop_expired)
         SELECT o.id, o.task, o.queue, o.state, o.priority, o.grp, o.key, o.lane,
-               CASE WHEN o.state = 'ready' THEN turns[o.n] END, o.max_stalls, at, o.due_at,
-               o.expires_at, o.args, o.revival, o.options
+               CASE WHEN o.shift IS NULL THEN o.priority ELSE 0 END,
+               CASE WHEN o.state = 'ready' THEN turns[o.n] - coalesce(o.shift, 0) END, o.max_stalls, at,
+               o.due_at, o.due_at + o.expires, o.args, o.revival, o.options, o.key IS NOT NULL, o.key_global,
+               o.key_until_started, o.key_window, at + o.wait_max, o.drop_expired
         FROM (SELECT * FROM unnest(news) ORDER BY n) o
         ON CONFLICT DO NOTHING RETURNING id)
     SELECT array_agg(id) INTO made FROM stored;
@@ -76,24 +83,29 @@ END $$
 -- :: function_enqueue_known
 CREATE OR REPLACE FUNCTION holdfast.enqueue_known(new holdfast.new_job, its_turn bigint, at double precision)
 RETURNS jsonb LANGUAGE plpgsql AS $$
-DECLARE live holdfast.jobs;
+DECLARE
+    holder holdfast.jobs;
+    due double precision := new.due_at;
 BEGIN
     PERFORM 1 FROM holdfast.jobs WHERE id = new.id;
     IF FOUND THEN RETURN jsonb_build_array(new.id, false, false); END IF;
-    SELECT * INTO live FROM holdfast.jobs l WHERE l.queue = new.queue AND l.task = new.task AND l.key = new.key
-    AND l.key IS NOT NULL AND l.state IN ('scheduled', 'waiting', 'ready', 'running') FOR UPDATE;
+    holder := holdfast.key_holder(new.queue, new.task, new.key, new.key_global, at);
+    SELECT * INTO holder FROM holdfast.jobs WHERE seq = holder.seq AND holds_key FOR UPDATE;
     IF NOT FOUND THEN  -- it ended a moment ago: the whole call is made anew
         RAISE EXCEPTION USING ERRCODE = 'serialization_failure';
     ELSIF new.on_conflict = 'raise' THEN
-        PERFORM holdfast.refuse('HF003', jsonb_build_object('key', new.key, 'existing_id', live.id));
-    ELSIF new.on_conflict = 'keep' OR live.state = 'running' THEN
-        RETURN jsonb_build_array(live.id, false, false);
+        PERFORM holdfast.refuse('HF003', jsonb_build_object('key', new.key, 'existing_id', holder.id));
+    ELSIF new.on_conflict = 'keep' OR holder.state NOT IN ('scheduled', 'waiting', 'ready') THEN
+        RETURN jsonb_build_array(holder.id, false, false);
     END IF;
-    UPDATE holdfast.jobs
-    SET state = new.state, priority = new.priority, grp = new.grp, lane = new.lane,
-        turn = CASE WHEN new.state = 'ready' THEN its_turn END,
-        max_stalls = greatest(new.max_stalls, stalls), due_at = new.due_at, expires_at = new.expires_at,
-        args = new.args, revival = new.revival, options = new.options, held = held AND grp IS NOT DISTINCT FROM new.grp
-    WHERE seq = live.seq;
-    RETURN jsonb_build_array(live.id, false, true);
+    IF new.on_conflict = 'debounce' THEN due := least(due, holder.due_max); END IF;
+    UPDATE holdfast.jobs  -- in its own queue, which a global key may find another than the new call's
+    SET state = CASE WHEN due > at THEN 'scheduled' WHEN new.grp IS NULL THEN 'ready' ELSE 'waiting' END,
+        priority = new.priority, grp = new.grp, lane = new.lane, rank = holdfast.rank_of(queue, new.priority),
+        turn = CASE WHEN due <= at AND new.grp IS NULL THEN its_turn - holdfast.age_shift(queue, new.priority) END,
+        max_stalls = greatest(new.max_stalls, stalls), due_at = due, expires_at = due + new.expires,
+        args = new.args, revival = new.revival, options = new.options, held = held AND grp IS NOT DISTINCT FROM new.grp,
+        key_until_started = new.key_until_started, key_window = new.key_window, drop_expired = new.drop_expired
+    WHERE seq = holder.seq;
+    RETURN jsonb_build_array(holder.id, false, true);
 END $$
