@@ -13,7 +13,7 @@ from holdfast.errors import BackendUnavailable
 
 
 class Played:
-    """Connections to a node that answers, hangs or is gone."""
+    """Connections to a node that answers, is busy, hangs or is gone."""
 
     def __init__(self) -> None:
         self.mood = "well"
@@ -23,7 +23,7 @@ class Played:
         self.calls.append(verb)
         if self.mood == "gone":
             raise BackendUnavailable("gone. Nothing to do.")
-        if self.mood == "hangs" and not how.get("urgent"):
+        if self.mood == "hangs" or (self.mood == "busy" and not how.get("urgent")):
             await asyncio.Event().wait()
         await asyncio.sleep(0)
         return "answer"
@@ -34,14 +34,14 @@ def played() -> tuple[Played, Node]:
     return connections, Node(("host", 7000), connections)  # type: ignore[arg-type]
 
 
-async def call(node: Node) -> str:
-    answer: str = await node.call("claim", b"", writes=True)
+async def call(node: Node, verb: str = "exchange") -> str:
+    answer: str = await node.call(verb, b"", writes=True)
     return answer
 
 
-async def given_up(node: Node, seconds: float) -> None:
+async def given_up(node: Node, seconds: float, verb: str = "exchange") -> None:
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(call(node), seconds)
+        await asyncio.wait_for(call(node, verb), seconds)
 
 
 def test_calls_at_once_after_one_was_given_up_are_all_answered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,14 +50,14 @@ def test_calls_at_once_after_one_was_given_up_are_all_answered(monkeypatch: pyte
 
     async def whole() -> None:
         connections, node = played()
-        connections.mood = "hangs"  # all its connections are busy; one of its own is answered
+        connections.mood = "busy"  # all its connections are, one more is answered
         await given_up(node, 0.01)
         connections.mood = "well"
         assert await asyncio.gather(*(call(node) for _ in range(5))) == ["answer"] * 5
         assert "ping" in connections.calls
         connections.calls.clear()
         assert await call(node) == "answer"
-        assert connections.calls == ["claim"]  # there is no doubt any more
+        assert connections.calls == ["exchange"]  # there is no doubt any more
 
     asyncio.run(whole())
 
@@ -71,7 +71,7 @@ def test_a_node_that_does_not_answer_when_looked_at_costs_the_next_ones_nothing(
         for _ in range(5):
             with pytest.raises(BackendUnavailable, match="does not answer"):
                 await call(node)
-        assert connections.calls == ["claim", "ping"]
+        assert connections.calls == ["exchange", "ping"]
 
     asyncio.run(whole())
 
@@ -87,6 +87,36 @@ def test_a_doubted_node_that_is_gone_is_silent(monkeypatch: pytest.MonkeyPatch) 
         for _ in range(3):
             with pytest.raises(BackendUnavailable, match="does not answer"):
                 await call(node)
-        assert connections.calls == ["claim", "ping"]
+        assert connections.calls == ["exchange", "ping"]
+
+    asyncio.run(whole())
+
+
+def test_callers_less_patient_than_a_look_find_out_that_a_node_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker with a short lease gives its calls up sooner: the first two cost it time, the others fail at once."""
+    monkeypatch.setattr(nodes, "HANG_SECONDS", 0.0)
+
+    async def whole() -> None:
+        connections, node = played()
+        connections.mood = "hangs"
+        for _ in range(2):
+            await given_up(node, 0.01)
+        with pytest.raises(BackendUnavailable, match="does not answer"):
+            await call(node)
+        assert connections.calls == ["exchange", "ping"]
+
+    asyncio.run(whole())
+
+
+def test_who_ends_a_wait_says_nothing_about_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "HANG_SECONDS", 0.0)
+
+    async def whole() -> None:
+        connections, node = played()
+        connections.mood = "busy"
+        await given_up(node, 0.01, "wait_for_work")
+        connections.mood = "well"
+        assert await call(node) == "answer"
+        assert "ping" not in connections.calls
 
     asyncio.run(whole())

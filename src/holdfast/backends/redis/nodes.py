@@ -64,7 +64,8 @@ class Node:
             self._silent = isinstance(error, BackendError | OutcomeUnknown) and not _refusal(error)
             raise
         except asyncio.CancelledError:
-            self._doubted = self._doubted or time.monotonic() - began > HANG_SECONDS
+            if verb != "wait_for_work" and time.monotonic() - began > HANG_SECONDS:  # who waits ends it when it likes
+                self._doubted = True
             raise
 
     async def _look(self) -> None:
@@ -82,6 +83,10 @@ class Node:
         except (HoldfastError, TimeoutError):
             self._silent, self._look_at = True, time.monotonic() + LOOK_SECONDS
             raise self._unavailable() from None
+        except asyncio.CancelledError:
+            if time.monotonic() - now > HANG_SECONDS:
+                self._silent, self._look_at = True, time.monotonic() + LOOK_SECONDS
+            raise
         self._silent = self._doubted = False
 
     def _unavailable(self) -> BackendUnavailable:
