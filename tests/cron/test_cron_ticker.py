@@ -134,6 +134,27 @@ def test_a_worker_fires_what_its_code_declares_and_what_it_serves() -> None:
     run(scene())
 
 
+def test_code_that_changes_while_an_entry_is_being_stored_loses_none() -> None:
+    async def scene() -> None:
+        backend = MemoryBackend(Hands())
+        await backend.open()
+        entries = backend.entries
+
+        async def with_a_new_runner() -> Any:
+            """A runner with newer code says what it declares just now."""
+            backend.entries = entries  # type: ignore[method-assign]
+            ticker.serve(("q",), declared(entry_of("newer", every=10.0), entry_of("newest", every=10.0)))
+            return await entries()
+
+        backend.entries = with_a_new_runner  # type: ignore[method-assign]
+        ticker = ticker_on(backend, declared(entry_of("old", every=10.0)))
+        await ticker.look()
+        await ticker.look()
+        assert [entry.name for entry in await backend.entries()] == ["newer", "newest", "old"]
+
+    run(scene())
+
+
 def test_it_looks_again_when_the_next_tick_is_due_and_no_later_than_its_interval() -> None:
     async def scene() -> None:
         clock = Hands()

@@ -1,4 +1,4 @@
-"""Several workers on one SQLite file: what they fire together."""
+"""Workers that fire: several on one file, one that is far behind, one that drains."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 
 from holdfast import Holdfast, State
+from holdfast.cron.entry import placed
+from holdfast.records import Tick
 
 WORKERS = 4
 TICKS = 12
@@ -49,5 +51,50 @@ def test_workers_of_one_store_fire_each_tick_once(tmp_path: Path) -> None:
         assert (await app.aaudit()).violations == []
         for one in apps:
             await one.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_has_much_to_catch_up_with_runs_jobs_meanwhile_and_stops_when_asked() -> None:
+    async def main() -> None:
+        app, ran = Holdfast("memory://"), asyncio.Event()
+
+        @app.task(name="often")
+        def often() -> None: ...
+
+        @app.task(name="other")
+        async def other() -> None:
+            ran.set()
+
+        app.cron(every=1, catch_up="all")(often)
+        [wanted] = app.cron_entries()
+        await app.aopen()
+        behind = placed(wanted, None, await app.backend.clock() - 80_000)  # 800 writes of 100 ticks each
+        await app.backend.tick(Tick(name="often", version=0, entry=behind))
+        await other.using(priority=1).aenqueue()
+        async with asyncio.timeout(60):
+            async with app.worker():
+                await ran.wait()
+        entry = await app.cron.aget("often")
+        assert entry.fired < 80_000
+        await app.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_drain_runs_all_that_was_due_when_it_began(tmp_path: Path) -> None:
+    async def main() -> None:
+        app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+
+        @app.task(name="often")
+        async def often() -> None: ...
+
+        app.cron(every=1000, catch_up="all", window=1e6)(often)
+        [wanted] = app.cron_entries()
+        await app.aopen()
+        behind = placed(wanted, None, await app.backend.clock() - 250_500)
+        await app.backend.tick(Tick(name="often", version=0, entry=behind))
+        assert (await app.awork(drain=True)).succeeded == 250
+        await app.aclose()
 
     asyncio.run(main())

@@ -177,7 +177,6 @@ class Keeper:
             logs.worker_started(self._tenure.worker.id, self._queues, self._options.slots)
             worker = self._tenure.worker
             self._link.tell(events.WorkerStarted(worker=worker.id, queues=self._queues, slots=worker.slots))
-            await self._ticker.catch_up()
             await self._work()
         finally:
             await backend.close()
@@ -218,6 +217,8 @@ class Keeper:
     async def _trade(self) -> None:
         """The worker's main line: exchange while there is something to exchange, wait while there is not."""
         trader, ledger = self._trader, self._ledger
+        if self._options.drain or self._options.sweep_every is None:
+            await self._ticker.catch_up(lambda: trader.closing)  # what is due now is to be run before this ends
         while not self._link.broken:
             try:
                 if await trader.step():

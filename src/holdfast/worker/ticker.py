@@ -24,7 +24,7 @@ from .link import Link
 
 LATE_SECONDS_MAX = 0.1  # workers that wake for the same tick do not all ask at the same instant
 AGAIN_SECONDS = 0.01  # more ticks of an entry are due than one write fires
-PASSES_MAX = 1000  # over the due ticks of a start
+PASSES_MAX = 1000  # over the due ticks at the start of a drain
 
 
 class Ticker:
@@ -35,6 +35,7 @@ class Ticker:
         self.on_fired: Callable[[], None] = lambda: None
         self.on_sealed: Callable[[StoreSealed], None] = lambda error: None
         self._unreadable: set[str] = set()  # said once
+        self._looking = asyncio.Lock()
         self.serve(queues, declared)
 
     def serve(self, queues: tuple[str, ...], declared: Declared) -> None:
@@ -49,19 +50,23 @@ class Ticker:
             await asyncio.sleep(wait)
             wait = await self.look()
 
-    async def catch_up(self) -> None:
-        """Fire everything that is due now, before the worker looks for work."""
+    async def catch_up(self, over: Callable[[], bool]) -> None:
+        """Fire everything that is due now, unless the worker's time is over before."""
         for _ in range(PASSES_MAX):
-            if await self.look() > AGAIN_SECONDS:
+            if over() or await self.look() > AGAIN_SECONDS:
                 return
 
     async def look(self) -> float:
         """Store what is not stored, fire what is due; seconds until the next look."""
+        async with self._looking:
+            return await self._look()
+
+    async def _look(self) -> float:
         backend, call = self._line.backend, self._line.call
         try:
-            while self._undeclared:
-                await call("tick", put(self._undeclared[0], backend))
-                self._undeclared.pop(0)
+            while undeclared := self._undeclared:
+                await call("tick", put(undeclared[0], backend))
+                undeclared.pop(0)  # of the same list: other code may be served meanwhile
             entries = [entry for entry in await call("entries", backend.entries()) if self._is_ours(entry)]
             if not entries:
                 return self._every
