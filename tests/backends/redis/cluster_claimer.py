@@ -12,6 +12,7 @@ import sys
 import redis
 
 from holdfast.backends import open_backend
+from holdfast.backends.redis import nodes
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.records import ClaimRequest, WorkerRecord
 
@@ -41,6 +42,7 @@ async def claim_all(url: str, ledger: redis.Redis, name: str, total: int) -> Non
 
 
 if __name__ == "__main__":
+    nodes.HANG_SECONDS = PATIENCE_SECONDS  # a wait given up late on a busy machine says nothing about its node
     with redis.Redis(unix_socket_path=sys.argv[2]) as client:
         work = claim_all(sys.argv[1], client, sys.argv[3], int(sys.argv[4]))
         asyncio.run(asyncio.wait_for(work, PATIENCE_SECONDS))
