@@ -215,6 +215,30 @@ def test_a_store_that_fails_costs_nothing_but_time() -> None:
     run(scene())
 
 
+def test_an_entry_that_cannot_be_fired_holds_up_no_other() -> None:
+    """In a cluster its shard may be silent."""
+
+    async def scene() -> None:
+        clock = Hands()
+        backend = MemoryBackend(clock)
+        await backend.open()
+        tick = backend.tick
+
+        async def one_is_away(wanted: Tick, now: float | None = None) -> Any:
+            if wanted.name == "b" and wanted.jobs:
+                raise BackendUnavailable("away")
+            return await tick(wanted, now)
+
+        backend.tick = one_is_away  # type: ignore[method-assign]
+        ticker = ticker_on(backend, declared(*(entry_of(name, every=10.0) for name in "abc")))
+        await ticker.look()
+        clock.now += 10.0
+        assert await ticker.look() == 5.0
+        assert {entry.name: entry.fired for entry in await backend.entries()} == {"a": 1, "b": 0, "c": 1}
+
+    run(scene())
+
+
 def test_a_change_against_too_many_rivals_gives_up() -> None:
     async def scene() -> None:
         backend = MemoryBackend(Hands())

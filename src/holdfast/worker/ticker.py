@@ -96,12 +96,18 @@ class Ticker:
         return entry.declared or call.queue in self._queues or call.task in self._known
 
     async def _fire(self, entry: CronEntry, now: float) -> float | None:
-        """Fire what is due of an entry; when it is due next, None if never."""
+        """Fire what is due of an entry; when to look at it next, None if never."""
         if entry.paused_at is not None:
             return None
         if entry.next_at is None or entry.next_at > now:
             return entry.next_at
-        ticked = await self._line.call("tick", tick(self._line.backend, entry, now))
+        try:
+            ticked = await self._line.call("tick", tick(self._line.backend, entry, now))
+        except StoreSealed:
+            raise
+        except HoldfastError as error:  # the part of the store that its jobs go to may be away; the others go on
+            logs.sweep_failed("tick", error)
+            return now + self._every
         if ticked is None or ticked.entry is None:
             return None
         if ticked.done:
