@@ -419,6 +419,7 @@ class PostgresBackend(Backend):
                 seconds, held_back = await self._read("wait_for_work", reading.work_at_hand, list(queues))
                 left = ends - clock()
                 try:
-                    await asyncio.wait_for(told.wait(), max(0.0, left if seconds is None else min(left, seconds)))
+                    async with asyncio.timeout(max(0.0, left if seconds is None else min(left, seconds))):
+                        await told.wait()
                 except TimeoutError:
                     return

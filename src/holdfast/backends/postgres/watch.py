@@ -75,7 +75,8 @@ class Watch:
             self._heard.clear()
             self._listening = asyncio.create_task(self._listen())
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._heard.wait(), self._connections.call_timeout)
+                async with asyncio.timeout(self._connections.call_timeout):
+                    await self._heard.wait()
 
     @contextlib.contextmanager
     def hearing(self, queues: Sequence[str]) -> Iterator[asyncio.Event]:
@@ -118,7 +119,8 @@ class Watch:
             await asyncio.gather(self._telling, return_exceptions=True)
         if self._pending:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._tell_once(), CLOSE_SECONDS_MAX)
+                async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                    await self._tell_once()
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)

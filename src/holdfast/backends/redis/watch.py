@@ -47,7 +47,8 @@ class Watch:
                 self._listening = asyncio.create_task(self._listen())
             self._wanted.set()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(event.wait(), max(0.0, timeout if seconds is None else min(timeout, seconds)))
+                async with asyncio.timeout(max(0.0, timeout if seconds is None else min(timeout, seconds))):
+                    await event.wait()
         finally:
             del self._waiting[event]
             if not self._waiting:
