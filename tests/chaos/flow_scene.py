@@ -35,6 +35,20 @@ def _sqlite(folder: Path) -> Store:
     return f"sqlite:///{folder / 'jobs.db'}", lambda: None
 
 
+def _postgres(folder: Path) -> Store:
+    import psycopg
+
+    from tests.servers import postgres
+
+    server, name = postgres.shared_server(), f"flow_{next(_numbers)}"
+
+    def clear() -> None:
+        with psycopg.connect(server.conninfo, autocommit=True) as connection:
+            connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")
+
+    return server.url(name), clear
+
+
 def _redis(folder: Path) -> Store:
     from tests.servers import valkey
 
@@ -42,7 +56,7 @@ def _redis(folder: Path) -> Store:
     return server.url(name), lambda: valkey.empty(server, name)
 
 
-STORES: dict[str, Callable[[Path], Store]] = {"sqlite": _sqlite, "redis": _redis}
+STORES: dict[str, Callable[[Path], Store]] = {"sqlite": _sqlite, "postgres": _postgres, "redis": _redis}
 
 
 class Crew:

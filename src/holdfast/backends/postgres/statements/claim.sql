@@ -1,12 +1,14 @@
 -- claim: lease ready jobs to a worker. Groups' limits were obeyed when a job became ready; those of queues and tasks, and
 -- rates, are obeyed here. Ready and running both count as in play: a claim changes no group's occupancy and needs no
 -- group's lock. Safe against a rival: rows are locked with SKIP LOCKED in materialised CTEs (a bare LIMIT sub-query may
--- run twice); the caller locked the queues and tasks that have a limit or a rate (allow.sql).
+-- run twice); the caller locked the queues and tasks that have a limit or a rate (allow.sql). When a job started is
+-- read off the clock after the job was found: by then `at` may be older than what made it ready, or than a rival's start
+-- that is charged to the same bucket, and no window of a rate could be counted by it.
 
 -- :: function_claim_lanes
 -- Of the room, the second lane gets its half where it can use it; what one cannot use the other may.
 CREATE OR REPLACE FUNCTION holdfast.claim_lanes(named text, room integer, first integer, claimer text, number bigint,
-    nonce text, caps boolean, at double precision) RETURNS text[] LANGUAGE plpgsql AS $$
+    nonce text, caps boolean, at double precision, given double precision) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE leases text[];
 BEGIN
     WITH ahead AS MATERIALIZED (
@@ -29,7 +31,7 @@ BEGIN
     ), taken AS (
         UPDATE holdfast.jobs j
         SET state = 'running', fence = n.fence, token = to_hex(n.fence) || '.' || nonce, worker = claimer,
-            claim_call = number, started_at = at, begun = false, capped = caps,
+            claim_call = number, started_at = (SELECT holdfast.store_now(given)), begun = false, capped = caps,
             holds_key = j.holds_key AND NOT (j.key_until_started AND j.key_window IS NULL)
         FROM numbered n WHERE j.seq = n.seq
         RETURNING j.fence, holdfast.lease(j) AS lease
@@ -52,8 +54,8 @@ CREATE OR REPLACE FUNCTION holdfast.base64(content bytea) RETURNS text LANGUAGE 
 $$
 
 -- :: function_claim
-CREATE OR REPLACE FUNCTION holdfast.claim(request jsonb, nonce text, at double precision, OUT leases text[],
-                                          OUT opens_in double precision) LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.claim(request jsonb, nonce text, at double precision, given double precision,
+                                          OUT leases text[], OUT opens_in double precision) LANGUAGE plpgsql AS $$
 DECLARE
     most integer := (request ->> 'most')::integer;
     number bigint := (request ->> 'call')::bigint;
@@ -83,12 +85,14 @@ BEGIN
         END IF;
         IF rooms = '{}' AND share IS NULL AND b.rated IS NOT TRUE THEN
             got := holdfast.claim_lanes(named, room, (number % 2)::integer, request ->> 'worker', number, nonce,
-                                        b.job_limit IS NOT NULL, at);
+                                        b.job_limit IS NOT NULL, at, given);
         ELSE
             SELECT c.rooms, c.leases INTO rooms, got
-            FROM holdfast.claim_shares(named, room, request, nonce, b.job_limit IS NOT NULL, b.rated IS TRUE, at, rooms) c;
+            FROM holdfast.claim_shares(named, room, request, nonce, b.job_limit IS NOT NULL, b.rated IS TRUE, at, given,
+                                       rooms) c;
         END IF;
         leases := leases || got;
+        at := holdfast.store_now(given);
         IF bounded THEN PERFORM holdfast.charge('queue', named, coalesce(array_length(got, 1), 0), at); END IF;
     END LOOP;
     IF bounded AND leases <> '{}' THEN

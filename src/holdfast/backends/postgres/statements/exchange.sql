@@ -53,7 +53,9 @@ BEGIN
     places := named;
     IF cardinality(stalled) > 0 THEN places := places || holdfast.places_stalled(stalled, 100); END IF;
     IF due THEN places := places || holdfast.places_due(200, at); END IF;
-    PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
+    PERFORM holdfast.lock_groups(places);
+    at := holdfast.store_now(given);  -- who held the locks may have had them for a while
+    PERFORM holdfast.keep_up(at);
     IF careful THEN elsewhere := holdfast.held_elsewhere(settlements || releases); END IF;
     IF settlements <> '[]' THEN answers := holdfast.settle_leases(settlements, elsewhere, at); END IF;
     IF releases <> '[]' THEN answers := answers || holdfast.release_leases(releases, elsewhere, at); END IF;
@@ -73,7 +75,7 @@ BEGIN
     IF claims AND seal IS NULL THEN
         -- A job put off for no time at all by this very call is due as well.
         IF due OR holdfast.any_due(at) THEN PERFORM holdfast.promote_due(200, places, at); END IF;
-        SELECT c.leases, c.opens_in INTO leases, opens_in FROM holdfast.claim(request, nonce, at) c;
+        SELECT c.leases, c.opens_in INTO leases, opens_in FROM holdfast.claim(request, nonce, at, given) c;
     END IF;
     UPDATE holdfast.calls SET last_call = number, last_answers = to_jsonb(answers) WHERE worker = claimer;
     RETURN json_build_object('answers', answers, 'leases', to_json(coalesce(leases, '{}')), 'recovered', recovered,

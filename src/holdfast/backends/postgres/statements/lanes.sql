@@ -5,7 +5,8 @@
 
 -- :: function_claim_shares
 CREATE OR REPLACE FUNCTION holdfast.claim_shares(named text, room integer, request jsonb, nonce text, capped boolean,
-    guarded boolean, at double precision, INOUT rooms jsonb, OUT leases text[]) LANGUAGE plpgsql AS $$
+    guarded boolean, at double precision, given double precision, INOUT rooms jsonb, OUT leases text[])
+LANGUAGE plpgsql AS $$
 DECLARE
     number bigint := (request ->> 'call')::bigint;
     share integer := (request ->> 'most_by_group')::integer;
@@ -35,7 +36,7 @@ BEGIN
             END IF;
             done[lane] := cardinality(heads) < wanted;
             CONTINUE WHEN cardinality(heads) = 0;
-            leases := leases || holdfast.take(heads, request ->> 'worker', number, nonce, capped, at);
+            leases := leases || holdfast.take(heads, request ->> 'worker', number, nonce, capped, given);
             room := room - cardinality(heads);
             IF lane > 2 THEN
                 rooms := rooms || jsonb_build_object(lanes[lane],
@@ -86,8 +87,10 @@ $$
 
 -- :: function_take
 CREATE OR REPLACE FUNCTION holdfast.take(seqs bigint[], claimer text, number bigint, nonce text, caps boolean,
-                                         at double precision) RETURNS text[] LANGUAGE plpgsql AS $$
-DECLARE leases text[];
+                                         given double precision) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    leases text[];
 BEGIN
     WITH numbered AS MATERIALIZED (
         SELECT b.seq, nextval('holdfast.ticks') AS fence
