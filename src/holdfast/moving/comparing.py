@@ -14,7 +14,8 @@ import msgspec
 from msgspec.structs import replace
 
 from ..backends.contract import Backend
-from ..records import PARTS, Part, Shipment
+from ..lifecycle import State
+from ..records import PARTS, Part, Shipment, StoredJob
 from .asking import patiently
 
 PIECE_BYTES_GOAL = 2 * 1024 * 1024
@@ -128,9 +129,14 @@ def _rows(piece: Shipment) -> list[tuple[str, Any]]:
         *((f"override of {one.task or one.group or one.queue}", one) for one in sorted(piece.overrides, key=repr)),
         *((f"cron entry {one.name}", one) for one in piece.entries),
         *((f"pause of {one.task or one.group or one.queue}", one) for one in sorted(piece.pauses, key=repr)),
-        *((f"job {job.id}", job) for job in piece.jobs),
+        *((f"job {job.id}", _as_it_counts(job)) for job in piece.jobs),
         *((f"dead letter {letter.id}", letter) for letter in piece.letters),
     ]
+
+
+def _as_it_counts(job: StoredJob) -> StoredJob:
+    """Only a ready job is in a lane; what is kept of it in other states is the store's own affair."""
+    return job if job.state is State.READY or job.lane == 0 else replace(job, lane=0)
 
 
 def _rows_apart(
