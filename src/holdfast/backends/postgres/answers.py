@@ -32,7 +32,7 @@ class _Exchanged(msgspec.Struct, frozen=True):
     sealed: Seal | None = None
     quiet_seconds: float = 0.0
     opens_in: float | None = None
-    stirred: list[str] = []  # queues in which a place that came free lets a job start
+    stirred: list[str] | None = None  # queues in which a place that came free lets a job start
 
 
 class _Ticked(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ def as_exchanged(answer: str) -> tuple[Exchanged, list[str]]:
         quiet_seconds=told.quiet_seconds,
         opens_in=told.opens_in,
     )
-    return exchanged, told.stirred
+    return exchanged, told.stirred or []
 
 
 def as_enqueued(answer: str, jobs: Sequence[NewJob]) -> list[Enqueued]:

@@ -91,6 +91,7 @@ async def carry(cursor: Cursor, sql: Statements, move: str, shipment: Shipment) 
                 await cursor.execute(sql["carry.jobs"], jobs)
             except UniqueViolation as error:
                 raise sealing.key_taken() if error.diag.constraint_name == "jobs_key" else error from error
+            await cursor.execute(sql["carry.retain"], jobs)
             if any(job.logs for job in shipment.jobs):
                 await cursor.execute(sql["carry.lines"], jobs)
         if shipment.letters:

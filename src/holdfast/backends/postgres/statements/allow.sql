@@ -15,16 +15,15 @@ BEGIN  -- of the queues asked for, and of tasks that have ready jobs in them
     PERFORM pg_advisory_xact_lock(hashtext('holdfast.flows'), s.stripe)
     FROM (SELECT DISTINCT holdfast.flow_stripe(b.kind, b.name) AS stripe FROM holdfast.bounds b
           WHERE (b.job_limit IS NOT NULL OR (b.rate).count IS NOT NULL)
-            AND CASE b.kind WHEN 'queue' THEN b.name = ANY (asked) ELSE holdfast.has_apart(asked, b.name) END
+            AND CASE b.kind WHEN 'queue' THEN b.name = ANY (asked) ELSE holdfast.has_lane(asked, b.lane) END
           ORDER BY 1) s;
 END $$
 
--- :: function_has_apart
-CREATE OR REPLACE FUNCTION holdfast.has_apart(asked text[], named text) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
+-- :: function_has_lane
+CREATE OR REPLACE FUNCTION holdfast.has_lane(asked text[], number smallint) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN  -- whether there are ready jobs in a task's own lane, in any of these queues
     RETURN EXISTS (SELECT 1 FROM unnest(asked) q(name) CROSS JOIN LATERAL (
-        SELECT 1 FROM holdfast.jobs j WHERE j.state = 'ready' AND j.lane = 3 AND j.queue = q.name AND j.task = named
-        LIMIT 1) x);
+        SELECT 1 FROM holdfast.jobs j WHERE j.state = 'ready' AND j.queue = q.name AND j.lane = number LIMIT 1) x);
 END $$
 
 -- :: function_queue_room
@@ -38,7 +37,7 @@ BEGIN
     IF f.shut_until > at THEN RETURN 0; END IF;
     SELECT * INTO b FROM holdfast.bounds WHERE kind = 'queue' AND name = named;
     IF b.job_limit IS NOT NULL THEN
-        room := b.job_limit - (SELECT count(*) FROM holdfast.jobs WHERE state = 'running' AND capped AND queue = named);
+        room := b.job_limit - (SELECT count(*) FROM holdfast.jobs WHERE state = 'running' AND limited AND queue = named);
     END IF;
     IF (b.rate).count IS NULL THEN RETURN room; END IF;
     RETURN least(room, holdfast.allowed(b.rate, coalesce(f.spent_until, 0), at));
@@ -53,7 +52,7 @@ DECLARE
 BEGIN
     SELECT * INTO b FROM holdfast.bounds WHERE kind = 'task' AND name = named;
     IF b.job_limit IS NOT NULL THEN
-        room := b.job_limit - (SELECT count(*) FROM holdfast.jobs WHERE state = 'running' AND lane = 3 AND task = named);
+        room := b.job_limit - (SELECT count(*) FROM holdfast.jobs WHERE state = 'running' AND limited AND task = named);
     END IF;
     IF (b.rate).count IS NULL THEN RETURN room; END IF;
     SELECT spent_until INTO spent FROM holdfast.flows WHERE kind = 'task' AND queue = '' AND name = named;
@@ -62,18 +61,20 @@ END $$
 
 -- :: function_task_rooms
 -- The tasks apart with ready jobs in these queues, and how many more of each may start: {"task": room}.
-CREATE OR REPLACE FUNCTION holdfast.task_rooms(asked text[], wanted jsonb, at double precision)
+CREATE OR REPLACE FUNCTION holdfast.task_rooms(request jsonb, at double precision)
 RETURNS jsonb LANGUAGE plpgsql AS $$
-DECLARE names text[];
+DECLARE
+    asked text[] := ARRAY(SELECT jsonb_array_elements_text(request -> 'queues'));
+    names text[];
 BEGIN
     names := ARRAY(
         SELECT b.name FROM holdfast.bounds b WHERE b.kind = 'task' AND CASE
-            WHEN NOT holdfast.has_apart(asked, b.name) THEN false
+            WHEN NOT holdfast.has_lane(asked, b.lane) THEN false
             WHEN b.job_limit IS NULL AND (b.rate).count IS NULL THEN true
             ELSE pg_try_advisory_xact_lock(hashtext('holdfast.flows'), holdfast.flow_stripe('task', b.name)) END);
     PERFORM holdfast.set_back(asked, names, at);
     RETURN (SELECT coalesce(jsonb_object_agg(t.name, least(holdfast.task_room(t.name, at),
-                                                           (wanted ->> t.name)::integer)), '{}') FROM unnest(names) t(name));
+        (request -> 'most_by_task' ->> t.name)::integer)), '{}') FROM unnest(names) t(name));
 END $$
 
 -- :: function_set_back

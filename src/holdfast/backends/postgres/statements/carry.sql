@@ -43,14 +43,15 @@ SELECT (SELECT count(holdfast.bind_queue(q.name)) FROM (SELECT name FROM holdfas
 INSERT INTO holdfast.jobs (seq, id, task, queue, state, priority, grp, key, lane, turn, attempts, failures, stalls,
     max_stalls, created_at, due_at, expires_at, started_at, finished_at, prune_at, fence, begun, held, cancel_requested,
     progress, progress_text, reason, args, value, errors, revival, options, shared_stalls, suspect, rank, holds_key,
-    key_global, key_until_started, key_window, due_max, drop_expired, counted)
-SELECT r.seq, r.id, r.task, r.queue, r.state, r.priority, r."group", r.key, r.lane, r.turn, r.attempts, r.failures,
+    key_global, key_until_started, key_window, due_max, drop_expired)
+SELECT r.seq, r.id, r.task, r.queue, r.state, r.priority, r."group", r.key,
+    CASE WHEN r.lane < 3 THEN r.lane ELSE coalesce((SELECT b.lane FROM holdfast.bounds b
+                                                    WHERE b.kind = 'task' AND b.name = r.task), 3) END, r.turn, r.attempts, r.failures,
     r.stalls, r.max_stalls, r.created_at, r.due_at, r.expires_at, r.started_at, r.finished_at, r.prune_at, r.fence,
     r.begun, r.held, r.cancel_requested, r.progress, r.progress_text, r.reason, decode(r.args, 'base64'),
     decode(r.value, 'base64'), nullif(r.errors, '[]'), r.revival, decode(r.options, 'base64'),
     r.shared_stalls, r.suspect, r.rank, r.holds_key, r.key_scope = 'global', r.key_until = 'started', r.key_window,
-    r.due_max, r.on_expire = 'drop', r.state IN ('succeeded', 'cancelled') AND r.task IN (
-        SELECT name FROM holdfast.tasks WHERE retain_count IS NOT NULL)
+    r.due_max, r.on_expire = 'drop'
 FROM jsonb_to_recordset(%(jobs)s::jsonb) AS r(seq bigint, id text, task text, queue text, state text, priority integer,
     "group" text, key text, lane smallint, turn bigint, attempts integer, failures integer, stalls integer,
     max_stalls integer, created_at double precision, due_at double precision, expires_at double precision,
@@ -60,6 +61,10 @@ FROM jsonb_to_recordset(%(jobs)s::jsonb) AS r(seq bigint, id text, task text, qu
     holds_key boolean, key_scope text, key_until text, key_window double precision, due_max double precision,
     on_expire text)
 ORDER BY r.seq ON CONFLICT (id) DO NOTHING
+
+-- :: retain
+SELECT holdfast.retain(ARRAY(SELECT r.seq FROM jsonb_to_recordset(%(jobs)s::jsonb) AS r(seq bigint, state text)
+                             WHERE r.state IN ('succeeded', 'cancelled')))
 
 -- :: lines
 INSERT INTO holdfast.logs (job_seq, line, at, text)

@@ -31,7 +31,7 @@ BEGIN
     ), taken AS (
         UPDATE holdfast.jobs j
         SET state = 'running', fence = n.fence, token = to_hex(n.fence) || '.' || nonce, worker = claimer,
-            claim_call = number, started_at = (SELECT holdfast.store_now(given)), begun = false, capped = caps,
+            claim_call = number, started_at = (SELECT holdfast.store_now(given)), begun = false, limited = caps,
             holds_key = j.holds_key AND NOT (j.key_until_started AND j.key_window IS NULL)
         FROM numbered n WHERE j.seq = n.seq
         RETURNING j.fence, holdfast.lease(j) AS lease
@@ -54,26 +54,23 @@ CREATE OR REPLACE FUNCTION holdfast.base64(content bytea) RETURNS text LANGUAGE 
 $$
 
 -- :: function_claim
-CREATE OR REPLACE FUNCTION holdfast.claim(request jsonb, nonce text, at double precision, given double precision,
-                                          OUT leases text[], OUT opens_in double precision) LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.claim(request jsonb, nonce text, bounded boolean, flowing boolean,
+    at double precision, given double precision) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     most integer := (request ->> 'most')::integer;
     number bigint := (request ->> 'call')::bigint;
     share integer := (request ->> 'most_by_group')::integer;
-    asked text[] := ARRAY(SELECT jsonb_array_elements_text(request -> 'queues'));
-    bounded boolean := EXISTS (SELECT 1 FROM holdfast.bounds);
-    flowing boolean := EXISTS (SELECT 1 FROM holdfast.flows);
     before jsonb := '{}';  -- how many more of each task apart may start
     rooms jsonb := '{}';
     b holdfast.bounds;
     named text;
     room integer;
+    leases text[];
     got text[];
 BEGIN
-    leases := '{}';
-    IF bounded THEN before := holdfast.task_rooms(asked, request -> 'most_by_task', at); END IF;
+    IF bounded THEN before := holdfast.task_rooms(request, at); END IF;
     rooms := before;
-    FOR named IN SELECT q.name FROM unnest(asked) WITH ORDINALITY q(name, n)
+    FOR named IN SELECT q.name FROM jsonb_array_elements_text(request -> 'queues') WITH ORDINALITY q(name, n)
                  WHERE NOT EXISTS (SELECT 1 FROM holdfast.pauses p WHERE p.kind = 'queue' AND p.queue = q.name)
                  ORDER BY q.n LOOP
         room := least(most - coalesce(array_length(leases, 1), 0), (request -> 'most_by_queue' ->> named)::integer);
@@ -91,14 +88,14 @@ BEGIN
             FROM holdfast.claim_shares(named, room, request, nonce, b.job_limit IS NOT NULL, b.rated IS TRUE, at, given,
                                        rooms) c;
         END IF;
-        leases := leases || got;
+        leases := CASE WHEN leases IS NULL THEN got ELSE leases || got END;
         at := holdfast.store_now(given);
         IF bounded THEN PERFORM holdfast.charge('queue', named, coalesce(array_length(got, 1), 0), at); END IF;
     END LOOP;
-    IF bounded AND leases <> '{}' THEN
+    IF bounded AND leases IS NOT NULL THEN
         PERFORM holdfast.charge('task', t.name, (before ->> t.name)::integer - (rooms ->> t.name)::integer, at)
         FROM jsonb_object_keys(before) t(name);
         PERFORM holdfast.charge_groups(request ->> 'worker', number, at);
     END IF;
-    IF flowing OR bounded THEN opens_in := holdfast.opens(asked, at) - at; END IF;
+    RETURN leases;
 END $$

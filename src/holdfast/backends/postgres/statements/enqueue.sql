@@ -42,14 +42,11 @@ RETURNS SETOF holdfast.new_job LANGUAGE sql STABLE AS $$
            CASE WHEN t.due_at > at THEN 'scheduled' WHEN t.grp IS NULL THEN 'ready' ELSE 'waiting' END,
            t.priority, t.grp, t.key,
            (CASE WHEN t.task = ANY (ARRAY(SELECT p.name FROM holdfast.pauses p WHERE p.kind = 'task')) THEN 2
-                 WHEN t.task = ANY (ARRAY(SELECT b.name FROM holdfast.bounds b WHERE b.kind = 'task')) THEN 3
+                 WHEN t.task = ANY (ARRAY(SELECT b.name FROM holdfast.bounds b WHERE b.kind = 'task'))
+                 THEN (SELECT b.lane FROM holdfast.bounds b WHERE b.kind = 'task' AND b.name = t.task)
                  WHEN t.grp IS NULL THEN 0 ELSE 1 END)::smallint,
-           CASE WHEN t.queue = ANY (ARRAY(SELECT b.name FROM holdfast.bounds b WHERE b.aging IS NOT NULL))
-                THEN holdfast.age_shift(t.queue, t.priority) END,
            t.max_stalls, t.due_at, t.expires, decode(t.args, 'base64'), nullif(t.revival, 'null'),
-           decode(t.options, 'base64'), t.on_conflict, t.more ? 'key_scope' IS TRUE, t.more ? 'key_until' IS TRUE,
-           (t.more ->> 'key_window')::double precision, (t.more ->> 'wait_max')::double precision,
-           t.more ? 'on_expire' IS TRUE
+           decode(t.options, 'base64'), t.on_conflict, t.more ? 'key_scope' IS TRUE, t.more
     FROM told t
 $$
 
@@ -61,10 +58,11 @@ $$
 -- :: function_enqueue
 CREATE OR REPLACE FUNCTION holdfast.enqueue(wanted jsonb, given double precision) RETURNS jsonb LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
-SET plan_cache_mode = force_generic_plan AS $$
+SET enable_material = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     keyed boolean := holdfast.has_any(wanted, 'key');
+    plain boolean;  -- nothing said that few calls say, and no queue ages its jobs
     news holdfast.new_job[];
     places holdfast.place[];
     answers jsonb;
@@ -78,10 +76,12 @@ BEGIN
     END IF;
     IF keyed OR holdfast.has_any(wanted, 'group') THEN places := holdfast.places_new(news); END IF;
     PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
-    IF cardinality(news) >= 20 AND NOT keyed AND holdfast.insert_fresh(news, at) THEN
+    plain := NOT keyed AND NOT holdfast.has_any(wanted, 'more') AND NOT EXISTS (
+        SELECT 1 FROM holdfast.bounds b WHERE b.aging IS NOT NULL);
+    IF plain AND cardinality(news) >= 20 AND holdfast.insert_fresh(news, at) THEN
         answers := 'true';
     ELSE
-        answers := holdfast.store_jobs(news, at);
+        answers := holdfast.store_jobs(news, plain, at);
     END IF;
     PERFORM holdfast.refill_groups(places, at);
     RETURN answers;

@@ -71,7 +71,8 @@ BEGIN
             drop_expired)
         SELECT o.id, o.task, o.queue, 'scheduled', o.priority, o.grp, o.key, o.lane, o.max_stalls, at, o.due_at,
                o.due_at + o.expires, o.args, o.revival, o.options, o.key IS NOT NULL, o.key_global,
-               o.key_until_started, o.key_window, at + o.wait_max, o.drop_expired
+               o.more ? 'key_until' IS TRUE, (o.more ->> 'key_window')::double precision,
+               at + (o.more ->> 'wait_max')::double precision, o.more ? 'on_expire' IS TRUE
         FROM (SELECT * FROM unnest(news) ORDER BY n) o
         ON CONFLICT DO NOTHING RETURNING id)
     SELECT array_agg(id) INTO made FROM stored;

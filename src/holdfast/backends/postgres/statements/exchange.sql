@@ -11,13 +11,15 @@ SELECT holdfast.exchange(%(settlements)s::jsonb, %(releases)s::jsonb, %(request)
 CREATE OR REPLACE FUNCTION holdfast.exchange(settlements jsonb, releases jsonb, request jsonb, nonce text,
                                              careful boolean, given double precision) RETURNS json LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
-SET plan_cache_mode = force_generic_plan AS $$
+SET enable_material = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     claimer text := request ->> 'worker';
     number bigint := (request ->> 'call')::bigint;
     known boolean;
     claims boolean := false;  -- whether this call may hand out leases
+    bounded boolean;  -- whether any limit or rate is in force
+    flowing boolean;  -- whether any bucket was charged or queue slowed down
     due boolean := false;
     quiet double precision := 0;
     last holdfast.calls;
@@ -32,6 +34,7 @@ DECLARE
     seal text;
 BEGIN
     PERFORM holdfast.share_rules();
+    SELECT EXISTS (SELECT 1 FROM holdfast.bounds), EXISTS (SELECT 1 FROM holdfast.flows) INTO bounded, flowing;
     IF request IS NOT NULL THEN
         -- Held to the end: nobody can remove the worker while it is given leases. A renewal does not wait for this.
         PERFORM 1 FROM holdfast.workers WHERE id = claimer FOR KEY SHARE;
@@ -42,11 +45,11 @@ BEGIN
         claims := known AND number > last.last_call AND quiet = 0;
     END IF;
     IF claims THEN
-        IF (request ->> 'most')::integer > 0 AND EXISTS (SELECT 1 FROM holdfast.bounds) THEN
+        IF bounded AND (request ->> 'most')::integer > 0 THEN
             PERFORM holdfast.lock_flows(ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')));
         END IF;
         stalled := holdfast.stalled_workers('{}', at);
-        due := holdfast.any_due(at);
+        due := holdfast.any_due(flowing, at);
         IF due THEN PERFORM holdfast.lock_letters_due(200, at); END IF;
     END IF;
     IF settlements <> '[]' OR releases <> '[]' THEN named := holdfast.places_named(settlements || releases); END IF;
@@ -62,7 +65,7 @@ BEGIN
     PERFORM holdfast.refill_groups(named, at);
     IF request IS NULL OR NOT known OR number < last.last_call THEN
         RETURN json_build_object('answers', answers, 'known', coalesce(known, true),
-                                 'stirred', holdfast.stirred(settlements || releases, at));
+                                 'stirred', CASE WHEN bounded THEN holdfast.stirred(settlements || releases, at) END);
     END IF;
     IF cardinality(stalled) > 0 THEN
         recovered := holdfast.recover_leases(stalled, 100, places, at);
@@ -74,13 +77,17 @@ BEGIN
     SELECT record INTO seal FROM holdfast.seal WHERE closed;
     IF claims AND seal IS NULL THEN
         -- A job put off for no time at all by this very call is due as well.
-        IF due OR holdfast.any_due(at) THEN PERFORM holdfast.promote_due(200, places, at); END IF;
-        SELECT c.leases, c.opens_in INTO leases, opens_in FROM holdfast.claim(request, nonce, at, given) c;
+        IF due OR holdfast.any_due(flowing, at) THEN PERFORM holdfast.promote_due(200, places, at); END IF;
+        leases := holdfast.claim(request, nonce, bounded, flowing, at, given);
+        IF bounded OR flowing THEN
+            at := holdfast.store_now(given);
+            opens_in := holdfast.opens(ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')), at) - at;
+        END IF;
     END IF;
     UPDATE holdfast.calls SET last_call = number, last_answers = to_jsonb(answers) WHERE worker = claimer;
     RETURN json_build_object('answers', answers, 'leases', to_json(coalesce(leases, '{}')), 'recovered', recovered,
                              'sealed', seal::json, 'quiet_seconds', quiet, 'opens_in', opens_in,
-                             'stirred', holdfast.stirred(settlements || releases, at));
+                             'stirred', CASE WHEN bounded THEN holdfast.stirred(settlements || releases, at) END);
 END $$
 
 -- :: function_held_elsewhere

@@ -4,61 +4,56 @@
 -- if its group's lock is free at this moment: whoever writes a group's bucket holds it, so nobody waits for a bucket.
 
 -- :: function_claim_shares
-CREATE OR REPLACE FUNCTION holdfast.claim_shares(named text, room integer, request jsonb, nonce text, capped boolean,
+CREATE OR REPLACE FUNCTION holdfast.claim_shares(named text, room integer, request jsonb, nonce text, caps boolean,
     guarded boolean, at double precision, given double precision, INOUT rooms jsonb, OUT leases text[])
 LANGUAGE plpgsql AS $$
 DECLARE
     number bigint := (request ->> 'call')::bigint;
     share integer := (request ->> 'most_by_group')::integer;
-    lanes text[] := ARRAY['', ''] || ARRAY(  -- ungrouped, grouped, then tasks by name
-        SELECT r.task FROM jsonb_each_text(rooms) r(task, room)
-        WHERE r.room::integer > 0 AND holdfast.has_apart(ARRAY[named], r.task) ORDER BY r.task COLLATE "C");
-    lanes_number integer := cardinality(lanes);
+    tasks text[] := ARRAY[NULL, NULL] || ARRAY(  -- the lanes: ungrouped, grouped, then tasks by name
+        SELECT b.name FROM holdfast.bounds b WHERE b.kind = 'task' AND (rooms ->> b.name)::integer > 0
+        AND holdfast.has_lane(ARRAY[named], b.lane) ORDER BY b.name);
+    lanes_number integer := cardinality(tasks);
     looks integer[] := array_fill(0, ARRAY[lanes_number]);
     done boolean[] := array_fill(false, ARRAY[lanes_number]);
-    lane integer;
+    b holdfast.bounds;
+    nth integer;
     wanted integer;
     passed integer;
     heads bigint[];
 BEGIN
     FOR round IN 1 .. 2 LOOP
         FOR place IN 0 .. lanes_number - 1 LOOP
-            lane := (number + place) % lanes_number + 1;
+            nth := (number + place) % lanes_number + 1;
             wanted := CASE round WHEN 1 THEN ceil(room::numeric / (lanes_number - place)) ELSE room END;
-            IF lane > 2 THEN wanted := least(wanted, (rooms ->> lanes[lane])::integer); END IF;
-            CONTINUE WHEN wanted <= 0 OR done[lane];
-            heads := holdfast.lane_heads(named, lane, lanes[lane], wanted + CASE WHEN share IS NULL THEN 0
-                                                                                 ELSE 64 - looks[lane] END, guarded, at);
+            SELECT * INTO b FROM holdfast.bounds WHERE kind = 'task' AND name = tasks[nth];
+            wanted := least(wanted, (rooms ->> b.name)::integer);
+            CONTINUE WHEN wanted <= 0 OR done[nth];
+            heads := holdfast.lane_heads(named, coalesce(b.lane, nth - 1)::smallint, wanted + CASE
+                WHEN share IS NULL THEN 0 ELSE 64 - looks[nth] END, guarded, at);
             IF share IS NOT NULL THEN
                 SELECT w.fitting, w.passed INTO heads, passed
-                FROM holdfast.within_share(heads, named, request ->> 'worker', share, wanted, looks[lane]) w;
-                looks[lane] := passed;
+                FROM holdfast.within_share(heads, named, request ->> 'worker', share, wanted, looks[nth]) w;
+                looks[nth] := passed;
             END IF;
-            done[lane] := cardinality(heads) < wanted;
+            done[nth] := cardinality(heads) < wanted;
             CONTINUE WHEN cardinality(heads) = 0;
-            leases := leases || holdfast.take(heads, request ->> 'worker', number, nonce, capped, given);
+            leases := leases || holdfast.take(heads, request ->> 'worker', number, nonce,
+                                              caps OR b.job_limit IS NOT NULL, given);
             room := room - cardinality(heads);
-            IF lane > 2 THEN
-                rooms := rooms || jsonb_build_object(lanes[lane],
-                                                     (rooms ->> lanes[lane])::integer - cardinality(heads));
+            IF nth > 2 THEN
+                rooms := rooms || jsonb_build_object(b.name, (rooms ->> b.name)::integer - cardinality(heads));
             END IF;
         END LOOP;
     END LOOP;
 END $$
 
 -- :: function_lane_heads
-CREATE OR REPLACE FUNCTION holdfast.lane_heads(named text, place integer, tasked text, most integer, guarded boolean,
+CREATE OR REPLACE FUNCTION holdfast.lane_heads(named text, number smallint, most integer, guarded boolean,
                                                at double precision) RETURNS bigint[] LANGUAGE plpgsql AS $$
-BEGIN  -- the lanes are counted from 1 here
-    IF place > 2 THEN
-        RETURN ARRAY(SELECT seq FROM holdfast.jobs
-            WHERE state = 'ready' AND lane = 3 AND queue = named AND task = tasked
-              AND (expires_at IS NULL OR expires_at > at)
-              AND CASE WHEN guarded AND grp IS NOT NULL THEN holdfast.try_group(queue, grp) ELSE true END
-            ORDER BY rank DESC, turn, seq LIMIT most FOR UPDATE SKIP LOCKED);
-    END IF;
+BEGIN
     RETURN ARRAY(SELECT seq FROM holdfast.jobs
-        WHERE state = 'ready' AND queue = named AND lane = place - 1 AND (expires_at IS NULL OR expires_at > at)
+        WHERE state = 'ready' AND queue = named AND lane = number AND (expires_at IS NULL OR expires_at > at)
           AND CASE WHEN guarded AND grp IS NOT NULL THEN holdfast.try_group(queue, grp) ELSE true END
         ORDER BY rank DESC, turn, seq LIMIT most FOR UPDATE SKIP LOCKED);
 END $$
@@ -98,7 +93,7 @@ BEGIN
     ), taken AS (
         UPDATE holdfast.jobs j
         SET state = 'running', fence = n.fence, token = to_hex(n.fence) || '.' || nonce, worker = claimer,
-            claim_call = number, started_at = at, begun = false, capped = caps,
+            claim_call = number, started_at = at, begun = false, limited = caps,
             holds_key = j.holds_key AND NOT (j.key_until_started AND j.key_window IS NULL)
         FROM numbered n WHERE j.seq = n.seq
         RETURNING j.fence, holdfast.lease(j) AS lease

@@ -56,8 +56,7 @@ BEGIN
         INSERT INTO holdfast.bounds (kind, name, job_limit, rate, rated, wide, aging)
         VALUES ('queue', named, b.job_limit, b.rate, b.rated, coalesce(b.wide, false), rule.aging);
     END IF;
-    UPDATE holdfast.jobs SET capped = b.job_limit IS NOT NULL
-    WHERE state = 'running' AND queue = named AND capped <> (b.job_limit IS NOT NULL);
+    PERFORM holdfast.set_limited();
 END $$
 
 -- :: function_bind_task
@@ -72,26 +71,33 @@ BEGIN
     b.job_limit := CASE WHEN coalesce(said.job_limit, rule.job_limit) < 1000000000
                         THEN coalesce(said.job_limit, rule.job_limit) END;
     b.rate := holdfast.in_force(said.rate, rule.rate);
-    DELETE FROM holdfast.bounds WHERE kind = 'task' AND name = named;
+    DELETE FROM holdfast.bounds WHERE kind = 'task' AND name = named RETURNING lane INTO b.lane;
     IF b.job_limit IS NOT NULL OR (b.rate).count IS NOT NULL OR rule.apart THEN
-        INSERT INTO holdfast.bounds (kind, name, job_limit, rate) VALUES ('task', named, b.job_limit, b.rate);
+        INSERT INTO holdfast.bounds (kind, name, lane, job_limit, rate)
+        SELECT 'task', named, coalesce(b.lane, max(lane) + 1, 3), b.job_limit, b.rate FROM holdfast.bounds;
     END IF;
-    PERFORM holdfast.set_lanes(named);
+    PERFORM holdfast.set_lanes(named), holdfast.set_limited();
 END $$
 
 -- :: function_set_lanes
--- A pause, a limit or a rule of a task changed: its ready jobs go where they now belong, with the turn they had; what
--- runs is found by the lane where the task is counted.
+-- A pause, a limit or a rule of a task changed: its ready jobs go where they now belong, with the turn they had.
 CREATE OR REPLACE FUNCTION holdfast.set_lanes(named text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     alone smallint := holdfast.lane_of(named, NULL);
     grouped smallint := holdfast.lane_of(named, 'g');
-    apart boolean := EXISTS (SELECT 1 FROM holdfast.bounds WHERE kind = 'task' AND name = named);
 BEGIN
     UPDATE holdfast.jobs SET lane = CASE WHEN grp IS NULL THEN alone ELSE grouped END
     WHERE state = 'ready' AND task = named AND lane <> CASE WHEN grp IS NULL THEN alone ELSE grouped END;
-    UPDATE holdfast.jobs SET lane = CASE WHEN apart THEN 3 WHEN grp IS NULL THEN 0 ELSE 1 END
-    WHERE state = 'running' AND task = named AND (lane = 3) <> apart;
+END $$
+
+-- :: function_set_limited
+CREATE OR REPLACE FUNCTION holdfast.set_limited() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    queues text[] := ARRAY(SELECT name FROM holdfast.bounds WHERE kind = 'queue' AND job_limit IS NOT NULL);
+    tasks text[] := ARRAY(SELECT name FROM holdfast.bounds WHERE kind = 'task' AND job_limit IS NOT NULL);
+BEGIN  -- what runs is counted where a limit is in force
+    UPDATE holdfast.jobs SET limited = NOT limited
+    WHERE state = 'running' AND limited <> (queue = ANY (queues) OR task = ANY (tasks));
 END $$
 
 -- :: function_fit

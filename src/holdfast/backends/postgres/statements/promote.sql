@@ -5,13 +5,13 @@
 SELECT holdfast.promote(%(limit)s, %(now)s)::text
 
 -- :: function_any_due
-CREATE OR REPLACE FUNCTION holdfast.any_due(at double precision) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.any_due(flowing boolean, at double precision) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN  -- mostly not: then a claim spares itself the rest
     RETURN EXISTS (SELECT 1 FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)
         OR EXISTS (SELECT 1 FROM holdfast.jobs WHERE expires_at <= at AND expires_at IS NOT NULL
                    AND state IN ('scheduled', 'waiting', 'ready'))
         OR EXISTS (SELECT 1 FROM holdfast.letters WHERE revive_at <= at AND revive_at IS NOT NULL)
-        OR EXISTS (SELECT 1 FROM holdfast.flows WHERE wakes_at <= at AND wakes_at IS NOT NULL);
+        OR flowing AND EXISTS (SELECT 1 FROM holdfast.flows WHERE wakes_at <= at AND wakes_at IS NOT NULL);
 END $$
 
 -- :: function_lock_letters_due
@@ -75,8 +75,8 @@ BEGIN
     UPDATE holdfast.jobs d
     SET state = CASE WHEN d.grp IS NULL THEN 'ready' ELSE 'waiting' END,
         lane = CASE WHEN d.task = ANY (ARRAY(SELECT p.name FROM holdfast.pauses p WHERE p.kind = 'task')) THEN 2
-                    WHEN d.task = ANY (ARRAY(SELECT b.name FROM holdfast.bounds b WHERE b.kind = 'task')) THEN 3
-                    WHEN d.grp IS NULL THEN 0 ELSE 1 END,
+                    ELSE coalesce((SELECT b.lane FROM holdfast.bounds b WHERE b.kind = 'task' AND b.name = d.task),
+                                  CASE WHEN d.grp IS NULL THEN 0 ELSE 1 END) END,
         rank = CASE WHEN d.queue = ANY (ARRAY(SELECT b.name FROM holdfast.bounds b WHERE b.aging IS NOT NULL)) THEN 0
                     ELSE d.priority END,
         turn = CASE WHEN d.grp IS NOT NULL THEN NULL

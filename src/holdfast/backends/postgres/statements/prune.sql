@@ -44,17 +44,27 @@ $$
 CREATE OR REPLACE FUNCTION holdfast.remove(past bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM holdfast.logs WHERE job_seq = ANY (past);
+    DELETE FROM holdfast.retained WHERE seq = ANY (past);
     DELETE FROM holdfast.jobs WHERE seq = ANY (past);
 END $$
 
+-- :: function_retain
+-- These jobs succeeded or were cancelled: they are noted where their task keeps no more than so many.
+CREATE OR REPLACE FUNCTION holdfast.retain(seqs bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO holdfast.retained (seq, task, finished_at)
+    SELECT j.seq, j.task, j.finished_at FROM unnest(seqs) s(seq) JOIN holdfast.jobs j ON j.seq = s.seq
+    JOIN holdfast.tasks t ON t.name = j.task AND t.retain_count IS NOT NULL
+    WHERE j.state IN ('succeeded', 'cancelled') ON CONFLICT (seq) DO NOTHING;
+END $$
+
 -- :: function_prune_finished
--- Succeeded and cancelled jobs beyond the newest of a task. They are marked as they finish, so that tasks without such a
--- rule need no index for it; what had finished before the rule came is marked here, a piece at a time. A job with enough
--- newer ones among those that are marked has enough newer ones among all.
+-- Succeeded and cancelled jobs beyond the newest of a task. They are noted as they finish; what had finished before the
+-- rule came is noted here, a piece at a time. A job with enough newer ones among those noted has enough among all.
 CREATE OR REPLACE FUNCTION holdfast.prune_finished(rule holdfast.tasks, most integer, at double precision)
 RETURNS bigint[] LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
-    newest holdfast.jobs;
+    newest holdfast.retained;
     upto bigint;
     past bigint[];
 BEGIN
@@ -62,15 +72,16 @@ BEGIN
     IF rule.count_after < rule.count_until THEN
         upto := least(rule.count_until, (SELECT max(p.seq) FROM (
             SELECT seq FROM holdfast.jobs WHERE seq > rule.count_after ORDER BY seq LIMIT 10000) p));
-        UPDATE holdfast.jobs SET counted = true WHERE seq > rule.count_after AND seq <= upto AND task = rule.name
-        AND state IN ('succeeded', 'cancelled') AND NOT counted;
+        PERFORM holdfast.retain(ARRAY(SELECT seq FROM holdfast.jobs WHERE seq > rule.count_after AND seq <= upto
+                                      AND task = rule.name AND state IN ('succeeded', 'cancelled')));
         UPDATE holdfast.tasks SET count_after = coalesce(upto, count_until) WHERE name = rule.name;
     END IF;
-    SELECT * INTO newest FROM holdfast.jobs WHERE counted AND task = rule.name
+    SELECT * INTO newest FROM holdfast.retained WHERE task = rule.name
     ORDER BY finished_at DESC, seq DESC OFFSET rule.retain_count LIMIT 1;
-    past := ARRAY(SELECT j.seq FROM holdfast.jobs j WHERE j.counted AND j.task = rule.name
-                  AND (j.finished_at, j.seq) <= (newest.finished_at, newest.seq) AND holdfast.may_go(j, at - 600, at)
-                  ORDER BY j.finished_at, j.seq LIMIT most FOR UPDATE SKIP LOCKED);
+    past := ARRAY(SELECT j.seq FROM holdfast.retained r JOIN holdfast.jobs j ON j.seq = r.seq
+                  WHERE r.task = rule.name AND (r.finished_at, r.seq) <= (newest.finished_at, newest.seq)
+                    AND holdfast.may_go(j, at - 600, at)
+                  ORDER BY r.finished_at, r.seq LIMIT most FOR UPDATE OF j SKIP LOCKED);
     PERFORM holdfast.remove(past);
     RETURN past;
 END $$

@@ -14,7 +14,7 @@ CREATE OR REPLACE FUNCTION holdfast.job_record(j holdfast.jobs) RETURNS json LAN
         'options', holdfast.base64(j.options), 'key_scope', CASE WHEN j.key_global THEN 'global' ELSE 'queue' END,
         'key_until', CASE WHEN j.key_until_started THEN 'started' ELSE 'finished' END, 'key_window', j.key_window,
         'holds_key', j.holds_key, 'due_max', j.due_max, 'on_expire', CASE WHEN j.drop_expired THEN 'drop' ELSE 'bury' END,
-        'turn', j.turn, 'lane', j.lane, 'rank', CASE WHEN j.state = 'ready' THEN j.rank ELSE 0 END)
+        'turn', j.turn, 'lane', least(j.lane, 3), 'rank', CASE WHEN j.state = 'ready' THEN j.rank ELSE 0 END)
 $$
 
 -- :: function_letter_record
@@ -29,7 +29,7 @@ $$
 SELECT holdfast.job_record(j)::text FROM holdfast.jobs j
 
 -- :: page
-SELECT holdfast.job_record(j)::text, token, turn, CASE WHEN state = 'ready' THEN rank ELSE 0 END, lane, claim_call,
+SELECT holdfast.job_record(j)::text, token, turn, CASE WHEN state = 'ready' THEN rank ELSE 0 END, least(lane, 3), claim_call,
     prune_at FROM holdfast.jobs j WHERE seq > %(after)s ORDER BY seq LIMIT 10000
 
 -- :: letters

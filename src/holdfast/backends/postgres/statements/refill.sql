@@ -64,9 +64,9 @@ BEGIN
             SELECT c.seq, c.held, c.priority, c.turn FROM holdfast.jobs c
             WHERE c.state = 'waiting' AND c.queue = g.queue AND c.grp = g.grp
             ORDER BY c.held DESC, c.priority DESC, c.seq LIMIT greatest(0, least(g.room, 256 - g.ready))) w
-    ), locked AS MATERIALIZED (
+    ), locked AS MATERIALIZED (  -- said so that only the key can find the row: planned on an empty store, kept for long
         SELECT chosen.* FROM chosen JOIN holdfast.jobs j ON j.seq = chosen.seq
-        WHERE j.state = 'waiting' FOR UPDATE OF j SKIP LOCKED
+        WHERE CASE j.state WHEN 'waiting' THEN true END FOR UPDATE OF j SKIP LOCKED
     ), behind AS (
         SELECT l.*, coalesce(l.turn - base, 2592000000000 * (l.ready - 1 + row_number() OVER (
                    PARTITION BY l.queue, l.grp ORDER BY l.place)) - l.shift) AS ticks
@@ -82,8 +82,7 @@ BEGIN
     UPDATE holdfast.jobs j
     SET state = 'ready', turn = n.turn, rank = CASE WHEN n.aging IS NULL THEN j.priority ELSE 0 END,
         lane = CASE WHEN j.task = ANY (ARRAY(SELECT p.name FROM holdfast.pauses p WHERE p.kind = 'task')) THEN 2
-                    WHEN j.task = ANY (ARRAY(SELECT b.name FROM holdfast.bounds b WHERE b.kind = 'task')) THEN 3
-                    ELSE 1 END
+                    ELSE coalesce((SELECT b.lane FROM holdfast.bounds b WHERE b.kind = 'task' AND b.name = j.task), 1) END
     FROM numbered n WHERE j.seq = n.seq;
     GET DIAGNOSTICS made = ROW_COUNT;
     RETURN made;

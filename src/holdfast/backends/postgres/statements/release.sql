@@ -60,8 +60,8 @@ END $$
 -- :: function_lane_of
 CREATE OR REPLACE FUNCTION holdfast.lane_of(named text, grp text) RETURNS smallint LANGUAGE sql STABLE AS $$
     SELECT (CASE WHEN EXISTS (SELECT 1 FROM holdfast.pauses WHERE kind = 'task' AND queue = '' AND name = named) THEN 2
-                 WHEN EXISTS (SELECT 1 FROM holdfast.bounds WHERE kind = 'task' AND name = named) THEN 3
-                 WHEN grp IS NULL THEN 0 ELSE 1 END)::smallint
+                 ELSE coalesce((SELECT lane FROM holdfast.bounds WHERE kind = 'task' AND name = named),
+                               CASE WHEN grp IS NULL THEN 0 ELSE 1 END) END)::smallint
 $$
 
 -- :: function_rank_of

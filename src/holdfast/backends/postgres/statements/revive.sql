@@ -24,8 +24,9 @@ BEGIN
         turn = CASE WHEN grp IS NULL THEN nextval('holdfast.ticks') - holdfast.age_shift(queue, priority) END,
         attempts = 0, failures = 0, stalls = 0, shared_stalls = 0, suspect = false, due_at = at, expires_at = NULL,
         finished_at = NULL, prune_at = NULL, reason = NULL, value = NULL, cancel_requested = false, begun = false,
-        held = false, progress = NULL, progress_text = NULL, holds_key = key IS NOT NULL, counted = false
+        held = false, progress = NULL, progress_text = NULL, holds_key = key IS NOT NULL
     WHERE seq = j.seq;
+    DELETE FROM holdfast.retained WHERE seq = j.seq;
 EXCEPTION WHEN unique_violation THEN RAISE EXCEPTION USING ERRCODE = 'serialization_failure';
 END $$
 

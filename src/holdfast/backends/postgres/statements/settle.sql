@@ -9,6 +9,8 @@ DECLARE
     answers text[] := array_fill('lost'::text, ARRAY[jsonb_array_length(wanted)]);
     done bigint[];
     seqs bigint[];
+    closes boolean;  -- there may be letters to close, or a number of finished jobs to keep to
+    retains boolean;
     one record;
 BEGIN
     -- Successes in one statement; of a lease named twice only the first.
@@ -21,17 +23,19 @@ BEGIN
         SET state = 'succeeded', attempts = j.attempts + 1, finished_at = at,
             prune_at = greatest(at + greatest(a.retain, 600), CASE WHEN j.key IS NOT NULL THEN j.created_at + j.key_window END),
             value = decode(a.value, 'base64'), token = NULL, worker = NULL, claim_call = NULL, held = false,
-            suspect = false, holds_key = j.holds_key AND j.key_window IS NOT NULL,
-            counted = j.task = ANY (ARRAY(SELECT t.name FROM holdfast.tasks t WHERE t.retain_count IS NOT NULL))
+            suspect = false, holds_key = j.holds_key AND j.key_window IS NOT NULL
         FROM (SELECT DISTINCT ON (id) * FROM asked ORDER BY id, n) a
         WHERE a.ending = 'succeeded' AND j.id = a.id AND j.token = a.token AND j.state = 'running'
           AND NOT j.cancel_requested AND j.token <> ALL (elsewhere)
         RETURNING a.n, j.seq
     )
     SELECT array_agg(n), array_agg(seq) INTO done, seqs FROM ended;
-    IF seqs IS NOT NULL AND EXISTS (SELECT 1 FROM holdfast.letters) THEN
+    SELECT EXISTS (SELECT 1 FROM holdfast.letters), EXISTS (
+        SELECT 1 FROM holdfast.tasks t WHERE t.retain_count IS NOT NULL) INTO closes, retains;
+    IF seqs IS NOT NULL AND closes THEN
         PERFORM holdfast.close_letter(holdfast.logical_name(j), at) FROM holdfast.jobs j WHERE j.seq = ANY (seqs);
     END IF;
+    IF seqs IS NOT NULL AND retains THEN PERFORM holdfast.retain(seqs); END IF;
     IF cardinality(done) = cardinality(answers) THEN RETURN array_fill('ok'::text, ARRAY[cardinality(done)]); END IF;
     FOR one IN SELECT unnest(done) AS n LOOP answers[one.n] := 'ok'; END LOOP;
     FOR one IN SELECT t.s, t.n FROM jsonb_array_elements(wanted) WITH ORDINALITY t(s, n)
@@ -98,10 +102,9 @@ BEGIN  -- a dead job has no time to be pruned: it holds its letter
         shared_stalls = shared_stalls + shared, suspect = stalled + shared > 0 OR (suspect AND attempt = 0),
         finished_at = at, reason = why, errors = j.errors, token = NULL, worker = NULL, claim_call = NULL, held = false,
         prune_at = CASE WHEN ending <> 'dead' THEN greatest(at + greatest(retain, 600), holdfast.window_ends(j)) END,
-        holds_key = holds_key AND key_window IS NOT NULL, counted = ending <> 'dead' AND EXISTS (
-            SELECT 1 FROM holdfast.tasks t WHERE t.name = j.task AND t.retain_count IS NOT NULL)
+        holds_key = holds_key AND key_window IS NOT NULL
     WHERE seq = j.seq;
-    IF ending <> 'dead' THEN PERFORM holdfast.close_letter(holdfast.logical_name(j), at); END IF;
+    IF ending <> 'dead' THEN PERFORM holdfast.close_letter(holdfast.logical_name(j), at), holdfast.retain(ARRAY[j.seq]); END IF;
 END $$
 
 -- :: function_is_strict

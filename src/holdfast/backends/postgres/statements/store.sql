@@ -5,34 +5,31 @@
 -- :: function_insert_fresh
 -- All or none, in two thirds of the time and of the log that asking for each id first would take. False: an id is known
 -- or named twice, and nothing was stored. Not for a few jobs: there a known id is likelier, and a try that fails leaves
--- a dead row behind. It may wait as briefly as insert_jobs.
+-- a dead row behind. It may wait as briefly as insert_plain.
 CREATE OR REPLACE FUNCTION holdfast.insert_fresh(news holdfast.new_job[], at double precision)
 RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '20ms' AS $$
 BEGIN
-    INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, key, lane, rank, turn, max_stalls, created_at,
-        due_at, expires_at, args, revival, options, holds_key, key_global, key_until_started, key_window, due_max,
-        drop_expired)
-    SELECT o.id, o.task, o.queue, o.state, o.priority, o.grp, o.key, o.lane,
-           CASE WHEN o.shift IS NULL THEN o.priority ELSE 0 END,
-           CASE WHEN o.state = 'ready' THEN nextval('holdfast.ticks') - coalesce(o.shift, 0) END, o.max_stalls, at,
-           o.due_at, o.due_at + o.expires, o.args, o.revival, o.options, o.key IS NOT NULL, o.key_global,
-           o.key_until_started, o.key_window, at + o.wait_max, o.drop_expired
+    INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, lane, rank, turn, max_stalls, created_at,
+                               due_at, expires_at, args, revival, options)
+    SELECT o.id, o.task, o.queue, o.state, o.priority, o.grp, o.lane, o.priority,
+           CASE WHEN o.state = 'ready' THEN nextval('holdfast.ticks') END, o.max_stalls, at, o.due_at,
+           o.due_at + o.expires, o.args, o.revival, o.options
     FROM (SELECT * FROM unnest(news) ORDER BY n) o;
     RETURN true;
 EXCEPTION WHEN unique_violation THEN RETURN false;
 END $$
 
 -- :: function_store_jobs
-CREATE OR REPLACE FUNCTION holdfast.store_jobs(news holdfast.new_job[], at double precision)
+CREATE OR REPLACE FUNCTION holdfast.store_jobs(news holdfast.new_job[], plain boolean, at double precision)
 RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE  -- turns by place in the call, for those that become ready at once
     turns bigint[] := ARRAY(SELECT nextval('holdfast.ticks') FROM generate_series(1, cardinality(news)));
     answers jsonb := '[]';
     one jsonb;
 BEGIN
-    IF holdfast.ids_differ(news) THEN RETURN holdfast.store_distinct(news, turns, at); END IF;
+    IF holdfast.ids_differ(news) THEN RETURN holdfast.store_distinct(news, turns, plain, at); END IF;
     FOR place IN 1 .. cardinality(news) LOOP  -- whether the second is known depends on what became of the first
-        one := holdfast.store_distinct(news[place:place], turns, at);
+        one := holdfast.store_distinct(news[place:place], turns, plain, at);
         answers := answers || CASE WHEN one = 'true'
             THEN jsonb_build_array(jsonb_build_array(news[place].id, true, false)) ELSE one END;
     END LOOP;
@@ -47,9 +44,10 @@ END $$
 
 -- :: function_store_distinct
 -- Every id once. The rows go in by place, so of two with one key the first is stored. True: all of them are new.
-CREATE OR REPLACE FUNCTION holdfast.store_distinct(news holdfast.new_job[], turns bigint[], at double precision)
-RETURNS jsonb LANGUAGE plpgsql AS $$
-DECLARE made text[] := holdfast.insert_jobs(news, turns, at);
+CREATE OR REPLACE FUNCTION holdfast.store_distinct(news holdfast.new_job[], turns bigint[], plain boolean,
+                                                   at double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE made text[] := CASE WHEN plain THEN holdfast.insert_plain(news, turns, at)
+                            ELSE holdfast.insert_jobs(news, turns, at) END;
 BEGIN
     IF cardinality(made) = cardinality(news) THEN RETURN 'true'; END IF;
     RETURN (SELECT jsonb_agg(CASE WHEN j.id = ANY (made) THEN jsonb_build_array(j.id, true, false)
@@ -57,24 +55,44 @@ BEGIN
             FROM (SELECT * FROM unnest(news) ORDER BY n) j);
 END $$
 
--- :: function_insert_jobs
--- Only an open transaction of a caller that enqueues the same id or key can make this wait (see enqueue_on.sql). That
+-- :: function_insert_plain
+-- Only an open transaction of a caller that enqueues the same id or key can make these wait (see enqueue_on.sql). That
 -- may take long and groups are locked here: give up soon, let the locks go, and be called again.
+CREATE OR REPLACE FUNCTION holdfast.insert_plain(news holdfast.new_job[], turns bigint[], at double precision)
+RETURNS text[] LANGUAGE plpgsql SET lock_timeout = '20ms' AS $$
+DECLARE made text[];
+BEGIN
+    WITH stored AS (
+        INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, lane, rank, turn, max_stalls, created_at,
+                                   due_at, expires_at, args, revival, options)
+        SELECT o.id, o.task, o.queue, o.state, o.priority, o.grp, o.lane, o.priority,
+               CASE WHEN o.state = 'ready' THEN turns[o.n] END, o.max_stalls, at, o.due_at,
+               o.due_at + o.expires, o.args, o.revival, o.options
+        FROM (SELECT * FROM unnest(news) ORDER BY n) o
+        ON CONFLICT DO NOTHING RETURNING id)
+    SELECT array_agg(id) INTO made FROM stored;
+    RETURN made;
+END $$
+
+-- :: function_insert_jobs
+-- Those that have a key, or say what few calls say, or go into a store where queues age their jobs.
 CREATE OR REPLACE FUNCTION holdfast.insert_jobs(news holdfast.new_job[], turns bigint[], at double precision)
 RETURNS text[] LANGUAGE plpgsql SET lock_timeout = '20ms' AS $$
 DECLARE made text[];
 BEGIN
-    IF EXISTS (SELECT 1 FROM unnest(news) j WHERE j.key IS NOT NULL) THEN PERFORM holdfast.free_keys(news, at); END IF;
+    PERFORM holdfast.free_keys(news, at);
     WITH stored AS (
         INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, key, lane, rank, turn, max_stalls, created_at,
             due_at, expires_at, args, revival, options, holds_key, key_global, key_until_started, key_window, due_max,
             drop_expired)
         SELECT o.id, o.task, o.queue, o.state, o.priority, o.grp, o.key, o.lane,
-               CASE WHEN o.shift IS NULL THEN o.priority ELSE 0 END,
-               CASE WHEN o.state = 'ready' THEN turns[o.n] - coalesce(o.shift, 0) END, o.max_stalls, at,
+               CASE WHEN b.aging IS NULL THEN o.priority ELSE 0 END,
+               CASE WHEN o.state = 'ready' THEN turns[o.n] - CASE WHEN b.aging IS NULL THEN 0
+                    ELSE floor(o.priority * b.aging * 1000000)::bigint END END, o.max_stalls, at,
                o.due_at, o.due_at + o.expires, o.args, o.revival, o.options, o.key IS NOT NULL, o.key_global,
-               o.key_until_started, o.key_window, at + o.wait_max, o.drop_expired
-        FROM (SELECT * FROM unnest(news) ORDER BY n) o
+               o.more ? 'key_until' IS TRUE, (o.more ->> 'key_window')::double precision,
+               at + (o.more ->> 'wait_max')::double precision, o.more ? 'on_expire' IS TRUE
+        FROM unnest(news) o LEFT JOIN holdfast.bounds b ON b.kind = 'queue' AND b.name = o.queue ORDER BY o.n
         ON CONFLICT DO NOTHING RETURNING id)
     SELECT array_agg(id) INTO made FROM stored;
     RETURN made;
@@ -105,7 +123,8 @@ BEGIN
         turn = CASE WHEN due <= at AND new.grp IS NULL THEN its_turn - holdfast.age_shift(queue, new.priority) END,
         max_stalls = greatest(new.max_stalls, stalls), due_at = due, expires_at = due + new.expires,
         args = new.args, revival = new.revival, options = new.options, held = held AND grp IS NOT DISTINCT FROM new.grp,
-        key_until_started = new.key_until_started, key_window = new.key_window, drop_expired = new.drop_expired
+        key_until_started = new.more ? 'key_until' IS TRUE, key_window = (new.more ->> 'key_window')::double precision,
+        drop_expired = new.more ? 'on_expire' IS TRUE
     WHERE seq = holder.seq;
     RETURN jsonb_build_array(holder.id, false, true);
 END $$

@@ -32,15 +32,16 @@ BEGIN
     IF EXISTS (SELECT 1 FROM holdfast.pauses p WHERE p.kind = 'queue' AND p.queue = named)
        OR NOT holdfast.has_ready(named) THEN RETURN false; END IF;
     IF holdfast.queue_room(named, at) <= 0 THEN RETURN false; END IF;
-    RETURN EXISTS (SELECT 1 FROM holdfast.jobs j WHERE j.state = 'ready' AND j.queue = named AND j.lane IN (0, 1))
+    RETURN EXISTS (SELECT 1 FROM holdfast.jobs j WHERE j.state = 'ready' AND j.queue = named AND j.lane < 2)
         OR EXISTS (SELECT 1 FROM holdfast.bounds b WHERE b.kind = 'task' AND CASE
-                   WHEN holdfast.has_apart(ARRAY[named], b.name) THEN holdfast.task_room(b.name, at) > 0 END);
+                   WHEN holdfast.has_lane(ARRAY[named], b.lane) THEN holdfast.task_room(b.name, at) > 0 END);
 END $$
 
 -- :: function_has_ready
 CREATE OR REPLACE FUNCTION holdfast.has_ready(named text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN  -- not parked
-    RETURN EXISTS (SELECT 1 FROM holdfast.jobs j WHERE j.state = 'ready' AND j.queue = named AND j.lane IN (0, 1, 3));
+    RETURN EXISTS (SELECT 1 FROM holdfast.jobs j WHERE j.state = 'ready' AND j.queue = named AND j.lane < 2)
+        OR EXISTS (SELECT 1 FROM holdfast.jobs j WHERE j.state = 'ready' AND j.queue = named AND j.lane > 2);
 END $$
 
 -- :: function_opens
@@ -57,7 +58,7 @@ BEGIN
             SELECT f.shut_until, f.spent_until, b.rate FROM holdfast.flows f
             LEFT JOIN holdfast.bounds b ON b.kind = f.kind AND b.name = CASE f.kind WHEN 'queue' THEN f.queue ELSE f.name END
             WHERE CASE f.kind WHEN 'queue' THEN f.queue IN (SELECT name FROM served)
-                  WHEN 'task' THEN b.name IS NOT NULL AND holdfast.has_apart(ARRAY(SELECT name FROM served), f.name) END
+                  WHEN 'task' THEN b.name IS NOT NULL AND holdfast.has_lane(ARRAY(SELECT name FROM served), b.lane) END
         ), until AS (
             SELECT greatest(h.shut_until, CASE WHEN (h.rate).count IS NOT NULL THEN
                        CASE WHEN holdfast.allowed(h.rate, h.spent_until, at) = 0
@@ -72,26 +73,26 @@ CREATE OR REPLACE FUNCTION holdfast.stirred(named jsonb, at double precision) RE
 DECLARE
     queues text[];
     tasks text[];
+    lanes smallint[];
 BEGIN
-    IF NOT EXISTS (SELECT 1 FROM holdfast.bounds WHERE job_limit IS NOT NULL) THEN RETURN '{}'; END IF;
     SELECT array_agg(DISTINCT j.queue), array_agg(DISTINCT j.task) INTO queues, tasks
     FROM jsonb_array_elements(named) n JOIN holdfast.jobs j ON j.id = n ->> 'id';
-    tasks := ARRAY(SELECT b.name FROM holdfast.bounds b WHERE b.kind = 'task' AND b.name = ANY (tasks)
+    lanes := ARRAY(SELECT b.lane FROM holdfast.bounds b WHERE b.kind = 'task' AND b.name = ANY (tasks)
                    AND b.job_limit IS NOT NULL AND holdfast.task_room(b.name, at) > 0);
     queues := ARRAY(SELECT b.name FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.name = ANY (queues)
                     AND b.job_limit IS NOT NULL);
-    IF tasks <> '{}' THEN queues := queues || holdfast.queues_apart(tasks); END IF;
+    IF lanes <> '{}' THEN queues := queues || holdfast.queues_with(lanes); END IF;
     RETURN ARRAY(SELECT DISTINCT q.name FROM unnest(queues) q(name) WHERE holdfast.claimable(q.name, at));
 END $$
 
--- :: function_queues_apart
-CREATE OR REPLACE FUNCTION holdfast.queues_apart(tasks text[]) RETURNS text[] LANGUAGE sql STABLE AS $$
+-- :: function_queues_with
+CREATE OR REPLACE FUNCTION holdfast.queues_with(lanes smallint[]) RETURNS text[] LANGUAGE sql STABLE AS $$
     -- From one queue to the next by the index: there may be a million jobs in each.
     WITH RECURSIVE q(name) AS (
-        (SELECT queue FROM holdfast.jobs WHERE state = 'ready' AND lane = 3 ORDER BY queue LIMIT 1)
+        (SELECT queue FROM holdfast.jobs WHERE state = 'ready' ORDER BY queue LIMIT 1)
         UNION ALL
-        SELECT (SELECT j.queue FROM holdfast.jobs j WHERE j.state = 'ready' AND j.lane = 3 AND j.queue > q.name
+        SELECT (SELECT j.queue FROM holdfast.jobs j WHERE j.state = 'ready' AND j.queue > q.name
                 ORDER BY j.queue LIMIT 1) FROM q WHERE q.name IS NOT NULL)
     SELECT ARRAY(SELECT q.name FROM q WHERE q.name IS NOT NULL
-                 AND EXISTS (SELECT 1 FROM unnest(tasks) t(name) WHERE holdfast.has_apart(ARRAY[q.name], t.name)))
+                 AND EXISTS (SELECT 1 FROM unnest(lanes) l(number) WHERE holdfast.has_lane(ARRAY[q.name], l.number)))
 $$

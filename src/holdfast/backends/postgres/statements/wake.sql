@@ -5,11 +5,13 @@
 -- :: function_set_groups_back
 CREATE OR REPLACE FUNCTION holdfast.set_groups_back(places holdfast.place[], at double precision)
 RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
+BEGIN  -- of groups that have jobs waiting or ready
     UPDATE holdfast.flows f SET spent_until = holdfast.bounded(g.rate, f.spent_until, at)
     FROM holdfast.limits(places) g
     WHERE f.kind = 'group' AND f.queue = g.queue AND f.name = g.grp AND (g.rate).count IS NOT NULL
-      AND holdfast.bounded(g.rate, f.spent_until, at) <> f.spent_until;
+      AND holdfast.bounded(g.rate, f.spent_until, at) <> f.spent_until
+      AND (EXISTS (SELECT 1 FROM holdfast.jobs j WHERE j.state = 'waiting' AND j.queue = g.queue AND j.grp = g.grp)
+           OR EXISTS (SELECT 1 FROM holdfast.jobs j WHERE j.state = 'ready' AND j.queue = g.queue AND j.grp = g.grp));
 END $$
 
 -- :: function_wake
