@@ -60,31 +60,31 @@ BEGIN
 END $$
 
 -- :: function_task_rooms
--- The tasks apart with ready jobs in these queues, and how many more of each may start: {"task": room}.
-CREATE OR REPLACE FUNCTION holdfast.task_rooms(request jsonb, at double precision)
+-- The tasks apart with ready jobs in this queue, but for those known, and how many more of each may start: {"task": room}.
+CREATE OR REPLACE FUNCTION holdfast.task_rooms(named text, known jsonb, request jsonb, at double precision)
 RETURNS jsonb LANGUAGE plpgsql AS $$
-DECLARE
-    asked text[] := ARRAY(SELECT jsonb_array_elements_text(request -> 'queues'));
-    names text[];
+DECLARE names text[];
 BEGIN
     names := ARRAY(
         SELECT b.name FROM holdfast.bounds b WHERE b.kind = 'task' AND CASE
-            WHEN NOT holdfast.has_lane(asked, b.lane) THEN false
+            WHEN known ? b.name OR NOT holdfast.has_lane(ARRAY[named], b.lane) THEN false
             WHEN b.job_limit IS NULL AND (b.rate).count IS NULL THEN true
             ELSE pg_try_advisory_xact_lock(hashtext('holdfast.flows'), holdfast.flow_stripe('task', b.name)) END);
-    PERFORM holdfast.set_back(asked, names, at);
-    RETURN (SELECT coalesce(jsonb_object_agg(t.name, least(holdfast.task_room(t.name, at),
-        (request -> 'most_by_task' ->> t.name)::integer)), '{}') FROM unnest(names) t(name));
+    IF names = '{}' THEN RETURN '{}'; END IF;
+    PERFORM holdfast.set_back('task', names, at);
+    RETURN (SELECT jsonb_object_agg(t.name, least(holdfast.task_room(t.name, at),
+        (request -> 'most_by_task' ->> t.name)::integer)) FROM unnest(names) t(name));
 END $$
 
 -- :: function_set_back
-CREATE OR REPLACE FUNCTION holdfast.set_back(asked text[], names text[], at double precision)
+CREATE OR REPLACE FUNCTION holdfast.set_back(what text, names text[], at double precision)
 RETURNS void LANGUAGE plpgsql AS $$
-BEGIN  -- the caller has locked all of them
-    UPDATE holdfast.flows f SET spent_until = holdfast.bounded(b.rate, f.spent_until, at) FROM holdfast.bounds b
-    WHERE (b.rate).count IS NOT NULL AND holdfast.bounded(b.rate, f.spent_until, at) <> f.spent_until
-      AND f.kind = b.kind AND CASE b.kind WHEN 'queue' THEN b.name = ANY (asked) AND f.queue = b.name AND f.name = ''
-                              ELSE b.name = ANY (names) AND f.queue = '' AND f.name = b.name END;
+BEGIN  -- buckets further ahead than their rate can have brought them
+    UPDATE holdfast.flows f SET spent_until = holdfast.bounded(b.rate, f.spent_until, at)
+    FROM unnest(names) n(name) JOIN holdfast.bounds b ON b.kind = what AND b.name = n.name
+    WHERE f.kind = what AND f.queue = CASE what WHEN 'queue' THEN n.name ELSE '' END
+      AND f.name = CASE what WHEN 'queue' THEN '' ELSE n.name END
+      AND (b.rate).count IS NOT NULL AND holdfast.bounded(b.rate, f.spent_until, at) <> f.spent_until;
 END $$
 
 -- :: function_charge

@@ -62,14 +62,16 @@ DECLARE
     share integer := (request ->> 'most_by_group')::integer;
     before jsonb := '{}';  -- how many more of each task apart may start
     rooms jsonb := '{}';
+    further jsonb;
     b holdfast.bounds;
     named text;
     room integer;
     leases text[];
     got text[];
 BEGIN
-    IF bounded THEN before := holdfast.task_rooms(request, at); END IF;
-    rooms := before;
+    IF bounded AND flowing THEN
+        PERFORM holdfast.set_back('queue', ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')), at);
+    END IF;
     FOR named IN SELECT q.name FROM jsonb_array_elements_text(request -> 'queues') WITH ORDINALITY q(name, n)
                  WHERE NOT EXISTS (SELECT 1 FROM holdfast.pauses p WHERE p.kind = 'queue' AND p.queue = q.name)
                  ORDER BY q.n LOOP
@@ -79,6 +81,9 @@ BEGIN
             room := least(room, holdfast.queue_room(named, at));
             CONTINUE WHEN room <= 0;
             SELECT * INTO b FROM holdfast.bounds WHERE kind = 'queue' AND name = named;
+            further := holdfast.task_rooms(named, rooms, request, at);
+            before := before || further;
+            rooms := rooms || further;
         END IF;
         IF rooms = '{}' AND share IS NULL AND b.rated IS NOT TRUE THEN
             got := holdfast.claim_lanes(named, room, (number % 2)::integer, request ->> 'worker', number, nonce,
