@@ -68,6 +68,17 @@ async def a_window_given_by_replace_counts_from_the_creation(world: World) -> No
     await world.enqueue(key="k")
 
 
+@case_for_each(["in one batch", "one after the other"])
+async def a_window_given_by_replace_may_have_passed_at_once(world: World, how: str) -> None:
+    first = await world.enqueue(key="k", delay=1000.0)
+    world.advance(100.0)
+    jobs = [world.job(key="k", on_conflict="replace", key_window=60.0), world.job(key="k", on_conflict="replace")]
+    batches = [jobs] if how == "in one batch" else [[job] for job in jobs]
+    answers = [one for batch in batches for one in await world.backend.enqueue(batch, now=world.now)]
+    same(answers, [Enqueued(first, False, True), Enqueued(jobs[1].id, True)], "answers")
+    same(await holders(world), [jobs[1].id], "holders")
+
+
 @case
 async def replace_may_let_a_window_go_for_a_key_until_finished(world: World) -> None:
     job_id = await world.enqueue(key="k", delay=1000.0, key_window=60.0)

@@ -29,7 +29,7 @@ BEGIN
         END IF;
         PERFORM holdfast.stay_open();
         news := ARRAY(SELECT j FROM holdfast.new_jobs(wanted, at) j ORDER BY j.n);
-        IF holdfast.ids_differ(news) THEN
+        IF holdfast.all_differ(news, true) THEN
             answers := holdfast.join_jobs(news, at);
         ELSE
             answers := '[]';

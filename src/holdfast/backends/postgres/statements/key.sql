@@ -62,3 +62,12 @@ CREATE OR REPLACE FUNCTION holdfast.key_names(j holdfast.jobs) RETURNS text[] LA
                 THEN ARRAY[holdfast.logical_name(j), holdfast.key_name(j.queue, j.task, j.key, true)]
                 ELSE ARRAY[holdfast.logical_name(j)] END
 $$
+
+-- :: function_all_differ
+CREATE OR REPLACE FUNCTION holdfast.all_differ(news holdfast.new_job[], plain boolean)
+RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN  -- no id twice, and no key
+    RETURN cardinality(news) = 1 OR (SELECT count(DISTINCT j.id) = count(*) FROM unnest(news) j) AND (plain OR (
+        SELECT count(DISTINCT holdfast.key_name(j.queue, j.task, j.key, j.key_global)) = count(*) FROM unnest(news) j
+        WHERE j.key IS NOT NULL));
+END $$

@@ -27,8 +27,8 @@ DECLARE  -- turns by place in the call, for those that become ready at once
     answers jsonb := '[]';
     one jsonb;
 BEGIN
-    IF holdfast.ids_differ(news) THEN RETURN holdfast.store_distinct(news, turns, plain, at); END IF;
-    FOR place IN 1 .. cardinality(news) LOOP  -- whether the second is known depends on what became of the first
+    IF holdfast.all_differ(news, plain) THEN RETURN holdfast.store_distinct(news, turns, plain, at); END IF;
+    FOR place IN 1 .. cardinality(news) LOOP  -- what becomes of the second depends on what became of the first
         one := holdfast.store_distinct(news[place:place], turns, plain, at);
         answers := answers || CASE WHEN one = 'true'
             THEN jsonb_build_array(jsonb_build_array(news[place].id, true, false)) ELSE one END;
@@ -36,14 +36,8 @@ BEGIN
     RETURN answers;
 END $$
 
--- :: function_ids_differ
-CREATE OR REPLACE FUNCTION holdfast.ids_differ(news holdfast.new_job[]) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN cardinality(news) = 1 OR (SELECT count(DISTINCT j.id) = count(*) FROM unnest(news) j);
-END $$
-
 -- :: function_store_distinct
--- Every id once. The rows go in by place, so of two with one key the first is stored. True: all of them are new.
+-- Every id and every key once. True: all of them are new.
 CREATE OR REPLACE FUNCTION holdfast.store_distinct(news holdfast.new_job[], turns bigint[], plain boolean,
                                                    at double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE made text[] := CASE WHEN plain THEN holdfast.insert_plain(news, turns, at)
