@@ -14,7 +14,6 @@ import msgspec
 from msgspec.structs import replace
 
 from ..backends.contract import Backend
-from ..lifecycle import State
 from ..records import PARTS, Part, Shipment, StoredJob
 from .asking import patiently
 
@@ -135,8 +134,8 @@ def _rows(piece: Shipment) -> list[tuple[str, Any]]:
 
 
 def _as_it_counts(job: StoredJob) -> StoredJob:
-    """Only a ready job is in a lane; what is kept of it in other states is the store's own affair."""
-    return job if job.state is State.READY or job.lane == 0 else replace(job, lane=0)
+    """Its lane follows from rules and pauses, which are compared; a store of shards sets it as it opens."""
+    return replace(job, lane=0) if job.lane else job
 
 
 def _rows_apart(

@@ -44,8 +44,11 @@ async def moved(world: World, limit: int = 500) -> World:
 
 
 async def content(world: World) -> Tables:
-    """Everything but workers; letters by id, as stores order them by names of their own."""
+    """Everything but workers; letters by id, as stores order them by names of their own; lanes of ready jobs only."""
     tables = await world.tables()
+    for job in tables["jobs"]:
+        if job["state"] != State.READY:
+            job["lane"] = None
     tables["letters"].sort(key=lambda letter: letter["id"])
     tables["pauses"].sort(key=repr)
     return {name: rows for name, rows in tables.items() if name != "workers"}
