@@ -177,11 +177,11 @@ class BackendUnavailable(BackendError):
 class SchemaMismatch(BackendError):
     """The store's schema is not the one this version speaks."""
 
-    def __init__(self, found: int, expected: int) -> None:
+    def __init__(self, found: int, expected: int, advice: str = "Run `holdfast migrate` with this version.") -> None:
+        """`advice`: what to do where the store's schema is older."""
         self.found, self.expected = found, expected
-        advice = (
-            "Run `holdfast migrate` with this version." if found < expected else "Upgrade holdfast on this machine."
-        )
+        if found > expected:
+            advice = "Upgrade holdfast on this machine."
         super().__init__(f"the store has schema {found}, this version speaks {expected}. {advice}")
 
 

@@ -170,6 +170,11 @@ class Job(Generic[R]):
         return moment(self._record.due_at)
 
     @property
+    def expires_at(self) -> datetime | None:
+        """From when on it is not started any more, if it has not been by then."""
+        return None if self._record.expires_at is None else moment(self._record.expires_at)
+
+    @property
     def started_at(self) -> datetime | None:
         """When its latest lease began."""
         return _moment(self._record.started_at)

@@ -268,7 +268,7 @@ class Operations:
         await self._ado(lambda backend: backend.pause(pause))
 
     def resume(self, *, queue: str | None = None, group: str | None = None, task: Any = None) -> bool:
-        """End that pause; False if there was none."""
+        """End that pause, of a queue its slow-down, too; False if there was neither."""
         pause = make_pause(queue, group, task)
         return self._do("resume", lambda backend: backend.resume(pause))
 

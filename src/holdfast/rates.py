@@ -22,7 +22,7 @@ RATE_SECONDS_MAX = 366 * 86400.0
 ROUNDING = 1e-6  # seconds: what a sum of floats as large as the clock may be off; it must not cost a start
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_WRITTEN = re.compile(r"(\d+)\s*/\s*(\d+(?:\.\d+)?)?\s*([smhd])(?:\s+burst\s+(\d+))?")
+_WRITTEN = re.compile(r"(\d+)\s*/\s*(\d+(?:\.\d+)?)?\s*([smhd])(?:\s+burst\s+(\d+))?", re.ASCII)
 
 
 class Rate(Struct, frozen=True):

@@ -91,6 +91,15 @@ def test_a_queue_is_paused_and_resumed_by_name(shell: Shell) -> None:
     assert shell("queues", "resume", "mail").stdout == "resumed queue 'mail'.\n"
 
 
+def test_a_slow_down_is_ended_by_resume(shell: Shell) -> None:
+    shell.job(queue="mail")
+    slow_down(shell.url, "mail")
+    assert shell.json("queues")["queues"][0]["slowed_until"] is not None
+    assert shell("queues", "resume", "mail").stdout == "resumed queue 'mail'.\n"
+    assert shell.json("queues")["queues"][0]["slowed_until"] is None
+    assert shell("resume", "-q", "mail").stdout == "queue 'mail' was neither paused nor slowed down.\n"
+
+
 def test_tasks_show_what_the_store_knows(shell: Shell) -> None:
     assert "no task has a limit" in shell("tasks").stderr
     assert "limit 3 (code: none)" in shell("tasks", "limit", "send", "3").stdout

@@ -93,6 +93,7 @@ def test_what_the_store_must_know_of_a_task_is_its_rule() -> None:
         {"limit": "none"},
         {"rate": "fast"},
         {"rate": "0/s"},
+        {"rate": "\u0661\u0660/s"},  # digits of another script
         {"rate": 5},
         {"retain_count": -1},
         {"retain_dead": -1},

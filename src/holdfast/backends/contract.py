@@ -342,7 +342,10 @@ class Backend(Looking):
 
     @abstractmethod
     async def resume(self, pause: Pause, now: float | None = None) -> bool:
-        """End that pause (same queue, queue + group, or task); False if there was none. A group is refilled."""
+        """End that pause (same queue, queue + group, or task), of a queue its slow-down, too; a group is refilled.
+
+        False if there was neither.
+        """
 
     @abstractmethod
     async def limit(self, override: Override, now: float | None = None) -> None:
@@ -354,7 +357,10 @@ class Backend(Looking):
 
     @abstractmethod
     async def slow_down(self, queue: str, seconds: float, now: float | None = None) -> float:
-        """Nothing of the queue starts for so long; leases are untouched. Never shortens. Answers until when (wall)."""
+        """Nothing of the queue starts for so long, or until resume; leases are untouched. Never shortens.
+
+        Answers until when (wall).
+        """
 
     # ------------------------------------------------------------------ cron
 

@@ -42,6 +42,7 @@ def job_document(job: Job[Any]) -> dict[str, Any]:
         "suspect": job.suspect,
         "created_at": _at(job.created_at),
         "due_at": _at(job.due_at),
+        "expires_at": _at(job.expires_at),
         "started_at": _at(job.started_at),
         "finished_at": _at(job.finished_at),
         "progress": job.progress,

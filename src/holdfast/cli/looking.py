@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..job import Job
-from ..lifecycle import State
+from ..lifecycle import UNSTARTED, State
 from ..portrait import Portrait, RunnerView, read
 from ..records import WorkerRecord
 from .documents import job_document, plain, queue_document, worker_document
@@ -141,6 +141,7 @@ def _show_job(session: Session, job: Job[Any], now: float) -> None:
             ("suspect", "its process died; it runs alone next" if suspect else None),
             ("created", ago(job.created_at, now)),
             ("due", ago(job.due_at, now) if job.state is State.SCHEDULED else None),
+            ("expires", ago(job.expires_at, now) if job.state in UNSTARTED else None),
             ("started", ago(job.started_at, now)),
             ("finished", ago(job.finished_at, now)),
             ("worker", job.worker),

@@ -33,6 +33,11 @@ def _told(pause: Pause) -> str:
     return f"queue {pause.queue!r}" if pause.group is None else f"group {pause.group!r} of queue {pause.queue!r}"
 
 
+def _going(pause: Pause) -> str:
+    whole_queue = pause.task is None and pause.group is None
+    return "neither paused nor slowed down" if whole_queue else "not paused"
+
+
 @click.command()
 @_what
 @click.option("--reason", "-r", default="", help="Shown to whoever asks why nothing runs.")
@@ -47,7 +52,7 @@ def pause(session: Session, queue: str | None, group: str | None, task: str | No
 @_what
 @session_options
 def resume(session: Session, queue: str | None, group: str | None, task: str | None) -> int:
-    """End a pause."""
+    """End a pause; of a queue its slow-down, too."""
     _one_thing(queue, group, task)
     return resume_it(session, make_pause(queue, group, task))
 
@@ -65,14 +70,14 @@ def pause_it(session: Session, wanted: Pause) -> int:
 
 
 def resume_it(session: Session, wanted: Pause) -> int:
-    """End the pause of what is meant, and say whether there was one."""
+    """End the pause of what is meant, or the slow-down, and say whether there was one."""
     with session.store() as app:
         session.announce(app)
         was = app.resume(queue=wanted.queue, group=wanted.group, task=wanted.task)
         if session.as_json:
             session.print.document({"store": app.safe_url, "resumed": was})
         else:
-            session.print.line(f"resumed {_told(wanted)}." if was else f"{_told(wanted)} was not paused.")
+            session.print.line(f"resumed {_told(wanted)}." if was else f"{_told(wanted)} was {_going(wanted)}.")
     return Exit.DONE
 
 

@@ -141,7 +141,7 @@ def pause_command(session: Session, queue: str, reason: str) -> int:
 @click.argument("queue")
 @session_options
 def resume_command(session: Session, queue: str) -> int:
-    """End the pause of QUEUE."""
+    """End the pause of QUEUE, or its slow-down."""
     return resume_it(session, make_pause(queue, None, None))
 
 

@@ -147,6 +147,20 @@ def test_a_newer_store_is_refused_and_not_touched(make: Make, client: redis.Redi
     asyncio.run(run())
 
 
+def test_a_store_from_before_the_first_release_is_refused_with_advice_that_helps(
+    make: Make, client: redis.Redis, prefix: str
+) -> None:
+    client.hset(keys_of(prefix)[0], "schema", "1")
+
+    async def run() -> None:
+        backend = make()
+        with pytest.raises(SchemaMismatch, match="another prefix"):
+            await backend.open()
+        await backend.close()
+
+    asyncio.run(run())
+
+
 def test_a_store_that_was_flushed_away_is_not_written_into(make: Make, client: redis.Redis, prefix: str) -> None:
     async def run() -> None:
         backend = make()

@@ -220,8 +220,8 @@ class MemoryBackend(Backend):
             operating.pause(self._store, pause, at.wall)
 
     async def resume(self, pause: Pause, now: float | None = None) -> bool:
-        with self._open_step(now):
-            return operating.resume(self._store, pause)
+        with self._open_step(now) as at:
+            return operating.resume(self._store, pause, at.wall)
 
     async def limit(self, override: Override, now: float | None = None) -> None:
         with self._open_step(now):

@@ -229,9 +229,13 @@ def pause(store: Store, wanted: Pause, wall: float) -> None:
     _after_pause(store, wanted)
 
 
-def resume(store: Store, wanted: Pause) -> bool:
-    if store.pauses.pop(_scope(wanted, "a pause"), None) is None:
+def resume(store: Store, wanted: Pause, wall: float) -> bool:
+    scope = _scope(wanted, "a pause")
+    slowed = wanted.queue is not None and wanted.group is None and store.shut(wanted.queue, wall)
+    if store.pauses.pop(scope, None) is None and not slowed:
         return False
+    if slowed:
+        store.keep_flow(replace(store.flow_of(scope), shut_until=0.0))
     _after_pause(store, wanted)
     return True
 

@@ -55,7 +55,7 @@ from ..contract import Backend
 from ..numbering import ALONE, Numbering
 from . import rows, rules
 from .connection import CONNECTIONS_MAX, Connections, keep_inherited
-from .keys import KEY_TYPES, PREFIX_DEFAULT, SCHEMA_VERSION
+from .keys import KEY_TYPES, OLDER, PREFIX_DEFAULT, SCHEMA_VERSION
 from .lua import SCRIPTS
 from .moving import Moving
 from .reading import Reader
@@ -116,7 +116,7 @@ class RedisBackend(Backend):
         reply = await self._connections.run(SCRIPTS["open"], list(KEY_TYPES.values()))
         found = int(reply[0])
         if found not in (0, SCHEMA_VERSION):
-            raise SchemaMismatch(found, SCHEMA_VERSION)
+            raise SchemaMismatch(found, SCHEMA_VERSION, OLDER)
         self._is_set_up = True
         return found
 

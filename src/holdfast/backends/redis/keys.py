@@ -11,6 +11,8 @@ import re
 from ...errors import ConfigurationError
 
 SCHEMA_VERSION = 2
+# What to do with a store of an earlier schema: none was ever released.
+OLDER = "It was made before the first release. Use another prefix, or remove its keys."
 PREFIX_DEFAULT = "holdfast"
 
 # name → its type in the server. The order is the order of KEYS in every script.

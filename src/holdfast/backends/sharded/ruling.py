@@ -264,8 +264,8 @@ class Ruling:
 
     async def resume(self, pause: Pause, now: float | None) -> bool:
         ended = await (await self._home()).resume(pause, now)
-        await self._at_all(await self._concerned(pause, now), lambda store: store.resume(pause, now))
-        return ended
+        there = await self._at_all(await self._concerned(pause, now), lambda store: store.resume(pause, now))
+        return ended or any(there)
 
     async def _concerned(self, pause: Pause, now: float | None) -> list[str]:
         """The shards in the registry after home was told: whoever adds one later asks home."""

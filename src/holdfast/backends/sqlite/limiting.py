@@ -154,7 +154,8 @@ def _store_pause(tx: Transaction, place: Place, wanted: Pause) -> None:
 def resume(tx: Transaction, wanted: Pause) -> bool:
     tx.refuse_sealed()
     place = kind, queue, name = place_of(wanted, "a pause")
-    if tx.cursor.execute(SQL["pause.there"], place).fetchone() is None:
+    slowed = tx.cursor.execute(SQL["slow_down.open"], (*place, tx.now)).rowcount > 0
+    if tx.cursor.execute(SQL["pause.there"], place).fetchone() is None and not slowed:
         return False
     if kind == "task":
         with _lane_of(tx, name):

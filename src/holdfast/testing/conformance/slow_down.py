@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...lifecycle import Ending, State
 from ...rates import Rate
-from ...records import Answer
+from ...records import Answer, Pause
 from .comparing import same
 from .flow import answer, queue_shown, rule
 from .registry import case, case_for_each
@@ -147,3 +147,42 @@ async def a_slow_down_survives_a_declaration_of_its_queue(world: World) -> None:
     await _slow(world, 30.0)
     await rule(world, limit=5)
     await world.claim_none()
+
+
+@case_for_each([False, True])
+async def resume_ends_a_slow_down(world: World, paused: bool) -> None:
+    await rule(world, rate=Rate(1, 100.0, 2))
+    await world.enqueue_many(5)
+    await world.claim(1, lease=FOREVER)
+    flow = (await queue_shown(world)).flow
+    await _slow(world, 30.0)
+    await _slow(world, 30.0, "other")
+    pause = Pause(queue="default")
+    if paused:
+        await world.backend.pause(pause, now=world.now)
+    same(await world.backend.resume(pause, now=world.now), True, "there was something to end")
+    same((await queue_shown(world)).flow, flow, "its bucket is as it was")
+    same((await queue_shown(world, "other")).flow is not None, True, "another queue's slow-down goes on")
+    same(len(await world.claim(9)), 1, "what was left of the burst")
+    async with world.unchanged("a second resume"):
+        same(await world.backend.resume(pause, now=world.now), False, "nothing is left to end")
+
+
+@case_for_each(["group", "task"])
+async def resume_of_a_part_leaves_the_slow_down_of_its_queue(world: World, kind: str) -> None:
+    await world.enqueue(group="g")
+    await _slow(world, 30.0)
+    pause = Pause(queue="default", group="g") if kind == "group" else Pause(task="work")
+    async with world.unchanged("a resume of what is not paused"):
+        same(await world.backend.resume(pause, now=world.now), False, "not paused")
+    await world.backend.pause(pause, now=world.now)
+    same(await world.backend.resume(pause, now=world.now), True, "paused")
+    await world.claim_none()
+
+
+@case
+async def resume_after_a_slow_down_is_over_has_nothing_to_end(world: World) -> None:
+    await _slow(world, 30.0)
+    world.advance(30.0)
+    async with world.unchanged("a resume"):
+        same(await world.backend.resume(Pause(queue="default"), now=world.now), False, "it is over")

@@ -26,13 +26,19 @@ END $$
 -- :: function_resume
 CREATE OR REPLACE FUNCTION holdfast.resume(what text, queued text, named text, given double precision)
 RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE at double precision;
+DECLARE
+    at double precision;
+    paused boolean;
 BEGIN
     PERFORM holdfast.own_rules();
     PERFORM holdfast.refuse_sealed();
     at := holdfast.store_now(given);
     DELETE FROM holdfast.pauses WHERE kind = what AND queue = queued AND name = named;
-    IF NOT FOUND THEN RETURN false; END IF;
+    paused := FOUND;
+    IF what = 'queue' THEN
+        UPDATE holdfast.flows SET shut_until = 0 WHERE kind = what AND queue = queued AND name = named AND shut_until > at;
+    END IF;
+    IF NOT paused AND NOT FOUND THEN RETURN false; END IF;
     PERFORM holdfast.keep_up(at);
     IF what = 'group' THEN
         PERFORM holdfast.fit(ARRAY[ROW(queued, named)::holdfast.place], at);

@@ -14,5 +14,8 @@ INSERT INTO holdfast_flows (kind, queue, name, spent_until, shut_until) VALUES (
 ON CONFLICT (kind, queue, name) DO UPDATE SET shut_until = max(shut_until, excluded.shut_until)
 RETURNING shut_until
 
+-- :: open
+UPDATE holdfast_flows SET shut_until = 0.0 WHERE kind = ? AND queue = ? AND name = ? AND kind = 'queue' AND shut_until > ?
+
 -- :: all
 SELECT kind, queue, name, spent_until, shut_until, wakes_at FROM holdfast_flows
