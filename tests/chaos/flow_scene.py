@@ -20,7 +20,7 @@ from holdfast.backends.contract import Backend
 from holdfast.entries import CronEntry
 from holdfast.lifecycle import State
 from holdfast.records import JobQuery, JobRecord
-from tests.chaos.scene import until
+from tests.chaos.scene import journal_of, until
 
 A = TypeVar("A")
 PROGRAM = Path(__file__).with_name("flow_app.py")
@@ -106,10 +106,8 @@ class Crew:
 
     def lines(self, what: str, **facts: Any) -> list[dict[str, Any]]:
         """What the processes noted of that kind, in order."""
-        path = self.folder / "journal"
-        text = path.read_text() if path.exists() else ""
         wanted = {"what": what, **facts}.items()
-        return [line for line in map(json.loads, text.splitlines()) if wanted <= line.items()]
+        return [line for line in journal_of(self.folder) if wanted <= line.items()]
 
     def asked(self, question: Callable[[Backend], Awaitable[A]]) -> A:
         """One question to the store, past the app."""
