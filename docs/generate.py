@@ -92,11 +92,17 @@ def _command(command: click.Command, path: str, parent: click.Context) -> Iterat
     yield f"### `{path}`"
     yield _cell(inspect.cleandoc(command.help or "").replace("\n", " "))
     if isinstance(command, click.Group):
+        if command.invoke_without_command:
+            yield from _usage(command, path)
         for name in command.list_commands(context):
             member = command.get_command(context, name)
             if member is not None:
                 yield from _command(member, f"{path} {name}", context)
         return
+    yield from _usage(command, path)
+
+
+def _usage(command: click.Command, path: str) -> Iterator[str]:
     named = [parameter for parameter in command.params if isinstance(parameter, click.Argument)]
     words = [path, "[OPTIONS]", *(argument.metavar or (argument.name or "").upper() for argument in named)]
     yield f"```text\n{' '.join(words)}\n```"

@@ -9,24 +9,22 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-from collections.abc import AsyncIterable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 from . import events
 from .backends import Address, make_backend, parse_url
 from .backends.contract import Backend
-from .bulk import achunks, checked, chunks, shared_connection
-from .calls import Placement, UsingSettings, refine, store, store_many, wait
+from .calls import Placement, UsingSettings, refine
 from .clock import Clock, SystemClock
-from .codec import decode_plain
-from .errors import ConfigurationError, JobCancelled, JobDied
-from .job import BoundCall, Enqueued, Job
-from .joining import ajoin, join
-from .lifecycle import State
+from .cron.face import Cron
+from .entries import CronEntry
+from .errors import ConfigurationError
+from .limiting import Groups, Queues, RegisteredTasks
 from .names import check_list, check_name
-from .operations import Dead, Groups, Operations, Queues
+from .operations import Dead
 from .options import (
     ARGS_BYTES_MAX,
     LEASE_DEFAULT,
@@ -35,18 +33,20 @@ from .options import (
     Duration,
     OnFence,
     QueueOptions,
+    QueueOrder,
     TaskOptions,
     WorkerOptions,
     whole,
 )
-from .portal import HAND_OVER_SECONDS, Gate, forbid_running_loop
-from .records import Dump, GroupOrder, JobRecord, NewJob, QueueRule
+from .portal import Gate, forbid_running_loop
+from .producing import Producing
+from .rates import Rate
+from .records import Dump
+from .rules import GroupOrder, QueueRule, TaskRule
 from .task import NamedTask, Tasks
 
 if TYPE_CHECKING:
     from .worker.embedded import Drained, EmbeddedWorker
-
-R = TypeVar("R")
 
 URL_DEFAULT = "sqlite:///holdfast.db"
 
@@ -59,9 +59,13 @@ class WorkerSettings(TypedDict, total=False):
     call_timeout: Duration | None
     fence_margin: Duration | None
     poll_every: Duration | None
+    task_slots: Mapping[str, int] | None
+    group_slots: int | None
+    weights: Mapping[str, int] | None
+    queue_order: QueueOrder
 
 
-class Holdfast(Tasks, Operations):
+class Holdfast(Producing):
     """An app: `app = Holdfast("sqlite:///jobs.db")`."""
 
     def __init__(
@@ -83,6 +87,7 @@ class Holdfast(Tasks, Operations):
         self.dead = Dead(self)
         self.groups = Groups(self)
         self.queues = Queues(self)
+        self.cron = Cron(self)
         self._gate = Gate(partial(make_backend, self._address), SystemClock())
 
     # ------------------------------------------------------------------ the store
@@ -138,6 +143,11 @@ class Holdfast(Tasks, Operations):
     def _own_app(self) -> Holdfast:
         return self
 
+    @property
+    def tasks(self) -> RegisteredTasks:
+        """The registered tasks by name; `app.tasks.limit(…)` and `app.tasks.list()` speak with the store."""
+        return RegisteredTasks(self, super().tasks)
+
     def _known_tasks(self, given: Collection[str] | None) -> Collection[str] | None:
         # An app without tasks is a producer or an operator's: it cannot tell which tasks the workers have.
         return self.tasks or None if given is None else given
@@ -160,13 +170,17 @@ class Holdfast(Tasks, Operations):
         name: str,
         *,
         limit: int | None = None,
-        rate: str | None = None,
-        group_limit: int = 1,
+        rate: str | Rate | None = None,
+        group_limit: int | None = 1,
         group_order: GroupOrder = "strict",
-        group_rate: str | None = None,
+        group_rate: str | Rate | None = None,
+        aging: Duration | None = None,
         shards: int = 1,
     ) -> QueueOptions:
-        """Declare a queue's rule for its groups; it is stored when the store is next used. The latest word wins."""
+        """Declare a queue's rule; it is stored when the store is next used. The latest word wins.
+
+        limit and rate hold over all workers; group_limit (None: none) and group_rate for each group.
+        """
         options = QueueOptions(
             name=name,
             limit=limit,
@@ -174,14 +188,23 @@ class Holdfast(Tasks, Operations):
             group_limit=group_limit,
             group_order=group_order,
             group_rate=group_rate,
+            aging=aging,
             shards=shards,
         )
         self._gate.rules[options.name] = options.rule()
         return options
 
     def queue_rules(self) -> list[QueueRule]:
-        """The declared rules."""
+        """The declared rules of queues."""
         return list(self._gate.rules.values())
+
+    def task_rules(self) -> list[TaskRule]:
+        """What the store must know of each registered task; workers declare it when they start."""
+        return [rule for task in self.tasks.values() for rule in task.options.rules()]
+
+    def cron_entries(self) -> list[CronEntry]:
+        """The cron entries the code declares; workers store them when they start."""
+        return self.cron.declared()
 
     def on(self, event: str) -> Callable[[events.C], events.C]:
         """Register a function for an event: `@app.on("stalled")`."""
@@ -191,123 +214,6 @@ class Holdfast(Tasks, Operations):
         """Import the modules of `imports=`; only whoever runs handlers calls this."""
         for module in self.imports:
             importlib.import_module(module)
-
-    # ------------------------------------------------------------------ enqueue
-
-    def enqueue(self, call: BoundCall[R], *, connection: Any = None) -> Job[R]:
-        """Store a bound call; repeating it makes no second job. With a connection: in the caller's transaction."""
-        connection = checked(call).connection if connection is None else connection
-        if connection is not None:
-            return self._stored(call, *join(self._gate, connection, [call])[0])
-        forbid_running_loop("enqueue()", "aenqueue()")
-        return self._stored(call, *self._gate.call(partial(store, call.new, self._gate.clock)))
-
-    async def aenqueue(self, call: BoundCall[R], *, connection: Any = None) -> Job[R]:
-        """As `enqueue`."""
-        connection = checked(call).connection if connection is None else connection
-        if connection is not None:
-            return self._stored(call, *(await ajoin(self._gate, connection, [call]))[0])
-        return self._stored(call, *await self._gate.acall(partial(store, call.new, self._gate.clock)))
-
-    def _stored(self, call: BoundCall[R], record: JobRecord, created: bool) -> Job[R]:
-        if created and self.hub.wanted("enqueued"):
-            self._tell_enqueued(call.new)
-        return Job(self, record, created=created)
-
-    def _tell_enqueued(self, new: NewJob) -> None:
-        self.hub.emit(events.Enqueued(job_id=new.id, task=new.task, queue=new.queue, group=new.group))
-
-    def enqueue_many(self, calls: Iterable[BoundCall[Any]]) -> Enqueued:
-        """Store many bound calls, up to a thousand in one step; how many were made and how many met an earlier one."""
-        if isinstance(calls, AsyncIterable):
-            raise ConfigurationError("enqueue_many() was given an async iterable. Use `await app.aenqueue_many()`.")
-        created = total = 0
-        under_way: list[Callable[[], int]] = []  # at most one step, while the calls of the next are made
-        try:
-            for chunk in chunks(calls):
-                while under_way:
-                    created += under_way.pop()()
-                under_way.append(self._begin_chunk(chunk))
-                total += len(chunk)
-        finally:  # also where making a call raised: what was begun is waited for, and told
-            while under_way:
-                created += under_way.pop()()
-        return Enqueued(created, total - created)
-
-    def _begin_chunk(self, chunk: list[BoundCall[Any]]) -> Callable[[], int]:
-        connection = shared_connection(chunk)
-        if connection is not None:
-            made = self._told(chunk, [created for _, created in join(self._gate, connection, chunk)])
-            return lambda: made
-        forbid_running_loop("enqueue_many()", "aenqueue_many()")
-        answer = self._gate.begin(partial(store_many, chunk))
-        return lambda: self._told(chunk, answer())
-
-    async def aenqueue_many(self, calls: Iterable[BoundCall[Any]] | AsyncIterable[BoundCall[Any]]) -> Enqueued:
-        """As `enqueue_many`; takes async iterables too."""
-        created = total = 0
-        under_way: list[asyncio.Task[int]] = []
-        try:
-            async for chunk in achunks(calls):
-                while under_way:
-                    created += await under_way.pop()
-                step = asyncio.create_task(self._astore_chunk(chunk))
-                under_way.append(step)
-                # The caller's own connection is the caller's again before the next call is made.
-                alone = chunk[0].connection is not None
-                await asyncio.wait([step], timeout=None if alone else HAND_OVER_SECONDS)
-                total += len(chunk)
-        except asyncio.CancelledError:
-            for step in under_way:
-                step.cancel()
-            raise
-        finally:
-            while under_way:
-                created += await under_way.pop()
-        return Enqueued(created, total - created)
-
-    async def _astore_chunk(self, chunk: list[BoundCall[Any]]) -> int:
-        connection = shared_connection(chunk)
-        if connection is not None:
-            return self._told(chunk, [created for _, created in await ajoin(self._gate, connection, chunk)])
-        return self._told(chunk, await self._gate.acall(partial(store_many, chunk)))
-
-    def _told(self, chunk: list[BoundCall[Any]], made: list[bool]) -> int:
-        if self.hub.wanted("enqueued"):
-            for call, created in zip(chunk, made, strict=True):
-                if created:
-                    self._tell_enqueued(call.new)
-        return sum(made)
-
-    # ------------------------------------------------------------------ results
-
-    def _rebuild(self, task: str, raw: bytes) -> Any:
-        known = self.find_task(task)
-        return decode_plain(raw) if known is None else known.decode_value(raw)
-
-    def _result(self, job: Job[Any], timeout: Duration | None) -> Any:
-        forbid_running_loop("job.result()", "job.aresult()")
-        return self._finished(self._gate.call(partial(wait, job.id, timeout)))
-
-    async def _aresult(self, job: Job[Any], timeout: Duration | None) -> Any:
-        return self._finished(await self._gate.acall(partial(wait, job.id, timeout)))
-
-    def _reread(self, job: Job[Any]) -> JobRecord:
-        forbid_running_loop("job.refresh()", "job.arefresh()")
-        return self.job(job.id)._record
-
-    def _cancel(self, job: Job[Any]) -> JobRecord:
-        forbid_running_loop("job.cancel()", "job.acancel()")
-        return self.cancel(job.id)._record
-
-    def _finished(self, record: JobRecord) -> Any:
-        if record.state is State.CANCELLED:
-            raise JobCancelled(record.id)
-        if record.state is State.DEAD:
-            latest = record.errors[-1] if record.errors else None
-            text = None if latest is None else f"{latest.type}: {latest.text}" if latest.type else latest.text
-            raise JobDied(record.id, record.reason or "failed", text or None)
-        return None if record.value is None else self._rebuild(record.task, record.value)
 
     # ------------------------------------------------------------------ working
 

@@ -1,4 +1,4 @@
-"""One call on its way to the store: its options, its group and key, its job as stored, and the wait for its result.
+"""One call on its way to the store: its options, its group and key, its job as stored.
 
 Called by tasks and the app. Binding is pure; what talks to the store takes the open backend as its last argument and
 runs on the app's portal. Never looks into arguments beyond what a group or key callable asks for.
@@ -6,7 +6,6 @@ runs on the app's portal. Never looks into arguments beyond what a group or key 
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,20 +14,29 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from .clock import Clock, to_seconds
 from .codec import Codec
-from .errors import ArgumentsRejected, BackendError, ConfigurationError, ResultGone, WaitTimedOut
+from .errors import ArgumentsRejected, BackendError, ConfigurationError
 from .ids import new_id
 from .job import BoundCall
 from .lifecycle import State
 from .names import check_name
-from .options import CALL_OPTIONS, Chooser, Duration, QueueOptions, TaskOptions, encode_call_options
-from .records import Conflict, JobRecord, NewJob, Revival
+from .options import (
+    CALL_OPTIONS,
+    Chooser,
+    Duration,
+    OnConflict,
+    QueueOptions,
+    TaskOptions,
+    encode_call_options,
+    how_held,
+)
+from .rates import Rate
+from .records import Enqueued, JobRecord, KeyScope, KeyUntil, NewJob, OnExpire, Revival
 from .retry import Backoff, RetryPolicy
 
 if TYPE_CHECKING:
     from .backends.contract import Backend
 
 AT_MAX = datetime(3000, 1, 1, tzinfo=UTC).timestamp()  # beyond, some stores' and Python's own calendars end
-_POLL_FIRST, _POLL_GROWTH, _POLL_MOST = 0.005, 1.5, 0.25
 
 
 class TaskSettings(TypedDict, total=False):
@@ -39,7 +47,12 @@ class TaskSettings(TypedDict, total=False):
     priority: int
     group: Chooser | None
     key: Chooser | None
-    on_conflict: Conflict
+    on_conflict: OnConflict
+    key_scope: KeyScope
+    key_until: KeyUntil | None
+    window: Duration | None
+    wait: Duration | None
+    wait_max: Duration | None
     retry: RetryPolicy | int | Backoff | None
     timeout: Duration | None
     max_stalls: int
@@ -48,8 +61,12 @@ class TaskSettings(TypedDict, total=False):
     cpu_limit: Duration | None
     file_limit: int | None
     expires: Duration | None
+    on_expire: OnExpire
     retain: Duration
-    rate: str | None
+    retain_count: int | None
+    retain_dead: Duration | None
+    retain_dead_count: int | None
+    rate: str | Rate | None
     limit: int | None
     aliases: str | Iterable[str]
     revive: Revival | None
@@ -62,9 +79,15 @@ class UsingSettings(TypedDict, total=False):
     priority: int
     group: Chooser | None
     key: Chooser | None
-    on_conflict: Conflict
+    on_conflict: OnConflict
+    key_scope: KeyScope
+    key_until: KeyUntil | None
+    window: Duration | None
+    wait: Duration | None
+    wait_max: Duration | None
     max_stalls: int
     expires: Duration | None
+    on_expire: OnExpire
     revive: Revival | None
     retry: RetryPolicy | int | None
     timeout: Duration | None
@@ -75,7 +98,8 @@ class UsingSettings(TypedDict, total=False):
     connection: Any
 
 
-_STORED = CALL_OPTIONS | {"queue", "priority", "group", "key", "on_conflict", "max_stalls", "expires", "revive"}
+_PLACED = frozenset({"id", "delay", "at", "connection"})
+_STORED = frozenset(UsingSettings.__annotations__) - _PLACED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +143,7 @@ def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     for name, value in settings.items():
         if name in _STORED:
             stored[name] = value
-        elif name in ("id", "delay", "at", "connection"):
+        elif name in _PLACED:
             placed[name] = value
         elif name in TaskSettings.__annotations__:
             raise ConfigurationError(f"{name}= belongs to the task, not to one call. Set it where the task is defined.")
@@ -134,7 +158,10 @@ def refine(options: TaskOptions, placement: Placement, settings: Mapping[str, An
     stored, placed = split_settings(settings)
     options = options.changed(**stored)
     own = placement.own | (stored.keys() & CALL_OPTIONS)
-    return options, placement.changed(placed, own, encode_call_options(options, own))
+    placement = placement.changed(placed, own, encode_call_options(options, own))
+    if options.wait is not None and (placement.delay is not None or placement.due_at is not None):
+        raise ConfigurationError('on_conflict="debounce" is due wait= seconds after the latest call. Leave out delay=.')
+    return options, placement
 
 
 Choice = Callable[[Mapping[str, Any]], str]
@@ -179,18 +206,24 @@ def make_job(
     task: str, raw: bytes, options: TaskOptions, placement: Placement, *, group: str | None, key: str | None
 ) -> NewJob:
     """The job a call becomes, with its id."""
+    held = how_held(options, task, key)
     return NewJob(
         id=placement.id or new_id(),
         task=task,
         queue=options.queue,
         args=raw,
         priority=options.priority,
-        group=group,
+        group=held.group or group,
         key=key,
-        on_conflict=options.on_conflict,
-        delay=placement.delay,
+        on_conflict=held.on_conflict,
+        key_scope=held.key_scope,
+        key_until=held.key_until,
+        key_window=held.key_window,
+        delay=placement.delay if held.delay is None else held.delay,
         due_at=placement.due_at,
+        wait_max=held.wait_max,
         expires=options.expires,
+        on_expire=options.on_expire,
         max_stalls=options.max_stalls,
         revival=options.revive,
         options=placement.options,
@@ -218,38 +251,25 @@ def fresh_record(new: NewJob, id: str, now: float, state: State | None = None) -
         expires_at=None if new.expires is None else due_at + new.expires,
         revival=new.revival,
         options=new.options,
+        key_scope=new.key_scope,
+        key_until=new.key_until,
+        key_window=new.key_window,
+        holds_key=new.key is not None,
+        due_max=None if new.wait_max is None else now + new.wait_max,
+        on_expire=new.on_expire,
     )
 
 
-async def store(new: NewJob, clock: Clock, backend: Backend) -> tuple[JobRecord, bool]:
+async def store(new: NewJob, clock: Clock, backend: Backend) -> tuple[JobRecord, Enqueued]:
     answer = (await backend.enqueue([new]))[0]
     if answer.created and new.group is None:
-        return fresh_record(new, answer.id, clock.wall()), True  # nothing the store could tell us that we do not know
+        return fresh_record(new, answer.id, clock.wall()), answer  # nothing the store could tell us that we do not know
     try:
         record = await backend.get(answer.id)
     except BackendError:  # stored it is: a failing look at it must not make the caller enqueue it again
         record = None
-    return record or fresh_record(new, answer.id, clock.wall()), answer.created
+    return record or fresh_record(new, answer.id, clock.wall()), answer
 
 
 async def store_many(chunk: Sequence[BoundCall[Any]], backend: Backend) -> list[bool]:
     return [answer.created for answer in await backend.enqueue([call.new for call in chunk])]
-
-
-async def wait(id: str, timeout: Duration | None, backend: Backend) -> JobRecord:
-    """Look again and again, ever more patiently, until the job finished."""
-    seconds = None if timeout is None else to_seconds(timeout, "timeout=")
-    loop = asyncio.get_running_loop()
-    deadline = None if seconds is None else loop.time() + seconds
-    pause = _POLL_FIRST
-    while True:
-        record = await backend.get(id)
-        if record is None:
-            raise ResultGone(id)
-        if record.state.finished:
-            return record
-        left = _POLL_MOST if deadline is None else deadline - loop.time()
-        if left <= 0:
-            raise WaitTimedOut(id, seconds or 0.0, record.state.value)
-        await asyncio.sleep(min(pause, left))
-        pause = min(pause * _POLL_GROWTH, _POLL_MOST)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 import time
 from contextvars import ContextVar
+from datetime import timedelta
 from typing import Any, Protocol
 
 import msgspec
 
+from .clock import to_seconds
 from .errors import ConfigurationError
 from .records import Lease
 
@@ -21,11 +23,13 @@ LOG_LINE_CHARS_MAX = 2000
 
 
 class ReportSink(Protocol):
-    """Where progress and log lines go; thread-safe, never waits."""
+    """Where progress, log lines and slow-downs go; thread-safe, never waits."""
 
     def progress(self, lease: Lease, fraction: float | None, text: str | None) -> None: ...
 
     def line(self, lease: Lease, line: str) -> None: ...
+
+    def slow_down(self, lease: Lease, seconds: float) -> None: ...
 
 
 class BackOff(Protocol):
@@ -149,6 +153,15 @@ class Context:
             text = " ".join([text, *(f"{name}={_shown(value)}" for name, value in fields.items())])
         if self._reports is not None:
             self._reports.line(self._lease, text[:LOG_LINE_CHARS_MAX])
+
+    def slow_down(self, seconds: float | timedelta) -> None:
+        """Nothing of this job's queue starts for so long, on any worker: a remote side says it is too much.
+
+        It takes effect in a moment; what runs goes on, this job too. It never shortens a longer one.
+        """
+        span = to_seconds(seconds, "slow_down(…)")
+        if self._reports is not None:
+            self._reports.slow_down(self._lease, span)
 
 
 CURRENT: ContextVar[Context | None] = ContextVar("holdfast_context", default=None)

@@ -10,6 +10,7 @@ results or URL passwords: it says what happened, why, and what to do next, and c
     │   └── BackendNotInstalled     names the extra to install
     ├── ArgumentsRejected           cannot be bound, encoded, or too large              (also ValueError)
     ├── JobNotFound                                                                     (also LookupError)
+    ├── EntryNotFound               no cron entry has that name                         (also LookupError)
     ├── StateConflict               the job's state forbids the verb
     ├── DuplicateJob                the key is taken by a live job
     ├── LeaseLost                   a write about a lease that is no longer ours
@@ -77,6 +78,16 @@ class JobNotFound(HoldfastError, LookupError):
         super().__init__(f"no {what} {job_id!r}. It may have been pruned; `holdfast jobs` lists what is there.")
 
 
+class EntryNotFound(HoldfastError, LookupError):
+    """No cron entry has that name (any more)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"no cron entry {name!r}. `holdfast cron ls` lists what is there; code's own come with a worker's start."
+        )
+
+
 class StateConflict(HoldfastError):
     """The job's state forbids the verb; nothing was changed."""
 
@@ -84,16 +95,16 @@ class StateConflict(HoldfastError):
         self.job_id, self.verb, self.state, self.live_id = job_id, verb, state, live_id
         text = f"cannot {verb} job {job_id}: it is {state}."
         if live_id is not None:
-            text = f"cannot {verb} job {job_id}: its key is in use by live job {live_id}."
+            text = f"cannot {verb} job {job_id}: its key is held by job {live_id}."
         super().__init__(f"{text} {advice}".rstrip())
 
 
 class DuplicateJob(HoldfastError):
-    """A live job already has this key and on_conflict is "raise"; nothing was stored."""
+    """Another job holds this key and on_conflict is "raise"; nothing was stored."""
 
     def __init__(self, key: str, existing_id: str) -> None:
         self.key, self.existing_id = key, existing_id
-        super().__init__(f"a live job already has the key {key!r}: {existing_id}. Use on_conflict='keep' to accept it.")
+        super().__init__(f"job {existing_id} holds the key {key!r}. Use on_conflict='keep' to accept it.")
 
 
 class LeaseLost(HoldfastError):
@@ -166,11 +177,11 @@ class BackendUnavailable(BackendError):
 class SchemaMismatch(BackendError):
     """The store's schema is not the one this version speaks."""
 
-    def __init__(self, found: int, expected: int) -> None:
+    def __init__(self, found: int, expected: int, advice: str = "Run `holdfast migrate` with this version.") -> None:
+        """`advice`: what to do where the store's schema is older."""
         self.found, self.expected = found, expected
-        advice = (
-            "Run `holdfast migrate` with this version." if found < expected else "Upgrade holdfast on this machine."
-        )
+        if found > expected:
+            advice = "Upgrade holdfast on this machine."
         super().__init__(f"the store has schema {found}, this version speaks {expected}. {advice}")
 
 

@@ -78,12 +78,13 @@ def _moment(value: float | None) -> datetime | None:
 class Job(Generic[R]):
     """A job as it was when last read. `refresh` reads it again and answers itself."""
 
-    __slots__ = ("_app", "_created", "_record")
+    __slots__ = ("_app", "_created", "_record", "_replaced")
 
-    def __init__(self, app: Holdfast, record: JobRecord, *, created: bool = True) -> None:
+    def __init__(self, app: Holdfast, record: JobRecord, *, created: bool = True, replaced: bool = False) -> None:
         self._app = app
         self._record = record
         self._created = created
+        self._replaced = replaced
 
     # ------------------------------------------------------------------ what it is
 
@@ -131,6 +132,11 @@ class Job(Generic[R]):
         """False when enqueue met a job that was already there: the same id, or a live one with the same key."""
         return self._created
 
+    @property
+    def replaced(self) -> bool:
+        """True when enqueue met a job that had not started, and gave it this call's arguments and time."""
+        return self._replaced
+
     # ------------------------------------------------------------------ how it fared
 
     @property
@@ -162,6 +168,11 @@ class Job(Generic[R]):
     @property
     def due_at(self) -> datetime:
         return moment(self._record.due_at)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """From when on it is not started any more, if it has not been by then."""
+        return None if self._record.expires_at is None else moment(self._record.expires_at)
 
     @property
     def started_at(self) -> datetime | None:
@@ -198,7 +209,7 @@ class Job(Generic[R]):
 
     @property
     def reason(self) -> str | None:
-        """Why it is dead."""
+        """Why it is dead, or was dropped ("expired")."""
         return self._record.reason
 
     @property

@@ -16,7 +16,7 @@ from .lifecycle import State
 from .portal import Gate
 from .records import Enqueued, JobRecord
 
-Stored = list[tuple[JobRecord, bool]]
+Stored = list[tuple[JobRecord, Enqueued]]
 
 
 def join(gate: Gate, connection: Any, calls: Sequence[BoundCall[Any]]) -> Stored:
@@ -54,6 +54,6 @@ async def _opened() -> None:
 def _stored(gate: Gate, calls: Sequence[BoundCall[Any]], answers: Sequence[Enqueued]) -> Stored:
     now = gate.clock.wall()
     return [
-        (fresh_record(call.new, answer.id, now, State.SCHEDULED), answer.created)
+        (fresh_record(call.new, answer.id, now, State.SCHEDULED), answer)
         for call, answer in zip(calls, answers, strict=True)
     ]

@@ -100,7 +100,7 @@ TRANSITIONS: Mapping[Verb, Mapping[State | None, frozenset[State]]] = MappingPro
         Verb.SETTLE_STALLED: {_X: frozenset({_R, _W, _D, _C})},
         Verb.RELEASE: {_X: frozenset({_R, _W, _S, _C})},
         Verb.RECOVER: {_X: frozenset({_R, _W, _D, _C})},
-        Verb.EXPIRE: {_S: frozenset({_D}), _W: frozenset({_D}), _R: frozenset({_D})},
+        Verb.EXPIRE: {_S: frozenset({_D, _C}), _W: frozenset({_D, _C}), _R: frozenset({_D, _C})},
         Verb.CANCEL: {
             _S: frozenset({_C}),
             _W: frozenset({_C}),

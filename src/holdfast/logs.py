@@ -162,6 +162,18 @@ def call_surprised(verb: str, error: BaseException) -> None:
     logger.error("%s raised something a backend should not raise", verb, exc_info=error)
 
 
+def slow_down_failed(queue: str, seconds: float, error: BaseException) -> None:
+    logger.warning("queue %s could not be slowed down for %g s: %s", queue, seconds, _kind(error))
+
+
+def entry_ticked(name: str, jobs: int, skipped: bool) -> None:
+    logger.debug("cron entry %s: %s", name, "its job is still live, skipped" if skipped else f"{jobs} jobs made")
+
+
+def entry_unreadable(error: BaseException) -> None:
+    logger.warning("a cron entry is left to newer workers (%s)", _kind(error))
+
+
 def sweep_failed(sweep: str, error: BaseException) -> None:
     logger.warning("sweep %s failed (%s); it runs again later", sweep, _kind(error))
 

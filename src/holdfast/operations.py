@@ -7,7 +7,7 @@ decided here.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,18 +16,16 @@ from .clock import moment, to_seconds
 from .errors import ConfigurationError, JobNotFound
 from .job import DeadLetter, Job, JobsFound, make_query
 from .lifecycle import State
-from .names import check_name, check_queue, check_text
-from .options import COUNT_MAX, Duration, queue_name, refuse_later, whole
+from .names import check_name, check_text
+from .options import COUNT_MAX, Duration, queue_name, whole
 from .portal import Gate, forbid_running_loop
 from .records import (
     REMEMBER_SECONDS_MIN,
-    GroupRecord,
     JobQuery,
     JobRecord,
     LetterQuery,
     LogLine,
     Pause,
-    QueueRecord,
     Recovered,
     WorkerRecord,
 )
@@ -55,7 +53,7 @@ def make_pause(queue: str | None, group: str | None, task: Any, reason: str = ""
     if task is not None and group is not None:
         raise ConfigurationError("a group belongs to a queue: say queue= and group=, without task=.")
     return Pause(
-        queue=_queue_or_none(queue),
+        queue=queue_or_none(queue),
         group=None if group is None else check_name(group, "group"),
         task=None if task is None else check_name(getattr(task, "name", task), "task name"),
         reason=check_text(reason, "reason"),
@@ -63,7 +61,8 @@ def make_pause(queue: str | None, group: str | None, task: Any, reason: str = ""
     )
 
 
-def _queue_or_none(queue: Any) -> str | None:
+def queue_or_none(queue: Any) -> str | None:
+    """A queue's name, if one is meant."""
     return None if queue is None else queue_name(queue)
 
 
@@ -161,11 +160,11 @@ class Operations:
 
     def counts(self, queue: str | None = None) -> Counts:
         """How many jobs are in which state, by queue; every state is named."""
-        return self._do("counts", partial(_count, _queue_or_none(queue)))
+        return self._do("counts", partial(_count, queue_or_none(queue)))
 
     async def acounts(self, queue: str | None = None) -> Counts:
         """As `counts`."""
-        return await self._ado(partial(_count, _queue_or_none(queue)))
+        return await self._ado(partial(_count, queue_or_none(queue)))
 
     def audit(self) -> Audit:
         """Check that every promise holds in the store as it is now; `.violations` is empty when all holds."""
@@ -269,7 +268,7 @@ class Operations:
         await self._ado(lambda backend: backend.pause(pause))
 
     def resume(self, *, queue: str | None = None, group: str | None = None, task: Any = None) -> bool:
-        """End that pause; False if there was none."""
+        """End that pause, of a queue its slow-down, too; False if there was neither."""
         pause = make_pause(queue, group, task)
         return self._do("resume", lambda backend: backend.resume(pause))
 
@@ -361,73 +360,10 @@ class Dead:
         return DeadLetter.of(await self._app._ado(lambda backend: backend.discard(known)))
 
 
-class Groups:
-    """`app.groups`: order and concurrency by group."""
-
-    def __init__(self, app: Operations) -> None:
-        self._app = app
-
-    def list(self, queue: str | None = None, *, limit: int = 100) -> builtins.list[GroupRecord]:
-        """Groups with unfinished jobs, an override or a pause, by queue and name."""
-        name, most = _queue_or_none(queue), whole(limit, "limit=", 1, COUNT_MAX)
-        return self._app._do("groups.list", lambda backend: backend.groups(name, limit=most))
-
-    async def alist(self, queue: str | None = None, *, limit: int = 100) -> builtins.list[GroupRecord]:
-        """As `list`."""
-        name, most = _queue_or_none(queue), whole(limit, "limit=", 1, COUNT_MAX)
-        return await self._app._ado(lambda backend: backend.groups(name, limit=most))
-
-    def get(self, queue: str, name: str) -> GroupRecord:
-        """One group: its limit, its jobs in play and waiting, whose turn it is."""
-        queue, name = check_queue(queue), check_name(name, "group")
-        return self._app._do("groups.get", lambda backend: backend.group(queue, name))
-
-    async def aget(self, queue: str, name: str) -> GroupRecord:
-        """As `get`."""
-        queue, name = check_queue(queue), check_name(name, "group")
-        return await self._app._ado(lambda backend: backend.group(queue, name))
-
-    def limit(self, queue: str, name: str, limit: int | None) -> None:
-        """Override how many jobs of a relaxed group run at once; None: back to the queue's rule."""
-        queue, name = check_queue(queue), check_name(name, "group")
-        limit = None if limit is None else whole(limit, "a group's limit", 1, COUNT_MAX)
-        self._app._do("groups.limit", lambda backend: backend.limit_group(queue, name, limit))
-
-    async def alimit(self, queue: str, name: str, limit: int | None) -> None:
-        """As `limit`."""
-        queue, name = check_queue(queue), check_name(name, "group")
-        limit = None if limit is None else whole(limit, "a group's limit", 1, COUNT_MAX)
-        await self._app._ado(lambda backend: backend.limit_group(queue, name, limit))
-
-
-class Queues:
-    """`app.queues`: the named lanes."""
-
-    def __init__(self, app: Operations) -> None:
-        self._app = app
-
-    def list(self) -> Sequence[QueueRecord]:
-        """Every queue that is declared, paused or has jobs, by name."""
-        return self._app._do("queues.list", lambda backend: backend.queues())
-
-    async def alist(self) -> Sequence[QueueRecord]:
-        """As `list`."""
-        return await self._app._ado(lambda backend: backend.queues())
-
-    def limit(self, name: str, limit: int | None) -> None:
-        """How many jobs of a queue run at once, over all workers; not available in this version."""
-        check_queue(name)
-        refuse_later("a limit on a whole queue", given=True)
-
-    async def alimit(self, name: str, limit: int | None) -> None:
-        """As `limit`."""
-        self.limit(name, limit)
-
-
 def _letter_query(queue: str | None, task: Any, reason: str | None, id_prefix: str | None, limit: int) -> LetterQuery:
     name = getattr(task, "name", task)
     return LetterQuery(
-        queue=_queue_or_none(queue),
+        queue=queue_or_none(queue),
         task=None if name is None else check_name(name, "task name"),
         reason=None if reason is None else check_text(reason, "reason"),
         id_prefix=None if id_prefix is None else check_name(id_prefix, "id_prefix"),

@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 from .backends.contract import Backend
 from .clock import Clock
 from .errors import ConfigurationError, OutcomeUnknown
-from .records import QueueRule
+from .rules import QueueRule
+from .waiting import Waiter
 
 T = TypeVar("T")
 STOP_SECONDS_MAX = 10.0
@@ -133,6 +134,7 @@ class Gate:
         self._opening: asyncio.Lock | None = None
         self._open = False
         self._declared: dict[str, QueueRule] = {}
+        self.waiter = Waiter()
         self._unattended: weakref.finalize[[Portal], Gate] | None = None
 
     def forget(self) -> None:
@@ -163,6 +165,7 @@ class Gate:
                 # Also at exit: nobody has to remember close().
                 self._unattended = weakref.finalize(self, Portal.stop, self._portal)
                 self._opening = asyncio.Lock()
+                self.waiter = Waiter()
                 self._open = False
             return self._portal
 

@@ -13,13 +13,19 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .entries import CronEntry
 from .lifecycle import Failure, State
+from .rates import Rate
+from .rules import Flow, GroupOrder, Override, QueueRule, TaskRule
 
-Conflict = Literal["keep", "replace", "raise"]
-GroupOrder = Literal["strict", "relaxed"]
+Conflict = Literal["keep", "replace", "raise", "debounce"]
+KeyScope = Literal["queue", "global"]
+KeyUntil = Literal["finished", "started"]
+OnExpire = Literal["bury", "drop"]
+Overlap = Literal["allow", "skip", "cancel"]  # as a store carries it out; "queue" is a serial group
 Part = Literal["rules", "jobs", "letters"]
 
-PARTS: tuple[Part, ...] = ("rules", "jobs", "letters")  # of a move, in this order; cron entries will join them
+PARTS: tuple[Part, ...] = ("rules", "jobs", "letters")  # of a move, in this order; cron entries go with the rules
 
 ERRORS_KEPT_MAX = 10  # per job: the newest failures and stalls
 HISTORY_KEPT_MAX = 10  # per dead letter: earlier deaths
@@ -67,9 +73,14 @@ class NewJob(Struct, frozen=True, kw_only=True):
     group: str | None = None
     key: str | None = None
     on_conflict: Conflict = "keep"
+    key_scope: KeyScope = "queue"  # the key is one per (queue, task), or per task over all queues
+    key_until: KeyUntil = "finished"  # how long it holds its key: until it finished, or until its first lease
+    key_window: float | None = None  # or so many seconds from its creation, whatever became of it
     delay: float | None = None  # seconds from the store's now; excludes due_at
     due_at: float | None = None
+    wait_max: float | None = None  # debounce: no push goes further than so many seconds after its creation
     expires: float | None = None  # seconds after its due time within which it must be claimed for the first time
+    on_expire: OnExpire = "bury"
     max_stalls: int = 3
     revival: Revival | None = None
     options: bytes | None = None  # task options given for this call alone (retry, timeout, retain), JSON
@@ -80,7 +91,7 @@ class Enqueued(Struct, frozen=True):
 
     id: str
     created: bool
-    replaced: bool = False  # on_conflict="replace" renewed the arguments of an unstarted job
+    replaced: bool = False  # on_conflict "replace" or "debounce" renewed the call of an unstarted job
 
 
 class JobRecord(Struct, frozen=True, kw_only=True):
@@ -114,10 +125,16 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     progress: float | None = None
     progress_text: str | None = None
     value: bytes | None = None
-    reason: str | None = None  # why it is dead
+    reason: str | None = None  # why it is dead, or was dropped ("expired")
     errors: tuple[Failure, ...] = ()  # oldest first, at most ERRORS_KEPT_MAX
     revival: Revival | None = None
     options: bytes | None = None
+    key_scope: KeyScope = "queue"
+    key_until: KeyUntil = "finished"
+    key_window: float | None = None
+    holds_key: bool = False  # nobody else may take its key (a window that has passed no longer counts)
+    due_max: float | None = None  # debounce: the latest time it may be pushed to
+    on_expire: OnExpire = "bury"
 
 
 class Lease(Struct, frozen=True):
@@ -202,6 +219,8 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...]  # in the order they are served
     most: int  # free slots in all
     most_by_queue: Mapping[str, int] = {}  # free slots of a queue with a cap of its own
+    most_by_task: Mapping[str, int] = {}  # free slots of a task, over all queues; heeded for tasks that are apart
+    most_by_group: int | None = None  # jobs of any one group that this worker will hold at once
 
 
 class Exchanged(Struct, frozen=True, kw_only=True):
@@ -213,6 +232,7 @@ class Exchanged(Struct, frozen=True, kw_only=True):
     recovered: tuple[Recovered, ...] = ()  # what this claim recovered inline
     sealed: Seal | None = None  # the store is sealed: outcomes were taken, nothing was leased
     quiet_seconds: float = 0.0  # above 0: the store may have been rolled back and hands out nothing for so long
+    opens_in: float | None = None  # seconds until a rate or a slow-down that held this claim back lets the next start
 
 
 class Renewal(Struct, frozen=True, kw_only=True):
@@ -243,18 +263,9 @@ class Promoted(Struct, frozen=True, kw_only=True):
     """What one promote pass did."""
 
     due: int = 0  # scheduled jobs brought into play
-    expired: int = 0  # unstarted jobs buried as expired
+    expired: int = 0  # unstarted jobs buried or dropped as expired
     revived: int = 0  # dead letters revived automatically
     more: bool = False  # the bound was hit; call again
-
-
-class QueueRule(Struct, frozen=True, kw_only=True):
-    """A queue's declared rule for its groups. strict implies limit 1. Only Redis Cluster heeds and keeps `shards`."""
-
-    name: str
-    group_limit: int = 1
-    group_order: GroupOrder = "strict"
-    shards: int = 1
 
 
 class Pause(Struct, frozen=True, kw_only=True):
@@ -269,12 +280,18 @@ class Pause(Struct, frozen=True, kw_only=True):
 
 
 class QueueRecord(Struct, frozen=True, kw_only=True):
-    """A queue as shown: its rule, its pause, how many jobs in which state."""
+    """A queue as shown: its rule and the operator's, its bucket, its pause, how many jobs in which state."""
 
     name: str
     group_limit: int = 1
     group_order: GroupOrder = "strict"
+    group_rate: Rate | None = None
+    aging: float | None = None
     declared: bool = False
+    limit: int | None = None  # declared
+    rate: Rate | None = None  # declared
+    override: Override | None = None
+    flow: Flow | None = None
     pause: Pause | None = None
     counts: Mapping[str, int] = {}
     oldest_due_at: float | None = None  # of ready jobs
@@ -287,6 +304,9 @@ class GroupRecord(Struct, frozen=True, kw_only=True):
     name: str
     limit: int  # effective, 0 while paused
     override: int | None = None
+    rate: Rate | None = None  # effective
+    rate_override: Rate | None = None
+    flow: Flow | None = None
     order: GroupOrder = "strict"
     pause: Pause | None = None
     counts: Mapping[str, int] = {}  # unfinished jobs by state
@@ -354,6 +374,28 @@ class Dump(Struct, frozen=True, kw_only=True):
     sharded: bool = False  # made of several stores, each with a counter of its own for fences
 
 
+class Tick(Struct, frozen=True, kw_only=True):
+    """One write about a cron entry, with the jobs it makes: a tick, a pause, a new or changed entry, its removal."""
+
+    name: str
+    version: int  # of the entry this was decided on; 0: there is none yet
+    entry: CronEntry | None  # what takes its place; None removes it
+    entry_if_skipped: CronEntry | None = None  # what takes its place instead where overlap leaves the jobs out
+    jobs: tuple[NewJob, ...] = ()
+    not_before: float | None = None  # refused while the store's clock is before it
+    overlap: Overlap = "allow"
+    previous: str | None = None  # the job that must not be live ("skip"), or is cancelled ("cancel")
+
+
+class Ticked(Struct, frozen=True, kw_only=True):
+    """Answer to tick. `done` False: nothing was changed; `entry` is what is there."""
+
+    done: bool
+    entry: CronEntry | None = None
+    enqueued: tuple[Enqueued, ...] = ()
+    skipped: bool = False  # the previous job was live: the entry was written, the jobs were not
+
+
 class Seal(Struct, frozen=True, kw_only=True):
     """A store's side in a move to another store. Written by the mover; a store only keeps and obeys it."""
 
@@ -382,17 +424,10 @@ class StoredJob(JobRecord, frozen=True, kw_only=True):
     """A job as it is carried from store to store: all that is kept of it, its log lines too. Never a lease."""
 
     turn: int | None = None
+    rank: int = 0
     lane: int = 0
     prune_at: float | None = None
     logs: tuple[LogLine, ...] = ()
-
-
-class GroupLimit(Struct, frozen=True, kw_only=True):
-    """An operator's override of one group's limit."""
-
-    queue: str
-    name: str
-    limit: int
 
 
 class Shipment(Struct, frozen=True, kw_only=True):
@@ -400,7 +435,10 @@ class Shipment(Struct, frozen=True, kw_only=True):
 
     part: Part
     queues: tuple[QueueRule, ...] = ()
-    groups: tuple[GroupLimit, ...] = ()
+    tasks: tuple[TaskRule, ...] = ()
+    overrides: tuple[Override, ...] = ()
+    flows: tuple[Flow, ...] = ()
+    entries: tuple[CronEntry, ...] = ()
     pauses: tuple[Pause, ...] = ()
     jobs: tuple[StoredJob, ...] = ()  # by seq
     letters: tuple[DeadLetter, ...] = ()  # by id

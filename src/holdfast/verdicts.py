@@ -25,10 +25,11 @@ class Retry(Verdict):
 
 
 class Snooze(Verdict):
-    """Not a failure: come back in `seconds`. Spends nothing."""
+    """Not a failure: come back in `seconds`. Spends nothing. With queue=True nothing of its queue starts before."""
 
-    def __init__(self, seconds: float | timedelta) -> None:
+    def __init__(self, seconds: float | timedelta, *, queue: bool = False) -> None:
         self.seconds: float = to_seconds(seconds, "Snooze(…)")
+        self.queue = bool(queue)
         super().__init__(f"the handler asked to be run again in {self.seconds:g} s")
 
 

@@ -12,14 +12,28 @@ from holdfast import DeadLetter, Holdfast, Job, RetryPolicy, State
 from holdfast.app import Holdfast as App
 from holdfast.errors import ConfigurationError, JobNotFound, StateConflict
 from holdfast.job import Job as JobClass
-from holdfast.operations import Dead, Groups, Queues
+from holdfast.limiting import Groups, Queues
+from holdfast.operations import Dead
 from holdfast.records import JobQuery
 from holdfast.task import NamedTask, Task, Using
 from holdfast.testing import Sandbox
 
-LAZY = {"jobs"}  # one object for `for` and `async for`
+LAZY = {"jobs", "follow", "afollow"}  # for `for` and `async for`
 WITHOUT_TWIN = {
-    *("task", "tasks", "find_task", "include", "named", "queue", "queue_rules", "on", "import_tasks", "worker"),
+    *(
+        "task",
+        "tasks",
+        "find_task",
+        "include",
+        "named",
+        "queue",
+        "queue_rules",
+        "task_rules",
+        "cron_entries",
+        "on",
+        "import_tasks",
+        "worker",
+    ),
     *(
         "url",
         "safe_url",
@@ -233,13 +247,6 @@ def test_queue_rules_are_declared_at_first_use_and_when_they_change(app: Holdfas
     app.groups.limit("mail", "ann", None)
     assert app.groups.get("mail", "ann").limit == 2
     assert [queue.name for queue in app.queues.list() if queue.declared] == ["mail"]
-
-
-def test_limits_of_whole_queues_come_later(app: Holdfast) -> None:
-    with pytest.raises(ConfigurationError, match="not available in this version"):
-        app.queues.limit("mail", 5)
-    with pytest.raises(ConfigurationError, match="not available in this version"):
-        asyncio.run(app.queues.alimit("mail", 5))
 
 
 def test_the_audit_finds_nothing_after_a_days_work(app: Holdfast) -> None:

@@ -1,4 +1,4 @@
-"""What the process tests stand on: a scene of their own, cleared away afterwards."""
+"""What the process tests stand on: a scene or crew of their own, cleared away afterwards."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.flow_scene import STORES, Crew
 from tests.chaos.process_scene import ProcessScene
 
 
@@ -15,3 +16,10 @@ def stage(tmp_path: Path) -> Iterator[ProcessScene]:
     stage = ProcessScene(tmp_path)
     yield stage
     stage.close()
+
+
+@pytest.fixture(params=sorted(STORES))
+def crew(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Crew]:
+    crew = Crew(tmp_path, request.param)
+    yield crew
+    crew.close()

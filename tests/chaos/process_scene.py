@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -10,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.scene import until
+from tests.chaos.scene import journal_of, until
 
 APP = '''
 import asyncio, ctypes, json, os, re, signal, subprocess, sys, time
@@ -297,8 +296,7 @@ class ProcessScene:
         (self.folder / "gate").touch()
 
     def journal(self) -> list[dict[str, Any]]:
-        path = self.folder / "journal"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return journal_of(self.folder)
 
     def lines(self, what: str, **facts: Any) -> list[dict[str, Any]]:
         wanted = {"what": what, **facts}.items()

@@ -106,8 +106,7 @@ class Scene:
         (self.folder / "gate").touch()
 
     def journal(self) -> list[dict[str, Any]]:
-        path = self.folder / "journal"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return journal_of(self.folder)
 
     def starts(self, **facts: Any) -> list[dict[str, Any]]:
         wanted = {"what": "start", **facts}.items()
@@ -124,6 +123,13 @@ class Scene:
             if process.poll() is None:
                 process.kill()
             process.wait()
+
+
+def journal_of(folder: Path) -> list[dict[str, Any]]:
+    """What processes noted in a scene's folder, in order; the last line may be half written, and is left for later."""
+    path = folder / "journal"
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def until(condition: Callable[[], Any], seconds: float = 30.0, what: str = "") -> Any:

@@ -178,3 +178,21 @@ def test_isolated_jobs_wait_for_a_process_when_all_are_taken(stage: ProcessScene
         assert {job.refresh().state for job in jobs} == {State.SUCCEEDED}
         assert len({line["pid"] for line in stage.lines("start")}) <= 2
         assert [job.attempts for job in jobs] == [1] * 6
+
+
+def test_isolated_jobs_beyond_the_processes_there_are_stay_unclaimed_and_hold_nobody_up(stage: ProcessScene) -> None:
+    """Another worker may take what this one could not begin, and what needs no process of its own goes past it."""
+    with stage.app() as app:
+        taken = [app.named("alone").enqueue(does="waits") for _ in range(7)]
+        stage.start("--isolated", "2", "--slots", "10")
+        until(lambda: len(stage.lines("start")) == 2, what="two are at it")
+        assert [app.named("quick").enqueue(n=n).result(timeout=20) for n in range(20)] == list(range(20))
+        states = [job.refresh().state for job in taken]
+        assert (states.count(State.RUNNING), states.count(State.READY)) == (2, 5)
+        stage.start("--isolated", "3", "--slots", "10")
+        until(lambda: len({line["pid"] for line in stage.lines("start") if "n" not in line}) == 5, what="five at it")
+        assert sum(job.refresh().state is State.READY for job in taken) == 2
+        stage.open_gate()
+        pids = {job.result(timeout=30) for job in taken}
+        assert len(pids) == 5
+        assert [job.refresh().attempts for job in taken] == [1] * 7

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from click.testing import CliRunner, Result
 
@@ -31,6 +34,20 @@ async def send(ctx: Context, to: str, times: int = 1) -> str:
 def fail(word: str) -> None:
     raise ValueError("cannot " + word)
 """
+
+
+T = TypeVar("T")
+
+
+def wait_until(look: Callable[[], T | None], seconds: float) -> T:
+    """Look again and again until there is an answer, no longer than that."""
+    deadline, pause = time.monotonic() + seconds, threading.Event()
+    while time.monotonic() < deadline:
+        found = look()
+        if found is not None:
+            return found
+        pause.wait(0.05)
+    raise AssertionError(f"nothing within {seconds} s")
 
 
 class Shell:

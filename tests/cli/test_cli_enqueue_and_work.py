@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -37,6 +38,39 @@ def test_every_option_is_stored(shell: Shell) -> None:
     assert datetime.fromisoformat(job["due_at"]) == at
     shell("enqueue", "t", "--delay", "2h", "--id", "j2")
     assert shell.json("job", "j2")["job"]["state"] == "scheduled"
+
+
+@pytest.mark.parametrize(
+    ("words", "created", "replaced", "args"),
+    [
+        ([], [True, False], [False, False], {"n": 1}),
+        (["--on-conflict", "replace"], [True, False], [False, True], {"n": 2}),
+        (["--on-conflict", "debounce", "--calm", "1m", "--calm-max", "1h"], [True, False], [False, True], {"n": 2}),
+        (["--on-conflict", "throttle", "--window", "1h"], [True, False], [False, False], {"n": 1}),
+        (["--on-conflict", "keep_last"], [True, False], [False, True], {"n": 2}),
+        (["--key-until", "started", "--key-scope", "global"], [True, False], [False, False], {"n": 1}),
+    ],
+)
+def test_what_happens_where_a_key_is_held(
+    shell: Shell, words: list[str], created: list[bool], replaced: list[bool], args: object
+) -> None:
+    calls = [shell.json("enqueue", "t", f"n={n}", "--key", "k", *words)["job"] for n in (1, 2)]
+    assert [call["created"] for call in calls] == created
+    assert [call["replaced"] for call in calls] == replaced
+    [job] = shell.json("jobs")["jobs"]
+    assert shell.json("job", job["id"])["job"]["args"] == args
+
+
+def test_a_held_key_may_be_an_error(shell: Shell) -> None:
+    shell("enqueue", "t", "--key", "k")
+    assert "holds the key" in shell.error("enqueue", "t", "--key", "k", "--on-conflict", "raise", code=1)["message"]
+    assert "window" in shell.error("enqueue", "t", "--key", "k", "--on-conflict", "throttle", code=2)["message"]
+
+
+def test_a_job_may_expire_without_a_trace(shell: Shell) -> None:
+    shell("enqueue", "t", "--expires", "1m", "--on-expire", "drop", "--id", "j1")
+    assert shell.json("job", "j1")["job"]["expires_at"] is not None
+    assert re.search(r"expires +in \d+s", shell("job", "j1").stdout)
 
 
 def test_with_the_app_the_task_decides_queue_and_group_and_types(shell: Shell) -> None:

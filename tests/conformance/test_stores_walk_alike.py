@@ -16,16 +16,19 @@ from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.testing.conformance import MakeBackend, World
 from holdfast.testing.conformance.portrait import Portrait, portray, unlike
 from holdfast.testing.conformance.walking import Walk
+from holdfast.testing.conformance.walking_flow import FlowWalk
 
 from ..servers import postgres, valkey
 
+WALKS = (Walk, FlowWalk)
 
-async def _walk_both(seed: int, steps: int, make: MakeBackend) -> None:
+
+async def _walk_both(seed: int, steps: int, make: MakeBackend, kind: type[Walk] = Walk) -> None:
     model = await World.create(lambda store: MemoryBackend())
     other = await World.create(make)
     ready: frozenset[str] = frozenset()
     try:
-        walks = Walk(model, seed), Walk(other, seed)
+        walks = kind(model, seed), kind(other, seed)
         for number in range(steps):
             (name, expected), (_, answer) = [await walk.step() for walk in walks]
             if name in ("exchange", "repeat") and _chose_otherwise(expected, answer):
@@ -57,24 +60,27 @@ def _chose_otherwise(one: object, two: object) -> bool:
     """Two answers to an exchange that differ only in which jobs were leased, not in how many."""
     if not (isinstance(one, tuple) and isinstance(two, tuple)):
         return False
-    (known, answers, leases, recovered), (known2, answers2, leases2, recovered2) = one, two
+    (known, answers, leases, recovered, *_), (known2, answers2, leases2, recovered2, *_) = one, two
     alike = (known, answers, recovered, len(leases)) == (known2, answers2, recovered2, len(leases2))
     return bool(alike and leases != leases2)
 
 
+@pytest.mark.parametrize("kind", WALKS)
 @pytest.mark.parametrize("seed", range(1000, 1020))
-def test_sqlite_walks_like_memory(seed: int, tmp_path: Path) -> None:
+def test_sqlite_walks_like_memory(seed: int, kind: type[Walk], tmp_path: Path) -> None:
     def make(store: str) -> SqliteBackend:
         return SqliteBackend(str(tmp_path / f"{store}.db"), synchronous="NORMAL")  # no power is cut
 
-    asyncio.run(_walk_both(seed, 150, make))
+    asyncio.run(_walk_both(seed, 150, make, kind))
 
 
+@pytest.mark.parametrize("kind", WALKS)
 @pytest.mark.parametrize("seed", range(1000, 1020))
-def test_postgres_walks_like_memory(seed: int) -> None:
-    asyncio.run(_walk_both(seed, 150, postgres.fresh_stores()))
+def test_postgres_walks_like_memory(seed: int, kind: type[Walk]) -> None:
+    asyncio.run(_walk_both(seed, 150, postgres.fresh_stores(), kind))
 
 
+@pytest.mark.parametrize("kind", WALKS)
 @pytest.mark.parametrize("seed", range(1000, 1020))
-def test_redis_walks_like_memory(seed: int) -> None:
-    asyncio.run(_walk_both(seed, 150, valkey.fresh_stores()))
+def test_redis_walks_like_memory(seed: int, kind: type[Walk]) -> None:
+    asyncio.run(_walk_both(seed, 150, valkey.fresh_stores(), kind))

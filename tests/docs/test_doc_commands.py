@@ -35,6 +35,8 @@ def parse(words: list[str], command: click.Command, parent: click.Context | None
         return
     if isinstance(command, click.Group):
         rest = [*context._protected_args, *context.args]
+        if not rest and command.invoke_without_command:
+            return
         member = command.get_command(context, rest[0])
         assert member is not None, f"{name} has no command {rest[0]!r}"
         parse(rest, member, context)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -17,10 +17,15 @@ from holdfast.calls import UsingSettings
 from holdfast.cli.exits import Exit
 from holdfast.cli.main import COMMANDS, cli
 from holdfast.context import Context
+from holdfast.cron.entry import CronOptions
+from holdfast.cron.face import Backfilled, Cron
+from holdfast.cron.view import Entry
+from holdfast.following import Step
 from holdfast.inspection import Audit, Explanation, Violation
 from holdfast.job import BoundCall, DeadLetter, Job
 from holdfast.lifecycle import State, Verb
-from holdfast.operations import Dead, Groups, Queues
+from holdfast.limiting import Groups, Queues, RegisteredTasks
+from holdfast.operations import Dead
 from holdfast.options import QueueOptions, TaskOptions, WorkerOptions
 from holdfast.records import Revival
 from holdfast.retry import RetryPolicy
@@ -30,9 +35,11 @@ from holdfast.testing import ManualClock, Sandbox
 API = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
 OPTIONS = DOCS / "reference" / "options.md"
 
+RULES = ("queue_rules", "task_rules", "cron_entries")
 # What the engine alone uses of these classes; users have no business with it.
 ENGINE_ONLY = {
-    "Holdfast": {"aim", "backend", "clock", "dump", "hub", "open_backend", "queue_rules"},
+    "Holdfast": {"aim", "backend", "clock", "dump", "hub", "open_backend", *RULES},
+    "Entry": {"of"},
     "Task": {"args_bytes_max", "codec", "decode", "decode_value", "encode", "include_in", "is_async", "wants_context"},
     "BoundCall": {"connection", "new"},
     "DeadLetter": {"of"},
@@ -68,6 +75,11 @@ def test_the_api_page_names(name: str) -> None:
         Dead,
         Groups,
         Queues,
+        RegisteredTasks,
+        Cron,
+        Entry,
+        Backfilled,
+        Step,
         Sandbox,
         ManualClock,
         Audit,
@@ -101,6 +113,8 @@ def spelt(value: Any) -> str:
         return f'`"{value}"`' if value else "see right"
     if isinstance(value, float) and value.is_integer():
         return f"`{int(value)}`"
+    if isinstance(value, Mapping):
+        return f"`{dict(value)!r}`"
     return f"`{value!r}`"
 
 
@@ -119,6 +133,7 @@ def listed(heading: str) -> dict[str, list[str]]:
             "Queue options",
             {field.name: field.default for field in dataclasses.fields(QueueOptions) if field.name != "name"},
         ),
+        ("Cron options", {field.name: field.default for field in dataclasses.fields(CronOptions)}),
         (
             "Worker options",
             {

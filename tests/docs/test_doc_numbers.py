@@ -11,9 +11,12 @@ from holdfast.backends.sqlite.writer import REQUESTS_PER_COMMIT_MAX
 from holdfast.bulk import CHUNK_BYTES_MAX, CHUNK_JOBS_MAX
 from holdfast.codec import DEPTH_MAX
 from holdfast.context import LOG_LINE_CHARS_MAX
+from holdfast.cron.changing import BACKFILL_MAX
+from holdfast.cron.ticking import JOBS_PER_TICK_MAX
 from holdfast.names import NAME_LENGTH_MAX
 from holdfast.options import ARGS_BYTES_MAX, RESULT_BYTES_MAX, WorkerOptions
 from holdfast.records import ERRORS_KEPT_MAX, HISTORY_KEPT_MAX, LOGS_KEPT_MAX, REMEMBER_SECONDS_MIN
+from holdfast.rules import READY_PER_GROUP_MAX
 from holdfast.worker.outcomes import TEXT_CHARS_MAX, TRACEBACK_CHARS_MAX
 from holdfast.worker.runner import UNKNOWN_TASK_DELAY_SECONDS
 from holdfast.worker.stopping import STOP_WITHIN_SECONDS
@@ -30,6 +33,9 @@ BOUNDS = {
     "log lines kept per job": f"the newest {LOGS_KEPT_MAX}, {LOG_LINE_CHARS_MAX:,} characters each",
     "traceback, error text": f"{TRACEBACK_CHARS_MAX:,} and {TEXT_CHARS_MAX:,} characters",
     "an id is remembered after the job finished": f"at least {REMEMBER_SECONDS_MIN / 60:g} minutes",
+    "ticks of a cron entry fired in one step": f"{JOBS_PER_TICK_MAX}",
+    "ticks in one `backfill`": f"{BACKFILL_MAX:,}",
+    "jobs of a group that are ready at once": f"{READY_PER_GROUP_MAX}",
     "jobs in one step of `enqueue_many`": f"{CHUNK_JOBS_MAX:,}, with {CHUNK_BYTES_MAX >> 20} MiB of arguments",
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.sqlite.transaction import SQL
+from holdfast.backends.sqlite.stored import SQL
 
 from ..conftest import row_of
 
@@ -19,14 +19,15 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # Lower may not import from higher. A module is looked up by its first part below the package.
 WORDS = """
-    bulk calls clock codec context errors events ids job lifecycle logs names options portrait records retry task
-    verdicts
+    bulk calls clock codec context entries errors events ids job lifecycle logs names options portrait rates records
+    retry rules task verdicts
 """
+FACE = "app following joining limiting operations portal producing waiting"
 LAYERS = {
     **dict.fromkeys(WORDS.split(), 0),
     "backends": 1,
-    **dict.fromkeys(["worker", "sweeps", "inspection", "moving"], 2),
-    **dict.fromkeys(["app", "joining", "operations", "portal", "testing", "__init__"], 3),
+    **dict.fromkeys(["cron", "worker", "sweeps", "inspection", "moving"], 2),
+    **dict.fromkeys([*FACE.split(), "testing", "__init__"], 3),
     **dict.fromkeys(["cli", "__main__"], 4),
 }
 FORBIDDEN_NAMES = re.compile(

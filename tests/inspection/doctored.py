@@ -35,6 +35,9 @@ def job(number: int, state: str, **fields: Any) -> dict[str, Any]:
         "cancel_requested": False,
         "reason": None,
         "errors": [],
+        "key_scope": "queue",
+        "key_until": "finished",
+        "key_window": None,
         "token": None,
         "turn": None,
         "lane": 0,
@@ -53,6 +56,8 @@ def job(number: int, state: str, **fields: Any) -> dict[str, Any]:
     if state == "dead":
         row |= {"reason": "failed", "failures": 1, "errors": [error(number, NOW + number, NOW + number + 0.5)]}
     row |= fields
+    if "holds_key" not in fields:
+        row["holds_key"] = row["key"] is not None and state not in ("succeeded", "cancelled", "dead")
     if "lane" not in fields and row["group"] is not None:
         row["lane"] = 1
     return row
@@ -100,4 +105,8 @@ def clean() -> list[dict[str, Any]]:
         job(12, "ready", group="cid", key="k"),
         job(13, "ready", task="mail.parked", lane=2),
         job(14, "dead", reason="superseded", prune_at=NOW + 700),
+        job(15, "ready", task="mail.capped", lane=3, group="dan"),
+        job(16, "running", key="k2", key_until="started", holds_key=False),
+        job(17, "scheduled", key="k2", key_until="started", due_at=NOW + 60),
+        job(18, "succeeded", key="k3", key_window=90_000.0, holds_key=True, prune_at=NOW + 90_000),
     ]

@@ -14,10 +14,13 @@ from tests.servers.valkey import empty, shared_server
 
 from holdfast.backends import open_backend
 from holdfast.backends.contract import Backend
+from holdfast.entries import CronEntry
 from holdfast.errors import ConfigurationError, DuplicateJob, JobNotFound, StateConflict
 from holdfast.inspection import audit, prunable
 from holdfast.lifecycle import Ending, Failure, Settlement
-from holdfast.records import ClaimRequest, Held, JobQuery, Lease, NewJob, Pause, QueueRule, Release, WorkerRecord
+from holdfast.rates import NO_RATE, UNLIMITED, Rate
+from holdfast.records import ClaimRequest, Held, JobQuery, Lease, NewJob, Pause, Release, Tick, WorkerRecord
+from holdfast.rules import Override, QueueRule, TaskRule
 
 VERBS = {  # and how often each is taken
     "enqueue": 2,
@@ -25,7 +28,9 @@ VERBS = {  # and how often each is taken
     "settle": 3,
     "operate": 2,
     **dict.fromkeys(("discard", "limit", "pause", "promote", "prune", "recover", "release", "renew", "rule"), 1),
+    **dict.fromkeys(("slow_down", "task_rule", "tick"), 1),
 }
+RATES = (Rate(2, 10.0), Rate(1, 30.0, 3))
 EXPECTED = (StateConflict, JobNotFound, DuplicateJob, ConfigurationError)
 
 
@@ -74,7 +79,11 @@ class Walk:
             priority=self.random.choice([0, 0, 0, 5]),
             group=self.random.choice([None, "g", "h"]),
             key=self.random.choice([None, None, "k", "l"]),
-            on_conflict=self.random.choice(["keep", "replace", "raise"]),
+            on_conflict=self.random.choice(["keep", "replace", "raise", "debounce"]),
+            key_scope=self.random.choice(["queue", "queue", "global"]),
+            key_until=self.random.choice(["finished", "finished", "started"]),
+            key_window=self.random.choice([None, None, 30.0]),
+            on_expire=self.random.choice(["bury", "drop"]),
             delay=self.random.choice([None, None, 5.0]),
             expires=self.random.choice([None, None, 40.0]),
             max_stalls=self.random.choice([0, 1, 3]),
@@ -139,10 +148,47 @@ class Walk:
         await call(pause, now=self.now)
 
     async def limit(self) -> None:
-        await self.backend.limit_group("b", "g", self.random.choice([None, 1, 2, 3]), now=self.now)
+        said = self.random.choice(
+            [
+                Override(queue="b", group="g", limit=self.random.choice([None, 1, 2, 3])),
+                Override(queue="b", group="h", rate=self.random.choice([None, NO_RATE, *RATES])),
+                Override(queue="a", limit=self.random.choice([None, 1, UNLIMITED])),
+                Override(queue="a", rate=self.random.choice([None, NO_RATE, *RATES])),
+                Override(task="u", limit=self.random.choice([None, 1, UNLIMITED])),
+                Override(task="u", rate=self.random.choice([None, NO_RATE, *RATES])),
+            ]
+        )
+        await self.backend.limit(said, now=self.now)
+
+    async def task_rule(self) -> None:
+        rule = TaskRule(
+            name=self.random.choice(["t", "u"]),
+            limit=self.random.choice([None, 2]),
+            rate=self.random.choice([None, *RATES]),
+            apart=self.random.choice([True, False]),
+        )
+        await self.backend.declare([], [rule], now=self.now)
+
+    async def slow_down(self) -> None:
+        await self.backend.slow_down("a", self.random.choice([1.0, 30.0]), now=self.now)
+
+    async def tick(self) -> None:
+        version = next((entry.version for entry in await self.backend.entries()), 0)
+        self.number += 1
+        job = NewJob(id=f"j{self.number:05}", task="t", queue="a", key="k", key_window=20.0)
+        entry = self.random.choice([CronEntry(name="nightly"), CronEntry(name="nightly"), None])
+        await self.backend.tick(Tick(name="nightly", version=version, entry=entry, jobs=(job,)), now=self.now)
 
     async def rule(self) -> None:
-        await self.backend.declare([QueueRule(name="b", group_limit=3, group_order="relaxed")], now=self.now)
+        rule = QueueRule(
+            name="b",
+            group_limit=3,
+            group_order="relaxed",
+            group_rate=self.random.choice([None, *RATES]),
+            limit=self.random.choice([None, 2]),
+            aging=self.random.choice([None, 5.0]),
+        )
+        await self.backend.declare([rule], now=self.now)
 
     async def prune(self) -> None:
         await self.backend.prune(now=self.now)

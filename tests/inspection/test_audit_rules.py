@@ -9,9 +9,21 @@ from doctored import NOW, clean, dump, error, job, letter
 
 from holdfast.inspection import judge
 from holdfast.inspection.rules import RULES
+from holdfast.records import Dump
 
 PAUSES = ({"queue": None, "group": None, "task": "mail.parked"},)
+TASKS = ({"name": "mail.capped", "limit": 2},)
+RATE = {"count": 1, "seconds": 60.0, "burst": None}
 RELAXED = ({"name": "mail", "group_limit": 2, "group_order": "relaxed"},)
+
+
+def said(**fields: Any) -> dict[str, Any]:
+    return {"queue": None, "group": None, "task": None, "limit": None, "rate": None, **fields}
+
+
+def flow(**fields: Any) -> dict[str, Any]:
+    times = {"spent_until": 0.0, "shut_until": 0.0, "wakes_at": None}
+    return {"queue": None, "group": None, "task": None, **times, **fields}
 
 
 def found(*jobs: dict[str, Any], **tables: Any) -> list[str]:
@@ -19,10 +31,10 @@ def found(*jobs: dict[str, Any], **tables: Any) -> list[str]:
 
 
 def test_a_clean_store_has_no_violation() -> None:
-    audit = judge(dump(*clean(), letters=(letter(9),), pauses=PAUSES))
+    audit = judge(dump(*clean(), letters=(letter(9),), pauses=PAUSES, tasks=TASKS))
     assert audit.violations == []
     assert audit.holds
-    assert audit.checked == {"jobs": 14, "groups": 3, "letters": 1, "workers": 1, "rules": len(RULES)}
+    assert audit.checked == {"jobs": 18, "groups": 4, "letters": 1, "workers": 1, "rules": len(RULES)}
 
 
 def test_an_empty_store_has_no_violation() -> None:
@@ -43,6 +55,10 @@ DOCTORED: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = [
     ("ready_jobs_are_in_their_lane", [job(1, "ready", group="ann", lane=0)], {}),
     ("ready_jobs_are_in_their_lane", [job(1, "ready", lane=2)], {}),
     ("ready_jobs_are_in_their_lane", [job(1, "ready", task="mail.parked", lane=0)], {"pauses": PAUSES}),
+    ("ready_jobs_are_in_their_lane", [job(1, "ready", lane=0, task="mail.capped")], {"tasks": TASKS}),
+    ("ready_jobs_are_in_their_lane", [job(1, "ready", lane=3)], {}),
+    ("ready_jobs_are_in_their_lane", [job(1, "ready", lane=3, task="mail.parked")], {"pauses": PAUSES}),
+    ("ready_jobs_are_in_their_lane", [job(1, "ready", priority=5, rank=3)], {}),
     ("counters_are_sane", [job(1, "ready", attempts=1, failures=1, stalls=1)], {}),
     ("counters_are_sane", [job(1, "ready", attempts=9, stalls=5)], {}),
     ("counters_are_sane", [job(1, "succeeded", attempts=0)], {}),
@@ -56,9 +72,44 @@ DOCTORED: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = [
         [job(1, "ready", group="a")],
         {"pauses": ({"queue": "mail", "group": "a", "task": None},)},
     ),
+    (
+        "groups_stay_within_their_limit",
+        [job(number, "ready", group="a") for number in range(1, 258)],
+        {"queues": ({"name": "mail", "group_limit": 1_000_000_000, "group_order": "relaxed"},)},
+    ),
+    (
+        "groups_stay_within_their_limit",
+        [job(number, "ready", group="one-at-a-time:a") for number in (1, 2)],
+        {"queues": RELAXED},
+    ),
     ("no_group_is_wedged", [job(1, "succeeded", group="a"), job(2, "waiting", group="a")], {}),
     ("no_group_is_wedged", [job(1, "running", group="a"), job(2, "waiting", group="a")], {"queues": RELAXED}),
-    ("keys_are_live_once", [job(1, "ready", key="k"), job(2, "scheduled", key="k")], {}),
+    (
+        "no_group_is_wedged",
+        [job(1, "waiting", group="a")],
+        {"overrides": (said(queue="mail", group="a", rate=RATE),)},
+    ),
+    ("keys_are_held_once", [job(1, "ready", key="k"), job(2, "scheduled", key="k")], {}),
+    ("keys_are_held_once", [job(n, "ready", key="k", key_scope="global", queue=f"q{n}") for n in (1, 2)], {}),
+    ("keys_are_held_once", [job(1, "ready", key="k", holds_key=False)], {}),
+    ("keys_are_held_once", [job(1, "succeeded", key="k", holds_key=True)], {}),
+    ("keys_are_held_once", [job(1, "ready", holds_key=True)], {}),
+    (
+        "windows_keep_their_job_from_prune",
+        [job(1, "succeeded", key="k", key_window=90_000.0, holds_key=True, prune_at=NOW + 80_000)],
+        {},
+    ),
+    ("limits_can_be_kept", [], {"queues": ({"name": "mail", "limit": 0},)}),
+    ("limits_can_be_kept", [], {"queues": ({"name": "mail", "group_limit": 0},)}),
+    ("limits_can_be_kept", [], {"tasks": ({"name": "t", "limit": 0},)}),
+    ("limits_can_be_kept", [], {"overrides": (said(task="t", limit=-1),)}),
+    ("words_and_buckets_are_one_each", [], {"overrides": (said(task="t", limit=1), said(task="t", limit=2))}),
+    ("words_and_buckets_are_one_each", [], {"overrides": (said(task="t"),)}),
+    ("words_and_buckets_are_one_each", [], {"flows": (flow(queue="q"), flow(queue="q", shut_until=9.0))}),
+    ("buckets_are_not_far_ahead", [job(1, "ready")], {"flows": (flow(queue="mail", spent_until=NOW * 1e6),)}),
+    ("buckets_are_not_far_ahead", [], {"flows": (flow(queue="mail", wakes_at=NOW),)}),
+    ("entries_are_written_in_order", [], {"entries": ({"name": "nightly", "version": 0},)}),
+    ("entries_are_written_in_order", [], {"entries": ({"name": "n", "version": 3}, {"name": "n", "version": 4})}),
     ("dead_jobs_have_their_letter", [job(1, "dead")], {}),
     (
         "letters_are_one_per_logical_job",
@@ -128,12 +179,12 @@ def test_every_rule_has_a_doctored_store() -> None:
 
 def test_a_lowered_limit_lets_running_jobs_end() -> None:
     running = [job(1, "running", group="a"), job(2, "running", group="a"), job(3, "waiting", group="a")]
-    assert found(*running, queues=RELAXED, groups=({"queue": "mail", "name": "a", "override": 1},)) == []
+    assert found(*running, queues=RELAXED, overrides=(said(queue="mail", group="a", limit=1),)) == []
 
 
 def test_an_override_widens_a_relaxed_group() -> None:
     running = [job(number, "running", group="a") for number in (1, 2, 3)]
-    assert found(*running, queues=RELAXED, groups=({"queue": "mail", "name": "a", "override": 3},)) == []
+    assert found(*running, queues=RELAXED, overrides=(said(queue="mail", group="a", limit=3),)) == []
 
 
 def test_a_paused_group_may_run_out_and_hold_its_waiting_jobs() -> None:
@@ -170,3 +221,33 @@ def test_a_job_whose_key_was_enqueued_again_may_have_another_group_and_cap() -> 
         errors=[error(50, NOW, NOW + 9, reason="stalled")],
     )
     assert found(moved, job(2, "succeeded", group="a")) == []
+
+
+def test_a_group_may_wait_for_its_rate() -> None:
+    rated = {"queues": ({"name": "mail", "group_limit": 9, "group_order": "relaxed", "group_rate": RATE},)}
+    ready = [job(1, "ready", group="a"), job(2, "waiting", group="a")]
+    assert found(*ready, **rated) == []
+    flows = (flow(queue="mail", group="a", spent_until=NOW + 60, wakes_at=NOW + 59),)
+    assert found(job(1, "running", group="a"), job(2, "waiting", group="a"), flows=flows, **rated) == []
+
+
+def test_an_operators_word_sets_a_task_apart_or_lets_it_back() -> None:
+    said_of = said(task="mail.send", limit=3)
+    assert found(job(1, "ready", lane=3), overrides=(said_of,)) == []
+    lifted = said(task="mail.capped", limit=1_000_000_000)
+    assert found(job(1, "ready", task="mail.capped", lane=0), tasks=TASKS, overrides=(lifted,)) == []
+
+
+def test_more_may_run_than_a_limit_that_was_lowered() -> None:
+    running = [job(number, "running") for number in (1, 2, 3)]
+    assert found(*running, queues=({"name": "mail", "limit": 2},), tasks=({"name": "fax", "limit": 1},)) == []
+
+
+def test_a_bucket_may_be_as_far_ahead_as_a_former_rate_brought_it() -> None:
+    flows = (flow(queue="mail", spent_until=NOW + 366 * 86400.0),)
+    assert found(job(1, "ready"), flows=flows, queues=({"name": "mail", "rate": RATE},)) == []
+
+
+def test_shards_keep_their_own_words_and_buckets() -> None:
+    twice = Dump(tables={"jobs": (), "flows": (flow(queue="q"), flow(queue="q"))}, sharded=True)
+    assert judge(twice).violations == []

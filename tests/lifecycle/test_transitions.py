@@ -99,7 +99,7 @@ def test_only_refill_moves_between_waiting_and_ready() -> None:
 
 @pytest.mark.parametrize("state", sorted(UNSTARTED))
 def test_an_unstarted_job_can_be_ended_by_expiry_bury_and_cancel(state: State) -> None:
-    assert allowed(Verb.EXPIRE, state) == frozenset({State.DEAD})
+    assert allowed(Verb.EXPIRE, state) == frozenset({State.DEAD, State.CANCELLED})
     assert allowed(Verb.BURY, state) == frozenset({State.DEAD})
     assert allowed(Verb.CANCEL, state) == frozenset({State.CANCELLED})
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.backends import open_backend, parse_url
 from holdfast.backends.contract import Backend
 from holdfast.moving import Moved, Mover, Side, Step
-from holdfast.records import QueueRule
+from holdfast.rules import QueueRule, TaskRule
 from holdfast.testing.conformance import World
 from holdfast.testing.conformance.comparing import Tables
 from holdfast.testing.conformance.moving import content, furnish
@@ -42,8 +42,8 @@ def _split_store(url: str) -> Backend:
     backend = open_backend(url)
     whole = backend.declare
 
-    async def declare(rules: Sequence[QueueRule], now: float | None = None) -> None:
-        await whole([replace(rule, shards=SHARDS) for rule in rules], now)
+    async def declare(rules: Sequence[QueueRule], tasks: Sequence[TaskRule] = (), now: float | None = None) -> None:
+        await whole([replace(rule, shards=SHARDS) for rule in rules], tasks, now)
 
     if backend.sharded:
         backend.declare = declare  # type: ignore[method-assign]

@@ -15,7 +15,8 @@ from holdfast.backends.contract import Backend
 from holdfast.errors import BackendUnavailable, MoveRefused, OutcomeUnknown, StoreSealed
 from holdfast.inspection import explain
 from holdfast.moving import Moved, Mover, Side, Step, abandon, asking, comparing, mover, survey
-from holdfast.records import ClaimRequest, NewJob, QueueRule, Seal, WorkerRecord
+from holdfast.records import ClaimRequest, NewJob, Seal, WorkerRecord
+from holdfast.rules import QueueRule
 from holdfast.testing.conformance.comparing import same_tables
 
 from .stage import fresh_url, furnished, move, opened, split, tables, with_store

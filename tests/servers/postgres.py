@@ -190,12 +190,12 @@ def fresh_stores(*settings: str) -> Callable[[str], PostgresBackend]:
 
 
 def _empty(server: Server, schema: str) -> None:
-    tables = ("jobs", "letters", "workers", "calls", "queues", "groups", "pauses", "logs")
+    names = "jobs letters workers calls queues tasks retained overrides bounds flows entries pauses logs"
     with psycopg.connect(server.conninfo, autocommit=True) as connection:
-        names = ", ".join(f"{schema}.{table}" for table in tables)
+        tables = ", ".join(f"{schema}.{table}" for table in names.split())
         found = connection.execute("SELECT to_regclass(%s)", (f"{schema}.jobs",)).fetchone()
         if found is not None and found[0] is not None:
-            connection.execute(f"TRUNCATE {names} RESTART IDENTITY")
+            connection.execute(f"TRUNCATE {tables} RESTART IDENTITY")
             connection.execute(f"UPDATE {schema}.seal SET closed = false, record = NULL")
             connection.execute("SELECT setval(%s, 1)", (f"{schema}.ticks",))
 

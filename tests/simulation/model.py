@@ -12,7 +12,8 @@ from msgspec import structs
 
 from holdfast.errors import ConfigurationError, DuplicateJob, JobNotFound, StateConflict
 from holdfast.lifecycle import Ending, State
-from holdfast.records import Answer, ClaimRequest, Enqueued, NewJob, Pause, QueueRule
+from holdfast.records import Answer, ClaimRequest, Enqueued, NewJob, Pause, Tick, Ticked
+from holdfast.rules import QueueRule
 
 from .rules import ModelRules
 from .shapes import (
@@ -29,6 +30,7 @@ from .shapes import (
     Refused,
     Ticket,
     Turn,
+    key_name,
 )
 
 
@@ -36,42 +38,79 @@ class Model(ModelRules):
     # ------------------------------------------------------------------ verbs: producing
 
     def enqueue(self, batch: Sequence[NewJob], now: float) -> list[Enqueued]:
-        before = dict(self.jobs), self.made
+        self.refuse_duplicates(batch)
         answers: list[Enqueued] = []
         replaced: list[tuple[ModelJob, NewJob, int]] = []
         for place, new in enumerate(batch):
-            live = None if new.key is None else self.live_of((new.queue, new.task, new.key))
+            holder = self.holder(key_name(new))
             if new.id in self.jobs:
                 answers.append(Enqueued(new.id, False))
-            elif live is None:
+            elif holder is None:
                 self.made += 1
-                job = ModelJob(new, self.made, new.args, new.priority, new.group, now, None)
+                job = ModelJob(new, self.made, new.args, new.priority, new.group, now, None, now)
+                job.due_max = None if new.wait_max is None else now + new.wait_max
                 self.jobs[new.id] = job
+                self.take_key(job)
                 self.call_anew(job, new, now, place)
                 answers.append(Enqueued(new.id, True))
-            elif new.on_conflict == "raise":
-                self.jobs, self.made = before
-                raise Refused(DuplicateJob)
-            elif new.on_conflict == "replace" and live.state in UNSTARTED:
-                replaced.append((live, new, place))
-                answers.append(Enqueued(live.new.id, False, True))
+            elif new.on_conflict in ("replace", "debounce") and holder.state in UNSTARTED:
+                replaced.append((holder, new, place))
+                answers.append(Enqueued(holder.new.id, False, True))
             else:
-                answers.append(Enqueued(live.new.id, False))
-        for live, new, place in replaced:
-            self.call_anew(live, new, now, place)
+                answers.append(Enqueued(holder.new.id, False))
+        for holder, new, place in replaced:
+            self.call_anew(holder, new, now, place, held_to=holder.due_max if new.on_conflict == "debounce" else None)
         self.refill()
         return answers
 
-    def call_anew(self, job: ModelJob, new: NewJob, now: float, place: int) -> None:
-        job.new = structs.replace(new, id=job.new.id, max_stalls=max(new.max_stalls, job.stalls))
+    def refuse_duplicates(self, batch: Sequence[NewJob]) -> None:
+        """Nothing of a batch is stored if one of it may not share its key, with a job or with one before it."""
+        taken: set[tuple[str, ...] | None] = {None}
+        ids = set(self.jobs)
+        for new in batch:
+            name = key_name(new)
+            conflict = self.holder(name) is not None or (name is not None and name in taken)
+            if new.id in ids:
+                continue
+            if conflict and new.on_conflict == "raise":
+                raise Refused(DuplicateJob)
+            if not conflict:
+                ids.add(new.id)
+                taken.add(name)
+
+    def call_anew(self, job: ModelJob, new: NewJob, now: float, place: int, held_to: float | None = None) -> None:
+        job.new = structs.replace(new, id=job.new.id, queue=job.new.queue, max_stalls=max(new.max_stalls, job.stalls))
         job.held = job.held and job.group == new.group
         job.args, job.priority, job.group, job.turn = new.args, new.priority, new.group, None
         job.due_at = new.due_at if new.due_at is not None else now + (new.delay or 0.0)
+        job.due_at = job.due_at if held_to is None else min(job.due_at, held_to)
         job.expires_at = None if new.expires is None else job.due_at + new.expires
         if job.due_at > now:
             job.state = State.SCHEDULED
         else:
             self.into_play(job, (0, 0.0, place))
+
+    def tick(self, tick: Tick, now: float) -> Ticked:
+        there = self.entries.get(tick.name)
+        early = tick.not_before is not None and now < tick.not_before
+        if early or tick.version != (0 if there is None else there.version):
+            return Ticked(done=False, entry=there)
+        previous = self.jobs.get(tick.previous or "")
+        live = previous is not None and previous.state in LIVE
+        skipped = live and tick.overlap == "skip"
+        answers: list[Enqueued] = []
+        if not skipped:
+            if previous is not None and live and tick.overlap == "cancel":
+                self.cancel(previous.new.id, now)
+            keeping = [
+                structs.replace(new, on_conflict="keep") if new.on_conflict == "raise" else new for new in tick.jobs
+            ]
+            answers = self.enqueue(keeping, now)
+        entry = tick.entry_if_skipped if skipped else tick.entry
+        self.entries.pop(tick.name, None)
+        if entry is not None:
+            entry = self.entries[tick.name] = structs.replace(entry, version=tick.version + 1)
+        return Ticked(done=True, entry=entry, enqueued=tuple(answers), skipped=skipped)
 
     def declare(self, rule: QueueRule) -> None:
         self.rules[rule.name] = rule
@@ -239,6 +278,8 @@ class Model(ModelRules):
     def lease(self, ticket: Ticket, now: float) -> None:
         job = self.jobs[ticket.job_id]
         job.state, job.ticket, job.started_at, job.begun = State.RUNNING, ticket, now, False
+        if job.new.key_until == "started" and not job.new.key_window:
+            job.holds_key = False
 
     # ------------------------------------------------------------------ verbs: sweeping
 
@@ -246,14 +287,14 @@ class Model(ModelRules):
         """due, expired, revived."""
         expired = [job for job in self.those(*UNSTARTED) if job.expires_at is not None and job.expires_at <= now]
         for job in sorted(expired, key=lambda job: job.expires_at or 0.0):
-            self.bury_unstarted(job, now, "expired")
+            self.expire(job, now)
         due = [job for job in self.those(State.SCHEDULED) if job.due_at <= now]
         for job in due:
             self.into_play(job, (1, job.due_at, job.seq))
-        late = [(logical, x) for logical, x in self.letters.items() if x.revive_at is not None and x.revive_at <= now]
+        late = [x for x in self.letters.values() if x.revive_at is not None and x.revive_at <= now]
         revived = 0
-        for logical, letter in late:
-            if self.live_of(logical) is None:
+        for letter in sorted(late, key=lambda letter: letter.revive_at or 0.0):
+            if not self.taken_from(self.jobs[letter.id]):
                 self.again(self.jobs[letter.id], now, (2, letter.revive_at or 0.0, 0))
                 letter.revived_at, letter.cycles = now, letter.cycles + 1
                 revived += 1
@@ -268,6 +309,7 @@ class Model(ModelRules):
             if job.prune_at is not None
             and job.finished_at is not None
             and (job.prune_at <= now if older_than is None else job.finished_at <= now - max(older_than, TEN_MINUTES))
+            and job.window_ends_at <= now
         ]
         for job in past:
             del self.jobs[job.new.id]
@@ -278,6 +320,13 @@ class Model(ModelRules):
     def bury_unstarted(self, job: ModelJob, now: float, reason: str) -> None:
         job.errors = [*job.errors, (reason, job.attempts)][-10:]
         self.die(job, now, reason)
+
+    def expire(self, job: ModelJob, now: float) -> None:
+        if job.new.on_expire == "drop":
+            self.finish(job, now, State.CANCELLED)
+            job.reason = "expired"
+        else:
+            self.bury_unstarted(job, now, "expired")
 
     def cancel(self, job_id: str, now: float) -> State:
         job = self.find(job_id)
@@ -312,7 +361,7 @@ class Model(ModelRules):
         letter = self.letters.get(job.logical)
         if job.state in LIVE and letter is not None and letter.id == job_id:
             return job.state
-        if job.state is not State.DEAD or self.live_of(job.logical) is not None:
+        if job.state is not State.DEAD or self.taken_from(job):
             raise Refused(StateConflict)
         if letter is not None and letter.id != job_id:
             raise Refused(StateConflict)
@@ -326,7 +375,7 @@ class Model(ModelRules):
         job = self.find(job_id)
         if job.state is State.DEAD:
             return self.revive(job_id, now)
-        if job.state in LIVE or self.live_of(job.logical) is not None:
+        if job.state in LIVE or self.taken_from(job):
             raise Refused(StateConflict)
         self.again(job, now)
         self.refill()
@@ -340,7 +389,7 @@ class Model(ModelRules):
         if job.state in LIVE:
             raise Refused(StateConflict)
         del self.letters[job.logical]
-        self.let_go(job_id, now, "discarded")
+        self.let_go(job, now, "discarded")
         return letter.count
 
     def pause(self, pause: Pause) -> None:

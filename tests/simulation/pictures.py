@@ -22,7 +22,8 @@ Tables = dict[str, list[Row]]
 LIVE = ("scheduled", "waiting", "ready", "running")
 AS_STORED = (
     *("task", "queue", "state", "args", "priority", "group", "key", "attempts", "failures", "stalls", "due_at"),
-    *("shared_stalls", "suspect"),
+    *("shared_stalls", "suspect", "created_at", "key_scope", "key_until", "key_window", "holds_key", "due_max"),
+    "on_expire",
     *("expires_at", "started_at", "finished_at", "prune_at", "value", "progress", "reason", "worker", "options"),
 )
 WORDED_BY_STORE = ("stalled", "expired")  # failures whose text is the store's own
@@ -62,8 +63,9 @@ def jobs_of_model(model: Model) -> dict[str, Row]:
 
 def _job_of_model(model: Model, job: ModelJob) -> Row:
     ticket, state = job.ticket, job.state.value
-    own = {"task": job.new.task, "queue": job.new.queue, "key": job.new.key, "options": job.new.options, "state": state}
-    seen = {name: own[name] if name in own else getattr(job, name, None) for name in AS_STORED}
+    called = ("task", "queue", "key", "options", "key_scope", "key_until", "key_window", "on_expire")
+    seen = {name: getattr(job.new if name in called else job, name, None) for name in AS_STORED}
+    seen["state"] = state
     seen["worker"] = None if ticket is None else ticket.worker
     seen["held"] = job.held if state in LIVE else None
     seen["begun"] = None if ticket is None else job.begun
@@ -76,7 +78,7 @@ def _job_of_model(model: Model, job: ModelJob) -> Row:
 
 
 def rest_of_store(tables: Tables) -> Row:
-    """Letters, workers and log lines."""
+    """Letters, workers, log lines and cron entries."""
     return {
         "letters": {
             row["id"]: (
@@ -94,6 +96,7 @@ def rest_of_store(tables: Tables) -> Row:
         },
         "workers": {row["id"]: (row["deadline"], row["last_call"], row["isolates"]) for row in tables["workers"]},
         "logs": [row["text"] for row in tables["logs"]],
+        "entries": {row["name"]: row for row in tables["entries"]},
     }
 
 
@@ -115,6 +118,7 @@ def rest_of_model(model: Model) -> Row:
         },
         "workers": {name: (one.deadline, one.last_call, one.isolates) for name, one in model.workers.items()},
         "logs": [line for job in model.jobs.values() for line in job.logs],
+        "entries": {name: msgspec.to_builtins(x, builtin_types=(bytes,)) for name, x in model.entries.items()},
     }
 
 
@@ -139,8 +143,13 @@ def same(seen: Mapping[str, Any], wanted: Mapping[str, Any], what: str) -> None:
 def check_invariants(tables: Tables) -> None:
     """What no history may break, judged from the picture alone."""
     jobs = tables["jobs"]
-    live_keys = Counter((row["queue"], row["task"], row["key"]) for row in jobs if row["key"] and row["state"] in LIVE)
-    assert all(number == 1 for number in live_keys.values()), f"a key is live twice: {live_keys}"
+    wide = {"global": None}
+    held = [
+        (wide.get(row["key_scope"], row["queue"]), row["key_scope"], row["task"], row["key"])
+        for row in jobs
+        if row["holds_key"]
+    ]
+    assert len(held) == len(set(held)), f"a key is held twice: {sorted(held, key=repr)}"
     logical = [
         (row["queue"], row["task"], row["key"]) if row["key"] is not None else (row["id"],) for row in tables["letters"]
     ]

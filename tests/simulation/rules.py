@@ -6,11 +6,13 @@ be derived.
 
 from __future__ import annotations
 
+from holdfast.entries import CronEntry
 from holdfast.errors import JobNotFound
 from holdfast.lifecycle import State
-from holdfast.records import QueueRule, Revival
+from holdfast.records import Revival
+from holdfast.rules import STAGGER_TICKS, QueueRule
 
-from .shapes import DAY, LIVE, TEN_MINUTES, ModelJob, ModelLetter, ModelWorker, Refused, Ticket
+from .shapes import DAY, LIVE, TEN_MINUTES, ModelJob, ModelLetter, ModelWorker, Refused, Ticket, Turn
 
 Place = tuple[int, float, int]  # within one step
 
@@ -22,6 +24,7 @@ class ModelRules:
         self.workers: dict[str, ModelWorker] = {}
         self.rules: dict[str, QueueRule] = {}
         self.overrides: dict[tuple[str, str], int] = {}
+        self.entries: dict[str, CronEntry] = {}
         self.paused: set[tuple[str | None, str | None, str | None]] = set()
         self.step = 0
         self.made = 0
@@ -41,8 +44,20 @@ class ModelRules:
     def held_by(self, worker: str) -> list[ModelJob]:
         return [job for job in self.those(State.RUNNING) if job.ticket is not None and job.ticket.worker == worker]
 
-    def live_of(self, logical: tuple[str, ...]) -> ModelJob | None:
-        return next((job for job in self.jobs.values() if job.logical == logical and job.state in LIVE), None)
+    def holder(self, name: tuple[str, ...] | None) -> ModelJob | None:
+        """Who holds that key now; a window that has passed holds nothing."""
+        holding = [job for job in self.jobs.values() if job.holds_key and name is not None and job.key_name == name]
+        return next((job for job in holding if not job.new.key_window or self.now < job.window_ends_at), None)
+
+    def taken_from(self, job: ModelJob) -> bool:
+        """Does another job hold its key?"""
+        return self.holder(job.key_name) not in (None, job)
+
+    def take_key(self, job: ModelJob) -> None:
+        for other in self.jobs.values():
+            if job.key_name is not None and other.key_name == job.key_name:
+                other.holds_key = False
+        job.holds_key = job.key_name is not None
 
     def strict(self, queue: str) -> bool:
         return queue not in self.rules or self.rules[queue].group_order == "strict"
@@ -75,8 +90,15 @@ class ModelRules:
     # ------------------------------------------------------------------ coming into play
 
     def ready(self, job: ModelJob, place: Place = (0, 0.0, 0)) -> None:
+        job.turn = job.turn or self.new_turn(job, place)
         job.state = State.READY
-        job.turn = job.turn or (self.step, *place)
+
+    def new_turn(self, job: ModelJob, place: Place) -> Turn:
+        """The k-th ready job of a group comes behind the heads of all groups, and behind those of its own."""
+        group = [] if job.group is None else self.those(State.READY, queue=job.new.queue, group=job.group)
+        turn: Turn = (int(self.now * 1_000_000) + len(group) * STAGGER_TICKS, self.step, *place)
+        last = max((other.turn for other in group if other.turn is not None), default=())
+        return (*last, 1) if last >= turn else turn
 
     def into_play(self, job: ModelJob, place: Place = (0, 0.0, 0)) -> None:
         if job.group is None:
@@ -123,24 +145,30 @@ class ModelRules:
 
     def finish(self, job: ModelJob, now: float, state: State, retain: float = DAY) -> None:
         job.state, job.ticket, job.held = state, None, False
-        job.finished_at, job.prune_at = now, now + max(retain, TEN_MINUTES)
+        job.finished_at, job.prune_at = now, max(now + max(retain, TEN_MINUTES), job.window_ends_at)
+        job.holds_key = job.holds_key and bool(job.new.key_window)
         letter = self.letters.pop(job.logical, None)
         if letter is not None and letter.id != job.new.id:
-            self.let_go(letter.id, now, "superseded")
+            self.supersede(letter.id, now)
 
-    def let_go(self, job_id: str, now: float, reason: str) -> None:
-        self.jobs[job_id].reason, self.jobs[job_id].prune_at = reason, now + TEN_MINUTES
+    def supersede(self, job_id: str, now: float) -> None:
+        if self.jobs[job_id].state is State.DEAD:  # revived and live, it goes on without a letter
+            self.let_go(self.jobs[job_id], now, "superseded")
+
+    def let_go(self, job: ModelJob, now: float, reason: str) -> None:
+        job.reason, job.prune_at = reason, max(now + TEN_MINUTES, job.window_ends_at)
 
     def die(self, job: ModelJob, now: float, reason: str) -> None:
         job.state, job.ticket, job.held = State.DEAD, None, False
         job.finished_at, job.prune_at, job.reason = now, None, reason
+        job.holds_key = job.holds_key and bool(job.new.key_window)
         old = self.letters.get(job.logical)
         letter = ModelLetter(job.new.id, 1, now, now, reason, job.args, [])
         if old is not None:
             letter.count, letter.first_failed_at, letter.cycles = old.count + 1, old.first_failed_at, old.cycles
             letter.history = [*old.history, (old.id, old.failed_at, old.reason)][-10:]
             if old.id != job.new.id:
-                self.let_go(old.id, now, "superseded")
+                self.supersede(old.id, now)
         revival = job.new.revival
         if revival is not None and letter.cycles < revival.cycles:
             letter.revive_at = now + self.cooldown(revival, letter.cycles)
@@ -155,4 +183,5 @@ class ModelRules:
         job.due_at, job.expires_at = now, None
         job.finished_at = job.prune_at = job.reason = job.value = job.progress = job.turn = None
         job.begun = job.cancel_requested = False
+        self.take_key(job)
         self.into_play(job, place)

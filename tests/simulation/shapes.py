@@ -14,7 +14,7 @@ from holdfast.records import Answer, NewJob
 DAY, TEN_MINUTES = 86400.0, 600.0
 UNSTARTED = (State.SCHEDULED, State.WAITING, State.READY)
 LIVE = (*UNSTARTED, State.RUNNING)
-Turn = tuple[int, int, float, int]  # the step it became claimable in, then its place within that step
+Turn = tuple[float, ...]  # ticks of the clock, the step it became claimable in, its place within that step
 
 
 class Refused(Exception):
@@ -35,6 +35,13 @@ class Ticket:
     call: int = 0
 
 
+def key_name(new: NewJob) -> tuple[str, ...] | None:
+    """What a key is one of; None: no key."""
+    if new.key is None:
+        return None
+    return (new.task, new.key) if new.key_scope == "global" else (new.queue, new.task, new.key)
+
+
 @dataclass(eq=False)
 class ModelJob:
     new: NewJob
@@ -44,6 +51,9 @@ class ModelJob:
     group: str | None
     due_at: float
     expires_at: float | None
+    created_at: float = 0.0
+    due_max: float | None = None
+    holds_key: bool = False
     state: State = State.SCHEDULED
     attempts: int = 0
     failures: int = 0
@@ -67,6 +77,15 @@ class ModelJob:
     @property
     def logical(self) -> tuple[str, ...]:
         return (self.new.id,) if self.new.key is None else (self.new.queue, self.new.task, self.new.key)
+
+    @property
+    def key_name(self) -> tuple[str, ...] | None:
+        return key_name(self.new)
+
+    @property
+    def window_ends_at(self) -> float:
+        """Until when its key's window keeps it; long ago where it has none."""
+        return self.created_at + self.new.key_window if self.new.key is not None and self.new.key_window else 0.0
 
     @property
     def in_play(self) -> bool:

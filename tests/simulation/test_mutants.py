@@ -12,11 +12,23 @@ from msgspec.structs import replace
 
 from holdfast.backends.contract import Backend
 from holdfast.backends.memory.backend import MemoryBackend
-from holdfast.backends.memory.rows import GroupName, Row
+from holdfast.backends.memory.rows import GroupName, Holder, KeyName, Row
 from holdfast.backends.memory.store import Store
 from holdfast.backends.numbering import ALONE
 from holdfast.lifecycle import Ending, Failure, Settlement, State
-from holdfast.records import Answer, ClaimRequest, Exchanged, Held, JobRecord, NewJob, Recovered, Release, Renewal
+from holdfast.records import (
+    Answer,
+    ClaimRequest,
+    Exchanged,
+    Held,
+    JobRecord,
+    NewJob,
+    Recovered,
+    Release,
+    Renewal,
+    Tick,
+    Ticked,
+)
 
 from .test_random_walk import SETTINGS
 from .walk import Walk
@@ -76,6 +88,36 @@ class GiveBackClearsTheSuspect(Store):
     def give_back(self, row: Row, wall: float, delay: float = 0.0) -> None:
         row.suspect = False
         super().give_back(row, wall, delay)
+
+
+class AWindowNeverPasses(Store):
+    def key_holder(self, name: KeyName, wall: float) -> Row | None:
+        return super().key_holder(name, 0.0)
+
+
+class AStartedJobKeepsItsKey(Store):
+    def lease_to(self, row: Row, holder: Holder, call: int, wall: float) -> None:
+        holds = row.holds_key
+        super().lease_to(row, holder, call, wall)
+        self.move(row, State.RUNNING, holds_key=holds)
+
+
+class APushKnowsNoMaximum(Store):
+    def replace_call(self, row: Row, job: NewJob, wall: float) -> None:
+        super().replace_call(row, replace(job, on_conflict="replace"), wall)
+
+
+class AJobToBeDroppedDies(Store):
+    def expire(self, row: Row, wall: float) -> None:
+        row.on_expire = "bury"
+        super().expire(row, wall)
+
+
+class ComingBackDoesNotTakeTheKey(Store):
+    def again(self, row: Row, wall: float) -> None:
+        holds = row.holds_key
+        super().again(row, wall)
+        self.move(row, row.state, holds_key=holds, rank=row.rank)
 
 
 class StoredBy(MemoryBackend):
@@ -153,6 +195,17 @@ class CancelFreesTheSlotOfARunningHandler(MemoryBackend):
         return record
 
 
+class ATickGoesByNameAlone(MemoryBackend):
+    async def tick(self, tick: Tick, now: float | None = None) -> Ticked:
+        there = self._store.entries.get(tick.name)
+        return await super().tick(replace(tick, version=0 if there is None else there.version), now)
+
+
+class ATickOverlaps(MemoryBackend):
+    async def tick(self, tick: Tick, now: float | None = None) -> Ticked:
+        return await super().tick(replace(tick, overlap="allow"), now)
+
+
 STORES = (
     GiveBackCountsAStall,
     DeathInsertsASecondLetter,
@@ -163,6 +216,11 @@ STORES = (
     EveryStallCountsAsSufferedAlone,
     OutcomesLeaveTheSuspect,
     GiveBackClearsTheSuspect,
+    AWindowNeverPasses,
+    AStartedJobKeepsItsKey,
+    APushKnowsNoMaximum,
+    AJobToBeDroppedDies,
+    ComingBackDoesNotTakeTheKey,
 )
 BACKENDS = (
     RecoveryForgetsToRefill,
@@ -172,6 +230,8 @@ BACKENDS = (
     ReviveTwiceMakesTwoLiveJobs,
     RepeatedCallClaimsAnew,
     CancelFreesTheSlotOfARunningHandler,
+    ATickGoesByNameAlone,
+    ATickOverlaps,
 )
 
 

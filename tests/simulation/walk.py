@@ -11,10 +11,13 @@ from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis.stateful import initialize, precondition, rule
+from msgspec import structs
 
 from holdfast.backends.contract import Backend
+from holdfast.entries import CronEntry
 from holdfast.lifecycle import Ending, State
-from holdfast.records import Answer, ClaimRequest, Held, NewJob, Pause, QueueRule, Revival, WorkerRecord
+from holdfast.records import Answer, ClaimRequest, Held, NewJob, Overlap, Pause, Revival, Tick, WorkerRecord
+from holdfast.rules import Override, QueueRule
 
 from .asking import Asking, as_releases, as_settlements, recovered
 from .shapes import ModelEnding, ModelRelease, ModelSettlement, Ticket
@@ -44,6 +47,7 @@ FITTING = {  # states in which a verb is worth trying most
 }
 EVERYTHING = 1000  # more than a walk can enqueue
 BOGUS = "no-such-token"
+KEY_OPTIONS = ("key_scope", "key_until", "key_window")  # they mean nothing without a key
 
 picks = st.integers(0, 25)  # which of several, newest first
 workers = st.sampled_from(WORKERS)
@@ -54,10 +58,15 @@ new_jobs = st.fixed_dictionaries(
         "queue": st.sampled_from(("a", *QUEUES)),
         "group": st.sampled_from((None, "g", *GROUPS, None)),
         "key": st.sampled_from((None, None, "k")),
-        "on_conflict": st.sampled_from(("keep", "replace", "replace", "raise")),
+        "on_conflict": st.sampled_from(("keep", "replace", "debounce", "raise")),
+        "key_scope": st.sampled_from(("queue", "queue", "global")),
+        "key_until": st.sampled_from(("finished", "finished", "started")),
+        "key_window": st.sampled_from((None, None, 50.0)),
+        "wait_max": st.sampled_from((None, 10.0)),
         "priority": st.sampled_from((0, 0, 7)),
         "delay": st.sampled_from((None, None, None, 20.0)),
         "expires": st.sampled_from((None, None, None, 45.0)),
+        "on_expire": st.sampled_from(("bury", "drop")),
         "options": st.sampled_from((None, b'{"timeout":5}')),
         "repeat": st.sampled_from((False, False, False, False, True)),
     }
@@ -112,15 +121,52 @@ class Walk(Asking):
 
     @rule(drawn=st.lists(new_jobs, min_size=1, max_size=4))
     def enqueue(self, drawn: list[dict[str, Any]]) -> None:
+        batch = self.new_batch(drawn)
+        self.ask(lambda: self.model.enqueue(batch, self.now), lambda store, _: store.enqueue(batch, now=self.now))
+
+    def new_batch(self, drawn: list[dict[str, Any]]) -> list[NewJob]:
         batch = []
         for fields in drawn:
             known = self.some_id(len(self.ids) // 2) if fields["repeat"] and self.ids else None
             job_id = known or f"job-{len(self.ids):04d}"
             if known is None:
                 self.ids.append(job_id)
-            named = {name: value for name, value in fields.items() if name != "repeat"}
+            left_out = ("repeat", *(KEY_OPTIONS if fields["key"] is None else ()))
+            named = {name: value for name, value in fields.items() if name not in left_out}
             batch.append(NewJob(id=job_id, args=b'["%s"]' % job_id.encode(), **TASKS[fields["task"]], **named))
-        self.ask(lambda: self.model.enqueue(batch, self.now), lambda store, _: store.enqueue(batch, now=self.now))
+        return batch
+
+    @rule(
+        drawn=st.lists(new_jobs, max_size=2),
+        queue=st.sampled_from(QUEUES),
+        wrong=st.sampled_from(("", "", "", "", "", "version", "too early")),
+        overlap=st.sampled_from(("allow", "skip", "cancel", "cancel")),
+        pick=picks,
+        removes=st.sampled_from((False, False, False, False, True)),
+    )
+    def tick(
+        self, drawn: list[dict[str, Any]], queue: str, wrong: str, overlap: Overlap, pick: int, removes: bool
+    ) -> None:
+        """A cron entry of a queue is written with what it makes; of one priority, so that nothing is overtaken."""
+        jobs = [structs.replace(new, queue=queue, priority=0) for new in self.new_batch(drawn)]
+        entry = self.model.entries.get(
+            queue, CronEntry(name=queue, call=b'{"task":"plain","queue":"%s"}' % queue.encode())
+        )
+        asked = Tick(
+            name=queue,
+            version=entry.version + (wrong == "version"),
+            entry=None if removes else structs.replace(entry, fired=entry.fired + 1, last_at=self.now),
+            entry_if_skipped=structs.replace(entry, skipped=entry.skipped + 1),
+            jobs=tuple(jobs),
+            not_before=self.now + (0.5 if wrong == "too early" else 0.0),
+            overlap=overlap,
+            previous=self.some_id(pick + len(jobs)),
+        )
+        self.ask(
+            lambda: self.model.tick(asked, self.now),
+            lambda store, _: store.tick(asked, now=self.now),
+            still=lambda answer: not answer.done,
+        )
 
     # ------------------------------------------------------------------ leasing
 
@@ -307,7 +353,7 @@ class Walk(Asking):
             group = GROUPS[pick % len(GROUPS)]
             self.ask(
                 lambda: self.model.limit_group(queue, group, limit),
-                lambda store, _: store.limit_group(queue, group, limit, now=self.now),
+                lambda store, _: store.limit(Override(queue=queue, group=group, limit=limit), now=self.now),
             )
         elif knob == "retire":
             worker = WORKERS[pick % len(WORKERS)]

@@ -1,4 +1,4 @@
-"""Options: every one checked, what comes later refused by name, a worker's settings judged together."""
+"""Options: every one checked, contradictions refused, a worker's settings judged together."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast import RetryPolicy, Revival, State
 from holdfast.errors import ConfigurationError
 from holdfast.job import parse_query
-from holdfast.options import QueueOptions, TaskOptions, WorkerOptions, encode_call_options
+from holdfast.options import QueueOptions, TaskOptions, WorkerOptions, encode_call_options, how_held, serial_group
+from holdfast.rates import UNLIMITED, Rate
+from holdfast.rules import QueueRule, TaskRule
 
 
 def test_the_defaults_are_those_of_the_contract() -> None:
@@ -65,16 +68,123 @@ def test_limits_need_a_process_of_their_own(limit: dict[str, Any]) -> None:
         TaskOptions.make(**limit)
 
 
-@pytest.mark.parametrize("later", [{"rate": "1/s"}, {"limit": 3}])
-def test_task_options_of_a_later_version_are_refused_not_ignored(later: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="not available in this version"):
-        TaskOptions.make(**later)
+def test_what_the_store_must_know_of_a_task_is_its_rule() -> None:
+    made = TaskOptions.make(
+        name="send",
+        aliases=["old.send"],
+        limit=3,
+        rate="100/m",
+        retain_count=10,
+        retain_dead=timedelta(days=30),
+        retain_dead_count=1000,
+    )
+    rule = TaskRule(
+        name="send", limit=3, rate=Rate(100, 60.0), retain_count=10, retain_dead=30 * 86400.0, retain_dead_count=1000
+    )
+    assert made.rules() == [rule, replace(rule, name="old.send")]
+    assert TaskOptions.make(name="pdf", isolation="process").rules() == [TaskRule(name="pdf", apart=True)]
+    assert TaskOptions.make(name="plain").rules() == [TaskRule(name="plain")]
 
 
-@pytest.mark.parametrize("later", [{"limit": 5}, {"rate": "1/s"}, {"group_rate": "1/s"}])
-def test_queue_options_of_a_later_version_are_refused_not_ignored(later: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="not available in this version"):
-        QueueOptions(name="mail", **later)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"limit": 0},
+        {"limit": "none"},
+        {"rate": "fast"},
+        {"rate": "0/s"},
+        {"rate": "\u0661\u0660/s"},  # digits of another script
+        {"rate": 5},
+        {"retain_count": -1},
+        {"retain_dead": -1},
+        {"on_expire": "keep"},
+        {"key": "k", "key_scope": "all"},
+        {"key": "k", "key_until": "dead"},
+        {"key": "k", "window": 0},
+    ],
+)
+def test_wrong_limits_rates_and_retention_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        TaskOptions.make(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("contradiction", "says"),
+    [
+        ({"on_conflict": "raise"}, "Give key="),
+        ({"key_scope": "global"}, "Give key="),
+        ({"key_until": "started"}, "Give key="),
+        ({"window": 5}, "Give key="),
+        ({"wait": 5}, "Give key="),
+        ({"key": "k", "on_conflict": "throttle"}, "needs window="),
+        ({"key": "k", "on_conflict": "debounce"}, "needs wait="),
+        ({"key": "k", "wait": 5}, "belong to on_conflict"),
+        ({"key": "k", "on_conflict": "replace", "wait_max": 5}, "belong to on_conflict"),
+        ({"key": "k", "on_conflict": "debounce", "wait": 5, "wait_max": 4}, "shorter than wait"),
+        ({"key": "k", "on_conflict": "debounce", "wait": 5, "window": 4}, "Leave out window="),
+        ({"key": "k", "on_conflict": "debounce", "wait": 5, "key_until": "finished"}, "Leave out key_until="),
+        ({"key": "k", "on_conflict": "throttle", "window": 5, "key_until": "started"}, "exclude each other"),
+        ({"key": "k", "window": 5, "key_until": "finished"}, "exclude each other"),
+        ({"key": "k", "on_conflict": "keep_last", "group": "g"}, "Leave out group="),
+        ({"key": "k", "on_conflict": "keep_last", "key_scope": "global"}, "Leave out key_scope"),
+        ({"key": "k", "on_conflict": "keep_last", "window": 5}, "Leave out window="),
+    ],
+)
+def test_keys_that_contradict_themselves_are_refused(contradiction: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        TaskOptions.make(**contradiction)
+
+
+def test_six_words_become_what_stores_know() -> None:
+    def held(**given: Any) -> tuple[Any, ...]:
+        made = how_held(TaskOptions.make(key="k", **given), "send", "k")
+        return made.on_conflict, made.key_until, made.key_window, made.delay, made.wait_max, made.group
+
+    assert held() == ("keep", "finished", None, None, None, None)
+    assert held(on_conflict="replace", key_until="started") == ("replace", "started", None, None, None, None)
+    assert held(on_conflict="raise", window=60) == ("raise", "finished", 60.0, None, None, None)
+    assert held(on_conflict="throttle", window=60) == ("keep", "finished", 60.0, None, None, None)
+    assert held(on_conflict="debounce", wait=5, wait_max=60) == ("debounce", "started", None, 5.0, 60.0, None)
+    assert held(on_conflict="keep_last") == ("replace", "started", None, None, None, "one-at-a-time:send/k")
+    assert how_held(TaskOptions.make(key=lambda: "k"), "send", None).on_conflict == "keep"
+
+
+def test_a_serial_group_has_a_name_of_bounded_length() -> None:
+    long, longer = serial_group("a" * 400), serial_group("a" * 401)
+    assert len(long) == len(longer) == 200
+    assert long != longer
+    assert long.startswith("one-at-a-time:aaa")
+
+
+def test_another_on_conflict_or_no_key_begins_afresh() -> None:
+    task = TaskOptions.make(key="k", key_scope="global", on_conflict="debounce", wait=5)
+    kept = task.changed(on_conflict="keep")
+    assert (kept.wait, kept.key_scope) == (None, "global")
+    assert task.changed(on_conflict="throttle", window=9).window == 9.0
+    keyless = task.changed(key=None)
+    assert (keyless.on_conflict, keyless.key_scope, keyless.wait) == ("keep", "queue", None)
+    assert task.changed(priority=5).wait == 5.0
+
+
+def test_a_queues_limits_and_rates_are_its_rule() -> None:
+    made = QueueOptions(
+        name="mail",
+        limit=5,
+        rate="100/m",
+        group_limit=None,
+        group_order="relaxed",
+        group_rate="1/s burst 3",
+        aging=timedelta(minutes=1),
+    )
+    assert made.rule() == QueueRule(
+        name="mail",
+        limit=5,
+        rate=Rate(100, 60.0),
+        group_limit=UNLIMITED,
+        group_order="relaxed",
+        group_rate=Rate(1, 1.0, 3),
+        aging=60.0,
+    )
 
 
 def test_shards_go_with_the_rule() -> None:
@@ -96,6 +206,12 @@ def test_a_strict_group_runs_one_at_a_time() -> None:
         {"shards": 5000},
         {"name": "a,b"},
         {"group_limit": True},
+        {"group_limit": None},
+        {"limit": 0},
+        {"rate": "many"},
+        {"group_rate": 3},
+        {"aging": 0},
+        {"aging": 100_000},
     ],
 )
 def test_wrong_queue_options_are_refused(wrong: dict[str, Any]) -> None:

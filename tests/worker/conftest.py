@@ -11,7 +11,6 @@ import pytest
 from worker_bench import WorkerApp
 
 from holdfast.backends.memory.backend import MemoryBackend
-from holdfast.backends.sqlite.backend import SqliteBackend
 
 DEADLINE_SECONDS = 60
 
@@ -43,6 +42,8 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[WorkerApp]:
         shared = MemoryBackend()
         yield WorkerApp(lambda: shared)
     else:
+        from holdfast.backends.sqlite.backend import SqliteBackend
+
         path = str(tmp_path / "jobs.db")
         yield WorkerApp(lambda: SqliteBackend(path))
 

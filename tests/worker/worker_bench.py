@@ -8,11 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.backends.contract import Backend
+from holdfast.entries import CronEntry
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.events import Event, Hub
 from holdfast.job import BoundCall
 from holdfast.options import WorkerOptions
-from holdfast.records import JobRecord, QueueRule
+from holdfast.records import JobRecord
+from holdfast.rules import QueueRule, TaskRule
 from holdfast.task import Tasks
 from holdfast.worker.embedded import Drained, EmbeddedWorker
 
@@ -96,6 +98,7 @@ class WorkerApp(Tasks):
         self._store: Backend | None = None
         self.faulty: Faulty | None = None
         self.rules: list[QueueRule] = []
+        self.entries: list[CronEntry] = []
 
     def open_backend(self) -> Any:
         backend = self.make_store()
@@ -111,6 +114,12 @@ class WorkerApp(Tasks):
 
     def queue_rules(self) -> list[QueueRule]:
         return self.rules
+
+    def task_rules(self) -> list[TaskRule]:
+        return [rule for task in self.tasks.values() for rule in task.options.rules()]
+
+    def cron_entries(self) -> list[CronEntry]:
+        return self.entries
 
     def listen(self, name: str) -> Listener:
         listener = Listener()

@@ -19,21 +19,55 @@ Rules that hold for every method
   group has room: room = limit − in play; order held first, then priority (high first), then seq. Where there is room
   and someone waits, scheduled jobs of the group that are due and not held join the waiting ones first. The effective
   limit is 0 while the group is paused, else 1 for strict, else the group's override, else the queue's group_limit.
-  An undeclared queue is strict with limit 1.
-* seq: integer issued at enqueue, never changes. turn: issued from a growing counter when a job becomes ready; release
-  and recover keep the turn they had (also through `waiting`); a job that leaves for `scheduled` gets a new one later.
-* lane of a ready job: 0 ungrouped, 1 grouped, 2 parked (its task is paused; not claimable, keeps its place and turn).
+  An undeclared queue is strict with limit 1. A group whose name begins with SERIAL_PREFIX is strict in every queue.
+  A group has at most READY_PER_GROUP_MAX ready jobs, whatever its limit. With a rate (the group's override, else the
+  queue's group_rate) it has no more ready jobs than its bucket allows; where that alone keeps jobs waiting, its flow
+  says in `wakes_at` when promote is to refill it (and unset it): opens_at of rates.py + every * its ready jobs, if
+  spent_until is to come. A hint: it may be set although nobody waits any more.
+  Ready jobs above the limit or the bucket are withdrawn: waiting again, turn kept, the last of the order first.
+* seq: integer issued at enqueue, never changes. turn: issued when a job becomes ready, from a growing counter that is
+  never below the wall clock in microseconds (ticks); release and recover keep the turn they had (also through
+  `waiting`); a job that leaves for `scheduled` gets a new one later.
+  A grouped job that becomes ready while k others of its group are ready gets a turn k * STAGGER_TICKS beyond the
+  counter, but above all of theirs: so groups take turns, and who has one job does not wait for who has a million.
+  Staggered turns do not move the counter.
+* rank of a ready job: its priority; in a queue with `aging` 0, and its turn, when it is issued, is earlier by
+  priority * aging seconds (in ticks, rounded down). Claim takes the highest rank first. A changed `aging`
+  holds for jobs that become ready from then on.
+* lane of a ready job: 2 parked (its task is paused; not claimable, keeps its place and turn), else 3 apart (its task
+  has a limit or a rate in force, or its rule says `apart`), else 0 ungrouped, 1 grouped. Whatever changes a task's lane
+  moves its ready jobs in the same step. A job of a task apart holds its group's place like any other.
+* Limits in force: an override's value, else the declared one. A queue's limit counts its running jobs, a task's those
+  of all queues: counted from the jobs (or by what is changed in the one place that moves jobs, and audited).
+* Buckets (rates.py): of a queue, of a task, of a group. Only claim charges them: each bucket is read once and, if jobs
+  were leased from it, written once per claim, with all that were leased. No other verb gives anything back to them.
+  Where no rate is in force (none, or NO_RATE) nothing is charged or written. Before claim (of a queue or a task) and
+  refill (of a group with waiting or ready jobs) reckon with a bucket they set it back by `bounded`, where the rate was
+  raised or the clock set back, and store that.
+  A flow's row is there from its first charge or slow_down until prune finds both times past (and no wakes_at).
 * fence: from one growing store-wide counter that is never below the wall clock in microseconds, so it grows per job
   and per group even if the store is rolled back. token: unique per claim and job, unguessable.
 * Counters: attempts += 1 when a lease ends by a settlement (any ending) or a counted stall; failures += 1 only when
   the settlement says `failed`; stalls += 1 only for a counted stall suffered alone, shared_stalls += 1 only for one
   suffered among others. Nothing else ever touches them, except revive and retry, which set all four to 0.
+* Keys. A job holds its key from its creation: until it finished; or, with key_until "started", until its first lease;
+  or, with key_window (key_until is not looked at then), until created_at + key_window, whatever became of it (it is
+  not pruned before, not by older_than either). `holds_key` says so; a window that has passed (at that very moment it
+  has) counts for nothing, and its holder's flag falls when another job takes the key. Keys are one per (queue, task),
+  with key_scope "global" per task; the two scopes know nothing of each other. At most one job holds a key. Retry,
+  snooze, release and recovery never ask for it. revive and retry of a finished job take the key again (StateConflict
+  while another holds it): also that of "started", until the next lease; also that of a window that has passed.
+  Automatic revival asks the same and is unset where it is refused. Without a key, what a call says about it means
+  nothing and need not be kept.
 * Death (settle buried, one stall too many, expiry, operator's bury) is one step: the job becomes dead with its reason
-  and the dead letter of its logical job is made or merged: count + 1, first_failed_at kept, failed_at and arguments
-  newest, the earlier death moved into history. If an older job of the same key held the letter, that job stays dead
-  with reason "superseded" and may be pruned. `prune` never takes a dead job that holds its letter.
+  and the dead letter of its logical job ((queue, task, key), or the id) is made or merged: count + 1, first_failed_at
+  kept, failed_at and arguments newest, the earlier death moved into history. If an older job of the same key held the
+  letter, that job stays dead with reason "superseded" and may be pruned. `prune` never takes a dead job that holds its
+  letter.
 * Success or cancellation of a logical job closes (removes) its dead letter; an older dead job that held it becomes
-  "superseded". A superseded or discarded job may be pruned after 600 s.
+  "superseded". A superseded or discarded job may be pruned after 600 s. Where two jobs of a key are live at once (one
+  of them no longer holds it) and one takes over or closes the letter of the other that was revived, that other goes on
+  as it is, without a letter.
 * A stall: recover ends the lease, or its owner settles it as `stalled` (the process that ran it died without a result,
   so it had begun). ONE routine decides both, by lifecycle.stall_verdict. It was suffered alone if the settlement says
   so; for recover, if the job was leased as a suspect, or its worker does not isolate (nobody can tell then: every stall
@@ -47,10 +81,14 @@ Rules that hold for every method
 * A store that many hosts share and that may have lost its latest writes (a failover) hands out no leases and recovers
   nothing for the longest lease it knows of; renewals, settlements and releases are served. `quiet_seconds` tells.
 * Jobs that become ready in one step have no promised order among different groups.
-* Finishing a job sets when it may be pruned: finished_at + max(retain, 600 s). A dead job that holds a letter: never.
+* Expiry with on_expire "drop": the job becomes cancelled with reason "expired" instead of dead, retained for a day; no
+  failure is added to its errors, and promote counts it as expired all the same.
+* Finishing a job sets when it may be pruned: finished_at + max(retain, 600 s), not before its key's window has passed.
+  A dead job that holds a letter: never, unless its task's rule says retain_dead or retain_dead_count.
+* Cron entries are written by `tick` alone, each write compared with the entry's version.
 * A sealed store (one whose Seal is closed) takes no work in, starts none and lets operators change nothing: enqueue, a
-  declare that would change a rule, promote, refill, prune, bury, run_now, revive, retry, discard, pause, resume,
-  limit_group and the cancel of an unstarted job raise StoreSealed and change nothing. A claim carries out its
+  declare that would change a rule, promote, refill, prune, bury, run_now, revive, retry, discard, pause, resume, limit,
+  slow_down, tick and the cancel of an unstarted job raise StoreSealed and change nothing. A claim carries out its
   settlements and releases, recovers, leases nothing and answers `sealed`. All that lets a running job end goes on:
   register, begin, renew, report, settle, release, retire, recover, and the cancel of a running job. So once a sealed
   store has no running job, no job, letter, rule or pause in it changes any more.
@@ -58,42 +96,39 @@ Rules that hold for every method
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, NoReturn
 
 from ..errors import ConfigurationError
-from ..lifecycle import Settlement, State
+from ..lifecycle import Settlement
 from ..records import (
     Answer,
     ClaimRequest,
     DeadLetter,
-    Dump,
     Enqueued,
     Exchanged,
-    GroupRecord,
     Held,
-    JobQuery,
     JobRecord,
-    LetterQuery,
-    LogLine,
     NewJob,
     Part,
     Pause,
     Promoted,
-    QueueRecord,
-    QueueRule,
     Recovered,
     Release,
     Renewal,
     Report,
     Seal,
     Shipment,
+    Tick,
+    Ticked,
     WorkerRecord,
 )
+from ..rules import Override, QueueRule, TaskRule
+from .looking import Looking
 
 
-class Backend(ABC):
+class Backend(Looking):
     """A store of jobs."""
 
     scheme: ClassVar[str]
@@ -124,18 +159,23 @@ class Backend(ABC):
     # ------------------------------------------------------------------ producing
 
     @abstractmethod
-    async def declare(self, rules: Sequence[QueueRule], now: float | None = None) -> None:
-        """Store the queues' rules; the latest word wins. Where a rule changed, groups are refilled or withdrawn."""
+    async def declare(
+        self, rules: Sequence[QueueRule], tasks: Sequence[TaskRule] = (), now: float | None = None
+    ) -> None:
+        """Store the rules of queues and tasks; the latest word wins. Where a rule changed, groups are refilled or
+        withdrawn, jobs change their lane. A task rule that says nothing (all defaults) removes the one that is there.
+        Limits below 1: ConfigurationError, and nothing of all is stored."""
 
     @abstractmethod
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
         """Store jobs, all in one step. A known id: (id, created=False), nothing changed, also when it finished.
 
-        A key that a live job of the same (queue, task) has: "keep" answers the live id, created=False; "replace" gives
-        an unstarted live job everything of the new call but its id (it keeps id, seq, counters; max_stalls never falls
-        below the stalls it suffered) and answers replaced=True, while a running one is kept as with "keep"; "raise"
-        raises DuplicateJob and NOTHING of the batch is stored. Due later → scheduled; due now → ready, or waiting +
-        refill when it has a group.
+        A key that another job holds: "keep" answers the holder's id, created=False; "replace" gives an unstarted holder
+        everything of the new call but its id (it keeps id, queue, seq, created_at, due_max, counters; max_stalls never
+        falls below the stalls it suffered) and answers replaced=True, while a running or finished one is kept as with
+        "keep"; "debounce" does as "replace", due at its new time but never after the holder's due_max; "raise" raises
+        DuplicateJob and NOTHING of the batch is stored. due_max = created_at + wait_max, if given, whatever
+        on_conflict says. Due later → scheduled; due now → ready, or waiting + refill when it has a group.
         """
 
     # ------------------------------------------------------------------ leasing
@@ -150,13 +190,21 @@ class Backend(ABC):
         """Lease up to `most` ready jobs of the queues: first recover (at most 100 leases), then promote (at
         most 200 jobs), then the lanes.
 
-        Per queue, in the order given, skipping paused queues: two lanes, ungrouped and grouped, each ordered by
-        priority (high first), turn, seq; jobs of paused tasks are in neither. Of n jobs to take, the lane whose number
-        has the parity of `call` (0 ungrouped, 1 grouped) gets n - n // 2, the other n // 2; what one cannot use the
-        other may.
-        An expired job met here is buried, not leased. A repeated `call` answers the leases of the first time that are
-        still ours (nothing is claimed anew, nothing counted); a `call` below the last one
-        answers no leases (its settlements are fenced and carried out like any).
+        Per queue, in the order given, skipping paused ones and those shut by slow_down: n = the least of what is left
+        of `most`, most_by_queue, the queue's limit less what runs of it, what its bucket allows. Its lanes are 0, 1
+        and, by name, one for each task apart that has ready jobs here and room: the least of the task's limit less what
+        runs of it, what its bucket allows, most_by_task (each less what this claim has leased). Each lane is ordered by
+        rank (high first), turn, seq. Of m lanes the one numbered call % m goes first, the others follow in their order
+        and round; the i-th (from 0) gets a share of ceil(left / (m - i)) of what is then left, and no more than its
+        task's room; a second round in the same order gives away what is still left.
+        Jobs of a group of which this worker holds most_by_group already are passed over, at most GROUP_LOOKS_MAX of
+        them per lane and claim, then the lane is done.
+        `opens_in`: seconds until the first of the buckets and slow-downs that held this claim back (those of queues
+        asked for and not paused that still have ready jobs not parked, of tasks apart with ready jobs in such queues;
+        as things stand after this claim) lets one more start; None: none did.
+        An expired job met here is buried or dropped, not leased. A repeated `call` answers the leases of the first time
+        that are still ours (nothing is claimed anew, nothing counted); a `call` below the last one answers no leases
+        (its settlements are fenced and carried out like any).
         Unknown worker (recovered or never registered): known=False, no leases; the settlements and releases of an
         exchange are still carried out, each by its token.
         """
@@ -236,7 +284,7 @@ class Backend(ABC):
 
     @abstractmethod
     async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
-        """Bring due scheduled jobs into play, bury expired unstarted ones, revive dead letters that are due for it."""
+        """Bring due scheduled jobs into play, bury or drop expired unstarted ones, revive letters due for it."""
 
     @abstractmethod
     async def refill(self, *, limit: int = 500, now: float | None = None) -> int:
@@ -244,7 +292,15 @@ class Backend(ABC):
 
     @abstractmethod
     async def prune(self, *, limit: int = 1000, older_than: float | None = None, now: float | None = None) -> int:
-        """Remove finished jobs past their retention (or finished over `older_than` seconds ago, at least 600)."""
+        """Remove finished jobs past their retention (or finished over `older_than` seconds ago, at least 600),
+        and flows that say nothing any more. Answers how many jobs.
+
+        Also what the task rules let go, the oldest first: succeeded and cancelled jobs beyond the newest retain_count
+        of a task (by finished_at, seq), dead letters with their jobs beyond the newest retain_dead_count (by failed_at,
+        seq of the job) or whose failed_at is more than retain_dead seconds ago. Never a job finished within 600 s, nor
+        one whose key's window has not passed, nor a letter whose job is live. All within `limit`: retention first,
+        then by rule (tasks by name: count, then dead by age, then dead by count).
+        """
 
     # ------------------------------------------------------------------ operating, one job at a time
 
@@ -286,56 +342,37 @@ class Backend(ABC):
 
     @abstractmethod
     async def resume(self, pause: Pause, now: float | None = None) -> bool:
-        """End that pause (same queue, queue + group, or task); False if there was none. A group is refilled."""
+        """End that pause (same queue, queue + group, or task), of a queue its slow-down, too; a group is refilled.
+
+        False if there was neither.
+        """
 
     @abstractmethod
-    async def limit_group(self, queue: str, group: str, limit: int | None, now: float | None = None) -> None:
-        """Override a group's limit; None: back to the queue's. Below 1, or above 1 on strict: ConfigurationError."""
+    async def limit(self, override: Override, now: float | None = None) -> None:
+        """An operator's word on a queue, a group (queue and group) or a task: it holds until it is reset.
 
-    # ------------------------------------------------------------------ reading
-
-    @abstractmethod
-    async def get(self, job_id: str) -> JobRecord | None: ...
-
-    @abstractmethod
-    async def find(self, query: JobQuery) -> list[JobRecord]: ...
+        UNSET leaves, None resets; an override that says nothing any more is removed. Groups are refilled or withdrawn,
+        jobs change their lane in the same step. A limit below 1, or above 1 on a strict group: ConfigurationError.
+        """
 
     @abstractmethod
-    async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
-        """Jobs by queue and state; queues and states with none are left out."""
+    async def slow_down(self, queue: str, seconds: float, now: float | None = None) -> float:
+        """Nothing of the queue starts for so long, or until resume; leases are untouched. Never shortens.
+
+        Answers until when (wall).
+        """
+
+    # ------------------------------------------------------------------ cron
 
     @abstractmethod
-    async def logs(self, job_id: str) -> list[LogLine]: ...
+    async def tick(self, tick: Tick, now: float | None = None) -> Ticked:
+        """Write a cron entry and enqueue its jobs, in one step: of many that try, one succeeds.
 
-    @abstractmethod
-    async def letter(self, job_id: str) -> DeadLetter | None: ...
-
-    @abstractmethod
-    async def letters(self, query: LetterQuery) -> list[DeadLetter]: ...
-
-    @abstractmethod
-    async def queues(self) -> list[QueueRecord]:
-        """Every queue that is declared, paused or has jobs, by name."""
-
-    @abstractmethod
-    async def groups(self, queue: str | None = None, *, limit: int = 100) -> list[GroupRecord]:
-        """Groups with unfinished jobs, an override or a pause, by queue and name."""
-
-    @abstractmethod
-    async def group(self, queue: str, name: str) -> GroupRecord: ...
-
-    @abstractmethod
-    async def pauses(self) -> list[Pause]: ...
-
-    @abstractmethod
-    async def workers(self, now: float | None = None) -> list[WorkerRecord]: ...
-
-    @abstractmethod
-    async def dump(self) -> Dump:
-        """One consistent picture of everything: tables `jobs` (as in `JobRecord`, plus token, turn, lane, claim_call,
-        prune_at), `letters` (as `DeadLetter`), `workers` (as `WorkerRecord`, plus deadline, last_call), `queues` (as
-        `QueueRule`), `groups` (queue, name, override), `pauses` (as `Pause`), `logs` (job_id, at, text). States are
-        text, structs are dicts, bytes stay bytes."""
+        done=False and nothing changed where the stored version (0: none) is not tick.version, or not_before is after
+        now. Else overlap: "skip" with a live `previous` leaves the jobs out (skipped=True) and stores entry_if_skipped;
+        "cancel" cancels `previous` if it is live (as the verb cancel does); then the jobs are enqueued as by `enqueue`
+        ("raise" is taken as "keep"). The entry is stored with version + 1 (None: removed). Answers what is stored then.
+        """
 
     # ------------------------------------------------------------------ moving to another store
 
@@ -351,7 +388,8 @@ class Backend(ABC):
         that got in before has ended, and none gets in after. Waits for them no longer than the call timeout, then
         BackendUnavailable.
         A new seal (other move or none before) with the role of target: ConfigurationError unless the store has no job,
-        letter, override and pause; rules of queues are removed, they come with the move and with every start.
+        letter, override, pause and cron entry that was not declared by code; rules, flows and declared entries are
+        removed, they come with the move and with every start.
         """
 
     @abstractmethod
@@ -369,15 +407,19 @@ class Backend(ABC):
         there already (by id, name or queue and name) stays as it is, so repeating a shipment changes nothing. All
         counters of the store move above those that come in: fences, turns and seqs go on growing.
         StoreSealed or ConfigurationError unless the store is the target of exactly this move, still `moving`.
-        A shipment with a running job, or with a live job whose key another live job of its queue and task has here (a
-        store of shards may hold both): ConfigurationError.
+        A shipment with a running job, or with a job that holds a key which another job holds here, going by holds_key
+        alone (a store of shards may hold both): ConfigurationError.
         """
 
     # ------------------------------------------------------------------ waiting
 
     @abstractmethod
     async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
-        """Return when there may be work in these queues, or after `timeout` seconds. A hint; polling is the truth."""
+        """Return when there may be work in these queues, or after `timeout` seconds. A hint; polling is the truth.
+
+        Ready jobs that a limit, a rate or a slow-down holds back are no work; the end of a lease that frees a place of
+        a limited queue or task is reason to return.
+        """
 
     # ------------------------------------------------------------------ the caller's own transaction
 

@@ -34,9 +34,15 @@ def is_new_target(seal: Seal | None, before: Seal | None) -> bool:
     return seal is not None and seal.role == "target" and (before is None or before.move != seal.move)
 
 
-def refuse_unless_empty(jobs: int, letters: int, overrides: int, pauses: int) -> None:
+def refuse_unless_empty(jobs: int, letters: int, overrides: int, pauses: int, entries: int) -> None:
     """A target holds nothing but what the move brings."""
-    held = {"jobs": jobs, "dead letters": letters, "overrides of groups": overrides, "pauses": pauses}
+    held = {
+        "jobs": jobs,
+        "dead letters": letters,
+        "overrides": overrides,
+        "pauses": pauses,
+        "cron entries": entries,
+    }
     found = [f"{number} {what}" for what, number in held.items() if number]
     if found:
         raise ConfigurationError(

@@ -10,12 +10,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
+from ..cron.view import Entry
+from ..inspection.brakes import limit_in_force, rate_in_force
 from ..job import DeadLetter, Job
 from ..lifecycle import Failure
 from ..portrait import Portrait, read
+from ..rates import Rate
 from ..records import GroupRecord, Pause, QueueRecord, WorkerRecord
+from ..rules import Flow, Override, TaskRecord
 from .spelling import iso
+from .words import limit_word
 
 
 def job_document(job: Job[Any]) -> dict[str, Any]:
@@ -36,6 +42,7 @@ def job_document(job: Job[Any]) -> dict[str, Any]:
         "suspect": job.suspect,
         "created_at": _at(job.created_at),
         "due_at": _at(job.due_at),
+        "expires_at": _at(job.expires_at),
         "started_at": _at(job.started_at),
         "finished_at": _at(job.finished_at),
         "progress": job.progress,
@@ -90,10 +97,83 @@ def queue_document(queue: QueueRecord) -> dict[str, Any]:
         "name": queue.name,
         "group_limit": queue.group_limit,
         "group_order": queue.group_order,
+        "group_rate": rate_word(queue.group_rate),
+        "aging": queue.aging,
         "declared": queue.declared,
+        **limits_document(queue.limit, queue.rate, queue.override, queue.flow),
         "pause": pause_document(queue.pause),
         "counts": dict(queue.counts),
         "oldest_due_at": iso(queue.oldest_due_at),
+    }
+
+
+def task_document(task: TaskRecord) -> dict[str, Any]:
+    """A task as the store knows it."""
+    rule = task.rule
+    return {
+        "name": rule.name,
+        "declared": task.declared,
+        **limits_document(rule.limit, rule.rate, task.override, task.flow),
+        "running": task.running,
+        "apart": rule.apart,
+        "retain_count": rule.retain_count,
+        "retain_dead": rule.retain_dead,
+        "retain_dead_count": rule.retain_dead_count,
+    }
+
+
+def limits_document(
+    limit: int | None, rate: Rate | None, override: Override | None, flow: Flow | None
+) -> dict[str, Any]:
+    """What the code says, what an operator said ("none": lifted), what is in force, and until when it is slowed."""
+    said = None
+    if override is not None:
+        said = {
+            "limit": None if override.limit is UNSET else limit_word(override.limit) or None,
+            "rate": None if override.rate is UNSET else rate_word(override.rate),
+        }
+    in_force = {"limit": limit_in_force(limit, override), "rate": rate_word(rate_in_force(rate, override))}
+    slowed_until = iso(flow.shut_until if flow is not None and flow.shut_until else None)
+    return {
+        "limit": limit,
+        "rate": rate_word(rate),
+        "override": said,
+        "in_force": in_force,
+        "slowed_until": slowed_until,
+    }
+
+
+def rate_word(rate: Rate | None) -> str | None:
+    """A rate as people write it."""
+    return None if rate is None else str(rate)
+
+
+def entry_document(entry: Entry, in_code: bool | None) -> dict[str, Any]:
+    """A cron entry in full."""
+    return {
+        "name": entry.name,
+        "task": entry.task,
+        "queue": entry.queue,
+        "args": plain(entry.args),
+        "cron": entry.cron,
+        "every": entry.every,
+        "tz": entry.tz,
+        "overlap": entry.overlap,
+        "catch_up": entry.catch_up,
+        "window": entry.window,
+        "jitter": entry.jitter,
+        "next_at": _at(entry.next_at),
+        "last_at": _at(entry.last_at),
+        "last_job": entry.last_job,
+        "fired": entry.fired,
+        "skipped": entry.skipped,
+        "created_at": _at(entry.created_at),
+        "declared": entry.declared,
+        "declared_at": _at(entry.declared_at),
+        "in_code": in_code,
+        "paused_at": _at(entry.paused_at),
+        "paused_by": entry.paused_by,
+        "pause_reason": entry.pause_reason,
     }
 
 
@@ -103,6 +183,9 @@ def group_document(group: GroupRecord) -> dict[str, Any]:
         "name": group.name,
         "limit": group.limit,
         "override": group.override,
+        "rate": rate_word(group.rate),
+        "rate_override": rate_word(group.rate_override),
+        "wakes_at": iso(None if group.flow is None else group.flow.wakes_at),
         "order": group.order,
         "pause": pause_document(group.pause),
         "counts": dict(group.counts),

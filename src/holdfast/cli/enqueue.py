@@ -6,11 +6,13 @@ Loaded by main when called.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from ..errors import TaskNotRegistered
+from ..options import OnConflict
+from ..records import KeyScope, KeyUntil, OnExpire
 from .documents import job_document, plain
 from .exits import CommandFailed, Exit
 from .session import Session, session_options
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from ..app import Holdfast
     from ..job import Job
     from ..task import NamedTask, Task, Using
+
+
+def _one_of(words: Any) -> click.Choice[str]:
+    return click.Choice(get_args(words))
 
 
 @click.command()
@@ -32,6 +38,18 @@ if TYPE_CHECKING:
 @click.option("--priority", type=click.IntRange(-100, 100), help="Higher goes first.")
 @click.option("--group", help="Order and concurrency key.")
 @click.option("--key", help="At most one live job of this task and key.")
+@click.option("--on-conflict", type=_one_of(OnConflict), help="What happens where the key is held.  [default: keep]")
+@click.option("--key-scope", type=_one_of(KeyScope), help="Held in its queue, or over all queues.")
+@click.option("--key-until", type=_one_of(KeyUntil), help="How far the job that holds it must come.")
+@click.option("--window", type=Duration(), metavar="DURATION", help="Held for so long; throttle needs it.")
+@click.option(
+    "--calm", "pushed", type=Duration(), metavar="DURATION", help="debounce: due after so long without a call."
+)
+@click.option(
+    "--calm-max", "wait_max", type=Duration(), metavar="DURATION", help="debounce: pushed on no longer than this."
+)
+@click.option("--expires", type=Duration(), metavar="DURATION", help="Not started within so long: it expires.")
+@click.option("--on-expire", type=_one_of(OnExpire), help="Then a dead letter, or nothing.  [default: bury]")
 @click.option("--id", "job_id", help="The job's id: repeating it makes no second job.")
 @click.option("--wait", is_flag=True, help="Wait for the job to finish and show its result.")
 @click.option("--timeout", type=Duration(), metavar="DURATION", help="With --wait: at most so long.")
@@ -44,6 +62,7 @@ def enqueue(
     wait: bool,
     timeout: float | None,
     job_id: str | None,
+    pushed: float | None,
     **chosen: Any,
 ) -> int:
     """Enqueue a job of TASK.
@@ -52,8 +71,10 @@ def enqueue(
     task's function here; without it, by the worker that runs it.
     """
     with session.producer() as app:
-        settings = {name: value for name, value in {**chosen, "id": job_id}.items() if value is not None}
-        callee, text_fields = _callee(app, task, settings, with_code=session.has_code)
+        settings = {
+            name: value for name, value in {**chosen, "id": job_id, "wait": pushed}.items() if value is not None
+        }
+        callee, text_fields = find_callee(app, task, settings, with_code=session.has_code)
         given = read_arguments(arguments, document, text_fields)
         session.announce(app)
         job = callee.enqueue(**given)
@@ -70,7 +91,7 @@ def enqueue(
     return Exit.DONE
 
 
-def _callee(
+def find_callee(
     app: Holdfast, name: str, settings: dict[str, Any], *, with_code: bool
 ) -> tuple[Using[..., Any] | NamedTask, frozenset[str]]:
     """What to enqueue with, and which of its parameters are text."""
@@ -92,9 +113,11 @@ def _text_parameters(task: Task[..., Any]) -> frozenset[str]:
 
 def _show(session: Session, app: Holdfast, job: Job[Any]) -> None:
     if session.as_json:
-        shown = {**job_document(job), "created": job.created}
+        shown = {**job_document(job), "created": job.created, "replaced": job.replaced}
         session.print.document({"store": app.safe_url, "job": shown})
         return
     session.print.line(job.id)
-    if not job.created:
+    if job.replaced:
+        session.print.note("replaced: the job that was there got this call's arguments and time.")
+    elif not job.created:
         session.print.note(f"kept: this job was already there, {job.state.value}.")

@@ -47,6 +47,7 @@ WORDS = {
 # The first class that fits decides; more special ones stand first.
 CODES: tuple[tuple[type[BaseException], Exit], ...] = (
     (errors.JobNotFound, Exit.NOT_FOUND),
+    (errors.EntryNotFound, Exit.NOT_FOUND),
     (errors.ResultGone, Exit.NOT_FOUND),
     (errors.TaskNotRegistered, Exit.NOT_FOUND),
     (errors.BackendUnavailable, Exit.UNREACHABLE),

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..job import Job
-from ..lifecycle import State
+from ..lifecycle import UNSTARTED, State
 from ..portrait import Portrait, RunnerView, read
 from ..records import WorkerRecord
 from .documents import job_document, plain, queue_document, worker_document
 from .exits import Exit
 from .session import Session, find_id, session_options
 from .spelling import ago, counted, iso, short_ids, size, span
+
+if TYPE_CHECKING:
+    from ..app import Holdfast
 
 LETTERS_COUNTED_MAX = 100_000
 JOBS_LISTED_MAX = 3  # of one runner
@@ -70,10 +73,13 @@ def _job_row(job: Job[Any], now: float) -> tuple[str, ...]:
 @click.command()
 @click.argument("id")
 @click.option("--traceback", "with_traceback", is_flag=True, help="Show the latest traceback in full.")
+@click.option("--follow", "-f", is_flag=True, help="Show log lines and progress as they come, until it finished.")
 @session_options
-def job(session: Session, id: str, with_traceback: bool) -> int:
+def job(session: Session, id: str, with_traceback: bool, follow: bool) -> int:
     """Show one job: ID is its id or an unambiguous beginning of it."""
     with session.store() as app:
+        if follow:
+            return _follow(session, app, find_id(app, id))
         found = app.job(find_id(app, id))
         lines = app.logs(found)
         if session.as_json:
@@ -94,6 +100,24 @@ def job(session: Session, id: str, with_traceback: bool) -> int:
         for line in lines:
             session.print.line(f"  {ago(line.at, now):>8}  {line.text}")
     return Exit.DONE
+
+
+def _follow(session: Session, app: Holdfast, id: str) -> int:
+    """Tell what the job does, a line each, as it comes; with --json each line is a document. 1 unless it succeeded."""
+    state = None
+    for step in app.follow(id):
+        state = step.state
+        if session.as_json:
+            at = None if step.at is None else iso(step.at.timestamp())
+            told = {"kind": step.kind, "state": step.state, "text": step.text, "fraction": step.fraction, "at": at}
+            session.print.record(told)
+        elif step.kind == "log":
+            session.print.line(step.text)
+        elif step.kind == "progress":
+            session.print.line(f"{step.fraction or 0.0:.0%} {step.text}".rstrip())
+        else:
+            session.print.note(f"{step.state.value}{': ' + step.text if step.text else ''}")
+    return Exit.DONE if state is State.SUCCEEDED else Exit.FAILED
 
 
 def _show_job(session: Session, job: Job[Any], now: float) -> None:
@@ -117,6 +141,7 @@ def _show_job(session: Session, job: Job[Any], now: float) -> None:
             ("suspect", "its process died; it runs alone next" if suspect else None),
             ("created", ago(job.created_at, now)),
             ("due", ago(job.due_at, now) if job.state is State.SCHEDULED else None),
+            ("expires", ago(job.expires_at, now) if job.state in UNSTARTED else None),
             ("started", ago(job.started_at, now)),
             ("finished", ago(job.finished_at, now)),
             ("worker", job.worker),

@@ -30,9 +30,11 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "job": ("looking", "Show one job."),
         "explain": ("looking", "Say why a job is where it is."),
         "dead": ("dead", "List, show, revive and discard dead letters."),
-        "queues": ("queues", "List queues."),
-        "groups": ("queues", "List groups that have something to do."),
-        "group": ("queues", "Show one group, or override its limit."),
+        "queues": ("queues", "List queues; limit, slow, pause and resume one."),
+        "groups": ("groups", "List groups that have something to do."),
+        "group": ("groups", "Show one group, or override its limit and rate."),
+        "tasks": ("tasks", "List tasks that have limits or rates; change them."),
+        "cron": ("cron", "List, show, add and change cron entries."),
         "workers": ("looking", "List workers."),
         "stats": ("looking", "Show what there is, in numbers."),
     },
@@ -41,8 +43,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "retry": ("changing", "Run finished jobs again with fresh budgets."),
         "run-now": ("changing", "Make scheduled jobs due now."),
         "bury": ("changing", "Take unstarted jobs out of play as dead letters."),
-        "pause": ("queues", "Pause a queue, a group or a task."),
-        "resume": ("queues", "End a pause."),
+        "pause": ("pausing", "Pause a queue, a group or a task."),
+        "resume": ("pausing", "End a pause."),
     },
     "The store": {
         "doctor": ("doctor", "Look for what keeps jobs from running here."),
@@ -54,7 +56,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "bench": ("bench", "Measure this machine."),
     },
 }
-LATER = ("cron", "dashboard", "top")  # promised, and not in this version
+LATER = ("dashboard", "top")  # promised, and not in this version
 COMMANDS = {name: module for commands in SECTIONS.values() for name, (module, _) in commands.items()}
 
 

@@ -39,7 +39,9 @@ KINDS = {
     "letters": "dead letters",
     "log_lines": "log lines",
     "queues": "queue rules",
-    "groups": "group overrides",
+    "tasks": "task rules",
+    "overrides": "overrides",
+    "entries": "cron entries",
     "pauses": "pauses",
 }
 

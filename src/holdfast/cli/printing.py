@@ -54,6 +54,10 @@ class Printer:
         """The one JSON document of this command."""
         click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
+    def record(self, document: Mapping[str, Any]) -> None:
+        """One of several JSON documents, a line each, as they come."""
+        click.echo(json.dumps(document, ensure_ascii=False, default=str))
+
     def note(self, text: str, *, label: str = "", colour: str = "red") -> None:
         """Anything that is not what was asked for: to stderr."""
         click.echo(_labelled(label, colour, text), err=True, color=colour_wanted())

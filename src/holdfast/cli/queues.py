@@ -1,29 +1,40 @@
-"""`holdfast queues`, `groups`, `group`, `pause`, `resume`: the lanes and their order.
+"""`holdfast queues [limit | rate | pause | resume]`: the lanes, and what operators say of them.
 
-Loaded by main when one of them is called.
+Loaded by main when called. Without a further word it lists.
 """
 
 from __future__ import annotations
 
-import getpass
-import socket
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import UNSET
 
+from ..inspection.brakes import limit_in_force, rate_in_force
 from ..lifecycle import State
 from ..operations import make_pause
-from ..records import Pause
-from .documents import group_document, job_document, pause_document, queue_document
+from ..rates import Rate
+from ..records import Pause, QueueRecord
+from ..rules import Override
+from .documents import queue_document, rate_word
 from .exits import CommandFailed, Exit
-from .session import Command, Session, session_options
+from .pausing import me, pause_it, resume_it
+from .session import Session, lists, session_options
 from .spelling import ago, nearest
+from .words import LimitWord, RateWord, limit_word, reset_or
+
+if TYPE_CHECKING:
+    from ..app import Holdfast
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @session_options
-def queues(session: Session) -> int:
-    """List queues: their rule for groups, their pause, their jobs by state."""
+@click.pass_context
+def queues(ctx: click.Context, session: Session) -> int:
+    """List queues: limits and rates, their rule for groups, their pause, their jobs by state."""
+    if not lists(ctx):
+        return Exit.DONE
     with session.store() as app:
         found = list(app.queues.list())
         now = app.now().timestamp()
@@ -31,14 +42,16 @@ def queues(session: Session) -> int:
         session.print.document({"queues": [queue_document(queue) for queue in found]})
         return Exit.DONE
     session.print.table(
-        ("queue", "groups", *(state.value for state in State), "oldest", "note"),
+        ("queue", "limit", "rate", "groups", *(state.value for state in State), "oldest", "note"),
         [
             (
                 queue.name,
-                f"{queue.group_order} {queue.group_limit}",
-                *_numbers(queue.counts, State),
+                told_limit(queue.limit, queue.override),
+                told_rate(queue.rate, queue.override),
+                _groups(queue),
+                *numbers(queue.counts, State),
                 ago(queue.oldest_due_at, now),
-                _pause_note(queue.pause),
+                _note(queue, now),
             )
             for queue in found
         ],
@@ -47,157 +60,108 @@ def queues(session: Session) -> int:
     return Exit.DONE
 
 
-@click.command()
-@click.argument("queue", required=False)
-@click.option("--limit", "-n", default=100, show_default=True, type=click.IntRange(1), help="At most so many.")
-@session_options
-def groups(session: Session, queue: str | None, limit: int) -> int:
-    """List groups with unfinished jobs, an override or a pause."""
-    with session.store() as app:
-        if queue is not None:
-            _check_queue(queue, [record.name for record in app.queues.list()])
-        found = app.groups.list(queue, limit=limit)
-    if session.as_json:
-        session.print.document({"groups": [group_document(group) for group in found]})
-        return Exit.DONE
-    live = (State.RUNNING, State.READY, State.SCHEDULED, State.WAITING)
-    session.print.table(
-        ("queue", "group", "limit", *(state.value for state in live), "head", "note"),
-        [
-            (
-                group.queue,
-                group.name,
-                str(group.limit),
-                *_numbers(group.counts, live),
-                group.head or "",
-                _pause_note(group.pause) or (f"override {group.override}" if group.override is not None else ""),
-            )
-            for group in found
-        ],
-        empty="no group has anything to do.",
-        whole=2,
-    )
-    return Exit.DONE
+def _groups(queue: QueueRecord) -> str:
+    rate = "" if queue.group_rate is None else f" {queue.group_rate}"
+    return f"{queue.group_order} {limit_word(queue.group_limit)}{rate}"
 
 
-def _numbers(counts: Mapping[str, int], states: Iterable[State]) -> tuple[str, ...]:
+def _note(queue: QueueRecord, now: float) -> str:
+    slowed = queue.flow is not None and queue.flow.shut_until > now
+    notes = [pause_note(queue.pause)] if queue.pause is not None else []
+    notes += [f"slowed down, goes on {ago(queue.flow.shut_until, now)}"] if slowed and queue.flow is not None else []
+    return ", ".join(notes)
+
+
+def told_limit(declared: int | None, override: Override | None) -> str:
+    """The limit in force, and what the code says where an operator says otherwise."""
+    return _both(limit_word(limit_in_force(declared, override)), limit_word(declared))
+
+
+def told_rate(declared: Rate | None, override: Override | None) -> str:
+    """The same for a rate."""
+    return _both(rate_word(rate_in_force(declared, override)) or "", rate_word(declared) or "")
+
+
+def _both(now: str, declared: str) -> str:
+    return now if now == declared else f"{now or 'none'} (code: {declared or 'none'})"
+
+
+def numbers(counts: Mapping[str, int], states: Iterable[State]) -> tuple[str, ...]:
     return tuple(str(counts.get(state.value) or "") for state in states)
 
 
-def _pause_note(pause: Pause | None) -> str:
+def pause_note(pause: Pause | None) -> str:
+    """A pause for people."""
     if pause is None:
         return ""
     by = f" by {pause.by}" if pause.by else ""
     return f"paused{by}{': ' + pause.reason if pause.reason else ''}"
 
 
-def _check_queue(queue: str, known: list[str]) -> None:
+def check_queue(queue: str, known: list[str]) -> None:
+    """Refuse a queue that is not there: a slip, most likely."""
     if queue not in known:
         listed = nearest(queue, known) or (f" Queues: {', '.join(known[:8])}." if known else " There are none yet.")
         raise CommandFailed(Exit.NOT_FOUND, f"there is no queue {queue!r}.{listed}")
 
 
-@click.command()
+# ---------------------------------------------------------------------- what operators say
+
+
+@queues.command("limit")
 @click.argument("queue")
-@click.argument("name")
-@click.option("--limit", "-n", type=click.IntRange(1), help="Let so many of its jobs run at once.")
-@click.option("--no-limit", is_flag=True, help="Drop the override: back to the queue's rule.")
+@click.argument("limit", type=LimitWord(), metavar="N|none|reset")
+@click.option("--dry-run", is_flag=True, help="Say what would be changed; change nothing.")
 @session_options
-def group(session: Session, queue: str, name: str, limit: int | None, no_limit: bool) -> int:
-    """Show group NAME of QUEUE, or override its limit."""
-    if limit is not None and no_limit:
-        raise click.UsageError("--limit and --no-limit exclude each other.")
-    with session.store() as app:
-        _check_queue(queue, [record.name for record in app.queues.list()])
-        if limit is not None or no_limit:
-            session.announce(app)
-            app.groups.limit(queue, name, limit)
-        found = app.groups.get(queue, name)
-        members = list(app.jobs(queue=queue, group=name, limit=20))
-        now = app.now().timestamp()
-    if session.as_json:
-        session.print.document({"group": group_document(found), "jobs": [job_document(job) for job in members]})
-        return Exit.DONE
-    override = f" (override {found.override})" if found.override is not None else ""
-    session.print.fields(
-        [
-            ("queue", found.queue),
-            ("group", found.name),
-            ("order", found.order),
-            ("limit", f"{found.limit}{override}"),
-            ("pause", _pause_note(found.pause)),
-            ("head", found.head),
-            ("unfinished", ", ".join(f"{number} {state}" for state, number in found.counts.items()) or "none"),
-        ]
-    )
-    session.print.heading("its newest jobs")
-    session.print.table(
-        ("id", "state", "task", "tries", "created"),
-        [(job.id, job.state.value, job.task, str(job.attempts), ago(job.created_at, now)) for job in members],
-        empty="no job of this group is known.",
-    )
-    return Exit.DONE
+def limit_command(session: Session, queue: str, limit: Any, dry_run: bool) -> int:
+    """Let at most N jobs of QUEUE run at once, over all workers. It beats what the code says until reset."""
+    return _say(session, queue, dry_run, limit=limit)
 
 
-def _what(command: Command) -> Command:
-    for option in (
-        click.option("--task", "-t", metavar="TASK", help="A task, in all queues."),
-        click.option("--group", "-g", metavar="GROUP", help="A group of the queue."),
-        click.option("--queue", "-q", metavar="QUEUE", help="A queue, or the queue of --group."),
-    ):
-        command = option(command)
-    return command
+@queues.command("rate")
+@click.argument("queue")
+@click.argument("rate", type=RateWord(), metavar="RATE|none|reset")
+@click.option("--dry-run", is_flag=True, help="Say what would be changed; change nothing.")
+@session_options
+def rate_command(session: Session, queue: str, rate: Any, dry_run: bool) -> int:
+    """Let at most so many jobs of QUEUE start, such as 100/m, over all workers. It beats the code until reset."""
+    return _say(session, queue, dry_run, rate=rate)
 
 
-def _told(pause: Pause) -> str:
-    if pause.task is not None:
-        return f"task {pause.task!r}"
-    return f"queue {pause.queue!r}" if pause.group is None else f"group {pause.group!r} of queue {pause.queue!r}"
-
-
-@click.command()
-@_what
+@queues.command("pause")
+@click.argument("queue")
 @click.option("--reason", "-r", default="", help="Shown to whoever asks why nothing runs.")
 @session_options
-def pause(session: Session, queue: str | None, group: str | None, task: str | None, reason: str) -> int:
-    """Pause a queue, a group or a task: nothing of it starts until resume. Running jobs end normally."""
-    _one_thing(queue, group, task)
-    wanted = make_pause(queue, group, task, reason, _me())
-    with session.store() as app:
-        session.announce(app)
-        app.pause(queue=queue, group=group, task=task, reason=reason, by=wanted.by)
-        if session.as_json:
-            session.print.document({"store": app.safe_url, "paused": pause_document(wanted)})
-        else:
-            session.print.line(f"paused {_told(wanted)}.")
-    return Exit.DONE
+def pause_command(session: Session, queue: str, reason: str) -> int:
+    """Pause QUEUE: nothing of it starts until resume. Running jobs end normally."""
+    return pause_it(session, make_pause(queue, None, None, reason, me()))
 
 
-@click.command()
-@_what
+@queues.command("resume")
+@click.argument("queue")
 @session_options
-def resume(session: Session, queue: str | None, group: str | None, task: str | None) -> int:
-    """End a pause."""
-    _one_thing(queue, group, task)
-    wanted = make_pause(queue, group, task)
+def resume_command(session: Session, queue: str) -> int:
+    """End the pause of QUEUE, or its slow-down."""
+    return resume_it(session, make_pause(queue, None, None))
+
+
+def _say(session: Session, queue: str, dry_run: bool, *, limit: Any = UNSET, rate: Any = UNSET) -> int:
     with session.store() as app:
+        before = _record(app, queue)
+        if dry_run:
+            word = limit if limit is not UNSET else rate
+            return session.would(f"change queue {queue!r} to {word}", {"queue": queue_document(before)})
         session.announce(app)
-        was = app.resume(queue=queue, group=group, task=task)
+        app.queues.limit(queue, reset_or(limit), rate=reset_or(rate))
+        after = _record(app, queue)
         if session.as_json:
-            session.print.document({"store": app.safe_url, "resumed": was})
-        else:
-            session.print.line(f"resumed {_told(wanted)}." if was else f"{_told(wanted)} was not paused.")
+            session.print.document({"store": app.safe_url, "queue": queue_document(after)})
+            return Exit.DONE
+    told = f"limit {told_limit(after.limit, after.override) or 'none'}"
+    session.print.line(f"queue {queue!r}: {told}, rate {told_rate(after.rate, after.override) or 'none'}.")
     return Exit.DONE
 
 
-def _one_thing(queue: str | None, group: str | None, task: str | None) -> None:
-    if (queue is None) == (task is None) or (group is not None and queue is None):
-        raise click.UsageError("say what: --queue QUEUE, or --queue QUEUE --group GROUP, or --task TASK.")
-
-
-def _me() -> str:
-    """Who pauses, for those who wonder later."""
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (OSError, KeyError):  # a container may know no user of this number
-        return socket.gethostname()
+def _record(app: Holdfast, queue: str) -> QueueRecord:
+    """The queue as it is now; one that nobody has used yet can be limited, too."""
+    return next((one for one in app.queues.list() if one.name == queue), QueueRecord(name=queue))

@@ -102,10 +102,28 @@ class Session:
                 "Give --url or set HOLDFAST_URL; `holdfast enqueue`, `work` and `migrate` make a store.",
             )
 
+    def would(self, what: str, facts: dict[str, Any]) -> int:
+        """--dry-run: say what would be done."""
+        if self.as_json:
+            self.print.document({"dry_run": True, "would": what, **facts})
+        else:
+            self.print.note(f"would {what}; nothing was changed.")
+        return Exit.DONE
+
     def announce(self, app: Holdfast) -> None:
         """Say which store is about to be changed."""
         if not self.as_json:
             self.print.note(f"store: {app.safe_url}")
+
+
+def lists(ctx: click.Context) -> bool:
+    """Whether a command with further words was called without one: then it lists. Options belong to the last word."""
+    if ctx.invoked_subcommand is None:
+        return True
+    given = [name for name in ctx.params if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
+    if given:
+        raise click.UsageError(f"options go behind {ctx.invoked_subcommand!r}.", ctx)
+    return False
 
 
 def holds_something(path: str) -> bool:

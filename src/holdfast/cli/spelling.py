@@ -23,8 +23,9 @@ if TYPE_CHECKING:  # generic for type checkers, a plain class in the older versi
     DurationType = click.ParamType[float]
     MomentType = click.ParamType[datetime]
     SizeType = click.ParamType[int]
+    WordType = click.ParamType[Any]
 else:
-    DurationType = MomentType = SizeType = click.ParamType
+    DurationType = MomentType = SizeType = WordType = click.ParamType
 
 
 class Duration(DurationType):
@@ -51,6 +52,20 @@ class Size(SizeType):
         if found is None or not float(found[1]):
             self.fail(f"{value!r} is not a size. Write 512M, 2G, or plain bytes.", param, ctx)
         return int(float(found[1]) * 1024 ** " kmgt".index(found[2] or " "))
+
+
+class Numbered(WordType):
+    """NAME=N, as (name, number)."""
+
+    name = "name=n"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        name, _, number = str(value).rpartition("=")
+        if not name or not (number.isascii() and number.isdigit() and int(number) > 0):
+            self.fail(f"cannot read {value!r}. Write a name and a number, such as pdf=2.", param, ctx)
+        return name, int(number)
 
 
 class Moment(MomentType):

@@ -15,13 +15,14 @@ import click
 
 from .. import __version__
 from ..backends import parse_url
-from ..options import SLOTS_DEFAULT, WorkerOptions
+from ..options import SLOTS_DEFAULT, QueueOrder, WorkerOptions
 from .exits import CommandFailed, Exit
 from .logbook import logs_on_stderr
 from .printing import Printer
-from .spelling import Duration, Size, nearest
+from .spelling import Duration, Numbered, Size, nearest
 
 if TYPE_CHECKING:
+    from ..worker.embedded import Drained
     from ..worker.staff import Plan
     from ..worker.wire import Hello
 
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 @click.option(
     "--isolated", type=click.IntRange(1), metavar="N", help="Processes of isolated jobs. [2 per core, 4 at least]"
 )
+@click.option("--task-slots", type=Numbered(), metavar="TASK=N", multiple=True, help="Jobs of a task at once here.")
+@click.option("--group-slots", type=click.IntRange(1), metavar="N", help="Jobs of any one group at once here.")
+@click.option("--weight", "weights", type=Numbered(), metavar="QUEUE=N", multiple=True, help="A queue's share. [1]")
+@click.option("--strict-order", is_flag=True, help="Serve the first of --queues first, always.")
 @click.option("--lease", type=Duration(), metavar="DURATION", help="How long a silent worker keeps its jobs. [30s]")
 @click.option("--grace", type=Duration(), metavar="DURATION", help="How long handlers may go on at stop. [30s]")
 @click.option("--start-timeout", type=Duration(), metavar="DURATION", help="How long importing the app may take. [2m]")
@@ -83,8 +88,7 @@ def work(
     if start_timeout is not None and start_timeout < 1:
         raise click.BadParameter("no app is imported in less than 1 s; give it more.", param_hint="--start-timeout")
     runners = runners or os.cpu_count() or 1
-    chosen = {name: value for name, value in settings.items() if value is not None}
-    options = WorkerOptions(queues=served, slots=slots or SLOTS_DEFAULT * runners, **chosen)
+    options = _options(queues=served, slots=slots or SLOTS_DEFAULT * runners, **settings)
     plan = Plan(
         app=app,
         app_dir=app_dir,
@@ -111,13 +115,30 @@ def work(
             drained = asyncio.run(ProcessWorker(plan, options, announce=announce, reload=reload, health=health).run())
         except RunnerRefused as refused:
             raise CommandFailed(Exit.IMPORT_FAILED, refused.text, refused.hint) from None
-    if as_json:
+    _tell_end(printer, drained, next(iter(stores), None))
+    return Exit.DONE
+
+
+def _options(
+    *,
+    task_slots: tuple[tuple[str, int], ...],
+    weights: tuple[tuple[str, int], ...],
+    strict_order: bool,
+    **settings: Any,
+) -> WorkerOptions:
+    """The worker's options from what was written; what was not written has its default."""
+    chosen = {name: value for name, value in settings.items() if value is not None}
+    order: QueueOrder = "strict" if strict_order else "fair"
+    return WorkerOptions(task_slots=dict(task_slots), weights=dict(weights), queue_order=order, **chosen)
+
+
+def _tell_end(printer: Printer, drained: Drained, store: str | None) -> None:
+    if printer.as_json:
         counts = {"succeeded": drained.succeeded, "failed": drained.failed, "left": drained.left}
-        printer.document({"store": next(iter(stores), None), **counts})
+        printer.document({"store": store, **counts})
     else:
         failed = f"{drained.failed} failed attempt{'' if drained.failed == 1 else 's'}"
         printer.note(f"stopped: {drained.succeeded} succeeded, {failed}, {drained.left} left.")
-    return Exit.DONE
 
 
 def read_queues(words: tuple[str, ...]) -> dict[str, int | None] | None:

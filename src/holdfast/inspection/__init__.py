@@ -6,6 +6,6 @@ of themselves; never changes anything.
 
 from .auditing import Audit, audit, judge, prunable
 from .explaining import Explanation, explain
-from .rules import Violation
+from .violations import Violation
 
 __all__ = ["Audit", "Explanation", "Violation", "audit", "explain", "judge", "prunable"]

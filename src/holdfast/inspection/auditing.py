@@ -14,7 +14,8 @@ from msgspec import Struct
 from ..backends.contract import Backend
 from ..records import REMEMBER_SECONDS_MIN, Dump
 from .picture import picture_of
-from .rules import RULES, Violation
+from .rules import RULES
+from .violations import Violation
 
 
 class Audit(Struct, frozen=True, kw_only=True):

@@ -14,8 +14,10 @@ from msgspec.structs import replace
 
 from ..backends.contract import Backend
 from ..errors import JobNotFound, StoreSealed
-from ..lifecycle import SHARED_STALLS_MAX, State
+from ..lifecycle import SHARED_STALLS_MAX, UNSTARTED, State
+from ..rates import UNLIMITED
 from ..records import JobRecord, Pause, WorkerRecord
+from .brakes import brakes
 
 STALLS = ("stalled", "crash")  # reasons of errors that are no failure of the handler
 
@@ -42,6 +44,7 @@ class _Scene(Struct, frozen=True, kw_only=True):
     pauses: list[Pause]
     workers: list[WorkerRecord]
     tasks: Collection[str] | None
+    brakes: list[str] = []
 
     @property
     def serving(self) -> list[WorkerRecord]:
@@ -60,6 +63,9 @@ async def explain(backend: Backend, job_id: str, tasks: Collection[str] | None =
         workers=await backend.workers(),
         tasks=tasks,
     )
+    if job.state in UNSTARTED:
+        found = await brakes(backend, job, scene.now, lambda at: _when(at, scene.now))
+        scene = replace(scene, brakes=found)
     explanation = await _explained(backend, scene)
     seal = await backend.sealed()
     if seal is None or not seal.closed or job.state.finished:
@@ -112,10 +118,11 @@ async def _waiting(backend: Backend, scene: _Scene) -> Explanation:
         steps = [f"Resume the group: `holdfast resume --queue {job.queue} --group {job.group}`."]
         return _explanation(scene, summary, _obstacles(scene), steps)
     ahead = sum(group.counts.get(state, 0) for state in (State.READY, State.RUNNING))
-    reasons = [f"The group is {group.order}, limit {group.limit}; {group.counts.get(State.WAITING, 0)} waiting in it."]
+    limit = "none" if group.limit >= UNLIMITED else group.limit
+    reasons = [f"The group is {group.order}, limit {limit}; {group.counts.get(State.WAITING, 0)} waiting in it."]
     head = await backend.get(group.head) if group.head is not None and group.head != job.id else None
     if head is None:
-        summary = f"It is due and waits for a place in group {job.group!r} ({ahead} in play, limit {group.limit})."
+        summary = f"It is due and waits for a place in group {job.group!r} ({ahead} in play, limit {limit})."
     else:
         summary = f"It is behind job {head.id} of its group {job.group!r}, which {_doing(head, scene)}."
     return _explanation(
@@ -202,7 +209,9 @@ async def _dead(backend: Backend, scene: _Scene) -> Explanation:
 def _ended(scene: _Scene) -> Explanation:
     job = scene.job
     since = f" {_when(job.finished_at, scene.now)}" if job.finished_at is not None else ""
-    summary = f"It succeeded{since}." if job.state is State.SUCCEEDED else f"It was cancelled{since}."
+    dropped = f"It was dropped{since}: it was not claimed before it expired."
+    cancelled = dropped if job.reason == "expired" else f"It was cancelled{since}."
+    summary = f"It succeeded{since}." if job.state is State.SUCCEEDED else cancelled
     return _explanation(scene, summary, [], [f"`holdfast retry {job.id}` runs it again with fresh budgets."])
 
 
@@ -219,6 +228,7 @@ def _obstacles(scene: _Scene) -> list[str]:
         found.append(
             f"Task {job.task!r} is {_paused(pause, scene.now)}; `holdfast resume --task {job.task}` ends that."
         )
+    found += scene.brakes
     if not scene.serving:
         live = [worker for worker in scene.workers if not worker.expired]
         others = sorted({queue for worker in live for queue in worker.queues})

@@ -14,9 +14,13 @@ import msgspec
 from msgspec import Struct
 
 from ..lifecycle import Failure, State
-from ..records import Dump, GroupOrder
+from ..rates import UNLIMITED, Rate
+from ..records import Dump, KeyScope, KeyUntil
+from ..rules import SERIAL_PREFIX, GroupOrder
 
 GroupName = tuple[str, str]  # queue, group
+Scope = tuple[str | None, str | None, str | None]  # queue, group, task
+Tables = Mapping[str, tuple[Mapping[str, Any], ...]]
 
 
 class JobRow(Struct, frozen=True, kw_only=True):
@@ -46,7 +50,12 @@ class JobRow(Struct, frozen=True, kw_only=True):
     cancel_requested: bool = False
     reason: str | None = None
     errors: tuple[Failure, ...] = ()
+    key_scope: KeyScope = "queue"
+    key_until: KeyUntil = "finished"
+    key_window: float | None = None
+    holds_key: bool = False
     token: str | None = None
+    rank: int | None = None
     lane: int | None = None
     prune_at: float | None = None
 
@@ -87,6 +96,59 @@ class QueueRow(Struct, frozen=True, kw_only=True):
     group_limit: int = 1
     group_order: GroupOrder = "strict"
     shards: int = 1
+    limit: int | None = None
+    rate: Rate | None = None
+    group_rate: Rate | None = None
+
+
+class TaskRow(Struct, frozen=True, kw_only=True):
+    """A declared task's rule, as far as it decides what may start."""
+
+    name: str
+    limit: int | None = None
+    rate: Rate | None = None
+    apart: bool = False
+
+
+class ScopeRow(Struct, frozen=True, kw_only=True):
+    """Of a queue, of a group (queue and group) or of a task."""
+
+    queue: str | None = None
+    group: str | None = None
+    task: str | None = None
+
+    @property
+    def scope(self) -> Scope:
+        return (self.queue, self.group, self.task)
+
+    def __str__(self) -> str:
+        if self.task is not None:
+            return f"task {self.task!r}"
+        return f"queue {self.queue!r}" if self.group is None else f"group {self.group!r} of queue {self.queue!r}"
+
+
+class OverrideRow(ScopeRow, frozen=True, kw_only=True):
+    """An operator's word; None where nothing is said."""
+
+    limit: int | None = None
+    rate: Rate | None = None
+
+
+class FlowRow(ScopeRow, frozen=True, kw_only=True):
+    """A bucket."""
+
+    spent_until: float = 0.0
+    shut_until: float = 0.0
+    wakes_at: float | None = None
+
+
+class EntryRow(Struct, frozen=True, kw_only=True):
+    """A cron entry, without what it makes."""
+
+    name: str
+    version: int = 0
+    fired: int = 0
+    skipped: int = 0
 
 
 class GroupState(Struct, frozen=True, kw_only=True):
@@ -99,6 +161,8 @@ class GroupState(Struct, frozen=True, kw_only=True):
     most: int  # the widest limit that may have held while its running jobs were claimed
     paused: bool
     jobs: tuple[JobRow, ...]
+    rated: bool = False  # a rate is in force
+    wakes: bool = False  # its bucket says when it is refilled
 
     def __str__(self) -> str:
         return f"group {self.name!r} of queue {self.queue!r}"
@@ -112,8 +176,44 @@ class Picture(Struct, frozen=True, kw_only=True):
     workers: frozenset[str]
     groups: tuple[GroupState, ...]
     paused_tasks: frozenset[str]
+    queues: tuple[QueueRow, ...] = ()
+    tasks: tuple[TaskRow, ...] = ()
+    overrides: tuple[OverrideRow, ...] = ()
+    flows: tuple[FlowRow, ...] = ()
+    entries: tuple[EntryRow, ...] = ()
+    newest: float | None = None  # the latest moment the store knows of
     sharded: bool = False  # two jobs in different shards may have the same fence
     split_queues: frozenset[str] = frozenset()  # in several shards: there a key is unique among the jobs of a shard
+
+    @property
+    def tasks_apart(self) -> frozenset[str]:
+        """Tasks whose ready jobs have a lane of their own: by their rule, or by a limit or a rate in force."""
+        rules = {row.name: row for row in self.tasks}
+        said = {row.task: row for row in self.overrides if row.task is not None}
+        return frozenset(name for name in {*rules, *said} if _apart(rules.get(name), said.get(name)))
+
+    def limits(self) -> Iterator[tuple[str, int]]:
+        """Every limit there is, and of what."""
+        for queue in self.queues:
+            yield f"the groups of queue {queue.name!r}", queue.group_limit
+            if queue.limit is not None:
+                yield f"queue {queue.name!r}", queue.limit
+        for task in self.tasks:
+            if task.limit is not None:
+                yield f"task {task.name!r}", task.limit
+        for said in self.overrides:
+            if said.limit is not None:
+                yield f"the override of {said}", said.limit
+
+    def rate_of(self, flow: FlowRow) -> Rate | None:
+        """The rate in force for that bucket."""
+        said = next((row.rate for row in self.overrides if row.scope == flow.scope), None)
+        if said is not None:
+            return said
+        if flow.task is not None:
+            return next((row.rate for row in self.tasks if row.name == flow.task), None)
+        rule = next((row for row in self.queues if row.name == flow.queue), None)
+        return None if rule is None else rule.rate if flow.group is None else rule.group_rate
 
     def split_by(self, row: JobRow | LetterRow) -> str | None:
         """What tells two of one key apart although both may be there: the groups of a split queue."""
@@ -131,24 +231,46 @@ def picture_of(dump: Dump) -> Picture:
     """Read a dump's tables into rows."""
     tables = dump.tables
     jobs = tuple(sorted(_rows(tables, "jobs", JobRow), key=lambda job: job.seq))
+    queues = tuple(_rows(tables, "queues", QueueRow))
+    overrides, flows = tuple(_rows(tables, "overrides", OverrideRow)), tuple(_rows(tables, "flows", FlowRow))
+    paused = list(_pauses(tables))
     return Picture(
         jobs=jobs,
         letters=tuple(_rows(tables, "letters", LetterRow)),
         workers=frozenset(str(row["id"]) for row in tables.get("workers", ())),
-        groups=tuple(_groups(jobs, tables)),
-        paused_tasks=frozenset(task for _, _, task in _pauses(tables) if task),
+        groups=tuple(_groups(jobs, queues, overrides, flows, {(queue, group) for queue, group, _ in paused if group})),
+        paused_tasks=frozenset(task for _, _, task in paused if task),
+        queues=queues,
+        tasks=tuple(_rows(tables, "tasks", TaskRow)),
+        overrides=overrides,
+        flows=flows,
+        entries=tuple(_rows(tables, "entries", EntryRow)),
+        newest=_newest(jobs, tables),
         sharded=dump.sharded,
-        split_queues=frozenset(row.name for row in _rows(tables, "queues", QueueRow) if row.shards > 1),
+        split_queues=frozenset(row.name for row in queues if row.shards > 1),
     )
 
 
-def _rows(tables: Mapping[str, tuple[Mapping[str, Any], ...]], table: str, kind: type[Any]) -> Iterator[Any]:
+def _newest(jobs: tuple[JobRow, ...], tables: Tables) -> float | None:
+    times = [time for job in jobs for time in (job.created_at, job.started_at, job.finished_at) if time is not None]
+    times += [row["renewed_at"] for row in tables.get("workers", ()) if row.get("renewed_at")]
+    return max(times, default=None)
+
+
+def _apart(rule: TaskRow | None, said: OverrideRow | None) -> bool:
+    limit = said.limit if said is not None and said.limit is not None else None if rule is None else rule.limit
+    rate = said.rate if said is not None and said.rate is not None else None if rule is None else rule.rate
+    apart = rule is not None and rule.apart
+    return apart or (limit is not None and limit < UNLIMITED) or (rate is not None and not rate.none)
+
+
+def _rows(tables: Tables, table: str, kind: type[Any]) -> Iterator[Any]:
     # strict=False: stores without booleans write 0 and 1
     for row in tables.get(table, ()):
         yield msgspec.convert(dict(row), kind, strict=False, from_attributes=True)
 
 
-def _pauses(tables: Mapping[str, tuple[Mapping[str, Any], ...]]) -> Iterator[tuple[str | None, str | None, str | None]]:
+def _pauses(tables: Tables) -> Iterator[tuple[str | None, str | None, str | None]]:
     """(queue, group, task) of each pause; a store may spell it by kind and name instead."""
     for row in tables.get("pauses", ()):
         kind, name = row.get("kind"), row.get("name")
@@ -158,26 +280,34 @@ def _pauses(tables: Mapping[str, tuple[Mapping[str, Any], ...]]) -> Iterator[tup
             yield (row.get("queue"), name if kind == "group" else None, name if kind == "task" else None)
 
 
-def _groups(jobs: tuple[JobRow, ...], tables: Mapping[str, tuple[Mapping[str, Any], ...]]) -> Iterator[GroupState]:
-    rules: dict[str, QueueRow] = {row.name: row for row in _rows(tables, "queues", QueueRow)}
-    overrides: dict[GroupName, int] = {
-        (row["queue"], row["name"]): row.get("override") or row["group_limit"] for row in tables.get("groups", ())
-    }
-    paused = {(queue, group) for queue, group, _ in _pauses(tables) if group}
+def _groups(
+    jobs: tuple[JobRow, ...],
+    queues: tuple[QueueRow, ...],
+    overrides: tuple[OverrideRow, ...],
+    flows: tuple[FlowRow, ...],
+    paused: set[tuple[str | None, str | None]],
+) -> Iterator[GroupState]:
+    rules = {row.name: row for row in queues}
+    said = {row.scope: row for row in overrides}
+    woken = {row.scope for row in flows if row.wakes_at is not None}
     members: dict[GroupName, list[JobRow]] = defaultdict(list)
     for job in jobs:
         if job.group is not None:
             members[job.queue, job.group].append(job)
     for name in sorted(members):
-        rule = rules.get(name[0]) or QueueRow(name=name[0])
-        declared = 1 if rule.group_order == "strict" else rule.group_limit
-        limit = declared if rule.group_order == "strict" else overrides.get(name, declared)
+        rule, word = rules.get(name[0]) or QueueRow(name=name[0]), said.get((*name, None)) or OverrideRow()
+        order: GroupOrder = "strict" if name[1].startswith(SERIAL_PREFIX) else rule.group_order
+        declared = 1 if order == "strict" else rule.group_limit
+        limit = declared if order == "strict" or word.limit is None else word.limit
+        rate = word.rate or rule.group_rate
         yield GroupState(
             queue=name[0],
             name=name[1],
-            order=rule.group_order,
+            order=order,
             limit=limit,
             most=max(limit, declared),
             paused=name in paused,
             jobs=tuple(members[name]),
+            rated=rate is not None and not rate.none,
+            wakes=(*name, None) in woken,
         )

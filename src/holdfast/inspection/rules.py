@@ -2,34 +2,25 @@
 
 Called by audit. Each takes the picture of one dump and yields a violation for everything that contradicts it; a rule
 never looks at a clock, never changes anything, and prefers silence to a false alarm where the store keeps too little
-to be sure (limits that were changed since, leases whose times are no longer known).
+to be sure (limits that were changed since, leases whose times are no longer known). Rules about which jobs may start
+are in flow_rules.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from msgspec import Struct
 
 from ..lifecycle import FINISHED, SHARED_STALLS_MAX, State
+from .flow_rules import FLOW_RULES
 from .picture import GroupState, JobRow, Picture
+from .violations import Rule, Violation, about
 
 FOREVER = float("inf")
 LETTERLESS = frozenset({"superseded", "discarded"})  # reasons of dead jobs that hold no letter
-
-
-class Violation(Struct, frozen=True, kw_only=True):
-    """One promise found broken."""
-
-    rule: str
-    text: str
-    job_id: str | None = None
-    group: str | None = None
-
-
-Rule = Callable[[Picture], Iterator[Violation]]
 
 
 class LeaseSpan(Struct, frozen=True):
@@ -39,10 +30,6 @@ class LeaseSpan(Struct, frozen=True):
     start: float
     end: float
     fence: int
-
-
-def _about(rule: str, job: JobRow, text: str) -> Violation:
-    return Violation(rule=rule, job_id=job.id, group=job.group, text=f"job {job.id} ({job.state}) {text}")
 
 
 def ids_and_seqs_are_unique(picture: Picture) -> Iterator[Violation]:
@@ -59,18 +46,18 @@ def running_jobs_hold_a_lease(picture: Picture) -> Iterator[Violation]:
         if job.state is not State.RUNNING:
             continue
         if not job.token or job.fence <= 0 or job.started_at is None:
-            yield _about("running_jobs_hold_a_lease", job, "has no complete lease (token, fence, start)")
+            yield about("running_jobs_hold_a_lease", job, "has no complete lease (token, fence, start)")
         if job.worker is None:
-            yield _about("running_jobs_hold_a_lease", job, "names no worker")
+            yield about("running_jobs_hold_a_lease", job, "names no worker")
         elif job.worker not in picture.workers:
-            yield _about("running_jobs_hold_a_lease", job, f"is leased to worker {job.worker}, which is not registered")
+            yield about("running_jobs_hold_a_lease", job, f"is leased to worker {job.worker}, which is not registered")
 
 
 def others_hold_no_lease(picture: Picture) -> Iterator[Violation]:
     """Not running: no token and no worker, so no old lease can write about it."""
     for job in picture.jobs:
         if job.state is not State.RUNNING and (job.token or job.worker is not None):
-            yield _about("others_hold_no_lease", job, "still carries a token or a worker")
+            yield about("others_hold_no_lease", job, "still carries a token or a worker")
 
 
 def finished_at_fits_the_state(picture: Picture) -> Iterator[Violation]:
@@ -78,23 +65,14 @@ def finished_at_fits_the_state(picture: Picture) -> Iterator[Violation]:
     for job in picture.jobs:
         if (job.state in FINISHED) != (job.finished_at is not None):
             word = "has no finished_at" if job.finished_at is None else "has a finished_at"
-            yield _about("finished_at_fits_the_state", job, word)
+            yield about("finished_at_fits_the_state", job, word)
 
 
 def only_grouped_jobs_wait(picture: Picture) -> Iterator[Violation]:
     """waiting means behind its group: without a group there is nothing to wait for."""
     for job in picture.jobs:
         if job.state is State.WAITING and job.group is None:
-            yield _about("only_grouped_jobs_wait", job, "waits, but has no group")
-
-
-def ready_jobs_are_in_their_lane(picture: Picture) -> Iterator[Violation]:
-    """A ready job can be found by claim: lane 0 ungrouped, 1 grouped, 2 while its task is paused."""
-    for job in picture.jobs:
-        if job.state is State.READY and job.lane is not None:
-            lane = 2 if job.task in picture.paused_tasks else int(job.group is not None)
-            if job.lane != lane:
-                yield _about("ready_jobs_are_in_their_lane", job, f"is in lane {job.lane} instead of {lane}")
+            yield about("only_grouped_jobs_wait", job, "waits, but has no group")
 
 
 def counters_are_sane(picture: Picture) -> Iterator[Violation]:
@@ -103,57 +81,16 @@ def counters_are_sane(picture: Picture) -> Iterator[Violation]:
         parts = (job.failures, job.stalls, job.shared_stalls)
         if min(parts) < 0 or sum(parts) > job.attempts:
             text = f"counts {job.attempts} attempts, {parts[0]} failures, {parts[1]} stalls, {parts[2]} shared stalls"
-            yield _about("counters_are_sane", job, text)
+            yield about("counters_are_sane", job, text)
         if job.shared_stalls > SHARED_STALLS_MAX + 1 or (job.state.live and job.shared_stalls > SHARED_STALLS_MAX):
             text = f"stalled {job.shared_stalls} times among others, cap {SHARED_STALLS_MAX}"
-            yield _about("counters_are_sane", job, text)
+            yield about("counters_are_sane", job, text)
         if job.suspect and job.stalls + job.shared_stalls == 0:
-            yield _about("counters_are_sane", job, "is a suspect, but never stalled")
+            yield about("counters_are_sane", job, "is a suspect, but never stalled")
         if job.stalls > job.max_stalls + 1 and not job.maybe_replaced:
-            yield _about("counters_are_sane", job, f"stalled {job.stalls} times, cap {job.max_stalls}")
+            yield about("counters_are_sane", job, f"stalled {job.stalls} times, cap {job.max_stalls}")
         if job.state is State.SUCCEEDED and job.attempts < 1:
-            yield _about("counters_are_sane", job, "succeeded without an attempt")
-
-
-def groups_stay_within_their_limit(picture: Picture) -> Iterator[Violation]:
-    """In play never exceeds the limit; a paused group has nothing ready.
-
-    Lowering a limit or pausing withdraws ready jobs but lets running ones end, so for a relaxed group the running ones
-    are held against the wider of the override and the queue's own limit.
-    """
-    rule = "groups_stay_within_their_limit"
-    for group in picture.groups:
-        ready = sum(job.state is State.READY for job in group.jobs)
-        running = sum(job.state is State.RUNNING for job in group.jobs)
-        in_play = sum(job.in_play for job in group.jobs)
-        if group.paused and ready:
-            yield Violation(rule=rule, group=group.name, text=f"{group} is paused and has {ready} ready")
-        elif ready and in_play > group.limit:
-            yield Violation(rule=rule, group=group.name, text=f"{group} has {in_play} in play, limit {group.limit}")
-        if running > group.most:
-            yield Violation(rule=rule, group=group.name, text=f"{group} has {running} running, limit {group.most}")
-
-
-def no_group_is_wedged(picture: Picture) -> Iterator[Violation]:
-    """A group with room and waiting jobs would never move again."""
-    for group in picture.groups:
-        waiting = sum(job.state is State.WAITING for job in group.jobs)
-        in_play = sum(job.in_play for job in group.jobs)
-        if waiting and not group.paused and in_play < group.limit:
-            text = f"{group} is wedged: {waiting} waiting, {in_play} in play, limit {group.limit}"
-            yield Violation(rule="no_group_is_wedged", group=group.name, text=text)
-
-
-def keys_are_live_once(picture: Picture) -> Iterator[Violation]:
-    """At most one live job per (queue, task, key); in a queue of several shards, per shard."""
-    live: dict[tuple[str, str, str, str | None], list[JobRow]] = defaultdict(list)
-    for job in picture.jobs:
-        if job.key is not None and job.state.live:
-            live[job.queue, job.task, job.key, picture.split_by(job)].append(job)
-    for (queue, task, key, _), jobs in live.items():
-        if len(jobs) > 1:
-            text = f"key {key!r} of {task} in queue {queue!r} is live {len(jobs)} times"
-            yield Violation(rule="keys_are_live_once", job_id=jobs[-1].id, text=text)
+            yield about("counters_are_sane", job, "succeeded without an attempt")
 
 
 def dead_jobs_have_their_letter(picture: Picture) -> Iterator[Violation]:
@@ -161,7 +98,7 @@ def dead_jobs_have_their_letter(picture: Picture) -> Iterator[Violation]:
     holders = {letter.id for letter in picture.letters}
     for job in picture.jobs:
         if job.state is State.DEAD and job.reason not in LETTERLESS and job.id not in holders:
-            yield _about("dead_jobs_have_their_letter", job, f"(reason {job.reason}) has no dead letter")
+            yield about("dead_jobs_have_their_letter", job, f"(reason {job.reason}) has no dead letter")
 
 
 def letters_are_one_per_logical_job(picture: Picture) -> Iterator[Violation]:
@@ -204,7 +141,7 @@ def letters_keep_their_job_from_prune(picture: Picture) -> Iterator[Violation]:
     for job in picture.jobs:
         kept = job.state.live or (job.state is State.DEAD and job.id in holders)
         if kept and job.prune_at is not None:
-            yield _about("letters_keep_their_job_from_prune", job, "is up for pruning")
+            yield about("letters_keep_their_job_from_prune", job, "is up for pruning")
 
 
 def fences_are_distinct(picture: Picture) -> Iterator[Violation]:
@@ -217,7 +154,7 @@ def fences_are_distinct(picture: Picture) -> Iterator[Violation]:
         for fence in {job.fence, *(error.fence for error in job.errors)} - {0}:
             other = owners.setdefault((fence, *place), job.id)
             if other != job.id:
-                yield _about("fences_are_distinct", job, f"shares fence {fence} with job {other}")
+                yield about("fences_are_distinct", job, f"shares fence {fence} with job {other}")
 
 
 def leases_end_once(picture: Picture) -> Iterator[Violation]:
@@ -227,7 +164,7 @@ def leases_end_once(picture: Picture) -> Iterator[Violation]:
         if job.state is State.SUCCEEDED:
             ends.append(job.fence)
         if len(set(ends)) < len(ends):
-            yield _about("leases_end_once", job, "has two outcomes of one lease")
+            yield about("leases_end_once", job, "has two outcomes of one lease")
 
 
 def strict_groups_keep_their_order(picture: Picture) -> Iterator[Violation]:
@@ -244,7 +181,7 @@ def strict_groups_keep_their_order(picture: Picture) -> Iterator[Violation]:
             before = latest.get(job.priority)
             if before is not None and before.fence > job.fence:
                 text = f"ran before job {before.id}, which was enqueued earlier"
-                yield _about("strict_groups_keep_their_order", job, text)
+                yield about("strict_groups_keep_their_order", job, text)
             else:
                 latest[job.priority] = job
 
@@ -261,7 +198,7 @@ def runs_of_one_job_never_overlap(picture: Picture) -> Iterator[Violation]:
         spans = sorted(_known_leases(job), key=lambda span: (span.start, span.end))
         for earlier, later in pairwise(spans):
             if later.start < earlier.end:
-                yield _about("runs_of_one_job_never_overlap", job, "was leased again before its earlier lease ended")
+                yield about("runs_of_one_job_never_overlap", job, "was leased again before its earlier lease ended")
                 break
 
 
@@ -317,11 +254,8 @@ RULES: tuple[Rule, ...] = (
     others_hold_no_lease,
     finished_at_fits_the_state,
     only_grouped_jobs_wait,
-    ready_jobs_are_in_their_lane,
     counters_are_sane,
-    groups_stay_within_their_limit,
-    no_group_is_wedged,
-    keys_are_live_once,
+    *FLOW_RULES,
     dead_jobs_have_their_letter,
     letters_are_one_per_logical_job,
     letters_point_at_dead_or_revived_jobs,

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..backends.contract import Backend
-from ..records import PARTS, Part, Shipment
+from ..records import PARTS, Part, Shipment, StoredJob
 from .asking import patiently
 
 PIECE_BYTES_GOAL = 2 * 1024 * 1024
@@ -109,7 +109,9 @@ async def _counts_apart(source: Backend, target: Backend) -> list[str]:
 def _numbers(piece: Shipment) -> dict[str, int]:
     return {
         "queues": len(piece.queues),
-        "groups": len(piece.groups),
+        "tasks": len(piece.tasks),
+        "overrides": len(piece.overrides),
+        "entries": len(piece.entries),
         "pauses": len(piece.pauses),
         "jobs": len(piece.jobs),
         "log_lines": sum(len(job.logs) for job in piece.jobs),
@@ -118,15 +120,22 @@ def _numbers(piece: Shipment) -> dict[str, int]:
 
 
 def _rows(piece: Shipment) -> list[tuple[str, Any]]:
-    """Every row with a name people know it by. Pauses are in an order of each store's own, and into how many shards a
-    queue is split is the store's own affair."""
+    """Every row with a name people know it by. Pauses and overrides are in an order of each store's own, and into how
+    many shards a queue is split is the store's own affair. Buckets are left out: they say nothing after a while."""
     return [
         *((f"rule of queue {one.name}", replace(one, shards=1)) for one in piece.queues),
-        *((f"override of group {one.queue}/{one.name}", one) for one in piece.groups),
+        *((f"rule of task {one.name}", one) for one in piece.tasks),
+        *((f"override of {one.task or one.group or one.queue}", one) for one in sorted(piece.overrides, key=repr)),
+        *((f"cron entry {one.name}", one) for one in piece.entries),
         *((f"pause of {one.task or one.group or one.queue}", one) for one in sorted(piece.pauses, key=repr)),
-        *((f"job {job.id}", job) for job in piece.jobs),
+        *((f"job {job.id}", _as_it_counts(job)) for job in piece.jobs),
         *((f"dead letter {letter.id}", letter) for letter in piece.letters),
     ]
+
+
+def _as_it_counts(job: StoredJob) -> StoredJob:
+    """Its lane follows from rules and pauses, which are compared; a store of shards sets it as it opens."""
+    return replace(job, lane=0) if job.lane else job
 
 
 def _rows_apart(

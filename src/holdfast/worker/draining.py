@@ -1,7 +1,8 @@
 """Is the work done? What `drain=True` asks when nothing is left to do here.
 
 Called by the keeper between exchanges. Drained means: nothing of the served queues is ready or running, here or
-elsewhere. What is not due, behind such a job in its group, or paused is left.
+elsewhere. What is not due, behind such a job in its group, or paused is left. What only a rate or a slow-down holds
+back is waited for, unless the store's clock stands still (a sandbox's): then it is not due.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from .trading import Trader
 
 LOOK_EVERY_SECONDS = 0.1
 PASSES_MAX = 10_000
+GROUPS_LOOKED_AT_MAX = 10_000
+CLOCK_SECONDS_MIN = 0.005  # in which every clock that goes at all has moved
 
 
 class Draining:
@@ -36,7 +39,10 @@ class Draining:
             return False
         try:
             await self._bring_into_play()
-            if await self._trader.exchange([], [], free):
+            found = await self._trader.exchange([], [], free)
+            while not found and self._trader.left_some:  # every task must have had its chance in one round
+                found = await self._trader.exchange([], [], free)
+            if found:
                 self._refused = 0
                 return False
             states = await self._states()
@@ -52,10 +58,33 @@ class Draining:
             self._refused = 0
             await self._wait(LOOK_EVERY_SECONDS)
             return False
+        if await self._held_back(states):
+            self._refused = 0
+            return False
         if states.get(State.READY, 0) and self._refused < 1:
             self._refused += 1  # enqueued since our claim, or paused: the next claim tells
             return False
         return True
+
+    async def _held_back(self, states: Mapping[State, int]) -> bool:
+        """Wait a moment for a rate or slow-down; False where none holds anything back, or time stands still."""
+        opens_in = self._trader.opens_in if states.get(State.READY, 0) else None
+        try:
+            if opens_in is None and not (states.get(State.WAITING, 0) and await self._groups_wake()):
+                return False
+            now = await self._line.call("clock", self._line.backend.clock())
+            await asyncio.sleep(LOOK_EVERY_SECONDS if opens_in is None else _patience(opens_in))
+            return now != await self._line.call("clock", self._line.backend.clock())
+        except HoldfastError:
+            return True  # ask again
+
+    async def _groups_wake(self) -> bool:
+        """Whether a group's rate alone keeps jobs of it waiting."""
+        for queue in self._queues:
+            groups = await self._line.call("groups", self._line.backend.groups(queue, limit=GROUPS_LOOKED_AT_MAX))
+            if any(group.flow is not None and group.flow.wakes_at is not None for group in groups):
+                return True
+        return False
 
     def serve(self, queues: tuple[str, ...]) -> None:
         self._queues = queues
@@ -84,3 +113,7 @@ class Draining:
                 await self._trader.wake.wait()
         except TimeoutError:
             pass
+
+
+def _patience(opens_in: float) -> float:
+    return min(max(CLOCK_SECONDS_MIN, opens_in), LOOK_EVERY_SECONDS)

@@ -16,6 +16,7 @@ from .. import logs
 from ..clock import Clock, SystemClock
 from ..errors import ConfigurationError
 from ..options import WorkerOptions
+from .declared import declared_by
 from .keeper import Keeper, Summary
 from .local import LocalLink
 from .reports import Reports
@@ -24,8 +25,9 @@ from .stopping import stop_signals
 
 if TYPE_CHECKING:
     from ..backends.contract import Backend
+    from ..entries import CronEntry
     from ..events import Hub
-    from ..records import QueueRule
+    from ..rules import QueueRule, TaskRule
     from ..task import Task
 
 CALLBACKS_WITHIN_SECONDS = 5.0
@@ -45,6 +47,10 @@ class HostApp(Protocol):
     def open_backend(self) -> Backend: ...
 
     def queue_rules(self) -> Sequence[QueueRule]: ...
+
+    def task_rules(self) -> Sequence[TaskRule]: ...
+
+    def cron_entries(self) -> Sequence[CronEntry]: ...
 
 
 @dataclass(frozen=True)
@@ -155,7 +161,7 @@ class EmbeddedWorker:
             )
         return Keeper(
             backend=app.open_backend(),
-            rules=app.queue_rules(),
+            declared=declared_by(app),
             options=options,
             queues=queues,
             link=link,

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -24,6 +25,7 @@ from ..events import EVENTS
 from ..lifecycle import Settlement
 from ..records import Lease, Release
 from . import wire
+from .declared import declared_by
 from .embedded import CALLBACKS_WITHIN_SECONDS, HostApp
 from .limits import OUT_OF_MEMORY, Limits
 from .marks import Marks
@@ -54,8 +56,8 @@ def hello(app: HostApp, url: str, result_bytes_max: int) -> wire.Hello:
         )
         for task in app.tasks.values()
     ]
-    rules, listens = list(app.queue_rules()), app.hub.names
-    return wire.Hello(wire.VERSION, os.getpid(), url, rules, tasks, listens, result_bytes_max)
+    facts = app.hub.names, result_bytes_max
+    return wire.Hello(wire.VERSION, os.getpid(), url, declared_by(app), tasks, *facts)
 
 
 class Host(asyncio.Protocol):
@@ -99,8 +101,10 @@ class Host(asyncio.Protocol):
 
     async def serve(self, sock: socket.socket) -> None:
         """Run until the keeper says Quit."""
-        await asyncio.get_running_loop().create_connection(lambda: self, sock=sock)
-        flushing = asyncio.get_running_loop().create_task(self._flush_forever())
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: self, sock=sock)
+        self._reports.on_urgent = partial(loop.call_soon_threadsafe, self._report, None)
+        flushing = loop.create_task(self._flush_forever())
         await self._quit.wait()
         flushing.cancel()
         await self._app.hub.settle(CALLBACKS_WITHIN_SECONDS)
@@ -196,7 +200,9 @@ class Host(asyncio.Protocol):
     def _report(self, tokens: list[str] | None) -> None:
         taken = self._reports.take(tokens)
         if taken:
-            said = [wire.Said(one.lease.token, one.moved, one.fraction, one.text, one.lines) for one in taken]
+            said = [
+                wire.Said(one.lease.token, one.moved, one.fraction, one.text, one.lines, one.slow_for) for one in taken
+            ]
             self._write(wire.pack_reports(said))
 
     def _write(self, packed: bytes) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,6 @@ from ..backends.contract import Backend
 from ..clock import Clock
 from ..errors import HoldfastError, StoreSealed
 from ..options import WorkerOptions
-from ..records import QueueRule
 from ..sweeps.promote import promote
 from ..sweeps.prune import LIMIT as PRUNE_LIMIT
 from ..sweeps.prune import prune
@@ -27,6 +26,7 @@ from ..sweeps.recover import recover
 from ..sweeps.refill import LIMIT as REFILL_LIMIT
 from ..sweeps.refill import refill
 from . import identity
+from .declared import Declared
 from .draining import Draining
 from .ledger import Ledger
 from .line import Line
@@ -35,10 +35,12 @@ from .reports import Reports
 from .runner import Ended, Stop
 from .stopping import Stopping
 from .tenure import Tenure
+from .ticker import Ticker
 from .trading import Abandoned, Trader
 from .watch import Watch
 
 SWEEP_AGAIN_SECONDS = 0.05  # after a pass that hit its bound
+TICK_LOOK_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -57,23 +59,26 @@ class Keeper:
         self,
         *,
         backend: Backend,
-        rules: Sequence[QueueRule],
+        declared: Declared,
         options: WorkerOptions,
         queues: tuple[str, ...],
         link: Link,
         reports: Reports,
         clock: Clock,
     ) -> None:
-        self._rules, self._options, self._queues = rules, options, queues
+        self._declared, self._options, self._queues = declared.serving(options), options, queues
         self._link, self._reports = link, reports
         self._line = Line(backend, clock, options.call_timeout)
-        self._ledger = Ledger(options.slots, options.slots_by_queue)
+        self._ledger = Ledger(options.slots, options.slots_by_queue, options.task_slots)
         self._tenure = Tenure(self._line, self._link, self._ledger, options, queues)
         self._trader = Trader(self._line, self._link, self._ledger, self._tenure, reports, options, queues)
         self._tenure.on_change, self._tenure.abandon = self._trader.look_again, self._trader.abandon
         self._tenure.unwanted = lambda: self.stopping
+        self._trader.redeclare = self._declare_again
         link.on_room, link.post, link.on_news = self._trader.look_again, self.post, self._tenure.renew_soon
         self._draining = Draining(self._line, self._trader, queues)
+        self._ticker = Ticker(self._line, link, self._declared, queues, options.sweep_every or TICK_LOOK_SECONDS)
+        self._ticker.on_fired, self._ticker.on_sealed = self._trader.look_again, self._trader.met_seal
         self._stopping = Stopping(options.grace)
         self._watch = Watch(self._line, self._link, self._trader, options)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -131,15 +136,17 @@ class Keeper:
             "store_silent_seconds": 0.0 if line.down_since is None else round(now - line.down_since, 3),
         }
 
-    def serve(self, queues: tuple[str, ...], rules: Sequence[QueueRule]) -> None:
-        """Newer code names other queues, or has other rules for them; on the keeper's loop."""
+    def serve(self, queues: tuple[str, ...], declared: Declared) -> None:
+        """Newer code names other queues, or declares something else; on the keeper's loop."""
         if set(queues) != set(self._queues):
             self._queues = queues
             self._trader.serve(queues)
             self._draining.serve(queues)
             self._tenure.serve(queues)
-        if list(rules) != list(self._rules):
-            self._rules, self._undeclared = rules, True  # the next sweep tells the store
+        declared = declared.serving(self._options)
+        if declared != self._declared:
+            self._declared, self._undeclared = declared, True  # the next sweep tells the store
+        self._ticker.serve(self._queues, declared)
 
     def _heed(self) -> None:
         """Pass on what was asked, also before this thread's loop was there to be told."""
@@ -163,8 +170,7 @@ class Keeper:
         backend = self._line.backend
         await backend.open()
         try:
-            if self._rules:
-                await backend.declare(self._rules)
+            await self._declared.tell(backend)
             await self._tenure.enter()
             await self._clean_up()
             on_ready()
@@ -205,11 +211,14 @@ class Keeper:
         ]
         if self._options.sweep_every is not None:
             parts.append(self._sweep_forever(self._options.sweep_every))
+            parts.append(self._ticker.tick_forever())
         return parts
 
     async def _trade(self) -> None:
         """The worker's main line: exchange while there is something to exchange, wait while there is not."""
         trader, ledger = self._trader, self._ledger
+        if self._options.drain or self._options.sweep_every is None:
+            await self._ticker.catch_up(lambda: trader.closing)  # what is due now is to be run before this ends
         while not self._link.broken:
             try:
                 if await trader.step():
@@ -248,13 +257,19 @@ class Keeper:
             again = await self._sweep()
             wait = (SWEEP_AGAIN_SECONDS if again else every) * random.uniform(0.75, 1.25)
 
+    async def _declare_again(self) -> None:
+        try:
+            await self._line.call("declare", self._declared.tell(self._line.backend))
+        except HoldfastError as error:
+            logs.sweep_failed("declare", error)
+
     async def _sweep(self) -> bool:
         """One bounded pass of each; answers whether one of them hit its bound."""
         again = found = False
         backend = self._line.backend
         try:
             if self._undeclared:
-                await self._line.call("declare", backend.declare(self._rules))
+                await self._line.call("declare", self._declared.tell(backend))
                 self._undeclared = False
             promoted = await self._line.call("promote", promote(backend))
             ends = await self._line.call("recover", recover(backend))

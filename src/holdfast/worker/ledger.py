@@ -19,12 +19,14 @@ BATCH_BYTES_MAX = 8 << 20  # of their values: what a slow line cannot bring with
 class Ledger:
     """A lease is `held` until the store says otherwise; a slot is `busy` until its handler has stopped."""
 
-    def __init__(self, slots: int, slots_by_queue: Mapping[str, int]) -> None:
+    def __init__(
+        self, slots: int, slots_by_queue: Mapping[str, int], slots_by_task: Mapping[str, int] | None = None
+    ) -> None:
         self.held: dict[str, Lease] = {}  # by token
         self.busy: dict[str, Lease] = {}  # by token; longer than `held` where a lost handler has not stopped
         self.settlements: list[Settlement] = []
         self.releases: list[Release] = []
-        self._slots, self._slots_by_queue = slots, slots_by_queue
+        self._slots, self._slots_by_queue, self._slots_by_task = slots, slots_by_queue, slots_by_task or {}
 
     @property
     def unsent(self) -> bool:
@@ -39,6 +41,13 @@ class Ledger:
             return {}
         taken = Counter(lease.queue for lease in self.busy.values())
         return {queue: max(0, cap - taken[queue]) for queue, cap in self._slots_by_queue.items()}
+
+    def free_by_task(self) -> Mapping[str, int]:
+        """Free slots of the tasks with a cap of their own."""
+        if not self._slots_by_task:
+            return {}
+        taken = Counter(lease.task for lease in self.busy.values())
+        return {task: max(0, cap - taken[task]) for task, cap in self._slots_by_task.items()}
 
     def add(self, leases: Sequence[Lease]) -> None:
         for lease in leases:

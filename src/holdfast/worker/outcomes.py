@@ -54,6 +54,12 @@ def raised(error: BaseException) -> Outcome:
     return Outcome(kind=OutcomeKind.FAILED, failure=failure_of(error))
 
 
+def slows_queue(error: BaseException) -> bool:
+    """Whether what was raised asks that nothing of the queue starts meanwhile."""
+    verdict = unwrapped(error)
+    return isinstance(verdict, Snooze) and verdict.queue
+
+
 def undecodable(error: BaseException) -> Outcome:
     """The stored arguments no longer fit the function."""
     text = error.why if isinstance(error, ArgumentsRejected) else said(error)

@@ -297,6 +297,8 @@ class Pool(Link):
                 self._reports.progress(sent.lease, said.fraction, said.text)
             for line in said.lines:
                 self._reports.line(sent.lease, line)
+            if said.slow_for:
+                self._reports.slow_down(sent.lease, said.slow_for)
 
     def on_died(self, remote: Remote, wait_status: int, cause: int, expected: bool) -> None:
         if remote.spoken is not None:

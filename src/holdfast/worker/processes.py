@@ -165,7 +165,7 @@ class ProcessWorker:
             )
         return Keeper(
             backend=make_backend(address),
-            rules=hello.rules,
+            declared=hello.declared,
             options=self._options,
             queues=queues,
             link=pool,
@@ -177,9 +177,9 @@ class ProcessWorker:
         return self._options.queues or tuple(sorted({task.queue for task in hello.tasks}))
 
     def _learn(self, hello: wire.Hello) -> None:
-        """A runner with newer code may name other queues and other rules."""
+        """A runner with newer code may name other queues and declare something else."""
         if self._keeper is not None:
-            self._keeper.serve(self._queues(hello), hello.rules)
+            self._keeper.serve(self._queues(hello), hello.declared)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Progress and log lines on their way to the store: coalesced, written a few times a second.
+"""Progress, log lines and slow-downs on their way to the store: coalesced, written a few times a second.
 
 Fed by contexts from any thread; flushed by the keeper. Best effort: a report that cannot be stored is logged and
 never delays or changes an outcome.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 
 from .. import events, logs
 from ..errors import BackendUnavailable, HoldfastError
@@ -24,7 +25,7 @@ FLUSH_EVERY_SECONDS = 0.25
 class Pending:
     """What one attempt reported and nobody has taken yet."""
 
-    __slots__ = ("fraction", "lease", "lines", "moved", "text")
+    __slots__ = ("fraction", "lease", "lines", "moved", "slow_until", "text")
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
@@ -32,6 +33,12 @@ class Pending:
         self.fraction: float | None = None
         self.text: str | None = None
         self.lines: list[str] = []
+        self.slow_until = 0.0  # its queue is to rest until then, on time.monotonic()
+
+    @property
+    def slow_for(self) -> float:
+        """Seconds its queue is still to rest; 0: nobody asked for it, or it has passed."""
+        return max(0.0, self.slow_until - time.monotonic())
 
 
 class Reports:
@@ -40,6 +47,9 @@ class Reports:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._pending: dict[str, Pending] = {}  # by token
+        self._telling: frozenset[str] = frozenset()  # tokens of what is on its way to the store
+        self._one_at_a_time = asyncio.Lock()
+        self.on_urgent: Callable[[], object] = lambda: None  # something does not wait for the next flush; any thread
 
     # ------------------------------------------------------------------ handlers, any thread
 
@@ -57,6 +67,12 @@ class Reports:
             if len(lines) > LOGS_KEPT_MAX:
                 del lines[0]  # the store would drop it anyway
 
+    def slow_down(self, lease: Lease, seconds: float) -> None:
+        with self._guard:
+            pending = self._of(lease)
+            pending.slow_until = max(pending.slow_until, time.monotonic() + seconds)
+        self.on_urgent()
+
     def _of(self, lease: Lease) -> Pending:
         pending = self._pending.get(lease.token)
         if pending is None:
@@ -66,14 +82,31 @@ class Reports:
     # ------------------------------------------------------------------ the keeper
 
     async def flush_forever(self, line: Line, link: Link) -> None:
+        loop, urgent = asyncio.get_running_loop(), asyncio.Event()
+        self.on_urgent = lambda: _post(loop, urgent)
         while True:
-            await asyncio.sleep(FLUSH_EVERY_SECONDS)
+            try:
+                async with asyncio.timeout(FLUSH_EVERY_SECONDS):
+                    await urgent.wait()
+            except TimeoutError:
+                pass
+            urgent.clear()
             if self._pending:
                 await self.flush(line, link, None)
 
     async def flush(self, line: Line, link: Link, tokens: Iterable[str] | None) -> None:
-        """Write what is pending, of these leases or of all."""
-        taken = self.take(tokens)
+        """Write what is pending, of these leases or of all; what is under way has been written then, too."""
+        async with self._one_at_a_time:
+            taken = self.take(tokens)
+            self._telling = frozenset(one.lease.token for one in taken)
+            try:
+                await self._slow_down(line, taken)
+                await self._report(line, link, taken, last=tokens is not None)
+            finally:
+                self._telling = frozenset()
+
+    async def _report(self, line: Line, link: Link, taken: list[Pending], *, last: bool) -> None:
+        taken = [one for one in taken if one.moved or one.lines]
         if not taken:
             return
         reports = [
@@ -83,7 +116,7 @@ class Reports:
         try:
             answers = await line.call("report", line.backend.report(reports))
         except BackendUnavailable:
-            if tokens is None:  # nothing was written: there will be another time, unless the job ends now
+            if not last:  # nothing was written: there will be another time, unless the job ends now
                 self._put_back(taken)
             return
         except HoldfastError as error:
@@ -98,9 +131,23 @@ class Reports:
                 )
             )
 
+    async def _slow_down(self, line: Line, taken: list[Pending]) -> None:
+        """Let queues rest, before the outcome is told that asked for it."""
+        asked: dict[str, float] = {}
+        for one in taken:
+            if one.slow_for:
+                asked[one.lease.queue] = max(asked.get(one.lease.queue, 0.0), one.slow_for)
+        for queue, seconds in asked.items():
+            try:
+                await line.call("slow_down", line.backend.slow_down(queue, seconds))
+            except HoldfastError as error:
+                logs.slow_down_failed(queue, seconds, error)
+
     def pending_of(self, tokens: Iterable[str]) -> list[str]:
-        """Which of these leases have something pending; cheap when nothing is."""
-        return [token for token in tokens if token in self._pending] if self._pending else []
+        """Which of these leases have something pending or under way; cheap when nothing is."""
+        if not (self._pending or self._telling):
+            return []
+        return [token for token in tokens if token in self._pending or token in self._telling]
 
     def take(self, tokens: Iterable[str] | None) -> list[Pending]:
         """Take out what is pending, of these leases or of all."""
@@ -118,3 +165,10 @@ class Reports:
                 del new.lines[:-LOGS_KEPT_MAX]
                 if not new.moved:
                     new.moved, new.fraction, new.text = old.moved, old.fraction, old.text
+
+
+def _post(loop: asyncio.AbstractEventLoop, urgent: asyncio.Event) -> None:
+    try:
+        loop.call_soon_threadsafe(urgent.set)
+    except RuntimeError:
+        pass  # the loop has ended; there is nobody to tell

@@ -319,6 +319,8 @@ class Runner:
             outcome, error = outcomes.timed_out(options.timeout, run.evidence), None
         elif kind is OutcomeKind.CANCELLED or (run.context.cancelled and kind is OutcomeKind.FAILED):
             return Release(id=lease.id, token=lease.token)  # stopped by us: what it raised on the way is no failure
+        elif error is not None and outcomes.slows_queue(error):
+            self._reports.slow_down(lease, outcome.delay or 0.0)  # told to the store before this end is
         return _settlement(lease, options, outcome, error)
 
     def judge(self, leases: Sequence[Lease], ends: Sequence[Outcome]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .. import events, logs
@@ -23,11 +23,13 @@ from .link import Link
 from .reports import Reports
 from .runner import Ended, about
 from .tenure import Tenure
+from .turns import Turns
 
 BUSY_AGAIN_SECONDS = 0.5  # after which an outcome is told again whose job a stranger held
 EARLY_SECONDS = 0.005  # a wake-up that comes sooner than this after listening began was there already
 EARLY_FREE = 3  # so many of them in a row without work, and the next looks are slowed down
 EARLY_WAIT_SECONDS_MAX = 0.05
+OPENS_SECONDS_MIN = 0.001  # a rate or slow-down that lets the next start sooner is not worth a timer
 UNHEARD_AGAIN_SECONDS = 0.1  # between two tries to settle with a part of the store that is silent
 
 
@@ -57,7 +59,8 @@ class Trader:
         queues: tuple[str, ...],
     ) -> None:
         self._line, self._link, self._ledger, self._tenure, self._reports = line, link, ledger, tenure, reports
-        self._options, self._queues = options, deque(queues)
+        self._options = options
+        self._turns = Turns(queues, options.weights, strict=options.queue_order == "strict")
         self.tally = Tally()
         self.inbox: deque[Ended] = deque()  # filled by the runner's thread
         self.wake = asyncio.Event()
@@ -65,8 +68,12 @@ class Trader:
         self.sealed: StoreSealed | None = None  # the store is being moved: why this worker ends
         self.abandon = asyncio.Event()  # end although not everything is settled
         self._dry = False  # the last claim left slots free
+        self.left_some = False  # … and may have left jobs because of caps by task, which another one brings at once
         self._unheard = False  # a part of the store did not take its settlements in the last exchange
         self.looked_at = line.clock.steady()  # when the claim loop last went round
+        self.opens_in: float | None = None  # after the last claim: seconds until a rate or slow-down lets more start
+        self.redeclare: Callable[[], Awaitable[None]] = _nothing  # a task this worker caps has lost its own lane
+        self._opening: asyncio.TimerHandle | None = None
         self._early = 0
         self._quiet_until = 0.0  # until then the store, or a part of it, hands out nothing
         self._later: list[Settlement | Release] = []  # the store could not take them: told again in a while
@@ -111,14 +118,17 @@ class Trader:
             await self._reports.flush(self._line, self._link, reported)
         tenure = self._tenure
         tenure.call += 1
-        self._queues.rotate(-1)  # so that no queue always goes first
+        isolated = self._link.most_by_task() if most else {}
         request = ClaimRequest(
             worker=tenure.worker.id,
             call=tenure.call,
-            queues=tuple(self._queues),
+            queues=self._turns.order(),
             most=most,
             most_by_queue=self._ledger.free_by_queue(),
+            most_by_task=_least(isolated, self._ledger.free_by_task()),
+            most_by_group=self._options.group_slots,
         )
+        self.left_some = False
         answer = await self._until_answered(settlements, releases, request)
         self._settled(settlements, releases, answer.answers)  # outcomes may be taken although the worker is not known
         if answer.recovered:
@@ -134,9 +144,22 @@ class Trader:
             return False
         tenure.seen_call = request.call
         if most:
-            self._dry = len(answer.leases) < most
-        self._received(answer.leases)
+            self.left_some = self._link.left_some(isolated, answer.leases)
+            self._dry = len(answer.leases) < most and not self.left_some
+            self._turns.took(lease.queue for lease in answer.leases)
+            self._note_opening(answer.opens_in)
+        await self._received(answer.leases)
         return bool(answer.leases)
+
+    def _note_opening(self, opens_in: float | None) -> None:
+        """Look again as soon as a rate or a slow-down that held the claim back lets the next job start."""
+        self.opens_in = opens_in
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening = None
+        if opens_in is not None:
+            wait = max(OPENS_SECONDS_MIN, opens_in)
+            self._opening = asyncio.get_running_loop().call_later(wait, self.look_again)
 
     async def _until_answered(
         self, settlements: Sequence[Settlement], releases: Sequence[Release], request: ClaimRequest
@@ -284,11 +307,14 @@ class Trader:
             seen.append(events.Dead(**facts, reason="crash", error=settlement.failure))
         return seen
 
-    def _received(self, leases: Sequence[Lease]) -> None:
+    async def _received(self, leases: Sequence[Lease]) -> None:
         if not leases:
             return
         self._early = 0
+        free = dict(self._ledger.free_by_task())
         self._ledger.add(leases)
+        if free:
+            leases = await self._within(free, leases)
         if self._tenure.fenced or self.closing:  # claimed, and then we may not start it: give it back unused
             self._ledger.ended([Release(id=lease.id, token=lease.token) for lease in leases])
             return
@@ -300,6 +326,24 @@ class Trader:
             task.add_done_callback(self._beginning.discard)
         if leases:
             self._link.start(leases)
+
+    async def _within(self, free: dict[str, int], leases: Sequence[Lease]) -> list[Lease]:
+        """Those that fit under this worker's own caps. More come only where another worker, without such a cap,
+        declared that the task needs no lane of its own: they go back unused, and ours is declared again."""
+        fitting: list[Lease] = []
+        excess: list[Ended] = []
+        for lease in leases:
+            left = free.get(lease.task)
+            if left is None or left > 0:
+                fitting.append(lease)
+                if left is not None:
+                    free[lease.task] = left - 1
+            else:
+                excess.append(Release(id=lease.id, token=lease.token))
+        if excess:
+            self._ledger.ended(excess)
+            await self.redeclare()
+        return fitting
 
     async def _begin(self, leases: Sequence[Lease]) -> None:
         """At most once: the store knows that the handlers begin before they do. Repeating the mark is harmless."""
@@ -343,7 +387,7 @@ class Trader:
     async def _listen(self) -> None:
         began = self._line.clock.steady()
         try:
-            await self._line.backend.wait_for_work(tuple(self._queues), self._options.poll_every)
+            await self._line.backend.wait_for_work(self._turns.queues, self._options.poll_every)
         except Exception:  # a hint is not worth a worry: poll instead
             await asyncio.sleep(self._options.poll_every)
         if self._line.clock.steady() - began >= EARLY_SECONDS:
@@ -357,7 +401,7 @@ class Trader:
 
     def serve(self, queues: tuple[str, ...]) -> None:
         """Claim from these queues from now on."""
-        self._queues = deque(queues)
+        self._turns.serve(queues)
         self.look_again()
 
     def stop_listening(self) -> None:
@@ -373,9 +417,22 @@ class Trader:
 
     def close(self) -> None:
         self._ledger.ended(self._later)  # among the unsent, whoever asks
+        if self._opening is not None:
+            self._opening.cancel()
         for task in (*self._beginning, *([self._listening] if self._listening is not None else [])):
             task.cancel()
 
 
 def _as_cancelled(settlement: Settlement) -> Settlement:
     return Settlement(id=settlement.id, token=settlement.token, ending=Ending.CANCELLED, retain=settlement.retain)
+
+
+def _least(isolated: Mapping[str, int], capped: Mapping[str, int]) -> Mapping[str, int]:
+    """How many of each task a claim may bring: no more than can begin alone, nor than this worker takes."""
+    if not (isolated and capped):
+        return isolated or capped
+    return {**isolated, **{task: min(free, isolated.get(task, free)) for task, free in capped.items()}}
+
+
+async def _nothing() -> None:
+    """What a worker without caps declares again."""

@@ -18,9 +18,10 @@ from msgspec import Struct
 
 from ..errors import ConfigurationError
 from ..lifecycle import Outcome, Settlement
-from ..records import Lease, QueueRule, Release
+from ..records import Lease, Release
+from .declared import Declared
 
-VERSION = 2
+VERSION = 3
 FRAME_BYTES_MAX = 1 << 30  # from the keeper, which sends what the store gave it
 RUNNER_FRAME_BYTES_MAX = 16 << 20  # from a runner, beside one result as large as the app allows
 SHARE_BYTES = 4 << 20  # what a runner puts into one frame, unless a single part of it is larger
@@ -120,13 +121,13 @@ class TaskFacts(Struct, frozen=True, array_like=True):
 
 
 class Hello(Frame, frozen=True, tag=20):
-    """The app was imported: its store, its queues' rules, its tasks, which events somebody listens to, and how large
+    """The app was imported: its store, what it declares, its tasks, which events somebody listens to, and how large
     a result may be."""
 
     version: int
     pid: int
     url: str
-    rules: list[QueueRule]
+    declared: Declared
     tasks: list[TaskFacts]
     listens: list[str]
     result_bytes_max: int
@@ -155,10 +156,11 @@ class Said(Struct, frozen=True, array_like=True):
     fraction: float | None
     text: str | None
     lines: list[str]
+    slow_for: float = 0.0  # seconds its queue is to rest
 
 
 class Reported(Frame, frozen=True, tag=23):
-    """Progress and log lines."""
+    """Progress, log lines and slow-downs."""
 
     said: list[Said]
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+import msgspec
 import psycopg
 import pytest
 
@@ -103,3 +104,54 @@ def test_another_driver_or_a_store_that_is_not_there_is_refused(make: Make, sess
         make().enqueue_on(object(), [NewJob(id="a", task="t")])
     with pytest.raises(ConfigurationError, match="no store of this version in the schema"):
         make().enqueue_on(session, [NewJob(id="a", task="t")])
+
+
+@pytest.mark.parametrize("word", ["replace", "debounce"])
+def test_a_way_to_meet_a_key_that_moves_a_job_is_refused(make: Make, session: psycopg.Connection, word: str) -> None:
+    async def run(backend: PostgresBackend) -> None:
+        await backend.enqueue([NewJob(id="a", task="t", key="k")])
+        moving = msgspec.structs.replace(NewJob(id="b", task="t", key="k", delay=5.0), on_conflict=word)
+        with pytest.raises(ConfigurationError, match="connection="):
+            backend.enqueue_on(session, [moving])
+        session.commit()
+        record = await backend.get("a")
+        assert record is not None
+        assert record.state is State.READY
+
+    with_backend(make, run)
+
+
+def test_a_key_over_all_queues_and_one_until_started_are_respected(make: Make, session: psycopg.Connection) -> None:
+    async def run(backend: PostgresBackend) -> None:
+        wide = NewJob(id="wide", task="t", key="k", key_scope="global", key_until="started", wait_max=9.0)
+        backend.enqueue_on(session, [wide])
+        session.commit()
+        again = NewJob(id="again", task="t", key="k", key_scope="global", queue="other")
+        assert [one.id for one in backend.enqueue_on(session, [again])] == ["wide"]
+        assert backend.enqueue_on(session, [NewJob(id="own", task="t", key="k")])[0].created, "another scope"
+        session.rollback()
+        record = await backend.get("wide")
+        assert record is not None
+        assert record.due_max == record.created_at + 9.0
+        assert await claim(backend) == ["wide"]
+        assert backend.enqueue_on(session, [again])[0].created, "it let its key go when it started"
+        session.commit()
+
+    with_backend(make, run)
+
+
+def test_a_key_whose_window_has_passed_is_taken(make: Make, session: psycopg.Connection, schema: str) -> None:
+    async def run(backend: PostgresBackend) -> None:
+        first = NewJob(id="first", task="t", key="k", key_window=600.0)
+        backend.enqueue_on(session, [first])
+        session.commit()
+        second = NewJob(id="second", task="t", key="k", key_window=600.0)
+        assert [one.id for one in backend.enqueue_on(session, [second])] == ["first"]
+        session.execute(f"UPDATE {schema}.jobs SET created_at = created_at - 600")
+        session.commit()
+        assert backend.enqueue_on(session, [second, NewJob(id="third", task="t", key="k")])[0].created
+        session.commit()
+        records = [await backend.get(job_id) for job_id in ("first", "second", "third")]
+        assert [None if one is None else one.holds_key for one in records] == [False, True, None]
+
+    with_backend(make, run)

@@ -20,7 +20,8 @@ from holdfast import BoundCall, Holdfast, Job
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.errors import BackendError, OutcomeUnknown
 from holdfast.lifecycle import Ending, Settlement, State
-from holdfast.records import Answer, ClaimRequest, Exchanged, Lease, NewJob, QueueRule, WorkerRecord
+from holdfast.records import Answer, ClaimRequest, Exchanged, Lease, NewJob, WorkerRecord
+from holdfast.rules import QueueRule
 
 from ...servers.postgres import Server
 from . import claimer

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
+import pytest
 
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.records import ClaimRequest, NewJob, WorkerRecord
+from holdfast.rules import QueueRule, TaskRule
 
 from ...servers.postgres import Server
 
@@ -35,13 +38,20 @@ def reads(server: Server, schema: str) -> tuple[int, int, int]:
     return row[0], row[1], row[2]
 
 
-def test_a_fresh_backlog_makes_no_call_read_more(make: Make, server: Server, schema: str) -> None:
+LIMITED = [QueueRule(name="default", limit=1000)], [TaskRule(name="t", limit=500), TaskRule(name="u", apart=True)]
+
+
+@pytest.mark.parametrize("store", ["plain", "limited"])
+def test_a_fresh_backlog_makes_no_call_read_more(make: Make, server: Server, schema: str, store: str) -> None:
     async def run() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
         backend = make(call_timeout=60.0)
         await backend.open()
+        if store == "limited":
+            await backend.declare(*LIMITED)
         with psycopg.connect(server.conninfo, autocommit=True) as connection:
             connection.execute(f"ALTER TABLE {schema}.jobs SET (autovacuum_enabled = off)")
             connection.execute(_FILL.format(schema=schema), (BACKLOG,))
+            connection.execute(f"UPDATE {schema}.jobs SET lane = 3 WHERE {store == 'limited'} AND state = 'ready'")
         await backend.register(WorkerRecord(id="w", lease_seconds=600.0))
         before = reads(server, schema)
         done: list[Settlement] = []
@@ -60,6 +70,48 @@ def test_a_fresh_backlog_makes_no_call_read_more(make: Make, server: Server, sch
     before, after = asyncio.run(run())
     assert after[0] == before[0], "a call looked through the whole table"
     assert after[2] - before[2] < ROUNDS * BATCH * 60
+
+
+def test_plans_that_were_made_on_a_small_store_do_for_a_large_one(make: Make, server: Server, schema: str) -> None:
+    """A worker's session plans once, and its plans stay. What waits behind other groups is none of its business."""
+
+    async def exchanges(backend: PostgresBackend, first: int, rounds: int) -> None:
+        done: list[Settlement] = []
+        for call in range(first, first + rounds):
+            request = ClaimRequest(worker="w", call=call, queues=("default",), most=BATCH)
+            answer = await backend.exchange(done, [], request)
+            assert answer.leases
+            done = [Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED) for one in answer.leases]
+        await backend.settle(done)
+
+    async def run() -> int:
+        backend = make(call_timeout=60.0, connections=1)
+        await backend.open()
+        with psycopg.connect(server.conninfo, autocommit=True) as connection:  # a table that is altered is planned anew
+            connection.execute(f"ALTER TABLE {schema}.jobs SET (autovacuum_enabled = off)")
+        await backend.register(WorkerRecord(id="w", lease_seconds=600.0))
+        for batch in range(5):
+            await backend.enqueue([NewJob(id=f"{batch}-{n}", task="t", group=f"g{n % 100}") for n in range(1000)])
+        await exchanges(backend, 1, ROUNDS)
+        with psycopg.connect(server.conninfo, autocommit=True) as connection:
+            connection.execute(_FILL.format(schema=schema), (BACKLOG,))
+            connection.execute(f"UPDATE {schema}.jobs SET lane = 2 WHERE state = 'ready' AND starts_with(id, 'old-')")
+        before = await counted(backend)
+        await exchanges(backend, ROUNDS + 1, ROUNDS)
+        read = await counted(backend) - before
+        await backend.close()
+        return read
+
+    async def counted(backend: PostgresBackend) -> int:
+        """Rows read by indexes so far; the session that is looked at tells at once."""
+
+        async def tell(cursor: Any) -> None:
+            await cursor.execute("SELECT pg_stat_force_next_flush()")
+
+        await backend._call("tell", tell)
+        return reads(server, schema)[2]
+
+    assert asyncio.run(run()) < ROUNDS * BATCH * 60
 
 
 def reads_when_told(server: Server, schema: str, before: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -13,7 +13,8 @@ import pytest
 from holdfast import Holdfast
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.errors import BackendUnavailable
-from holdfast.records import ClaimRequest, NewJob, QueueRule, WorkerRecord
+from holdfast.records import ClaimRequest, NewJob, WorkerRecord
+from holdfast.rules import QueueRule
 
 from ...servers.pgbouncer import Pooler
 from ...servers.postgres import Server

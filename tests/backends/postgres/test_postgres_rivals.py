@@ -12,7 +12,9 @@ import pytest
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.lifecycle import Ending, Settlement, State
+from holdfast.rates import Rate
 from holdfast.records import ClaimRequest, Lease, NewJob, WorkerRecord
+from holdfast.rules import QueueRule
 
 from ...servers.postgres import Server
 
@@ -100,6 +102,32 @@ def test_a_renewal_does_not_wait_for_an_exchange_that_is_stuck(
         assert not stuck.done()
         session.rollback()
         assert (await stuck).answers == ("ok",)
+        await backend.close()
+
+    asyncio.run(run())
+
+
+def test_a_claim_that_waited_starts_its_jobs_when_it_got_them(
+    make: Make, session: psycopg.Connection, schema: str
+) -> None:
+    """Not when it was asked: rivals started jobs meanwhile, and the windows of a rate are counted by these times."""
+
+    async def run() -> None:
+        backend = make(call_timeout=PATIENCE_SECONDS)
+        await backend.open()
+        await backend.declare([QueueRule(name="default", rate=Rate(5, 1.0))])
+        await backend.enqueue([NewJob(id="a", task="t")])
+        stripe = f"\"{schema}\".flow_stripe('queue', 'default')"
+        session.execute(f"SELECT pg_advisory_xact_lock(hashtext(%s), {stripe})", (f'"{schema}".flows',))
+        waiting = asyncio.create_task(claim(backend, 1))
+        await until_blocked(session)
+        row = session.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
+        session.rollback()
+        [lease] = await waiting
+        assert row is not None
+        assert lease.started_at > row[0]
+        [flow] = (await backend.dump()).tables["flows"]
+        assert flow["spent_until"] >= lease.started_at + Rate(5, 1.0).every - 1e-6
         await backend.close()
 
     asyncio.run(run())

@@ -15,7 +15,8 @@ from holdfast.backends.redis.cluster import ClusterBackend
 from holdfast.backends.sharded.sharding import place_of_job
 from holdfast.errors import BackendError, OutcomeUnknown
 from holdfast.lifecycle import Ending, Settlement, State
-from holdfast.records import Answer, ClaimRequest, Exchanged, NewJob, QueueRule, WorkerRecord
+from holdfast.records import Answer, ClaimRequest, Exchanged, NewJob, WorkerRecord
+from holdfast.rules import QueueRule
 
 from ...servers.valkey_cluster import Cluster
 

@@ -66,6 +66,47 @@ def test_commands_answer_on_a_cluster(prefix: str, tmp_path: Path) -> None:
     assert "ann" in str(shell.json("groups", "-u", url))
 
 
+def test_limits_and_cron_hold_on_a_queue_of_several_shards(prefix: str) -> None:
+    """Two workers serve it; each tick is one job, and never more of the task run than its limit."""
+    app = Holdfast(shared_cluster().url(prefix))
+    app.queue("default", shards=3)
+    more = threading.Condition()
+    running: list[int] = []
+    most: list[int] = []
+    ticks: list[str] = []
+
+    @app.task(name="limited", limit=4)
+    async def limited(n: int) -> None:
+        running.append(n)
+        most.append(len(running))
+        await asyncio.sleep(0)
+        running.remove(n)
+
+    @app.cron(every=1, name="often")
+    @app.task(name="ticked")
+    async def ticked(ctx: Context) -> None:
+        with more:
+            ticks.append(ctx.id)
+            more.notify_all()
+
+    def act() -> None:
+        jobs = [limited.enqueue(n) for n in range(60)]
+        for job in jobs:
+            job.result(timeout=PATIENCE_SECONDS)
+        with more:
+            assert more.wait_for(lambda: len(ticks) >= 3, PATIENCE_SECONDS)
+
+    async def whole() -> None:
+        async with app.worker(slots=20), app.worker(slots=20):
+            await asyncio.to_thread(act)
+
+    asyncio.run(asyncio.wait_for(whole(), 2 * PATIENCE_SECONDS))
+    assert len(most) == 60 and max(most) <= 4
+    assert len(ticks) == len(set(ticks))
+    assert app.audit().violations == []
+    app.close()
+
+
 def test_a_server_that_is_no_cluster_is_refused() -> None:
     server = shared_server()
     app = Holdfast(f"redis+cluster://127.0.0.1:{server.port}")

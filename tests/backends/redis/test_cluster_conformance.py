@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.backends.redis import nodes
-from holdfast.testing.conformance import CASES, run_case
+from holdfast.testing.conformance import run_case
 
 from ...servers.valkey_cluster import fresh_cluster_stores
+from ..sharded.differing import BY_QUEUE, marked
 
 
-@pytest.fixture(autouse=True)
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that was given up late on a busy machine does not make its node one that hangs."""
-    monkeypatch.setattr(nodes, "HANG_SECONDS", 60.0)
-
-
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", list(marked(BY_QUEUE)))
 def test_case(case: str) -> None:
     run_case(case, fresh_cluster_stores())

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends.redis.backend import RedisBackend
-from holdfast.records import NewJob, Pause, QueueRule
+from holdfast.records import NewJob, Pause
+from holdfast.rules import Override, QueueRule
 
 from ...servers.valkey import Server, own_server
 
@@ -63,7 +64,7 @@ def test_groups_are_listed_by_bytes_in_any_language(english: Server) -> None:
         await backend.open()
         await backend.enqueue([NewJob(id=name, task="t", queue="q", group=name) for name in PLAYING])
         for name in WAITING:
-            await backend.limit_group("q", name, 1)
+            await backend.limit(Override(queue="q", group=name, limit=1))
         names = [group.name for group in await backend.groups("q", limit=50)]
         assert names == sorted(PLAYING + WAITING)
         await backend.close()

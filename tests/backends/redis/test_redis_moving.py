@@ -10,11 +10,12 @@ from msgspec.structs import replace
 
 from holdfast.backends import parse_url
 from holdfast.backends.numbering import ALONE, Numbering
-from holdfast.backends.redis import backend as redis_backend
+from holdfast.backends.redis import ruling
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.errors import StoreSealed
 from holdfast.lifecycle import State
-from holdfast.records import ClaimRequest, NewJob, Pause, QueueRule, Seal, Shipment, StoredJob, WorkerRecord
+from holdfast.records import ClaimRequest, NewJob, Pause, Seal, Shipment, StoredJob, WorkerRecord
+from holdfast.rules import QueueRule
 
 from ...servers import valkey
 
@@ -36,8 +37,8 @@ def on_store(test: Callable[[RedisBackend], Awaitable[None]]) -> None:
 
 async def seal_after_the_first_page(store: RedisBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next verb that works page by page finds the store sealed after its first page."""
-    whole = store._run
-    monkeypatch.setattr(redis_backend, "REFILL_PAGE", 2)
+    whole = store._ruler._run
+    monkeypatch.setattr(ruling, "REFILL_PAGE", 2)
 
     async def run(verb: str, *values: object, **how: object) -> object:
         answer = await whole(verb, *values, **how)  # type: ignore[arg-type]
@@ -45,7 +46,7 @@ async def seal_after_the_first_page(store: RedisBackend, monkeypatch: pytest.Mon
             await store.seal(SOURCE, instead_of=None)
         return answer
 
-    monkeypatch.setattr(store, "_run", run)
+    monkeypatch.setattr(store._ruler, "_run", run)
 
 
 def test_a_job_is_exported_in_the_lane_it_belongs_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +124,7 @@ def test_everything_new_is_above_what_was_carried() -> None:
         await store.seal(TARGET, instead_of=None)
         future = 4_000_000_000_000_000  # a clock that is far behind the other store's
         job = StoredJob(id="a", seq=future, task="t", queue="default", state=State.READY, args=b"{}", turn=future + 9)
-        await store.carry("m", Shipment(part="jobs", jobs=(job,)))
+        await store.carry("m", Shipment(part="jobs", jobs=(job,), tick=future + 9))
         seal = await store.sealed()
         assert seal is not None
         await store.seal(replace(seal, stage="moved"), instead_of=seal)

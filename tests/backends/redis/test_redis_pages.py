@@ -11,11 +11,12 @@ import pytest
 
 from holdfast.backends.contract import Backend
 from holdfast.backends.memory.backend import MemoryBackend
-from holdfast.backends.redis import backend as redis_backend
-from holdfast.backends.redis import lua, reading
+from holdfast.backends.redis import lua, reading, retaining, ruling
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.lifecycle import Ending, Settlement, State
-from holdfast.records import ClaimRequest, JobQuery, LetterQuery, NewJob, Pause, QueueRule, WorkerRecord
+from holdfast.rates import UNLIMITED, Rate
+from holdfast.records import ClaimRequest, JobQuery, LetterQuery, NewJob, Pause, WorkerRecord
+from holdfast.rules import Override, QueueRule, TaskRule
 from holdfast.testing.conformance.soundness import sound
 
 Make = Callable[..., RedisBackend]
@@ -27,8 +28,8 @@ QUEUES = ("a", "b", "c")
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "PAGE", 7)
     monkeypatch.setattr(reading, "CANDIDATES_MAX", 25)
-    monkeypatch.setattr(redis_backend, "REFILL_PAGE", 3)
-    monkeypatch.setattr(redis_backend, "PRUNE_PAGE", 5)
+    monkeypatch.setattr(ruling, "REFILL_PAGE", 3)
+    monkeypatch.setattr(retaining, "PRUNE_PAGE", 5)
 
 
 async def filled(backend: Backend) -> None:
@@ -102,10 +103,6 @@ def test_letters_groups_queues_and_counts_are_alike(make: Make) -> None:
 
 
 def test_a_paused_task_is_parked_and_comes_back(make: Make) -> None:
-    async def lanes(backend: Backend) -> list[tuple[str, int]]:
-        jobs = (await backend.dump()).tables["jobs"]
-        return sorted((job["id"], job["lane"]) for job in jobs if job["state"] == "ready")
-
     async def compare(here: Backend, model: Backend) -> None:
         for backend in (here, model):
             await backend.pause(Pause(task="t1"), now=NOW + 20)
@@ -113,6 +110,69 @@ def test_a_paused_task_is_parked_and_comes_back(make: Make) -> None:
         for backend in (here, model):
             assert await backend.resume(Pause(task="t1"), now=NOW + 21)
         assert await lanes(here) == await lanes(model)
+
+    both(make, compare)
+
+
+async def lanes(backend: Backend) -> list[tuple[str, int]]:
+    jobs = (await backend.dump()).tables["jobs"]
+    return sorted((job["id"], job["lane"]) for job in jobs if job["state"] == "ready")
+
+
+def test_a_task_gets_a_lane_of_its_own_and_loses_it(make: Make) -> None:
+    async def compare(here: Backend, model: Backend) -> None:
+        for said in ({"limit": 2}, {"limit": UNLIMITED}, {"limit": None, "rate": Rate(1, 60.0)}, {"rate": None}):
+            for backend in (here, model):
+                await backend.limit(Override(task="t1", **said), now=NOW + 20)  # type: ignore[arg-type]
+            assert await lanes(here) == await lanes(model), said
+        for rule in (TaskRule(name="t2", apart=True), TaskRule(name="t2")):
+            for backend in (here, model):
+                await backend.declare((), [rule], now=NOW + 21)
+            assert await lanes(here) == await lanes(model), rule
+        for pause in (here.pause, model.pause):
+            await pause(Pause(task="t2"), now=NOW + 22)
+        assert await lanes(here) == await lanes(model)
+
+    both(make, compare)
+
+
+def test_a_claim_obeys_a_limit_whose_jobs_are_not_yet_in_their_lane(make: Make) -> None:
+    async def run() -> None:
+        backend = make()
+        await backend.open()
+        await backend.register(WorkerRecord(id="w"))
+        await backend.enqueue([NewJob(id=f"{n}", task=f"t{n % 2}", group="g" if n == 4 else None) for n in range(10)])
+        assert await backend._run("limit", None, "t", None, "t0", [2], None) == [1]  # and nobody there to move its jobs
+        taken: list[str] = []
+        for call in range(1, 5):
+            request = ClaimRequest(worker="w", call=call, queues=("default",), most=10)
+            taken += [lease.id for lease in (await backend.claim(request)).leases]
+        assert sorted(taken) == ["0", "1", "2", "3", "5", "7", "9"]
+        assert await backend._run("limit", None, "t", None, "t0", [False], None) == [2]  # nor to move them back
+        for call in range(5, 9):
+            request = ClaimRequest(worker="w", call=call, queues=("default",), most=10)
+            taken += [lease.id for lease in (await backend.claim(request)).leases]
+        assert sorted(taken) == [f"{n}" for n in range(10)]
+        await sound(backend, "after the claims")
+        await backend.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("limit", [2, 1000])
+def test_rules_of_tasks_let_go_as_many_page_by_page(make: Make, limit: int) -> None:
+    async def compare(here: Backend, model: Backend) -> None:
+        tasks = [
+            TaskRule(name="t0", retain_count=2, retain_dead_count=1),
+            TaskRule(name="t1", retain_count=0, retain_dead=604.0),
+        ]
+        for backend in (here, model):  # the jobs finished before the rules came
+            await backend.declare((), tasks, now=NOW + 20)
+        for later in (590.0, 604.5, 610.0, 700.0):
+            numbers = [await backend.prune(limit=limit, now=NOW + later) for backend in (here, model)]
+            assert numbers[0] == numbers[1], later
+            found = [await backend.find(JobQuery(limit=1000)) for backend in (here, model)]
+            assert [job.id for job in found[0]] == [job.id for job in found[1]], later
 
     both(make, compare)
 
@@ -214,6 +274,7 @@ def test_every_function_a_script_calls_is_there() -> None:
         made |= set(re.findall(r"local function (\w+)\(", text))
         made |= {name for line in re.findall(r"local ([\w, ]+)(?: =|$)", text, re.M) for name in line.split(", ")}
         made |= {"ipairs", "pairs", "next", "select", "tonumber", "unpack", "type", "each", "function"}
+        made |= {"setmetatable", "rawget", "build"}
         words = {"if", "and", "or", "not", "return", "while", "elseif", "until"}
         assert set(calls.findall(text)) - made - words == set(), verb
         fields = set(re.findall(r"hf\.\w+", text)) - set(re.findall(r"(hf\.\w+)(?:, hf\.\w+)* =", text)) - made

@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 import redis
 
+from holdfast import rates, records, rules
 from holdfast.backends import open_backend
 from holdfast.backends.memory.store import RETAIN_SECONDS
 from holdfast.backends.redis import lua, rows
 from holdfast.backends.redis.backend import RedisBackend
-from holdfast.backends.redis.keys import FIELDS, KEY_NAMES, keys_of
+from holdfast.backends.redis.keys import FIELDS, KEY_NAMES, SCHEMA_VERSION, keys_of
 from holdfast.backends.redis.server import check_server
 from holdfast.errors import BackendNotInstalled, BackendUnavailable, ConfigurationError, HoldfastError, SchemaMismatch
 from holdfast.lifecycle import Settlement
-from holdfast.records import ERRORS_KEPT_MAX, HISTORY_KEPT_MAX, LOGS_KEPT_MAX, REMEMBER_SECONDS_MIN, NewJob
+from holdfast.records import NewJob
 
 from ...servers.valkey import Server, free_port
 
@@ -38,10 +39,10 @@ async def opened(backend: RedisBackend) -> RedisBackend:
 def test_opening_creates_the_store_and_opening_again_keeps_it(make: Make) -> None:
     async def run() -> None:
         first, second = make(), make()
-        assert await first.migrate() == (0, 1)
+        assert await first.migrate() == (0, SCHEMA_VERSION)
         await first.enqueue([NewJob(id="a", task="t")])
         await first.open()
-        assert await second.migrate() == (1, 1)
+        assert await second.migrate() == (SCHEMA_VERSION, SCHEMA_VERSION)
         assert await second.get("a") is not None
         await first.close()
         await second.close()
@@ -53,7 +54,7 @@ def test_eight_may_set_it_up_at_once(make: Make) -> None:
     async def run() -> None:
         backends = [make() for _ in range(8)]
         found = await asyncio.gather(*(one.migrate() for one in backends))
-        assert sorted(found) == [(0, 1)] + [(1, 1)] * 7
+        assert sorted(found) == [(0, SCHEMA_VERSION)] + [(SCHEMA_VERSION, SCHEMA_VERSION)] * 7
         for one in backends:
             await one.close()
 
@@ -134,7 +135,7 @@ def test_a_newer_store_is_refused_and_not_touched(make: Make, client: redis.Redi
     async def run() -> None:
         backend = make()
         await backend.open()
-        client.hset(meta, "schema", "2")
+        client.hset(meta, "schema", str(SCHEMA_VERSION + 1))
         with pytest.raises(SchemaMismatch, match="Upgrade holdfast"):
             await backend.enqueue([NewJob(id="a", task="t")])  # who is open notices, too
         await backend.close()
@@ -142,6 +143,20 @@ def test_a_newer_store_is_refused_and_not_touched(make: Make, client: redis.Redi
             await backend.open()
         await backend.close()
         assert client.exists(*keys_of(prefix)) == 1
+
+    asyncio.run(run())
+
+
+def test_a_store_from_before_the_first_release_is_refused_with_advice_that_helps(
+    make: Make, client: redis.Redis, prefix: str
+) -> None:
+    client.hset(keys_of(prefix)[0], "schema", "1")
+
+    async def run() -> None:
+        backend = make()
+        with pytest.raises(SchemaMismatch, match="another prefix"):
+            await backend.open()
+        await backend.close()
 
     asyncio.run(run())
 
@@ -232,7 +247,7 @@ def test_scripts_name_no_key_and_no_field_that_is_not_declared() -> None:
 
 def test_a_full_server_refuses_only_what_brings_more_work() -> None:
     flagged = {verb for verb, script in lua.SCRIPTS.items() if "allow-oom" in script.text.splitlines()[0]}
-    assert set(lua.SCRIPTS) - flagged == {"carry", "enqueue", "revive"}
+    assert set(lua.SCRIPTS) - flagged == {"carry", "enqueue", "revive", "tick"}
 
 
 def test_the_page_about_the_store_names_every_key() -> None:
@@ -243,8 +258,13 @@ def test_the_page_about_the_store_names_every_key() -> None:
 
 
 def test_bounds_in_lua_are_the_codes() -> None:
-    text = "".join(script.text for script in lua.SCRIPTS.values())
-    assert f"HISTORY_KEPT_MAX, REMEMBER_SECONDS_MIN = {HISTORY_KEPT_MAX}, {REMEMBER_SECONDS_MIN:g}\n" in text
-    assert f"ERRORS_KEPT_MAX, RETAIN_SECONDS = {ERRORS_KEPT_MAX}, {RETAIN_SECONDS:g}\n" in text
-    assert f"LOGS_KEPT_MAX = {LOGS_KEPT_MAX}\n" in text
+    constants = lua._constants({**lua._files("parts"), **lua._files("scripts")})
+    for name in ("ERRORS_KEPT_MAX", "HISTORY_KEPT_MAX", "LOGS_KEPT_MAX", "REMEMBER_SECONDS_MIN"):
+        assert float(constants[name]) == getattr(records, name), name
+    for name in ("GROUP_LOOKS_MAX", "READY_PER_GROUP_MAX", "STAGGER_TICKS"):
+        assert float(constants[name]) == getattr(rules, name), name
+    for name in ("ROUNDING", "SLACK_SHARE", "UNLIMITED"):
+        assert float(constants[name]) == getattr(rates, name), name
+    assert constants["SERIAL_PREFIX"] == repr(rules.SERIAL_PREFIX)
+    assert float(constants["RETAIN_SECONDS"]) == RETAIN_SECONDS
     assert RETAIN_SECONDS == rows._RETAIN == Settlement.__struct_defaults__[-1]

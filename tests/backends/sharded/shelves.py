@@ -15,7 +15,8 @@ from holdfast.backends.numbering import Numbering
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.backends.sharded.registry import Registry
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
-from holdfast.records import NewJob, QueueRule
+from holdfast.records import NewJob
+from holdfast.rules import QueueRule, TaskRule
 
 NOW = 2_000_000_000.0
 QUEUES = ("default", "other", "a", "b", "c", "declared", "mail", "x", "y", "z")  # of the conformance cases
@@ -93,8 +94,10 @@ class ManyShards(ShardedBackend):
         page.text = page.text or msgspec.json.encode(registry)
         super().__init__(page, memory_shard)
 
-    async def declare(self, rules: Sequence[QueueRule], now: float | None = None) -> None:
-        await super().declare([replace(rule, shards=self.shards) for rule in rules], now)
+    async def declare(
+        self, rules: Sequence[QueueRule], tasks: Sequence[TaskRule] = (), now: float | None = None
+    ) -> None:
+        await super().declare([replace(rule, shards=self.shards) for rule in rules], tasks, now)
 
 
 def memory_shard(name: str, numbering: Numbering) -> Backend:

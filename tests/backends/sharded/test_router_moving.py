@@ -14,7 +14,8 @@ from holdfast.backends.sharded import sharding
 from holdfast.errors import ConfigurationError, StoreSealed
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.moving import Moved, Mover, Side
-from holdfast.records import ClaimRequest, NewJob, Pause, QueueRule, WorkerRecord
+from holdfast.records import ClaimRequest, NewJob, Pause, WorkerRecord
+from holdfast.rules import Override, QueueRule
 
 from .shelves import NOW, Shelf, split_store
 
@@ -167,7 +168,7 @@ def test_rules_pauses_and_limits_reach_shards_that_come_with_a_job() -> None:
     async def whole() -> None:
         source = MemoryBackend()
         await source.declare([QueueRule(name="mail", group_order="relaxed", group_limit=2)], now=NOW)
-        await source.limit_group("mail", "g1", 5, now=NOW)
+        await source.limit(Override(queue="mail", group="g1", limit=5), now=NOW)
         await source.pause(Pause(task="parked"), now=NOW)
         await source.pause(Pause(queue="late", group="g2"), now=NOW)
         batch = [NewJob(id=f"{q}-{g}-{n}", task=t, queue=q, group=g) for q in ("mail", "late") for g in ("g1", "g2")

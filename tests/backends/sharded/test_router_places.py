@@ -15,7 +15,8 @@ from holdfast.errors import ConfigurationError
 from holdfast.inspection.picture import picture_of
 from holdfast.inspection.rules import RULES, fences_are_distinct
 from holdfast.lifecycle import State
-from holdfast.records import ClaimRequest, Dump, JobQuery, NewJob, Pause, QueueRule, WorkerRecord
+from holdfast.records import ClaimRequest, Dump, JobQuery, NewJob, Pause, WorkerRecord
+from holdfast.rules import Override, QueueRule
 
 from .shelves import Shelf
 
@@ -203,7 +204,7 @@ def test_with_a_new_number_of_shards_pauses_and_limits_move_along() -> None:
         await router.declare([relaxed], now=NOW)
         groups = [f"g{n}" for n in range(12)]
         for group in groups[:6]:
-            await router.limit_group("mail", group, 3, now=NOW)
+            await router.limit(Override(queue="mail", group=group, limit=3), now=NOW)
         for group in groups[6:]:
             await router.pause(Pause(queue="mail", group=group), now=NOW)
         await router.declare([QueueRule(name="mail", group_order="relaxed", group_limit=2, shards=4)], now=NOW)

@@ -13,17 +13,8 @@ from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.backends.sharded.leasing import HOME
 from holdfast.errors import BackendUnavailable, DuplicateJob, OutcomeUnknown
 from holdfast.lifecycle import Ending, Settlement, State
-from holdfast.records import (
-    Answer,
-    ClaimRequest,
-    Held,
-    JobQuery,
-    Lease,
-    NewJob,
-    QueueRule,
-    Release,
-    WorkerRecord,
-)
+from holdfast.records import Answer, ClaimRequest, Held, JobQuery, Lease, NewJob, Release, WorkerRecord
+from holdfast.rules import QueueRule
 
 from .shelves import Shelf
 

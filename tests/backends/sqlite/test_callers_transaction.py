@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast import Holdfast
 from holdfast.backends.sqlite.backend import SqliteBackend
+from holdfast.clock import ManualClock
 from holdfast.errors import ConfigurationError, DuplicateJob
 from holdfast.lifecycle import State
-from holdfast.records import ClaimRequest, NewJob, WorkerRecord
+from holdfast.records import ClaimRequest, Conflict, JobQuery, NewJob, WorkerRecord
 
 from ..callers import ASYNC, Caller
 
@@ -91,6 +93,40 @@ def test_the_same_id_makes_one_job_and_a_key_is_respected(backend: SqliteBackend
         backend.enqueue_on(mine, [NewJob(id="c", task="t", key="k", on_conflict="raise")])
     with pytest.raises(ConfigurationError, match="replace"):
         backend.enqueue_on(mine, [NewJob(id="c", task="t", key="k", on_conflict="replace")])
+
+
+@pytest.mark.parametrize("way", ["replace", "debounce"])
+def test_a_way_to_meet_a_key_that_moves_a_job_is_refused(
+    backend: SqliteBackend, mine: sqlite3.Connection, way: Conflict
+) -> None:
+    backend.enqueue_on(mine, [NewJob(id="a", task="t", key="k")])
+    with pytest.raises(ConfigurationError, match=way):
+        backend.enqueue_on(mine, [NewJob(id="b", task="t", key="k", on_conflict=way)])
+
+
+def test_a_key_over_all_queues_is_respected(backend: SqliteBackend, mine: sqlite3.Connection) -> None:
+    calls = [NewJob(id=queue, task="t", queue=queue, key="k", key_scope="global") for queue in ("one", "two")]
+    assert [answer.id for answer in backend.enqueue_on(mine, calls)] == ["one", "one"]
+    assert backend.enqueue_on(mine, [NewJob(id="here", task="t", queue="one", key="k")])[0].created
+
+
+def test_a_key_whose_window_has_passed_is_taken(tmp_path: Path) -> None:
+    clock = ManualClock(2_000_000_000.0)
+    backend = SqliteBackend(str(tmp_path / "jobs.db"), clock=clock)
+    asyncio.run(backend.open())
+    mine = sqlite3.connect(backend.path)
+    throttled = NewJob(id="a", task="t", key="k", key_window=60.0)
+    assert backend.enqueue_on(mine, [throttled])[0].created
+    clock.advance(59.0)
+    assert backend.enqueue_on(mine, [replace(throttled, id="b")])[0].id == "a"
+    clock.advance(1.0)
+    assert backend.enqueue_on(mine, [replace(throttled, id="b")])[0].created
+    assert backend.enqueue_on(mine, [replace(throttled, id="c")])[0].id == "b"
+    mine.commit()
+    mine.close()
+    holders = [job.id for job in asyncio.run(backend.find(JobQuery())) if job.holds_key]
+    assert holders == ["b"]
+    asyncio.run(backend.close())
 
 
 def test_another_database_or_another_driver_is_refused(backend: SqliteBackend, tmp_path: Path) -> None:

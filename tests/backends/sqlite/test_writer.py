@@ -9,6 +9,7 @@ import resource
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,24 @@ def test_requests_that_arrive_together_share_a_transaction(tmp_path: Path, monke
     asyncio.run(run())
     assert sum(sizes) == 50
     assert len(sizes) < 50
+
+
+@pytest.mark.parametrize("verb", ["enqueue", "count"])
+def test_a_first_call_waits_while_another_has_the_file_to_itself(tmp_path: Path, verb: str) -> None:
+    """As one has who is the first after a crash, or the last to leave: it works through the log."""
+
+    async def run() -> None:
+        backend = await opened(tmp_path)
+        other = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None, check_same_thread=False)
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN IMMEDIATE")
+        release = threading.Timer(0.3, other.close)
+        release.start()
+        await (backend.enqueue([NewJob(id="j", task="t")]) if verb == "enqueue" else backend.count())
+        release.join()
+        await backend.close()
+
+    asyncio.run(run())
 
 
 def test_a_failing_request_leaves_the_others_of_its_transaction_alone(tmp_path: Path) -> None:
@@ -152,7 +171,7 @@ def _work_through(path: str, name: str, seen: Any) -> None:
 
 @pytest.mark.parametrize(("order", "limit"), [("strict", 1), ("relaxed", 3)])
 def test_eight_processes_on_one_file_never_exceed_a_groups_limit(tmp_path: Path, order: Any, limit: int) -> None:
-    from holdfast.records import QueueRule
+    from holdfast.rules import QueueRule
 
     path = tmp_path / "jobs.db"
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from ...clock import Clock, SystemClock
+from ...entries import CronEntry
 from ...lifecycle import Settlement, State
 from ...portrait import bounded
 from ...records import (
@@ -35,20 +36,22 @@ from ...records import (
     Pause,
     Promoted,
     QueueRecord,
-    QueueRule,
     Recovered,
     Release,
     Renewal,
     Report,
     Seal,
     Shipment,
+    Tick,
+    Ticked,
     WorkerRecord,
 )
+from ...rules import Override, QueueRule, TaskRecord, TaskRule
 from .. import sealing
 from ..contract import Backend
 from ..numbering import ALONE, Numbering
-from . import leasing, moving, operating, reading, stalling
-from .rows import LANE_GROUPED, LANE_UNGROUPED, Instant, Row
+from . import leasing, moving, operating, reading, stalling, ticking
+from .rows import Instant, Row
 from .store import Store
 from .waiting import Sleepers
 
@@ -105,9 +108,11 @@ class MemoryBackend(Backend):
 
     # ------------------------------------------------------------------ producing
 
-    async def declare(self, rules: Sequence[QueueRule], now: float | None = None) -> None:
+    async def declare(
+        self, rules: Sequence[QueueRule], tasks: Sequence[TaskRule] = (), now: float | None = None
+    ) -> None:
         with self._step(now):
-            operating.declare(self._store, rules)
+            operating.declare(self._store, rules, tasks)
 
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
         with self._open_step(now) as at:
@@ -215,12 +220,20 @@ class MemoryBackend(Backend):
             operating.pause(self._store, pause, at.wall)
 
     async def resume(self, pause: Pause, now: float | None = None) -> bool:
-        with self._open_step(now):
-            return operating.resume(self._store, pause)
+        with self._open_step(now) as at:
+            return operating.resume(self._store, pause, at.wall)
 
-    async def limit_group(self, queue: str, group: str, limit: int | None, now: float | None = None) -> None:
+    async def limit(self, override: Override, now: float | None = None) -> None:
         with self._open_step(now):
-            operating.limit_group(self._store, queue, group, limit)
+            operating.limit(self._store, override)
+
+    async def slow_down(self, queue: str, seconds: float, now: float | None = None) -> float:
+        with self._open_step(now) as at:
+            return operating.slow_down(self._store, queue, seconds, at.wall)
+
+    async def tick(self, tick: Tick, now: float | None = None) -> Ticked:
+        with self._open_step(now) as at:
+            return ticking.tick(self._store, tick, at.wall)
 
     async def _brought_into_play(
         self, verb: Callable[[Store, str, float], Row], job_id: str, now: float | None
@@ -236,6 +249,10 @@ class MemoryBackend(Backend):
         with self._lock:
             row = self._store.jobs.get(job_id)
             return None if row is None else reading.job_record(row)
+
+    async def ended(self, job_ids: Sequence[str]) -> Mapping[str, JobRecord | None]:
+        with self._lock:
+            return reading.ended(self._store, job_ids)
 
     async def find(self, query: JobQuery) -> list[JobRecord]:
         with self._lock:
@@ -270,9 +287,17 @@ class MemoryBackend(Backend):
         with self._lock:
             return reading.group_record(self._store, (queue, name))
 
+    async def tasks(self) -> list[TaskRecord]:
+        with self._lock:
+            return reading.task_records(self._store)
+
+    async def entries(self) -> list[CronEntry]:
+        with self._lock:
+            return [entry for _, entry in sorted(self._store.entries.items())]
+
     async def pauses(self) -> list[Pause]:
         with self._lock:
-            return reading.pauses(self._store)
+            return reading.by_scope(self._store.pauses)
 
     async def workers(self, now: float | None = None) -> list[WorkerRecord]:
         with self._step(now) as at:
@@ -304,7 +329,9 @@ class MemoryBackend(Backend):
 
     async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
         with self._lock:
-            seconds = 0.0 if self._has_work(queues) else min(timeout, self._until_due())
+            wall = self._clock.wall()
+            claimable = any(self._store.claimable(queue, wall) for queue in queues)
+            seconds = 0.0 if claimable else min(timeout, self._until_due(queues, wall))
             bed = self._sleepers.add(queues)
         try:
             await asyncio.wait((bed,), timeout=max(seconds, 0.0))
@@ -312,18 +339,12 @@ class MemoryBackend(Backend):
             with self._lock:
                 self._sleepers.remove(bed)
 
-    def _has_work(self, queues: Sequence[str]) -> bool:
+    def _until_due(self, queues: Sequence[str], wall: float) -> float:
+        """Seconds until something may become claimable by itself."""
         store = self._store
-        return any(
-            len(store.lanes.get((queue, lane), ()))
-            for queue in queues
-            for lane in (LANE_UNGROUPED, LANE_GROUPED)
-            if (queue, None, None) not in store.pauses
-        )
-
-    def _until_due(self) -> float:
-        first = self._store.due.first()
-        return float("inf") if first is None else float(first[0][0]) - self._clock.wall()
+        due, waking, opens_at = store.due.first(), store.waking.first(), store.opens_at(queues, wall)
+        times = [first[0] if first is waking else first[0][0] for first in (due, waking) if first is not None]
+        return float(min([*times, *([] if opens_at is None else [opens_at])], default=float("inf"))) - wall
 
 
 # A fork in the middle of another thread's critical section would copy a torn store and a lock nobody opens.

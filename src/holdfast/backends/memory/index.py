@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+from ...entries import CronEntry
 from ...lifecycle import LIVE, UNSTARTED, State
-from ...records import DeadLetter, LogLine, Pause, QueueRule
+from ...records import DeadLetter, LogLine, Pause
+from ...rules import Flow, Override, QueueRule, TaskRule
 from .ranked import Ranked
-from .rows import Group, GroupName, Holder, Logical, Row
+from .rows import Group, GroupName, Holder, KeyName, LaneName, Logical, Row, Scope
 
 
 class Index:
@@ -25,12 +27,17 @@ class Index:
         self.letters: dict[Logical, DeadLetter] = {}
         self.logs: dict[str, list[LogLine]] = {}
         self.rules: dict[str, QueueRule] = {}
-        self.overrides: dict[GroupName, int] = {}
-        self.pauses: dict[tuple[str | None, str | None, str | None], Pause] = {}  # by queue, group, task
+        self.task_rules: dict[str, TaskRule] = {}
+        self.overrides: dict[Scope, Override] = {}
+        self.flows: dict[Scope, Flow] = {}
+        self.pauses: dict[Scope, Pause] = {}
+        self.entries: dict[str, CronEntry] = {}
         # derived, below: changed by move, insert, remove and keep_letter alone
         self.groups: dict[GroupName, Group] = {}
-        self.live_keys: dict[Logical, str] = {}
-        self.lanes: defaultdict[tuple[str, int], Ranked[str]] = defaultdict(Ranked)
+        self.key_holders: dict[KeyName, str] = {}
+        self.lanes: defaultdict[LaneName, Ranked[str]] = defaultdict(Ranked)
+        self.running_tasks: defaultdict[str, int] = defaultdict(int)
+        self.waking: Ranked[Scope] = Ranked()  # groups whose rate lets the next job start then
         self.due: Ranked[str] = Ranked()
         self.expiring: Ranked[str] = Ranked()
         self.prunable: Ranked[str] = Ranked()
@@ -56,6 +63,8 @@ class Index:
         for name, value in changes.items():
             setattr(row, name, value)
         row.state = state
+        if state is not State.READY:
+            row.rank = 0
         self._enter(row)
 
     def keep_letter(self, logical: Logical, letter: DeadLetter) -> None:
@@ -76,21 +85,37 @@ class Index:
     def _leave(self, row: Row) -> None:
         state = row.state
         self.counts[row.queue][state] -= 1
-        if state in LIVE:
-            if row.key is not None:
-                del self.live_keys[row.logical]
-            if row.expires_at is not None and state in UNSTARTED:
-                self.expiring.remove(row.id)
+        if row.holds_key:
+            del self.key_holders[row.key_name]
+        if row.expires_at is not None and state in UNSTARTED:
+            self.expiring.remove(row.id)
         if state is State.READY:
-            self.lanes[row.queue, row.lane].remove(row.id)
+            self.lanes[row.lane_name].remove(row.id)
         elif state is State.SCHEDULED:
             self.due.remove(row.id)
         elif state is State.RUNNING:
             del self.workers[row.worker or ""].leases[row.id]
+            self.running_tasks[row.task] -= 1
+            self._place_freed(row)
         elif row.prune_at is not None and state not in LIVE:
             self.prunable.remove(row.id)
         if row.group is not None and state in LIVE:
             self._leave_group(row, (row.queue, row.group))
+
+    def _place_freed(self, row: Row) -> None:
+        """A lease ended. What that means to limits is flow.py's business."""
+
+    def keep_flow(self, flow: Flow) -> None:
+        """Store a bucket; one that says when its group is to be refilled is found by that time."""
+        scope = (flow.queue, flow.group, flow.task)
+        self.waking.discard(scope)
+        self.flows[scope] = flow
+        if flow.wakes_at is not None:
+            self.waking.add(flow.wakes_at, scope)
+
+    def drop_flow(self, scope: Scope) -> None:
+        self.waking.discard(scope)
+        del self.flows[scope]
 
     def _leave_group(self, row: Row, name: GroupName) -> None:
         group = self.groups[name]
@@ -107,13 +132,12 @@ class Index:
     def _enter(self, row: Row) -> None:
         state = row.state
         self.counts[row.queue][state] += 1
-        if state in LIVE:
-            if row.key is not None:
-                self.live_keys[row.logical] = row.id
-            if row.expires_at is not None and state in UNSTARTED:
-                self.expiring.add(row.expires_at, row.id)
+        if row.holds_key:
+            self.key_holders[row.key_name] = row.id
+        if row.expires_at is not None and state in UNSTARTED:
+            self.expiring.add(row.expires_at, row.id)
         if state is State.READY:
-            self.lanes[row.queue, row.lane].add((-row.priority, row.turn, row.seq), row.id)
+            self.lanes[row.lane_name].add((-row.rank, row.turn, row.seq), row.id)
             self.stirred.add(row.queue)
         elif state is State.SCHEDULED:
             self.due.add((row.due_at, row.seq), row.id)
@@ -122,6 +146,7 @@ class Index:
                 self.stirred.add(row.queue)
         elif state is State.RUNNING:
             self.workers[row.worker or ""].leases[row.id] = row
+            self.running_tasks[row.task] += 1
         elif row.prune_at is not None and state not in LIVE:
             self.prunable.add((row.prune_at, row.seq), row.id)
         if row.group is not None and state in LIVE:

@@ -24,7 +24,7 @@ from ...records import (
     Report,
     WorkerRecord,
 )
-from . import reading, stalling
+from . import claiming, reading, stalling
 from .rows import Holder, Instant, Row
 from .store import Store
 
@@ -93,13 +93,16 @@ def _claim(store: Store, holder: Holder, request: ClaimRequest, answers: tuple[A
         holder.last_call, holder.answers = request.call, answers
         return Exchanged(answers=answers, recovered=recovered, sealed=store.seal)
     store.promote(at.wall, PROMOTED_PER_CLAIM_MAX)
-    rows: list[Row] = []
-    for queue in request.queues:
-        most = min(request.most - len(rows), request.most_by_queue.get(queue, request.most))
-        if most > 0 and (queue, None, None) not in store.pauses:
-            rows += store.take(holder, request.call, queue, most, at.wall)
+    rows = claiming.claim(store, holder, request, at.wall)
     holder.last_call, holder.answers = request.call, answers
-    return Exchanged(answers=answers, leases=tuple(map(reading.lease, rows)), recovered=recovered)
+    store.refill_touched()  # what is held back is told as it stands after the claim
+    opens_at = store.opens_at(request.queues, at.wall)
+    return Exchanged(
+        answers=answers,
+        leases=tuple(map(reading.lease, rows)),
+        recovered=recovered,
+        opens_in=None if opens_at is None else opens_at - at.wall,
+    )
 
 
 def begin(store: Store, held: Held) -> Answer:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from itertools import islice
 
-from ...records import GroupLimit, Part, Seal, Shipment, StoredJob
+from ...records import Part, Pause, Seal, Shipment, StoredJob
+from ...rules import Flow, Override
 from .. import sealing
-from .reading import pauses
-from .rows import Row
+from .reading import by_scope
+from .rows import Row, Scope
 from .store import Store
 
 _ROW_FIELDS = [name for name in Row.__slots__ if name in StoredJob.__struct_fields__]
@@ -20,18 +21,28 @@ def seal(store: Store, seal: Seal | None, instead_of: Seal | None) -> bool:
     if store.seal != instead_of:
         return False
     if sealing.is_new_target(seal, instead_of):
-        sealing.refuse_unless_empty(len(store.jobs), len(store.letters), len(store.overrides), len(store.pauses))
+        made = sum(not entry.declared for entry in store.entries.values())
+        sealing.refuse_unless_empty(len(store.jobs), len(store.letters), len(store.overrides), len(store.pauses), made)
         store.rules.clear()
+        store.task_rules.clear()
+        store.entries.clear()
+        for scope in list(store.flows):
+            store.drop_flow(scope)
     store.seal = seal
     return True
 
 
 def export(store: Store, part: Part, after: str, limit: int) -> Shipment:
     if part == "rules":
-        limits = [GroupLimit(queue=q, name=name, limit=most) for (q, name), most in sorted(store.overrides.items())]
-        rules = [rule for _, rule in sorted(store.rules.items())]
         return Shipment(
-            part=part, queues=tuple(rules), groups=tuple(limits), pauses=tuple(pauses(store)), tick=store.tick
+            part=part,
+            queues=tuple(rule for _, rule in sorted(store.rules.items())),
+            tasks=tuple(rule for _, rule in sorted(store.task_rules.items())),
+            overrides=tuple(by_scope(store.overrides)),
+            flows=tuple(by_scope(store.flows)),
+            entries=tuple(entry for _, entry in sorted(store.entries.items())),
+            pauses=tuple(by_scope(store.pauses)),
+            tick=store.tick,
         )
     if part == "jobs":
         rows = list(islice((row for row in store.jobs.values() if row.seq > int(after or 0)), limit))
@@ -51,16 +62,23 @@ def carry(store: Store, seal: Seal, shipment: Shipment) -> None:
     for job in shipment.jobs:
         if job.id not in store.jobs:
             coming.setdefault(job.id, (job, _row(job)))
-    keyed = [row.logical for _, row in coming.values() if row.key is not None and row.state.live]
-    if len(set(keyed)) < len(keyed) or not store.live_keys.keys().isdisjoint(keyed):
+    keyed = [row.key_name for _, row in coming.values() if row.holds_key]
+    if len(set(keyed)) < len(keyed) or not store.key_holders.keys().isdisjoint(keyed):
         raise sealing.key_taken()
     store.catch_up(tick=shipment.tick, seq=shipment.seq)
     for rule in shipment.queues:
         store.rules.setdefault(rule.name, rule)
-    for one in shipment.groups:
-        store.overrides.setdefault((one.queue, one.name), one.limit)
+    for task in shipment.tasks:
+        store.task_rules.setdefault(task.name, task)
+    for said in shipment.overrides:
+        store.overrides.setdefault(_scope(said), said)
+    for flow in shipment.flows:
+        if _scope(flow) not in store.flows:
+            store.keep_flow(flow)
+    for entry in shipment.entries:
+        store.entries.setdefault(entry.name, entry)
     for pause in shipment.pauses:
-        store.pauses.setdefault((pause.queue, pause.group, pause.task), pause)
+        store.pauses.setdefault(_scope(pause), pause)
     for job, row in coming.values():
         _insert(store, job, row)
     for letter in shipment.letters:
@@ -72,12 +90,16 @@ def carry(store: Store, seal: Seal, shipment: Shipment) -> None:
     store.seal = seal.moved_on(shipment)
 
 
+def _scope(said: Override | Flow | Pause) -> Scope:
+    return (said.queue, said.group, said.task)
+
+
 def _row(job: StoredJob) -> Row:
     return Row(**{name: getattr(job, name) for name in _ROW_FIELDS})
 
 
 def _insert(store: Store, job: StoredJob, row: Row) -> None:
     store.insert(row)
-    store.catch_up(tick=max(job.turn or 0, job.fence), seq=job.seq)
+    store.catch_up(tick=job.fence, seq=job.seq)  # its turn may be staggered; the tick that came with the rules is not
     if job.logs:
         store.logs[job.id] = list(job.logs)

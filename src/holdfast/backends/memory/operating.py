@@ -11,73 +11,103 @@ from msgspec.structs import replace
 
 from ...errors import ConfigurationError, DuplicateJob, JobNotFound, StateConflict
 from ...lifecycle import UNSTARTED, State
-from ...records import REMEMBER_SECONDS_MIN, DeadLetter, Enqueued, NewJob, Pause, QueueRule
-from .rows import Row
+from ...records import REMEMBER_SECONDS_MIN, DeadLetter, Enqueued, NewJob, Pause
+from ...rules import Flow, Override, QueueRule, TaskRule
+from ..refusing import check_limit, strict_limit
+from . import retaining
+from .flow import merged
+from .rows import KeyName, Row, Scope, key_name
 from .store import RETAIN_SECONDS, Store
 
 
 def enqueue(store: Store, jobs: Sequence[NewJob], wall: float) -> list[Enqueued]:
-    _refuse_duplicates(store, jobs)
+    _refuse_duplicates(store, jobs, wall)
     return [_enqueue_one(store, job, wall) for job in jobs]
 
 
-def _refuse_duplicates(store: Store, jobs: Sequence[NewJob]) -> None:
+def _refuse_duplicates(store: Store, jobs: Sequence[NewJob], wall: float) -> None:
     """Raise for the first job that may not share its key, looking also at those before it in the batch."""
     ids: set[str] = set()
-    keys: dict[tuple[str, str, str], str] = {}
+    keys: dict[KeyName, str] = {}
     for job in jobs:
         if job.id in store.jobs or job.id in ids:
             continue
         if job.key is not None:
-            logical = (job.queue, job.task, job.key)
-            taken = store.live_keys.get(logical) or keys.get(logical)
+            name = key_name(job.key_scope, job.queue, job.task, job.key)
+            holder = store.key_holder(name, wall)
+            taken = keys.get(name) if holder is None else holder.id
             if taken is not None:
                 if job.on_conflict == "raise":
                     raise DuplicateJob(job.key, taken)
                 continue
-            keys[logical] = job.id
+            keys[name] = job.id
         ids.add(job.id)
 
 
 def _enqueue_one(store: Store, job: NewJob, wall: float) -> Enqueued:
     if job.id in store.jobs:
         return Enqueued(job.id, created=False)
-    live = None if job.key is None else store.live_keys.get((job.queue, job.task, job.key))
-    if live is None:
+    name = key_name(job.key_scope, job.queue, job.task, job.key or "")
+    row = None if job.key is None else store.key_holder(name, wall)
+    if row is None:
         store.add(job, wall)
         return Enqueued(job.id, created=True)
-    row = store.jobs[live]
-    if job.on_conflict == "replace" and row.state in UNSTARTED:
+    if job.on_conflict in ("replace", "debounce") and row.state in UNSTARTED:
         store.replace_call(row, job, wall)
-        return Enqueued(live, created=False, replaced=True)
-    return Enqueued(live, created=False)
+        return Enqueued(row.id, created=False, replaced=True)
+    return Enqueued(row.id, created=False)
 
 
-def declare(store: Store, rules: Sequence[QueueRule]) -> None:
+def declare(store: Store, rules: Sequence[QueueRule], tasks: Sequence[TaskRule]) -> None:
     for rule in rules:
-        if rule.group_limit < 1:
-            raise ConfigurationError(f"group_limit of queue {rule.name!r} must be at least 1, not {rule.group_limit}.")
+        check_limit(rule.group_limit, f"group_limit of queue {rule.name!r}")
+        check_limit(rule.limit, f"limit of queue {rule.name!r}")
+    for task in tasks:
+        check_limit(task.limit, f"limit of task {task.name!r}")
+    for task in tasks:
+        wanted = None if task == TaskRule(name=task.name) else task
+        if store.task_rules.get(task.name) != wanted:
+            store.refuse_sealed()
+            if wanted is None:
+                del store.task_rules[task.name]
+            else:
+                store.task_rules[task.name] = wanted
+            store.change_lane(task.name)
+            store.stirred.update(store.counts)
     for rule in rules:
         known = replace(rule, group_limit=1 if rule.group_order == "strict" else rule.group_limit, shards=1)
         if store.rules.get(rule.name) != known:
             store.refuse_sealed()
             store.rules[rule.name] = known
             store.touched.update((name, None) for name in store.groups if name[0] == rule.name)
+            store.stirred.add(rule.name)
 
 
-def limit_group(store: Store, queue: str, group: str, limit: int | None) -> None:
-    if limit is None:
-        store.overrides.pop((queue, group), None)
-    elif limit < 1:
-        raise ConfigurationError(f"the limit of group {group!r} must be at least 1, not {limit}. To stop it, pause it.")
-    elif limit > 1 and store.strict(queue):
-        raise ConfigurationError(
-            f"queue {queue!r} is strict: its groups run one job at a time, so {limit} cannot hold. "
-            'Declare the queue with group_order="relaxed" first.'
-        )
+def limit(store: Store, said: Override) -> None:
+    scope = _scope(said, "a limit")
+    queue, group, task = scope
+    check_limit(said.limit, f"the limit of {_named(scope)}")
+    if isinstance(said.limit, int) and said.limit > 1 and group is not None and store.strict(queue or "", group):
+        raise strict_limit(queue or "", said.limit)
+    now_said = merged(said, store.overrides.get(scope))
+    if now_said is None:
+        store.overrides.pop(scope, None)
     else:
-        store.overrides[queue, group] = limit
-    store.touched[queue, group] = None
+        store.overrides[scope] = now_said
+    if task is not None:
+        store.change_lane(task)
+        store.stirred.update(store.counts)
+    elif group is not None:
+        store.touched[queue or "", group] = None
+    else:
+        store.stirred.add(queue or "")
+
+
+def slow_down(store: Store, queue: str, seconds: float, wall: float) -> float:
+    flow = store.flow_of((queue, None, None))
+    until = max(flow.shut_until, wall + seconds)
+    store.keep_flow(replace(flow, shut_until=until))
+    return until
 
 
 def find(store: Store, job_id: str) -> Row:
@@ -118,7 +148,7 @@ def run_now(store: Store, job_id: str, wall: float) -> Row:
 def revive(store: Store, job_id: str, wall: float) -> Row:
     row = find(store, job_id)
     if row.state is State.DEAD:
-        _refuse_taken(store, row, "revive")
+        _refuse_taken(store, row, "revive", wall)
         store.revive(row, wall)
     elif not (row.state.live and job_id in store.letter_of):  # live with its letter: revived before, nothing to do
         raise StateConflict(job_id, "revive", row.state, "Only dead jobs can be revived; retry takes any finished one.")
@@ -131,16 +161,16 @@ def retry(store: Store, job_id: str, wall: float) -> Row:
         return revive(store, job_id, wall)
     if row.state.live:
         raise StateConflict(job_id, "retry", row.state, "It is still on its way; only finished jobs can be retried.")
-    _refuse_taken(store, row, "retry")
+    _refuse_taken(store, row, "retry", wall)
     store.again(row, wall)
     return row
 
 
-def _refuse_taken(store: Store, row: Row, verb: str) -> None:
+def _refuse_taken(store: Store, row: Row, verb: str, wall: float) -> None:
     """A finished job may come back only where no other job of its key is live, a dead one not without the letter."""
-    live = store.live_keys.get(row.logical)
-    if live is not None:
-        raise StateConflict(row.id, verb, row.state, "Wait for that one to end.", live_id=live)
+    holder = None if row.key is None else store.key_holder(row.key_name, wall)
+    if holder is not None and holder.id != row.id:
+        raise StateConflict(row.id, verb, row.state, "Wait for that one to end.", live_id=holder.id)
     letter = store.letters.get(row.logical)
     if row.state is State.DEAD and letter is not None and letter.id != row.id:
         advice = f"Its dead letter now belongs to job {letter.id}: {verb} that one."
@@ -161,7 +191,19 @@ def discard(store: Store, job_id: str, wall: float) -> DeadLetter:
 
 
 def prune(store: Store, limit: int, older_than: float | None, wall: float) -> int:
-    """Remove what is past its retention. A job that holds its letter has no retention, so it is never seen here."""
+    """Remove what is past its retention, then what the tasks' rules let go, and buckets that say nothing any more."""
+    for scope in [scope for scope, flow in store.flows.items() if _says_nothing(flow, wall)]:
+        store.drop_flow(scope)
+    gone = _prune_retained(store, limit, older_than, wall)
+    return gone + retaining.prune(store, limit - gone, wall)
+
+
+def _says_nothing(flow: Flow, wall: float) -> bool:
+    return flow.wakes_at is None and max(flow.spent_until, flow.shut_until) <= wall
+
+
+def _prune_retained(store: Store, limit: int, older_than: float | None, wall: float) -> int:
+    """A job that holds its letter has no retention, so it is never seen here."""
     if older_than is None:
         past: list[Row] = []
         while len(past) < limit and (first := store.prunable.first()) is not None and first[0][0] <= wall:
@@ -170,23 +212,30 @@ def prune(store: Store, limit: int, older_than: float | None, wall: float) -> in
         return len(past)
     before = wall - max(older_than, REMEMBER_SECONDS_MIN)
     rows = (store.jobs[job_id] for job_id in store.prunable)
-    past = sorted((row for row in rows if (row.finished_at or 0.0) <= before), key=lambda row: row.seq)[:limit]
+    past = sorted(
+        (row for row in rows if (row.finished_at or 0.0) <= before and row.window_ends_at <= wall),
+        key=lambda row: row.seq,
+    )[:limit]
     for row in past:
         store.remove(row)
     return len(past)
 
 
 def pause(store: Store, wanted: Pause, wall: float) -> None:
-    key = _pause_key(wanted)
+    key = _scope(wanted, "a pause")
     if key in store.pauses:
         return
     store.pauses[key] = replace(wanted, paused_at=wall)
     _after_pause(store, wanted)
 
 
-def resume(store: Store, wanted: Pause) -> bool:
-    if store.pauses.pop(_pause_key(wanted), None) is None:
+def resume(store: Store, wanted: Pause, wall: float) -> bool:
+    scope = _scope(wanted, "a pause")
+    slowed = wanted.queue is not None and wanted.group is None and store.shut(wanted.queue, wall)
+    if store.pauses.pop(scope, None) is None and not slowed:
         return False
+    if slowed:
+        store.keep_flow(replace(store.flow_of(scope), shut_until=0.0))
     _after_pause(store, wanted)
     return True
 
@@ -194,19 +243,21 @@ def resume(store: Store, wanted: Pause) -> bool:
 def _after_pause(store: Store, wanted: Pause) -> None:
     """Let a pause, or its end, take hold of what is ready."""
     if wanted.task is not None:
-        ready = [job_id for lane in list(store.lanes.values()) for job_id in lane]
-        for row in map(store.jobs.__getitem__, ready):
-            if row.task == wanted.task:
-                store.make_ready(row)
+        store.change_lane(wanted.task)
     elif wanted.group is not None:
         store.touched[wanted.queue or "", wanted.group] = None
     else:
         store.stirred.add(wanted.queue or "")
 
 
-def _pause_key(wanted: Pause) -> tuple[str | None, str | None, str | None]:
+def _scope(wanted: Pause | Override, what: str) -> Scope:
     of_queue = wanted.queue is not None and wanted.task is None
     of_task = wanted.task is not None and wanted.queue is None and wanted.group is None
     if not (of_queue or of_task):
-        raise ConfigurationError("a pause is of a queue, of a group (queue and group) or of a task. Name one of them.")
+        raise ConfigurationError(f"{what} is of a queue, of a group (queue and group) or of a task. Name one of them.")
     return (wanted.queue, wanted.group, wanted.task)
+
+
+def _named(scope: Scope) -> str:
+    queue, group, task = scope
+    return f"task {task!r}" if task is not None else f"queue {queue!r}" if group is None else f"group {group!r}"

@@ -5,30 +5,22 @@ Called by backend.py inside its critical section. It never changes anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 
 from ...lifecycle import State
-from ...records import (
-    DeadLetter,
-    Dump,
-    GroupOrder,
-    GroupRecord,
-    JobQuery,
-    JobRecord,
-    Lease,
-    LetterQuery,
-    QueueRecord,
-    QueueRule,
-    WorkerRecord,
-)
-from .rows import GroupName, Holder, Instant, Row
+from ...rates import Rate
+from ...records import DeadLetter, Dump, GroupRecord, JobQuery, JobRecord, Lease, LetterQuery, QueueRecord, WorkerRecord
+from ...rules import GroupOrder, QueueRule, TaskRecord, TaskRule
+from .rows import GroupName, Holder, Instant, Row, Scope
 from .store import Store
 
+T = TypeVar("T")
+
 _FIELDS = JobRecord.__struct_fields__
-_BEYOND = ("token", "turn", "lane", "claim_call", "prune_at")
+_BEYOND = ("token", "turn", "rank", "lane", "claim_call", "prune_at")
 
 
 def job_record(row: Row) -> JobRecord:
@@ -104,18 +96,28 @@ def counts(store: Store, queue: str | None) -> dict[str, dict[State, int]]:
 
 def queue_records(store: Store) -> list[QueueRecord]:
     by_queue = counts(store, None)
-    paused = {queue for queue, group, _ in store.pauses if queue is not None and group is None}
-    return [_queue_record(store, name, by_queue.get(name, {})) for name in sorted({*by_queue, *store.rules, *paused})]
+    said = {
+        queue
+        for queue, group, _ in (*store.pauses, *store.overrides, *store.flows)
+        if queue is not None and group is None
+    }
+    return [_queue_record(store, name, by_queue.get(name, {})) for name in sorted({*by_queue, *store.rules, *said})]
 
 
 def _queue_record(store: Store, name: str, by_state: Mapping[State, int]) -> QueueRecord:
     rule = store.rules.get(name) or QueueRule(name=name)
-    ready = (job_id for lane in (0, 1, 2) for job_id in store.lanes.get((name, lane), ()))
+    ready = (job_id for lane, ids in store.lanes.items() if lane[0] == name for job_id in ids)
     return QueueRecord(
         name=name,
         group_limit=rule.group_limit,
         group_order=rule.group_order,
+        group_rate=rule.group_rate,
+        aging=rule.aging,
         declared=name in store.rules,
+        limit=rule.limit,
+        rate=rule.rate,
+        override=store.overrides.get((name, None, None)),
+        flow=store.flows.get((name, None, None)),
         pause=store.pauses.get((name, None, None)),
         counts={state.value: number for state, number in by_state.items()},
         oldest_due_at=min((store.jobs[job_id].due_at for job_id in ready), default=None),
@@ -123,23 +125,26 @@ def _queue_record(store: Store, name: str, by_state: Mapping[State, int]) -> Que
 
 
 def group_records(store: Store, queue: str | None, limit: int) -> list[GroupRecord]:
-    paused = {(pause.queue, pause.group) for pause in store.pauses.values() if pause.group is not None}
+    said = {(scope[0], scope[1]) for scope in (*store.pauses, *store.overrides) if scope[1] is not None}
     names = sorted(
-        (name[0] or "", name[1] or "")
-        for name in {*store.groups, *store.overrides, *paused}
-        if queue is None or name[0] == queue
+        (name[0] or "", name[1] or "") for name in {*store.groups, *said} if queue is None or name[0] == queue
     )
     return [group_record(store, name) for name in names[:limit]]
 
 
 def group_record(store: Store, name: GroupName) -> GroupRecord:
-    order: GroupOrder = "strict" if store.strict(name[0]) else "relaxed"
+    order: GroupOrder = "strict" if store.strict(*name) else "relaxed"
+    scope = (*name, None)
+    said = store.overrides.get(scope)
     by_state = {state.value: len(rows) for state, rows in _members(store, name) if rows}
     return GroupRecord(
         queue=name[0],
         name=name[1],
         limit=store.group_limit(name),
-        override=store.overrides.get(name),
+        override=said.limit if said is not None and isinstance(said.limit, int) else None,
+        rate=store.group_rate(name),
+        rate_override=said.rate if said is not None and isinstance(said.rate, Rate) else None,
+        flow=store.flows.get(scope),
         order=order,
         pause=store.pauses.get((name[0], name[1], None)),
         counts=by_state,
@@ -170,6 +175,29 @@ def _head(store: Store, name: GroupName) -> str | None:
     return min(group.scheduled.values(), key=lambda row: (-row.priority, row.seq)).id
 
 
+def task_records(store: Store) -> list[TaskRecord]:
+    said = {task for _, _, task in (*store.overrides, *store.flows) if task is not None}
+    return [
+        TaskRecord(
+            rule=store.task_rules.get(name) or TaskRule(name=name),
+            declared=name in store.task_rules,
+            override=store.overrides.get((None, None, name)),
+            flow=store.flows.get((None, None, name)),
+            running=store.running_tasks.get(name, 0),
+        )
+        for name in sorted({*store.task_rules, *said})
+    ]
+
+
+def ended(store: Store, job_ids: Iterable[str]) -> dict[str, JobRecord | None]:
+    found: dict[str, JobRecord | None] = {}
+    for job_id in job_ids:
+        row = store.jobs.get(job_id)
+        if row is None or row.state.finished:
+            found[job_id] = None if row is None else job_record(row)
+    return found
+
+
 def worker_record(holder: Holder, at: Instant) -> WorkerRecord:
     return msgspec.structs.replace(holder.record, expired=holder.expired(at), running=len(holder.leases))
 
@@ -185,11 +213,11 @@ def dump(store: Store) -> Dump:
                 for _, holder in sorted(store.workers.items())
             ),
             "queues": tuple(_plain(rule) for _, rule in sorted(store.rules.items())),
-            "groups": tuple(
-                {"queue": queue, "name": name, "override": limit}
-                for (queue, name), limit in sorted(store.overrides.items())
-            ),
-            "pauses": tuple(_plain(pause) for pause in pauses(store)),
+            "tasks": tuple(_plain(rule) for _, rule in sorted(store.task_rules.items())),
+            "overrides": tuple(_plain(said) for said in by_scope(store.overrides)),
+            "flows": tuple(_plain(flow) for flow in by_scope(store.flows)),
+            "entries": tuple(_plain(entry) for _, entry in sorted(store.entries.items())),
+            "pauses": tuple(_plain(pause) for pause in by_scope(store.pauses)),
             "logs": tuple(
                 {"job_id": row.id, "at": line.at, "text": line.text}
                 for row in store.jobs.values()
@@ -199,8 +227,9 @@ def dump(store: Store) -> Dump:
     )
 
 
-def pauses(store: Store) -> list[Any]:
-    return [store.pauses[key] for key in sorted(store.pauses, key=lambda key: tuple(part or "" for part in key))]
+def by_scope(said: Mapping[Scope, T]) -> list[T]:
+    """Pauses, overrides or flows in a stable order."""
+    return [said[scope] for scope in sorted(said, key=lambda scope: tuple(part or "" for part in scope))]
 
 
 def _plain(record: msgspec.Struct) -> dict[str, Any]:

@@ -8,14 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...lifecycle import Failure, State
-from ...records import Answer, NewJob, Revival, WorkerRecord
+from ...records import Answer, KeyScope, KeyUntil, NewJob, OnExpire, Revival, WorkerRecord
 from .ranked import Ranked
 
 CLOCK_BACK_SECONDS = 1.0  # a deadline further away than the lease by this much: the clock went back
-LANE_UNGROUPED, LANE_GROUPED, LANE_PARKED = 0, 1, 2
+LANE_UNGROUPED, LANE_GROUPED, LANE_PARKED, LANE_APART = 0, 1, 2, 3
 
 GroupName = tuple[str, str]  # queue, group
 Logical = tuple[str, ...]  # queue, task, key; or the id alone
+KeyName = tuple[KeyScope, str, str, str]  # scope, queue ("" where global), task, key
+Scope = tuple[str | None, str | None, str | None]  # of a pause, an override, a flow: queue, group, task
+LaneName = tuple[str, int, str]  # queue, lane, task (where it is apart)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,12 @@ class Row:
     expires_at: float | None
     revival: Revival | None
     options: bytes | None
+    key_scope: KeyScope = "queue"
+    key_until: KeyUntil = "finished"
+    key_window: float | None = None
+    holds_key: bool = False
+    due_max: float | None = None
+    on_expire: OnExpire = "bury"
     attempts: int = 0
     failures: int = 0
     stalls: int = 0
@@ -66,6 +75,7 @@ class Row:
     # beyond JobRecord: what only the store and its dump know
     token: str | None = None
     turn: int | None = None
+    rank: int = 0
     lane: int = LANE_UNGROUPED
     claim_call: int | None = None
     prune_at: float | None = None
@@ -73,6 +83,23 @@ class Row:
     @property
     def logical(self) -> Logical:
         return (self.queue, self.task, self.key) if self.key is not None else (self.id,)
+
+    @property
+    def lane_name(self) -> LaneName:
+        return (self.queue, self.lane, self.task if self.lane == LANE_APART else "")
+
+    @property
+    def key_name(self) -> KeyName:
+        return key_name(self.key_scope, self.queue, self.task, self.key or "")
+
+    @property
+    def window_ends_at(self) -> float:
+        """When its key is free because its window has passed; for ever ago where it has none."""
+        return float("-inf") if self.key is None or self.key_window is None else self.created_at + self.key_window
+
+
+def key_name(scope: KeyScope, queue: str, task: str, key: str) -> KeyName:
+    return (scope, queue if scope == "queue" else "", task, key)
 
 
 def due_time(job: NewJob, wall: float) -> float:

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...lifecycle import Failure, State
+from ...rates import Rate, opens_at
 from ...records import (
     ERRORS_KEPT_MAX,
     HISTORY_KEPT_MAX,
@@ -22,15 +23,16 @@ from ...records import (
     Promoted,
     Seal,
 )
+from ...rules import READY_PER_GROUP_MAX, STAGGER_TICKS
 from ..numbering import ALONE, Numbering
 from ..sealing import refusal
-from .index import Index
-from .rows import LANE_GROUPED, LANE_PARKED, LANE_UNGROUPED, GroupName, Holder, Row, due_time, expiry
+from .flow import FlowIndex
+from .rows import GroupName, Holder, KeyName, Row, due_time, expiry
 
 RETAIN_SECONDS = 86400.0  # how long a finished job is kept where no settlement says it
 
 
-class Store(Index):
+class Store(FlowIndex):
     """The index with the rules by which jobs move."""
 
     def __init__(self, numbering: Numbering = ALONE) -> None:
@@ -56,31 +58,23 @@ class Store(Index):
 
     # ------------------------------------------------------------------ groups and lanes
 
-    def strict(self, queue: str) -> bool:
-        rule = self.rules.get(queue)
-        return rule is None or rule.group_order == "strict"
-
-    def group_limit(self, name: GroupName) -> int:
-        """How many jobs a group may have in play."""
-        if (name[0], name[1], None) in self.pauses:
-            return 0
-        rule = self.rules.get(name[0])
-        if rule is None or rule.group_order == "strict":
-            return 1
-        return self.overrides.get(name, rule.group_limit)
-
-    def lane_of(self, row: Row) -> int:
-        if (None, None, row.task) in self.pauses:
-            return LANE_PARKED
-        return LANE_UNGROUPED if row.group is None else LANE_GROUPED
-
     def next_turn(self) -> int:
-        self._turn += 1
+        """Never below the clock: priorities that age are worth seconds of it."""
+        self._turn = max(self._turn + 1, int(self.wall * 1_000_000))
         return self._turn
 
     def make_ready(self, row: Row, **changes: Any) -> None:
+        """Make a job claimable, with the turn it had or a new one."""
         turn = changes.pop("turn", row.turn)
-        self.move(row, State.READY, turn=turn or self.next_turn(), lane=self.lane_of(row), **changes)
+        rank = row.rank if row.state is State.READY else 0 if self.age_shift(row) is not None else row.priority
+        self.move(row, State.READY, turn=turn or self._new_turn(row), rank=rank, lane=self.lane_of(row), **changes)
+
+    def _new_turn(self, row: Row) -> int:
+        """The next turn; behind the heads of all groups where others of its own are ready before it."""
+        turn = self.next_turn() - (self.age_shift(row) or 0)
+        group = None if row.group is None else self.groups.get((row.queue, row.group))
+        before = [other.turn or 0 for other in group.ready.values()] if group is not None else []
+        return max(turn + len(before) * STAGGER_TICKS, max(before) + 1) if before else turn
 
     def place(self, row: Row, **changes: Any) -> None:
         """Bring a due job into play: ready, or behind its group until refill makes it ready."""
@@ -90,28 +84,48 @@ class Store(Index):
             self.move(row, State.WAITING, **changes)
 
     def refill(self, name: GroupName) -> int:
-        """Bring a group to its limit: waiting jobs in while there is room, ready ones out where there are too many.
+        """Bring a group to its limit and its rate: waiting jobs in while there is room, ready ones out where too many.
 
         THE routine that refills; every step that touched a group ends with it. Answers how many became ready.
         """
         group = self.groups.get(name)
         if group is None:
+            self._wake_group(name, None)
             return 0
         made = 0
-        room = self.group_limit(name) - group.in_play
+        rate = self.group_rate(name)
+        if group.waiting or group.ready:
+            self.set_back(rate, (*name, None), self.wall)
+        budget = self.bucket_room(rate, (*name, None), self.wall)
+        room = min(self.group_limit(name) - group.in_play, budget - len(group.ready))
         if room > 0 and group.waiting:
             # who is due but not yet promoted must not be overtaken by a later one of its group
             for row in [row for row in group.scheduled.values() if row.due_at <= self.wall]:
                 self.move(row, State.WAITING)
-        while room > 0 and (first := group.waiting.first()) is not None:
+        fill = min(room, READY_PER_GROUP_MAX - len(group.ready))
+        while made < fill and (first := group.waiting.first()) is not None:
             self.make_ready(self.jobs[first[1]])
-            room -= 1
             made += 1
         while room < 0 and group.ready:
             last = max(group.ready.values(), key=lambda row: (not row.held, -row.priority, row.seq))
             self.move(last, State.WAITING)
             room += 1
+        held_back = len(group.waiting) and self.group_limit(name) > group.in_play and budget <= len(group.ready)
+        self._wake_group(name, rate if held_back and len(group.ready) < READY_PER_GROUP_MAX else None)
         return made
+
+    def _wake_group(self, name: GroupName, rate: Rate | None) -> None:
+        """Remember when the rate lets one more of the group's waiting jobs start, or that nothing waits for it."""
+        flow = self.flows.get((*name, None))
+        if flow is None:
+            return
+        wakes_at = None
+        if rate is not None and flow.spent_until > self.wall:
+            group = self.groups.get(name)
+            ready = 0 if group is None else len(group.ready)
+            wakes_at = opens_at(rate, flow.spent_until) + ready * rate.every
+        if wakes_at != flow.wakes_at:
+            self.keep_flow(replace(flow, wakes_at=wakes_at))
 
     def refill_touched(self) -> None:
         while self.touched:  # a withdrawal touches its group once more; that second look moves nothing
@@ -119,6 +133,30 @@ class Store(Index):
             self.touched.clear()
             for name in names:
                 self.refill(name)
+
+    def change_lane(self, task: str) -> None:
+        """A pause, a limit or a rule of a task changed: its ready jobs go where they now belong."""
+        ready = [job_id for lane in list(self.lanes.values()) for job_id in lane]
+        for row in map(self.jobs.__getitem__, ready):
+            if row.task == task and row.lane != self.lane_of(row):
+                self.make_ready(row)
+
+    # ------------------------------------------------------------------ keys
+
+    def key_holder(self, name: KeyName, wall: float) -> Row | None:
+        """The job that holds a key. One whose window has passed holds it no longer."""
+        job_id = self.key_holders.get(name)
+        if job_id is None:
+            return None
+        row = self.jobs[job_id]
+        return row if row.key_window is None or wall < row.window_ends_at else None
+
+    def free_key(self, name: KeyName) -> None:
+        """Another job takes the key: the flag of a holder whose window has passed falls."""
+        job_id = self.key_holders.get(name)
+        if job_id is not None:
+            row = self.jobs[job_id]
+            self.move(row, row.state, holds_key=False, rank=row.rank)
 
     # ------------------------------------------------------------------ producing
 
@@ -141,18 +179,32 @@ class Store(Index):
             expires_at=expiry(job, due_at),
             revival=job.revival,
             options=job.options,
+            key_scope=job.key_scope,
+            key_until=job.key_until,
+            key_window=job.key_window,
+            holds_key=job.key is not None,
+            due_max=None if job.wait_max is None else wall + job.wait_max,
+            on_expire=job.on_expire,
         )
+        if row.holds_key:
+            self.free_key(row.key_name)
         if row.state is State.READY:
-            row.turn, row.lane = self.next_turn(), self.lane_of(row)
+            shift = self.age_shift(row)
+            row.turn, row.rank, row.lane = self._new_turn(row), row.priority if shift is None else 0, self.lane_of(row)
         self.insert(row)
 
     def replace_call(self, row: Row, job: NewJob, wall: float) -> None:
         """Give an unstarted job the call of a newer one of its key; id and seq stay, its place is found anew."""
         due_at = due_time(job, wall)
+        if job.on_conflict == "debounce" and row.due_max is not None:
+            due_at = min(due_at, row.due_max)
         self.move(
             row,
             State.SCHEDULED,
             args=job.args,
+            key_until=job.key_until,
+            key_window=job.key_window,
+            on_expire=job.on_expire,
             priority=job.priority,
             group=job.group,
             max_stalls=max(job.max_stalls, row.stalls),
@@ -203,8 +255,9 @@ class Store(Index):
             "shared_stalls": row.shared_stalls + (stalled and not alone),
             "suspect": stalled or (row.suspect and not counted),
             "errors": _with(row.errors, failure),
-            "held": row.group is not None and not into.finished and self.strict(row.queue),
         }
+        if not into.finished:
+            ended["held"] = row.group is not None and self.strict(row.queue, row.group)
         if counted and not into.finished:
             ended["expires_at"] = None  # it was claimed in time; what follows is not a late start
         if into is State.DEAD:
@@ -225,16 +278,15 @@ class Store(Index):
 
     def finish(self, row: Row, wall: float, state: State, retain: float, **changes: Any) -> None:
         """A logical job ended well, or was cancelled: its letter closes."""
-        changes["held"] = False
-        self.move(row, state, finished_at=wall, prune_at=_prune_at(wall, retain), **changes)
+        prune_at = max(_prune_at(wall, retain), row.window_ends_at)
+        self.move(row, state, finished_at=wall, prune_at=prune_at, **changes, **_finished(row))
         letter = self.drop_letter(row.logical)
         if letter is not None and letter.id != row.id:
             self._supersede(letter.id, wall)
 
     def bury(self, row: Row, wall: float, reason: str, error: Failure | None, **changes: Any) -> None:
         """THE routine by which jobs die: dead, and the one letter of the logical job made or merged."""
-        changes["held"] = False
-        self.move(row, State.DEAD, finished_at=wall, prune_at=None, reason=reason, **changes)
+        self.move(row, State.DEAD, finished_at=wall, prune_at=None, reason=reason, **changes, **_finished(row))
         earlier = self.letters.get(row.logical)
         cycles = 0 if earlier is None else earlier.cycles
         cooldown = None if row.revival is None else row.revival.cooldown(cycles)
@@ -270,22 +322,31 @@ class Store(Index):
         self.bury(row, wall, reason, failure, errors=_with(row.errors, failure))
 
     def expire(self, row: Row, wall: float) -> None:
-        self.bury_unstarted(row, wall, "expired", "not claimed before it expired")
+        if row.on_expire == "drop":
+            self.finish(row, wall, State.CANCELLED, RETAIN_SECONDS, reason="expired")
+        else:
+            self.bury_unstarted(row, wall, "expired", "not claimed before it expired")
 
     def _supersede(self, job_id: str, wall: float) -> None:
-        """The job no longer holds its letter: it stays dead and may be pruned."""
-        self.let_go(self.jobs[job_id], wall, "superseded")
+        """The job no longer holds its letter: if it is dead it stays so and may be pruned; revived, it goes on."""
+        row = self.jobs[job_id]
+        if row.state is State.DEAD:
+            self.let_go(row, wall, "superseded")
 
     def let_go(self, row: Row, wall: float, reason: str) -> None:
-        self.move(row, State.DEAD, reason=reason, prune_at=wall + REMEMBER_SECONDS_MIN)
+        prune_at = max(wall + REMEMBER_SECONDS_MIN, row.window_ends_at)
+        self.move(row, State.DEAD, reason=reason, prune_at=prune_at)
 
     # ------------------------------------------------------------------ again
 
     def again(self, row: Row, wall: float) -> None:
-        """A finished job comes into play with fresh budgets; what it suffered stays on record."""
+        """A finished job comes into play with fresh budgets and its key; what it suffered stays on record."""
+        if row.key is not None and not row.holds_key:
+            self.free_key(row.key_name)
         self.place(
             row,
             turn=None,
+            holds_key=row.key is not None,
             attempts=0,
             failures=0,
             stalls=0,
@@ -324,46 +385,46 @@ class Store(Index):
             due += 1
         while expired + due + revived < limit and (late := self.revivals.first()) is not None and late[0] <= wall:
             letter = self.letters[late[1]]
-            if late[1] in self.live_keys:
+            if self._key_taken(self.jobs[letter.id], wall):
                 # a newer job of this key is on its way: its end will close or merge the letter
                 self.keep_letter(late[1], replace(letter, revive_at=None))
                 continue
             self.revive(self.jobs[letter.id], wall, cycles=1)
             revived += 1
+        for _ in range(limit):
+            if (waking := self.waking.first()) is None or waking[0] > wall:
+                break
+            queue, group, _task = waking[1]
+            self.keep_flow(replace(self.flows[waking[1]], wakes_at=None))
+            self.touched[queue or "", group or ""] = None
         self.refill_touched()
         return Promoted(due=due, expired=expired, revived=revived, more=expired + due + revived >= limit)
 
+    def _key_taken(self, row: Row, wall: float) -> bool:
+        holder = None if row.key is None else self.key_holder(row.key_name, wall)
+        return holder is not None and holder.id != row.id
+
     # ------------------------------------------------------------------ leasing
 
-    def take(self, holder: Holder, call: int, queue: str, most: int, wall: float) -> list[Row]:
-        """Lease up to `most` ready jobs of a queue from both lanes; the lane with the call's parity goes first."""
-        lane = call % 2
-        rows = self._draw(holder, call, (queue, lane), most - most // 2, wall)
-        rows += self._draw(holder, call, (queue, 1 - lane), most - len(rows), wall)
-        rows += self._draw(holder, call, (queue, lane), most - len(rows), wall)
-        return rows
+    def lease_to(self, row: Row, holder: Holder, call: int, wall: float) -> None:
+        self._fence = max(self._fence + 1, int(wall * 1_000_000))
+        started = row.holds_key and row.key_until == "started" and row.key_window is None
+        self.move(
+            row,
+            State.RUNNING,
+            token=secrets.token_hex(16),
+            fence=self._fence,
+            worker=holder.record.id,
+            claim_call=call,
+            started_at=wall,
+            begun=False,
+            holds_key=row.holds_key and not started,
+        )
 
-    def _draw(self, holder: Holder, call: int, lane: tuple[str, int], most: int, wall: float) -> list[Row]:
-        rows: list[Row] = []
-        ready = self.lanes.get(lane)
-        while ready is not None and len(rows) < most and (first := ready.first()) is not None:
-            row = self.jobs[first[1]]
-            if row.expires_at is not None and row.expires_at <= wall:
-                self.expire(row, wall)
-                continue
-            self._fence = max(self._fence + 1, int(wall * 1_000_000))
-            self.move(
-                row,
-                State.RUNNING,
-                token=secrets.token_hex(16),
-                fence=self._fence,
-                worker=holder.record.id,
-                claim_call=call,
-                started_at=wall,
-                begun=False,
-            )
-            rows.append(row)
-        return rows
+
+def _finished(row: Row) -> dict[str, Any]:
+    """What every end takes from a job: its place at the head, and its key unless a window keeps it."""
+    return {"held": False, "holds_key": row.holds_key and row.key_window is not None}
 
 
 def _with(errors: tuple[Failure, ...], failure: Failure | None) -> tuple[Failure, ...]:

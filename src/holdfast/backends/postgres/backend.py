@@ -11,12 +11,15 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from ...clock import Clock
+from ...entries import CronEntry
 from ...errors import BackendUnavailable, ConfigurationError, SchemaMismatch
 from ...lifecycle import Settlement, State
 from ...portrait import bounded
+from ...rates import Rate
 from ...records import (
     LOGS_KEPT_MAX,
     Answer,
@@ -36,57 +39,28 @@ from ...records import (
     Pause,
     Promoted,
     QueueRecord,
-    QueueRule,
     Recovered,
     Release,
     Renewal,
     Report,
     Seal,
     Shipment,
+    Tick,
+    Ticked,
     WorkerRecord,
 )
+from ...rules import Override, QueueRule, TaskRecord, TaskRule
 from ..contract import Backend
-from . import moving, reading
+from ..refusing import check_limit
+from . import answers, moving, reading
 from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, HeldElsewhere
 from .producing import Joined, aenqueue_on, by_column, encoded, enqueue_on, outcomes
 from .schema import for_schema, schema_version, set_up, store_id
+from .scopes import named, scope
 from .watch import EVERY_QUEUE, Watch
 
 T = TypeVar("T")
 CAREFUL_SECONDS = 5.0  # so long exchanges look for jobs that a stranger holds, after they met one
-
-_as_answers = msgspec.json.Decoder(list[Answer]).decode
-_as_enqueued = msgspec.json.Decoder(bool | list[tuple[str, bool, bool]]).decode
-_as_promoted = msgspec.json.Decoder(Promoted).decode
-_as_recovered = msgspec.json.Decoder(list[Recovered]).decode
-_as_refilled = msgspec.json.Decoder(tuple[int, str, str]).decode
-_as_renewal = msgspec.json.Decoder(Renewal).decode
-
-
-class _Exchanged(msgspec.Struct, frozen=True):
-    """As the server tells it: leases as lists of texts, which is what it can make fastest."""
-
-    answers: tuple[Answer, ...] = ()
-    leases: list[list[str | None]] = []
-    known: bool = True
-    recovered: tuple[Recovered, ...] = ()
-    sealed: Seal | None = None
-    quiet_seconds: float = 0.0
-
-
-_read_exchanged = msgspec.json.Decoder(_Exchanged).decode
-
-
-def _as_exchanged(answer: str) -> Exchanged:
-    told = _read_exchanged(answer)
-    return Exchanged(
-        answers=told.answers,
-        leases=tuple(map(reading.as_lease, told.leases)),
-        known=told.known,
-        recovered=told.recovered,
-        sealed=told.sealed,
-        quiet_seconds=told.quiet_seconds,
-    )
 
 
 class PostgresBackend(Backend):
@@ -190,19 +164,24 @@ class PostgresBackend(Backend):
 
     # ------------------------------------------------------------------ producing
 
-    async def declare(self, rules: Sequence[QueueRule], now: float | None = None) -> None:
-        if rules:
-            await self._write("declare.call", rules=encoded(rules), now=now)
-            self._watching().tell(rule.name for rule in rules)
+    async def declare(
+        self, rules: Sequence[QueueRule], tasks: Sequence[TaskRule] = (), now: float | None = None
+    ) -> None:
+        for rule in rules:
+            check_limit(rule.group_limit, f"group_limit of queue {rule.name!r}")
+            check_limit(rule.limit, f"limit of queue {rule.name!r}")
+        for task in tasks:
+            check_limit(task.limit, f"limit of task {task.name!r}")
+        if rules or tasks:
+            await self._write("declare.call", rules=encoded(rules), tasks=encoded(tasks), now=now)
+            self._watching().tell([EVERY_QUEUE] if tasks else [rule.name for rule in rules])
 
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
         if not jobs:
             return []
-        answers = _as_enqueued(await self._write("enqueue.call", patient=True, jobs=by_column(jobs), now=now))
+        answer = await self._write("enqueue.call", patient=True, jobs=by_column(jobs), now=now)
         self._watching().tell({job.queue for job in jobs})
-        if isinstance(answers, bool):  # all of them are new
-            return [Enqueued(job.id, True) for job in jobs]
-        return [Enqueued(*answer) for answer in answers]
+        return answers.as_enqueued(answer, jobs)
 
     def enqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
         return enqueue_on(connection, self._joined(), jobs) if jobs else []
@@ -228,7 +207,7 @@ class PostgresBackend(Backend):
         return await self.exchange((), (), request, now)
 
     async def begin(self, held: Sequence[Held], now: float | None = None) -> list[Answer]:
-        return _as_answers(await self._write("begin.call", held=encoded(held)))
+        return answers.as_answers(await self._write("begin.call", held=encoded(held)))
 
     async def renew(
         self,
@@ -243,11 +222,11 @@ class PostgresBackend(Backend):
         answer = await self._write(
             "renew.call", urgent=True, worker=worker, held=named, seen=seen_call, portrait=shown, now=now
         )
-        return _as_renewal(answer)
+        return answers.as_renewal(answer)
 
     async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
-        kept = [msgspec.structs.replace(one, lines=one.lines[-LOGS_KEPT_MAX:]) for one in reports]
-        return _as_answers(await self._write("report.call", reports=encoded(kept), now=now))
+        kept = [replace(one, lines=one.lines[-LOGS_KEPT_MAX:]) for one in reports]
+        return answers.as_answers(await self._write("report.call", reports=encoded(kept), now=now))
 
     async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
         return list((await self.exchange(settlements, (), None, now)).answers)
@@ -267,17 +246,23 @@ class PostgresBackend(Backend):
             "now": now,
         }
         clock = asyncio.get_running_loop().time
+        answer = None
         if clock() >= self._careful_until:
             try:
-                return _as_exchanged(await self._write("exchange.call", careful=False, **values))
+                answer = await self._write("exchange.call", careful=False, **values)
             except HeldElsewhere:
                 self._careful_until = clock() + CAREFUL_SECONDS
-        return _as_exchanged(await self._write("exchange.call", careful=True, **values))
+        if answer is None:
+            answer = await self._write("exchange.call", careful=True, **values)
+        exchanged, stirred = answers.as_exchanged(answer)
+        if stirred:
+            self._watching().tell(stirred)
+        return exchanged
 
     async def release(self, releases: Sequence[Release], now: float | None = None) -> list[Answer]:
-        answers = list((await self.exchange((), releases, None, now)).answers)
+        exchanged = await self.exchange((), releases, None, now)
         self._watching().tell([EVERY_QUEUE])
-        return answers
+        return list(exchanged.answers)
 
     async def retire(self, worker: str, now: float | None = None) -> int:
         number = int(await self._write("release.call", worker=worker, now=now))
@@ -286,18 +271,19 @@ class PostgresBackend(Backend):
         return number
 
     async def recover(self, *, dead: Sequence[str] = (), limit: int = 500, now: float | None = None) -> list[Recovered]:
-        recovered = _as_recovered(await self._write("recover.call", dead=list(dead), limit=limit, now=now))
-        self._watching().tell({one.queue for one in recovered})
+        recovered = answers.as_recovered(await self._write("recover.call", dead=list(dead), limit=limit, now=now))
+        if recovered:  # a place that came free may be a task's, and any queue's
+            self._watching().tell([EVERY_QUEUE])
         return recovered
 
     # ------------------------------------------------------------------ sweeping
 
     async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
-        return _as_promoted(await self._write("promote.call", limit=limit, now=now))
+        return answers.as_promoted(await self._write("promote.call", limit=limit, now=now))
 
     async def refill(self, *, limit: int = 500, now: float | None = None) -> int:
         queue, group = self._refill_after
-        made_ready, *after = _as_refilled(
+        made_ready, *after = answers.as_refilled(
             await self._write("refill.call", queue=queue, grp=group, limit=limit, now=now)
         )
         self._refill_after = (after[0], after[1])
@@ -332,24 +318,40 @@ class PostgresBackend(Backend):
         return reading.as_letter(await self._write("discard.call", id=job_id, now=now))
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
-        kind, queue, name = _pause_place(pause)
         reason, by = pause.reason.replace("\0", "\ufffd"), pause.by.replace("\0", "\ufffd")
-        await self._write("pause.call", kind=kind, queue=queue, name=name, reason=reason, by=by, now=now)
+        await self._write("pause.call", **scope(pause, "a pause"), reason=reason, by=by, now=now)
 
     async def resume(self, pause: Pause, now: float | None = None) -> bool:
-        kind, queue, name = _pause_place(pause)
-        found = bool(await self._write("pause.resume", kind=kind, queue=queue, name=name, now=now))
+        found = bool(await self._write("pause.resume", **scope(pause, "a pause"), now=now))
         self._watching().tell([EVERY_QUEUE])
         return found
 
-    async def limit_group(self, queue: str, group: str, limit: int | None, now: float | None = None) -> None:
-        await self._write("declare.limit", queue=queue, grp=group, limit=limit, now=now)
-        self._watching().tell([queue])
+    async def limit(self, override: Override, now: float | None = None) -> None:
+        place = scope(override, "a limit")
+        check_limit(override.limit, f"the limit of {named(place)}")
+        says = {"says_limit": override.limit is not UNSET, "says_rate": override.rate is not UNSET}
+        limit = override.limit if isinstance(override.limit, int) else None
+        rate = encoded(override.rate) if isinstance(override.rate, Rate) else None
+        await self._write("limit.call", **place, **says, limit=limit, rate=rate, now=now)
+        self._watching().tell([place["queue"] or EVERY_QUEUE])
+
+    async def slow_down(self, queue: str, seconds: float, now: float | None = None) -> float:
+        return float(await self._write("slow_down.call", queue=queue, seconds=seconds, now=now))
+
+    async def tick(self, tick: Tick, now: float | None = None) -> Ticked:
+        jobs = [replace(job, on_conflict="keep") if job.on_conflict == "raise" else job for job in tick.jobs]
+        wanted, columns = encoded(replace(tick, jobs=())), by_column(jobs) if jobs else None
+        answer = await self._write("tick.call", patient=True, tick=wanted, jobs=columns, now=now)
+        self._watching().tell({job.queue for job in jobs})
+        return answers.as_ticked(answer, jobs)
 
     # ------------------------------------------------------------------ reading
 
     async def get(self, job_id: str) -> JobRecord | None:
         return await self._read("get", reading.get, job_id)
+
+    async def ended(self, job_ids: Sequence[str]) -> Mapping[str, JobRecord | None]:
+        return await self._read("ended", reading.ended, list(job_ids))
 
     async def find(self, query: JobQuery) -> list[JobRecord]:
         return await self._read("find", reading.find, query)
@@ -375,6 +377,12 @@ class PostgresBackend(Backend):
     async def group(self, queue: str, name: str) -> GroupRecord:
         return (await self._read("group", reading.groups, queue, 1, name))[0]
 
+    async def tasks(self) -> list[TaskRecord]:
+        return await self._read("tasks", reading.tasks)
+
+    async def entries(self) -> list[CronEntry]:
+        return await self._read("entries", reading.entries)
+
     async def pauses(self) -> list[Pause]:
         return await self._read("pauses", reading.pauses)
 
@@ -382,7 +390,7 @@ class PostgresBackend(Backend):
         return await self._read("workers", reading.workers, now)
 
     async def dump(self) -> Dump:
-        return await self._read("dump", reading.dump)
+        return await self._call("dump", lambda cursor: reading.dump(cursor, self._sql), lengthy=True)
 
     # ------------------------------------------------------------------ moving to another store
 
@@ -401,16 +409,17 @@ class PostgresBackend(Backend):
     # ------------------------------------------------------------------ waiting
 
     async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
-        watch = self._watching()
-        await watch.listening()  # before looking, so that what comes in between is heard
-        seconds = await self._read("wait_for_work", reading.work_at_hand, list(queues))
-        await watch.wait(queues, timeout if seconds is None else min(timeout, seconds))
-
-
-def _pause_place(pause: Pause) -> tuple[str, str, str]:
-    """(kind, queue, name): what a pause is about. Exactly one of queue, queue + group, task."""
-    if pause.task is not None and pause.queue is None and pause.group is None:
-        return "task", "", pause.task
-    if pause.task is None and pause.queue is not None:
-        return ("queue", pause.queue, "") if pause.group is None else ("group", pause.queue, pause.group)
-    raise ConfigurationError("a pause names a queue, a queue and a group, or a task.")
+        watch, clock = self._watching(), asyncio.get_running_loop().time
+        ends = clock() + timeout
+        with watch.hearing(queues) as told:
+            await watch.listening()  # before looking, so that what comes in between is heard
+            held_back = True
+            while held_back:  # then a hint may be of jobs that are held back as well: look again
+                told.clear()
+                seconds, held_back = await self._read("wait_for_work", reading.work_at_hand, list(queues))
+                left = ends - clock()
+                try:
+                    async with asyncio.timeout(max(0.0, left if seconds is None else min(left, seconds))):
+                        await told.wait()
+                except TimeoutError:
+                    return

@@ -32,12 +32,14 @@ from ...errors import (
     StateConflict,
     StoreSealed,
 )
+from ..refusing import strict_limit
 
 Work = Callable[[AsyncCursor[Any]], Awaitable[Any]]
 
 SCHEMA_VERSION = 1
 TRIES_MAX = 8  # of a transaction the server gave up to end a deadlock, or that met a job in motion
 CONNECTIONS_MAX = 4
+LENGTHY = 60  # call timeouts: how long reading the whole store may take
 PREPARE_AFTER = 5  # calls of one statement on one connection
 
 _REFUSED: Mapping[str, Callable[[Any], HoldfastError]] = {
@@ -46,6 +48,7 @@ _REFUSED: Mapping[str, Callable[[Any], HoldfastError]] = {
     "HF003": lambda facts: DuplicateJob(**facts),
     "HF004": lambda facts: ConfigurationError(facts),
     "HF005": lambda facts: StoreSealed(facts["role"], facts["stage"], facts["other"]),
+    "HF006": lambda facts: strict_limit(facts["queue"], facts["limit"]),
 }
 AGAIN = ("40001", "40P01")
 HELD = "55P03"
@@ -185,20 +188,31 @@ class Connections:
         cursor.bounds = "".join(f"SET LOCAL {name} = {value}; " for name, value in self._bounds.items())
         return cursor
 
-    async def call(self, verb: str, work: Work, *, writes: bool, urgent: bool = False, patient: bool = False) -> Any:
+    async def call(
+        self,
+        verb: str,
+        work: Work,
+        *,
+        writes: bool,
+        urgent: bool = False,
+        patient: bool = False,
+        lengthy: bool = False,
+    ) -> Any:
         """Carry out `work` on a connection of ours; what the server gave up for a rival is tried again, with jitter.
 
         An urgent call does not queue behind others: where all connections are busy it gets one of its own. A patient
         one asks again, holding nothing meanwhile, until a transaction of somebody else that is in its way has ended.
+        A lengthy one is made of many statements, each of which is bounded.
         """
+        seconds = (LENGTHY if lengthy else 2) * self.call_timeout
         patience_ends = asyncio.get_running_loop().time() + self.call_timeout
         for attempt in itertools.count(1):
             try:
                 self._adopt_loop()
                 if urgent:
-                    return await self._once(verb, work, writes=writes)
+                    return await self._once(verb, work, seconds, writes=writes)
                 async with self._slot(verb):
-                    return await self._once(verb, work, writes=writes)
+                    return await self._once(verb, work, seconds, writes=writes)
             except psycopg.Error as error:
                 in_the_way = patient and error.sqlstate == HELD and asyncio.get_running_loop().time() < patience_ends
                 if not in_the_way and (error.sqlstate not in AGAIN or attempt >= TRIES_MAX):
@@ -219,10 +233,10 @@ class Connections:
         finally:
             slots.release()
 
-    async def _once(self, verb: str, work: Work, *, writes: bool) -> Any:
+    async def _once(self, verb: str, work: Work, seconds: float, *, writes: bool) -> Any:
         connection = await self._take()
         try:
-            async with asyncio.timeout(2 * self.call_timeout):
+            async with asyncio.timeout(seconds):
                 answer = await work(self._cursor(connection))
         except psycopg.Error as error:
             broken = connection.closed or connection.broken

@@ -7,14 +7,16 @@ or promoted here.
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 from psycopg.errors import UniqueViolation
 
-from ...records import GroupLimit, Part, QueueRule, Seal, Shipment, StoredJob
+from ...records import LogLine, Part, Seal, Shipment, StoredJob
 from .. import sealing
 from .producing import encoded
-from .reading import Cursor, Statements, as_letter, one_picture, pauses, rows
+from .reading import Cursor, Statements, as_letter, one_picture, pauses, rows, rules
 
 _as_stored = msgspec.json.Decoder(StoredJob).decode
+_as_lines = msgspec.json.Decoder(tuple[LogLine, ...]).decode
 
 
 async def sealed(cursor: Cursor, sql: Statements) -> Seal | None:
@@ -52,7 +54,7 @@ async def export(cursor: Cursor, sql: Statements, part: Part, after: str, limit:
         return await _export_rules(cursor, sql)
     if part == "jobs":
         found = await rows(cursor, sql["export.jobs"], {"after": after or "0", "limit": limit})
-        jobs = tuple(_as_stored(row[0]) for row in found)
+        jobs = tuple(replace(_as_stored(job), logs=_as_lines(lines)) for job, lines in found)
         return Shipment(part=part, jobs=jobs, after=str(jobs[-1].seq) if len(jobs) == limit else None)
     found = await rows(cursor, sql["export.letters"], {"after": after, "limit": limit})
     letters = tuple(as_letter(row[0]) for row in found)
@@ -61,35 +63,40 @@ async def export(cursor: Cursor, sql: Statements, part: Part, after: str, limit:
 
 async def _export_rules(cursor: Cursor, sql: Statements) -> Shipment:
     async with one_picture(cursor):
-        queues = [
-            QueueRule(name=name, group_limit=most, group_order=order)
-            for name, most, order in await rows(cursor, sql["read.queues"])
-        ]
-        groups = [
-            GroupLimit(queue=queue, name=name, limit=most)
-            for queue, name, most in await rows(cursor, sql["read.overrides"])
-        ]
+        said = await rules(cursor, sql)
         held = await pauses(cursor, sql)
         [(tick,)] = await rows(cursor, sql["export.tick"])
-    return Shipment(part="rules", queues=tuple(queues), groups=tuple(groups), pauses=tuple(held), tick=tick)
+    return Shipment(
+        part="rules",
+        queues=tuple(said.queues),
+        tasks=tuple(said.tasks),
+        overrides=tuple(said.overrides),
+        flows=tuple(said.flows),
+        entries=tuple(said.entries),
+        pauses=tuple(held),
+        tick=tick,
+    )
 
 
 async def carry(cursor: Cursor, sql: Statements, move: str, shipment: Shipment) -> None:
     async with cursor.connection.transaction():
         before = sealing.check_carry(await _take(cursor, sql), move, shipment)
         if shipment.part == "rules":
-            names = ("queues", "groups", "pauses")
+            names = ("queues", "tasks", "overrides", "flows", "entries", "pauses")
             await cursor.execute(sql["carry.rules"], {name: encoded(getattr(shipment, name)) for name in names})
+            await cursor.execute(sql["carry.bind"])
         if shipment.jobs:
             jobs = {"jobs": encoded(shipment.jobs)}
             try:
                 await cursor.execute(sql["carry.jobs"], jobs)
             except UniqueViolation as error:
-                raise sealing.key_taken() if error.diag.constraint_name == "jobs_live_key" else error from error
+                raise sealing.key_taken() if error.diag.constraint_name == "jobs_key" else error from error
+            await cursor.execute(sql["carry.retain"], jobs)
             if any(job.logs for job in shipment.jobs):
                 await cursor.execute(sql["carry.lines"], jobs)
         if shipment.letters:
             await cursor.execute(sql["carry.letters"], {"letters": encoded(shipment.letters)})
-        highest = max((max(job.turn or 0, job.fence) for job in shipment.jobs), default=0)
+        # A turn may be staggered far beyond the counter; the tick that came with the rules is not below any other.
+        highest = max((job.fence for job in shipment.jobs), default=0)
         await cursor.execute(sql["carry.counters"], {"tick": max(shipment.tick, highest)})
         await _store(cursor, sql, before.moved_on(shipment))

@@ -25,7 +25,12 @@ _encode = msgspec.json.Encoder().encode
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 _TAKES = "a psycopg.Connection, or a SQLAlchemy Connection or Session on PostgreSQL"
 _TAKES_ASYNC = "a psycopg.AsyncConnection, or a SQLAlchemy AsyncConnection or AsyncSession on PostgreSQL"
-_MAY_SHARE = tuple((name, attrgetter(name)) for name in NewJob.__struct_fields__ if name not in ("id", "args"))
+_SELDOM = ("key_scope", "key_until", "key_window", "wait_max", "on_expire")  # said together, and only where said
+_MAY_SHARE = tuple(
+    (name, attrgetter(name)) for name in NewJob.__struct_fields__ if name not in ("id", "args", *_SELDOM)
+)
+_seldom = attrgetter(*_SELDOM)
+_SAYS_NOTHING = _seldom(NewJob(id="", task=""))
 _NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
 
@@ -46,7 +51,18 @@ def by_column(jobs: Sequence[NewJob]) -> str:
             columns["same"][name] = values[0]
         else:
             columns[name] = values
+    said = list(map(_seldom, jobs))
+    if said.count(said[0]) < len(said):
+        columns["more"] = list(map(_more, said))
+    elif said[0] != _SAYS_NOTHING:
+        columns["same"]["more"] = _more(said[0])
     return encoded(columns)
+
+
+def _more(values: tuple[object, ...]) -> dict[str, object]:
+    """What a call says beyond the usual."""
+    said = zip(_SELDOM, values, _SAYS_NOTHING, strict=True)
+    return {name: value for name, value, usual in said if value != usual}
 
 
 class _Success(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -99,8 +115,8 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
             )
         if answer.refused == "replace":
             raise ConfigurationError(
-                "on_conflict='replace' cannot be used with connection=: it would have to move a job that is already "
-                "in play. Enqueue without connection=, or use 'keep'."
+                "on_conflict='replace' and 'debounce' cannot be used with connection=: they would have to move a job "
+                "that is already in play. Enqueue without connection=, or use 'keep'."
             )
         raise ConfigurationError(
             f"the connection given is open on another database than this app's store: its schema {self.schema!r} "
@@ -191,8 +207,8 @@ def _mapped(error: BaseException, schema: str) -> HoldfastError:
     if state == FORBIDDEN:
         return ConfigurationError(
             f"the role of your connection may not enqueue in the schema {schema!r}. "
-            f"Grant it USAGE on the schema, INSERT and SELECT on its jobs, SELECT on pauses and schema_version, and "
-            "SELECT and UPDATE on seal."
+            "Grant it USAGE on the schema, INSERT and SELECT on its jobs (UPDATE, too, for keys with a window), SELECT "
+            "on pauses, bounds and schema_version, and SELECT and UPDATE on seal."
         )
     if not state:
         return BackendUnavailable("the connection given was lost, and its transaction with it: nothing was enqueued.")

@@ -8,12 +8,14 @@ from __future__ import annotations
 from binascii import a2b_base64
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from psycopg import AsyncCursor
 
+from ...entries import CronEntry
 from ...lifecycle import State
+from ...rates import Rate
 from ...records import (
     DeadLetter,
     Dump,
@@ -25,9 +27,9 @@ from ...records import (
     LogLine,
     Pause,
     QueueRecord,
-    QueueRule,
     WorkerRecord,
 )
+from ...rules import Flow, Override, QueueRule, TaskRecord, TaskRule
 
 Cursor = AsyncCursor[Any]
 Statements = Mapping[str, str]
@@ -35,6 +37,12 @@ Statements = Mapping[str, str]
 as_job = msgspec.json.Decoder(JobRecord).decode
 as_letter = msgspec.json.Decoder(DeadLetter).decode
 _as_worker = msgspec.json.Decoder(WorkerRecord).decode
+_as_rule = msgspec.json.Decoder(QueueRule).decode
+_as_task = msgspec.json.Decoder(TaskRule).decode
+_as_override = msgspec.json.Decoder(Override).decode
+_as_rate = msgspec.json.Decoder(Rate).decode
+_as_flow = msgspec.json.Decoder(Flow).decode
+as_entry = msgspec.json.Decoder(CronEntry).decode
 
 
 def as_lease(texts: Any) -> Lease:
@@ -142,21 +150,83 @@ async def pauses(cursor: Cursor, sql: Statements) -> list[Pause]:
     ]
 
 
+class Rules(NamedTuple):
+    """All that is said of queues, groups and tasks, their buckets, and the cron entries."""
+
+    queues: list[QueueRule]
+    tasks: list[TaskRule]
+    overrides: list[Override]
+    flows: list[Flow]
+    entries: list[CronEntry]
+
+
+async def rules(cursor: Cursor, sql: Statements) -> Rules:
+    return Rules(
+        [_as_rule(row[0]) for row in await rows(cursor, sql["read.queues"])],
+        [_as_task(row[0]) for row in await rows(cursor, sql["read.tasks"])],
+        [_as_override(row[0]) for row in await rows(cursor, sql["read.overrides"])],
+        [_as_flow(row[0]) for row in await rows(cursor, sql["read.flows"])],
+        await entries(cursor, sql),
+    )
+
+
+async def entries(cursor: Cursor, sql: Statements) -> list[CronEntry]:
+    return [as_entry(row[0]) for row in await rows(cursor, sql["tick.entries"])]
+
+
+async def tasks(cursor: Cursor, sql: Statements) -> list[TaskRecord]:
+    async with one_picture(cursor):
+        said = await rules(cursor, sql)
+        running: dict[str, int] = dict(await rows(cursor, sql["read.running"]))
+    declared = {rule.name: rule for rule in said.tasks}
+    overrides = {one.task: one for one in said.overrides if one.task is not None}
+    flows = {one.task: one for one in said.flows if one.task is not None}
+    return [
+        TaskRecord(
+            rule=declared.get(name) or TaskRule(name=name),
+            declared=name in declared,
+            override=overrides.get(name),
+            flow=flows.get(name),
+            running=running.get(name, 0),
+        )
+        for name in sorted({*declared, *overrides, *flows})
+    ]
+
+
+async def ended(cursor: Cursor, sql: Statements, job_ids: list[str]) -> dict[str, JobRecord | None]:
+    found: dict[str, str | None] = dict(await rows(cursor, sql["read.ended"], {"ids": job_ids}))
+    answers: dict[str, JobRecord | None] = {}
+    for job_id in job_ids:
+        record = found.get(job_id)
+        if record is not None or job_id not in found:
+            answers[job_id] = None if record is None else as_job(record)
+    return answers
+
+
 async def queues(cursor: Cursor, sql: Statements) -> list[QueueRecord]:
     async with one_picture(cursor):
-        rules = {name: (limit, order) for name, limit, order in await rows(cursor, sql["read.queues"])}
+        said = await rules(cursor, sql)
         paused = {one.queue: one for one in await pauses(cursor, sql) if one.queue is not None and one.group is None}
         counts = await count(cursor, sql, None)
         oldest: dict[str, float] = dict(await rows(cursor, sql["read.oldest_ready"]))
+    declared = {rule.name: rule for rule in said.queues}
+    overrides = {one.queue: one for one in said.overrides if one.queue is not None and one.group is None}
+    flows = {one.queue: one for one in said.flows if one.queue is not None and one.group is None}
     records: list[QueueRecord] = []
-    for name in sorted({*rules, *paused, *counts}):
-        limit, order = rules.get(name, (1, "strict"))
+    for name in sorted({*declared, *paused, *counts, *overrides, *flows}):
+        rule = declared.get(name) or QueueRule(name=name)
         records.append(
             QueueRecord(
                 name=name,
-                group_limit=limit,
-                group_order=order,
-                declared=name in rules,
+                group_limit=rule.group_limit,
+                group_order=rule.group_order,
+                group_rate=rule.group_rate,
+                aging=rule.aging,
+                declared=name in declared,
+                limit=rule.limit,
+                rate=rule.rate,
+                override=overrides.get(name),
+                flow=flows.get(name),
                 pause=paused.get(name),
                 counts={state.value: number for state, number in counts.get(name, {}).items()},
                 oldest_due_at=oldest.get(name),
@@ -177,12 +247,15 @@ async def groups(
             name=group,
             limit=most,
             override=override,
-            order=order,
+            rate=None if rate is None else _as_rate(rate),
+            rate_override=None if said is None else _as_rate(said),
+            flow=None if flow is None else _as_flow(flow),
+            order="strict" if strict else "relaxed",
             pause=paused.get((of, group)),
             counts=counts or {},
             head=head,
         )
-        for of, group, most, override, order, counts, head in found
+        for of, group, most, override, rate, said, flow, strict, counts, head in found
     ]
 
 
@@ -193,28 +266,19 @@ async def workers(cursor: Cursor, sql: Statements, now: float | None) -> list[Wo
 async def dump(cursor: Cursor, sql: Statements) -> Dump:
     """Everything, as plain values, in the shapes of the records; one snapshot for all of it."""
     async with one_picture(cursor):
-        jobs = [as_job(row[0]) for row in await rows(cursor, f"{sql['read.jobs']} ORDER BY seq")]
-        beyond = await rows(cursor, sql["read.job_beyond"])
+        jobs = await _all_jobs(cursor, sql)
         deadlines = {row[0]: row[1:] for row in await rows(cursor, sql["read.worker_beyond"])}
         # Whether a worker has expired is a question of when one asks; a dump is the same until something is written.
         shown = [msgspec.structs.replace(one, running=0, expired=False) for one in await workers(cursor, sql, 0.0)]
+        said = await rules(cursor, sql)
         tables: dict[str, list[dict[str, Any]]] = {
-            "jobs": [
-                _plain(job) | dict(zip(_BEYOND, more, strict=True)) for job, more in zip(jobs, beyond, strict=True)
-            ],
+            "jobs": jobs,
             "letters": [_plain(as_letter(r[0])) for r in await rows(cursor, f"{sql['read.letters']} ORDER BY logical")],
             "workers": [
                 _plain(one) | dict(zip(("deadline", "last_call"), deadlines[one.id], strict=True))
                 for one in sorted(shown, key=lambda one: one.id)
             ],
-            "queues": [
-                _plain(QueueRule(name=name, group_limit=limit, group_order=order))
-                for name, limit, order in await rows(cursor, sql["read.queues"])
-            ],
-            "groups": [
-                {"queue": queue, "name": name, "override": limit}
-                for queue, name, limit in await rows(cursor, sql["read.overrides"])
-            ],
+            **{table: list(map(_plain, found)) for table, found in said._asdict().items()},
             "pauses": [_plain(one) for one in await pauses(cursor, sql)],
             "logs": [
                 {"job_id": row[0], "at": row[1], "text": row[2]} for row in await rows(cursor, sql["read.all_logs"])
@@ -223,7 +287,15 @@ async def dump(cursor: Cursor, sql: Statements) -> Dump:
     return Dump(tables={name: tuple(found) for name, found in tables.items()})
 
 
-_BEYOND = ("token", "turn", "lane", "claim_call", "prune_at")
+async def _all_jobs(cursor: Cursor, sql: Statements) -> list[dict[str, Any]]:
+    """A page at a time: each statement is bounded by the call timeout, and the store may be large."""
+    jobs: list[dict[str, Any]] = []
+    while page := await rows(cursor, sql["read.page"], {"after": jobs[-1]["seq"] if jobs else 0}):
+        jobs += [_plain(as_job(record)) | dict(zip(_BEYOND, beyond, strict=True)) for record, *beyond in page]
+    return jobs
+
+
+_BEYOND = ("token", "turn", "rank", "lane", "claim_call", "prune_at")
 
 
 def _plain(record: msgspec.Struct) -> dict[str, Any]:
@@ -231,7 +303,8 @@ def _plain(record: msgspec.Struct) -> dict[str, Any]:
     return plain
 
 
-async def work_at_hand(cursor: Cursor, sql: Statements, queues: list[str]) -> float | None:
-    """Seconds until there may be work in these queues: 0 now, None when nothing is scheduled."""
-    [(seconds,)] = await rows(cursor, sql["read.at_hand"], {"queues": queues})
-    return None if seconds is None else max(0.0, float(seconds))
+async def work_at_hand(cursor: Cursor, sql: Statements, queues: list[str]) -> tuple[float | None, bool]:
+    """Seconds until there may be work in these queues (0: now, None: nothing will come of itself), and whether a limit,
+    a rate or a slow-down holds ready jobs back."""
+    [(seconds, held_back)] = await rows(cursor, sql["wait_for_work.call"], {"queues": queues})
+    return None if seconds is None else max(0.0, float(seconds)), held_back

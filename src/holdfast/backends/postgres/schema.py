@@ -18,6 +18,7 @@ from .connection import SCHEMA_VERSION
 
 SERVER_VERSION_MIN = 140000
 VERBS = [
+    "allow",
     "begin",
     "bury",
     "cancel",
@@ -29,9 +30,14 @@ VERBS = [
     "enqueue_on",
     "exchange",
     "export",
+    "key",
+    "lanes",
+    "limit",
+    "now",
     "pause",
     "promote",
     "prune",
+    "rate",
     "read",
     "recover",
     "refill",
@@ -40,9 +46,14 @@ VERBS = [
     "renew",
     "report",
     "revive",
+    "room",
     "seal",
     "settle",
+    "slow_down",
     "store",
+    "tick",
+    "wait_for_work",
+    "wake",
 ]
 STATEMENTS: Mapping[str, str] = load_statements(__package__ + ".statements", VERBS)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -78,14 +78,13 @@ class Watch:
                 async with asyncio.timeout(self._connections.call_timeout):
                     await self._heard.wait()
 
-    async def wait(self, queues: Sequence[str], timeout: float) -> None:
-        """Until one of these queues is told of, or the time is over."""
+    @contextlib.contextmanager
+    def hearing(self, queues: Sequence[str]) -> Iterator[asyncio.Event]:
+        """An event that is set whenever one of these queues is told of."""
         event = asyncio.Event()
         self._waiting[event] = frozenset(queues)
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, timeout)):
-                    await event.wait()
+            yield event
         finally:
             del self._waiting[event]
 

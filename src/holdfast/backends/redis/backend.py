@@ -10,18 +10,18 @@ import asyncio
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ...clock import Clock
-from ...errors import BackendUnavailable, ConfigurationError, SchemaMismatch, StoreSealed
+from ...entries import CronEntry
+from ...errors import BackendUnavailable, ConfigurationError, SchemaMismatch
 from ...lifecycle import Settlement, State
 from ...portrait import bounded
 from ...records import (
     LOGS_KEPT_MAX,
-    REMEMBER_SECONDS_MIN,
     Answer,
     ClaimRequest,
     DeadLetter,
@@ -39,29 +39,30 @@ from ...records import (
     Pause,
     Promoted,
     QueueRecord,
-    QueueRule,
     Recovered,
     Release,
     Renewal,
     Report,
     Seal,
     Shipment,
+    Tick,
+    Ticked,
     WorkerRecord,
 )
+from ...rules import Override, QueueRule, TaskRecord, TaskRule
 from .. import sealing
 from ..contract import Backend
 from ..numbering import ALONE, Numbering
-from . import rows
+from . import rows, rules
 from .connection import CONNECTIONS_MAX, Connections, keep_inherited
-from .keys import KEY_TYPES, PREFIX_DEFAULT, SCHEMA_VERSION
+from .keys import KEY_TYPES, OLDER, PREFIX_DEFAULT, SCHEMA_VERSION
 from .lua import SCRIPTS
-from .moving import Moving, pause_place
+from .moving import Moving
 from .reading import Reader
+from .retaining import Retaining
+from .ruling import Ruling
 from .server import check_server, look_at_server
 from .watch import Watch
-
-REFILL_PAGE = 500  # groups, or jobs of a paused task, in one step
-PRUNE_PAGE = 1000
 
 
 class RedisBackend(Backend):
@@ -94,10 +95,11 @@ class RedisBackend(Backend):
         self._trust_restarts = trust_restarts
         self._reader = Reader(self._connections)
         self._mover = Moving(self._connections, self._reader)
+        self._ruler = Ruling(self._connections)
+        self._retainer = Retaining(self._connections)
         self._numbering = numbering
         self._is_set_up = False
         self._watch: tuple[asyncio.AbstractEventLoop, Watch] | None = None
-        self._refill_after = ("", b"")
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -114,7 +116,7 @@ class RedisBackend(Backend):
         reply = await self._connections.run(SCRIPTS["open"], list(KEY_TYPES.values()))
         found = int(reply[0])
         if found not in (0, SCHEMA_VERSION):
-            raise SchemaMismatch(found, SCHEMA_VERSION)
+            raise SchemaMismatch(found, SCHEMA_VERSION, OLDER)
         self._is_set_up = True
         return found
 
@@ -154,40 +156,46 @@ class RedisBackend(Backend):
 
     # ------------------------------------------------------------------ producing
 
-    async def declare(self, rules: Sequence[QueueRule], now: float | None = None) -> None:
-        for rule in rules:
-            if rule.group_limit < 1:
-                raise ConfigurationError(
-                    f"group_limit of queue {rule.name!r} must be at least 1, not {rule.group_limit}."
-                )
-        if rules:
-            known = [
-                (rule.name, 1 if rule.group_order == "strict" else rule.group_limit, rule.group_order) for rule in rules
-            ]
-            for queue in await self._run("declare", now, known):
-                await self._bring_to_rule(queue.decode(), now)
+    async def declare(
+        self, rules: Sequence[QueueRule], tasks: Sequence[TaskRule] = (), now: float | None = None
+    ) -> None:
+        await self._ruling().declare(rules, tasks, now)
 
-    async def _bring_to_rule(self, queue: str, now: float | None) -> None:
-        """Refill or withdraw the queue's groups, page by page. Who dies half-way, or meets a seal that came meanwhile,
-        leaves the rest to the sweep."""
-        after: bytes | None = b""
-        with suppress(StoreSealed):
-            while after is not None:
-                _, last, _ = await self._run("refill", now, queue, after.decode(), REFILL_PAGE, False)
-                after = last or None
+    def _ruling(self) -> Ruling:
+        self._check_open()
+        return self._ruler
 
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
         if not jobs:
             return []
         letters, others = await self._run(
-            "enqueue", now, list(map(rows.new_job, jobs)), *self._numbering, pieces=list(map(rows.body, jobs))
+            "enqueue", now, list(map(rows.new_job, jobs)), self._numbering, pieces=list(map(rows.body, jobs))
         )
-        answered = [
-            Enqueued(job.id, letter == 99, letter == 114) for job, letter in zip(jobs, letters, strict=True)
-        ]  # c created, r replaced
-        for place, live_id in zip(others[::2], others[1::2], strict=True):
-            answered[place - 1] = Enqueued(live_id.decode(), False, answered[place - 1].replaced)
-        return answered
+        return rows.enqueued(jobs, letters, others)
+
+    async def tick(self, tick: Tick, now: float | None = None) -> Ticked:
+        jobs = [replace(job, on_conflict="keep") if job.on_conflict == "raise" else job for job in tick.jobs]
+        entries = (tick.entry, tick.entry_if_skipped)
+        texts = [b"" if entry is None else rules.entry_text(entry) for entry in entries]
+        done, skipped, stored, letters, others = await self._run(
+            "tick",
+            now,
+            tick.name,
+            tick.version,
+            tick.not_before,
+            tick.overlap,
+            tick.previous,
+            *(None if entry is None else [entry.declared] for entry in entries),
+            list(map(rows.new_job, jobs)),
+            self._numbering,
+            pieces=[*texts, *map(rows.body, jobs)],
+        )
+        return Ticked(
+            done=bool(done),
+            entry=rules.read_entry(stored) if stored else None,
+            enqueued=tuple(rows.enqueued(jobs, letters, others)) if letters else (),
+            skipped=bool(skipped),
+        )
 
     # ------------------------------------------------------------------ leasing
 
@@ -235,9 +243,7 @@ class RedisBackend(Backend):
             now,
             [rows.settlement(one, values) for one in settlements],
             [(one.id, one.token, one.delay) for one in releases],
-            None
-            if request is None
-            else (request.worker, request.call, request.queues, request.most, request.most_by_queue),
+            None if request is None else rows.request(request),
             secrets.token_hex(10),
             self._trust_restarts,
             pieces=values,
@@ -249,6 +255,7 @@ class RedisBackend(Backend):
             recovered=rows.recovered(recovered),
             sealed=sealing.read(why[0].decode()) if why and why[0] else None,
             quiet_seconds=float(why[1]) if why else 0.0,
+            opens_in=float(why[2]) if len(why) > 2 else None,
         )
 
     async def release(self, releases: Sequence[Release], now: float | None = None) -> list[Answer]:
@@ -269,23 +276,11 @@ class RedisBackend(Backend):
         return Promoted(due=due, expired=expired, revived=revived, more=bool(more))
 
     async def refill(self, *, limit: int = 500, now: float | None = None) -> int:
-        place, member = self._refill_after
-        made, last_place, last_member = await self._run("refill", now, None, place, limit, False, pieces=[member])
-        self._refill_after = (last_place.decode(), last_member)
-        return int(made)
+        return await self._ruling().refill(limit, now)
 
     async def prune(self, *, limit: int = 1000, older_than: float | None = None, now: float | None = None) -> int:
-        before = None
-        if older_than is not None:
-            before = (await self.clock() if now is None else now) - max(older_than, REMEMBER_SECONDS_MIN)
-        removed = start = 0
-        while removed < limit and start >= 0:
-            page = min(PRUNE_PAGE, limit - removed)
-            number, start = await self._run("prune", now, page, before, start)
-            removed += number
-            if before is None and number == page:
-                start = 0
-        return removed
+        self._check_open()
+        return await self._retainer.prune(limit, older_than, now)
 
     # ------------------------------------------------------------------ operating
 
@@ -312,37 +307,24 @@ class RedisBackend(Backend):
         return rows.letter(packed)
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
-        place = _pause_place(pause)
-        [changed] = await self._run("pause", now, *place, rows.named(pause))
-        if changed and pause.task is not None:
-            await self._move_lanes(now, all_lanes=True)
+        await self._ruling().pause(pause, now)
 
     async def resume(self, pause: Pause, now: float | None = None) -> bool:
-        [changed] = await self._run("pause", now, *_pause_place(pause), None)
-        if changed and pause.task is not None:
-            await self._move_lanes(now, all_lanes=False)
-        return bool(changed)
+        return await self._ruling().resume(pause, now)
 
-    async def _move_lanes(self, now: float | None, *, all_lanes: bool) -> None:
-        """Let a task's pause, or its end, take hold of what is ready, page by page. Claims obey the pause meanwhile;
-        where a seal comes before the last page, so does export."""
-        after: bytes | None = b""
-        with suppress(StoreSealed):
-            while after is not None:
-                _, _, last = await self._run("refill", now, None, None, REFILL_PAGE, all_lanes, pieces=[after])
-                after = last or None
+    async def limit(self, override: Override, now: float | None = None) -> None:
+        await self._ruling().limit(override, now)
 
-    async def limit_group(self, queue: str, group: str, limit: int | None, now: float | None = None) -> None:
-        if limit is not None and limit < 1:
-            raise ConfigurationError(
-                f"the limit of group {group!r} must be at least 1, not {limit}. To stop it, pause it."
-            )
-        await self._run("limit_group", now, queue, group, limit)
+    async def slow_down(self, queue: str, seconds: float, now: float | None = None) -> float:
+        return await self._ruling().slow_down(queue, seconds, now)
 
     # ------------------------------------------------------------------ reading
 
     async def get(self, job_id: str) -> JobRecord | None:
         return await self._reading().get(job_id)
+
+    async def ended(self, job_ids: Sequence[str]) -> Mapping[str, JobRecord | None]:
+        return await self._reading().ended(job_ids)
 
     async def find(self, query: JobQuery) -> list[JobRecord]:
         return await self._reading().find(query)
@@ -367,6 +349,12 @@ class RedisBackend(Backend):
 
     async def group(self, queue: str, name: str) -> GroupRecord:
         return await self._reading().group(queue, name)
+
+    async def tasks(self) -> list[TaskRecord]:
+        return await self._reading().tasks()
+
+    async def entries(self) -> list[CronEntry]:
+        return await self._reading().entries()
 
     async def pauses(self) -> list[Pause]:
         return await self._reading().pauses()
@@ -411,10 +399,3 @@ class RedisBackend(Backend):
                 keep_inherited(self._watch)
             self._watch = (loop, Watch(self._connections, self._connections.keys[-1]))
         return self._watch[1]
-
-
-def _pause_place(pause: Pause) -> tuple[str, str | None, str | None]:
-    """What a pause is about: exactly one of queue, queue + group, task."""
-    if (pause.task is None) != (pause.queue is None) and (pause.queue is not None or pause.group is None):
-        return pause_place(pause)
-    raise ConfigurationError("a pause names a queue, a queue and a group, or a task.")

@@ -42,7 +42,7 @@ from ...errors import (
     StateConflict,
 )
 from .. import sealing
-from .keys import SCHEMA_VERSION, keys_of
+from .keys import KEY_NAMES, SCHEMA_VERSION, keys_of
 from .lua import Script
 from .rows import STATES
 
@@ -146,22 +146,23 @@ class Connections:
 
         `values` travel packed; `pieces` as they are: the server's packing knows text, but no other bytes.
         """
-        count = b"*%d\r\n" % (len(self.keys) + 4 + len(pieces))
+        count = b"*%d\r\n" % (len(script.keys) + 4 + len(pieces))
         rest = b"".join(map(_bulk, [msgspec.msgpack.encode(values), *pieces]))
 
         def whole() -> bytes:
-            return count + self._head("EVAL", script.text) + rest
+            return count + self._head("EVAL", script.text, script.keys) + rest
 
-        command = count + self._head("EVALSHA", script.sha) + rest
+        command = count + self._head("EVALSHA", script.sha, script.keys) + rest
         reply: list[Any] = await self.call(script.verb, command, writes=script.writes, urgent=urgent, whole=whole)
         if reply and reply[0] == b"refused":
             raise _refusal(reply)
         return reply
 
-    def _head(self, command: str, script: str) -> bytes:
+    def _head(self, command: str, script: str, names: Sequence[str]) -> bytes:
         head = self._heads.get(script)
         if head is None:
-            head = b"".join(map(_bulk, [command, script, str(len(self.keys)), *self.keys]))
+            keys = [self.keys[KEY_NAMES.index(name)] for name in names]
+            head = b"".join(map(_bulk, [command, script, str(len(keys)), *keys]))
             self._heads[script] = head
         return head
 

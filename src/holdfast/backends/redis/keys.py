@@ -10,12 +10,14 @@ import re
 
 from ...errors import ConfigurationError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+# What to do with a store of an earlier schema: none was ever released.
+OLDER = "It was made before the first release. Use another prefix, or remove its keys."
 PREFIX_DEFAULT = "holdfast"
 
 # name → its type in the server. The order is the order of KEYS in every script.
 KEY_TYPES = {
-    "meta": "hash",  # schema, tick, seq; seal, sealed; life, server, quiet_until, lease_max
+    "meta": "hash",  # schema, tick, seq; seal, sealed; life, server, quiet_until, lease_max; listing; used
     "jobs": "hash",  # id → the record below
     "bodies": "hash",  # id → arguments, options, revival: written at enqueue, read at claim
     "values": "hash",  # id → what the handler returned, unless that was nothing
@@ -23,27 +25,38 @@ KEY_TYPES = {
     "progress": "hash",  # id → fraction and text
     "logs": "hash",  # id → log lines
     "seqs": "zset",  # every job by seq
-    "ready": "zset",  # by queue, lane, priority, turn
+    "ready": "zset",  # by queue, lane, rank, turn; but for those of tasks apart:
+    "apart": "zset",  # by queue, task, rank, turn
+    "staged": "zset",  # ready jobs of groups that may have several, by queue, group, turn
     "waiting": "zset",  # by queue, group, held, priority, seq
     "scheduled": "zset",  # by queue, group, held, due time
     "due": "zset",  # scheduled jobs of all queues by due time
     "running": "zset",  # by worker, fence
     "play": "zset",  # what each group has in play, by queue, group
+    "busy": "hash",  # queue or task → how many of its jobs run
     "finished": "zset",  # by state, queue, seq
     "prunable": "zset",  # by the time they may be pruned
     "expiring": "zset",  # unstarted jobs by the time they expire
-    "live": "hash",  # queue, task, key → the live job that has it
+    "kept": "zset",  # succeeded and cancelled jobs of tasks that keep a number of them, by task, time of their end
+    "keyed": "hash",  # key of a queue and task, or of a task → the job that holds it
     "letters": "hash",  # logical job → its dead letter
     "holders": "zset",  # jobs that hold a letter, by id, each with the logical job it is of
     "failed": "zset",  # letters by the time of the latest failure
+    "dead": "zset",  # letters by task, time of the latest failure
     "revivals": "zset",  # letters by the time of their automatic revival
     "workers": "hash",  # id → its row
     "portraits": "hash",  # worker → its runners, as it shows them: apart from its row, which every claim reads
     "deadlines": "zset",  # workers by deadline
     "calls": "hash",  # worker → its last numbered call and the answers given
-    "rules": "hash",  # queue → group limit and order
-    "overrides": "hash",  # queue, group → limit
+    "rules": "hash",  # queue → what the code declares of it
+    "tasks": "hash",  # task → what the code declares of it
+    "overrides": "hash",  # queue, group or task → limit and rate an operator wants
     "pauses": "hash",  # what is paused → reason, by, since
+    "flows": "hash",  # queue or task → its bucket
+    "group_flows": "hash",  # group → its bucket
+    "waking": "zset",  # groups by the time their rate lets the next job start
+    "lapsing": "zset",  # buckets by the time from which they say nothing
+    "entries": "hash",  # cron entry → version, whether the code declares it, JSON
     "registry": "string",  # of a cluster's store: which queues have how many shards
     "wake": "stream",  # hints that there may be work
 }
@@ -60,7 +73,7 @@ FIELDS = (
     "group",
     "key",
     "turn",
-    "lane",
+    "lane",  # + 4 where its priority is in its turn and its rank is 0, + 8 where it is listed in `staged`
     "attempts",
     "failures",
     "stalls",
@@ -82,6 +95,9 @@ FIELDS = (
     "value",  # false: none; true: null; 1: kept in `values`
     "shared_stalls",
     "suspect",
+    # Every field costs every job, so what few jobs say is in one: whether it holds its key; or, where it says more,
+    # [global key, key until started, window of the key, due_max, dropped when expired, whether it holds its key]
+    "terms",
 )
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.:\-/]{1,400}")

@@ -1,10 +1,15 @@
 """The Lua scripts: each verb's file with the parts it needs, in one text, known to the server by its content.
 
-Called once at import. Refuses a missing or stray file, a part nobody needs, a field that no record has, so that folder,
-contract and record layout cannot drift apart. Never talks to a server.
+Called once at import. Refuses a missing or stray file, a part nobody needs, a name that no part has, a field that no
+record has, so that folder, contract and record layout cannot drift apart. Never talks to a server.
 
-A file opens with comments (purpose, takes, returns, what makes it safe against a rival); its line `-- needs:` names the
-parts that go before it, in order. `row[STATE]` becomes the field's number, JOBS the key's place in KEYS.
+A file opens with comments (purpose, takes, returns, what makes it safe against a rival). The parts a script needs are
+those whose names it uses, and those that these use; `opening` goes before all. `row[STATE]` becomes the field's number,
+JOBS the key's place among the keys that the script uses, a constant its value.
+
+The server builds every function of a script anew at every run, and that is a good part of what a short one costs. So
+constants are no variables, parts lie inside one function (there, Lua finds outer variables without a search), and a
+part that says `-- seldom:` among its first lines is built when one of its names is first used.
 """
 
 from __future__ import annotations
@@ -19,10 +24,10 @@ from ..statements import StatementsBroken
 from .keys import FIELDS, KEY_NAMES, SCHEMA_VERSION
 
 # Verbs that only read. They run on a full server, too.
-READING = ("count", "export", "find", "get", "groups", "queues", "wait_for_work", "workers")
+READING = ("count", "ended", "export", "find", "get", "groups", "queues", "tasks", "wait_for_work", "workers")
 # Verbs that bring more work into the store: refused by a full server. All others run there, so that a worker can start,
 # claim and settle until the server has room again.
-FILLING = ("carry", "enqueue", "revive")
+FILLING = ("carry", "enqueue", "revive", "tick")
 DRAINING = (
     "begin",
     "bury",
@@ -30,7 +35,7 @@ DRAINING = (
     "declare",
     "discard",
     "exchange",
-    "limit_group",
+    "limit",
     "open",
     "pause",
     "promote",
@@ -40,16 +45,24 @@ DRAINING = (
     "register",
     "renew",
     "report",
+    "retain",
     "retire",
     "run_now",
     "seal",
+    "slow_down",
     "swap",
 )
 
-_NEEDS = re.compile(r"^-- needs: (.+)$", re.M)
 _FIELD = re.compile(r"\[([A-Z][A-Z_]+)\]")
-_PLACES = {name.upper(): f"KEYS[{place}]" for place, name in enumerate(KEY_NAMES, 1)}
-_KEY = re.compile(rf"\b({'|'.join(_PLACES)})\b")
+_KEY = re.compile(rf"\b({'|'.join(name.upper() for name in KEY_NAMES)})\b")
+_LITERAL = r"(?:[\d.e-]+|'[^']*')"
+_CONSTANTS = re.compile(
+    rf"^local ([A-Z][A-Z_]*(?:, [A-Z][A-Z_]*)*) = ({_LITERAL}(?:, {_LITERAL})*)(?: --.*)?$\n?", re.M
+)
+_NAMES = re.compile(r"^(?:function |local function )?((?:hf\.)?\w+(?:, hf\.\w+)*)(?=\(| =)", re.M)
+_USED = re.compile(r"\bhf\.\w+|\blives\b")
+_SELDOM = "\n-- seldom: "
+OPENING = "opening"  # the part that goes before all
 _NUMBERS = {name.upper(): str(place) for place, name in enumerate(FIELDS, 1)}
 
 
@@ -61,6 +74,7 @@ class Script:
     text: str
     sha: str
     writes: bool
+    keys: tuple[str, ...]  # names of those it uses, in the order it knows them by
 
 
 def _files(folder: str) -> dict[str, str]:
@@ -94,18 +108,78 @@ def _flags(verb: str) -> str:
     return " flags=allow-oom" if verb in DRAINING else ""
 
 
-def _assembled(verb: str, body: str, parts: Mapping[str, str]) -> Script:
-    found = _NEEDS.search(body)
-    needed = found[1].split() if found else []
-    missing = [name for name in needed if name not in parts]
-    if missing:
-        raise StatementsBroken(f"{verb}.lua needs parts that are not there: {missing}. Reinstall holdfast.")
-    code = "\n".join([*(parts[name] for name in needed), body])
-    code = _FIELD.sub(_number, _code(code)).replace("SCHEMA_VERSION", f"'{SCHEMA_VERSION}'")
+def _constants(files: Mapping[str, str]) -> dict[str, str]:
+    """Their values by name: one name, one value, whatever file it is in."""
+    values: dict[str, str] = {}
+    for text in files.values():
+        for names, literals in _CONSTANTS.findall(text):
+            for name, literal in zip(names.split(", "), re.findall(_LITERAL, literals), strict=True):
+                if values.setdefault(name, literal) != literal:
+                    raise StatementsBroken(f"{name} is {literal} here and {values[name]} there")
+    return values
+
+
+def _names_in(part: str) -> list[str]:
+    """What a part makes: functions, and fields that it sets when it is built."""
+    return [name for found in _NAMES.findall(part) for name in found.split(", ")]
+
+
+def _needed(verb: str, body: str, parts: Mapping[str, str]) -> list[str]:
+    """The parts a script needs, in the order of their names."""
+    makers = {name: part for part, text in parts.items() for name in _names_in(text)}
+    needed: set[str] = set()
+    texts = [body]
+    while texts:
+        used = set(_USED.findall(_code(texts.pop())))
+        if not used <= makers.keys():
+            raise StatementsBroken(f"{verb}.lua uses names that no part has: {sorted(used - makers.keys())}")
+        new = {makers[name] for name in used} - needed
+        needed |= new
+        texts += [parts[name] for name in new]
+    return sorted(needed - {OPENING})
+
+
+def _built_seldom(parts: list[str]) -> str:
+    """A look for a name that is not there yet builds the part that has it."""
+    lines = ["setmetatable(hf, { __index = function(_, name)", "local wanted = ' ' .. name .. ' '"]
+    for part in parts:
+        names = [name.removeprefix("hf.") for name in _names_in(part)]
+        lines += [
+            f"if string.find(' {' '.join(names)} ', wanted, 1, true) then",
+            part,
+            "return rawget(hf, name)",
+            "end",
+        ]
+    return "\n".join([*lines, "end })"])
+
+
+def _joined(opening: str, parts: list[str], body: str) -> str:
+    seldom = [part for part in parts if _SELDOM in part]
+    common = [_code(part) for part in parts if part not in seldom]
+    built = [_built_seldom(list(map(_code, seldom)))] if seldom else []
+    inside = ["local build = function()", *common, "end", "build()"] if common and opening else common
+    return "\n".join([_code(opening), *built, *inside, _code(body)])
+
+
+def _keys_used(code: str) -> tuple[str, ...]:
+    if "KEYS" in code:  # it goes through all of them
+        return KEY_NAMES
+    used = set(_KEY.findall(code))
+    return tuple(name for name in KEY_NAMES if name.upper() in used)
+
+
+def _assembled(verb: str, body: str, parts: Mapping[str, str], constants: Mapping[str, str]) -> Script:
+    needed = _needed(verb, body, parts)
+    opening = "" if verb == "open" else parts[OPENING]  # it makes the store that opening looks for
+    code = _CONSTANTS.sub("", _joined(opening, [parts[name] for name in needed], body))
+    code = re.sub(rf"\b({'|'.join(constants)})\b", lambda found: constants[found[0]], code)
+    code = _FIELD.sub(_number, code).replace("SCHEMA_VERSION", f"'{SCHEMA_VERSION}'")
     code = code.replace("FIELDS_NUMBER", str(len(FIELDS)))
-    text = f"#!lua{_flags(verb)}\n{_KEY.sub(lambda found: _PLACES[found[0]], code)}\n"
+    keys = _keys_used(code)
+    places = {name.upper(): f"KEYS[{place}]" for place, name in enumerate(keys, 1)}
+    text = f"#!lua{_flags(verb)}\n{_KEY.sub(lambda found: places[found[0]], code)}\n"
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-    return Script(verb, text, sha, verb not in READING)
+    return Script(verb, text, sha, verb not in READING, keys)
 
 
 def load_scripts() -> Mapping[str, Script]:
@@ -115,10 +189,11 @@ def load_scripts() -> Mapping[str, Script]:
     if set(bodies) != wanted:
         missing, stray = sorted(wanted - set(bodies)), sorted(set(bodies) - wanted)
         raise StatementsBroken(f"{__package__}.scripts: missing {missing}, stray {stray}. Reinstall holdfast.")
-    needed = {name for body in bodies.values() for line in _NEEDS.findall(body) for name in line.split()}
-    if set(parts) != needed:
-        raise StatementsBroken(f"{__package__}.parts: needed by nobody {sorted(set(parts) - needed)}.")
-    return {verb: _assembled(verb, body, parts) for verb, body in bodies.items()}
+    unneeded = set(parts) - {OPENING}.union(*(_needed(verb, body, parts) for verb, body in bodies.items()))
+    if unneeded:
+        raise StatementsBroken(f"{__package__}.parts: needed by nobody {sorted(unneeded)}.")
+    constants = _constants({**parts, **bodies})
+    return {verb: _assembled(verb, body, parts, constants) for verb, body in bodies.items()}
 
 
 SCRIPTS = load_scripts()

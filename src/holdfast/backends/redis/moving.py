@@ -6,19 +6,22 @@ is done before, on the seal that was read, and the script makes sure that it is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
 from ...errors import BackendUnavailable
 from ...lifecycle import State
-from ...records import GroupLimit, Part, Pause, Seal, Shipment, StoredJob
+from ...rates import UNLIMITED, Rate
+from ...records import Part, Seal, Shipment, StoredJob
+from ...rules import TaskRecord
 from .. import sealing
-from . import rows
+from . import rows, rules
 from .connection import Connections
 from .keys import KEY_NAMES
 from .lua import SCRIPTS
-from .reading import Reader, in_order, rules_of
+from .reading import Reader
 
 TRIES_MAX = 10
 
@@ -58,10 +61,15 @@ class Moving:
         if part == "letters":
             letters = tuple(map(rows.letter, reply))
             return Shipment(part=part, letters=letters, after=letters[-1].id if len(letters) == limit else None)
-        # The pause of a task, and its end, take hold of ready jobs page by page; a seal may come before the last page.
-        paused = {one.task for one in await self._reader.pauses()}
-        jobs = tuple(_to_its_lane(job, paused) for job in rows.stored_jobs(*reply))
+        # What changes the lane of a task takes hold of ready jobs page by page; a seal may come before the last page.
+        lanes = await self._lanes()
+        jobs = tuple(_to_its_lane(job, lanes) for job in rows.stored_jobs(*reply))
         return Shipment(part=part, jobs=jobs, after=str(jobs[-1].seq) if len(jobs) == limit else None)
+
+    async def _lanes(self) -> dict[str, int]:
+        """Tasks that have a lane of their own, or are parked."""
+        apart = {one.rule.name: 3 for one in await self._reader.tasks() if _is_apart(one)}
+        return apart | {one.task: 2 for one in await self._reader.pauses() if one.task is not None}
 
     # ------------------------------------------------------------------ coming in
 
@@ -70,7 +78,8 @@ class Moving:
             text = await self._text()
             before = sealing.check_carry(None if text is None else sealing.read(text.decode()), move, shipment)
             after = sealing.written(before.moved_on(shipment)).encode()
-            pieces = [text or b"", after, *(piece for job in shipment.jobs for piece in rows.pieces(job))]
+            pieces = [text or b"", after, *map(rules.entry_text, shipment.entries)]
+            pieces += [piece for job in shipment.jobs for piece in rows.pieces(job)]
             [done] = await self._connections.run(SCRIPTS["carry"], _values(shipment), pieces)
             if done < 0:
                 raise sealing.key_taken()
@@ -79,19 +88,15 @@ class Moving:
         raise BackendUnavailable("the seal of this store is being changed by others all the time. Try again.")
 
 
-def pause_place(pause: Pause) -> tuple[str, str | None, str | None]:
-    """(kind, queue, name): what a pause is about."""
-    if pause.task is not None:
-        return "t", None, pause.task
-    return ("q", pause.queue, None) if pause.group is None else ("g", pause.queue, pause.group)
-
-
 def _values(shipment: Shipment) -> list[Any]:
     return [
         None,
-        [(one.name, one.group_limit, one.group_order) for one in shipment.queues],
-        [(one.queue, one.name, one.limit) for one in shipment.groups],
-        [(*pause_place(one), rows.named(one)) for one in shipment.pauses],
+        [(one.name, rules.queue_rule(one)) for one in shipment.queues],
+        [(one.name, rules.task_rule(one)) for one in shipment.tasks],
+        [(*rules.place(one), *rules.override(one)) for one in shipment.overrides],
+        [(*rules.place(one), rules.flow(one)) for one in shipment.flows],
+        [(one.name, one.version, one.declared) for one in shipment.entries],
+        [(*rules.place(one), rows.named(one)) for one in shipment.pauses],
         [rows.record(job) for job in shipment.jobs],
         [(one.queue, one.task, one.key, rows.letter_line(one)) for one in shipment.letters],
         shipment.tick,
@@ -99,23 +104,29 @@ def _values(shipment: Shipment) -> list[Any]:
     ]
 
 
-def _rules(rules: list[bytes], overrides: list[bytes], pauses: list[bytes], tick: bytes) -> Shipment:
-    limits = [
-        GroupLimit(queue=queue, name=name, limit=int(limit))
-        for place, limit in zip(overrides[::2], overrides[1::2], strict=True)
-        for queue, name in [rows.names_in(place)]
-    ]
+def _rules(tick: bytes, *stored: list[bytes]) -> Shipment:
+    queues, tasks, overrides, flows, group_flows, entries, pauses = stored
     return Shipment(
         part="rules",
-        queues=tuple(sorted(rules_of(rules), key=lambda one: one.name)),
-        groups=tuple(sorted(limits, key=lambda one: (one.queue, one.name))),
-        pauses=tuple(in_order(list(map(rows.pause, pauses)))),
+        queues=tuple(rules.queue_rules(queues)),
+        tasks=tuple(rules.task_rules(tasks)),
+        overrides=tuple(rules.overrides(overrides)),
+        flows=tuple(rules.flows(flows, group_flows)),
+        entries=tuple(rules.entries(entries)),
+        pauses=tuple(rules.in_order(map(rows.pause, pauses[1::2]))),
         tick=int(tick),
     )
 
 
-def _to_its_lane(job: StoredJob, paused: set[str | None]) -> StoredJob:
+def _is_apart(task: TaskRecord) -> bool:
+    said = task.override
+    limit = said.limit if said is not None and isinstance(said.limit, int) else task.rule.limit
+    rate = said.rate if said is not None and isinstance(said.rate, Rate) else task.rule.rate
+    return task.rule.apart or (limit or UNLIMITED) < UNLIMITED or (rate is not None and not rate.none)
+
+
+def _to_its_lane(job: StoredJob, lanes: Mapping[str, int]) -> StoredJob:
     if job.state is not State.READY:
         return job
-    lane = 2 if job.task in paused else 0 if job.group is None else 1
+    lane = lanes.get(job.task, 0 if job.group is None else 1)
     return job if job.lane == lane else replace(job, lane=lane)

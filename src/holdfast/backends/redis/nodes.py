@@ -39,7 +39,8 @@ PASSING = (
 # How long a refusal that will pass is waited for. A worker's calls go to many shards at once, and the slowest of them
 # holds up the others: so it waits once, and not again before that shard was heard. Producers and operators have nothing
 # better to do, and wait as long as a call may take.
-PATIENCE = {"exchange": 0.2, "promote": 0.2, "recover": 0.2, "refill": 0.2, "prune": 0.2, "register": 0.5, "renew": 0.5}
+SWEEPS = ("promote", "prune", "recover", "refill", "retain")
+PATIENCE = {"exchange": 0.2, **dict.fromkeys(SWEEPS, 0.2), "register": 0.5, "renew": 0.5}
 
 Address = tuple[str, int]
 

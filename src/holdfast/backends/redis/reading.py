@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import heapq
 import struct
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from ...entries import CronEntry
 from ...lifecycle import LIVE, State
 from ...records import (
     DeadLetter,
@@ -23,10 +24,10 @@ from ...records import (
     LogLine,
     Pause,
     QueueRecord,
-    QueueRule,
     WorkerRecord,
 )
-from . import rows
+from ...rules import QueueRule, TaskRecord, TaskRule
+from . import rows, rules
 from .connection import Connections, packed_command
 from .keys import KEY_NAMES
 from .lua import SCRIPTS
@@ -55,6 +56,11 @@ class Reader:
     async def get(self, job_id: str) -> JobRecord | None:
         found = rows.jobs(await self._run("get", [job_id]))
         return found[0] if found else None
+
+    async def ended(self, job_ids: Sequence[str]) -> dict[str, JobRecord | None]:
+        pieces, unknown = await self._run("ended", list(job_ids)) if job_ids else ([], [])
+        found: dict[str, JobRecord | None] = {job.id: job for job in rows.jobs(pieces)}
+        return found | dict.fromkeys(job_id.decode() for job_id in unknown)
 
     async def logs(self, job_id: str) -> list[LogLine]:
         return rows.log_lines(await self._command("logs", "HGET", "logs", job_id))
@@ -187,35 +193,68 @@ class Reader:
     # ------------------------------------------------------------------ queues, groups, workers
 
     async def pauses(self) -> list[Pause]:
-        return in_order([rows.pause(one) for one in await self._command("pauses", "HVALS", "pauses")])
+        return rules.in_order(map(rows.pause, await self._command("pauses", "HVALS", "pauses")))
+
+    async def entries(self) -> list[CronEntry]:
+        return rules.entries(await self._command("entries", "HGETALL", "entries"))
+
+    async def tasks(self) -> list[TaskRecord]:
+        said, overrides, flows, numbers = await self._run("tasks")
+        declared = {rule.name: rule for rule in rules.task_rules(said)}
+        by_operators = {one.task: one for one in rules.overrides(overrides) if one.task is not None}
+        buckets = {one.task: one for one in rules.flows(flows) if one.task is not None}
+        running = _pairs(numbers)
+        return [
+            TaskRecord(
+                rule=declared.get(name) or TaskRule(name=name),
+                declared=name in declared,
+                override=by_operators.get(name),
+                flow=buckets.get(name),
+                running=int(running.get(b"t" + name.encode(), 0)),
+            )
+            for name in sorted({*declared, *by_operators, *buckets})
+        ]
 
     async def queues(self) -> list[QueueRecord]:
-        packed_counts, packed_oldest, packed_rules, packed_pauses = await self._run("queues")
+        packed_counts, packed_oldest, said, packed_pauses, overrides, flows = await self._run("queues")
         counts = _counts(rows.unpack(packed_counts), None)
         oldest = rows.unpack(packed_oldest) or {}
-        rules = {rule.name: rule for rule in rules_of(packed_rules)}
+        declared = {rule.name: rule for rule in rules.queue_rules(said)}
         paused = {
             one.queue: one for one in map(rows.pause, packed_pauses) if one.queue is not None and one.group is None
         }
-        return [
-            QueueRecord(
-                name=name,
-                group_limit=rules[name].group_limit if name in rules else 1,
-                group_order=rules[name].group_order if name in rules else "strict",
-                declared=name in rules,
-                pause=paused.get(name),
-                counts={state.value: number for state, number in counts.get(name, {}).items()},
-                oldest_due_at=float(oldest[name]) if name in oldest else None,
+        by_operators = {
+            one.queue: one for one in rules.overrides(overrides) if one.queue is not None and one.group is None
+        }
+        buckets = {one.queue: one for one in rules.flows(flows) if one.queue is not None}
+        found: list[QueueRecord] = []
+        for name in sorted({*counts, *declared, *paused, *by_operators, *buckets}):
+            rule = declared.get(name) or QueueRule(name=name)
+            found.append(
+                QueueRecord(
+                    name=name,
+                    group_limit=rule.group_limit,
+                    group_order=rule.group_order,
+                    group_rate=rule.group_rate,
+                    aging=rule.aging,
+                    declared=name in declared,
+                    limit=rule.limit,
+                    rate=rule.rate,
+                    override=by_operators.get(name),
+                    flow=buckets.get(name),
+                    pause=paused.get(name),
+                    counts={state.value: number for state, number in counts.get(name, {}).items()},
+                    oldest_due_at=float(oldest[name]) if name in oldest else None,
+                )
             )
-            for name in sorted({*counts, *rules, *paused})
-        ]
+        return found
 
     async def groups(self, queue: str | None, limit: int) -> list[GroupRecord]:
         found: list[GroupRecord] = []
         after = ""
         while len(found) < limit:
             packed, more = await self._run("groups", queue, after, min(PAGE, limit - len(found)), None)
-            page = [rows.group(line) for line in rows.unpack(packed)]
+            page = [rules.group(line) for line in rows.unpack(packed)]
             found += page
             if not more or not page:
                 break
@@ -224,7 +263,7 @@ class Reader:
 
     async def group(self, queue: str, name: str) -> GroupRecord:
         packed, _ = await self._run("groups", queue, "", 1, name)
-        return rows.group(rows.unpack(packed)[0])
+        return rules.group(rows.unpack(packed)[0])
 
     async def workers(self, now: float | None) -> list[WorkerRecord]:
         packed_now, lines = await self._connections.run(SCRIPTS["workers"], [now])
@@ -239,12 +278,13 @@ class Reader:
 
     async def dump(self) -> Dump:
         """One picture of one instant: all hashes in one transaction. Long on a large store, which waits meanwhile."""
-        names = ("jobs", "bodies", "values", "errors", "progress", "logs", "letters", "workers", "calls", "rules",
-                 "overrides", "pauses", "portraits")  # fmt: skip
+        names = ("jobs", "bodies", "values", "errors", "progress", "logs", "letters", "workers", "calls", "portraits",
+                 "rules", "tasks", "overrides", "flows", "group_flows", "entries", "pauses")  # fmt: skip
         commands = [packed_command("HGETALL", self._keys[name]) for name in names]
         script = packed_command("MULTI") + b"".join(commands) + packed_command("EXEC")
         reply = await self._connections.call("dump", script, writes=False, replies=len(names) + 2)
-        tables = {name: _pairs(content) for name, content in zip(names, reply, strict=True)}
+        said = dict(zip(names, reply, strict=True))
+        tables = {name: _pairs(said[name]) for name in names[:10]}
         pieces = [tables[name] for name in ("jobs", "bodies", "values", "errors", "progress")]
         jobs = [rows.job_line([one.get(job_id) for one in pieces]) for job_id in tables["jobs"]]
         jobs.sort(key=lambda job: job["seq"])
@@ -255,12 +295,12 @@ class Reader:
                     sorted((rows.plain(rows.letter(one)) for one in tables["letters"].values()), key=lambda x: x["id"])
                 ),
                 "workers": tuple(_worker_lines(tables["workers"], tables["calls"], tables["portraits"])),
-                "queues": tuple(rows.plain(rule) for rule in sorted(rules_of(reply[9]), key=lambda rule: rule.name)),
-                "groups": tuple(
-                    dict(zip(("queue", "name", "override"), (*rows.names_in(place), int(limit)), strict=True))
-                    for place, limit in sorted(tables["overrides"].items())
-                ),
-                "pauses": tuple(rows.plain(one) for one in in_order(list(map(rows.pause, tables["pauses"].values())))),
+                "queues": tuple(map(rows.plain, rules.queue_rules(said["rules"]))),
+                "tasks": tuple(map(rows.plain, rules.task_rules(said["tasks"]))),
+                "overrides": tuple(map(rows.plain, rules.overrides(said["overrides"]))),
+                "flows": tuple(map(rows.plain, rules.flows(said["flows"], said["group_flows"]))),
+                "entries": tuple(map(rows.plain, rules.entries(said["entries"]))),
+                "pauses": tuple(map(rows.plain, rules.in_order(map(rows.pause, said["pauses"][1::2])))),
                 "logs": tuple(
                     {"job_id": job["id"], "at": line.at, "text": line.text}
                     for job in jobs
@@ -284,7 +324,7 @@ def _ranges(query: JobQuery) -> list[tuple[str, bytes, bytes, int]] | None:
         if state is State.RUNNING:
             found.append(_range("running", b"", 16))
         elif state is State.READY:
-            found.append(_range("ready", queue, 29))
+            found += [_range("ready", queue, 29), _range("apart", queue, 28)]
         elif state is State.WAITING:
             found.append(_range("waiting", place, 13))
         elif state is State.SCHEDULED:
@@ -302,7 +342,14 @@ def _range(key: str, prefix: bytes, tail: int) -> tuple[str, bytes, bytes, int]:
 
 
 # Where the seq lies in a member's bytes behind the names, and how many names there are.
-_LAYOUT = {"ready": (1, 13), "waiting": (2, 5), "scheduled": (2, 9), "finished": (1, 0), "running": (1, 8)}
+_LAYOUT = {
+    "ready": (1, 13),
+    "apart": (2, 12),
+    "waiting": (2, 5),
+    "scheduled": (2, 9),
+    "finished": (1, 0),
+    "running": (1, 8),
+}
 
 
 def _number(key: str, member: bytes, tail: int) -> Number:
@@ -328,18 +375,6 @@ def _counts(found: Mapping[str, Mapping[str, int]] | list[Any], queue: str | Non
         for name in sorted(by_queue)
         if queue is None or name == queue
     }
-
-
-def rules_of(flat: list[bytes]) -> list[QueueRule]:
-    return [
-        QueueRule(name=name.decode(), group_limit=limit, group_order=order)
-        for name, packed in _pairs(flat).items()
-        for limit, order in [rows.unpack(packed)]
-    ]
-
-
-def in_order(pauses: list[Pause]) -> list[Pause]:
-    return sorted(pauses, key=lambda one: (one.queue or "", one.group or "", one.task or ""))
 
 
 def _worker_lines(

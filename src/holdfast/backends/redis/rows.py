@@ -15,8 +15,9 @@ import msgspec
 from ...lifecycle import Ending, Failure, Settlement, State
 from ...records import (
     Answer,
+    ClaimRequest,
     DeadLetter,
-    GroupRecord,
+    Enqueued,
     JobRecord,
     Lease,
     LogLine,
@@ -55,6 +56,8 @@ pack = msgspec.msgpack.Encoder().encode
 unpack = msgspec.msgpack.Decoder().decode
 _revival = msgspec.msgpack.Decoder(Revival | None).decode
 _NOTHING = pack(None)
+_USUAL = (False, False, False, False, False)
+_AGED = 4  # what a lane that is above 3 says: see FIELDS
 _LENGTHS = struct.Struct(">II")
 _TIMES = struct.Struct(">dddd")
 _fields = msgspec.msgpack.Decoder(dict[str, msgspec.Raw]).decode
@@ -62,9 +65,9 @@ _histories = msgspec.msgpack.Decoder(list[dict[str, msgspec.Raw]]).decode
 _HEAD_BYTES = {0xD9: 2, 0xDA: 3, 0xDB: 5}  # before a packed text; of a short one, 1
 _failures = msgspec.msgpack.Decoder(tuple[Failure, ...]).decode
 _NUMBERS = ("created_at", "due_at", "expires_at", "started_at", "finished_at", "prune_at")
-_SHOWN = tuple(name for name in JobRecord.__struct_fields__ if name in FIELDS and name not in ("state", "value"))
-_BEYOND = ("token", "turn", "lane", "claim_call", "prune_at")
-_AT = {name: place for place, name in enumerate(FIELDS)}
+_BESIDE = ("state", "args", "options", "revival", "value", "errors", "progress", "progress_text")
+_SHOWN = tuple(name for name in JobRecord.__struct_fields__ if name not in _BESIDE)
+_BEYOND = ("token", "turn", "rank", "lane", "claim_call", "prune_at")
 
 
 def answers(letters: bytes) -> list[Answer]:
@@ -87,7 +90,21 @@ def new_job(job: NewJob) -> tuple[Any, ...]:
         job.due_at,
         job.expires,
         job.max_stalls,
+        _terms(job, job.wait_max),
     )
+
+
+def _terms(job: NewJob | StoredJob, at_most: float | None) -> tuple[Any, ...] | None:
+    """What few jobs say of their key and their expiry; None where nothing is said. See FIELDS."""
+    is_global, until_started, drops = job.key_scope == "global", job.key_until == "started", job.on_expire == "drop"
+    window = job.key_window
+    if window is None and at_most is None and not (is_global or until_started or drops):
+        return None
+    return is_global, until_started, _or_false(window), _or_false(at_most), drops
+
+
+def _or_false(value: float | None) -> float | bool:
+    return False if value is None else value
 
 
 def body(job: NewJob | StoredJob) -> bytes:
@@ -133,7 +150,16 @@ def record(job: StoredJob) -> list[Any]:
     value: bool | int = job.value == b"null"
     if job.value is not None and not value:
         value = 1
-    derived = {"state": LETTERS[job.state], "token": False, "worker": False, "claim_call": False, "value": value}
+    terms = _terms(job, job.due_max)
+    derived = {
+        "state": LETTERS[job.state],
+        "token": False,
+        "worker": False,
+        "claim_call": False,
+        "value": value,
+        "terms": job.holds_key if terms is None else (*terms, job.holds_key),
+        "lane": job.lane + _AGED * (job.state is State.READY and job.rank != job.priority),
+    }
     values = (derived[name] if name in derived else getattr(job, name) for name in FIELDS)
     return [False if value is None else value for value in values]
 
@@ -167,7 +193,27 @@ def _with_text(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
+def request(claim: ClaimRequest) -> tuple[Any, ...]:
+    return (
+        claim.worker,
+        claim.call,
+        claim.queues,
+        claim.most,
+        claim.most_by_queue,
+        claim.most_by_task,
+        claim.most_by_group,
+    )
+
+
 # ---------------------------------------------------------------------- coming out
+
+
+def enqueued(jobs: Sequence[NewJob], letters: bytes, others: Sequence[Any]) -> list[Enqueued]:
+    """Answers to new jobs: c created, r replaced, else kept; and the ids that are there in place of those given."""
+    answered = [Enqueued(job.id, letter == 99, letter == 114) for job, letter in zip(jobs, letters, strict=True)]
+    for place, live_id in zip(others[::2], others[1::2], strict=True):
+        answered[place - 1] = Enqueued(live_id.decode(), False, answered[place - 1].replaced)
+    return answered
 
 
 def leases(pieces: Sequence[bytes]) -> tuple[Lease, ...]:
@@ -211,7 +257,20 @@ def _record(packed: bytes) -> dict[str, Any]:
         if values[name] is not None:
             values[name] = float(values[name])
     values["state"] = STATES[values["state"]]
+    lane, terms = values["lane"], values["terms"]
+    values["lane"], aged = lane % 4, lane & _AGED
+    values["rank"] = values["priority"] if values["state"] is State.READY and not aged else 0
+    is_global, started, window, due_max, drops, values["holds_key"] = (
+        (*_USUAL, terms) if terms in (True, False) else terms
+    )
+    values["key_scope"], values["key_until"] = "global" if is_global else "queue", "started" if started else "finished"
+    values["key_window"], values["due_max"] = _float_or_none(window), _float_or_none(due_max)
+    values["on_expire"] = "drop" if drops else "bury"
     return values
+
+
+def _float_or_none(value: Any) -> float | None:
+    return None if value is False else float(value)
 
 
 def _job(values: dict[str, Any], pieces: Sequence[bytes | None]) -> JobRecord:
@@ -248,7 +307,7 @@ def stored_jobs(pieces: Sequence[bytes | None], lines: Sequence[bytes | None]) -
     for place, packed in enumerate(lines):
         values = _record(pieces[PIECES * place] or b"")
         job = _job(values, pieces[PIECES * place + 1 : PIECES * (place + 1)])
-        beyond = {name: values[name] for name in ("turn", "lane", "prune_at")}
+        beyond = {name: values[name] for name in ("turn", "rank", "lane", "prune_at")}
         found.append(StoredJob(**msgspec.structs.asdict(job), **beyond, logs=tuple(log_lines(packed))))
     return found
 
@@ -329,23 +388,3 @@ def names_in(place: bytes) -> tuple[str, str]:
 
 def _unescaped(part: bytes) -> str:
     return part.replace(b"\1\1", b"\0").replace(b"\1\2", b"\1").decode()
-
-
-def group(line: Sequence[Any]) -> GroupRecord:
-    place, limit, override, order, paused, scheduled, waiting, ready, running, head = line
-    queue, name = names_in(place.encode() if isinstance(place, str) else place)
-    counts = zip(
-        (State.SCHEDULED, State.WAITING, State.READY, State.RUNNING),
-        (scheduled, waiting, ready, running),
-        strict=True,
-    )
-    return GroupRecord(
-        queue=queue,
-        name=name,
-        limit=limit,
-        override=_or_none(override),
-        order=order,
-        pause=None if paused is False else msgspec.convert(paused, Pause),
-        counts={state.value: number for state, number in counts if number},
-        head=_or_none(head),
-    )

@@ -7,7 +7,12 @@ its id; so what must be one step about a job or a group is one step of one store
 * enqueue of a batch that spans shards is stored shard by shard. Where one fails, `OutcomeUnknown` says that some may be
   stored; repeating it completes it. With on_conflict="raise" all shards are looked at first, so that a taken key stores
   nothing; a rival that takes the key between the look and the write is found too late for the shards already written.
-* ids and keys are unique within a shard: the same id or key with another group may be stored twice.
+* ids and keys are unique within a shard: the same id or key with another group may be stored twice. A key over all
+  queues (key_scope="global") is refused where there is more than one shard.
+* the limit and rate of a queue are divided among its shards, those of a task and what is kept of it among the shards of
+  the queues it was ever enqueued in (dividing.py); a limit with less than one for each is refused. They are shown as
+  they were said.
+* a tick is decided in one step at home; its jobs follow into their shards (ticking.py).
 * fences grow per shard, so per job and per group; two jobs in different shards may have the same. seqs are unique over
   all shards (numbering.py) and follow the clock, as far as the shards' clocks and loads agree.
 * claim serves the queues in their order, the shards of a queue at once by shares. Priority orders within a shard.
@@ -22,58 +27,53 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import ClassVar, TypeVar
 
 from msgspec.structs import replace
 
 from ...errors import JobNotFound, StoreSealed
-from ...lifecycle import Settlement, State
+from ...lifecycle import Settlement
 from ...records import (
     Answer,
     ClaimRequest,
     DeadLetter,
-    Dump,
     Enqueued,
     Exchanged,
-    GroupRecord,
     Held,
-    JobQuery,
     JobRecord,
-    LetterQuery,
-    LogLine,
     NewJob,
     Part,
     Pause,
     Promoted,
-    QueueRecord,
-    QueueRule,
     Recovered,
     Release,
     Renewal,
     Report,
     Seal,
     Shipment,
+    Tick,
+    Ticked,
     WorkerRecord,
 )
+from ...rules import Override, QueueRule, TaskRule
 from ..contract import Backend
 from ..numbering import Numbering
-from . import reading
-from .asking import SILENCE, Answers, at_once, spread
+from .asking import SILENCE, at_once, spread
 from .leasing import HOME, Leasing
+from .looking import ShardedLooking
 from .moving import Moving
 from .producing import enqueue
 from .registry import FRESH_SECONDS, Document, Shards
 from .ruling import Ruling
 from .sealing import Sealing
-from .sharding import place_of_job, shard_name
+from .ticking import Ticking
 
 T = TypeVar("T")
 
-PLACES_MAX = 10_000  # jobs whose shard is remembered
 
-
-class ShardedBackend(Backend):
+class ShardedBackend(ShardedLooking, Backend):
     """A store of jobs made of shards."""
 
     scheme: ClassVar[str] = "sharded"
@@ -84,11 +84,12 @@ class ShardedBackend(Backend):
         self._make_shard = make_shard
         self._made: dict[str, Backend] = {}
         self._opened: set[str] = set()
-        self._places: dict[str, str] = {}  # job → its shard, as last seen: a hint
+        self._places = {}
         self._shards = Shards(document)
         self._leasing = Leasing(self._shards, self._store)
         self._ruling = Ruling(self._shards, self._store)
-        self._sealing = Sealing(self._shards, self._store)
+        self._ticking = Ticking(self._home, self.enqueue, self.get, self.cancel)
+        self._sealing = Sealing(self._shards, self._store, self._ticking)
         self._moving = Moving(self._shards, self._store)
 
     async def _store(self, name: str) -> Backend:
@@ -100,21 +101,6 @@ class ShardedBackend(Backend):
             await store.open()
             self._opened.add(name)
         return store
-
-    async def _at(self, name: str, verb: Callable[[Backend], Awaitable[T]]) -> T:
-        return await verb(await self._store(name))
-
-    async def _at_all(self, names: Sequence[str], verb: Callable[[Backend], Awaitable[T]]) -> Answers[T]:
-        return await at_once({name: self._at(name, verb) for name in names})
-
-    async def _everywhere(self, verb: Callable[[Backend], Awaitable[T]], queue: str | None = None) -> dict[str, T]:
-        """What all shards, or those of one queue, answer; raises where one is silent."""
-        await self._shards.refresh()
-        names = self._shards.all() if queue is None else self._shards.of(queue)
-        return (await self._at_all(names, verb)).of_all()
-
-    async def _home(self) -> Backend:
-        return await self._store(HOME)
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -139,19 +125,19 @@ class ShardedBackend(Backend):
 
     # ------------------------------------------------------------------ producing
 
-    async def declare(self, rules: Sequence[QueueRule], now: float | None = None) -> None:
-        await self._ruling.declare(rules, now)
+    async def declare(
+        self, rules: Sequence[QueueRule], tasks: Sequence[TaskRule] = (), now: float | None = None
+    ) -> None:
+        await self._ruling.declare(rules, tasks, now)
 
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
-        registry = await self._ruling.known({job.queue for job in jobs}, now)
-        if any(job.queue not in registry.queues for job in jobs):
-            registry.refuse_sealed()
+        registry = await self._ruling.ready_for(jobs, now)
         try:
             return await enqueue(registry, self._store, jobs, now)
         except StoreSealed:
             if not await self._sealing.mend():
                 raise
-        return await enqueue(registry, self._store, jobs, now)
+        return await enqueue(await self._ruling.ready_for(jobs, now), self._store, jobs, now)
 
     # ------------------------------------------------------------------ leasing
 
@@ -227,6 +213,8 @@ class ShardedBackend(Backend):
         return await spread(limit, names, lambda name, part: self._at(name, lambda store: verb(store, part)), size)
 
     async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
+        with suppress(*SILENCE):
+            await self._ticking.finish(now)
         found = await self._swept(
             limit,
             lambda store, part: store.promote(limit=part, now=now),
@@ -239,6 +227,8 @@ class ShardedBackend(Backend):
         return sum(await self._swept(limit, lambda store, part: store.refill(limit=part, now=now), int))
 
     async def prune(self, *, limit: int = 1000, older_than: float | None = None, now: float | None = None) -> int:
+        await self._ticking.finish(now)
+        await self._ticking.forget(now)
         verb: Callable[[Backend, int], Awaitable[int]] = lambda store, part: store.prune(  # noqa: E731
             limit=part, older_than=older_than, now=now
         )
@@ -289,81 +279,18 @@ class ShardedBackend(Backend):
     async def resume(self, pause: Pause, now: float | None = None) -> bool:
         return await self._ruling.resume(pause, now)
 
-    async def limit_group(self, queue: str, group: str, limit: int | None, now: float | None = None) -> None:
-        await self._ruling.limit_group(queue, group, limit, now)
+    async def limit(self, override: Override, now: float | None = None) -> None:
+        await self._ruling.limit(override, now)
 
-    # ------------------------------------------------------------------ reading
+    async def slow_down(self, queue: str, seconds: float, now: float | None = None) -> float:
+        return await self._ruling.slow_down(queue, seconds, now)
 
-    async def _first(self, verb: Callable[[Backend], Awaitable[T | None]]) -> T | None:
-        """The one shard that has something to show; a silent one might have it, so then nothing else is an answer."""
-        answers: Answers[T | None] = Answers()
-        for age in (FRESH_SECONDS, 0.0):  # what is in no shard we know may be in one that is new
-            await self._shards.refresh(age)
-            names = [name for name in self._shards.all() if name not in answers]
-            more = await self._at_all(names, verb)
-            for answer in more.values():
-                if answer:
-                    return answer
-            more.of_all()
-            answers.update(more)
-        return None
+    # ------------------------------------------------------------------ cron
 
-    async def get(self, job_id: str) -> JobRecord | None:
-        """The job. Who waits for a result asks again and again: so its shard is remembered, and asked first."""
-        known = self._places.get(job_id)
-        found = None if known is None else await self._at(known, lambda store: store.get(job_id))
-        if found is None:
-            found = await self._first(lambda store: store.get(job_id))
-            entry = None if found is None else self._shards.registry.queues.get(found.queue)
-            if found is not None and entry is not None:
-                if len(self._places) >= PLACES_MAX:
-                    self._places.clear()
-                self._places[job_id] = shard_name(found.queue, place_of_job(found, entry.shards))
-        return found
-
-    async def find(self, query: JobQuery) -> list[JobRecord]:
-        found = await self._everywhere(lambda store: store.find(query), query.queue)
-        return reading.newest_first(found.values(), query.limit)
-
-    async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
-        return reading.counts_of((await self._everywhere(lambda store: store.count(queue), queue)).values())
-
-    async def logs(self, job_id: str) -> list[LogLine]:
-        return await self._first(lambda store: store.logs(job_id)) or []
-
-    async def letter(self, job_id: str) -> DeadLetter | None:
-        return await self._first(lambda store: store.letter(job_id))
-
-    async def letters(self, query: LetterQuery) -> list[DeadLetter]:
-        found = await self._everywhere(lambda store: store.letters(query), query.queue)
-        return reading.letters_of(found.values(), query.limit)
-
-    async def queues(self) -> list[QueueRecord]:
-        home = await (await self._home()).queues()
-        return reading.queues_of(home, (await self._everywhere(lambda store: store.queues())).values())
-
-    async def groups(self, queue: str | None = None, *, limit: int = 100) -> list[GroupRecord]:
-        home = await (await self._home()).groups(queue, limit=limit)
-        found = await self._everywhere(lambda store: store.groups(queue, limit=limit), queue)
-        return reading.groups_of(home, found.values(), limit)
-
-    async def group(self, queue: str, name: str) -> GroupRecord:
-        await self._shards.refresh()
-        shard = self._shards.of_group(queue, name)
-        return await self._at(HOME if shard is None else shard, lambda store: store.group(queue, name))
-
-    async def pauses(self) -> list[Pause]:
-        return await (await self._home()).pauses()
-
-    async def workers(self, now: float | None = None) -> list[WorkerRecord]:
-        home = await (await self._home()).workers(now)
-        return reading.workers_of(home, (await self._everywhere(lambda store: store.workers(now))).values())
-
-    async def dump(self) -> Dump:
-        home = await (await self._home()).dump()
-        found = await self._everywhere(lambda store: store.dump())
-        counts = {queue: entry.shards for queue, entry in self._shards.registry.queues.items()}
-        return reading.dump_of(home, found, counts)
+    async def tick(self, tick: Tick, now: float | None = None) -> Ticked:
+        if tick.jobs:
+            await self._ruling.ready_for(tick.jobs, now)
+        return await self._ticking.tick(tick, now)
 
     # ------------------------------------------------------------------ moving to another store
 

@@ -27,11 +27,12 @@ from ...records import (
 )
 from ..contract import Backend
 from .asking import SILENCE, at_once
+from .portions import QueueRoom, turned, within
 from .registry import Shards
 from .service import Sent, Service
-from .sharding import last_number_of, number_of, parted, shares
+from .sharding import last_number_of, number_of, parted
 
-HOME = ""  # the store beside the shards: rules, pauses, limits and every worker's row, but no job
+HOME = ""  # the store beside the shards: rules, pauses, limits, cron entries and every worker's row, but no user's job
 RECOVERED_PER_CLAIM_MAX = 100
 
 T = TypeVar("T")
@@ -136,6 +137,7 @@ class Leasing:
             recovered=recovered,
             sealed=service.sealed if known else None,
             quiet_seconds=quiet,
+            opens_in=service.opens_in if known else None,
         )
 
     async def _begin_anew(
@@ -184,19 +186,15 @@ class Leasing:
         await self._hear_again(service, request, now)
         batch = service.divided(self._shards, settlements, releases)
         for queue in request.queues:
-            late = sum(lease.queue == queue for lease in service.leases)
-            most = min(request.most - len(service.leases), request.most_by_queue.get(queue, request.most) - late)
-            willing = _turned(self._shards.of(queue), request.call)
-            while most > 0 and (willing := [shard for shard in willing if service.may_ask(shard)]):
-                portions = shares(most, willing)
+            room = QueueRoom(request, service.leases, queue, turned(self._shards.of(queue), request.call))
+            while portions := room.next_round(service.may_ask):
                 for shard, portion in portions.items():
-                    claim = service.asking(shard, queue, portion)
+                    claim = service.asking(shard, queue, portion.most, portion.by_task, request.most_by_group)
                     batch.setdefault(shard, Sent(shard, claim)).request = claim
                 sending, batch = list(batch.values()), {}
                 await self._send(service, sending, now)
-                taken = {sent.shard: len(sent.answer.leases) for sent in sending if sent.answer is not None}
-                most -= sum(taken.values())
-                willing = [shard for shard in willing if taken.get(shard, 0) >= portions.get(shard, 0)]
+                heard = {sent.shard: sent.answer.leases for sent in sending if sent.answer is not None}
+                room.heard({shard: heard[shard] for shard in portions if shard in heard})
         await self._send(service, list(batch.values()), now)
 
     async def _send(self, service: Service, batch: Sequence[Sent], now: float | None) -> None:
@@ -223,7 +221,7 @@ class Leasing:
         """Repeat the calls that were not answered. What they bring beyond the free slots goes back at no cost."""
         owed = list(service.unheard.values())
         await at_once({sent.shard: self._exchange_at(service, sent, now) for sent in owed})
-        kept, surplus = _within(request, service.leases)
+        kept, surplus = within(request, service.leases)
         if surplus:
             service.leases[:] = kept
             await self.by_token(surplus, lambda store, items: store.release(items, now))
@@ -319,24 +317,3 @@ class Leasing:
             for place, word in zip(where, words, strict=True):
                 answers[place] = word
         return answers
-
-
-def _within(request: ClaimRequest, leases: Sequence[Lease]) -> tuple[list[Lease], list[Release]]:
-    """The leases there are free slots for, in all and of their queue; and the others, to be given back."""
-    kept: list[Lease] = []
-    surplus: list[Release] = []
-    left = dict(request.most_by_queue)
-    for lease in leases:
-        room = left.get(lease.queue, request.most)
-        if len(kept) < request.most and room > 0:
-            kept.append(lease)
-            left[lease.queue] = room - 1
-        else:
-            surplus.append(Release(id=lease.id, token=lease.token))
-    return kept, surplus
-
-
-def _turned(names: list[str], call: int) -> list[str]:
-    """Another shard goes first in every call."""
-    first = call % len(names) if names else 0
-    return names[first:] + names[:first]

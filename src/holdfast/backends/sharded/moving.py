@@ -18,9 +18,11 @@ from msgspec.structs import replace
 from ...records import DeadLetter, Part, Shipment, StoredJob
 from .. import sealing
 from .asking import at_once
+from .dividing import concerning, refuse_undividable
 from .leasing import HOME, Stores
-from .registry import Entry, Registry, Shards
-from .sharding import place_of, place_of_job, shard_name
+from .reading import flows_of
+from .registry import Registry, Shards, TaskEntry
+from .sharding import place_of_job, shard_name
 
 Row = TypeVar("Row")
 
@@ -59,7 +61,7 @@ class Moving:
         return Shipment(part=part, letters=tuple(letters), after=letters[-1].id if len(letters) >= limit else None)
 
     async def _export_rules(self) -> Shipment:
-        """Rules, overrides and pauses as home has them."""
+        """Rules, overrides, pauses and cron entries as home has them, buckets as the shards have them."""
         registry = self._shards.registry
 
         async def rules_of(name: str) -> Shipment:
@@ -71,6 +73,7 @@ class Moving:
         return replace(
             home,
             queues=tuple(replace(rule, shards=shards.get(rule.name, 1)) for rule in home.queues),
+            flows=tuple(flows_of(home.flows, (piece.flows for name, piece in found.items() if name != HOME))),
             tick=max(registry.tick, *(piece.tick for piece in found.values())),
         )
 
@@ -134,7 +137,13 @@ class Moving:
         await self._shards.change(reached)
 
     async def _carry_rules(self, move: str, shipment: Shipment) -> None:
-        """Where a queue is known here, its number of shards is kept: who declared it before the move wants it so."""
+        """Where a queue is known here, its number of shards is kept: who declared it before the move wants it so.
+
+        Home keeps everything undivided. What concerns a task goes to the shards when all jobs are in (sealing.py).
+        """
+        words = {said.task for said in shipment.overrides if said.task is not None}
+        named = {said.queue for said in shipment.overrides if said.queue is not None}
+        named |= {flow.queue for flow in shipment.flows if flow.queue is not None}
 
         def ruled(found: Registry) -> Registry:
             sealing.check_carry(found.seal, move, shipment)
@@ -143,7 +152,14 @@ class Moving:
                     found = found.with_queue(rule.name, rule.shards)
                 entry = found.queues[rule.name]
                 found = found.with_entry(rule.name, replace(entry, rule=replace(rule, shards=entry.shards)))
+            for name in sorted(named - set(found.queues)):
+                found = found.with_queue(name, 1)
+            rules = {rule.name: rule for rule in shipment.tasks}
+            for task in sorted({*rules, *words}):
+                known = found.tasks.get(task, TaskEntry())
+                found = found.with_task(task, replace(known, rule=rules.get(task), said=task in words))
             queues = {name: replace(entry, state="new") for name, entry in found.queues.items()}
+            refuse_undividable(found, queues, found.tasks, shipment.overrides)
             return replace(found, queues=queues, tick=max(found.tick, shipment.tick))
 
         await self._shards.change(ruled)
@@ -151,13 +167,21 @@ class Moving:
         await self._furnish(move, self._shards.registry.queues)
 
     async def _add_queues(self, move: str, shipment: Shipment) -> None:
-        """Queues that nobody declared come with their first job."""
-        names = {job.queue for job in shipment.jobs}
+        """Queues that nobody declared come with their first job, and tasks are known where they have one."""
+        pairs = {(job.task, job.queue) for job in shipment.jobs}
+        names = {queue for _, queue in pairs}
+        overrides = (await (await self._stores(HOME)).export("rules")).overrides
 
         def added(found: Registry) -> Registry:
             sealing.check_carry(found.seal, move, shipment)
             for name in sorted(names - set(found.queues)):
                 found = found.with_queue(name, 1)
+            for task, queue in sorted(pairs):
+                found = found.with_task_in(task, queue)
+            tasks = {task for task, _ in pairs}
+            refuse_undividable(found, (), tasks, overrides)
+            for task in tasks:
+                found = found.with_task(task, found.tasks[task].told)  # they are told before the target opens
             return found
 
         await self._shards.change(added)
@@ -171,7 +195,7 @@ class Moving:
             return
         rules = await (await self._stores(HOME)).export("rules")
         places = {
-            shard_name(queue, place): _rules_for(rules, queue, entry, place)
+            shard_name(queue, place): concerning(rules, registry, queue, place)
             for queue, entry in fresh.items()
             for place in range(entry.reach)
         }
@@ -215,21 +239,3 @@ class Moving:
             if await (await self._stores(name)).get(letter.id) is not None:
                 return name
         return own
-
-
-def _rules_for(rules: Shipment, queue: str, entry: Entry, place: int) -> Shipment:
-    """What concerns one shard of a queue."""
-
-    def is_here(group: str) -> bool:
-        return place_of(group, entry.shards) == place
-
-    return Shipment(
-        part="rules",
-        queues=tuple(one for one in rules.queues if one.name == queue),
-        groups=tuple(one for one in rules.groups if one.queue == queue and is_here(one.name)),
-        pauses=tuple(
-            one
-            for one in rules.pauses
-            if one.task is not None or (one.queue == queue and (one.group is None or is_here(one.group)))
-        ),
-    )

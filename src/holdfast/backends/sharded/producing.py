@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from ...errors import BackendUnavailable, DuplicateJob, HoldfastError, OutcomeUnknown, StoreSealed
-from ...lifecycle import LIVE
 from ...records import Enqueued, JobQuery, NewJob
 from ..contract import Backend
 from .asking import at_once
 from .leasing import Stores
 from .registry import Registry
 from .sharding import place_of_job, shard_name
+
+PAGE = 50
 
 
 async def enqueue(registry: Registry, stores: Stores, jobs: Sequence[NewJob], now: float | None) -> list[Enqueued]:
@@ -29,7 +32,7 @@ async def enqueue(registry: Registry, stores: Stores, jobs: Sequence[NewJob], no
     parts = {name: [jobs[place] for place in found] for name, found in places.items()}
     choosy = [name for name, part in parts.items() if any(job.on_conflict == "raise" for job in part)]
     for name in choosy:
-        await _refuse_duplicates(await stores(name), parts[name])
+        await _refuse_duplicates(await stores(name), parts[name], now)
 
     stored: dict[str, list[Enqueued]] = {}
     failed: list[HoldfastError] = []
@@ -55,24 +58,29 @@ async def enqueue(registry: Registry, stores: Stores, jobs: Sequence[NewJob], no
     return [answered[place] for place in range(len(jobs))]
 
 
-async def _refuse_duplicates(store: Backend, jobs: Sequence[NewJob]) -> None:
+async def _refuse_duplicates(store: Backend, jobs: Sequence[NewJob], now: float | None) -> None:
     """Raise for the first job that may not share its key, as its shard would, before any shard stores anything."""
     ids: set[str] = set()
-    keys: dict[tuple[str, str], str] = {}
+    keys: dict[tuple[str, ...], str] = {}
     for job in jobs:
-        if job.key is None or job.id in ids:
+        if job.key is None or job.id in ids or await store.get(job.id) is not None:
             continue
-        logical = (job.task, job.key)
-        if job.on_conflict == "raise" and await store.get(job.id) is None:
-            live = await _live(store, job)
-            taken = keys.get(logical) if live is None else live
-            if taken is not None:
-                raise DuplicateJob(job.key, taken)
-        ids.add(job.id)
-        keys.setdefault(logical, job.id)
+        logical = (job.key_scope, job.queue, job.task, job.key)
+        taken = await _holder(store, job, now) or keys.get(logical)
+        if taken is None:
+            ids.add(job.id)
+            keys[logical] = job.id
+        elif job.on_conflict == "raise":
+            raise DuplicateJob(job.key, taken)
 
 
-async def _live(store: Backend, job: NewJob) -> str | None:
-    query = JobQuery(queue=job.queue, task=job.task, key=job.key, states=tuple(LIVE), limit=1)
-    found = await store.find(query)
-    return found[0].id if found else None
+async def _holder(store: Backend, job: NewJob, now: float | None) -> str | None:
+    """Who holds the job's key in this shard; a window that has passed counts for nothing."""
+    query = JobQuery(queue=job.queue, task=job.task, key=job.key, limit=PAGE)
+    while found := await store.find(query):
+        for one in found:
+            if one.holds_key and one.key_scope == job.key_scope:
+                at = await store.clock() if now is None else now
+                return one.id if one.key_window is None or at < one.created_at + one.key_window else None
+        query = replace(query, before=found[-1].seq)
+    return None

@@ -11,11 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from ...lifecycle import State
 from ...records import DeadLetter, Dump, GroupRecord, JobRecord, QueueRecord, WorkerRecord
+from ...rules import Flow, TaskRecord, TaskRule
 from .sharding import call_of, signed
+from .ticking import NOTED
 
 Row = Mapping[str, Any]
 
@@ -41,9 +44,12 @@ def counts_of(found: Iterable[Mapping[str, Mapping[State, int]]]) -> dict[str, d
 
 
 def queues_of(home: Sequence[QueueRecord], found: Iterable[Sequence[QueueRecord]]) -> list[QueueRecord]:
-    """Rules and pauses as home has them; counts and the oldest due time of all shards."""
-    total = {record.name: record for record in home}
+    """Rules, overrides and pauses as home has them; counts, the oldest due time and the bucket of all shards."""
+    total = {record.name: record for record in home if record.name != NOTED}
+    flows: dict[str, Flow] = {}
     for record in (record for part in found for record in part):
+        if record.flow is not None:
+            flows[record.name] = _fuller(record.flow, flows.get(record.name))
         known = total.get(record.name)
         if known is None:
             total[record.name] = record
@@ -53,7 +59,44 @@ def queues_of(home: Sequence[QueueRecord], found: Iterable[Sequence[QueueRecord]
             counts[state] = counts.get(state, 0) + number
         due = [at for at in (known.oldest_due_at, record.oldest_due_at) if at is not None]
         total[record.name] = replace(known, counts=counts, oldest_due_at=min(due, default=None))
-    return [total[name] for name in sorted(total)]
+    return [replace(total[name], flow=flows.get(name, total[name].flow)) for name in sorted(total)]
+
+
+def tasks_of(home: Sequence[TaskRecord], found: Iterable[Sequence[TaskRecord]]) -> list[TaskRecord]:
+    """Rules and overrides as home has them; what runs, and the bucket, of all shards."""
+    total = {record.rule.name: record for record in home}
+    flows: dict[str, Flow] = {}
+    for record in (record for part in found for record in part):
+        name = record.rule.name
+        if record.flow is not None:
+            flows[name] = _fuller(record.flow, flows.get(name))
+        elif name not in total:
+            continue  # a rule that is gone from home and on its way out of the shards
+        known = total.get(name, TaskRecord(rule=TaskRule(name=name)))
+        total[name] = replace(known, running=known.running + record.running)
+    return [replace(total[name], flow=flows.get(name, total[name].flow)) for name in sorted(total)]
+
+
+def _fuller(flow: Flow, other: Flow | None) -> Flow:
+    """Of the buckets of several shards that are one: full again, and open, when the last of them is."""
+    if other is None:
+        return flow
+    spent, shut = max(flow.spent_until, other.spent_until), max(flow.shut_until, other.shut_until)
+    return replace(flow, spent_until=spent, shut_until=shut)
+
+
+def flows_of(home: Iterable[Flow], found: Iterable[Iterable[Flow]]) -> list[Flow]:
+    """The buckets of all shards, one per queue, group and task; home's where no shard has that one yet."""
+    total: dict[tuple[str, str, str], Flow] = {}
+    for flow in (flow for part in found for flow in part):
+        total[_scope(flow)] = _fuller(flow, total.get(_scope(flow)))
+    for flow in home:
+        total.setdefault(_scope(flow), flow)
+    return [total[scope] for scope in sorted(total)]
+
+
+def _scope(flow: Flow) -> tuple[str, str, str]:
+    return (flow.queue or "", flow.group or "", flow.task or "")
 
 
 def groups_of(home: Sequence[GroupRecord], found: Iterable[Sequence[GroupRecord]], limit: int) -> list[GroupRecord]:
@@ -85,6 +128,8 @@ def dump_of(home: Dump, found: Mapping[str, Dump], shards: Mapping[str, int]) ->
     logs = (row for dump in found.values() for row in dump.tables["logs"])
     tables["logs"] = tuple(sorted(logs, key=lambda row: order[row["job_id"]]))
     tables["letters"] = tuple(row for dump in found.values() for row in dump.tables["letters"])
+    flows = [[msgspec.convert(row, Flow) for row in dump.tables["flows"]] for dump in (home, *found.values())]
+    tables["flows"] = tuple(msgspec.to_builtins(flow) for flow in flows_of(flows[0], flows[1:]))
     return Dump(tables=tables, sharded=True)
 
 

@@ -1,4 +1,4 @@
-"""The registry: which queues there are, how many shards each has, and what was told to them.
+"""The registry: which queues there are, how many shards each has, which tasks go there, and what was told to them.
 
 Called by the router. It is one small document, changed by compare-and-set, so that two who change it at once see each
 other. It is read at most every few seconds; a shard is in it BEFORE its first job, so who reads it finds every job, and
@@ -16,7 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...errors import BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown
-from ...records import SHARDS_MAX, QueueRule, Seal
+from ...records import SHARDS_MAX, Seal
+from ...rules import QueueRule, TaskRule
 from ..numbering import ALONE, Numbering
 from ..sealing import refusal
 from .sharding import NUMBERS_MAX, place_of, shard_name
@@ -38,10 +39,26 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rule: QueueRule | None = None  # as declared
 
 
+class TaskEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One task. `queues` are those it was ever enqueued in: its limit, its rate and its counts are divided among their
+    shards. A queue is in here before the task's first job in it is stored."""
+
+    queues: dict[str, Literal["new", "ready"]] = {}  # new: the shards do not know yet what is said of the task
+    rule: TaskRule | None = None  # as declared
+    said: bool = False  # an operator's word may be at home
+    state: Literal["changing", "ready"] = "ready"
+
+    @property
+    def told(self) -> TaskEntry:
+        """As it is once all shards know what is said."""
+        return replace(self, queues=dict.fromkeys(self.queues, "ready"), state="ready")
+
+
 class Registry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The whole document."""
 
     queues: dict[str, Entry] = {}
+    tasks: dict[str, TaskEntry] = {}
     numbers: int = 0  # given to shards so far
     seal: Seal | None = None  # of the whole store; every shard has a copy …
     spreading: bool = False  # … or is about to get it …
@@ -79,6 +96,22 @@ class Registry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def with_entry(self, queue: str, entry: Entry) -> Registry:
         return replace(self, queues={**self.queues, queue: entry})
 
+    def with_task(self, task: str, entry: TaskEntry) -> Registry:
+        return replace(self, tasks={**self.tasks, task: entry})
+
+    def with_task_in(self, task: str, queue: str) -> Registry:
+        """With that queue among those of the task."""
+        entry = self.tasks.get(task, TaskEntry())
+        if queue in entry.queues:
+            return self
+        state: Literal["new", "ready"] = "new" if entry.rule is not None or entry.said else "ready"
+        return self.with_task(task, replace(entry, queues={**entry.queues, queue: state}))
+
+    def shards_of_task(self, task: str) -> list[str]:
+        """The shards among which what is said of a task is divided, in this order."""
+        queues = self.tasks[task].queues if task in self.tasks else {}
+        return [shard_name(queue, place) for queue in queues for place in range(self.queues[queue].shards)]
+
 
 class Document(Protocol):
     """Where the registry is kept: one text, with compare-and-set."""
@@ -99,6 +132,8 @@ class Shards:
         self.registry = Registry()
         self.numbers: Mapping[str, int] = {}  # by shard, in the order in which they came
         self._queues: Mapping[str, str] = {}  # by shard
+        self.told: frozenset[tuple[str, str]] = frozenset()  # (task, queue): such jobs may be stored at once
+        self.unsettled: tuple[str, ...] = ()  # tasks of which some shard may not know what is said
 
     # ------------------------------------------------------------------ reading
 
@@ -125,6 +160,13 @@ class Shards:
                 name = shard_name(queue, place)
                 numbers[name], queues[name] = entry.first + place, queue
         self._text, self.registry, self.numbers, self._queues = text, registry, numbers, queues
+        self.told = frozenset(
+            (task, queue)
+            for task, entry in registry.tasks.items()
+            for queue, state in entry.queues.items()
+            if state == "ready"
+        )
+        self.unsettled = tuple(task for task, entry in registry.tasks.items() if entry != entry.told)
 
     def of(self, queue: str) -> list[str]:
         """The shards that may hold jobs of a queue."""

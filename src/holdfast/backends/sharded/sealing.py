@@ -8,14 +8,19 @@ finished because a shard is silent or holds jobs is taken back the same way. Not
 
 from __future__ import annotations
 
+import math
+
 from msgspec.structs import replace
 
 from ...errors import BackendUnavailable, ConfigurationError, HoldfastError, StoreSealed
-from ...records import Seal, Shipment
+from ...records import Seal
 from .. import sealing
 from .asking import SILENCE, at_once
+from .dividing import task_rules_for
 from .leasing import HOME, Stores
 from .registry import Registry, Shards
+from .sharding import shard_name
+from .ticking import Ticking
 
 TRIES_MAX = 20
 
@@ -23,8 +28,8 @@ TRIES_MAX = 20
 class Sealing:
     """The verbs sealed and seal."""
 
-    def __init__(self, shards: Shards, stores: Stores) -> None:
-        self._shards, self._stores = shards, stores
+    def __init__(self, shards: Shards, stores: Stores, ticking: Ticking) -> None:
+        self._shards, self._stores, self._ticking = shards, stores, ticking
 
     async def sealed(self) -> Seal | None:
         """The registry's seal, once every shard has it."""
@@ -36,7 +41,7 @@ class Sealing:
             return False
         if sealing.is_new_target(seal, instead_of):
             await self._refuse_unless_empty()
-        if seal is not None and seal.role == "target" and not seal.closed and not await self._counters_are_above(seal):
+        if seal is not None and seal.role == "target" and not seal.closed and not await self._shards_are_ready(seal):
             return False
 
         def put(found: Registry) -> Registry:
@@ -79,10 +84,12 @@ class Sealing:
             seen = await self._shards.refresh()
             if not seen.spreading:
                 return refused
-            names = [HOME, *self._shards.all()]
             then = _spread_out(seen)
             try:
-                (await at_once({name: self._give(name, seen) for name in names})).of_all()
+                await self._give(HOME, seen)
+                if seen.closed and (silent := await self._ticking.finish(None, age=-math.inf)) is not None:
+                    raise silent  # a tick's job would stay behind: home ticks no more, so no other follows
+                (await at_once({name: self._give(name, seen) for name in self._shards.all()})).of_all()
             except ConfigurationError as error:
                 refused, then = error, _taken_back(seen)
             await self._shards.swap(seen, then)
@@ -124,20 +131,28 @@ class Sealing:
             return sum(sum(by_state.values()) for by_state in counts.values())
 
         await self._shards.refresh()
-        found = await at_once({name: jobs_in(name) for name in self._shards.all()})
+        found = await at_once({name: jobs_in(name) for name in (HOME, *self._shards.all())})
         rules = await (await self._stores(HOME)).export("rules")
-        sealing.refuse_unless_empty(sum(found.of_all().values()), 0, len(rules.groups), len(rules.pauses))
+        made = sum(not entry.declared for entry in rules.entries)
+        sealing.refuse_unless_empty(sum(found.of_all().values()), 0, len(rules.overrides), len(rules.pauses), made)
 
-    async def _counters_are_above(self, seal: Seal) -> bool:
-        """Before a target opens no shard may give a seq that a neighbour already has. False: another seal is there."""
+    async def _shards_are_ready(self, seal: Seal) -> bool:
+        """Lift the counters of all shards and tell them what is said of their tasks, before a target opens.
+
+        No shard may give a seq that a neighbour already has; and only now, with all jobs in, it is known among how many
+        shards the limit of a task is divided. False: another seal is there.
+        """
         registry = self._shards.registry
-        floor = Shipment(part="rules", tick=registry.tick, seq=registry.seq)
+        rules = await (await self._stores(HOME)).export("rules")
 
-        async def lift(name: str) -> None:
-            await (await self._stores(name)).carry(seal.move, floor)
+        async def lift(queue: str, place: int) -> None:
+            of_tasks = task_rules_for(rules, registry, queue, place)
+            part = replace(of_tasks, tick=registry.tick, seq=registry.seq)
+            await (await self._stores(shard_name(queue, place))).carry(seal.move, part)
 
+        places = [(queue, place) for queue, entry in registry.queues.items() for place in range(entry.reach)]
         try:
-            (await at_once({name: lift(name) for name in self._shards.all()})).of_all()
+            (await at_once({shard_name(*where): lift(*where) for where in places})).of_all()
         except (ConfigurationError, StoreSealed):
             return False
         return True
@@ -145,10 +160,11 @@ class Sealing:
 
 def _spread_out(found: Registry) -> Registry:
     """Every shard has the seal. A new target has forgotten its rules, but not how many shards its queues have."""
-    queues = found.queues
+    queues, tasks = found.queues, found.tasks
     if sealing.is_new_target(found.seal, found.before):
         queues = {name: replace(entry, rule=None) for name, entry in queues.items()}
-    return replace(found, spreading=False, before=None, queues=queues)
+        tasks = {name: replace(entry, rule=None, said=False).told for name, entry in tasks.items()}
+    return replace(found, spreading=False, before=None, queues=queues, tasks=tasks)
 
 
 def _taken_back(found: Registry) -> Registry:

@@ -5,7 +5,7 @@ Kept by leasing.py, one per worker. Plain bookkeeping: it calls nobody.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -61,10 +61,29 @@ class Service:
         self.call, self.sent, self.leases, self.recovered, self.sealed = call, [], [], [], None
         self.answers = [None] * number
 
-    def asking(self, shard: str, queue: str, most: int) -> ClaimRequest:
+    def asking(
+        self,
+        shard: str,
+        queue: str,
+        most: int,
+        most_by_task: Mapping[str, int] = {},
+        most_by_group: int | None = None,
+    ) -> ClaimRequest:
         """This call as that shard gets it now."""
-        number = number_of(self.call, sum(sent.shard == shard for sent in self.sent))
-        return ClaimRequest(worker=self.record.id, call=number, queues=(queue,), most=most)
+        return ClaimRequest(
+            worker=self.record.id,
+            call=number_of(self.call, sum(sent.shard == shard for sent in self.sent)),
+            queues=(queue,),
+            most=most,
+            most_by_task=most_by_task,
+            most_by_group=most_by_group,
+        )
+
+    @property
+    def opens_in(self) -> float | None:
+        """The least any shard answered, each by its last word in this call."""
+        words = {sent.shard: sent.answer.opens_in for sent in self.sent if sent.answer is not None}
+        return min((seconds for seconds in words.values() if seconds is not None), default=None)
 
     def may_ask(self, shard: str) -> bool:
         """Not while it owes an answer, and not for ever in one call."""

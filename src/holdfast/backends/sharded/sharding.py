@@ -4,8 +4,9 @@ Called by the router's parts. Never does I/O and never uses Python's own hash, w
 
 A token that the router hands out carries the shard, so that it comes back with it: "<shard>/<the shard's token>". seqs
 are unique over all shards, because every shard gives only those that leave its own number when divided by NUMBERS_MAX.
-A worker's call becomes a number for each shard that grows with the call and with the round inside it, and keeps the
-call's parity, by which claim chooses its lane.
+A worker's call becomes a number for each shard that grows with the call and with the round inside it. By that number
+claim chooses which of its lanes goes first: divided by 10 or less it leaves what the call leaves, and for any number of
+lanes they all have their turn, because calls are a prime apart.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from ...records import DeadLetter, JobRecord, NewJob
 NUMBERS_MAX = 4096  # shards of all queues together: each has a number of its own
 ROUNDS_MAX = 4  # calls to one shard within one call of a worker
 
-_CALLS = 2 * ROUNDS_MAX
+_ROUND = 2520  # divisible by 1 to 10
+_CALLS = (ROUNDS_MAX + 1) * _ROUND + 1  # 12601, a prime
 _ODD = re.compile(r"[^A-Za-z0-9.\-]")
 _SPELLED_MAX = 200
 
@@ -63,7 +65,7 @@ def parted(token: str) -> tuple[str, str]:
 
 def number_of(call: int, round: int) -> int:
     """A worker's call as a shard sees it in the given round."""
-    return _CALLS * call + 2 * round + call % 2
+    return _CALLS * call + _ROUND * round
 
 
 def last_number_of(call: int) -> int:

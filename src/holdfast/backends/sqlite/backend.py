@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ...clock import Clock, SystemClock, boot_id
+from ...entries import CronEntry
 from ...errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
 from ...lifecycle import Settlement, State
 from ...portrait import bounded
@@ -39,17 +40,19 @@ from ...records import (
     Pause,
     Promoted,
     QueueRecord,
-    QueueRule,
     Recovered,
     Release,
     Renewal,
     Report,
     Seal,
     Shipment,
+    Tick,
+    Ticked,
     WorkerRecord,
 )
+from ...rules import Override, QueueRule, TaskRecord, TaskRule
 from ..contract import Backend
-from . import leasing, moving, operating, producing, reading
+from . import joining, leasing, limiting, moving, operating, producing, pruning, reading, showing, ticking
 from .connection import SYNCHRONOUS, set_up
 from .transaction import Transaction
 from .watch import Watch, forget_inherited, nudge
@@ -208,8 +211,10 @@ class SqliteBackend(Backend):
 
     # ------------------------------------------------------------------ producing
 
-    async def declare(self, rules: Sequence[QueueRule], now: float | None = None) -> None:
-        await self._write("declare", lambda tx: producing.declare(tx, rules), now)
+    async def declare(
+        self, rules: Sequence[QueueRule], tasks: Sequence[TaskRule] = (), now: float | None = None
+    ) -> None:
+        await self._write("declare", lambda tx: limiting.declare(tx, rules, tasks), now)
 
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
         if not jobs:
@@ -217,10 +222,10 @@ class SqliteBackend(Backend):
         return await self._write("enqueue", lambda tx: producing.enqueue(tx, jobs), now)
 
     def enqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        return producing.enqueue_on(connection, self.path, jobs, self._clock.wall())
+        return joining.enqueue_on(connection, self.path, jobs, self._clock.wall())
 
     async def aenqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        return await producing.aenqueue_on(connection, self.path, jobs, self._clock.wall())
+        return await joining.aenqueue_on(connection, self.path, jobs, self._clock.wall())
 
     # ------------------------------------------------------------------ leasing
 
@@ -293,7 +298,7 @@ class SqliteBackend(Backend):
         return made_ready
 
     async def prune(self, *, limit: int = 1000, older_than: float | None = None, now: float | None = None) -> int:
-        return await self._write("prune", lambda tx: operating.prune(tx, limit, older_than), now)
+        return await self._write("prune", lambda tx: pruning.prune(tx, limit, older_than), now)
 
     # ------------------------------------------------------------------ operating
 
@@ -316,18 +321,27 @@ class SqliteBackend(Backend):
         return await self._write("discard", lambda tx: operating.discard(tx, job_id), now)
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
-        await self._write("pause", lambda tx: operating.pause(tx, pause), now)
+        await self._write("pause", lambda tx: limiting.pause(tx, pause), now)
 
     async def resume(self, pause: Pause, now: float | None = None) -> bool:
-        return await self._write("resume", lambda tx: operating.resume(tx, pause), now)
+        return await self._write("resume", lambda tx: limiting.resume(tx, pause), now)
 
-    async def limit_group(self, queue: str, group: str, limit: int | None, now: float | None = None) -> None:
-        await self._write("limit_group", lambda tx: operating.limit_group(tx, queue, group, limit), now)
+    async def limit(self, override: Override, now: float | None = None) -> None:
+        await self._write("limit", lambda tx: limiting.limit(tx, override), now)
+
+    async def slow_down(self, queue: str, seconds: float, now: float | None = None) -> float:
+        return await self._write("slow_down", lambda tx: limiting.slow_down(tx, queue, seconds), now)
+
+    async def tick(self, tick: Tick, now: float | None = None) -> Ticked:
+        return await self._write("tick", lambda tx: ticking.tick(tx, tick), now)
 
     # ------------------------------------------------------------------ reading
 
     async def get(self, job_id: str) -> JobRecord | None:
         return await self._read("get", lambda cursor: reading.get(cursor, job_id))
+
+    async def ended(self, job_ids: Sequence[str]) -> Mapping[str, JobRecord | None]:
+        return await self._read("ended", lambda cursor: reading.ended(cursor, job_ids))
 
     async def find(self, query: JobQuery) -> list[JobRecord]:
         return await self._read("find", lambda cursor: reading.find(cursor, query))
@@ -345,23 +359,29 @@ class SqliteBackend(Backend):
         return await self._read("letters", lambda cursor: reading.letters(cursor, query))
 
     async def queues(self) -> list[QueueRecord]:
-        return await self._read("queues", reading.queues)
+        return await self._read("queues", showing.queues)
 
     async def groups(self, queue: str | None = None, *, limit: int = 100) -> list[GroupRecord]:
-        return await self._read("groups", lambda cursor: reading.groups(cursor, queue, limit))
+        return await self._read("groups", lambda cursor: showing.groups(cursor, queue, limit))
 
     async def group(self, queue: str, name: str) -> GroupRecord:
-        return await self._read("group", lambda cursor: reading.group(cursor, queue, name))
+        return await self._read("group", lambda cursor: showing.group(cursor, queue, name))
 
     async def pauses(self) -> list[Pause]:
-        return await self._read("pauses", reading.pauses)
+        return await self._read("pauses", showing.pauses)
+
+    async def tasks(self) -> list[TaskRecord]:
+        return await self._read("tasks", showing.tasks)
+
+    async def entries(self) -> list[CronEntry]:
+        return await self._read("entries", ticking.entries)
 
     async def workers(self, now: float | None = None) -> list[WorkerRecord]:
         steady, boot = (self._clock.steady(), self._boot) if now is None else (now, "")
         return await self._read("workers", lambda cursor: reading.workers(cursor, steady, boot))
 
     async def dump(self) -> Dump:
-        return await self._read("dump", reading.dump)
+        return await self._read("dump", showing.dump)
 
     # ------------------------------------------------------------------ moving to another store
 

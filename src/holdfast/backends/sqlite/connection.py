@@ -23,7 +23,7 @@ from .forking import Post
 T = TypeVar("T")
 
 SQLITE_VERSION_MIN = (3, 37, 0)  # STRICT tables, RETURNING
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "fuse.sshfs"}
 )
@@ -119,16 +119,19 @@ def file_system_of(folder: str, mounts: str = "/proc/self/mounts") -> str | None
 def connect(
     path: str, *, synchronous: str = "FULL", check_schema: bool = True, patience: float = 0.0
 ) -> sqlite3.Connection:
-    """A connection in autocommit mode, with our pragmas; its schema is checked unless it is about to be made."""
+    """A connection in autocommit mode, with our pragmas; its schema is checked unless it is about to be made.
+
+    `patience`: seconds to wait while another has the file to itself.
+    """
     with errors_mapped(path):
         connection = sqlite3.connect(
             path, isolation_level=None, check_same_thread=False, cached_statements=256, timeout=0.02
         )
         try:
             for pragma in (f"synchronous = {synchronous}", *_PRAGMAS):
-                _patiently(partial(connection.execute, f"PRAGMA {pragma}"), patience)
+                patiently(partial(connection.execute, f"PRAGMA {pragma}"), patience)
             if check_schema:
-                found = schema_version(connection)
+                found = patiently(partial(schema_version, connection), patience)
                 if found != SCHEMA_VERSION:
                     raise SchemaMismatch(found or 0, SCHEMA_VERSION)
         except BaseException:
@@ -169,7 +172,7 @@ def set_up(path: str, *, synchronous: str, share: bool, seconds: float) -> tuple
     with post.at_work, errors_mapped(path):
         connection = post.connection = connect(path, synchronous=synchronous, check_schema=False, patience=seconds)
         try:
-            before = _patiently(partial(_admissible_version, connection, path, share), seconds)
+            before = patiently(partial(_admissible_version, connection, path, share), seconds)
             if before == SCHEMA_VERSION:
                 return before, before
             _use_wal(connection, path, seconds)
@@ -210,13 +213,16 @@ def _admissible_version(connection: sqlite3.Connection, path: str, share: bool) 
 
 
 def _use_wal(connection: sqlite3.Connection, path: str, seconds: float) -> None:
-    mode = _patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone()[0], seconds)
+    mode = patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone()[0], seconds)
     if mode != "wal":
         raise ConfigurationError(f"{os.path.basename(path)} cannot use write-ahead logging here (mode {mode!r}).")
 
 
-def _patiently(call: Callable[[], T], seconds: float) -> T:
-    """The call's answer, trying for so long while another has the file to itself: it may be setting it up just now."""
+def patiently(call: Callable[[], T], seconds: float) -> T:
+    """The call's answer, trying for so long while another has the file to itself, readers locked out.
+
+    It may be setting the file up, be the first after a crash, or the last to leave: these work through the whole log.
+    """
     deadline = time.monotonic() + seconds
     while True:
         try:

@@ -13,7 +13,8 @@ import msgspec
 
 from ...lifecycle import Ending, Failure, Settlement, StallVerdict, State, stall_verdict
 from ...records import REMEMBER_SECONDS_MIN, Answer, Recovered, Release
-from .transaction import SQL, Transaction, encoded, logical_name, with_failure
+from .stored import SQL, as_text, logical_name, with_failure
+from .transaction import Transaction
 
 LEASE_FIELDS = [
     "seq",
@@ -36,6 +37,7 @@ LEASE_FIELDS = [
     "revival",
     "shared_stalls",
     "suspect",
+    "priority",
 ]
 
 # Above this size of all values together, copying them through JSON costs more than it saves.
@@ -50,6 +52,7 @@ _LEASE = SQL["settle.lease"]
 _SCHEDULED = SQL["settle.scheduled"]
 _FINISHED = SQL["settle.finished"]
 _HELD = SQL["begin.held"]
+_END_KEYS = SQL["settle.end_keys"]
 
 
 def as_lease(row: Sequence[Any]) -> dict[str, Any]:
@@ -92,7 +95,7 @@ def _all_succeeded(tx: Transaction, successes: list[Success]) -> bool:
     ]
     cursor = tx.cursor
     cursor.execute("SAVEPOINT settle")
-    done = cursor.execute(_ALL_SUCCEEDED, {"now": tx.now, "leases": encoded(rows).decode()}).rowcount == len(rows)
+    done = cursor.execute(_ALL_SUCCEEDED, {"now": tx.now, "leases": as_text(rows)}).rowcount == len(rows)
     if not done:
         cursor.execute("ROLLBACK TO settle")
     cursor.execute("RELEASE settle")
@@ -105,8 +108,10 @@ def _succeeded(tx: Transaction, success: Success) -> bool:
 
 
 def _after_success(tx: Transaction, seqs: list[int]) -> None:
-    """Groups have room again, dead letters of what succeeded are closed."""
-    chosen = (encoded(seqs).decode(),)
+    """Groups have room again, keys are free, dead letters of what succeeded are closed."""
+    chosen = (as_text(seqs),)
+    if tx.rules.any_key:
+        tx.cursor.execute(_END_KEYS, chosen)
     for queue, group in tx.cursor.execute(_GROUPS_OF, chosen):
         tx.touch(queue, group)
     if tx.cursor.execute(SQL["settle.any_letter"]).fetchone()[0]:
@@ -250,7 +255,7 @@ def _stamped(tx: Transaction, job: dict[str, Any], failure: Failure) -> Failure:
 
 def _schedule(tx: Transaction, job: dict[str, Any], delay: float, *, attempts: int = 0, failures: int = 0) -> None:
     queue, group = job["queue"], job["grp"]
-    held = group is not None and tx.rules.is_strict(queue)
+    held = group is not None and tx.rules.strict(queue, group)
     values = {
         "attempts": attempts,
         "failures": failures,
@@ -271,14 +276,20 @@ def _back_in_play(tx: Transaction, job: dict[str, Any], *, stalls: int = 0, shar
         "stalls": stalls,
         "shared_stalls": shared_stalls,
         "errors": job["errors"],
-        "lane": tx.lane_of(job["task"], group),
     }
     if group is None:
-        tx.cursor.execute(SQL["release.ready"], values)
+        rank = job["priority"] if tx.rules.aging(queue) is None else 0
+        tx.cursor.execute(SQL["release.ready"], {**values, "rank": rank, "lane": tx.lane_of(job["task"], group)})
         return State.READY
-    tx.cursor.execute(SQL["release.waiting"], {**values, "held": int(tx.rules.is_strict(queue))})
+    tx.cursor.execute(SQL["release.waiting"], {**values, "held": int(tx.rules.strict(queue, group))})
     tx.touch(queue, group)
     return State.WAITING
+
+
+def in_play(job: dict[str, Any]) -> bool:
+    """Whether a job takes a place of its group; one read as a lease runs."""
+    state = job.get("state", State.RUNNING)
+    return state in (State.READY, State.RUNNING) or (state == State.SCHEDULED and bool(job["held"]))
 
 
 def finish(
@@ -305,9 +316,12 @@ def finish(
         "reason": reason,
         "errors": job["errors"],
         "seq": job["seq"],
+        "counted": int(job["task"] in tx.rules.trimmed),
     }
     tx.cursor.execute(_FINISHED, values)
-    if job["grp"] is not None:
+    if job["key"] is not None:
+        tx.cursor.execute(_END_KEYS, (as_text([job["seq"]]),))
+    if job["grp"] is not None and in_play(job):
         tx.touch(job["queue"], job["grp"])
     if state is State.CANCELLED:
         tx.close_letters([logical_name(job["id"], job["queue"], job["task"], job["key"])])

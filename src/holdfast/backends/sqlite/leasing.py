@@ -5,9 +5,7 @@ Called by backend.py on the writer's thread, inside one transaction per call. En
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -18,7 +16,6 @@ from ...records import (
     ClaimRequest,
     Exchanged,
     Held,
-    Lease,
     Promoted,
     Recovered,
     Release,
@@ -26,15 +23,14 @@ from ...records import (
     Report,
     WorkerRecord,
 )
-from . import endings
+from . import claiming, endings, flow
 from .operating import expire, revive_row
-from .transaction import SQL, Transaction, encoded
+from .stored import SQL
+from .transaction import Transaction
 
 RECOVER_PER_CLAIM_MAX = 100
 PROMOTE_PER_CLAIM_MAX = 200
 
-_LANE = SQL["claim.lane"]
-_TAKE = SQL["claim.take"]
 _answers = msgspec.json.Decoder(tuple[Answer, ...]).decode
 
 
@@ -74,95 +70,33 @@ def exchange(
     if row is None or request.call < row[0]:  # unknown, or a claim that a later one overtook: outcomes only
         tx.close()
         return Exchanged(answers=tuple(answers), known=row is not None)
-    recovered = recover(tx, (), RECOVER_PER_CLAIM_MAX)
-    if tx.cursor.execute(SQL["claim.worker"], (request.worker,)).fetchone() is None:
+    recovered, gone = _recover(tx, (), RECOVER_PER_CLAIM_MAX)
+    if request.worker in gone:
         tx.close()  # it was this very worker whose deadline had passed
         return Exchanged(answers=tuple(answers), known=False, recovered=tuple(recovered))
     seal = tx.closed_by
-    leases = []
+    leases, opens_at = [], None
     if seal is None:
         promote(tx, PROMOTE_PER_CLAIM_MAX)
-        leases = _claim(tx, request)
+        leases = claiming.claim(tx, request)
+        tx.refill()
+        opens_at = flow.next_opening(tx.cursor, tx.rules, request.queues, tx.now)  # as things stand after the claim
     stored = msgspec.json.encode(answers).decode() if answers else None
     tx.cursor.execute(SQL["claim.number"], (request.call, stored, request.worker))
     tx.close()
-    return Exchanged(answers=tuple(answers), leases=tuple(leases), recovered=tuple(recovered), sealed=seal)
+    return Exchanged(
+        answers=tuple(answers),
+        leases=tuple(leases),
+        recovered=tuple(recovered),
+        sealed=seal,
+        opens_in=None if opens_at is None else opens_at - tx.now,
+    )
 
 
 def _first_answer(tx: Transaction, request: ClaimRequest, last_answers: str | None) -> Exchanged:
     rows = tx.cursor.execute(SQL["claim.again"], (request.worker, request.call)).fetchall()
-    leases = tuple(_lease(row[:17], row[17], row[18], row[19]) for row in rows)
+    leases = tuple(claiming.as_lease(row[:17], row[17], row[18], row[19]) for row in rows)
     return Exchanged(answers=() if last_answers is None else _answers(last_answers), leases=leases)
-
-
-def _claim(tx: Transaction, request: ClaimRequest) -> list[Lease]:
-    paused = {row[0] for row in tx.cursor.execute(SQL["claim.paused_queues"])}
-    leases: list[Lease] = []
-    for queue in request.queues:
-        room = min(request.most - len(leases), request.most_by_queue.get(queue, request.most))
-        if room > 0 and queue not in paused:
-            leases += _claim_queue(tx, request, queue, room)
-    return leases
-
-
-def _claim_queue(tx: Transaction, request: ClaimRequest, queue: str, room: int) -> list[Lease]:
-    """Draw from both lanes; what one cannot use of its half the other may."""
-    execute = tx.cursor.execute
-    first, second = request.call % 2, 1 - request.call % 2
-    # Each lane is read as far as all the room, so that an unused share can pass over.
-    ahead = execute(_LANE, (queue, first, room)).fetchall()
-    behind = execute(_LANE, (queue, second, room)).fetchall() if room > 1 or not ahead else []
-    share = min(len(behind), room // 2)
-    rows = ahead[: room - share]
-    rows += behind[: room - len(rows)]
-    if not rows:
-        return []
-    now = tx.now
-    expired = [row for row in rows if row[13] is not None and row[13] <= now]
-    if expired:
-        rows = [row for row in rows if row[13] is None or row[13] > now]
-        for row in expired:
-            expire(tx, row[1])
-    fence, nonce = tx.ticks(len(rows)), secrets.token_hex(8)
-    values = {
-        "fence": fence,
-        "nonce": nonce,
-        "worker": request.worker,
-        "call": request.call,
-        "now": now,
-        "seqs": encoded([row[0] for row in rows]).decode(),
-    }
-    tx.cursor.execute(_TAKE, values)
-    return [
-        _lease(row, endings.make_token(row[0], number, nonce), number, now) for number, row in enumerate(rows, fence)
-    ]
-
-
-def _lease(row: Sequence[Any], token: str, fence: int, started_at: float) -> Lease:
-    """A lease of the row as claim.lane reads it, in the order of Lease's fields: this is made for every job."""
-    (
-        _,
-        job_id,
-        task,
-        queue,
-        args,
-        priority,
-        group,
-        key,
-        attempts,
-        failures,
-        stalls,
-        max_stalls,
-        created_at,
-        _,
-        options,
-        suspect,
-        shared_stalls,
-    ) = row
-    place = (priority, group, key, attempts + 1, failures, stalls, max_stalls)
-    return Lease(
-        job_id, token, fence, task, queue, args, *place, created_at, started_at, options, suspect == 1, shared_stalls
-    )
 
 
 def begin(tx: Transaction, held: Sequence[Held]) -> list[Answer]:
@@ -221,12 +155,18 @@ def retire(tx: Transaction, worker: str) -> int:
 
 def recover(tx: Transaction, dead: Sequence[str], limit: int) -> list[Recovered]:
     """End the leases of workers that are gone, whoever noticed first."""
+    return _recover(tx, dead, limit)[0]
+
+
+def _recover(tx: Transaction, dead: Sequence[str], limit: int) -> tuple[list[Recovered], set[str]]:
+    """What was recovered, and the workers whose rows went with it."""
     execute = tx.cursor.execute
     expired = dict(execute(SQL["recover.expired"], {"steady": tx.steady, "boot": tx.boot}).fetchall())
     for worker in dead:
         if worker not in expired and (row := execute(SQL["recover.exists"], (worker,)).fetchone()):
             expired[worker] = row[0]
     recovered: list[Recovered] = []
+    gone: set[str] = set()
     for worker, isolates in sorted(expired.items()):
         # One more than allowed tells whether the worker still holds something afterwards.
         rows = execute(SQL["recover.leases"], (worker, limit - len(recovered) + 1)).fetchall()
@@ -235,8 +175,9 @@ def recover(tx: Transaction, dead: Sequence[str], limit: int) -> list[Recovered]
         if len(rows) > room:
             break
         execute(SQL["recover.remove"], (worker,))
+        gone.add(worker)
     tx.refill()
-    return [_as_refilled(tx, one) for one in recovered]
+    return [_as_refilled(tx, one) for one in recovered], gone
 
 
 def _as_refilled(tx: Transaction, one: Recovered) -> Recovered:
@@ -248,23 +189,19 @@ def _as_refilled(tx: Transaction, one: Recovered) -> Recovered:
 
 
 def promote(tx: Transaction, limit: int) -> Promoted:
-    """Bring what is due into play: scheduled jobs, expiries, automatic revivals."""
+    """Bring what is due into play: scheduled jobs, expiries, automatic revivals, groups whose rate lets one start."""
     execute = tx.cursor.execute
     expired = execute(SQL["promote.expired"], (tx.now, limit)).fetchall()
     for (job_id,) in expired:
         expire(tx, job_id)
     due = execute(SQL["promote.due"], (tx.now, limit)).fetchall()
-    if due:
-        turn = tx.ticks(len(due))
-        for place, (seq, queue, group, task) in enumerate(due):
-            lane = tx.lane_of(task, group)
-            if group is None:
-                execute(SQL["promote.to_ready"], (lane, turn + place, seq))
-            else:
-                execute(SQL["promote.to_waiting"], (lane, seq))
-                tx.touch(queue, group)
+    for row in due:
+        tx.place(*row)
     letters = execute(SQL["promote.letters_due"], (tx.now, limit)).fetchall()
     revived = sum(revive_row(tx, job_id, automatic=True) for (job_id,) in letters)
+    if tx.rules.any_flow:
+        for queue, group in execute(SQL["promote.waking"], (tx.now, limit)).fetchall():
+            tx.touch(queue, group, changed=True)
     tx.refill()
     more = limit in (len(due), len(expired), len(letters))
     return Promoted(due=len(due), expired=len(expired), revived=revived, more=more)

@@ -11,13 +11,18 @@ from typing import Any
 
 import msgspec
 
-from ...records import GroupLimit, LogLine, Part, QueueRule, Seal, Shipment, StoredJob
+from ...lifecycle import State
+from ...rates import Rate
+from ...records import LogLine, Part, Pause, Seal, Shipment, StoredJob
+from ...rules import Flow, Override
 from .. import sealing
-from . import reading
-from .operating import pause_place
-from .transaction import SQL, Transaction, encoded, logical_name
+from . import reading, showing, ticking
+from .keys import EVERYWHERE
+from .limiting import queue_row, task_row
+from .stored import LANE_APART, LANE_UNGROUPED, SQL, encoded, logical_name, place_of, rate_text
+from .transaction import Transaction
 
-_BEYOND = 32  # where the columns end that every job record has
+_BEYOND = 38  # where the columns end that every job record has
 
 
 def sealed(cursor: sqlite3.Cursor) -> Seal | None:
@@ -31,7 +36,8 @@ def seal(tx: Transaction, seal: Seal | None, instead_of: Seal | None) -> bool:
         return False
     if sealing.is_new_target(seal, before):
         sealing.refuse_unless_empty(*tx.cursor.execute(SQL["seal.content"]).fetchone())
-        tx.cursor.execute(SQL["seal.forget_rules"])
+        for forget in ("seal.forget_queues", "seal.forget_tasks", "seal.forget_flows", "seal.forget_entries"):
+            tx.cursor.execute(SQL[forget])
     _store(tx, seal)
     return True
 
@@ -47,15 +53,12 @@ def export(cursor: sqlite3.Cursor, part: Part, after: str, limit: int) -> Shipme
     if part == "rules":
         return Shipment(
             part=part,
-            queues=tuple(
-                QueueRule(name=name, group_limit=most, group_order=order)
-                for name, most, order in sorted(cursor.execute(SQL["read.queues"]))
-            ),
-            groups=tuple(
-                GroupLimit(queue=queue, name=name, limit=most)
-                for queue, name, most in sorted(cursor.execute(SQL["refill.overrides"]))
-            ),
-            pauses=tuple(reading.pauses(cursor)),
+            queues=tuple(showing.queue_rules(cursor)),
+            tasks=tuple(showing.task_rules(cursor)),
+            overrides=tuple(showing.overrides(cursor)),
+            flows=tuple(showing.flows(cursor)),
+            entries=tuple(ticking.entries(cursor)),
+            pauses=tuple(showing.pauses(cursor)),
             tick=cursor.execute(SQL["export.tick"]).fetchone()[0],
         )
     if part == "jobs":
@@ -79,24 +82,33 @@ def _export_jobs(cursor: sqlite3.Cursor, after: int, limit: int) -> Shipment:
 def _stored(row: Any, lines: list[LogLine]) -> StoredJob:
     record = reading.record(row[:_BEYOND])
     fields = {name: getattr(record, name) for name in record.__struct_fields__}
-    turn, lane, prune_at = row[_BEYOND:]
-    return StoredJob(**fields, turn=turn, lane=lane, prune_at=prune_at, logs=tuple(lines))
+    turn, rank, lane, prune_at = row[_BEYOND:]
+    rank = rank if record.state is State.READY else 0
+    return StoredJob(**fields, turn=turn, rank=rank, lane=lane, prune_at=prune_at, logs=tuple(lines))
 
 
 def carry(tx: Transaction, move: str, shipment: Shipment) -> None:
     seal = sealing.check_carry(sealed(tx.cursor), move, shipment)
     many = tx.cursor.executemany
-    many(SQL["carry.queue"], [(one.name, one.group_limit, one.group_order) for one in shipment.queues])
-    many(SQL["carry.group"], [(one.queue, one.name, one.limit) for one in shipment.groups])
-    many(SQL["pause.store"], [(*pause_place(one), one.reason, one.by, one.paused_at) for one in shipment.pauses])
+    many(SQL["carry.queue"], map(queue_row, shipment.queues))
+    many(SQL["carry.task"], map(task_row, shipment.tasks))
+    many(SQL["carry.override"], [_override_row(said) for said in shipment.overrides])
+    many(SQL["carry.flow"], [_flow_row(flow) for flow in shipment.flows])
+    many(SQL["carry.entry"], map(ticking.entry_row, shipment.entries))
+    many(SQL["pause.store"], [_pause_row(pause) for pause in shipment.pauses])
+    trimmed = tx.rules.trimmed
     try:
-        many(SQL["carry.job"], [_job_row(job) for job in shipment.jobs])
+        many(
+            SQL["carry.job"],
+            [(*_job_row(job), job.task in trimmed) for job in shipment.jobs],
+        )
     except sqlite3.IntegrityError as error:
         raise sealing.key_taken() if "holdfast_jobs.key" in str(error) else error from error
     lines = [(job.seq, n, line.at, line.text) for job in shipment.jobs for n, line in enumerate(job.logs, 1)]
     many(SQL["carry.line"], lines)
     many(SQL["carry.letter"], [_letter_row(letter) for letter in shipment.letters])
-    highest = max((max(job.turn or 0, job.fence) for job in shipment.jobs), default=0)
+    # A turn may be staggered far ahead; the tick that came with the rules is above all that moved the counter.
+    highest = max((job.fence for job in shipment.jobs), default=0)
     tx.cursor.execute(SQL["carry.tick"], (max(shipment.tick, highest),))
     _store(tx, seal.moved_on(shipment))
 
@@ -108,8 +120,33 @@ def _job_row(job: StoredJob) -> tuple[Any, ...]:
         *(job.started_at, job.finished_at, job.fence, job.begun, job.held, job.cancel_requested, job.progress),
         *(job.progress_text, job.value, job.reason, encoded(job.errors) if job.errors else None),
         *(None if job.revival is None else encoded(job.revival), job.options),
-        *(job.shared_stalls, job.suspect, job.turn, job.lane, job.prune_at),
+        *(job.shared_stalls, job.suspect, job.holds_key, _key_queue(job), job.key_until == "started"),
+        *(job.key_window, job.due_max, job.on_expire == "drop", job.turn, job.rank, _lane(job), job.prune_at),
     )
+
+
+def _key_queue(job: StoredJob) -> str | None:
+    if job.key_scope == "global":
+        return EVERYWHERE
+    return None if job.key is None else job.queue
+
+
+def _lane(job: StoredJob) -> int:
+    """A lane says something only while a job is ready; the index of the lanes apart must not keep others."""
+    return LANE_UNGROUPED if job.lane == LANE_APART and job.state is not State.READY else job.lane
+
+
+def _override_row(said: Override) -> tuple[Any, ...]:
+    rate = said.rate if isinstance(said.rate, Rate) else None
+    return (*place_of(said, "an override"), said.limit if isinstance(said.limit, int) else None, rate_text(rate))
+
+
+def _flow_row(flow: Flow) -> tuple[Any, ...]:
+    return (*place_of(flow, "a flow"), flow.spent_until, flow.shut_until, flow.wakes_at)
+
+
+def _pause_row(pause: Pause) -> tuple[Any, ...]:
+    return (*place_of(pause, "a pause"), pause.reason, pause.by, pause.paused_at)
 
 
 def _letter_row(letter: Any) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""What operators and sweeps do to one job, letter, group or pause at a time.
+"""What operators and sweeps do to one job or letter at a time.
 
 Called by backend.py and leasing.py inside a write transaction. Raises JobNotFound, StateConflict or ConfigurationError
 before the first write, so a refused verb changes nothing.
@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import ConfigurationError, JobNotFound, StateConflict
+from ...errors import JobNotFound, StateConflict
 from ...lifecycle import UNSTARTED, Failure, State
-from ...records import REMEMBER_SECONDS_MIN, DeadLetter, JobRecord, Pause
-from . import endings, reading
-from .transaction import LANE_PARKED, SQL, Transaction, logical_name, with_failure
+from ...records import REMEMBER_SECONDS_MIN, DeadLetter, JobRecord
+from . import endings, keys, reading
+from .producing import free_key
+from .stored import SQL, logical_name, with_failure
+from .transaction import Transaction
 
-JOB_FIELDS = ["seq", "id", "task", "queue", "state", "grp", "key", "args", "revival", "errors", "attempts", "fence"]
+_NAMES = """
+    seq id task queue state grp key args revival errors attempts fence priority held dropped
+    holds_key key_queue
+"""
+JOB_FIELDS = _NAMES.split()
 
 
 def _job(tx: Transaction, job_id: str) -> dict[str, Any]:
@@ -57,7 +63,11 @@ def bury(tx: Transaction, job_id: str, reason: str) -> JobRecord:
 
 
 def expire(tx: Transaction, job_id: str) -> None:
-    _kill(tx, _job(tx, job_id), "expired", "it was not started within its time")
+    job = _job(tx, job_id)
+    if job["dropped"]:
+        endings.finish(tx, job, State.CANCELLED, reason="expired")
+    else:
+        _kill(tx, job, "expired", "it was not started within its time")
 
 
 def _kill(tx: Transaction, job: dict[str, Any], reason: str, text: str) -> None:
@@ -78,15 +88,9 @@ def run_now(tx: Transaction, job_id: str) -> JobRecord:
 
 
 def _due_now(tx: Transaction, job: dict[str, Any]) -> None:
-    """A scheduled job comes into play at once, by the same two steps as promote."""
-    execute = tx.cursor.execute
-    execute(SQL["revive.due_now"], (tx.now, job["seq"]))
-    lane = tx.lane_of(job["task"], job["grp"])
-    if job["grp"] is None:
-        execute(SQL["promote.to_ready"], (lane, tx.ticks(1), job["seq"]))
-    else:
-        execute(SQL["promote.to_waiting"], (lane, job["seq"]))
-        tx.touch(job["queue"], job["grp"])
+    """A scheduled job comes into play at once, in the same way as by promote."""
+    tx.cursor.execute(SQL["revive.due_now"], (tx.now, job["seq"]))
+    tx.place(job["seq"], job["queue"], job["task"], job["grp"], job["priority"])
 
 
 def retry(tx: Transaction, job_id: str) -> JobRecord:
@@ -96,7 +100,7 @@ def retry(tx: Transaction, job_id: str) -> JobRecord:
         return revive(tx, job_id)
     if job["state"] not in (State.SUCCEEDED, State.CANCELLED):
         raise StateConflict(job_id, "retry", job["state"], "Only a finished job can be run again.")
-    _refuse_if_key_is_live(tx, job, "retry")
+    _refuse_if_key_is_held(tx, job, "retry")
     _start_afresh(tx, job)
     return _done(tx, job_id)
 
@@ -111,7 +115,7 @@ def revive(tx: Transaction, job_id: str) -> JobRecord:
         raise StateConflict(job_id, "revive", job["state"], "Only a dead job can be revived.")
     if letter is None:
         _refuse_if_superseded(tx, job)
-    _refuse_if_key_is_live(tx, job, "revive")
+    _refuse_if_key_is_held(tx, job, "revive")
     _start_afresh(tx, job)
     if letter is not None:
         tx.cursor.execute(SQL["revive.mark"], (tx.now, 0, letter[0]))
@@ -124,7 +128,7 @@ def revive_row(tx: Transaction, job_id: str, *, automatic: bool) -> bool:
         job = _job(tx, job_id)
         if job["state"] != State.DEAD:
             raise StateConflict(job_id, "revive", job["state"])
-        _refuse_if_key_is_live(tx, job, "revive")
+        _refuse_if_key_is_held(tx, job, "revive")
     except (JobNotFound, StateConflict):
         tx.cursor.execute(SQL["revive.unset"], (job_id,))
         return False
@@ -135,6 +139,10 @@ def revive_row(tx: Transaction, job_id: str, *, automatic: bool) -> bool:
 
 
 def _start_afresh(tx: Transaction, job: dict[str, Any]) -> None:
+    """A finished job comes into play with fresh budgets and its key."""
+    holder = _other_holder(tx, job)
+    if holder is not None:
+        free_key(tx, holder)
     tx.cursor.execute(SQL["revive.scheduled"], (tx.now, job["seq"]))
     _due_now(tx, job)
 
@@ -147,12 +155,17 @@ def _refuse_if_superseded(tx: Transaction, job: dict[str, Any]) -> None:
         raise StateConflict(job["id"], "revive", "dead and superseded", advice)
 
 
-def _refuse_if_key_is_live(tx: Transaction, job: dict[str, Any], verb: str) -> None:
-    if job["key"] is None:
-        return
-    row = tx.cursor.execute(SQL["enqueue.live_key"], (job["queue"], job["task"], job["key"])).fetchone()
-    if row is not None:
-        raise StateConflict(job["id"], verb, job["state"], "Wait for it to end.", live_id=row[0])
+def _refuse_if_key_is_held(tx: Transaction, job: dict[str, Any], verb: str) -> None:
+    holder = _other_holder(tx, job)
+    if holder is not None and not holder.window_passed(tx.now):
+        raise StateConflict(job["id"], verb, job["state"], "Wait for it to end.", live_id=holder.id)
+
+
+def _other_holder(tx: Transaction, job: dict[str, Any]) -> keys.Holder | None:
+    """The other job that holds this one's key, if only by a window that has passed."""
+    if job["key"] is None or job["holds_key"]:
+        return None
+    return keys.holder_of(tx.cursor.execute, job["key_queue"], job["task"], job["key"])
 
 
 def discard(tx: Transaction, job_id: str) -> DeadLetter:
@@ -166,69 +179,6 @@ def discard(tx: Transaction, job_id: str) -> DeadLetter:
     tx.cursor.execute(SQL["discard.letter"], (job_id,))
     tx.cursor.execute(SQL["discard.job"], (tx.now + REMEMBER_SECONDS_MIN, job_id))
     return letter
-
-
-def pause_place(pause: Pause) -> tuple[str, str, str]:
-    """(kind, queue, name): what a pause is about. Exactly one of queue, queue + group, task."""
-    if pause.task is not None and pause.queue is None and pause.group is None:
-        return "task", "", pause.task
-    if pause.task is None and pause.queue is not None:
-        return ("queue", pause.queue, "") if pause.group is None else ("group", pause.queue, pause.group)
-    raise ConfigurationError("a pause names a queue, a queue and a group, or a task.")
-
-
-def pause(tx: Transaction, one: Pause) -> None:
-    tx.refuse_sealed()
-    kind, queue, name = pause_place(one)
-    tx.cursor.execute(SQL["pause.store"], (kind, queue, name, one.reason, one.by, tx.now))
-    tx.rules_changed()
-    if kind == "group":
-        tx.withdraw(queue, name)
-    elif kind == "task":
-        tx.cursor.execute(SQL["pause.park"], {"parked": LANE_PARKED, "task": name})
-    tx.close()
-
-
-def resume(tx: Transaction, one: Pause) -> bool:
-    tx.refuse_sealed()
-    kind, queue, name = pause_place(one)
-    found = tx.cursor.execute(SQL["pause.remove"], (kind, queue, name)).rowcount > 0
-    tx.rules_changed()
-    if found and kind == "group":
-        tx.touch(queue, name)
-    elif found and kind == "task":
-        tx.cursor.execute(SQL["pause.unpark"], {"task": name})
-    tx.close()
-    return found
-
-
-def limit_group(tx: Transaction, queue: str, group: str, limit: int | None) -> None:
-    tx.refuse_sealed()
-    if limit is None:
-        tx.cursor.execute(SQL["declare.forget_override"], (queue, group))
-    elif limit < 1:
-        raise ConfigurationError(f"a group's limit is at least 1, not {limit}. To stop a group, pause it.")
-    elif limit > 1 and tx.rules.is_strict(queue):
-        raise ConfigurationError(
-            f"groups of queue {queue!r} are strict: one job at a time. Declare it with group_order='relaxed' first."
-        )
-    else:
-        tx.cursor.execute(SQL["declare.override"], (queue, group, limit))
-    tx.rules_changed()
-    tx.withdraw(queue, group)
-    tx.close()
-
-
-def prune(tx: Transaction, limit: int, older_than: float | None) -> int:
-    tx.refuse_sealed()
-    if older_than is None:
-        rows = tx.cursor.execute(SQL["prune.past"], (tx.now, limit)).fetchall()
-    else:
-        before = tx.now - max(older_than, REMEMBER_SECONDS_MIN)
-        rows = tx.cursor.execute(SQL["prune.older"], (before, limit)).fetchall()
-    tx.cursor.executemany(SQL["prune.logs"], rows)
-    tx.cursor.executemany(SQL["prune.job"], rows)
-    return len(rows)
 
 
 def refill(tx: Transaction, after: tuple[str, str], limit: int) -> tuple[int, tuple[str, str]]:

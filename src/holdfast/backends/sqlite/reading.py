@@ -12,20 +12,9 @@ from typing import Any
 import msgspec
 
 from ...lifecycle import State
-from ...records import (
-    DeadLetter,
-    Dump,
-    GroupRecord,
-    JobQuery,
-    JobRecord,
-    LetterQuery,
-    LogLine,
-    Pause,
-    QueueRecord,
-    QueueRule,
-    WorkerRecord,
-)
-from .transaction import SQL, GroupRules, deaths_of, failure_of, failures_of, revival_of
+from ...records import DeadLetter, JobQuery, JobRecord, LetterQuery, LogLine, WorkerRecord
+from .keys import EVERYWHERE
+from .stored import SQL, as_text, deaths_of, failure_of, failures_of, revival_of
 
 _JOB = SQL["read.job"]
 _LETTER = SQL["read.letter"]
@@ -66,12 +55,30 @@ def record(row: Sequence[Any]) -> JobRecord:
         options=row[29],
         shared_stalls=row[30],
         suspect=bool(row[31]),
+        holds_key=bool(row[32]),
+        key_scope="global" if row[33] == EVERYWHERE else "queue",
+        key_until="started" if row[34] else "finished",
+        key_window=row[35],
+        due_max=row[36],
+        on_expire="drop" if row[37] else "bury",
     )
 
 
 def get(cursor: sqlite3.Cursor, job_id: str) -> JobRecord | None:
     row = cursor.execute(f"{_JOB} WHERE id = ?", (job_id,)).fetchone()
     return None if row is None else record(row)
+
+
+def all_jobs(cursor: sqlite3.Cursor) -> list[JobRecord]:
+    return [record(row) for row in cursor.execute(f"{_JOB} ORDER BY seq")]
+
+
+def ended(cursor: sqlite3.Cursor, job_ids: Sequence[str]) -> dict[str, JobRecord | None]:
+    """Of these jobs those that have finished, and None for those that are not known."""
+    asked = cursor.execute(SQL["read.ended"], (as_text(list(job_ids)),)).fetchall()
+    return {
+        job_id: get(cursor, job_id) if finished else None for job_id, known, finished in asked if finished or not known
+    }
 
 
 def _prefix_range(prefix: str) -> tuple[str, str]:
@@ -151,67 +158,14 @@ def letters(cursor: sqlite3.Cursor, query: LetterQuery) -> list[DeadLetter]:
     return [_letter(row) for row in rows]
 
 
+def all_letters(cursor: sqlite3.Cursor) -> list[DeadLetter]:
+    return [_letter(row) for row in cursor.execute(f"{_LETTER} ORDER BY logical")]
+
+
 def letters_after(cursor: sqlite3.Cursor, job_id: str, limit: int) -> list[DeadLetter]:
     """Letters by id, from after that one."""
     rows = cursor.execute(f"{_LETTER} WHERE job_id > ? ORDER BY job_id LIMIT ?", (job_id, limit))
     return [_letter(row) for row in rows]
-
-
-def pauses(cursor: sqlite3.Cursor) -> list[Pause]:
-    return [
-        Pause(
-            queue=queue if kind != "task" else None,
-            group=name if kind == "group" else None,
-            task=name if kind == "task" else None,
-            reason=reason,
-            by=by,
-            paused_at=at,
-        )
-        for kind, queue, name, reason, by, at in cursor.execute(SQL["pause.all"])
-    ]
-
-
-def queues(cursor: sqlite3.Cursor) -> list[QueueRecord]:
-    rules = {name: (limit, order) for name, limit, order in cursor.execute(SQL["read.queues"])}
-    paused = {one.queue: one for one in pauses(cursor) if one.queue is not None and one.group is None}
-    counts = count(cursor, None)
-    records: list[QueueRecord] = []
-    for name in sorted({*rules, *paused, *counts}):
-        limit, order = rules.get(name, (1, "strict"))
-        oldest = cursor.execute(SQL["read.oldest_ready"], (name,)).fetchone()[0]
-        records.append(
-            QueueRecord(
-                name=name,
-                group_limit=limit,
-                group_order=order,
-                declared=name in rules,
-                pause=paused.get(name),
-                counts={state.value: number for state, number in counts.get(name, {}).items()},
-                oldest_due_at=oldest,
-            )
-        )
-    return records
-
-
-def group(cursor: sqlite3.Cursor, queue: str, name: str) -> GroupRecord:
-    rules = GroupRules(cursor)
-    head = cursor.execute(SQL["read.group_head"], (queue, name)).fetchone()
-    return GroupRecord(
-        queue=queue,
-        name=name,
-        limit=rules.limit(queue, name),
-        override=rules.override(queue, name),
-        order=rules.order(queue),
-        pause=next((one for one in pauses(cursor) if (one.queue, one.group) == (queue, name)), None),
-        counts=dict(cursor.execute(SQL["read.group_counts"], (queue, name)).fetchall()),
-        head=None if head is None else head[0],
-    )
-
-
-def groups(cursor: sqlite3.Cursor, queue: str | None, limit: int) -> list[GroupRecord]:
-    return [
-        group(cursor, *row) for row in cursor.execute(SQL["read.groups"], {"queue": queue, "most": limit}).fetchall()
-    ]
 
 
 def workers(cursor: sqlite3.Cursor, steady: float, boot: str) -> list[WorkerRecord]:
@@ -235,49 +189,3 @@ def workers(cursor: sqlite3.Cursor, steady: float, boot: str) -> list[WorkerReco
         )
         for row in cursor.execute(SQL["read.workers"])
     ]
-
-
-def dump(cursor: sqlite3.Cursor) -> Dump:
-    """Everything, as plain values, in the shapes of the records."""
-    jobs = [record(row) for row in cursor.execute(f"{_JOB} ORDER BY seq")]
-    beyond = cursor.execute(SQL["read.job_beyond"]).fetchall()
-    deadlines = {row[0]: row[1:] for row in cursor.execute(SQL["read.worker_beyond"])}
-    # Whether a worker has expired is a question of when one asks; a dump is the same until something is written.
-    shown = [msgspec.structs.replace(one, running=0) for one in workers(cursor, float("-inf"), "")]
-    tables: dict[str, list[dict[str, Any]]] = {
-        "jobs": [_plain(job) | dict(zip(_BEYOND, more, strict=True)) for job, more in zip(jobs, beyond, strict=True)],
-        "letters": [_plain(_letter(row)) for row in cursor.execute(f"{_LETTER} ORDER BY logical")],
-        "workers": [
-            _plain(one) | dict(zip(("deadline", "last_call"), deadlines[one.id], strict=True))
-            for one in sorted(shown, key=lambda one: one.id)
-        ],
-        "queues": [
-            _plain(QueueRule(name=name, group_limit=limit, group_order=order))
-            for name, limit, order in sorted(cursor.execute(SQL["read.queues"]))
-        ],
-        "groups": [
-            {"queue": queue, "name": name, "override": limit}
-            for queue, name, limit in sorted(cursor.execute(SQL["refill.overrides"]))
-        ],
-        "pauses": [_plain(one) for one in pauses(cursor)],
-        "logs": [{"job_id": row[0], "at": row[1], "text": row[2]} for row in cursor.execute(SQL["read.all_logs"])],
-    }
-    return Dump(tables={name: tuple(rows) for name, rows in tables.items()})
-
-
-_BEYOND = ("token", "turn", "lane", "claim_call", "prune_at")
-
-
-def _plain(record: msgspec.Struct) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(record, builtin_types=(bytes,))
-    return plain
-
-
-def work_at_hand(cursor: sqlite3.Cursor, queues: Sequence[str], now: float) -> tuple[bool, float | None]:
-    """Is something claimable in these queues now, and if not, when is the next scheduled job due?"""
-    paused = {row[0] for row in cursor.execute(SQL["claim.paused_queues"])}
-    for queue in queues:
-        if queue not in paused and cursor.execute(SQL["read.claimable"], (queue,)).fetchone():
-            return True, None
-    next_due = cursor.execute(SQL["read.next_due"]).fetchone()[0]
-    return next_due is not None and next_due <= now, next_due

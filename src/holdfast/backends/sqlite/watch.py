@@ -11,10 +11,10 @@ import weakref
 from collections.abc import Sequence
 
 from ...clock import Clock
-from . import reading
+from . import showing
 from .connection import connect, errors_mapped
 from .forking import Post
-from .transaction import SQL
+from .stored import SQL
 
 POLL_SECONDS_MIN = 0.001
 POLL_SECONDS_MAX = 0.005
@@ -68,7 +68,7 @@ class Watch:
                 self._post.connection = connect(self._path)
             cursor = self._post.connection.cursor()
             version = cursor.execute(SQL["read.data_version"]).fetchone()[0]
-            at_hand, next_due = reading.work_at_hand(cursor, queues, self._clock.wall())
+            at_hand, next_due = showing.work_at_hand(cursor, queues, self._clock.wall())
             return version, at_hand, next_due
 
     def _version(self) -> int:

@@ -11,10 +11,11 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 from ...errors import BackendUnavailable, OutcomeUnknown
-from .connection import begin_immediate, connect, is_full, mapped
+from .connection import begin_immediate, connect, is_full, mapped, patiently
 from .forking import Post
 
 T = TypeVar("T")
@@ -90,7 +91,7 @@ class StoreThread:
 
     def _connected(self) -> sqlite3.Connection:
         if self._post.connection is None:
-            self._post.connection = connect(self._path, synchronous=self._synchronous)
+            self._post.connection = connect(self._path, synchronous=self._synchronous, patience=self._call_timeout)
         return self._post.connection
 
     def _carry_out(self, batch: list[Request]) -> None:
@@ -167,7 +168,7 @@ class ReaderThread(StoreThread):
     def _carry_out(self, batch: list[Request]) -> None:
         for request in batch:
             try:
-                request.future.set_result(self._read(request.work))
+                request.future.set_result(patiently(partial(self._read, request.work), self._call_timeout))
             except Exception as error:
                 failure = mapped(error, self._path) if isinstance(error, sqlite3.Error) else error
                 request.future.set_exception(failure)

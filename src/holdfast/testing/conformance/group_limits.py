@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...errors import ConfigurationError
 from ...lifecycle import State
-from ...records import QueueRule
+from ...rules import Override, QueueRule
 from .comparing import same
 from .registry import case, case_for_each
 from .world import World
@@ -117,14 +117,14 @@ async def an_override_goes_before_the_queues_limit(world: World) -> None:
     await world.relaxed(2)
     ids = await world.enqueue_many(5, group="g")
     other = await world.enqueue_many(3, group="other")
-    await world.backend.limit_group("default", "g", 4, now=world.now)
+    await world.backend.limit(Override(queue="default", group="g", limit=4), now=world.now)
     same(await _ready(world, ids), ids[:4], "ready under a raised override")
     same(await _ready(world, other), other[:2], "another group")
-    await world.backend.limit_group("default", "g", 1, now=world.now)
+    await world.backend.limit(Override(queue="default", group="g", limit=1), now=world.now)
     same(await _ready(world, ids), ids[:1], "ready under a lowered override")
     record = await world.backend.group("default", "g")
     same((record.limit, record.override), (1, 1), "limit and override shown")
-    await world.backend.limit_group("default", "g", None, now=world.now)
+    await world.backend.limit(Override(queue="default", group="g", limit=None), now=world.now)
     same(await _ready(world, ids), ids[:2], "ready once the override is gone")
     same((await world.backend.group("default", "g")).override, None, "override shown")
 
@@ -132,7 +132,7 @@ async def an_override_goes_before_the_queues_limit(world: World) -> None:
 @case
 async def an_override_outlives_a_new_declaration_and_an_empty_group(world: World) -> None:
     await world.relaxed(2)
-    await world.backend.limit_group("default", "g", 3, now=world.now)
+    await world.backend.limit(Override(queue="default", group="g", limit=3), now=world.now)
     await world.relaxed(5)
     ids = await world.enqueue_many(5, group="g")
     same(await _ready(world, ids), ids[:3], "ready")
@@ -143,7 +143,7 @@ async def a_limit_below_one_is_refused(world: World, limit: int) -> None:
     await world.relaxed(2)
     await world.enqueue_many(2, group="g")
     async with world.refused(ConfigurationError, f"limit {limit}"):
-        await world.backend.limit_group("default", "g", limit, now=world.now)
+        await world.backend.limit(Override(queue="default", group="g", limit=limit), now=world.now)
 
 
 @case_for_each(["declared", "undeclared"])
@@ -152,7 +152,7 @@ async def a_limit_above_one_is_refused_on_a_strict_queue(world: World, how: str)
         await world.strict()
     await world.enqueue_many(2, group="g")
     async with world.refused(ConfigurationError, "limit 2 on strict"):
-        await world.backend.limit_group("default", "g", 2, now=world.now)
+        await world.backend.limit(Override(queue="default", group="g", limit=2), now=world.now)
 
 
 @case

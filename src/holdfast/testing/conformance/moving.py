@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from ...entries import CronEntry
 from ...errors import ConfigurationError, StoreSealed
 from ...lifecycle import Ending, State
-from ...records import PARTS, Part, Pause, QueueRule, Revival, Shipment, StoredJob
+from ...rates import Rate
+from ...records import PARTS, Part, Pause, Revival, Shipment, StoredJob, Tick
+from ...rules import Override, QueueRule, TaskRule
 from .comparing import Tables, same, same_tables
 from .registry import case, case_for_each
 from .sealing import SOURCE, TARGET, close, open_target
@@ -41,8 +44,11 @@ async def moved(world: World, limit: int = 500) -> World:
 
 
 async def content(world: World) -> Tables:
-    """Everything but workers; letters by id, as stores order them by names of their own."""
+    """Everything but workers; letters by id, as stores order them by names of their own; lanes of ready jobs only."""
     tables = await world.tables()
+    for job in tables["jobs"]:
+        if job["state"] != State.READY:
+            job["lane"] = None
     tables["letters"].sort(key=lambda letter: letter["id"])
     tables["pauses"].sort(key=repr)
     return {name: rows for name, rows in tables.items() if name != "workers"}
@@ -52,7 +58,7 @@ async def furnish(world: World) -> None:
     """A store with a bit of everything and no live lease."""
     await world.relaxed(3, "bulk")
     await world.strict("mail")
-    await world.backend.limit_group("bulk", "big", 2, now=world.now)
+    await world.backend.limit(Override(queue="bulk", group="big", limit=2), now=world.now)
     lease = await world.claim_one(await world.enqueue(args=b'{"x":1}', options=b'{"timeout":3}'), lease=FOREVER)
     await world.report(lease, progress=0.5, text="half", lines=("one", "two"))
     await world.end(lease, value=b'"done"', retain=5000.0)
@@ -79,7 +85,39 @@ async def furnish(world: World) -> None:
     await world.backend.pause(Pause(task="parked", reason="why", by="who"), now=world.now)
     await world.backend.pause(Pause(queue="bulk", group="small"), now=world.now)
     await world.backend.pause(Pause(queue="elsewhere", reason="x"), now=world.now)
+    await _furnish_rules(world)
     await world.enqueue_many(3)
+
+
+async def _furnish_rules(world: World) -> None:
+    """Rules, overrides, buckets, cron entries, and keys held in every way."""
+    rules = [QueueRule(name="slow", limit=5, rate=Rate(10, 60.0), group_rate=Rate(2, 1.0, 3), aging=4.5)]
+    tasks = [TaskRule(name="apart", limit=4, rate=Rate(5, 60.0, 2)), TaskRule(name="kept", retain_count=3)]
+    await world.backend.declare(rules, tasks, now=world.now)
+    for said in (
+        Override(queue="slow", limit=3),
+        Override(task="apart", rate=Rate(1, 60.0)),
+        Override(task="t", limit=9),
+    ):
+        await world.backend.limit(said, now=world.now)
+    await world.backend.slow_down("bulk", 100.0, now=world.now)
+    await world.enqueue_many(3, queue="slow", task="apart", priority=2)
+    await world.end(await world.claim_one(queues=("slow",)))
+    for entry in (CronEntry(name="nightly", cron="0 3 * * *", tz="Europe/Berlin", call=CALL, declared=True), HOURLY):
+        await world.backend.tick(Tick(name=entry.name, version=0, entry=entry), now=world.now)
+    await world.backend.tick(Tick(name="hourly", version=1, entry=replace(HOURLY, fired=1)), now=world.now)
+    await world.claim_one(await world.enqueue(key="s", key_until="started"), worker="leaving")
+    await world.backend.retire("leaving", now=world.now)  # it no longer holds its key
+    await world.enqueue(key="s", key_until="started", delay=DAY)
+    done = await world.claim_one(await world.enqueue(key="w", key_window=DAY, queue="keys"), queues=("keys",))
+    await world.end(done, retain=0.0)
+    wide = {"key": "v"} if world.backend.sharded else {"key": "w", "key_scope": "global"}  # which many shards refuse
+    await world.enqueue(**wide, queue="keys", delay=50.0, wait_max=80.0)
+    await world.enqueue(key="x", delay=50.0, expires=10.0, on_expire="drop")
+
+
+CALL = b'{"task":"work"}'
+HOURLY = CronEntry(name="hourly", call=CALL, every=3600.0, anchor=7.5, overlap="skip", next_at=9.5, last_job="x")
 
 
 # ---------------------------------------------------------------------- export and carry
@@ -172,7 +210,8 @@ async def two_live_jobs_of_one_key_are_not_carried_into_one_store(world: World, 
     twin = replace(job, id="twin", seq=job.seq + 1)
     async with target.refused(ConfigurationError, "carry of a second live job of a key"):
         await target.backend.carry("m1", Shipment(part="jobs", jobs=(job, twin)))
-    finished = replace(twin, state=State.CANCELLED, finished_at=world.now, prune_at=world.now + DAY, turn=None)
+    ended = {"state": State.CANCELLED, "finished_at": world.now, "prune_at": world.now + DAY, "turn": None}
+    finished = replace(twin, holds_key=False, **ended)
     await target.backend.carry("m1", Shipment(part="jobs", jobs=(job, finished)))
     same(await target.states([job.id, "twin"]), [State.READY, State.CANCELLED], "one live, one ended")
 
@@ -207,7 +246,7 @@ async def claims_come_in_the_order_the_source_would_have_given(world: World, lim
     target = await moved(world, limit)
     for one in (target, twin):
         one.advance(200.0)
-    queues = ("default", "mail", "bulk", "stall", "again")
+    queues = ("default", "mail", "bulk", "stall", "again", "slow", "keys")
     orders: list[list[str]] = []
     for one in (target, twin):
         order: list[str] = []

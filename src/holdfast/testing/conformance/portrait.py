@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from ...backends.contract import Backend
+from ...entries import CronEntry
 from ...lifecycle import Failure, State
 from ...records import (
     DeadLetter,
@@ -24,6 +25,7 @@ from ...records import (
     QueueRecord,
     WorkerRecord,
 )
+from ...rules import Flow, TaskRecord
 from .comparing import ranked
 
 ALL = 1_000_000
@@ -38,6 +40,8 @@ class Portrait(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[QueueRecord, ...]
     groups: tuple[GroupRecord, ...]
     pauses: tuple[Pause, ...]
+    tasks: tuple[TaskRecord, ...]
+    entries: tuple[CronEntry, ...]
     hidden: dict[str, tuple[Any, ...]]
     turns: tuple[str, ...]
     counts: dict[str, dict[str, int]]
@@ -51,9 +55,11 @@ async def portray(backend: Backend, now: float) -> Portrait:
         jobs=tuple(_plain_job(job) for job in await backend.find(JobQuery(limit=ALL))),
         letters=tuple(sorted((_plain_letter(letter) for letter in letters), key=lambda letter: letter.id)),
         workers=tuple(sorted(await backend.workers(now=now), key=lambda worker: worker.id)),
-        queues=tuple(_plain_queue(queue) for queue in await backend.queues()),
-        groups=tuple(_plain_group(group) for group in await backend.groups(limit=ALL)),
+        queues=tuple(_plain_queue(queue, now) for queue in await backend.queues()),
+        groups=tuple(_plain_group(group, now) for group in await backend.groups(limit=ALL)),
         pauses=tuple(sorted(await backend.pauses(), key=repr)),
+        tasks=tuple(_plain_task(task, now) for task in await backend.tasks() if _is_said(task, now)),
+        entries=tuple(await backend.entries()),
         hidden={row["id"]: _hidden(row) for row in rows},
         turns=tuple(ranked([row for row in rows if row["state"] == State.READY], "turn")),
         counts={queue: {str(s): n for s, n in states.items()} for queue, states in (await backend.count()).items()},
@@ -69,6 +75,8 @@ def unlike(one: Portrait, other: Portrait) -> list[str]:
             continue
         if field in ("jobs", "letters", "workers") and [x.id for x in a] == [x.id for x in b]:
             lines.extend(_fields_apart(x, y) for x, y in zip(a, b, strict=True) if x != y)
+        elif isinstance(a, tuple) and len(a) == len(b):
+            lines.extend(f"{field}: {x} | {y}" for x, y in zip(a, b, strict=True) if x != y)
         else:
             lines.append(f"{field}: {a} | {b}")
     return lines
@@ -93,10 +101,12 @@ def _plain_past(past: PastDeath) -> PastDeath:
 
 def _hidden(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """What no record shows and chance does not touch; the lane only where it means something."""
-    return (row["lane"] if row["state"] == State.READY else None, row["claim_call"], row["prune_at"])
+    return (row["lane"] if row["state"] == State.READY else None, row["rank"], row["claim_call"], row["prune_at"])
 
 
 def _plain_job(job: JobRecord) -> JobRecord:
+    if job.key is None:
+        job = msgspec.structs.replace(job, key_scope="queue", key_until="finished", key_window=None)
     return msgspec.structs.replace(job, seq=0, fence=int(job.fence > 0), errors=tuple(map(_plain_failure, job.errors)))
 
 
@@ -105,11 +115,28 @@ def _plain_letter(letter: DeadLetter) -> DeadLetter:
     return msgspec.structs.replace(letter, error=error, history=tuple(map(_plain_past, letter.history)))
 
 
-def _plain_queue(queue: QueueRecord) -> QueueRecord:
-    return msgspec.structs.replace(queue, counts={str(s): n for s, n in queue.counts.items() if n})
+def _plain_flow(flow: Flow | None, now: float) -> Flow | None:
+    """A bucket that says something; when a group is to be woken is a hint and may outlive its reason."""
+    if flow is None or max(flow.spent_until, flow.shut_until) <= now:
+        return None
+    return msgspec.structs.replace(flow, wakes_at=None)
 
 
-def _plain_group(group: GroupRecord) -> GroupRecord:
+def _is_said(task: TaskRecord, now: float) -> bool:
+    return task.declared or task.override is not None or _plain_flow(task.flow, now) is not None
+
+
+def _plain_task(task: TaskRecord, now: float) -> TaskRecord:
+    return msgspec.structs.replace(task, flow=_plain_flow(task.flow, now))
+
+
+def _plain_queue(queue: QueueRecord, now: float) -> QueueRecord:
+    counts = {str(s): n for s, n in queue.counts.items() if n}
+    return msgspec.structs.replace(queue, counts=counts, flow=_plain_flow(queue.flow, now))
+
+
+def _plain_group(group: GroupRecord, now: float) -> GroupRecord:
     """With a head only where the contract has one: in a strict group."""
     head = group.head if group.order == "strict" else None
-    return msgspec.structs.replace(group, head=head, counts={str(s): n for s, n in group.counts.items() if n})
+    counts = {str(s): n for s, n in group.counts.items() if n}
+    return msgspec.structs.replace(group, head=head, counts=counts, flow=_plain_flow(group.flow, now))

@@ -6,7 +6,8 @@ Called by run_case. Reading never changes anything; that is asserted too.
 from __future__ import annotations
 
 from ...lifecycle import LIVE, Ending, State
-from ...records import JobQuery, LetterQuery, Pause, QueueRule, WorkerRecord
+from ...records import JobQuery, LetterQuery, Pause, WorkerRecord
+from ...rules import Override, QueueRule
 from .comparing import same
 from .registry import case
 from .world import HOUR, World
@@ -129,7 +130,7 @@ async def groups_show_their_limit_and_their_jobs(world: World) -> None:
     await world.relaxed(2)
     a = await world.enqueue_many(3, group="a")
     lease = await world.claim_one(a[0])
-    await world.backend.limit_group("default", "b", 7, now=world.now)
+    await world.backend.limit(Override(queue="default", group="b", limit=7), now=world.now)
     await world.backend.pause(Pause(queue="default", group="c", reason="why"), now=world.now)
     await world.enqueue(queue="other", group="z")
     shown = await world.backend.groups()
@@ -200,13 +201,13 @@ async def workers_show_what_they_hold_and_whether_they_expired(world: World) -> 
 @case
 async def dump_holds_every_table_and_the_hidden_columns(world: World) -> None:
     start = await world.put(State.RUNNING, group="g")
-    await world.backend.limit_group("default", "g", 1, now=world.now)
+    await world.backend.limit(Override(queue="default", group="g", limit=1), now=world.now)
     await world.report(start.held, lines=("a",))
     tables = await world.tables()
-    for table in ("jobs", "letters", "workers", "queues", "groups", "pauses", "logs"):
-        assert table in tables, f"dump has no table {table!r}"
+    names = {"jobs", "letters", "workers", "queues", "tasks", "overrides", "flows", "entries", "pauses", "logs"}
+    same(set(tables), names, "tables in dump")
     row = await world.row(start.id)
-    for column in ("token", "turn", "lane", "claim_call", "prune_at", "state", "held", "begun", "seq"):
+    for column in ("token", "turn", "rank", "lane", "claim_call", "prune_at", "state", "held", "begun", "seq"):
         assert column in row, f"a job's row in dump has no column {column!r}"
     [worker] = tables["workers"]
     same((worker["deadline"], worker["last_call"]), (world.now + 30.0, 1), "deadline and last_call")

@@ -9,15 +9,18 @@ from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
 
+from ...entries import CronEntry
 from ...errors import ConfigurationError, StoreSealed
 from ...lifecycle import UNSTARTED, Ending, State
-from ...records import Answer, JobQuery, Pause, Release, Seal
+from ...records import Answer, JobQuery, Pause, Release, Seal, Tick
+from ...rules import Override, TaskRule
 from .comparing import same
 from .registry import case, case_for_each
 from .world import DAY, World
 
 SOURCE = Seal(move="m1", role="source", other="store://there", since=1.0)
 TARGET = Seal(move="m1", role="target", other="store://here", since=1.0)
+ENTRY = CronEntry(name="e", every=60.0, call=b'{"task":"work"}')
 
 
 async def close(world: World, seal: Seal = SOURCE) -> None:
@@ -42,13 +45,22 @@ ON_STATE: dict[str, tuple[State, Act]] = {
     "enqueue": (State.READY, lambda w, i: w.backend.enqueue([w.job()], now=w.now)),
     "enqueue of a known id": (State.READY, lambda w, i: w.backend.enqueue([w.job(id=i)], now=w.now)),
     "declare": (State.READY, lambda w, i: w.relaxed(4)),
+    "declare of a task": (State.READY, lambda w, i: w.backend.declare([], [TaskRule(name="t", limit=1)], now=w.now)),
+    "tick": (State.READY, lambda w, i: w.backend.tick(Tick(name="e", version=0, entry=ENTRY), now=w.now)),
+    "tick that would be refused": (
+        State.READY,
+        lambda w, i: w.backend.tick(Tick(name="e", version=9, entry=ENTRY), now=w.now),
+    ),
+    "slow_down": (State.READY, lambda w, i: w.backend.slow_down("default", 5.0, now=w.now)),
+    "limit of a queue": (State.READY, lambda w, i: w.backend.limit(Override(queue="default", limit=3), now=w.now)),
+    "limit of a task": (State.READY, lambda w, i: w.backend.limit(Override(task="work", limit=3), now=w.now)),
     "promote": (State.SCHEDULED, lambda w, i: w.backend.promote(now=w.now + DAY)),
     "refill": (State.WAITING, lambda w, i: w.backend.refill(now=w.now)),
     "prune": (State.SUCCEEDED, lambda w, i: w.backend.prune(now=w.now + 400 * DAY)),
     "prune by age": (State.SUCCEEDED, lambda w, i: w.backend.prune(older_than=0.0, now=w.now + 400 * DAY)),
     "pause": (State.READY, lambda w, i: w.backend.pause(Pause(queue="default"), now=w.now)),
     "resume": (State.READY, lambda w, i: w.backend.resume(Pause(queue="other"), now=w.now)),
-    "limit_group": (State.WAITING, lambda w, i: w.backend.limit_group("default", "g", 1, now=w.now)),
+    "limit": (State.WAITING, lambda w, i: w.backend.limit(Override(queue="default", group="g", limit=1), now=w.now)),
     **{f"cancel of a {state} job": (state, lambda w, i: w.backend.cancel(i, now=w.now)) for state in sorted(UNSTARTED)},
 }
 
@@ -204,7 +216,10 @@ async def a_target_that_has_all_is_open_and_remembers(world: World) -> None:
 FILLERS: dict[str, Callable[[World], Awaitable[object]]] = {
     "a job": lambda w: w.enqueue(),
     "a dead letter": lambda w: w.put(State.DEAD),
-    "an override": lambda w: w.backend.limit_group("q", "g", 1, now=w.now),
+    "an override": lambda w: w.backend.limit(Override(queue="q", group="g", limit=1), now=w.now),
+    "an override of a queue": lambda w: w.backend.limit(Override(queue="q", limit=1), now=w.now),
+    "an override of a task": lambda w: w.backend.limit(Override(task="t", limit=1), now=w.now),
+    "a cron entry made at run time": lambda w: w.backend.tick(Tick(name="e", version=0, entry=ENTRY), now=w.now),
     "a pause": lambda w: w.backend.pause(Pause(queue="q"), now=w.now),
 }
 
@@ -220,6 +235,25 @@ async def a_store_that_holds_something_is_no_target(world: World, what: str) -> 
 
 @case
 async def a_target_forgets_the_rules_it_was_told_before(world: World) -> None:
+    """Code declares its queues, tasks and cron entries at every start; a slow-down says nothing that would be lost."""
     await world.relaxed(7, "early")
+    await world.backend.declare([], [TaskRule(name="early", limit=2)], now=world.now)
+    await world.backend.slow_down("early", 60.0, now=world.now)
+    declared = replace(ENTRY, declared=True)
+    same((await world.backend.tick(Tick(name="e", version=0, entry=declared), now=world.now)).done, True, "declared")
     await close(world, TARGET)
     same(await world.backend.queues(), [], "queues known")
+    same(await world.backend.tasks(), [], "tasks known")
+    same(await world.backend.entries(), [], "entries known")
+    same((await world.tables())["flows"], [], "buckets")
+
+
+@case
+async def a_target_that_is_refused_forgets_nothing(world: World) -> None:
+    await world.relaxed(7, "early")
+    declared = replace(ENTRY, name="declared", declared=True)
+    for entry in (ENTRY, declared):
+        await world.backend.tick(Tick(name=entry.name, version=0, entry=entry), now=world.now)
+    async with world.refused(ConfigurationError, "seal as a target"):
+        await world.backend.seal(TARGET, instead_of=None)
+    same([entry.name for entry in await world.backend.entries()], ["declared", "e"], "entries")

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...backends.contract import Backend
-from ...lifecycle import LIVE, SHARED_STALLS_MAX, State
+from ...lifecycle import LIVE, SHARED_STALLS_MAX, UNSTARTED, State
+from ...rates import UNLIMITED, Rate
 from ...records import ERRORS_KEPT_MAX, HISTORY_KEPT_MAX, DeadLetter, GroupRecord, LetterQuery, Pause
+from ...rules import READY_PER_GROUP_MAX, Override, TaskRecord
 from .portrait import ALL
 
 Row = dict[str, Any]
@@ -30,6 +32,7 @@ async def faults(backend: Backend) -> list[str]:
     workers = {str(row["id"]) for row in tables["workers"]}
     letters = await backend.letters(LetterQuery(limit=ALL))
     groups = await backend.groups(limit=ALL)
+    tasks = await backend.tasks()
     return [
         *_leases(jobs, workers),
         *_fences(jobs, by_group=backend.sharded),
@@ -38,7 +41,8 @@ async def faults(backend: Backend) -> list[str]:
         *_letters(jobs, letters, by_group=backend.sharded),
         *_keys(jobs, by_group=backend.sharded),
         *_groups(jobs, groups),
-        *_lanes(jobs, await backend.pauses()),
+        *_lanes(jobs, await backend.pauses(), _apart(tasks)),
+        *_running(jobs, tasks),
     ]
 
 
@@ -68,7 +72,11 @@ def _endings(jobs: list[Row], holders: set[str]) -> Iterator[str]:
         prunable = not live and job["id"] not in holders
         if prunable != (job["prune_at"] is not None):
             yield f"{job['id']} is {job['state']}, letter {job['id'] in holders}, with prune_at {job['prune_at']}"
-        if (job["state"] == State.DEAD) != (job["reason"] is not None):
+        window = 0.0 if job["key"] is None else job["key_window"] or 0.0
+        if (job["prune_at"] or float("inf")) < job["created_at"] + window:
+            yield f"{job['id']} may be pruned at {job['prune_at']}, within its key's window"
+        dropped = job["state"] == State.CANCELLED and job["reason"] == "expired"
+        if (job["state"] == State.DEAD or dropped) != (job["reason"] is not None):
             yield f"{job['id']} is {job['state']} with reason {job['reason']!r}"
 
 
@@ -111,14 +119,31 @@ def _letters(jobs: list[Row], letters: list[DeadLetter], *, by_group: bool) -> I
 
 
 def _keys(jobs: list[Row], *, by_group: bool) -> Iterator[str]:
-    """One live job per key; where the groups of a queue are in different shards, per key and group."""
-    keyed = [job for job in jobs if job["state"] in LIVE and job["key"] is not None]
-    live = Counter((job["queue"], job["task"], job["key"], job["group"] if by_group else None) for job in keyed)
-    yield from (f"{logical} has {number} live jobs" for logical, number in live.items() if number > 1)
+    """One holder per key; where the groups of a queue are in different shards, per key and group."""
+    holding = [job for job in jobs if job["holds_key"]]
+    keys = Counter((*_key(job, by_group=by_group), job["group"] if by_group else None) for job in holding)
+    yield from (f"the key {name} has {number} holders" for name, number in keys.items() if number > 1)
+    for job in jobs:
+        live, holds = job["state"] in LIVE, bool(job["holds_key"])
+        if job["key"] is None or job["key_window"] is not None:
+            wrong = job["key"] is None and holds
+        elif job["key_until"] == "finished":
+            wrong = holds != live
+        else:
+            fresh = job["state"] in UNSTARTED and job["fence"] == 0
+            wrong = (holds and job["state"] not in UNSTARTED) or (fresh and not holds)
+        if wrong:
+            yield f"{job['id']} is {job['state']}, key {job['key']} until {job['key_until']}, holds_key {holds}"
+
+
+def _key(job: Row, *, by_group: bool) -> tuple[str | None, ...]:
+    """What the key is one of; shards of two queues know nothing of each other."""
+    wide = job["key_scope"] == "global" and not by_group
+    return job["key_scope"], None if wide else job["queue"], job["task"], job["key"]
 
 
 def _groups(jobs: list[Row], groups: list[GroupRecord]) -> Iterator[str]:
-    limits = {(group.queue, group.name): group.limit for group in groups}
+    shown = {(group.queue, group.name): group for group in groups}
     members: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
     for job in jobs:
         if job["group"] is not None and job["state"] in LIVE:
@@ -126,25 +151,58 @@ def _groups(jobs: list[Row], groups: list[GroupRecord]) -> Iterator[str]:
         elif job["state"] == State.WAITING:
             yield f"{job['id']} waits and has no group"
     for name, found in members.items():
-        if name not in limits:
+        if name in shown:
+            yield from (f"group {name}: {fault}" for fault in _in_play(shown[name], found))
+        else:
             yield f"group {name} has unfinished jobs and is not shown"
-            continue
-        count = Counter(job["state"] for job in found)
-        held = sum(1 for job in found if job["state"] == State.SCHEDULED and job["held"])
-        in_play = count[State.READY] + count[State.RUNNING] + held
-        if count[State.READY] and in_play > limits[name]:
-            yield f"group {name}: {in_play} in play, limit {limits[name]}, {count[State.READY]} of them only ready"
-        if count[State.WAITING] and in_play < limits[name]:
-            yield f"group {name}: {count[State.WAITING]} wait although {in_play} of {limits[name]} places are taken"
 
 
-def _lanes(jobs: list[Row], pauses: list[Pause]) -> Iterator[str]:
+def _in_play(group: GroupRecord, found: list[Row]) -> Iterator[str]:
+    count = Counter(job["state"] for job in found)
+    held = sum(1 for job in found if job["state"] == State.SCHEDULED and job["held"])
+    in_play = count[State.READY] + count[State.RUNNING] + held
+    if count[State.READY] and in_play > group.limit:
+        yield f"{in_play} in play, limit {group.limit}, {count[State.READY]} of them only ready"
+    if count[State.READY] > READY_PER_GROUP_MAX:
+        yield f"{count[State.READY]} are ready, {READY_PER_GROUP_MAX} may be"
+    if count[State.WAITING] and in_play < group.limit and count[State.READY] < READY_PER_GROUP_MAX:
+        # a rate may hold them back: then the claim of a ready one, or its time, brings the next
+        wakes = group.flow is not None and group.flow.wakes_at is not None
+        if group.rate is None or not (wakes or count[State.READY]):
+            yield f"{count[State.WAITING]} wait although {in_play} of {group.limit} places are taken"
+
+
+def _lanes(jobs: list[Row], pauses: list[Pause], apart: set[str]) -> Iterator[str]:
     parked = {pause.task for pause in pauses if pause.task is not None}
     for job in jobs:
         if job["state"] != State.READY:
+            if job["rank"] != 0:
+                yield f"{job['id']} is {job['state']} and has rank {job['rank']}"
             continue
-        lane = 2 if job["task"] in parked else 0 if job["group"] is None else 1
+        lane = 2 if job["task"] in parked else 3 if job["task"] in apart else 0 if job["group"] is None else 1
         if job["lane"] != lane:
             yield f"{job['id']} is in lane {job['lane']}, belongs into {lane}"
         if job["turn"] is None:
             yield f"{job['id']} is ready and has no turn"
+        if job["rank"] not in (0, job["priority"]):
+            yield f"{job['id']} has rank {job['rank']}, priority {job['priority']}"
+
+
+def _apart(tasks: list[TaskRecord]) -> set[str]:
+    """Tasks whose ready jobs have a lane of their own: by their rule, or by a limit or rate in force."""
+    found: set[str] = set()
+    for task in tasks:
+        said = task.override or Override(limit=None, rate=None)
+        limit = said.limit if isinstance(said.limit, int) else task.rule.limit
+        rate = said.rate if isinstance(said.rate, Rate) else task.rule.rate
+        if task.rule.apart or (limit or UNLIMITED) < UNLIMITED or (rate is not None and not rate.none):
+            found.add(task.rule.name)
+    return found
+
+
+def _running(jobs: list[Row], tasks: list[TaskRecord]) -> Iterator[str]:
+    """What is shown as running is what runs."""
+    running = Counter(job["task"] for job in jobs if job["state"] == State.RUNNING)
+    for task in tasks:
+        if task.running != running[task.rule.name]:
+            yield f"task {task.rule.name} shows {task.running} running, {running[task.rule.name]} are"

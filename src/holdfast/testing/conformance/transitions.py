@@ -109,7 +109,7 @@ ACTS: dict[Verb, Act] = {
 }
 
 # What a verb may change of its job. Everything else, and every other job, stays.
-_PLACE = {"state", "turn", "lane", "held"}
+_PLACE = {"state", "turn", "rank", "lane", "held"}
 _LEASE = {"worker", "begun", "token", "claim_call", "cancel_requested"}
 _END = {"finished_at", "prune_at"}
 _COUNTS = {"attempts", "failures", "stalls", "shared_stalls"}

@@ -10,9 +10,13 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
+from ...entries import CronEntry
 from ...errors import HoldfastError
 from ...lifecycle import Ending, Settlement
-from ...records import ClaimRequest, Exchanged, Held, Lease, NewJob, Pause, QueueRule, Release, Revival
+from ...records import ClaimRequest, Exchanged, Held, Lease, NewJob, Pause, Release, Revival, Tick
+from ...rules import Override, QueueRule
 from .registry import case_for_each
 from .soundness import sound
 from .world import World
@@ -24,6 +28,8 @@ STEPS = 120
 class Walk:
     """One walker: remembers ids, leases (live and stale alike) and the last call of each worker."""
 
+    groups: tuple[str | None, ...] = GROUPS
+
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
         self.dice = Random(seed)
@@ -33,6 +39,7 @@ class Walk:
         self.calls: dict[str, tuple[list[Settlement], list[Release], ClaimRequest]] = {}
         self.steps: list[tuple[int, Callable[[], Awaitable[object]]]] = [
             (8, self.enqueue),
+            (2, self.tick),
             (8, self.exchange),
             (2, self.repeat),
             (8, self.settle),
@@ -70,18 +77,22 @@ class Walk:
         return self.dice.choice(self.ids) if self.ids and self.dice.random() < 0.98 else "nobody"
 
     async def enqueue(self) -> object:
+        key, options = self._one(None, None, "k", "l"), self._key_options()
         job = self.world.job(
             queue=self._one(*QUEUES),
             task=self._one(*TASKS),
-            group=self._one(*GROUPS),
-            key=self._one(None, None, "k", "l"),
+            group=self._one(*self.groups),
+            key=key,
             delay=self._one(None, None, None, 5.0, 50.0),
             priority=self._one(0, 0, 0, -1, 2),
             max_stalls=self._one(0, 1, 3),
             expires=self._one(None, None, 60.0),
+            on_expire=self._one("bury", "drop"),
             revival=self._one(None, None, Revival(after=20.0, cycles=2)),
-            on_conflict=self._one("keep", "replace", "raise"),
+            on_conflict=self._one("keep", "replace", "raise", "debounce"),
             args=self._one(b"[1]", b"[2]"),
+            wait_max=self._one(None, 20.0),
+            **(options if key is not None else {}),
         )
         if self.ids and self.dice.random() < 0.05:
             job = self.world.job(id=self._job())
@@ -91,6 +102,44 @@ class Walk:
         answers = await self.world.backend.enqueue([job], now=self.world.now)
         self.ids.append(job.id)
         return answers
+
+    def _key_options(self) -> dict[str, Any]:
+        """How a key holds; a global one only where two queues are in one store. Nothing without a key."""
+        return {
+            "key_scope": "queue" if self.world.backend.sharded else self._one("queue", "queue", "global"),
+            "key_until": self._one("finished", "finished", "started"),
+            "key_window": self._one(None, None, 30.0),
+        }
+
+    async def tick(self) -> object:
+        """Write a cron entry of one of the queues, now and then with jobs, on its version or on a stale one."""
+        queue = self._one(*QUEUES)
+        name = f"of {queue}"
+        known = {entry.name: entry for entry in await self.world.backend.entries()}
+        entry = known.get(name, CronEntry(name=name, call=b'{"task":"work","queue":"%s"}' % queue.encode()))
+        jobs = [
+            self.world.job(queue=queue, key=self._one(None, "k"), on_conflict=self._one("keep", "raise", "replace"))
+            for _ in range(self._one(0, 1, 1, 2))
+        ]
+        wanted = Tick(
+            name=name,
+            version=entry.version - (self.dice.random() < 0.1),
+            entry=self._one(None, *[replace(entry, fired=entry.fired + 1)] * 5),
+            entry_if_skipped=replace(entry, skipped=entry.skipped + 1),
+            jobs=tuple(jobs),
+            not_before=self.world.now + self._one(-1.0, 0.0, 0.0, 0.0, 5.0),
+            overlap=self._one("allow", "skip", "cancel"),
+            previous=self._one(None, entry.last_job, self._job_of(queue)),
+        )
+        answer = await self.world.backend.tick(wanted, now=self.world.now)
+        if answer.done and not answer.skipped:
+            self.ids += [job.id for job in jobs]
+            self.jobs.update((job.id, job) for job in jobs)
+        return answer
+
+    def _job_of(self, queue: str) -> str | None:
+        among = [job_id for job_id in self.ids if job_id in self.jobs and self.jobs[job_id].queue == queue]
+        return self.dice.choice(among) if among else None
 
     async def exchange(self) -> object:
         worker = self._one(*WORKERS)
@@ -189,7 +238,7 @@ class Walk:
         queue, now = self._one(*QUEUES), self.world.now
         if self.dice.random() < 0.5:
             limit = self._one(None, 1, 3)
-            await self.world.backend.limit_group(queue, self._one("a", "b"), limit, now=now)
+            await self.world.backend.limit(Override(queue=queue, group=self._one("a", "b"), limit=limit), now=now)
             return limit
         rule = QueueRule(name=queue, group_limit=self._one(1, 2, 3), group_order=self._one("strict", "relaxed"))
         await self.world.backend.declare([rule], now=now)

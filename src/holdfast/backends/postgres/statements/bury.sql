@@ -30,17 +30,16 @@ DECLARE
     letter holdfast.letters;
     past jsonb;
 BEGIN
-    SELECT * INTO letter FROM holdfast.letters WHERE logical = holdfast.logical_name(j) FOR UPDATE;
-    IF NOT FOUND THEN
+    LOOP  -- two jobs of one key may be live, and die at one instant
+        SELECT * INTO letter FROM holdfast.letters WHERE logical = holdfast.logical_name(j) FOR UPDATE;
+        EXIT WHEN FOUND;
         INSERT INTO holdfast.letters (logical, job_id, task, queue, key, grp, args, failure_count, first_failed_at,
                                       failed_at, reason, error, revive_at)
         VALUES (holdfast.logical_name(j), j.id, j.task, j.queue, j.key, j.grp, j.args, 1, at, at, why, failure,
-                at + holdfast.cooldown(j.revival, 0));
-        RETURN;
-    END IF;
-    IF letter.job_id <> j.id THEN
-        UPDATE holdfast.jobs SET reason = 'superseded', prune_at = at + 600 WHERE id = letter.job_id AND state = 'dead';
-    END IF;
+                at + holdfast.cooldown(j.revival, 0)) ON CONFLICT (logical) DO NOTHING;
+        IF FOUND THEN RETURN; END IF;
+    END LOOP;
+    IF letter.job_id <> j.id THEN PERFORM holdfast.let_go(letter.job_id, 'superseded', at); END IF;
     past := jsonb_build_object('job_id', letter.job_id, 'at', letter.failed_at, 'reason', letter.reason,
         'error', coalesce(letter.error ->> 'text', ''),
         'args', CASE WHEN letter.args <> j.args THEN holdfast.base64(letter.args) END);
@@ -66,9 +65,14 @@ CREATE OR REPLACE FUNCTION holdfast.close_letter(named text, at double precision
 DECLARE holder text;
 BEGIN
     DELETE FROM holdfast.letters WHERE logical = named RETURNING job_id INTO holder;
-    IF FOUND THEN
-        UPDATE holdfast.jobs SET reason = 'superseded', prune_at = at + 600 WHERE id = holder AND state = 'dead';
-    END IF;
+    IF FOUND THEN PERFORM holdfast.let_go(holder, 'superseded', at); END IF;
+END $$
+
+-- :: function_let_go
+CREATE OR REPLACE FUNCTION holdfast.let_go(named text, why text, at double precision) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN  -- a dead job without a letter may be pruned; a revived one goes on as it is
+    UPDATE holdfast.jobs j SET reason = why, prune_at = greatest(at + 600, holdfast.window_ends(j))
+    WHERE id = named AND state = 'dead';
 END $$
 
 -- :: function_kill
@@ -83,7 +87,7 @@ END $$
 
 -- :: function_bury
 CREATE OR REPLACE FUNCTION holdfast.bury(named text, said text, given double precision)
-RETURNS jsonb LANGUAGE plpgsql AS $$
+RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     j holdfast.jobs := holdfast.job_to_change(named);

@@ -25,7 +25,7 @@ BEGIN
     PERFORM holdfast.share_rules();
     SELECT * INTO seen FROM holdfast.jobs WHERE id = named;
     IF NOT FOUND THEN PERFORM holdfast.refuse('HF001', jsonb_build_object('job_id', named, 'what', 'job')); END IF;
-    IF seen.key IS NOT NULL THEN PERFORM holdfast.lock_keys(ARRAY[holdfast.logical_name(seen)]); END IF;
+    IF seen.key IS NOT NULL THEN PERFORM holdfast.lock_keys(holdfast.key_names(seen)); END IF;
     IF seen.grp IS NOT NULL THEN
         PERFORM holdfast.lock_groups(ARRAY[ROW(seen.queue, seen.grp)::holdfast.place]);
     END IF;
@@ -39,7 +39,7 @@ END $$
 
 -- :: function_job_changed
 CREATE OR REPLACE FUNCTION holdfast.job_changed(j holdfast.jobs, at double precision)
-RETURNS jsonb LANGUAGE plpgsql AS $$
+RETURNS json LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM holdfast.keep_up(at);
     IF j.grp IS NOT NULL THEN
@@ -49,7 +49,7 @@ BEGIN
 END $$
 
 -- :: function_cancel
-CREATE OR REPLACE FUNCTION holdfast.cancel(named text, given double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.cancel(named text, given double precision) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     j holdfast.jobs := holdfast.job_to_change(named);

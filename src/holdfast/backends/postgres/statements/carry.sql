@@ -4,15 +4,27 @@
 
 -- :: rules
 WITH q AS (
-    INSERT INTO holdfast.queues (name, group_limit, group_order)
-    SELECT r.name, r.group_limit, r.group_order
-    FROM jsonb_to_recordset(%(queues)s::jsonb) AS r(name text, group_limit integer, group_order text)
-    ON CONFLICT (name) DO NOTHING
-), g AS (
-    INSERT INTO holdfast.groups (queue, name, group_limit)
-    SELECT r.queue, r.name, r."limit"
-    FROM jsonb_to_recordset(%(groups)s::jsonb) AS r(queue text, name text, "limit" integer)
-    ON CONFLICT (queue, name) DO NOTHING
+    INSERT INTO holdfast.queues SELECT r.* FROM holdfast.rules_of(%(queues)s::jsonb) r ON CONFLICT (name) DO NOTHING
+), t AS (
+    INSERT INTO holdfast.tasks SELECT r.* FROM holdfast.tasks_of(%(tasks)s::jsonb) r ON CONFLICT (name) DO NOTHING
+), o AS (
+    INSERT INTO holdfast.overrides (kind, queue, name, job_limit, rate)
+    SELECT CASE WHEN r.task IS NOT NULL THEN 'task' WHEN r."group" IS NOT NULL THEN 'group' ELSE 'queue' END,
+           coalesce(r.queue, ''), coalesce(r.task, r."group", ''), r."limit", r.rate
+    FROM jsonb_to_recordset(%(overrides)s::jsonb)
+        AS r(queue text, "group" text, task text, "limit" integer, rate holdfast.rate)
+    ON CONFLICT DO NOTHING
+), f AS (
+    INSERT INTO holdfast.flows (kind, queue, name, spent_until, shut_until, wakes_at)
+    SELECT CASE WHEN r.task IS NOT NULL THEN 'task' WHEN r."group" IS NOT NULL THEN 'group' ELSE 'queue' END,
+           coalesce(r.queue, ''), coalesce(r.task, r."group", ''), r.spent_until, r.shut_until, r.wakes_at
+    FROM jsonb_to_recordset(%(flows)s::jsonb) AS r(queue text, "group" text, task text, spent_until double precision,
+        shut_until double precision, wakes_at double precision)
+    ON CONFLICT DO NOTHING
+), e AS (
+    INSERT INTO holdfast.entries (name, version, declared, record)
+    SELECT r ->> 'name', (r ->> 'version')::bigint, (r ->> 'declared')::boolean, r
+    FROM jsonb_array_elements(%(entries)s::jsonb) r ON CONFLICT (name) DO NOTHING
 )
 INSERT INTO holdfast.pauses (kind, queue, name, reason, paused_by, paused_at)
 SELECT CASE WHEN p.task IS NOT NULL THEN 'task' WHEN p."group" IS NOT NULL THEN 'group' ELSE 'queue' END,
@@ -21,22 +33,38 @@ FROM jsonb_to_recordset(%(pauses)s::jsonb)
     AS p(queue text, "group" text, task text, reason text, "by" text, paused_at double precision)
 ON CONFLICT DO NOTHING
 
+-- :: bind
+SELECT (SELECT count(holdfast.bind_queue(q.name)) FROM (SELECT name FROM holdfast.queues UNION
+            SELECT queue FROM holdfast.overrides WHERE kind <> 'task') q),
+       (SELECT count(holdfast.bind_task(t.name)) FROM (SELECT name FROM holdfast.tasks UNION
+            SELECT name FROM holdfast.overrides WHERE kind = 'task') t)
+
 -- :: jobs
 INSERT INTO holdfast.jobs (seq, id, task, queue, state, priority, grp, key, lane, turn, attempts, failures, stalls,
     max_stalls, created_at, due_at, expires_at, started_at, finished_at, prune_at, fence, begun, held, cancel_requested,
-    progress, progress_text, reason, args, value, errors, revival, options, shared_stalls, suspect)
-SELECT r.seq, r.id, r.task, r.queue, r.state, r.priority, r."group", r.key, r.lane, r.turn, r.attempts, r.failures,
+    progress, progress_text, reason, args, value, errors, revival, options, shared_stalls, suspect, rank, holds_key,
+    key_global, key_until_started, key_window, due_max, drop_expired)
+SELECT r.seq, r.id, r.task, r.queue, r.state, r.priority, r."group", r.key,
+    CASE WHEN r.lane < 3 THEN r.lane ELSE coalesce((SELECT b.lane FROM holdfast.bounds b
+                                                    WHERE b.kind = 'task' AND b.name = r.task), 3) END, r.turn, r.attempts, r.failures,
     r.stalls, r.max_stalls, r.created_at, r.due_at, r.expires_at, r.started_at, r.finished_at, r.prune_at, r.fence,
     r.begun, r.held, r.cancel_requested, r.progress, r.progress_text, r.reason, decode(r.args, 'base64'),
     decode(r.value, 'base64'), nullif(r.errors, '[]'), r.revival, decode(r.options, 'base64'),
-    r.shared_stalls, r.suspect
+    r.shared_stalls, r.suspect, r.rank, r.holds_key, r.key_scope = 'global', r.key_until = 'started', r.key_window,
+    r.due_max, r.on_expire = 'drop'
 FROM jsonb_to_recordset(%(jobs)s::jsonb) AS r(seq bigint, id text, task text, queue text, state text, priority integer,
     "group" text, key text, lane smallint, turn bigint, attempts integer, failures integer, stalls integer,
     max_stalls integer, created_at double precision, due_at double precision, expires_at double precision,
     started_at double precision, finished_at double precision, prune_at double precision, fence bigint, begun boolean,
     held boolean, cancel_requested boolean, progress double precision, progress_text text, reason text, args text,
-    value text, errors jsonb, revival jsonb, options text, shared_stalls integer, suspect boolean)
+    value text, errors jsonb, revival jsonb, options text, shared_stalls integer, suspect boolean, rank integer,
+    holds_key boolean, key_scope text, key_until text, key_window double precision, due_max double precision,
+    on_expire text)
 ORDER BY r.seq ON CONFLICT (id) DO NOTHING
+
+-- :: retain
+SELECT holdfast.retain(ARRAY(SELECT r.seq FROM jsonb_to_recordset(%(jobs)s::jsonb) AS r(seq bigint, state text)
+                             WHERE r.state IN ('succeeded', 'cancelled')))
 
 -- :: lines
 INSERT INTO holdfast.logs (job_seq, line, at, text)

@@ -1,57 +1,29 @@
--- claim: lease ready jobs to a worker. Every limit was obeyed when a job became ready, so what is read may be taken.
--- Ready and running both count as in play: a claim changes no group's occupancy and needs no group's lock.
--- Safe against a rival: rows are locked with SKIP LOCKED in materialised CTEs (a bare LIMIT sub-query may run twice).
-
--- :: function_store_now
-CREATE OR REPLACE FUNCTION holdfast.store_now(given double precision) RETURNS double precision LANGUAGE sql AS $$
-    SELECT coalesce(given, extract(epoch FROM clock_timestamp())::double precision)
-$$
-
--- :: function_share_rules
-CREATE OR REPLACE FUNCTION holdfast.share_rules() RETURNS void LANGUAGE sql AS $$
-    SELECT pg_advisory_xact_lock_shared(hashtext('holdfast.rules'), 0)
-$$
-
--- :: function_own_rules
-CREATE OR REPLACE FUNCTION holdfast.own_rules() RETURNS void LANGUAGE sql AS $$
-    SELECT pg_advisory_xact_lock(hashtext('holdfast.rules'), 0)
-$$
-
--- :: function_keep_up
--- Fences and turns are numbers of one sequence that is never below the clock in microseconds, so they grow even if the
--- store was rolled back. It is moved 0.1 s ahead at a time, under a lock that a sub-transaction gives back at once
--- (setval is not undone by it), so nobody waits for a commit and the sequence cannot be set back by a late rival.
-CREATE OR REPLACE FUNCTION holdfast.keep_up(at double precision) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE micros bigint := ceil(at * 1000000);
-BEGIN
-    IF (SELECT last_value FROM holdfast.ticks) >= micros THEN RETURN; END IF;
-    BEGIN
-        PERFORM pg_advisory_xact_lock(hashtext('holdfast.ticks'), 0);
-        PERFORM setval('holdfast.ticks', greatest((SELECT last_value FROM holdfast.ticks), micros + 100000));
-        RAISE EXCEPTION USING ERRCODE = 'HF000';
-    EXCEPTION WHEN SQLSTATE 'HF000' THEN NULL;
-    END;
-END $$
+-- claim: lease ready jobs to a worker. Groups' limits were obeyed when a job became ready; those of queues and tasks, and
+-- rates, are obeyed here. Ready and running both count as in play: a claim changes no group's occupancy and needs no
+-- group's lock. Safe against a rival: rows are locked with SKIP LOCKED in materialised CTEs (a bare LIMIT sub-query may
+-- run twice); the caller locked the queues and tasks that have a limit or a rate (allow.sql). When a job started is
+-- read off the clock after the job was found: by then `at` may be older than what made it ready, or than a rival's start
+-- that is charged to the same bucket, and no window of a rate could be counted by it.
 
 -- :: function_claim_lanes
 -- Of the room, the second lane gets its half where it can use it; what one cannot use the other may.
 CREATE OR REPLACE FUNCTION holdfast.claim_lanes(named text, room integer, first integer, claimer text, number bigint,
-                                                nonce text, at double precision) RETURNS text[] LANGUAGE plpgsql AS $$
+    nonce text, caps boolean, at double precision, given double precision) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE leases text[];
 BEGIN
     WITH ahead AS MATERIALIZED (
         SELECT seq FROM holdfast.jobs
         WHERE state = 'ready' AND queue = named AND lane = first AND (expires_at IS NULL OR expires_at > at)
-        ORDER BY priority DESC, turn, seq
+        ORDER BY rank DESC, turn, seq
         LIMIT room - (SELECT count(*) FROM (
             SELECT FROM holdfast.jobs
             WHERE state = 'ready' AND queue = named AND lane = 1 - first AND (expires_at IS NULL OR expires_at > at)
-            ORDER BY priority DESC, turn, seq LIMIT room / 2) s)
+            ORDER BY rank DESC, turn, seq LIMIT room / 2) s)
         FOR UPDATE SKIP LOCKED
     ), behind AS MATERIALIZED (
         SELECT seq FROM holdfast.jobs
         WHERE state = 'ready' AND queue = named AND lane = 1 - first AND (expires_at IS NULL OR expires_at > at)
-        ORDER BY priority DESC, turn, seq LIMIT room - (SELECT count(*) FROM ahead)
+        ORDER BY rank DESC, turn, seq LIMIT room - (SELECT count(*) FROM ahead)
         FOR UPDATE SKIP LOCKED
     ), numbered AS MATERIALIZED (
         SELECT b.seq, nextval('holdfast.ticks') AS fence
@@ -59,7 +31,8 @@ BEGIN
     ), taken AS (
         UPDATE holdfast.jobs j
         SET state = 'running', fence = n.fence, token = to_hex(n.fence) || '.' || nonce, worker = claimer,
-            claim_call = number, started_at = at, begun = false
+            claim_call = number, started_at = (SELECT holdfast.store_now(given)), begun = false, limited = caps,
+            holds_key = j.holds_key AND NOT (j.key_until_started AND j.key_window IS NULL)
         FROM numbered n WHERE j.seq = n.seq
         RETURNING j.fence, holdfast.lease(j) AS lease
     )
@@ -81,23 +54,53 @@ CREATE OR REPLACE FUNCTION holdfast.base64(content bytea) RETURNS text LANGUAGE 
 $$
 
 -- :: function_claim
-CREATE OR REPLACE FUNCTION holdfast.claim(request jsonb, nonce text, at double precision)
-RETURNS text[] LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.claim(request jsonb, nonce text, bounded boolean, flowing boolean,
+    at double precision, given double precision) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
-    leases text[] := '{}';
     most integer := (request ->> 'most')::integer;
     number bigint := (request ->> 'call')::bigint;
+    share integer := (request ->> 'most_by_group')::integer;
+    before jsonb := '{}';  -- how many more of each task apart may start
+    rooms jsonb := '{}';
+    further jsonb;
+    b holdfast.bounds;
     named text;
     room integer;
+    leases text[];
+    got text[];
 BEGIN
+    IF bounded AND flowing THEN
+        PERFORM holdfast.set_back('queue', ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')), at);
+    END IF;
     FOR named IN SELECT q.name FROM jsonb_array_elements_text(request -> 'queues') WITH ORDINALITY q(name, n)
                  WHERE NOT EXISTS (SELECT 1 FROM holdfast.pauses p WHERE p.kind = 'queue' AND p.queue = q.name)
                  ORDER BY q.n LOOP
         room := least(most - coalesce(array_length(leases, 1), 0), (request -> 'most_by_queue' ->> named)::integer);
-        IF room > 0 THEN
-            leases := leases || holdfast.claim_lanes(named, room, (number % 2)::integer, request ->> 'worker', number,
-                                                     nonce, at);
+        CONTINUE WHEN room <= 0;
+        IF bounded OR flowing THEN
+            room := least(room, holdfast.queue_room(named, at));
+            CONTINUE WHEN room <= 0;
+            SELECT * INTO b FROM holdfast.bounds WHERE kind = 'queue' AND name = named;
+            further := holdfast.task_rooms(named, rooms, request, at);
+            before := before || further;
+            rooms := rooms || further;
         END IF;
+        IF rooms = '{}' AND share IS NULL AND b.rated IS NOT TRUE THEN
+            got := holdfast.claim_lanes(named, room, (number % 2)::integer, request ->> 'worker', number, nonce,
+                                        b.job_limit IS NOT NULL, at, given);
+        ELSE
+            SELECT c.rooms, c.leases INTO rooms, got
+            FROM holdfast.claim_shares(named, room, request, nonce, b.job_limit IS NOT NULL, b.rated IS TRUE, at, given,
+                                       rooms) c;
+        END IF;
+        leases := CASE WHEN leases IS NULL THEN got ELSE leases || got END;
+        at := holdfast.store_now(given);
+        IF bounded THEN PERFORM holdfast.charge('queue', named, coalesce(array_length(got, 1), 0), at); END IF;
     END LOOP;
+    IF bounded AND leases IS NOT NULL THEN
+        PERFORM holdfast.charge('task', t.name, (before ->> t.name)::integer - (rooms ->> t.name)::integer, at)
+        FROM jsonb_object_keys(before) t(name);
+        PERFORM holdfast.charge_groups(request ->> 'worker', number, at);
+    END IF;
     RETURN leases;
 END $$

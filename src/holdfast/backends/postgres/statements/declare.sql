@@ -1,62 +1,92 @@
--- declare: a queue's rule for its groups, and an operator's override for one group; the latest word wins.
--- Rules are changed by one at a time, alone: everyone who brings grouped jobs into play shares this lock to its end.
+-- declare: the rules of queues and tasks; the latest word wins.
+-- Rules are changed by one at a time, alone: everyone who brings jobs into play shares this lock to its end.
 
 -- :: call
-SELECT holdfast.declare_rules(%(rules)s::jsonb, %(now)s)
+SELECT holdfast.declare_rules(%(rules)s::jsonb, %(tasks)s::jsonb, %(now)s)
 
--- :: limit
-SELECT holdfast.limit_group(%(queue)s, %(grp)s, %(limit)s, %(now)s)
+-- :: function_share_rules
+CREATE OR REPLACE FUNCTION holdfast.share_rules() RETURNS void LANGUAGE sql AS $$
+    SELECT pg_advisory_xact_lock_shared(hashtext('holdfast.rules'), 0)
+$$
+
+-- :: function_own_rules
+CREATE OR REPLACE FUNCTION holdfast.own_rules() RETURNS void LANGUAGE sql AS $$
+    SELECT pg_advisory_xact_lock(hashtext('holdfast.rules'), 0)
+$$
+
+-- :: function_rules_of
+CREATE OR REPLACE FUNCTION holdfast.rules_of(given jsonb) RETURNS SETOF holdfast.queues LANGUAGE sql IMMUTABLE AS $$
+    SELECT r.name, CASE r.group_order WHEN 'strict' THEN 1 ELSE r.group_limit END, r.group_order, r."limit", r.rate,
+           r.group_rate, r.aging
+    FROM jsonb_to_recordset(given) AS r(name text, group_limit integer, group_order text, "limit" integer,
+        rate holdfast.rate, group_rate holdfast.rate, aging double precision)
+$$
+
+-- :: function_tasks_of
+CREATE OR REPLACE FUNCTION holdfast.tasks_of(given jsonb) RETURNS SETOF holdfast.tasks LANGUAGE sql IMMUTABLE AS $$
+    SELECT r.name, r."limit", r.rate, r.apart, r.retain_count, r.retain_dead, r.retain_dead_count, 0::bigint, 0::bigint
+    FROM jsonb_to_recordset(given) AS r(name text, "limit" integer, rate holdfast.rate, apart boolean,
+        retain_count integer, retain_dead double precision, retain_dead_count integer)
+$$
+
+-- :: function_says_nothing
+CREATE OR REPLACE FUNCTION holdfast.says_nothing(t holdfast.tasks) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT t.job_limit IS NULL AND (t.rate).count IS NULL AND NOT t.apart AND t.retain_count IS NULL
+       AND t.retain_dead IS NULL AND t.retain_dead_count IS NULL
+$$
+
+-- :: function_same_rule
+CREATE OR REPLACE FUNCTION holdfast.same_rule(a holdfast.tasks, b holdfast.tasks) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN  -- how far the finished jobs were counted is not part of the rule
+    a.count_after := b.count_after;
+    a.count_until := b.count_until;
+    RETURN a IS NOT DISTINCT FROM b;
+END $$
 
 -- :: function_declare_rules
-CREATE OR REPLACE FUNCTION holdfast.declare_rules(rules jsonb, given double precision)
+CREATE OR REPLACE FUNCTION holdfast.declare_rules(rules jsonb, tasks jsonb, given double precision)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     at double precision;
-    rule record;
+    rule holdfast.queues;
+    task holdfast.tasks;
     places holdfast.place[];
 BEGIN
     -- Every start of every worker declares the same again: that must wait for nobody.
-    IF NOT EXISTS (SELECT 1 FROM jsonb_to_recordset(rules) AS r(name text, group_limit integer, group_order text)
-                   LEFT JOIN holdfast.queues q ON q.name = r.name AND q.group_order = r.group_order
-                   AND q.group_limit = CASE r.group_order WHEN 'strict' THEN 1 ELSE r.group_limit END
-                   WHERE q.name IS NULL) THEN RETURN; END IF;
+    IF NOT EXISTS (SELECT 1 FROM holdfast.rules_of(rules) r LEFT JOIN holdfast.queues q ON q.name = r.name
+                   WHERE q IS DISTINCT FROM r)
+       AND NOT EXISTS (SELECT 1 FROM holdfast.tasks_of(tasks) r LEFT JOIN holdfast.tasks t ON t.name = r.name
+                       WHERE CASE WHEN holdfast.says_nothing(r) THEN t.name IS NOT NULL
+                                  ELSE t.name IS NULL OR NOT holdfast.same_rule(r, t) END) THEN RETURN; END IF;
     PERFORM holdfast.own_rules();
     PERFORM holdfast.refuse_sealed();
     at := holdfast.store_now(given);
     PERFORM holdfast.keep_up(at);
-    FOR rule IN SELECT * FROM jsonb_to_recordset(rules) AS r(name text, group_limit integer, group_order text) LOOP
-        INSERT INTO holdfast.queues AS q (name, group_limit, group_order)
-        VALUES (rule.name, CASE rule.group_order WHEN 'strict' THEN 1 ELSE rule.group_limit END, rule.group_order)
-        ON CONFLICT (name) DO UPDATE SET group_limit = excluded.group_limit, group_order = excluded.group_order
-        WHERE (q.group_limit, q.group_order) IS DISTINCT FROM (excluded.group_limit, excluded.group_order);
-        CONTINUE WHEN NOT FOUND;
+    FOR task IN SELECT * FROM holdfast.tasks_of(tasks) LOOP PERFORM holdfast.declare_task(task); END LOOP;
+    FOR rule IN SELECT * FROM holdfast.rules_of(rules) LOOP
+        CONTINUE WHEN EXISTS (SELECT 1 FROM holdfast.queues q WHERE q.name = rule.name AND q IS NOT DISTINCT FROM rule);
+        DELETE FROM holdfast.queues WHERE name = rule.name;
+        INSERT INTO holdfast.queues SELECT rule.*;
+        PERFORM holdfast.bind_queue(rule.name);
         SELECT array_agg(DISTINCT ROW(j.queue, j.grp)::holdfast.place) INTO places
         FROM holdfast.jobs j WHERE j.queue = rule.name AND j.grp IS NOT NULL AND j.state IN ('waiting', 'ready');
-        PERFORM holdfast.withdraw(places);
-        PERFORM holdfast.refill_groups(places, at);
+        PERFORM holdfast.fit(places, at);
     END LOOP;
 END $$
 
--- :: function_limit_group
-CREATE OR REPLACE FUNCTION holdfast.limit_group(named text, grouped text, most integer, given double precision)
-RETURNS void LANGUAGE plpgsql AS $$
-DECLARE at double precision;
+-- :: function_declare_task
+CREATE OR REPLACE FUNCTION holdfast.declare_task(rule holdfast.tasks) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE before holdfast.tasks;
 BEGIN
-    PERFORM holdfast.own_rules();
-    PERFORM holdfast.refuse_sealed();
-    at := holdfast.store_now(given);
-    IF most IS NULL THEN
-        DELETE FROM holdfast.groups WHERE queue = named AND name = grouped;
-    ELSIF most < 1 THEN
-        PERFORM holdfast.refuse('HF004', to_jsonb(format(
-            'a group''s limit is at least 1, not %s. To stop a group, pause it.', most)));
-    ELSIF most > 1 AND holdfast.is_strict(named) THEN
-        PERFORM holdfast.refuse('HF004', to_jsonb(format('groups of queue ''%s'' are strict: one job at a time. '
-            'Declare it with group_order=''relaxed'' first.', named)));
-    ELSE
-        INSERT INTO holdfast.groups (queue, name, group_limit) VALUES (named, grouped, most)
-        ON CONFLICT (queue, name) DO UPDATE SET group_limit = excluded.group_limit;
+    SELECT * INTO before FROM holdfast.tasks WHERE name = rule.name;
+    IF FOUND AND holdfast.same_rule(rule, before) THEN RETURN; END IF;
+    DELETE FROM holdfast.tasks WHERE name = rule.name;
+    IF before.retain_count IS NOT NULL THEN
+        rule.count_after := before.count_after;
+        rule.count_until := before.count_until;
+    ELSIF rule.retain_count IS NOT NULL THEN  -- what finished so far is marked by prune, a piece at a time
+        rule.count_until := (SELECT coalesce(max(seq), 0) FROM holdfast.jobs);
     END IF;
-    PERFORM holdfast.keep_up(at), holdfast.withdraw(ARRAY[ROW(named, grouped)::holdfast.place]);
-    PERFORM holdfast.refill_groups(ARRAY[ROW(named, grouped)::holdfast.place], at);
+    IF NOT holdfast.says_nothing(rule) THEN INSERT INTO holdfast.tasks SELECT rule.*; END IF;
+    PERFORM holdfast.bind_task(rule.name);
 END $$

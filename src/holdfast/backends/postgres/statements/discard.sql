@@ -21,6 +21,6 @@ BEGIN
         PERFORM holdfast.refuse_state(j, 'discard', 'It was revived; cancel it first.');
     END IF;
     DELETE FROM holdfast.letters WHERE job_id = named;
-    UPDATE holdfast.jobs SET reason = 'discarded', prune_at = at + 600 WHERE id = named AND state = 'dead';
+    PERFORM holdfast.let_go(named, 'discarded', at);
     RETURN holdfast.letter_record(letter);
 END $$

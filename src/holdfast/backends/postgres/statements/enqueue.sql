@@ -1,7 +1,7 @@
 -- enqueue: take in new jobs, all in one step (store.sql puts them into the table).
 -- Takes the jobs as JSON, by column. Returns true (all are new), or for each job its id, whether this call made it, and
 -- whether it replaced another.
--- Safe against a rival: keys are locked first, then groups, in order; the unique indexes on id and live key decide. A seq
+-- Safe against a rival: keys are locked first, then groups, in order; the unique indexes on id and key decide. A seq
 -- is issued under the group's lock, so jobs of a group are ordered as their enqueues were acknowledged.
 
 -- :: call
@@ -20,7 +20,8 @@ RETURNS SETOF holdfast.new_job LANGUAGE sql STABLE AS $$
                         at + coalesce(e.delay::double precision, s.delay, 0)) AS due_at,
                coalesce(e.expires::double precision, s.expires) AS expires,
                coalesce(e.max_stalls::integer, s.max_stalls) AS max_stalls,
-               coalesce(e.revival::jsonb, s.revival) AS revival, coalesce(e.options, s.options) AS options
+               coalesce(e.revival::jsonb, s.revival) AS revival, coalesce(e.options, s.options) AS options,
+               coalesce(e.more::jsonb, s.more) AS more
         FROM ROWS FROM (
             jsonb_array_elements_text(wanted -> 'id'), jsonb_array_elements_text(wanted -> 'args'),
             jsonb_array_elements_text(wanted -> 'task'), jsonb_array_elements_text(wanted -> 'queue'),
@@ -28,20 +29,24 @@ RETURNS SETOF holdfast.new_job LANGUAGE sql STABLE AS $$
             jsonb_array_elements_text(wanted -> 'key'), jsonb_array_elements_text(wanted -> 'on_conflict'),
             jsonb_array_elements_text(wanted -> 'delay'), jsonb_array_elements_text(wanted -> 'due_at'),
             jsonb_array_elements_text(wanted -> 'expires'), jsonb_array_elements_text(wanted -> 'max_stalls'),
-            jsonb_array_elements_text(wanted -> 'revival'), jsonb_array_elements_text(wanted -> 'options')
+            jsonb_array_elements_text(wanted -> 'revival'), jsonb_array_elements_text(wanted -> 'options'),
+            jsonb_array_elements_text(wanted -> 'more')
         ) WITH ORDINALITY e(id, args, task, queue, priority, grp, key, on_conflict, delay, due_at, expires, max_stalls,
-                            revival, options, n)
+                            revival, options, more, n)
         CROSS JOIN jsonb_to_record(wanted -> 'same') s(
             task text, queue text, priority integer, "group" text, key text, on_conflict text, delay double precision,
-            due_at double precision, expires double precision, max_stalls integer, revival jsonb, options text)
+            due_at double precision, expires double precision, max_stalls integer, revival jsonb, options text,
+            more jsonb)
     )
     SELECT t.n, t.id, t.task, t.queue,
            CASE WHEN t.due_at > at THEN 'scheduled' WHEN t.grp IS NULL THEN 'ready' ELSE 'waiting' END,
            t.priority, t.grp, t.key,
            (CASE WHEN t.task = ANY (ARRAY(SELECT p.name FROM holdfast.pauses p WHERE p.kind = 'task')) THEN 2
+                 WHEN t.task = ANY (ARRAY(SELECT b.name FROM holdfast.bounds b WHERE b.kind = 'task'))
+                 THEN (SELECT b.lane FROM holdfast.bounds b WHERE b.kind = 'task' AND b.name = t.task)
                  WHEN t.grp IS NULL THEN 0 ELSE 1 END)::smallint,
-           t.max_stalls, t.due_at, t.due_at + t.expires, decode(t.args, 'base64'), nullif(t.revival, 'null'),
-           decode(t.options, 'base64'), t.on_conflict
+           t.max_stalls, t.due_at, t.expires, decode(t.args, 'base64'), nullif(t.revival, 'null'),
+           decode(t.options, 'base64'), t.on_conflict, t.more ? 'key_scope' IS TRUE, t.more
     FROM told t
 $$
 
@@ -53,10 +58,11 @@ $$
 -- :: function_enqueue
 CREATE OR REPLACE FUNCTION holdfast.enqueue(wanted jsonb, given double precision) RETURNS jsonb LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
-SET plan_cache_mode = force_generic_plan AS $$
+SET enable_material = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     keyed boolean := holdfast.has_any(wanted, 'key');
+    plain boolean;  -- nothing said that few calls say, and no queue ages its jobs
     news holdfast.new_job[];
     places holdfast.place[];
     answers jsonb;
@@ -65,15 +71,17 @@ BEGIN
     PERFORM holdfast.refuse_sealed();
     news := ARRAY(SELECT j FROM holdfast.new_jobs(wanted, at) j ORDER BY j.n);
     IF keyed THEN
-        PERFORM holdfast.lock_keys(array_agg(DISTINCT 'key:' || jsonb_build_array(j.queue, j.task, j.key)::text))
+        PERFORM holdfast.lock_keys(array_agg(holdfast.key_name(j.queue, j.task, j.key, j.key_global)))
         FROM unnest(news) j WHERE j.key IS NOT NULL;
     END IF;
     IF keyed OR holdfast.has_any(wanted, 'group') THEN places := holdfast.places_new(news); END IF;
     PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
-    IF cardinality(news) >= 20 AND NOT keyed AND holdfast.insert_fresh(news, at) THEN
+    plain := NOT keyed AND NOT holdfast.has_any(wanted, 'more') AND NOT EXISTS (
+        SELECT 1 FROM holdfast.bounds b WHERE b.aging IS NOT NULL);
+    IF plain AND cardinality(news) >= 20 AND holdfast.insert_fresh(news, at) THEN
         answers := 'true';
     ELSE
-        answers := holdfast.store_jobs(news, at);
+        answers := holdfast.store_jobs(news, plain, at);
     END IF;
     PERFORM holdfast.refill_groups(places, at);
     RETURN answers;
@@ -85,8 +93,10 @@ BEGIN  -- their groups, and those that a replaced job leaves
     RETURN (SELECT array_agg(DISTINCT ROW(g.queue, g.grp)::holdfast.place) FROM (
         SELECT j.queue, j.grp FROM unnest(news) j
         UNION ALL
-        SELECT l.queue, l.grp FROM unnest(news) j JOIN holdfast.jobs l
-        ON l.queue = j.queue AND l.task = j.task AND l.key = j.key AND l.key IS NOT NULL
-        AND l.state IN ('scheduled', 'waiting', 'ready', 'running') WHERE j.on_conflict = 'replace'
+        SELECT h.queue, t.grp FROM unnest(news) j JOIN holdfast.jobs h
+        ON h.holds_key AND h.task = j.task AND h.key = j.key AND h.key_global = j.key_global
+        AND CASE WHEN h.key_global THEN '' ELSE h.queue END = CASE WHEN j.key_global THEN '' ELSE j.queue END
+        CROSS JOIN LATERAL (VALUES (h.grp), (j.grp)) t(grp)
+        WHERE j.on_conflict IN ('replace', 'debounce')
     ) g WHERE g.grp IS NOT NULL);
 END $$

@@ -1,7 +1,7 @@
 -- enqueue_on: enqueue inside a caller's own transaction; seen if and only if it commits.
 -- Takes the jobs, the id of the store that is meant, and how many milliseconds to wait for a rival with the same id or
 -- key. Returns true (all were made), one answer per job, or why it refused; the caller's transaction stays usable.
--- Safe against a rival: the unique indexes on id and live key decide. No key, group or rule is locked, so workers and
+-- Safe against a rival: the unique indexes on id and key decide. No key, group or rule is locked, so workers and
 -- producers pass while the caller takes its time; only the same id or key must wait to see which way it ends.
 
 -- :: call
@@ -29,7 +29,7 @@ BEGIN
         END IF;
         PERFORM holdfast.stay_open();
         news := ARRAY(SELECT j FROM holdfast.new_jobs(wanted, at) j ORDER BY j.n);
-        IF holdfast.ids_differ(news) THEN
+        IF holdfast.all_differ(news, true) THEN
             answers := holdfast.join_jobs(news, at);
         ELSE
             answers := '[]';
@@ -59,36 +59,43 @@ RETURNS jsonb LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE made text[];
 BEGIN
+    IF EXISTS (SELECT 1 FROM unnest(news) n WHERE (
+        SELECT h.created_at + h.key_window <= at FROM holdfast.jobs h
+        WHERE h.holds_key AND h.task = n.task AND h.key = n.key AND h.key_global = n.key_global
+          AND CASE WHEN h.key_global THEN '' ELSE h.queue END = CASE WHEN n.key_global THEN '' ELSE n.queue END)) THEN
+        PERFORM holdfast.free_keys(news, at);
+    END IF;
     WITH stored AS (
         INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, key, lane, max_stalls, created_at, due_at,
-                                   expires_at, args, revival, options)
+            expires_at, args, revival, options, holds_key, key_global, key_until_started, key_window, due_max,
+            drop_expired)
         SELECT o.id, o.task, o.queue, 'scheduled', o.priority, o.grp, o.key, o.lane, o.max_stalls, at, o.due_at,
-               o.expires_at, o.args, o.revival, o.options
+               o.due_at + o.expires, o.args, o.revival, o.options, o.key IS NOT NULL, o.key_global,
+               o.more ? 'key_until' IS TRUE, (o.more ->> 'key_window')::double precision,
+               at + (o.more ->> 'wait_max')::double precision, o.more ? 'on_expire' IS TRUE
         FROM (SELECT * FROM unnest(news) ORDER BY n) o
         ON CONFLICT DO NOTHING RETURNING id)
     SELECT array_agg(id) INTO made FROM stored;
     IF cardinality(made) = cardinality(news) THEN RETURN 'true'; END IF;
     RETURN (SELECT jsonb_agg(CASE WHEN j.id = ANY (made) THEN jsonb_build_array(j.id, true)
-                                  ELSE jsonb_build_array(holdfast.joined_before(j.id, j.queue, j.task, j.key,
-                                                                                j.on_conflict), false) END ORDER BY j.n)
+                                  ELSE jsonb_build_array(holdfast.joined_before(j, at), false) END ORDER BY j.n)
             FROM (SELECT * FROM unnest(news) ORDER BY n) j);
 END $$
 
 -- :: function_joined_before
-CREATE OR REPLACE FUNCTION holdfast.joined_before(named text, queued text, tasked text, keyed text, conflict text)
+CREATE OR REPLACE FUNCTION holdfast.joined_before(new holdfast.new_job, at double precision)
 RETURNS text LANGUAGE plpgsql AS $$
-DECLARE live holdfast.jobs;
-BEGIN  -- the id the answer names: a known one, or that of the live job with the same key
-    PERFORM 1 FROM holdfast.jobs WHERE id = named;
-    IF FOUND THEN RETURN named; END IF;
-    SELECT * INTO live FROM holdfast.jobs l WHERE l.queue = queued AND l.task = tasked AND l.key = keyed
-    AND l.key IS NOT NULL AND l.state IN ('scheduled', 'waiting', 'ready', 'running');
-    IF NOT FOUND THEN  -- it ended a moment ago, or this transaction's snapshot is too old to see it
+DECLARE holder holdfast.jobs;
+BEGIN  -- the id the answer names: a known one, or that of the job that holds the key
+    PERFORM 1 FROM holdfast.jobs WHERE id = new.id;
+    IF FOUND THEN RETURN new.id; END IF;
+    holder := holdfast.key_holder(new.queue, new.task, new.key, new.key_global, at);
+    IF holder.seq IS NULL THEN  -- it ended a moment ago, or this transaction's snapshot is too old to see it
         RAISE EXCEPTION USING ERRCODE = 'serialization_failure';
-    ELSIF conflict = 'raise' THEN
-        PERFORM holdfast.refuse('HF003', jsonb_build_object('key', keyed, 'existing_id', live.id));
-    ELSIF conflict = 'replace' AND live.state <> 'running' THEN
+    ELSIF new.on_conflict = 'raise' THEN
+        PERFORM holdfast.refuse('HF003', jsonb_build_object('key', new.key, 'existing_id', holder.id));
+    ELSIF new.on_conflict <> 'keep' AND holder.state IN ('scheduled', 'waiting', 'ready') THEN
         PERFORM holdfast.refuse('HF002', '{}');
     END IF;
-    RETURN live.id;
+    RETURN holder.id;
 END $$

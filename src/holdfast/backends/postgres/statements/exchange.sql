@@ -1,6 +1,7 @@
 -- exchange: settle, release and claim in one step and one round trip, recognising a repeated call.
--- The worker's call row is locked first, so a repeat waits for the first one to end. All groups any part may touch are
--- gathered and locked once, in order; what turns up later in a group that was not locked is left to the next call.
+-- The worker's call row is locked first, so a repeat waits for the first one to end; then the queues and tasks that have
+-- a limit or a rate (allow.sql). All groups any part may touch are gathered and locked once, in order; what turns up
+-- later in a group that was not locked is left to the next call.
 
 -- :: call
 SELECT holdfast.exchange(%(settlements)s::jsonb, %(releases)s::jsonb, %(request)s::jsonb, %(nonce)s, %(careful)s,
@@ -10,13 +11,15 @@ SELECT holdfast.exchange(%(settlements)s::jsonb, %(releases)s::jsonb, %(request)
 CREATE OR REPLACE FUNCTION holdfast.exchange(settlements jsonb, releases jsonb, request jsonb, nonce text,
                                              careful boolean, given double precision) RETURNS json LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
-SET plan_cache_mode = force_generic_plan AS $$
+SET enable_material = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     claimer text := request ->> 'worker';
     number bigint := (request ->> 'call')::bigint;
     known boolean;
     claims boolean := false;  -- whether this call may hand out leases
+    bounded boolean;  -- whether any limit or rate is in force
+    flowing boolean;  -- whether any bucket was charged or queue slowed down
     due boolean := false;
     quiet double precision := 0;
     last holdfast.calls;
@@ -27,9 +30,11 @@ DECLARE
     elsewhere text[] := '{}';
     recovered jsonb := '[]';
     leases text[];
+    opens_in double precision;
     seal text;
 BEGIN
     PERFORM holdfast.share_rules();
+    SELECT EXISTS (SELECT 1 FROM holdfast.bounds), EXISTS (SELECT 1 FROM holdfast.flows) INTO bounded, flowing;
     IF request IS NOT NULL THEN
         -- Held to the end: nobody can remove the worker while it is given leases. A renewal does not wait for this.
         PERFORM 1 FROM holdfast.workers WHERE id = claimer FOR KEY SHARE;
@@ -40,21 +45,27 @@ BEGIN
         claims := known AND number > last.last_call AND quiet = 0;
     END IF;
     IF claims THEN
+        IF bounded AND (request ->> 'most')::integer > 0 THEN
+            PERFORM holdfast.lock_flows(ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')));
+        END IF;
         stalled := holdfast.stalled_workers('{}', at);
-        due := holdfast.any_due(at);
+        due := holdfast.any_due(flowing, at);
         IF due THEN PERFORM holdfast.lock_letters_due(200, at); END IF;
     END IF;
     IF settlements <> '[]' OR releases <> '[]' THEN named := holdfast.places_named(settlements || releases); END IF;
     places := named;
     IF cardinality(stalled) > 0 THEN places := places || holdfast.places_stalled(stalled, 100); END IF;
     IF due THEN places := places || holdfast.places_due(200, at); END IF;
-    PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
+    PERFORM holdfast.lock_groups(places);
+    at := holdfast.store_now(given);  -- who held the locks may have had them for a while
+    PERFORM holdfast.keep_up(at);
     IF careful THEN elsewhere := holdfast.held_elsewhere(settlements || releases); END IF;
     IF settlements <> '[]' THEN answers := holdfast.settle_leases(settlements, elsewhere, at); END IF;
     IF releases <> '[]' THEN answers := answers || holdfast.release_leases(releases, elsewhere, at); END IF;
     PERFORM holdfast.refill_groups(named, at);
     IF request IS NULL OR NOT known OR number < last.last_call THEN
-        RETURN json_build_object('answers', answers, 'known', coalesce(known, true));
+        RETURN json_build_object('answers', answers, 'known', coalesce(known, true),
+                                 'stirred', CASE WHEN bounded THEN holdfast.stirred(settlements || releases, at) END);
     END IF;
     IF cardinality(stalled) > 0 THEN
         recovered := holdfast.recover_leases(stalled, 100, places, at);
@@ -66,12 +77,17 @@ BEGIN
     SELECT record INTO seal FROM holdfast.seal WHERE closed;
     IF claims AND seal IS NULL THEN
         -- A job put off for no time at all by this very call is due as well.
-        IF due OR holdfast.any_due(at) THEN PERFORM holdfast.promote_due(200, places, at); END IF;
-        leases := holdfast.claim(request, nonce, at);
+        IF due OR holdfast.any_due(flowing, at) THEN PERFORM holdfast.promote_due(200, places, at); END IF;
+        leases := holdfast.claim(request, nonce, bounded, flowing, at, given);
+        IF bounded OR flowing THEN
+            at := holdfast.store_now(given);
+            opens_in := holdfast.opens(ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')), at) - at;
+        END IF;
     END IF;
     UPDATE holdfast.calls SET last_call = number, last_answers = to_jsonb(answers) WHERE worker = claimer;
     RETURN json_build_object('answers', answers, 'leases', to_json(coalesce(leases, '{}')), 'recovered', recovered,
-                             'sealed', seal::json, 'quiet_seconds', quiet);
+                             'sealed', seal::json, 'quiet_seconds', quiet, 'opens_in', opens_in,
+                             'stirred', CASE WHEN bounded THEN holdfast.stirred(settlements || releases, at) END);
 END $$
 
 -- :: function_held_elsewhere

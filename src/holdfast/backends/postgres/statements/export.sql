@@ -2,9 +2,9 @@
 -- Takes the place to go on after and a bound.
 
 -- :: jobs
-SELECT (holdfast.job_record(j) || jsonb_build_object('turn', j.turn, 'lane', j.lane, 'prune_at', j.prune_at, 'logs',
-    (SELECT coalesce(jsonb_agg(jsonb_build_object('at', l.at, 'text', l.text) ORDER BY l.line), '[]')
-     FROM holdfast.logs l WHERE l.job_seq = j.seq)))::text
+SELECT holdfast.job_record(j)::text, (
+    SELECT coalesce(json_agg(json_build_object('at', l.at, 'text', l.text) ORDER BY l.line), '[]')
+    FROM holdfast.logs l WHERE l.job_seq = j.seq)::text
 FROM (SELECT * FROM holdfast.jobs WHERE seq > %(after)s::bigint ORDER BY seq LIMIT %(limit)s) j ORDER BY j.seq
 
 -- :: letters

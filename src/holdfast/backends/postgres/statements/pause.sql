@@ -17,27 +17,33 @@ BEGIN
     INSERT INTO holdfast.pauses (kind, queue, name, reason, paused_by, paused_at)
     VALUES (what, queued, named, why, who, at) ON CONFLICT DO NOTHING;
     IF what = 'group' THEN
-        PERFORM holdfast.withdraw(ARRAY[ROW(queued, named)::holdfast.place]);
+        PERFORM holdfast.fit(ARRAY[ROW(queued, named)::holdfast.place], at);
     ELSIF what = 'task' THEN
-        UPDATE holdfast.jobs SET lane = 2 WHERE task = named AND state = 'ready';
+        PERFORM holdfast.set_lanes(named);
     END IF;
 END $$
 
 -- :: function_resume
 CREATE OR REPLACE FUNCTION holdfast.resume(what text, queued text, named text, given double precision)
 RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE at double precision;
+DECLARE
+    at double precision;
+    paused boolean;
 BEGIN
     PERFORM holdfast.own_rules();
     PERFORM holdfast.refuse_sealed();
     at := holdfast.store_now(given);
     DELETE FROM holdfast.pauses WHERE kind = what AND queue = queued AND name = named;
-    IF NOT FOUND THEN RETURN false; END IF;
+    paused := FOUND;
+    IF what = 'queue' THEN
+        UPDATE holdfast.flows SET shut_until = 0 WHERE kind = what AND queue = queued AND name = named AND shut_until > at;
+    END IF;
+    IF NOT paused AND NOT FOUND THEN RETURN false; END IF;
     PERFORM holdfast.keep_up(at);
     IF what = 'group' THEN
-        PERFORM holdfast.refill_groups(ARRAY[ROW(queued, named)::holdfast.place], at);
+        PERFORM holdfast.fit(ARRAY[ROW(queued, named)::holdfast.place], at);
     ELSIF what = 'task' THEN
-        UPDATE holdfast.jobs SET lane = CASE WHEN grp IS NULL THEN 0 ELSE 1 END WHERE task = named AND state = 'ready';
+        PERFORM holdfast.set_lanes(named);
     END IF;
     RETURN true;
 END $$

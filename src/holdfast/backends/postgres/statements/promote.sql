@@ -5,28 +5,24 @@
 SELECT holdfast.promote(%(limit)s, %(now)s)::text
 
 -- :: function_any_due
-CREATE OR REPLACE FUNCTION holdfast.any_due(at double precision) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.any_due(flowing boolean, at double precision) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN  -- mostly not: then a claim spares itself the rest
     RETURN EXISTS (SELECT 1 FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)
         OR EXISTS (SELECT 1 FROM holdfast.jobs WHERE expires_at <= at AND expires_at IS NOT NULL
                    AND state IN ('scheduled', 'waiting', 'ready'))
-        OR EXISTS (SELECT 1 FROM holdfast.letters WHERE revive_at <= at AND revive_at IS NOT NULL);
+        OR EXISTS (SELECT 1 FROM holdfast.letters WHERE revive_at <= at AND revive_at IS NOT NULL)
+        OR flowing AND EXISTS (SELECT 1 FROM holdfast.flows WHERE wakes_at <= at AND wakes_at IS NOT NULL);
 END $$
 
 -- :: function_lock_letters_due
 CREATE OR REPLACE FUNCTION holdfast.lock_letters_due(most integer, at double precision)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM holdfast.lock_keys(array_agg(l.logical)) FROM (
-        SELECT logical FROM holdfast.letters WHERE revive_at <= at AND revive_at IS NOT NULL
-        ORDER BY revive_at LIMIT most) l HAVING count(*) > 0;
-END $$
-
--- :: function_lock_keys
-CREATE OR REPLACE FUNCTION holdfast.lock_keys(logicals text[]) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM pg_advisory_xact_lock(hashtext('holdfast.keys'), s.stripe)
-    FROM (SELECT DISTINCT hashtext(k) & 1023 AS stripe FROM unnest(logicals) k ORDER BY 1) s;
+    PERFORM holdfast.lock_keys(array_agg(k.name)) FROM (
+        SELECT job_id FROM holdfast.letters WHERE revive_at <= at AND revive_at IS NOT NULL
+        ORDER BY revive_at LIMIT most) l
+    JOIN holdfast.jobs j ON j.id = l.job_id CROSS JOIN LATERAL unnest(holdfast.key_names(j)) k(name)
+    HAVING count(*) > 0;
 END $$
 
 -- :: function_places_due
@@ -41,7 +37,10 @@ BEGIN
          ORDER BY expires_at LIMIT most)
         UNION ALL
         (SELECT queue, grp FROM holdfast.letters WHERE revive_at <= at AND revive_at IS NOT NULL
-         ORDER BY revive_at LIMIT most)) f WHERE f.grp IS NOT NULL);
+         ORDER BY revive_at LIMIT most)
+        UNION ALL
+        (SELECT queue, name FROM holdfast.flows WHERE wakes_at <= at AND wakes_at IS NOT NULL
+         ORDER BY wakes_at LIMIT most)) f WHERE f.grp IS NOT NULL);
 END $$
 
 -- :: function_promote_due
@@ -54,12 +53,17 @@ DECLARE
     expired integer := 0;
     letters integer := 0;
     revived integer := 0;
+    woken integer;
 BEGIN
     FOR j IN SELECT * FROM holdfast.jobs e
              WHERE e.expires_at <= at AND e.expires_at IS NOT NULL AND e.state IN ('scheduled', 'waiting', 'ready')
                AND (e.grp IS NULL OR ROW(e.queue, e.grp)::holdfast.place = ANY (places))
              ORDER BY e.expires_at LIMIT most FOR UPDATE SKIP LOCKED LOOP
-        PERFORM holdfast.kill(j, 'expired', 'it was not started within its time', at);
+        IF j.drop_expired THEN
+            PERFORM holdfast.finish(j, 'cancelled', 0, 0, 0, 0, 'expired', 86400, at);
+        ELSE
+            PERFORM holdfast.kill(j, 'expired', 'it was not started within its time', at);
+        END IF;
         expired := expired + 1;
     END LOOP;
     WITH picked AS MATERIALIZED (
@@ -69,8 +73,15 @@ BEGIN
         ORDER BY s.due_at, s.seq LIMIT most FOR UPDATE SKIP LOCKED
     ), numbered AS MATERIALIZED (SELECT seq, nextval('holdfast.ticks') AS tick FROM picked)
     UPDATE holdfast.jobs d
-    SET state = CASE WHEN d.grp IS NULL THEN 'ready' ELSE 'waiting' END, lane = holdfast.lane_of(d.task, d.grp),
-        turn = CASE WHEN d.grp IS NULL THEN n.tick END
+    SET state = CASE WHEN d.grp IS NULL THEN 'ready' ELSE 'waiting' END,
+        lane = CASE WHEN d.task = ANY (ARRAY(SELECT p.name FROM holdfast.pauses p WHERE p.kind = 'task')) THEN 2
+                    ELSE coalesce((SELECT b.lane FROM holdfast.bounds b WHERE b.kind = 'task' AND b.name = d.task),
+                                  CASE WHEN d.grp IS NULL THEN 0 ELSE 1 END) END,
+        rank = CASE WHEN d.queue = ANY (ARRAY(SELECT b.name FROM holdfast.bounds b WHERE b.aging IS NOT NULL)) THEN 0
+                    ELSE d.priority END,
+        turn = CASE WHEN d.grp IS NOT NULL THEN NULL
+                    WHEN d.queue = ANY (ARRAY(SELECT b.name FROM holdfast.bounds b WHERE b.aging IS NOT NULL))
+                    THEN n.tick - holdfast.age_shift(d.queue, d.priority) ELSE n.tick END
     FROM numbered n WHERE d.seq = n.seq;
     GET DIAGNOSTICS due = ROW_COUNT;
     FOR letter IN SELECT l.job_id FROM holdfast.letters l
@@ -80,7 +91,10 @@ BEGIN
         letters := letters + 1;
         revived := revived + holdfast.revive_letter(letter, at)::integer;
     END LOOP;
-    IF due + expired + revived > 0 THEN PERFORM holdfast.refill_groups(places, at); END IF;
+    UPDATE holdfast.flows f SET wakes_at = NULL FROM unnest(places) p
+    WHERE f.kind = 'group' AND f.queue = p.queue AND f.name = p.grp AND f.wakes_at <= at;
+    GET DIAGNOSTICS woken = ROW_COUNT;
+    IF due + expired + revived + woken > 0 THEN PERFORM holdfast.refill_groups(places, at); END IF;
     RETURN jsonb_build_object('due', due, 'expired', expired, 'revived', revived,
                               'more', most IN (due, expired, letters));
 END $$

@@ -1,4 +1,5 @@
--- prune: remove finished jobs past their retention. A dead job that holds its letter has no prune_at.
+-- prune: remove finished jobs past their retention, then what the rules of tasks let go, and buckets that say nothing.
+-- A dead job that holds its letter has no prune_at: only a rule lets it go. All within a bound, the oldest first.
 -- Safe against a rival: rows another sweep is removing, or a revival holds, are skipped.
 
 -- :: call
@@ -10,6 +11,7 @@ RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     past bigint[];
+    rule holdfast.tasks;
 BEGIN
     PERFORM holdfast.share_rules();
     PERFORM holdfast.refuse_sealed();
@@ -17,11 +19,98 @@ BEGIN
         past := ARRAY(SELECT seq FROM holdfast.jobs WHERE prune_at IS NOT NULL AND prune_at <= at
                       ORDER BY prune_at LIMIT most FOR UPDATE SKIP LOCKED);
     ELSE
-        past := ARRAY(SELECT seq FROM holdfast.jobs
-                      WHERE prune_at IS NOT NULL AND finished_at <= at - greatest(older_than, 600)
+        past := ARRAY(SELECT seq FROM holdfast.jobs j
+                      WHERE prune_at IS NOT NULL AND holdfast.may_go(j, at - greatest(older_than, 600), at)
                       LIMIT most FOR UPDATE SKIP LOCKED);
     END IF;
-    DELETE FROM holdfast.logs WHERE job_seq = ANY (past);
-    DELETE FROM holdfast.jobs WHERE seq = ANY (past);
+    PERFORM holdfast.remove(past);
+    FOR rule IN SELECT * FROM holdfast.tasks ORDER BY name LOOP
+        past := past || holdfast.prune_finished(rule, most - cardinality(past), at);
+        past := past || holdfast.prune_letters(rule, most - cardinality(past), at);
+    END LOOP;
+    DELETE FROM holdfast.flows WHERE (kind, queue, name) IN (
+        SELECT f.kind, f.queue, f.name FROM holdfast.flows f
+        WHERE f.wakes_at IS NULL AND greatest(f.spent_until, f.shut_until) <= at FOR UPDATE SKIP LOCKED);
     RETURN cardinality(past);
+END $$
+
+-- :: function_may_go
+CREATE OR REPLACE FUNCTION holdfast.may_go(j holdfast.jobs, before double precision, at double precision)
+RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT j.finished_at <= before AND (j.key IS NULL OR j.key_window IS NULL OR j.created_at + j.key_window <= at)
+$$
+
+-- :: function_remove
+CREATE OR REPLACE FUNCTION holdfast.remove(past bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM holdfast.logs WHERE job_seq = ANY (past);
+    DELETE FROM holdfast.retained WHERE seq = ANY (past);
+    DELETE FROM holdfast.jobs WHERE seq = ANY (past);
+END $$
+
+-- :: function_retain
+-- These jobs succeeded or were cancelled: they are noted where their task keeps no more than so many.
+CREATE OR REPLACE FUNCTION holdfast.retain(seqs bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO holdfast.retained (seq, task, finished_at)
+    SELECT j.seq, j.task, j.finished_at FROM unnest(seqs) s(seq) JOIN holdfast.jobs j ON j.seq = s.seq
+    JOIN holdfast.tasks t ON t.name = j.task AND t.retain_count IS NOT NULL
+    WHERE j.state IN ('succeeded', 'cancelled') ON CONFLICT (seq) DO NOTHING;
+END $$
+
+-- :: function_prune_finished
+-- Succeeded and cancelled jobs beyond the newest of a task. They are noted as they finish; what had finished before the
+-- rule came is noted here, a piece at a time. A job with enough newer ones among those noted has enough among all.
+CREATE OR REPLACE FUNCTION holdfast.prune_finished(rule holdfast.tasks, most integer, at double precision)
+RETURNS bigint[] LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    newest holdfast.retained;
+    upto bigint;
+    past bigint[];
+BEGIN
+    IF rule.retain_count IS NULL OR most <= 0 THEN RETURN '{}'; END IF;
+    IF rule.count_after < rule.count_until THEN
+        upto := least(rule.count_until, (SELECT max(p.seq) FROM (
+            SELECT seq FROM holdfast.jobs WHERE seq > rule.count_after ORDER BY seq LIMIT 10000) p));
+        PERFORM holdfast.retain(ARRAY(SELECT seq FROM holdfast.jobs WHERE seq > rule.count_after AND seq <= upto
+                                      AND task = rule.name AND state IN ('succeeded', 'cancelled')));
+        UPDATE holdfast.tasks SET count_after = coalesce(upto, count_until) WHERE name = rule.name;
+    END IF;
+    SELECT * INTO newest FROM holdfast.retained WHERE task = rule.name
+    ORDER BY finished_at DESC, seq DESC OFFSET rule.retain_count LIMIT 1;
+    past := ARRAY(SELECT j.seq FROM holdfast.retained r JOIN holdfast.jobs j ON j.seq = r.seq
+                  WHERE r.task = rule.name AND (r.finished_at, r.seq) <= (newest.finished_at, newest.seq)
+                    AND holdfast.may_go(j, at - 600, at)
+                  ORDER BY r.finished_at, r.seq LIMIT most FOR UPDATE OF j SKIP LOCKED);
+    PERFORM holdfast.remove(past);
+    RETURN past;
+END $$
+
+-- :: function_prune_letters
+CREATE OR REPLACE FUNCTION holdfast.prune_letters(rule holdfast.tasks, most integer, at double precision)
+RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+    past bigint[] := '{}';
+    ids text[] := '{}';
+    one record;
+BEGIN  -- first those that are too old, then those that are too many
+    FOR one IN
+        SELECT o.seq, o.id FROM (
+            SELECT j.seq, j.id, l.failed_at, holdfast.may_go(j, at - 600, at) AND j.state = 'dead' AS may_go,
+                   l.failed_at <= at - rule.retain_dead AS old,
+                   row_number() OVER (ORDER BY l.failed_at DESC, j.seq DESC) > rule.retain_dead_count AS beyond
+            FROM holdfast.letters l JOIN holdfast.jobs j ON j.id = l.job_id
+            WHERE l.task = rule.name AND (rule.retain_dead IS NOT NULL OR rule.retain_dead_count IS NOT NULL)) o
+        WHERE o.may_go AND (o.old OR o.beyond)
+        ORDER BY o.old IS NOT TRUE, o.failed_at, o.seq LIMIT greatest(0, most)
+    LOOP
+        PERFORM 1 FROM holdfast.letters l JOIN holdfast.jobs j ON j.id = l.job_id
+        WHERE j.seq = one.seq AND j.state = 'dead' FOR UPDATE OF l, j SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
+        past := past || one.seq;
+        ids := ids || one.id;
+    END LOOP;
+    DELETE FROM holdfast.letters WHERE job_id = ANY (ids);
+    PERFORM holdfast.remove(past);
+    RETURN past;
 END $$

@@ -1,16 +1,20 @@
 -- read: what is shown to people and programs, as JSON in the shapes of the records. Never writes.
 
 -- :: function_job_record
-CREATE OR REPLACE FUNCTION holdfast.job_record(j holdfast.jobs) RETURNS jsonb LANGUAGE sql STABLE AS $$
-    SELECT jsonb_build_object('seq', j.seq, 'id', j.id, 'task', j.task, 'queue', j.queue, 'state', j.state,
+-- A record StoredJob but its log lines; a JobRecord is part of it. As json: jsonb would take three times as long.
+CREATE OR REPLACE FUNCTION holdfast.job_record(j holdfast.jobs) RETURNS json LANGUAGE sql STABLE AS $$
+    SELECT json_build_object('seq', j.seq, 'id', j.id, 'task', j.task, 'queue', j.queue, 'state', j.state,
         'args', holdfast.base64(j.args), 'priority', j.priority, 'group', j.grp, 'key', j.key, 'attempts', j.attempts,
         'failures', j.failures, 'stalls', j.stalls, 'shared_stalls', j.shared_stalls, 'suspect', j.suspect,
         'max_stalls', j.max_stalls, 'created_at', j.created_at, 'due_at', j.due_at, 'expires_at', j.expires_at,
-        'started_at', j.started_at, 'finished_at', j.finished_at,
+        'started_at', j.started_at, 'finished_at', j.finished_at, 'prune_at', j.prune_at,
         'fence', j.fence, 'worker', j.worker, 'begun', j.begun, 'held', j.held, 'cancel_requested', j.cancel_requested,
         'progress', j.progress, 'progress_text', j.progress_text, 'value', holdfast.base64(j.value),
         'reason', j.reason, 'errors', coalesce(j.errors, '[]'), 'revival', j.revival,
-        'options', holdfast.base64(j.options))
+        'options', holdfast.base64(j.options), 'key_scope', CASE WHEN j.key_global THEN 'global' ELSE 'queue' END,
+        'key_until', CASE WHEN j.key_until_started THEN 'started' ELSE 'finished' END, 'key_window', j.key_window,
+        'holds_key', j.holds_key, 'due_max', j.due_max, 'on_expire', CASE WHEN j.drop_expired THEN 'drop' ELSE 'bury' END,
+        'turn', j.turn, 'lane', least(j.lane, 3), 'rank', CASE WHEN j.state = 'ready' THEN j.rank ELSE 0 END)
 $$
 
 -- :: function_letter_record
@@ -24,8 +28,9 @@ $$
 -- :: jobs
 SELECT holdfast.job_record(j)::text FROM holdfast.jobs j
 
--- :: job_beyond
-SELECT token, turn, lane, claim_call, prune_at FROM holdfast.jobs ORDER BY seq
+-- :: page
+SELECT holdfast.job_record(j)::text, token, turn, CASE WHEN state = 'ready' THEN rank ELSE 0 END, least(lane, 3), claim_call,
+    prune_at FROM holdfast.jobs j WHERE seq > %(after)s ORDER BY seq LIMIT 10000
 
 -- :: letters
 SELECT holdfast.letter_record(l)::text FROM holdfast.letters l
@@ -45,13 +50,34 @@ SELECT at, text FROM holdfast.logs
 WHERE job_seq = (SELECT seq FROM holdfast.jobs WHERE id = %(id)s) ORDER BY line
 
 -- :: queues
-SELECT name, group_limit, group_order FROM holdfast.queues ORDER BY name
+SELECT jsonb_build_object('name', name, 'group_limit', group_limit, 'group_order', group_order, 'limit', job_limit,
+    'rate', rate, 'group_rate', group_rate, 'aging', aging)::text FROM holdfast.queues ORDER BY name
+
+-- :: tasks
+SELECT jsonb_build_object('name', name, 'limit', job_limit, 'rate', rate, 'apart', apart, 'retain_count', retain_count,
+    'retain_dead', retain_dead, 'retain_dead_count', retain_dead_count)::text FROM holdfast.tasks ORDER BY name
+
+-- :: running
+SELECT task, count(*) FROM holdfast.jobs WHERE state = 'running' GROUP BY task
 
 -- :: overrides
-SELECT queue, name, group_limit FROM holdfast.groups ORDER BY queue, name
+SELECT jsonb_build_object('queue', CASE WHEN kind <> 'task' THEN queue END, 'group', CASE kind WHEN 'group' THEN name END,
+    'task', CASE kind WHEN 'task' THEN name END, 'limit', job_limit, 'rate', rate)::text FROM holdfast.overrides
+ORDER BY queue, CASE kind WHEN 'group' THEN name ELSE '' END, name
+
+-- :: flows
+SELECT jsonb_build_object('queue', CASE WHEN kind <> 'task' THEN queue END, 'group', CASE kind WHEN 'group' THEN name END,
+    'task', CASE kind WHEN 'task' THEN name END, 'spent_until', spent_until, 'shut_until', shut_until,
+    'wakes_at', wakes_at)::text FROM holdfast.flows
+ORDER BY queue, CASE kind WHEN 'group' THEN name ELSE '' END, name
 
 -- :: pauses
-SELECT kind, queue, name, reason, paused_by, paused_at FROM holdfast.pauses ORDER BY kind, queue, name
+SELECT kind, queue, name, reason, paused_by, paused_at FROM holdfast.pauses
+ORDER BY queue, CASE kind WHEN 'group' THEN name ELSE '' END, name
+
+-- :: ended
+SELECT j.id, CASE WHEN j.state IN ('succeeded', 'cancelled', 'dead') THEN holdfast.job_record(j) END::text
+FROM holdfast.jobs j WHERE j.id = ANY (%(ids)s::text[])
 
 -- :: oldest_ready
 SELECT queue, min(due_at) FROM holdfast.jobs WHERE state = 'ready' GROUP BY queue
@@ -61,12 +87,16 @@ WITH named AS MATERIALIZED (
     SELECT queue, name FROM (
         SELECT queue, grp AS name FROM holdfast.jobs
         WHERE grp IS NOT NULL AND state IN ('scheduled', 'waiting', 'ready', 'running')
-        UNION SELECT queue, name FROM holdfast.groups
+        UNION SELECT queue, name FROM holdfast.overrides WHERE kind = 'group'
         UNION SELECT queue, name FROM holdfast.pauses WHERE kind = 'group') u
     WHERE (%(queue)s::text IS NULL OR queue = %(queue)s) AND %(name)s::text IS NULL
     UNION ALL SELECT %(queue)s, %(name)s WHERE %(name)s::text IS NOT NULL
     ORDER BY queue, name LIMIT %(limit)s)
-SELECT n.queue, n.name, l.most, o.group_limit, coalesce(q.group_order, 'strict'),
+SELECT n.queue, n.name, l.most, o.job_limit, to_jsonb(l.rate)::text, to_jsonb(o.rate)::text,
+    (SELECT jsonb_build_object('queue', f.queue, 'group', f.name, 'spent_until', f.spent_until,
+                               'shut_until', f.shut_until, 'wakes_at', f.wakes_at)::text FROM holdfast.flows f
+     WHERE f.kind = 'group' AND f.queue = n.queue AND f.name = n.name),
+    holdfast.is_strict(n.queue, n.name),
     (SELECT jsonb_object_agg(c.state, c.number) FROM (
         SELECT state, count(*) AS number FROM holdfast.jobs j WHERE j.queue = n.queue AND j.grp = n.name
         AND state IN ('scheduled', 'waiting', 'ready', 'running') GROUP BY state) c),
@@ -76,8 +106,7 @@ SELECT n.queue, n.name, l.most, o.group_limit, coalesce(q.group_order, 'strict')
               priority DESC, seq LIMIT 1)
 FROM named n
 CROSS JOIN LATERAL holdfast.limits(ARRAY[ROW(n.queue, n.name)::holdfast.place]) l
-LEFT JOIN holdfast.queues q ON q.name = n.queue
-LEFT JOIN holdfast.groups o ON o.queue = n.queue AND o.name = n.name
+LEFT JOIN holdfast.overrides o ON o.kind = 'group' AND o.queue = n.queue AND o.name = n.name
 ORDER BY n.queue, n.name
 
 -- :: workers
@@ -87,10 +116,3 @@ SELECT jsonb_build_object('id', w.id, 'host', w.host, 'pid', w.pid, 'boot_id', w
     'portrait', holdfast.base64(w.portrait),
     'running', (SELECT count(*) FROM holdfast.jobs j WHERE j.state = 'running' AND j.worker = w.id))::text
 FROM holdfast.workers w CROSS JOIN holdfast.store_now(%(now)s) s(now) ORDER BY w.started_at, w.id
-
--- :: at_hand
-SELECT CASE WHEN EXISTS (
-    SELECT 1 FROM unnest(%(queues)s::text[]) q(name)
-    WHERE NOT EXISTS (SELECT 1 FROM holdfast.pauses p WHERE p.kind = 'queue' AND p.queue = q.name)
-      AND EXISTS (SELECT 1 FROM holdfast.jobs j WHERE j.state = 'ready' AND j.queue = q.name AND j.lane IN (0, 1)))
-THEN 0 ELSE (SELECT min(due_at) FROM holdfast.jobs WHERE state = 'scheduled') - holdfast.store_now(NULL) END

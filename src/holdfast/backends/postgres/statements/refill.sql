@@ -2,7 +2,8 @@
 -- What is in play is read off the jobs' own states: no counter exists that could drift. Safe against rivals: a group is
 -- locked first, then looked at in a later statement with a snapshot of its own (READ COMMITTED). Groups are locked by
 -- advisory transaction locks on 1024 stripes, in order: no row per group to write, vacuum or prune, and never more than
--- 1024 entries of the server's lock table in use. Lock order everywhere: rules, keys, groups, jobs, letters.
+-- 1024 entries of the server's lock table in use. Lock order everywhere: rules, entries, flows, keys,
+-- groups, jobs, letters.
 
 -- :: call
 SELECT holdfast.refill(%(queue)s, %(grp)s, %(limit)s, %(now)s)::text
@@ -14,75 +15,77 @@ BEGIN
     FROM (SELECT DISTINCT hashtext(p.queue || '/' || p.grp) & 1023 AS stripe FROM unnest(places) p ORDER BY 1) s;
 END $$
 
--- :: function_limits
-CREATE OR REPLACE FUNCTION holdfast.limits(places holdfast.place[])
-RETURNS TABLE (queue text, grp text, most integer) LANGUAGE sql STABLE AS $$
-    SELECT DISTINCT p.queue, p.grp,
-           CASE WHEN z.kind IS NOT NULL THEN 0
-                WHEN q.group_order = 'relaxed' THEN coalesce(o.group_limit, q.group_limit)
-                ELSE 1 END
-    FROM unnest(places) p
-    LEFT JOIN holdfast.queues q ON q.name = p.queue
-    LEFT JOIN holdfast.groups o ON o.queue = p.queue AND o.name = p.grp
-    LEFT JOIN holdfast.pauses z ON z.kind = 'group' AND z.queue = p.queue AND z.name = p.grp
+-- :: function_try_group
+CREATE OR REPLACE FUNCTION holdfast.try_group(queue text, grp text) RETURNS boolean LANGUAGE sql AS $$
+    SELECT pg_try_advisory_xact_lock(hashtext('holdfast.groups'), hashtext(queue || '/' || grp) & 1023)
 $$
 
 -- :: function_refill_groups
 CREATE OR REPLACE FUNCTION holdfast.refill_groups(places holdfast.place[], at double precision)
 RETURNS integer LANGUAGE plpgsql AS $$
-DECLARE made integer;
+DECLARE
+    rated boolean;
+    made integer;
 BEGIN
     IF coalesce(cardinality(places), 0) = 0 THEN RETURN 0; END IF;
+    rated := EXISTS (SELECT 1 FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.rated);
+    IF rated THEN PERFORM holdfast.set_groups_back(places, at), holdfast.withdraw(places, at); END IF;
     -- Who is due but not yet promoted must not be overtaken by a later one of its group.
     IF EXISTS (SELECT 1 FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at) THEN
         WITH joining AS MATERIALIZED (
-            SELECT j.seq FROM holdfast.limits(places) g
+            SELECT j.seq FROM holdfast.group_rooms(places, at) g
             JOIN holdfast.jobs j ON j.state = 'scheduled' AND j.queue = g.queue AND j.grp = g.grp
                                 AND j.due_at <= at AND NOT j.held
-            WHERE EXISTS (SELECT 1 FROM holdfast.jobs w
-                          WHERE w.state = 'waiting' AND w.queue = g.queue AND w.grp = g.grp)
-              AND g.most > (SELECT count(*) FROM holdfast.jobs p WHERE p.queue = g.queue AND p.grp = g.grp
-                            AND (p.state IN ('ready', 'running') OR (p.state = 'scheduled' AND p.held)))
+            WHERE g.room > 0 AND EXISTS (SELECT 1 FROM holdfast.jobs w
+                                         WHERE w.state = 'waiting' AND w.queue = g.queue AND w.grp = g.grp)
             FOR UPDATE OF j SKIP LOCKED)
         UPDATE holdfast.jobs j SET state = 'waiting', turn = NULL FROM joining WHERE j.seq = joining.seq;
     END IF;
-    -- A row that a stranger locked is passed over, not its successor taken: its group is refilled by the next sweep.
-    WITH chosen AS MATERIALIZED (
-        SELECT w.seq, row_number() OVER (ORDER BY w.held DESC, w.priority DESC, w.seq) AS place
-        FROM holdfast.limits(places) g CROSS JOIN LATERAL (
-            SELECT c.seq, c.held, c.priority FROM holdfast.jobs c
-            WHERE c.state = 'waiting' AND c.queue = g.queue AND c.grp = g.grp
-            ORDER BY c.held DESC, c.priority DESC, c.seq
-            LIMIT greatest(0, g.most - (
-                SELECT count(*) FROM holdfast.jobs p WHERE p.queue = g.queue AND p.grp = g.grp AND p.grp IS NOT NULL
-                AND (p.state IN ('ready', 'running') OR (p.state = 'scheduled' AND p.held))))) w
-        WHERE g.most > 0
-    ), locked AS MATERIALIZED (
-        SELECT j.seq, chosen.place FROM chosen JOIN holdfast.jobs j ON j.seq = chosen.seq
-        WHERE j.state = 'waiting' FOR UPDATE OF j SKIP LOCKED
-    ), numbered AS MATERIALIZED (  -- by place: a join may hand rows on in any order
-        SELECT o.seq, nextval('holdfast.ticks') AS turn FROM (SELECT seq FROM locked ORDER BY place) o
-    )
-    UPDATE holdfast.jobs j
-    SET state = 'ready', turn = coalesce(j.turn, n.turn),
-        lane = CASE WHEN EXISTS (SELECT 1 FROM holdfast.pauses p WHERE p.kind = 'task' AND p.queue = ''
-                                 AND p.name = j.task) THEN 2 ELSE 1 END
-    FROM numbered n WHERE j.seq = n.seq;
-    GET DIAGNOSTICS made = ROW_COUNT;
+    made := holdfast.make_ready(places, at);
+    IF rated THEN PERFORM holdfast.wake(places, at); END IF;
     RETURN made;
 END $$
 
--- :: function_withdraw
-CREATE OR REPLACE FUNCTION holdfast.withdraw(places holdfast.place[]) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN  -- the caller holds the rules alone, so nobody else moves a grouped job meanwhile
-    WITH beyond AS MATERIALIZED (
-        SELECT w.seq FROM holdfast.limits(places) g CROSS JOIN LATERAL (
-            SELECT r.seq FROM holdfast.jobs r
-            WHERE r.queue = g.queue AND r.grp = g.grp AND r.state = 'ready'
-            ORDER BY r.held, r.priority, r.seq DESC
-            LIMIT greatest(0, (SELECT count(*) FROM holdfast.jobs p WHERE p.queue = g.queue AND p.grp = g.grp
-                  AND (p.state IN ('ready', 'running') OR (p.state = 'scheduled' AND p.held))) - g.most)) w)
-    UPDATE holdfast.jobs j SET state = 'waiting' FROM beyond WHERE j.seq = beyond.seq;
+-- :: function_make_ready
+-- A job that joins k others of its group gets a turn k * 30 days (STAGGER_TICKS) behind its number, but above all of
+-- theirs, kept ones too: so groups take turns. `base` is below every number issued here.
+-- A row that a stranger locked is passed over, not its successor taken: its group is refilled by the next sweep.
+CREATE OR REPLACE FUNCTION holdfast.make_ready(places holdfast.place[], at double precision)
+RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    base bigint := (SELECT last_value FROM holdfast.ticks);
+    made integer;
+BEGIN
+    WITH chosen AS MATERIALIZED (
+        SELECT w.seq, w.turn, g.queue, g.grp, g.ready, g.last, g.aging,
+               coalesce(floor(w.priority * g.aging * 1000000)::bigint, 0) AS shift,
+               row_number() OVER (ORDER BY w.held DESC, w.priority DESC, w.seq) AS place
+        FROM holdfast.group_rooms(places, at) g CROSS JOIN LATERAL (
+            SELECT c.seq, c.held, c.priority, c.turn FROM holdfast.jobs c
+            WHERE c.state = 'waiting' AND c.queue = g.queue AND c.grp = g.grp
+            ORDER BY c.held DESC, c.priority DESC, c.seq LIMIT greatest(0, least(g.room, 256 - g.ready))) w
+    ), locked AS MATERIALIZED (  -- said so that only the key can find the row: planned on an empty store, kept for long
+        SELECT chosen.* FROM chosen JOIN holdfast.jobs j ON j.seq = chosen.seq
+        WHERE CASE j.state WHEN 'waiting' THEN true END FOR UPDATE OF j SKIP LOCKED
+    ), behind AS (
+        SELECT l.*, coalesce(l.turn - base, 2592000000000 * (l.ready - 1 + row_number() OVER (
+                   PARTITION BY l.queue, l.grp ORDER BY l.place)) - l.shift) AS ticks
+        FROM locked l
+    ), above AS (
+        SELECT b.seq, b.turn, b.aging, b.place,
+               greatest(max(b.ticks) OVER (PARTITION BY b.queue, b.grp ORDER BY b.place), b.last - base) AS ticks
+        FROM behind b
+    ), numbered AS MATERIALIZED (  -- by place: a join may hand rows on in any order
+        SELECT o.seq, o.aging, coalesce(o.turn, nextval('holdfast.ticks') + o.ticks) AS turn
+        FROM (SELECT * FROM above ORDER BY place) o
+    )
+    UPDATE holdfast.jobs j
+    SET state = 'ready', turn = n.turn, rank = CASE WHEN n.aging IS NULL THEN j.priority ELSE 0 END,
+        lane = CASE WHEN j.task = ANY (ARRAY(SELECT p.name FROM holdfast.pauses p WHERE p.kind = 'task')) THEN 2
+                    ELSE coalesce((SELECT b.lane FROM holdfast.bounds b WHERE b.kind = 'task' AND b.name = j.task), 1) END
+    FROM numbered n WHERE j.seq = n.seq;
+    GET DIAGNOSTICS made = ROW_COUNT;
+    RETURN made;
 END $$
 
 -- :: function_refill

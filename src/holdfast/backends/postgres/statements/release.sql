@@ -51,7 +51,8 @@ BEGIN
         attempts = attempts + stalled + shared, stalls = stalls + stalled, shared_stalls = shared_stalls + shared,
         suspect = suspect OR stalled + shared > 0, errors = j.errors,
         expires_at = CASE WHEN stalled + shared = 0 THEN expires_at END,
-        lane = holdfast.lane_of(task, grp), held = grp IS NOT NULL AND holdfast.is_strict(queue),
+        lane = holdfast.lane_of(task, grp), rank = holdfast.rank_of(queue, priority),
+        held = grp IS NOT NULL AND holdfast.is_strict(queue, grp),
         token = NULL, worker = NULL, claim_call = NULL
     WHERE seq = j.seq;
 END $$
@@ -59,7 +60,21 @@ END $$
 -- :: function_lane_of
 CREATE OR REPLACE FUNCTION holdfast.lane_of(named text, grp text) RETURNS smallint LANGUAGE sql STABLE AS $$
     SELECT (CASE WHEN EXISTS (SELECT 1 FROM holdfast.pauses WHERE kind = 'task' AND queue = '' AND name = named) THEN 2
-                 WHEN grp IS NULL THEN 0 ELSE 1 END)::smallint
+                 ELSE coalesce((SELECT lane FROM holdfast.bounds WHERE kind = 'task' AND name = named),
+                               CASE WHEN grp IS NULL THEN 0 ELSE 1 END) END)::smallint
+$$
+
+-- :: function_rank_of
+CREATE OR REPLACE FUNCTION holdfast.rank_of(queued text, priority integer) RETURNS integer LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN EXISTS (SELECT 1 FROM holdfast.bounds WHERE kind = 'queue' AND name = queued AND aging IS NOT NULL)
+                THEN 0 ELSE priority END
+$$
+
+-- :: function_age_shift
+-- By how many ticks a priority moves a turn forward; 0 where the queue does not age its jobs.
+CREATE OR REPLACE FUNCTION holdfast.age_shift(queued text, priority integer) RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT coalesce((SELECT floor(priority * aging * 1000000)::bigint FROM holdfast.bounds
+                     WHERE kind = 'queue' AND name = queued), 0)
 $$
 
 -- :: function_retire

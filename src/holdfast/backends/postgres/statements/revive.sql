@@ -17,24 +17,28 @@ CREATE OR REPLACE FUNCTION holdfast.start_afresh(j holdfast.jobs, at double prec
 SET lock_timeout = '20ms' AS $$
 BEGIN
     PERFORM holdfast.keep_up(at);
+    IF j.key IS NOT NULL AND NOT j.holds_key THEN PERFORM holdfast.take_key(j, at); END IF;
     UPDATE holdfast.jobs
     SET state = CASE WHEN grp IS NULL THEN 'ready' ELSE 'waiting' END, lane = holdfast.lane_of(task, grp),
-        turn = CASE WHEN grp IS NULL THEN nextval('holdfast.ticks') END, attempts = 0, failures = 0, stalls = 0,
-        shared_stalls = 0, suspect = false, due_at = at, expires_at = NULL, finished_at = NULL, prune_at = NULL, reason = NULL, value = NULL,
-        cancel_requested = false, begun = false, held = false, progress = NULL, progress_text = NULL
+        rank = holdfast.rank_of(queue, priority),
+        turn = CASE WHEN grp IS NULL THEN nextval('holdfast.ticks') - holdfast.age_shift(queue, priority) END,
+        attempts = 0, failures = 0, stalls = 0, shared_stalls = 0, suspect = false, due_at = at, expires_at = NULL,
+        finished_at = NULL, prune_at = NULL, reason = NULL, value = NULL, cancel_requested = false, begun = false,
+        held = false, progress = NULL, progress_text = NULL, holds_key = key IS NOT NULL
     WHERE seq = j.seq;
+    DELETE FROM holdfast.retained WHERE seq = j.seq;
 EXCEPTION WHEN unique_violation THEN RAISE EXCEPTION USING ERRCODE = 'serialization_failure';
 END $$
 
--- :: function_live_twin
-CREATE OR REPLACE FUNCTION holdfast.live_twin(j holdfast.jobs) RETURNS text LANGUAGE sql STABLE AS $$
-    SELECT id FROM holdfast.jobs WHERE queue = j.queue AND task = j.task AND key = j.key AND key IS NOT NULL
-    AND state IN ('scheduled', 'waiting', 'ready', 'running')
+-- :: function_twin
+CREATE OR REPLACE FUNCTION holdfast.twin(j holdfast.jobs, at double precision) RETURNS text LANGUAGE sql AS $$
+    SELECT h.id FROM holdfast.key_holder(j.queue, j.task, j.key, j.key_global, at) h WHERE h.seq <> j.seq
 $$
 
--- :: function_refuse_if_key_is_live
-CREATE OR REPLACE FUNCTION holdfast.refuse_if_key_is_live(j holdfast.jobs, verb text) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE twin text := holdfast.live_twin(j);
+-- :: function_refuse_if_key_is_held
+CREATE OR REPLACE FUNCTION holdfast.refuse_if_key_is_held(j holdfast.jobs, verb text, at double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE twin text := holdfast.twin(j, at);
 BEGIN
     IF twin IS NOT NULL THEN
         PERFORM holdfast.refuse('HF002', jsonb_build_object('job_id', j.id, 'verb', verb, 'state', j.state,
@@ -43,7 +47,7 @@ BEGIN
 END $$
 
 -- :: function_revive
-CREATE OR REPLACE FUNCTION holdfast.revive(named text, given double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.revive(named text, given double precision) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     j holdfast.jobs := holdfast.job_to_change(named);
@@ -64,7 +68,7 @@ BEGIN
         PERFORM holdfast.refuse_state(j, 'revive',
                                       format('Its dead letter now belongs to job %s; revive that one.', heir));
     END IF;
-    PERFORM holdfast.refuse_if_key_is_live(j, 'revive'), holdfast.start_afresh(j, at);
+    PERFORM holdfast.refuse_if_key_is_held(j, 'revive', at), holdfast.start_afresh(j, at);
     UPDATE holdfast.letters SET revived_at = at, revive_at = NULL WHERE job_id = named;
     RETURN holdfast.job_changed(j, at);
 END $$
@@ -75,7 +79,7 @@ SET lock_timeout = '20ms' AS $$
 DECLARE j holdfast.jobs;
 BEGIN  -- automatic; the caller locked key, group and letter
     SELECT * INTO j FROM holdfast.jobs WHERE id = named AND state = 'dead' FOR UPDATE;
-    IF NOT FOUND OR holdfast.live_twin(j) IS NOT NULL THEN
+    IF NOT FOUND OR holdfast.twin(j, at) IS NOT NULL THEN
         UPDATE holdfast.letters SET revive_at = NULL WHERE job_id = named;
         RETURN false;
     END IF;
@@ -88,7 +92,7 @@ EXCEPTION WHEN lock_not_available OR serialization_failure THEN  -- its key is o
 END $$
 
 -- :: function_retry
-CREATE OR REPLACE FUNCTION holdfast.retry(named text, given double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.retry(named text, given double precision) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     j holdfast.jobs := holdfast.job_to_change(named);
@@ -98,12 +102,12 @@ BEGIN
     IF j.state NOT IN ('succeeded', 'cancelled') THEN
         PERFORM holdfast.refuse_state(j, 'retry', 'Only a finished job can be run again.');
     END IF;
-    PERFORM holdfast.refuse_if_key_is_live(j, 'retry'), holdfast.start_afresh(j, at);
+    PERFORM holdfast.refuse_if_key_is_held(j, 'retry', at), holdfast.start_afresh(j, at);
     RETURN holdfast.job_changed(j, at);
 END $$
 
 -- :: function_run_now
-CREATE OR REPLACE FUNCTION holdfast.run_now(named text, given double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.run_now(named text, given double precision) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     j holdfast.jobs := holdfast.job_to_change(named);
@@ -115,7 +119,8 @@ BEGIN
     PERFORM holdfast.keep_up(at);
     UPDATE holdfast.jobs
     SET state = CASE WHEN grp IS NULL THEN 'ready' ELSE 'waiting' END, lane = holdfast.lane_of(task, grp), due_at = at,
-        turn = CASE WHEN grp IS NULL THEN nextval('holdfast.ticks') END
+        rank = holdfast.rank_of(queue, priority),
+        turn = CASE WHEN grp IS NULL THEN nextval('holdfast.ticks') - holdfast.age_shift(queue, priority) END
     WHERE seq = j.seq;
     RETURN holdfast.job_changed(j, at);
 END $$

@@ -18,10 +18,13 @@ UPDATE holdfast.seal SET closed = %(closed)s, record = %(record)s
 
 -- :: content
 SELECT (SELECT count(*) FROM holdfast.jobs), (SELECT count(*) FROM holdfast.letters),
-       (SELECT count(*) FROM holdfast.groups), (SELECT count(*) FROM holdfast.pauses)
+       (SELECT count(*) FROM holdfast.overrides), (SELECT count(*) FROM holdfast.pauses),
+       (SELECT count(*) FROM holdfast.entries WHERE NOT declared)
 
 -- :: forget_rules
-DELETE FROM holdfast.queues
+WITH q AS (DELETE FROM holdfast.queues), t AS (DELETE FROM holdfast.tasks), b AS (DELETE FROM holdfast.bounds),
+     f AS (DELETE FROM holdfast.flows), r AS (DELETE FROM holdfast.retained)
+DELETE FROM holdfast.entries
 
 -- :: function_refuse_sealed
 CREATE OR REPLACE FUNCTION holdfast.refuse_sealed() RETURNS void LANGUAGE plpgsql AS $$

@@ -9,6 +9,8 @@ DECLARE
     answers text[] := array_fill('lost'::text, ARRAY[jsonb_array_length(wanted)]);
     done bigint[];
     seqs bigint[];
+    closes boolean;  -- there may be letters to close, or a number of finished jobs to keep to
+    retains boolean;
     one record;
 BEGIN
     -- Successes in one statement; of a lease named twice only the first.
@@ -18,18 +20,22 @@ BEGIN
         FROM jsonb_array_elements(wanted) WITH ORDINALITY t(s, n)
     ), ended AS (
         UPDATE holdfast.jobs j
-        SET state = 'succeeded', attempts = j.attempts + 1, finished_at = at, prune_at = at + greatest(a.retain, 600),
+        SET state = 'succeeded', attempts = j.attempts + 1, finished_at = at,
+            prune_at = greatest(at + greatest(a.retain, 600), CASE WHEN j.key IS NOT NULL THEN j.created_at + j.key_window END),
             value = decode(a.value, 'base64'), token = NULL, worker = NULL, claim_call = NULL, held = false,
-            suspect = false
+            suspect = false, holds_key = j.holds_key AND j.key_window IS NOT NULL
         FROM (SELECT DISTINCT ON (id) * FROM asked ORDER BY id, n) a
         WHERE a.ending = 'succeeded' AND j.id = a.id AND j.token = a.token AND j.state = 'running'
           AND NOT j.cancel_requested AND j.token <> ALL (elsewhere)
         RETURNING a.n, j.seq
     )
     SELECT array_agg(n), array_agg(seq) INTO done, seqs FROM ended;
-    IF seqs IS NOT NULL AND EXISTS (SELECT 1 FROM holdfast.letters) THEN
+    SELECT EXISTS (SELECT 1 FROM holdfast.letters), EXISTS (
+        SELECT 1 FROM holdfast.tasks t WHERE t.retain_count IS NOT NULL) INTO closes, retains;
+    IF seqs IS NOT NULL AND closes THEN
         PERFORM holdfast.close_letter(holdfast.logical_name(j), at) FROM holdfast.jobs j WHERE j.seq = ANY (seqs);
     END IF;
+    IF seqs IS NOT NULL AND retains THEN PERFORM holdfast.retain(seqs); END IF;
     IF cardinality(done) = cardinality(answers) THEN RETURN array_fill('ok'::text, ARRAY[cardinality(done)]); END IF;
     FOR one IN SELECT unnest(done) AS n LOOP answers[one.n] := 'ok'; END LOOP;
     FOR one IN SELECT t.s, t.n FROM jsonb_array_elements(wanted) WITH ORDINALITY t(s, n)
@@ -80,7 +86,7 @@ CREATE OR REPLACE FUNCTION holdfast.put_off(j holdfast.jobs, delay double precis
 BEGIN
     UPDATE holdfast.jobs
     SET state = 'scheduled', attempts = attempts + attempt, failures = failures + failed,
-        due_at = at + greatest(0, delay), held = grp IS NOT NULL AND holdfast.is_strict(queue), errors = j.errors,
+        due_at = at + greatest(0, delay), held = grp IS NOT NULL AND holdfast.is_strict(queue, grp), errors = j.errors,
         expires_at = CASE WHEN attempt = 0 THEN expires_at END,
         turn = NULL, token = NULL, worker = NULL, claim_call = NULL, suspect = suspect AND attempt = 0
     WHERE seq = j.seq;
@@ -94,13 +100,15 @@ BEGIN  -- a dead job has no time to be pruned: it holds its letter
     UPDATE holdfast.jobs
     SET state = ending, attempts = attempts + attempt, failures = failures + failed, stalls = stalls + stalled,
         shared_stalls = shared_stalls + shared, suspect = stalled + shared > 0 OR (suspect AND attempt = 0),
-        finished_at = at, prune_at = CASE WHEN ending <> 'dead' THEN at + greatest(retain, 600) END, reason = why,
-        errors = j.errors, token = NULL, worker = NULL, claim_call = NULL, held = false
+        finished_at = at, reason = why, errors = j.errors, token = NULL, worker = NULL, claim_call = NULL, held = false,
+        prune_at = CASE WHEN ending <> 'dead' THEN greatest(at + greatest(retain, 600), holdfast.window_ends(j)) END,
+        holds_key = holds_key AND key_window IS NOT NULL
     WHERE seq = j.seq;
-    IF ending <> 'dead' THEN PERFORM holdfast.close_letter(holdfast.logical_name(j), at); END IF;
+    IF ending <> 'dead' THEN PERFORM holdfast.close_letter(holdfast.logical_name(j), at), holdfast.retain(ARRAY[j.seq]); END IF;
 END $$
 
 -- :: function_is_strict
-CREATE OR REPLACE FUNCTION holdfast.is_strict(named text) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT coalesce((SELECT group_order = 'strict' FROM holdfast.queues WHERE name = named), true)
+CREATE OR REPLACE FUNCTION holdfast.is_strict(queued text, grp text) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT starts_with(grp, 'one-at-a-time:')  -- SERIAL_PREFIX
+        OR coalesce((SELECT group_order = 'strict' FROM holdfast.queues WHERE name = queued), true)
 $$

@@ -1,52 +1,47 @@
 -- store: put the rows of new jobs into the table, and say what became of each.
 -- Takes jobs as enqueue.sql read them. Returns true (all are new), or an answer for each.
--- Safe against a rival: the caller locked the keys and groups named; the unique indexes on id and live key decide.
+-- Safe against a rival: the caller locked the keys and groups named; the unique indexes on id and key decide.
 
 -- :: function_insert_fresh
 -- All or none, in two thirds of the time and of the log that asking for each id first would take. False: an id is known
 -- or named twice, and nothing was stored. Not for a few jobs: there a known id is likelier, and a try that fails leaves
--- a dead row behind. It may wait as briefly as insert_jobs.
+-- a dead row behind. It may wait as briefly as insert_plain.
 CREATE OR REPLACE FUNCTION holdfast.insert_fresh(news holdfast.new_job[], at double precision)
 RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '20ms' AS $$
 BEGIN
-    INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, key, lane, turn, max_stalls, created_at,
+    INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, lane, rank, turn, max_stalls, created_at,
                                due_at, expires_at, args, revival, options)
-    SELECT o.id, o.task, o.queue, o.state, o.priority, o.grp, o.key, o.lane,
+    SELECT o.id, o.task, o.queue, o.state, o.priority, o.grp, o.lane, o.priority,
            CASE WHEN o.state = 'ready' THEN nextval('holdfast.ticks') END, o.max_stalls, at, o.due_at,
-           o.expires_at, o.args, o.revival, o.options
+           o.due_at + o.expires, o.args, o.revival, o.options
     FROM (SELECT * FROM unnest(news) ORDER BY n) o;
     RETURN true;
 EXCEPTION WHEN unique_violation THEN RETURN false;
 END $$
 
 -- :: function_store_jobs
-CREATE OR REPLACE FUNCTION holdfast.store_jobs(news holdfast.new_job[], at double precision)
+CREATE OR REPLACE FUNCTION holdfast.store_jobs(news holdfast.new_job[], plain boolean, at double precision)
 RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE  -- turns by place in the call, for those that become ready at once
     turns bigint[] := ARRAY(SELECT nextval('holdfast.ticks') FROM generate_series(1, cardinality(news)));
     answers jsonb := '[]';
     one jsonb;
 BEGIN
-    IF holdfast.ids_differ(news) THEN RETURN holdfast.store_distinct(news, turns, at); END IF;
-    FOR place IN 1 .. cardinality(news) LOOP  -- whether the second is known depends on what became of the first
-        one := holdfast.store_distinct(news[place:place], turns, at);
+    IF holdfast.all_differ(news, plain) THEN RETURN holdfast.store_distinct(news, turns, plain, at); END IF;
+    FOR place IN 1 .. cardinality(news) LOOP  -- what becomes of the second depends on what became of the first
+        one := holdfast.store_distinct(news[place:place], turns, plain, at);
         answers := answers || CASE WHEN one = 'true'
             THEN jsonb_build_array(jsonb_build_array(news[place].id, true, false)) ELSE one END;
     END LOOP;
     RETURN answers;
 END $$
 
--- :: function_ids_differ
-CREATE OR REPLACE FUNCTION holdfast.ids_differ(news holdfast.new_job[]) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN cardinality(news) = 1 OR (SELECT count(DISTINCT j.id) = count(*) FROM unnest(news) j);
-END $$
-
 -- :: function_store_distinct
--- Every id once. The rows go in by place, so of two with one key the first is stored. True: all of them are new.
-CREATE OR REPLACE FUNCTION holdfast.store_distinct(news holdfast.new_job[], turns bigint[], at double precision)
-RETURNS jsonb LANGUAGE plpgsql AS $$
-DECLARE made text[] := holdfast.insert_jobs(news, turns, at);
+-- Every id and every key once. True: all of them are new.
+CREATE OR REPLACE FUNCTION holdfast.store_distinct(news holdfast.new_job[], turns bigint[], plain boolean,
+                                                   at double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE made text[] := CASE WHEN plain THEN holdfast.insert_plain(news, turns, at)
+                            ELSE holdfast.insert_jobs(news, turns, at) END;
 BEGIN
     IF cardinality(made) = cardinality(news) THEN RETURN 'true'; END IF;
     RETURN (SELECT jsonb_agg(CASE WHEN j.id = ANY (made) THEN jsonb_build_array(j.id, true, false)
@@ -54,20 +49,44 @@ BEGIN
             FROM (SELECT * FROM unnest(news) ORDER BY n) j);
 END $$
 
--- :: function_insert_jobs
--- Only an open transaction of a caller that enqueues the same id or key can make this wait (see enqueue_on.sql). That
+-- :: function_insert_plain
+-- Only an open transaction of a caller that enqueues the same id or key can make these wait (see enqueue_on.sql). That
 -- may take long and groups are locked here: give up soon, let the locks go, and be called again.
-CREATE OR REPLACE FUNCTION holdfast.insert_jobs(news holdfast.new_job[], turns bigint[], at double precision)
+CREATE OR REPLACE FUNCTION holdfast.insert_plain(news holdfast.new_job[], turns bigint[], at double precision)
 RETURNS text[] LANGUAGE plpgsql SET lock_timeout = '20ms' AS $$
 DECLARE made text[];
 BEGIN
     WITH stored AS (
-        INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, key, lane, turn, max_stalls, created_at,
+        INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, lane, rank, turn, max_stalls, created_at,
                                    due_at, expires_at, args, revival, options)
-        SELECT o.id, o.task, o.queue, o.state, o.priority, o.grp, o.key, o.lane,
+        SELECT o.id, o.task, o.queue, o.state, o.priority, o.grp, o.lane, o.priority,
                CASE WHEN o.state = 'ready' THEN turns[o.n] END, o.max_stalls, at, o.due_at,
-               o.expires_at, o.args, o.revival, o.options
+               o.due_at + o.expires, o.args, o.revival, o.options
         FROM (SELECT * FROM unnest(news) ORDER BY n) o
+        ON CONFLICT DO NOTHING RETURNING id)
+    SELECT array_agg(id) INTO made FROM stored;
+    RETURN made;
+END $$
+
+-- :: function_insert_jobs
+-- Those that have a key, or say what few calls say, or go into a store where queues age their jobs.
+CREATE OR REPLACE FUNCTION holdfast.insert_jobs(news holdfast.new_job[], turns bigint[], at double precision)
+RETURNS text[] LANGUAGE plpgsql SET lock_timeout = '20ms' AS $$
+DECLARE made text[];
+BEGIN
+    PERFORM holdfast.free_keys(news, at);
+    WITH stored AS (
+        INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, key, lane, rank, turn, max_stalls, created_at,
+            due_at, expires_at, args, revival, options, holds_key, key_global, key_until_started, key_window, due_max,
+            drop_expired)
+        SELECT o.id, o.task, o.queue, o.state, o.priority, o.grp, o.key, o.lane,
+               CASE WHEN b.aging IS NULL THEN o.priority ELSE 0 END,
+               CASE WHEN o.state = 'ready' THEN turns[o.n] - CASE WHEN b.aging IS NULL THEN 0
+                    ELSE floor(o.priority * b.aging * 1000000)::bigint END END, o.max_stalls, at,
+               o.due_at, o.due_at + o.expires, o.args, o.revival, o.options, o.key IS NOT NULL, o.key_global,
+               o.more ? 'key_until' IS TRUE, (o.more ->> 'key_window')::double precision,
+               at + (o.more ->> 'wait_max')::double precision, o.more ? 'on_expire' IS TRUE
+        FROM unnest(news) o LEFT JOIN holdfast.bounds b ON b.kind = 'queue' AND b.name = o.queue ORDER BY o.n
         ON CONFLICT DO NOTHING RETURNING id)
     SELECT array_agg(id) INTO made FROM stored;
     RETURN made;
@@ -76,24 +95,30 @@ END $$
 -- :: function_enqueue_known
 CREATE OR REPLACE FUNCTION holdfast.enqueue_known(new holdfast.new_job, its_turn bigint, at double precision)
 RETURNS jsonb LANGUAGE plpgsql AS $$
-DECLARE live holdfast.jobs;
+DECLARE
+    holder holdfast.jobs;
+    due double precision := new.due_at;
 BEGIN
     PERFORM 1 FROM holdfast.jobs WHERE id = new.id;
     IF FOUND THEN RETURN jsonb_build_array(new.id, false, false); END IF;
-    SELECT * INTO live FROM holdfast.jobs l WHERE l.queue = new.queue AND l.task = new.task AND l.key = new.key
-    AND l.key IS NOT NULL AND l.state IN ('scheduled', 'waiting', 'ready', 'running') FOR UPDATE;
+    holder := holdfast.key_holder(new.queue, new.task, new.key, new.key_global, at);
+    SELECT * INTO holder FROM holdfast.jobs WHERE seq = holder.seq AND holds_key FOR UPDATE;
     IF NOT FOUND THEN  -- it ended a moment ago: the whole call is made anew
         RAISE EXCEPTION USING ERRCODE = 'serialization_failure';
     ELSIF new.on_conflict = 'raise' THEN
-        PERFORM holdfast.refuse('HF003', jsonb_build_object('key', new.key, 'existing_id', live.id));
-    ELSIF new.on_conflict = 'keep' OR live.state = 'running' THEN
-        RETURN jsonb_build_array(live.id, false, false);
+        PERFORM holdfast.refuse('HF003', jsonb_build_object('key', new.key, 'existing_id', holder.id));
+    ELSIF new.on_conflict = 'keep' OR holder.state NOT IN ('scheduled', 'waiting', 'ready') THEN
+        RETURN jsonb_build_array(holder.id, false, false);
     END IF;
-    UPDATE holdfast.jobs
-    SET state = new.state, priority = new.priority, grp = new.grp, lane = new.lane,
-        turn = CASE WHEN new.state = 'ready' THEN its_turn END,
-        max_stalls = greatest(new.max_stalls, stalls), due_at = new.due_at, expires_at = new.expires_at,
-        args = new.args, revival = new.revival, options = new.options, held = held AND grp IS NOT DISTINCT FROM new.grp
-    WHERE seq = live.seq;
-    RETURN jsonb_build_array(live.id, false, true);
+    IF new.on_conflict = 'debounce' THEN due := least(due, holder.due_max); END IF;
+    UPDATE holdfast.jobs  -- in its own queue, which a global key may find another than the new call's
+    SET state = CASE WHEN due > at THEN 'scheduled' WHEN new.grp IS NULL THEN 'ready' ELSE 'waiting' END,
+        priority = new.priority, grp = new.grp, lane = new.lane, rank = holdfast.rank_of(queue, new.priority),
+        turn = CASE WHEN due <= at AND new.grp IS NULL THEN its_turn - holdfast.age_shift(queue, new.priority) END,
+        max_stalls = greatest(new.max_stalls, stalls), due_at = due, expires_at = due + new.expires,
+        args = new.args, revival = new.revival, options = new.options, held = held AND grp IS NOT DISTINCT FROM new.grp,
+        key_until_started = new.more ? 'key_until' IS TRUE, key_window = (new.more ->> 'key_window')::double precision,
+        drop_expired = new.more ? 'on_expire' IS TRUE
+    WHERE seq = holder.seq;
+    RETURN jsonb_build_array(holder.id, false, true);
 END $$

@@ -1,58 +1,101 @@
--- claims: lease ready jobs of a queue from its two lanes. Every limit was obeyed when a job became ready, so what is
--- read here may be taken; ready and running both count as in play, so a claim changes no group's occupancy.
+-- claims: lease ready jobs of a queue, lane by lane. The limit and rate of a group were obeyed when its jobs became
+-- ready; ready and running both count as in play, so a claim changes no group's occupancy. Those of queues and tasks
+-- are obeyed here: nothing is leased beyond them, and each bucket is charged once with all that started.
 
--- Expired jobs and those of a paused task on the way to what may be taken, in one claim: the server does nothing else
--- meanwhile. A lane behind them still gets one look; the next claim goes on where this one stopped.
+-- Expired jobs and those of a task that changed its lane on the way to what may be taken, in one claim: the server does
+-- nothing else meanwhile. A lane behind them still gets one look; the next claim goes on where this one stopped.
 local PASSED_OVER_MAX = 1000
+local GROUP_LOOKS_MAX = 64
 hf.passed = 0
 
--- Up to `most` jobs of one lane into `rows`; answers whether the lane may have more.
-function hf.draw(rows, queue, lane, most, claim)
-    local prefix = hf.lane_prefix(queue, lane)
-    local upper = '(' .. hf.escape(queue) .. (lane + 1)
-    while most > 0 do
+function hf.lease(row, claim)
+    row[STATE], row[FENCE] = 'x', hf.next_tick()
+    row[TOKEN] = claim.nonce .. format('%x', row[FENCE])
+    row[WORKER], row[CLAIM_CALL], row[STARTED_AT], row[BEGUN] = claim.worker, claim.call, now, false
+    if row[EXPIRES_AT] then hf.put(EXPIRING, row[ID], false) end
+    if row[LANE] > 7 then hf.put(STAGED, hf.staged_member(row), false) end
+    if row[TERMS] then hf.start_key(row) end
+    if row[GROUP] and (claim.watched or claim.by_group) then hf.note_group(row, claim) end
+    hf.begun_for[row[TASK]] = (hf.begun_for[row[TASK]] or 0) + 1
+    hf.put(RUNNING, hf.running_member(row), '0')
+    hf.changed[row[ID]] = row
+    claim.rows[#claim.rows + 1] = row
+end
+
+-- Up to `most` jobs of one lane. A lane has a key, the range of its members, its task where it is apart, and whether it
+-- may have more to give.
+function hf.draw(lane, most, claim)
+    local skipped = 0 -- members that stay at the front of the range
+    while most > 0 and lane.more do
         hf.flush()
-        local members = call('ZRANGEBYLEX', READY, '[' .. prefix, upper, 'LIMIT', 0, most)
-        local ids = hf.ids_after(members, #prefix + 28)
+        local members = call('ZRANGEBYLEX', lane.key, '[' .. lane.prefix, lane.upper, 'LIMIT', skipped, most)
+        local ids = hf.ids_after(members, #lane.prefix + 28)
         hf.load_rows(ids)
-        local asked, taken = most, {}
+        if #ids < most then lane.more = false end
+        local taken = {}
         for i = 1, #ids do
             local row = hf.cache[ids[i]]
             if row[EXPIRES_AT] and row[EXPIRES_AT] <= now then
                 hf.expire(row)
                 hf.passed = hf.passed + 1
-            elseif hf.any_pauses() and hf.paused('t' .. row[TASK]) then
-                hf.make_ready(row) -- into the parked lane: its pause is still being carried out
+            elseif claim.ruled and hf.lane_of(row) ~= row[LANE] % 4 then
+                hf.change_lane(row) -- a pause, a limit or a rule of its task is still being carried out
                 hf.passed = hf.passed + 1
+            elseif claim.by_group and row[GROUP] and hf.has_share(row, claim) then
+                if lane.looks == GROUP_LOOKS_MAX then
+                    lane.more = false
+                    break
+                end
+                lane.looks, skipped = (lane.looks or 0) + 1, skipped + 1
             else
                 taken[#taken + 1] = members[i]
-                row[STATE], row[FENCE] = 'x', hf.next_tick()
-                row[TOKEN] = claim.nonce .. format('%x', row[FENCE])
-                row[WORKER], row[CLAIM_CALL], row[STARTED_AT], row[BEGUN] = claim.worker, claim.call, now, false
-                if row[EXPIRES_AT] then hf.put(EXPIRING, row[ID], false) end
-                hf.put(RUNNING, hf.running_member(row), '0')
-                hf.changed[row[ID]] = row
-                rows[#rows + 1] = row
-                most = most - 1
+                hf.lease(row, claim)
             end
         end
+        most = most - #taken
         if #taken == #ids and #ids > 0 then -- one range, removed at the cost of one
-            call('ZREMRANGEBYLEX', READY, '[' .. members[1], '[' .. members[#ids])
+            call('ZREMRANGEBYLEX', lane.key, '[' .. members[1], '[' .. members[#ids])
         else
-            for i = 1, #taken do hf.put(READY, taken[i], false) end
+            for i = 1, #taken do hf.put(lane.key, taken[i], false) end
         end
-        if #ids < asked then return false end
-        if hf.passed >= PASSED_OVER_MAX then return true end
+        if hf.passed >= PASSED_OVER_MAX then return end
     end
-    return true
 end
 
--- The lane with the call's parity goes first with the larger half; what one cannot use the other may. Answers whether
--- the queue may have more.
-function hf.take(rows, queue, most, claim)
-    local lane, had = claim.call % 2, #rows
-    local more = hf.draw(rows, queue, lane, most - math.floor(most / 2), claim)
-    hf.draw(rows, queue, 1 - lane, most - (#rows - had), claim)
-    if more then hf.draw(rows, queue, lane, most - (#rows - had), claim) end
-    return #rows - had == most or hf.passed >= PASSED_OVER_MAX
+-- The lane numbered by the call goes first, the others follow; each gets its share of what is left, and then what
+-- others could not use. Answers whether the queue may have more.
+function hf.take(queue, most, claim)
+    local low, high = hf.lane_prefix(queue, 0), hf.lane_prefix(queue, 1)
+    local lanes = {
+        { key = READY, prefix = low, upper = '(' .. high, more = true },
+        { key = READY, prefix = high, upper = '(' .. hf.lane_prefix(queue, 2), more = true },
+    }
+    if claim.any_apart then hf.add_apart(lanes, queue, claim) end
+    local number, rows = #lanes, claim.rows
+    local upto, first = #rows + most, claim.call % number
+    for i = 0, 2 * number - 1 do
+        local lane, left = lanes[(first + i) % number + 1], upto - #rows
+        if left > 0 and lane.more then
+            local share = i < number and math.ceil(left / (number - i)) or left
+            hf.draw(lane, lane.task and hf.share_apart(share, lane, claim) or share, claim)
+        end
+    end
+    return #rows == upto or hf.passed > 0
+end
+
+function hf.claim_queue(queue, most, claim)
+    local rule, had, room = hf.rule_of(queue), #claim.rows, UNLIMITED
+    if rule.rate then hf.set_back(rule.rate, 'q' .. queue) end
+    if rule.rate or rule.limit < UNLIMITED or hf.any('p') or hf.any('f') then room = hf.queue_room(queue) end
+    -- Groups that get another job ready when one of theirs is leased, or whose bucket is charged.
+    claim.watched = rule[5] or (rule[2] ~= 'strict' and rule[1] > READY_PER_GROUP_MAX) or hf.any('o')
+    local more = most > 0 and room > 0 and hf.take(queue, math.min(most, room), claim)
+    local leased = #claim.rows - had
+    if room <= 0 or (most > 0 and not claim.capped and (not more or leased == room)) then
+        hf.stirred[queue] = nil -- nothing claimable is left there to tell others of
+    end
+    if leased > 0 then
+        hf.begun_of[queue] = (hf.begun_of[queue] or 0) + leased
+        if rule.rate then hf.charge(rule.rate, 'q' .. queue, leased) end
+    end
 end

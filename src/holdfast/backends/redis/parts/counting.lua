@@ -1,7 +1,5 @@
 -- counting: jobs by queue and state, counted off the indexes by jumping from queue to queue. Never writes.
 
-function hf.plain(part) return (string.gsub(part, '\1[\1\2]', { ['\1\1'] = '\0', ['\1\2'] = '\1' })) end
-
 -- Calls each(prefix, queue) for every queue that has members in this index behind `before`.
 function hf.each_queue(key, before, each)
     local from = '[' .. before
@@ -26,6 +24,7 @@ function hf.counted()
         end)
     end
     of_index(READY, '', 'r')
+    of_index(APART, '', 'r')
     of_index(WAITING, '', 'w')
     of_index(SCHEDULED, '', 's')
     for _, state in ipairs({ 'o', 'c', 'd' }) do of_index(FINISHED, state, state) end

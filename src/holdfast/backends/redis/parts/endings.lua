@@ -1,22 +1,15 @@
 -- endings: THE routine that ends leases, whoever noticed, and how a job finishes.
 -- The token is void, the counters say why, the place is free. The caller checked the token; groups are refilled after.
 
-local ERRORS_KEPT_MAX, RETAIN_SECONDS = 10, 86400
-
-function hf.add_error(id, failure)
-    local packed = call('HGET', ERRORS, id)
-    local failures = packed and cunpack(packed) or {}
-    failures[#failures + 1] = failure
-    if #failures > ERRORS_KEPT_MAX then table.remove(failures, 1) end
-    call('HSET', ERRORS, id, cpack(failures))
-end
+local RETAIN_SECONDS = 86400
 
 -- A logical job ended well, or was cancelled: its letter closes. `value`: nil, true for null, or its place in ARGV.
-function hf.finish(row, was_in, was_live, state, retain, value)
+function hf.finish(row, was_in, had_key, state, retain, value)
     row[HELD] = false
     row[STATE] = state
     row[FINISHED_AT] = now
     row[PRUNE_AT] = now + math.max(retain, REMEMBER_SECONDS_MIN)
+    if row[TERMS] then row[PRUNE_AT] = math.max(row[PRUNE_AT], hf.end_key(row) or 0) end
     row[VALUE] = false
     if value == true then
         row[VALUE] = true
@@ -24,14 +17,14 @@ function hf.finish(row, was_in, was_live, state, retain, value)
         row[VALUE] = 1
         call('HSET', VALUES, row[ID], ARGV[value])
     end
-    hf.enter(row, was_in, was_live)
-    local letter = hf.any_letters() and hf.drop_letter(hf.logical_of(row))
-    if letter and letter.id ~= row[ID] then hf.let_go(hf.row_of(letter.id), 'superseded') end
+    hf.enter(row, was_in, had_key)
+    local letter = hf.any('d') and hf.drop_letter(hf.logical_of(row))
+    if letter and letter.id ~= row[ID] then hf.supersede(letter.id) end
 end
 
 -- `into` 'r' means claimable again by the job's old turn; 's', due after how.delay.
 function hf.end_lease(row, into, how)
-    local was_in, was_live = hf.leave(row)
+    local was_in, had_key = hf.leave(row)
     if how.counted then row[ATTEMPTS] = row[ATTEMPTS] + 1 end
     if how.failed then row[FAILURES] = row[FAILURES] + 1 end
     if how.stalled then
@@ -48,42 +41,19 @@ function hf.end_lease(row, into, how)
     end
     row[TOKEN], row[WORKER], row[CLAIM_CALL] = false, false, false
     local finished = not LIVE_STATES[into]
-    row[HELD] = row[GROUP] and not finished and hf.strict(row[QUEUE]) or false
+    row[HELD] = row[GROUP] and not finished and hf.strict(row[QUEUE], row[GROUP]) or false
     -- it was claimed in time; what follows is not a late start
     if how.counted and not finished then row[EXPIRES_AT] = false end
     if into == 'd' then
-        hf.bury(row, was_in, was_live, how.reason or 'failed', failure)
+        hf.bury(row, was_in, had_key, how.reason or 'failed', failure)
     elseif finished then
-        hf.finish(row, was_in, was_live, into, how.retain or RETAIN_SECONDS, how.value)
+        hf.finish(row, was_in, had_key, into, how.retain or RETAIN_SECONDS, how.value)
     elseif into == 's' then
         row[DUE_AT] = now + how.delay
         row[TURN] = false
         row[STATE] = 's'
-        hf.enter(row, was_in, was_live)
+        hf.enter(row, was_in, had_key)
     else
-        hf.enter_play(row, was_in, was_live)
+        hf.enter_play(row, was_in, had_key)
     end
 end
-
-local FREE = {}
-
--- A lease that costs nothing; where a cancel was asked for, the job is cancelled.
-function hf.give_back(row, delay)
-    if row[CANCEL_REQUESTED] then
-        hf.end_lease(row, 'c', FREE)
-    elseif delay and delay > 0 then
-        hf.end_lease(row, 's', { delay = delay })
-    else
-        hf.end_lease(row, 'r', FREE)
-    end
-end
-
--- Death without a lease: expired, or by an operator's word.
-function hf.bury_unstarted(row, reason, text)
-    local was_in, was_live = hf.leave(row)
-    local failure = { at = now, reason = reason, text = text, attempt = row[ATTEMPTS], fence = row[FENCE] }
-    hf.add_error(row[ID], failure)
-    hf.bury(row, was_in, was_live, reason, failure)
-end
-
-function hf.expire(row) hf.bury_unstarted(row, 'expired', 'not claimed before it expired') end

@@ -3,10 +3,11 @@
 -- Changes are gathered and written together by flush; who reads an index calls flush first. Scores are text: the server
 -- would format a number anew for every member.
 
-hf.pending, hf.live_changes = {}, {}
+hf.pending, hf.key_changes, hf.score_texts = {}, {}, {}
 hf.touched, hf.touched_order, hf.stirred, hf.put_off = {}, {}, {}, {}
-hf.score_texts = {}
-local LIVE_STATES = { s = true, w = true, r = true, x = true }
+-- leases that ended and began in this script, by queue and by task
+hf.ended_of, hf.ended_for, hf.begun_of, hf.begun_for, hf.any_kept = {}, {}, {}, {}, nil
+local TURN_ZERO = 4503599627370496 -- turns go down to minus this, and up to it
 
 function hf.score_of(number)
     local text = hf.score_texts[number]
@@ -66,28 +67,36 @@ function hf.finished_prefix(queue, state)
     return made[queue]
 end
 
-function hf.ready_member(row)
-    local rank = spack('>I4I8I8d', 2147483648 - row[PRIORITY], row[TURN], row[SEQ], row[DUE_AT])
-    return hf.lane_prefix(row[QUEUE], row[LANE]) .. rank .. row[ID]
+function hf.list_ready(row, on)
+    local lane, priority = row[LANE], row[PRIORITY]
+    if lane > 3 then
+        if lane % 8 > 3 then priority = 0 end
+        if lane > 7 then hf.put(STAGED, hf.staged_member(row), on) end
+        lane = lane % 4
+    end
+    local rank = spack('>I4I8I8d', 2147483648 - priority, row[TURN] + TURN_ZERO, row[SEQ], row[DUE_AT]) .. row[ID]
+    if lane == 3 then
+        hf.put(APART, hf.place_of(row[QUEUE], row[TASK]) .. rank, on)
+    else
+        hf.put(READY, hf.lane_prefix(row[QUEUE], lane) .. rank, on)
+    end
 end
 
 function hf.running_member(row)
     return hf.escape(row[WORKER]) .. spack('>I8I8', row[FENCE], row[SEQ]) .. hf.escape(row[QUEUE]) .. row[ID]
 end
 
-function hf.waiting_member(row)
-    local rank = spack('>I4I8', 2147483648 - row[PRIORITY], row[SEQ])
-    return hf.place_of(row[QUEUE], row[GROUP]) .. (row[HELD] and '0' or '1') .. rank .. row[ID]
-end
-
 function hf.list(row, present)
     local state, on = row[STATE], present and '0'
     if state == 'r' then
-        hf.put(READY, hf.ready_member(row), on)
-    elseif state == 'x' then
+        hf.list_ready(row, on)
+    elseif state == 'x' then -- claim alone lists them here
+        local queue, task = row[QUEUE], row[TASK]
         hf.put(RUNNING, hf.running_member(row), on)
+        hf.ended_of[queue], hf.ended_for[task] = (hf.ended_of[queue] or 0) + 1, (hf.ended_for[task] or 0) + 1
     elseif state == 'w' then
-        hf.put(WAITING, hf.waiting_member(row), on)
+        local rank = spack('>I4I8', 2147483648 - row[PRIORITY], row[SEQ])
+        hf.put(WAITING, hf.place_of(row[QUEUE], row[GROUP]) .. (row[HELD] and '0' or '1') .. rank .. row[ID], on)
     elseif state == 's' then
         local rank = spack('>dI8', math.max(0, row[DUE_AT]), row[SEQ])
         hf.put(SCHEDULED, hf.place_of(row[QUEUE], row[GROUP]) .. (row[HELD] and '0' or '1') .. rank .. row[ID], on)
@@ -99,6 +108,7 @@ function hf.list(row, present)
         if row[PRUNE_AT] then
             hf.put(PRUNABLE, row[ID], present and hf.score_of(row[PRUNE_AT]))
         end
+        if state ~= 'd' and (not present or hf.any('t')) then hf.list_kept(row, present) end
     end
     if row[EXPIRES_AT] and (state == 'r' or state == 'w' or state == 's') then
         hf.put(EXPIRING, row[ID], present and hf.score_of(row[EXPIRES_AT]))
@@ -115,12 +125,12 @@ end
 
 function hf.leave(row)
     hf.list(row, false)
-    return hf.in_play(row), LIVE_STATES[row[STATE]]
+    return hf.in_play(row), row[KEY] and hf.holds(row)
 end
 
-function hf.enter(row, was_in, was_live)
+function hf.enter(row, was_in, had_key)
     hf.list(row, true)
-    local is_in, is_live = hf.in_play(row), LIVE_STATES[row[STATE]]
+    local is_in = hf.in_play(row)
     if was_in ~= is_in then
         if was_in then
             hf.put(PLAY, was_in .. row[ID], false)
@@ -130,31 +140,6 @@ function hf.enter(row, was_in, was_live)
     end
     if row[STATE] == 'w' then hf.touch(hf.place_of(row[QUEUE], row[GROUP])) end
     if row[STATE] == 'r' then hf.stirred[row[QUEUE]] = true end
-    if row[KEY] and was_live ~= is_live then hf.live_changes[hf.logical_of(row)] = is_live and row[ID] or false end
+    if row[KEY] then hf.note_key(row, had_key) end
     hf.changed[row[ID]] = row
-end
-
--- leave and enter in one, for the step most often taken with groups: its member and place are known already, its key
--- stays live and its expiry stays listed.
-function hf.ready_after_waiting(row, member, place)
-    row[STATE] = 'r'
-    hf.put(WAITING, member, false)
-    hf.put(READY, hf.ready_member(row), '0')
-    hf.put(PLAY, place .. row[ID], '0')
-    hf.stirred[row[QUEUE]] = true
-    hf.changed[row[ID]] = row
-end
-
--- The live job that has this key, or nil.
-function hf.live_with(logical)
-    local id = hf.live_changes[logical]
-    if id == nil then id = call('HGET', LIVE, logical) end
-    return id or nil
-end
-
-function hf.save_live()
-    for logical, id in pairs(hf.live_changes) do
-        if id then call('HSET', LIVE, logical, id) else call('HDEL', LIVE, logical) end
-    end
-    hf.live_changes = {}
 end

@@ -1,19 +1,15 @@
 -- letters: the one dead letter of each logical job: read, kept, dropped, and THE routine by which jobs die.
 -- Takes rows already taken out of the index (leave); written at once, in the same step as the job's own record.
 -- A body is lengths of arguments and options, then arguments, options and the packed revival.
+-- seldom: built when a script first uses one of its names.
 
 local HISTORY_KEPT_MAX, REMEMBER_SECONDS_MIN = 10, 600
 local NO_BODY = '\0\0\0\0\0\0\0\0\192' -- for a job whose body somebody removed: it can still be buried
-hf.letter_memo, hf.any_letter = {}, nil
-
-function hf.any_letters()
-    if hf.any_letter == nil then hf.any_letter = call('HLEN', LETTERS) > 0 end
-    return hf.any_letter
-end
+hf.letter_memo = {}
 
 -- The letter of a logical job, or false.
 function hf.letter_at(logical)
-    if not hf.any_letters() then return false end
+    if not hf.any('d') then return false end
     local letter = hf.letter_memo[logical]
     if letter == nil then
         local packed = call('HGET', LETTERS, logical)
@@ -30,9 +26,16 @@ function hf.held_letter(id)
     return member and sub(member, #prefix + 1)
 end
 
+-- Letters by task and the time of the latest failure; the job's seq decides among equals.
+function hf.dead_member(logical, letter)
+    local row = hf.row_of(letter.id)
+    return hf.escape(letter.task) .. spack('>dI8', letter.failed_at, row and row[SEQ] or 0) .. logical
+end
+
 function hf.drop_letter(logical)
     local letter = hf.letter_at(logical)
     if letter then
+        call('ZREM', DEAD, hf.dead_member(logical, letter))
         call('HDEL', LETTERS, logical)
         call('ZREM', HOLDERS, hf.escape(letter.id) .. logical)
         call('ZREM', FAILED, logical)
@@ -44,20 +47,27 @@ end
 
 function hf.keep_letter(logical, letter)
     hf.drop_letter(logical)
-    hf.any_letter = true
+    hf.use('d')
     hf.letter_memo[logical] = letter
     call('HSET', LETTERS, logical, cpack(letter))
     call('ZADD', HOLDERS, 0, hf.escape(letter.id) .. logical)
     call('ZADD', FAILED, letter.failed_at, logical)
+    call('ZADD', DEAD, 0, hf.dead_member(logical, letter))
     if letter.revive_at then call('ZADD', REVIVALS, letter.revive_at, logical) end
 end
 
--- The job no longer holds its letter: it stays dead and may be pruned.
+-- A dead job no longer holds its letter: it stays dead and may be pruned.
 function hf.let_go(row, reason)
-    local was_in, was_live = hf.leave(row)
+    local was_in, had_key = hf.leave(row)
     row[REASON] = reason
-    row[PRUNE_AT] = now + REMEMBER_SECONDS_MIN
-    hf.enter(row, was_in, was_live)
+    row[PRUNE_AT] = math.max(now + REMEMBER_SECONDS_MIN, hf.window_end(row) or 0)
+    hf.enter(row, was_in, had_key)
+end
+
+-- Another job of the key took over or closed its letter. A job that was revived goes on without.
+function hf.supersede(id)
+    local row = hf.row_of(id)
+    if row[STATE] == 'd' then hf.let_go(row, 'superseded') end
 end
 
 function hf.cooldown(revival, cycles)
@@ -68,13 +78,14 @@ function hf.cooldown(revival, cycles)
 end
 
 -- Dead, and the one letter of the logical job made or merged.
-function hf.bury(row, was_in, was_live, reason, failure)
+function hf.bury(row, was_in, had_key, reason, failure)
     row[HELD] = false
+    if row[TERMS] then hf.end_key(row) end
     row[STATE] = 'd'
     row[FINISHED_AT] = now
     row[PRUNE_AT] = false
     row[REASON] = reason
-    hf.enter(row, was_in, was_live)
+    hf.enter(row, was_in, had_key)
     local logical = hf.logical_of(row)
     local earlier = hf.letter_at(logical)
     local body = call('HGET', BODIES, row[ID]) or NO_BODY
@@ -97,7 +108,7 @@ function hf.bury(row, was_in, was_live, reason, failure)
         local past = { job_id = earlier.id, at = earlier.failed_at, reason = earlier.reason, error = text, args = args }
         table.insert(letter.history, past)
         if #letter.history > HISTORY_KEPT_MAX then table.remove(letter.history, 1) end
-        if earlier.id ~= row[ID] then hf.let_go(hf.row_of(earlier.id), 'superseded') end
+        if earlier.id ~= row[ID] then hf.supersede(earlier.id) end
     end
     hf.keep_letter(logical, letter)
 end

@@ -14,16 +14,7 @@ function hf.escape(name)
     return safe
 end
 
--- Does a name or place come first in an index? Those go by bytes; Lua's own < goes by the language the server runs in.
-function hf.precedes(one, two)
-    for i = 1, math.min(#one, #two) do
-        local a, b = byte(one, i), byte(two, i)
-        if a ~= b then return a < b end
-    end
-    return #one < #two
-end
-
--- A group's place: the beginning of all its members in waiting, scheduled and play.
+-- A group's place: the beginning of all its members in waiting, scheduled, play and staged. Of a task apart: in apart.
 function hf.place_of(queue, group)
     local of_queue = hf.place_memo[queue]
     if not of_queue then
@@ -37,11 +28,6 @@ function hf.place_of(queue, group)
         hf.queue_at[place] = queue
     end
     return place
-end
-
--- What a pause is kept under: of a queue (q), a group (g) or a task (t).
-function hf.pause_name(kind, queue, name)
-    return kind .. (kind == 't' and name or kind == 'q' and queue or hf.place_of(queue, name))
 end
 
 -- The logical job: (queue, task, key), or the id where there is no key.

@@ -1,11 +1,11 @@
 -- opening: the words every script uses, its arguments, the time, and the check that this is a store of this version.
--- Everything parts share is a field of ONE table: a script is built anew at every run, and Lua looks for each outer
--- local of each function in a list of all of them, which took longer than the work.
+-- Everything parts share is a field of ONE table: lua.py tells why.
 -- Takes ARGV[1]: packed [now or nil, …]. Reads TIME once. Returns early with a refusal where the store is another's.
 
 local call, cpack, cunpack, spack = redis.call, cmsgpack.pack, cmsgpack.unpack, struct.pack
 local sub, byte, format, concat = string.sub, string.byte, string.format, table.concat
 local hf = {}
+local LIVE_STATES = { s = true, w = true, r = true, x = true }
 local ARGUMENTS_MAX = 2000 -- of one call: Lua's stack holds some thousands; even, for field and value
 
 local args = cunpack(ARGV[1])
@@ -16,7 +16,7 @@ if not now then
     now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 end
 
-local meta = call('HMGET', META, 'schema', 'tick', 'seq', 'sealed', 'quiet_until', 'life')
+local meta = call('HMGET', META, 'schema', 'tick', 'seq', 'sealed', 'quiet_until', 'life', 'used')
 if meta[1] ~= SCHEMA_VERSION then return { 'refused', 'SchemaMismatch', cpack({ found = tonumber(meta[1]) or 0 }) } end
 
 function hf.refused(error, facts) return { 'refused', error, cpack(facts) } end

@@ -6,7 +6,7 @@
 -- Safe against a rival: who notices a new life remembers it in the same step, so the quiet time is set once.
 
 -- Is a life other than the one remembered one that may lack writes?
-function hf.may_lack_writes(told, trust_restarts)
+function hf.may_lack_writes(life, told, trust_restarts)
     local packed = call('HGET', META, 'server')
     if not packed then return true end
     local was, is, before = cunpack(packed), life.server(), life.id(told, 'master_replid2')
@@ -25,12 +25,14 @@ end
 
 -- Seconds for which the store gives out nothing; 0 almost always.
 function hf.quiet_seconds(trust_restarts)
-    local told = life.told('replication')
+    local told = redis.pcall('INFO', 'replication')
+    if type(told) ~= 'string' then told = '' end
     local ends = tonumber(meta[5]) or 0
     if not (meta[6] and string.find(told, 'master_replid:' .. meta[6], 1, true)) then
+        local life = lives()
         local new = life.id(told, 'master_replid')
         if new then
-            if hf.may_lack_writes(told, trust_restarts) then ends = math.huge end
+            if hf.may_lack_writes(life, told, trust_restarts) then ends = math.huge end
             call('HSET', META, 'life', new, 'server', cpack(life.server()))
         end
     end

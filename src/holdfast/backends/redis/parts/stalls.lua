@@ -1,5 +1,6 @@
 -- stalls: THE routine that decides stalls, told of by the owner or found by recover; and recover, for sweep and claim.
 -- Bounded. The verdict is lifecycle.stall_verdict's. A worker's row goes once it holds nothing.
+-- seldom: built when a script first uses one of its names.
 
 local SHARED_STALLS_MAX = 10
 

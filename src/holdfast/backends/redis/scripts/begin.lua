@@ -1,6 +1,5 @@
 -- begin: mark leases begun before their handlers start.
 -- Takes now, [id, token] pairs. Returns one letter each: o, l lost, c cancel asked for. Fenced by the token.
--- needs: opening rows
 
 local answers, ids = {}, {}
 for i, held in ipairs(args[2]) do ids[i] = held[1] end

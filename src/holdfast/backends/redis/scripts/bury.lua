@@ -1,6 +1,5 @@
 -- bury: an unstarted job dies by an operator's word, with its dead letter.
 -- Takes now, id, the reason given. Returns the job's pieces, or a refusal.
--- needs: opening turns names rows index refilling letters endings closing showing
 
 if sealed then return hf.refused_sealed() end
 local row = hf.row_of(args[2])

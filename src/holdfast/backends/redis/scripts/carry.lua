@@ -1,42 +1,61 @@
 -- carry: put rows of another store into this one as they are, and move the counters above them.
--- Takes now, rules as [name, limit, order], overrides as [queue, group, limit], pauses as [kind, queue, name, pause],
--- jobs as their records, letters as [queue, task, key, letter], what ticks and seqs go on above. ARGV[2] and ARGV[3]:
--- the seal that was read and the one that remembers how far it is; then for each job five pieces, '' for none:
--- body, value, errors, progress, log lines.
--- Returns 1, or 0 where another seal is there, or -1 where a live job has the key of another: then nothing was changed.
+-- Takes now, rules of queues and of tasks as [name, rule], overrides as [kind, queue, name, limit, rate], buckets as
+-- [kind, queue, name, bucket], entries as [name, version, whether the code declares it], pauses as [kind, queue, name,
+-- pause], jobs as their records, letters as [queue, task, key, letter], what ticks and seqs go on above. ARGV[2] and
+-- ARGV[3]: the seal that was read and the one that remembers how far it is; then each entry's text; then for each job
+-- five pieces, '' for none: body, value, errors, progress, log lines.
+-- Returns 1, or 0 where another seal is there, or -1 where a job holds the key of another: then nothing was changed.
 -- What is there already stays, so a repeated shipment changes nothing. Nothing is refilled: a group may come in pieces.
 -- Safe against a rival: a script runs alone, and the rows and the place reached are written in the same step.
--- needs: opening turns names rows index letters
 
-local rules, overrides, pauses, jobs, letters = unpack(args, 2, 6)
+local rules, tasks, overrides, flows, entries, pauses, jobs, letters, tick, seq = unpack(args, 2, 11)
 if call('HGET', META, 'seal') ~= ARGV[2] then return { 0 } end
 
 local ids, taken = {}, {}
 for i, row in ipairs(jobs) do ids[i] = row[ID] end
 hf.load_rows(ids)
 for _, row in ipairs(jobs) do
-    if row[KEY] and LIVE_STATES[row[STATE]] and not hf.cache[row[ID]] then
-        local logical = hf.logical_of(row)
-        if (taken[logical] or row[ID]) ~= row[ID] or hf.live_with(logical) then return { -1 } end
-        taken[logical] = row[ID]
+    if row[KEY] and hf.holds(row) and not hf.cache[row[ID]] then
+        local name = hf.key_name(row)
+        if (taken[name] or row[ID]) ~= row[ID] or hf.key_holder(name) then return { -1 } end
+        taken[name] = row[ID]
     end
 end
 
-for _, rule in ipairs(rules) do call('HSETNX', RULES, rule[1], cpack({ rule[2], rule[3] })) end
-for _, one in ipairs(overrides) do call('HSETNX', OVERRIDES, hf.place_of(one[1], one[2]), one[3]) end
-for _, one in ipairs(pauses) do call('HSETNX', PAUSES, hf.pause_name(one[1], one[2], one[3]), cpack(one[4])) end
+for _, one in ipairs(rules) do call('HSETNX', RULES, one[1], cpack(one[2])) end
+for _, one in ipairs(tasks) do
+    hf.use('t')
+    if call('HSETNX', TASKS, one[1], cpack(one[2])) == 1 and one[2][4] then call('HSET', META, 'listing', '') end
+end
+for _, one in ipairs(overrides) do
+    hf.use('o')
+    call('HSETNX', OVERRIDES, hf.scope_of(one[1], one[2], one[3]), cpack({ one[4], one[5] }))
+end
+for _, one in ipairs(flows) do
+    local scope = hf.scope_of(one[1], one[2], one[3])
+    if not hf.flow_of(scope) then hf.keep_flow(scope, one[4]) end
+end
+for i, one in ipairs(entries) do
+    call('HSETNX', ENTRIES, one[1], spack('>I8I1', one[2], one[3] and 1 or 0) .. ARGV[3 + i])
+end
+for _, one in ipairs(pauses) do
+    hf.use('p')
+    call('HSETNX', PAUSES, hf.scope_of(one[1], one[2], one[3]), cpack(one[4]))
+end
 
-hf.tick, hf.seq = math.max(hf.tick, args[7]), math.max(hf.seq, args[8])
-local pieces = { {}, {}, {}, {}, {} }
+hf.tick, hf.seq = math.max(hf.tick, tick), math.max(hf.seq, seq)
+local pieces, before = { {}, {}, {}, {}, {} }, 3 + #entries
 for i, row in ipairs(jobs) do
     local id = row[ID]
     if not hf.cache[id] then
         hf.cache[id] = row
+        if row[STATE] == 'r' and row[GROUP] and not hf.strict(row[QUEUE], row[GROUP]) then row[LANE] = row[LANE] + 8 end
         hf.enter(row)
         hf.put(SEQS, id, format('%.0f', row[SEQ]))
-        hf.tick, hf.seq = math.max(hf.tick, row[FENCE], row[TURN] or 0), math.max(hf.seq, row[SEQ])
+        -- its turn may be staggered; the tick that came with the rules is not
+        hf.tick, hf.seq = math.max(hf.tick, row[FENCE]), math.max(hf.seq, row[SEQ])
         for kind, values in ipairs(pieces) do
-            local piece = ARGV[5 * i - 2 + kind]
+            local piece = ARGV[before + 5 * (i - 1) + kind]
             if piece ~= '' then values[#values + 1], values[#values + 2] = id, piece end
         end
     end
@@ -45,7 +64,7 @@ for kind, key in ipairs({ BODIES, VALUES, ERRORS, PROGRESS, LOGS }) do
     hf.in_pieces('HSET', key, pieces[kind], #pieces[kind])
 end
 hf.flush()
-hf.save_live()
+hf.save_keys()
 hf.save_rows()
 for _, one in ipairs(letters) do
     local letter = one[4]

@@ -1,4 +1,3 @@
 -- count: jobs by queue and state, at one instant. Takes now. Returns packed {queue → {state → number}}. Never writes.
--- needs: opening counting
 
 return { cpack(hf.counted()) }

@@ -1,6 +1,5 @@
 -- discard: remove a dead letter; its job stays dead, reason "discarded", and may be pruned.
 -- Takes now, id. Returns the letter, or a refusal.
--- needs: opening names rows index letters
 
 if sealed then return hf.refused_sealed() end
 local row = hf.row_of(args[2])

@@ -2,10 +2,10 @@
 -- Takes now, settlements as [id, token] where the handler returned nothing and retention is the usual, else
 -- [id, token, ending, failed, delay, value, failure, reason, retain], and for a stall whether it was alone; releases;
 -- request or nil; a nonce for tokens; whether restarts are trusted; from ARGV[2] on, values.
+-- The request is [worker, call, queues, most, most by queue, most by task, most of a group].
 -- Returns known, answers, what was recovered, leases; and the seal and the seconds of quiet, where nothing was leased
--- because of one of them.
+-- because of one of them; then, after a claim, the seconds until a bucket or a slow-down that held it back opens.
 -- Safe against a rival: a script runs alone; every write about a lease is fenced by its token.
--- needs: opening lives turns names rows index refilling letters endings leases quiet stalls again dues claims closing
 
 local RECOVERED_PER_CLAIM_MAX, PROMOTED_PER_CLAIM_MAX = 100, 200
 local settlements, releases, request, nonce = args[2], args[3], args[4], args[5]
@@ -93,23 +93,32 @@ local quiet = hf.quiet_seconds(args[6])
 if quiet > 0 then return gave_nothing('\144', quiet) end
 
 -- A claim after its worker's own deadline finds itself among the stalled: the worker is unknown from here on.
-local recovered = hf.recover({}, RECOVERED_PER_CLAIM_MAX)
-recovered = #recovered > 0 and cpack(recovered) or '\144'
+local recovered = '\144'
+if call('ZCOUNT', DEADLINES, '-inf', now) > 0 then
+    local lines = hf.recover({}, RECOVERED_PER_CLAIM_MAX)
+    if #lines > 0 then recovered = cpack(lines) end
+end
 if now >= worker[4] then return ended(0, recovered) end
 
 if sealed then return gave_nothing(recovered, 0) end
 
 hf.promote(PROMOTED_PER_CLAIM_MAX)
-local rows, most = {}, request[4]
-local by_queue = request[5] or {}
-local claim = { worker = request[1], call = request[2], nonce = nonce }
+hf.flush()
+hf.stir_freed()
+local most, by_queue, by_task, by_group = request[4], request[5], request[6], request[7]
+local claim = { worker = request[1], call = request[2], nonce = nonce, rows = {}, tasks = {}, buckets = {}, groups = {},
+    held = {}, by_task = by_task, by_group = by_group, capped = by_group or next(by_task) }
+local any_rules = meta[7] and string.find(meta[7], '[ot]') -- without, no task ever had a lane of its own
+claim.any_apart = any_rules and call('ZCARD', APART) > 0
+claim.ruled = any_rules or hf.any('p')
+if by_group then hf.note_held(claim) end
 for _, queue in ipairs(request[3]) do
-    local room = math.min(most - #rows, by_queue[queue] or most)
-    if room > 0 and not hf.paused('q' .. queue) then
-        local more = hf.take(rows, queue, room, claim)
-        if not more then hf.stirred[queue] = nil end -- nothing claimable is left there to tell others of
-    end
+    local left = most - #claim.rows
+    hf.claim_queue(queue, math.min(left, by_queue[queue] or left), claim)
 end
+if next(claim.tasks) or next(claim.groups) then hf.charge_all(claim) end
 call('HSET', CALLS, request[1], cpack({ request[2], answers }))
 local packed = hf.close()
-return { 1, answers, recovered, pieces_of(rows, packed) }
+local opens_at = hf.any('f') and hf.opens_at(request[3])
+local leases = pieces_of(claim.rows, packed)
+return { 1, answers, recovered, leases, '', '0', opens_at and format('%.17g', opens_at - now) or nil }

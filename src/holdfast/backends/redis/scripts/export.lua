@@ -1,12 +1,15 @@
 -- export: a piece of the store in a stable order: jobs by seq, letters by the id of their job, or all rules. Bounded.
 -- Takes now, the part, the place to go on after, how many; for letters ARGV[2] is that place. Never writes.
--- Returns the pieces of jobs and their packed log lines; or packed letters; or rules, overrides and pauses as they are
--- stored, and the tick.
--- needs: opening names showing
+-- Returns the pieces of jobs and their packed log lines; or packed letters; or the tick, then rules of queues and
+-- tasks, overrides, buckets of queues and tasks and of groups, entries and pauses as they are stored.
 
 local part, after, limit = args[2], args[3], args[4]
 if part == 'rules' then
-    return { call('HGETALL', RULES), call('HGETALL', OVERRIDES), call('HVALS', PAUSES), meta[2] or '0' }
+    local all = { meta[2] or '0' }
+    for i, key in ipairs({ RULES, TASKS, OVERRIDES, FLOWS, GROUP_FLOWS, ENTRIES, PAUSES }) do
+        all[i + 1] = call('HGETALL', key)
+    end
+    return all
 end
 if part == 'letters' then
     local low = ARGV[2] == '' and '-' or '(' .. sub(hf.escape(ARGV[2]), 1, -2) .. '\1'

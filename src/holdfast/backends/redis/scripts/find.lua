@@ -2,7 +2,6 @@
 -- Takes now, ids or nil, the seq to stay below or nil, how many to look at, how many are wanted, and the conditions
 -- states, queue, task, group, key, worker, prefix. Returns the seq to go on below ('' at the end) and the jobs' pieces.
 -- Never writes.
--- needs: opening rows showing
 
 local ids, below, page, wanted = args[2], args[3], args[4], args[5]
 local states, queue, task, group, key, worker, prefix = unpack(args[6], 1, 7)

@@ -1,4 +1,3 @@
 -- get: whole jobs by id. Takes now, ids. Returns their pieces; ids that are not there are left out. Never writes.
--- needs: opening showing
 
 return hf.shown(args[2])

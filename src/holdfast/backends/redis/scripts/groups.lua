@@ -1,7 +1,7 @@
 -- groups: groups with unfinished jobs, an override or a pause, by queue and name.
 -- Takes now, queue or nil, the place to go on after, how many, and one group's name or nil. Never writes.
--- Returns packed lines: place, limit, override, order, pause, number of scheduled, waiting, ready, running jobs, head.
--- needs: opening names rows index turns refilling counting
+-- Returns packed lines: place, limit, override, order, pause, number of scheduled, waiting, ready, running jobs, head,
+-- rate, rate an operator said, bucket.
 
 local SCHEDULED_SEEN_MAX = 1000
 local within, after, most, name = args[2], args[3], args[4], args[5]
@@ -34,9 +34,10 @@ if name then
     places[1] = hf.place_of(within, name)
 else
     for _, key in ipairs({ WAITING, PLAY, SCHEDULED }) do places_in(key) end
-    for _, place in ipairs(call('HKEYS', OVERRIDES)) do note(place) end
-    for _, field in ipairs(call('HKEYS', PAUSES)) do
-        if sub(field, 1, 1) == 'g' then note(sub(field, 2)) end
+    for _, key in ipairs({ OVERRIDES, PAUSES }) do
+        for _, scope in ipairs(call('HKEYS', key)) do
+            if sub(scope, 1, 1) == 'g' then note(sub(scope, 2)) end
+        end
     end
     table.sort(places, hf.precedes)
 end
@@ -73,11 +74,13 @@ for i = 1, math.min(most, #places) do
     if not head and waiting > 0 then head = rows_of(WAITING, place, 13, 1)[1] end
     local scheduled = call('ZLEXCOUNT', SCHEDULED, range[1], range[2])
     if not head and scheduled > 0 then head = first_of(rows_of(SCHEDULED, place, 17, SCHEDULED_SEEN_MAX), 's') end
-    local override = tonumber(call('HGET', OVERRIDES, place) or nil) or false
-    local pause = call('HGET', PAUSES, 'g' .. place)
+    local packed, pause = call('HGET', OVERRIDES, 'g' .. place), call('HGET', PAUSES, 'g' .. place)
+    local said = packed and cunpack(packed) or { false, false }
+    local limit, rate, strict = hf.group_of(place)
     lines[i] = {
-        place, hf.limit_of(place), override, hf.rule_of(hf.queue_at[place])[2], pause and cunpack(pause) or false,
-        scheduled, waiting, numbers.r, numbers.x, head and head[ID] or false,
+        place, limit, said[1], strict and 'strict' or 'relaxed', pause and cunpack(pause) or false,
+        scheduled, waiting, numbers.r, numbers.x, head and head[ID] or false, rate or false, said[2],
+        hf.flow_of('g' .. place),
     }
 end
 return { cpack(lines), #places > most and 1 or 0 }

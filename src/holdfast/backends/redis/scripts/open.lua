@@ -1,8 +1,8 @@
 -- open: make the store if it is not there, and refuse what is not ours. Safe twice and by two at once.
 -- Takes the expected types of all keys, in order. Returns the version found before (0: none), or a refusal that names a
 -- key which holds something else.
--- needs: lives
 
+local life = lives()
 local expected = cmsgpack.unpack(ARGV[1])
 local found = {}
 

@@ -1,6 +1,5 @@
 -- promote: bring due jobs into play, bury expired unstarted ones, revive letters that are due for it. Bounded.
 -- Takes now, limit. Returns due, expired, revived, more.
--- needs: opening turns names rows index refilling letters endings again dues closing
 
 if sealed then return hf.refused_sealed() end
 local done = hf.promote(args[2])

@@ -1,7 +1,7 @@
--- prune: remove finished jobs past their retention, or finished before a given time.
--- A dead job that holds its letter is not in the index this reads, so it is never seen here.
--- Takes now, limit, a time or nil, a place in the index to go on from. Returns how many, and where to go on (-1: end).
--- needs: opening names rows index
+-- prune: remove finished jobs past their retention, or finished before a given time; and buckets that say nothing any
+-- more. A dead job that holds its letter is not in the index this reads, so it is never seen here.
+-- Takes now, limit, a time or nil, a place in the index to go on from. Returns how many jobs, where to go on (-1: end),
+-- and how many buckets.
 
 if sealed then return hf.refused_sealed() end
 local SEEN_MAX = 1000
@@ -11,7 +11,8 @@ if before then
     local found = call('ZRANGE', PRUNABLE, from, from + SEEN_MAX - 1)
     hf.load_rows(found)
     for _, id in ipairs(found) do
-        if hf.cache[id][FINISHED_AT] <= before and #ids < limit then ids[#ids + 1] = id end
+        local row = hf.cache[id]
+        if row[FINISHED_AT] <= before and #ids < limit and hf.is_past_window(row) then ids[#ids + 1] = id end
     end
     if #ids == limit then
         next_from = from -- what is left of this page has not been judged
@@ -22,10 +23,9 @@ else
     ids = call('ZRANGEBYSCORE', PRUNABLE, '-inf', now, 'LIMIT', 0, limit)
     hf.load_rows(ids)
 end
-for _, id in ipairs(ids) do
-    hf.list(hf.cache[id], false)
-    hf.put(SEQS, id, false)
-end
-hf.flush()
-for _, key in ipairs({ JOBS, BODIES, VALUES, ERRORS, PROGRESS, LOGS }) do hf.in_pieces('HDEL', key, ids, #ids) end
-return { #ids, next_from }
+hf.remove_rows(ids)
+local lapsed = call('ZRANGEBYSCORE', LAPSING, '-inf', now, 'LIMIT', 0, SEEN_MAX)
+hf.in_pieces('HDEL', FLOWS, lapsed, #lapsed)
+hf.in_pieces('HDEL', GROUP_FLOWS, lapsed, #lapsed)
+hf.in_pieces('ZREM', LAPSING, lapsed, #lapsed)
+return { #ids, next_from, #lapsed }

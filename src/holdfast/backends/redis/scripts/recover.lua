@@ -2,7 +2,6 @@
 -- Takes now, ids of dead workers, limit, whether restarts are trusted. Returns one packed line per lease ended; none
 -- while the store is quiet.
 -- Safe twice: what ended holds no token.
--- needs: opening lives turns names rows index refilling letters endings leases quiet stalls closing
 
 if hf.quiet_seconds(args[4]) > 0 then return { cpack({}) } end
 hf.mend_deadlines()

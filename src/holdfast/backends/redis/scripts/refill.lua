@@ -1,12 +1,13 @@
 -- refill: the safety net. One page of groups that have jobs waiting or in play is brought to its limits, and one page
--- of parked jobs whose task is no longer paused comes back. Also carries out, page by page, a changed rule or a pause.
--- Takes now, queue or nil for all, a place to go on after or nil, page size, whether to look at all lanes or the parked
--- ones only; ARGV[2]: a member of the ready index to go on after, or nothing.
+-- of parked jobs whose task is no longer paused comes back. Also carries out, page by page, a changed rule, a limit or
+-- a pause.
+-- Takes now, queue or nil for all, a place to go on after or nil, page size, which ready jobs to look at (all but those
+-- of tasks apart, the parked ones, those apart), whether groups of the queue may have several jobs ready only now;
+-- ARGV[2]: a member of the ready index or of that of tasks apart to go on after, or nothing.
 -- Returns how many of the groups' jobs became ready, and where to go on in both: '' at the end.
--- needs: opening turns names rows index refilling counting closing
 
 if sealed then return hf.refused_sealed() end
-local within, after, limit, all_lanes, member = args[2], args[3], args[4], args[5], ARGV[2]
+local within, after, limit, lanes, opened, member = args[2], args[3], args[4], args[5], args[6], ARGV[2]
 local low, high = '-', '+'
 if within then low, high = '[' .. hf.escape(within), '(' .. sub(hf.escape(within), 1, -2) .. '\1' end
 
@@ -24,6 +25,19 @@ local function places_after(key)
     return places
 end
 
+-- The ready jobs of a group that may now have several are to be listed among them.
+local function stage(place)
+    local _, _, strict = hf.group_of(place)
+    if strict then return end
+    for _, row in ipairs(hf.ready_of(place)) do
+        if row[LANE] < 8 then
+            local was_in, had_key = hf.leave(row)
+            row[LANE] = row[LANE] + 8
+            hf.enter(row, was_in, had_key)
+        end
+    end
+end
+
 local made, groups_end, lane_end = 0, '', ''
 if after then
     local waiting, playing, page, w, p = places_after(WAITING), places_after(PLAY), {}, 1, 1
@@ -35,18 +49,28 @@ if after then
         page[#page + 1] = place
         hf.queue_at[place] = hf.plain(sub(place, 1, string.find(place, '\0', 1, true) - 1))
     end
+    if opened then
+        for _, place in ipairs(page) do stage(place) end
+    end
     made = hf.refill(page)
     if #page == limit then groups_end = page[limit] end
 end
 
--- Jobs of all lanes from `member` on, or only the parked ones, by jumping from queue to queue.
+-- Jobs of all lanes from `member` on, or only the parked ones, by jumping from queue to queue; or those of tasks apart.
 local function lane_page()
     local from, found = member ~= '' and '(' .. member or low, {}
+    if lanes == 'apart' then
+        for i, one in ipairs(call('ZRANGEBYLEX', APART, from, high, 'LIMIT', 0, limit)) do
+            local task = string.find(one, '\0', 1, true) + 1
+            found[i] = { one, sub(one, string.find(one, '\0', task, true) + 29) }
+        end
+        return found, #found == limit and found[limit][1] or ''
+    end
     while #found < limit do
         local first = call('ZRANGEBYLEX', READY, from, high, 'LIMIT', 0, 1)[1]
         if not first then return found, '' end
         local queue = sub(first, 1, string.find(first, '\0', 1, true))
-        if not all_lanes and sub(first, #queue + 1, #queue + 1) ~= '2' then from = '[' .. queue .. '2' end
+        if lanes == 'parked' and sub(first, #queue + 1, #queue + 1) ~= '2' then from = '[' .. queue .. '2' end
         for _, one in ipairs(call('ZRANGEBYLEX', READY, from, '(' .. queue .. '3', 'LIMIT', 0, limit - #found)) do
             found[#found + 1] = { one, sub(one, #queue + 30) }
         end
@@ -62,7 +86,7 @@ if member then
     for i, one in ipairs(found) do ids[i] = one[2] end
     hf.load_rows(ids)
     for _, id in ipairs(ids) do
-        if hf.lane_of(hf.cache[id]) ~= hf.cache[id][LANE] then hf.make_ready(hf.cache[id]) end
+        if hf.lane_of(hf.cache[id]) ~= hf.cache[id][LANE] % 4 then hf.change_lane(hf.cache[id]) end
     end
 end
 hf.close()

@@ -1,7 +1,6 @@
 -- register: store a worker's row, its deadline one lease from now; repeating it renews the deadline
 -- and takes over queues and slots.
 -- Takes now, id, lease_seconds; ARGV[2]: what the worker told of itself. Returns nothing.
--- needs: opening names rows index leases
 
 local id, lease_seconds = args[2], args[3]
 if lease_seconds > hf.lease_max() then call('HSET', META, 'lease_max', format('%.17g', lease_seconds)) end

@@ -2,7 +2,6 @@
 -- Takes now, worker, [id, token] pairs it holds, the last claim whose answer it has.
 -- ARGV[2]: its portrait, if it shows one.
 -- Returns known, and packed lists: lost, cancelled, released. Leases of seen claims that are not named are given back.
--- needs: opening turns names rows index refilling letters endings leases closing
 
 local id, held, seen = args[2], args[3], args[4]
 local worker = hf.worker_row(id)

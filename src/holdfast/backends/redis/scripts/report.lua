@@ -1,6 +1,5 @@
 -- report: store progress and log lines of running jobs; a cancel asked for does not refuse them.
 -- Takes now, [id, token, progress, text, lines]. Returns one letter each: o, l lost. Fenced by the token.
--- needs: opening rows
 
 local LOGS_KEPT_MAX = 200
 local answers, ids = {}, {}

@@ -1,6 +1,5 @@
 -- retire: a worker stops for good; what it holds is given back free and its row goes.
 -- Takes now, worker. Returns how many leases. Safe twice: the second finds no row.
--- needs: opening turns names rows index refilling letters endings leases closing
 
 local id = args[2]
 if not hf.worker_row(id) then return { 0 } end

@@ -1,6 +1,5 @@
 -- revive: a dead job comes into play with fresh budgets and its letter says so; retry takes any finished job.
 -- Takes now, id, the verb asked for. Returns the job's pieces, or a refusal.
--- needs: opening turns names rows index refilling letters again closing showing
 
 if sealed then return hf.refused_sealed() end
 local verb = args[3]
@@ -21,8 +20,8 @@ if verb == 'revive' and state ~= 'd' then
     return conflict('Only dead jobs can be revived; retry takes any finished one.')
 end
 if state == 'd' then verb = 'revive' end
-local live = row[KEY] and hf.live_with(hf.logical_of(row))
-if live then return conflict('Wait for that one to end.', live) end
+local taken = row[KEY] and hf.key_taken(hf.key_name(row))
+if taken and taken ~= row then return conflict('Wait for that one to end.', taken[ID]) end
 if state == 'd' then
     local letter = hf.letter_at(hf.logical_of(row))
     if letter and letter.id ~= row[ID] then

@@ -1,6 +1,5 @@
 -- run_now: a scheduled job is due now and comes into play.
 -- Takes now, id. Returns the job's pieces, or a refusal.
--- needs: opening turns names rows index refilling closing showing
 
 if sealed then return hf.refused_sealed() end
 local row = hf.row_of(args[2])
@@ -9,8 +8,8 @@ if row[STATE] ~= 's' then
     return hf.refused('StateConflict', { job_id = row[ID], verb = 'run_now', state = row[STATE],
         advice = 'Only scheduled jobs can be brought forward.' })
 end
-local was_in, was_live = hf.leave(row)
+local was_in, had_key = hf.leave(row)
 row[DUE_AT] = now
-hf.enter_play(row, was_in, was_live)
+hf.enter_play(row, was_in, had_key)
 hf.close()
 return hf.shown({ row[ID] })

@@ -1,6 +1,5 @@
 -- workers: every worker's row and how many leases it holds, at one instant. Takes now. Never writes.
 -- Returns the time; id, packed row, number, portrait, and so on.
--- needs: opening names
 
 local lines = {}
 local rows = call('HGETALL', WORKERS)

@@ -15,4 +15,5 @@ SET job_id = :job_id, grp = :grp, args = :args, failure_count = failure_count + 
 WHERE logical = :logical
 
 -- :: supersede
-UPDATE holdfast_jobs SET reason = 'superseded', prune_at = ? WHERE id = ? AND state = 'dead'
+UPDATE holdfast_jobs SET reason = 'superseded', prune_at = max(?, COALESCE(holds_key * (created_at + key_window), 0))
+WHERE id = ? AND state = 'dead'

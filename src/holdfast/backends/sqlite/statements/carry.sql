@@ -3,17 +3,32 @@
 -- the rows and the place reached are written in one transaction.
 
 -- :: queue
-INSERT INTO holdfast_queues (name, group_limit, group_order) VALUES (?, ?, ?) ON CONFLICT (name) DO NOTHING
+INSERT INTO holdfast_queues (name, group_limit, group_order, job_limit, rate, group_rate, aging)
+VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING
 
--- :: group
-INSERT INTO holdfast_groups (queue, name, group_limit) VALUES (?, ?, ?) ON CONFLICT (queue, name) DO NOTHING
+-- :: task
+INSERT INTO holdfast_tasks (name, job_limit, rate, apart, retain_count, retain_dead, retain_dead_count)
+VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING
+
+-- :: override
+INSERT INTO holdfast_overrides (kind, queue, name, job_limit, rate) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (kind, queue, name) DO NOTHING
+
+-- :: flow
+INSERT INTO holdfast_flows (kind, queue, name, spent_until, shut_until, wakes_at) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (kind, queue, name) DO NOTHING
+
+-- :: entry
+INSERT INTO holdfast_entries (name, version, declared, record) VALUES (?, ?, ?, ?) ON CONFLICT (name) DO NOTHING
 
 -- :: job
-INSERT INTO holdfast_jobs (seq, id, task, queue, state, args, priority, grp, key, attempts, failures, stalls, max_stalls,
-                           created_at, due_at, expires_at, started_at, finished_at, fence, begun, held,
+INSERT INTO holdfast_jobs (seq, id, task, queue, state, args, priority, grp, key, attempts, failures, stalls,
+                           max_stalls, created_at, due_at, expires_at, started_at, finished_at, fence, begun, held,
                            cancel_requested, progress, progress_text, value, reason, errors, revival, options,
-                           shared_stalls, suspect, turn, lane, prune_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                           shared_stalls, suspect, holds_key, key_queue, key_started, key_window, due_max, dropped,
+                           turn, rank, lane, prune_at, counted)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+        ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
 
 -- :: line

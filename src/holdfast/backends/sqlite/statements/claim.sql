@@ -1,6 +1,7 @@
 -- claim: lease ready jobs to a worker.
--- Takes lanes in their order; every limit was obeyed when a job became ready, so what is read here may be taken.
--- Safe against a rival: one write transaction at a time; the token is new at every claim.
+-- Takes lanes in their order. A group's limit was obeyed when a job became ready, the others are reckoned with before a
+-- lane is read, so what is read here may be taken. Safe against a rival: one write transaction at a time; the token is
+-- new at every claim.
 
 -- :: worker
 SELECT last_call, last_answers FROM holdfast_workers WHERE id = ?
@@ -10,7 +11,40 @@ SELECT seq, id, task, queue, args, priority, grp, key, attempts, failures, stall
        options, suspect, shared_stalls
 FROM holdfast_jobs INDEXED BY holdfast_jobs_ready
 WHERE state = 'ready' AND queue = ? AND lane = ?
-ORDER BY priority DESC, turn, seq LIMIT ?
+ORDER BY rank DESC, turn, seq LIMIT ? OFFSET ?
+
+-- :: lane_apart
+SELECT seq, id, task, queue, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at, expires_at,
+       options, suspect, shared_stalls
+FROM holdfast_jobs INDEXED BY holdfast_jobs_apart
+WHERE lane = 3 AND state = 'ready' AND queue = ? AND task = ?
+ORDER BY rank DESC, turn, seq LIMIT ? OFFSET ?
+
+-- :: apart_ready
+WITH RECURSIVE found (task) AS (
+    SELECT (SELECT task FROM holdfast_jobs INDEXED BY holdfast_jobs_apart
+            WHERE lane = 3 AND state = 'ready' AND queue = ?1 ORDER BY task LIMIT 1)
+    UNION ALL
+    SELECT (SELECT task FROM holdfast_jobs INDEXED BY holdfast_jobs_apart
+            WHERE lane = 3 AND state = 'ready' AND queue = ?1 AND task > found.task ORDER BY task LIMIT 1)
+    FROM found WHERE found.task IS NOT NULL
+)
+SELECT task FROM found WHERE task IS NOT NULL
+
+-- :: running_counted
+SELECT queue, task, count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_counted
+WHERE counted = 1 AND state = 'running' GROUP BY queue, task
+
+-- :: held_groups
+SELECT queue, grp, count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_running
+WHERE state = 'running' AND worker = ? AND grp IS NOT NULL GROUP BY queue, grp
+
+-- :: count
+UPDATE holdfast_jobs SET counted = 1, lane = grp IS NOT NULL WHERE seq IN (SELECT value FROM json_each(?))
+
+-- :: start_keys
+UPDATE holdfast_jobs SET holds_key = 0
+WHERE seq IN (SELECT value FROM json_each(?)) AND holds_key = 1 AND key_started = 1 AND key_window IS NULL
 
 -- :: take
 UPDATE holdfast_jobs
@@ -27,9 +61,3 @@ SELECT seq, id, task, queue, args, priority, grp, key, attempts, failures, stall
        options, suspect, shared_stalls, token, fence, started_at
 FROM holdfast_jobs INDEXED BY holdfast_jobs_running
 WHERE state = 'running' AND worker = ? AND claim_call = ? ORDER BY fence
-
--- :: paused_queues
-SELECT queue FROM holdfast_pauses WHERE kind = 'queue'
-
--- :: paused_tasks
-SELECT name FROM holdfast_pauses WHERE kind = 'task'

@@ -4,4 +4,5 @@
 DELETE FROM holdfast_letters WHERE job_id = ?
 
 -- :: job
-UPDATE holdfast_jobs SET reason = 'discarded', prune_at = ? WHERE id = ? AND state = 'dead'
+UPDATE holdfast_jobs SET reason = 'discarded', prune_at = max(?, COALESCE(holds_key * (created_at + key_window), 0))
+WHERE id = ? AND state = 'dead'

@@ -1,29 +1,42 @@
 -- enqueue: store new jobs.
--- Takes one row per job; answers by row count: 0 means the id is known, a live job has the key, or the store is sealed.
--- Safe against a rival: the unique indexes on id and live key decide, inside the writer's transaction.
+-- Takes one row per job; answers by row count: 0 means the id is known, another job holds the key, or the store is
+-- sealed. Safe against a rival: the unique indexes on ids and held keys decide, inside the writer's transaction.
 
 -- :: insert
 INSERT INTO holdfast_jobs (id, task, queue, state, priority, grp, key, lane, turn, max_stalls,
-                           created_at, due_at, expires_at, args, revival, options)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                           created_at, due_at, expires_at, args, revival, options, rank)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?5)
+ON CONFLICT DO NOTHING
+
+-- :: insert_whole
+INSERT INTO holdfast_jobs (id, task, queue, state, priority, grp, key, lane, turn, max_stalls,
+                           created_at, due_at, expires_at, args, revival, options, rank, holds_key, key_queue,
+                           key_started, key_window, due_max, dropped)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING
 
 -- :: known
 SELECT 1 FROM holdfast_jobs WHERE id = ?
 
--- :: live_key
-SELECT id, state, grp FROM holdfast_jobs INDEXED BY holdfast_jobs_live_key
-WHERE queue = ? AND task = ? AND key = ? AND state IN ('scheduled', 'waiting', 'ready', 'running')
+-- :: key_holder
+SELECT seq, id, queue, state, grp, held, created_at, key_window, due_max
+FROM holdfast_jobs INDEXED BY holdfast_jobs_key
+WHERE holds_key = 1 AND key_queue = ? AND task = ? AND key = ?
+
+-- :: free_key
+UPDATE holdfast_jobs SET holds_key = 0 WHERE seq = ?
 
 -- :: replace
 UPDATE holdfast_jobs
-SET state = ?, priority = ?, grp = ?, lane = ?, turn = ?, max_stalls = max(?, stalls), due_at = ?, expires_at = ?, args = ?,
-    revival = ?, options = ?, held = held AND grp IS ?
-WHERE id = ? AND state IN ('scheduled', 'waiting', 'ready')
+SET state = 'scheduled', lane = 0, turn = NULL, priority = :priority, held = held AND grp IS :grp, grp = :grp,
+    max_stalls = max(:max_stalls, stalls), due_at = :due_at, expires_at = :expires_at, args = :args, revival = :revival,
+    options = :options, key_started = :key_started, key_window = :key_window, dropped = :dropped
+WHERE seq = :seq AND state IN ('scheduled', 'waiting', 'ready')
 
 -- :: joined
 INSERT INTO holdfast_jobs (id, task, queue, state, priority, grp, key, lane, turn, max_stalls,
-                           created_at, due_at, expires_at, args, revival, options)
-SELECT ?, ?, ?, 'scheduled', ?, ?, ?, ?, NULL, ?, ?, ?, ?, ?, ?, ?
+                           created_at, due_at, expires_at, args, revival, options, rank, holds_key, key_queue,
+                           key_started, key_window, due_max, dropped)
+SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 WHERE NOT EXISTS (SELECT 1 FROM holdfast_seal WHERE closed = 1)  -- looked at and inserted in one step of the caller's
 ON CONFLICT DO NOTHING

@@ -4,7 +4,8 @@
 -- :: jobs
 SELECT seq, id, task, queue, state, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at,
        due_at, expires_at, started_at, finished_at, fence, worker, begun, held, cancel_requested, progress,
-       progress_text, value, reason, errors, revival, options, shared_stalls, suspect, turn, lane, prune_at
+       progress_text, value, reason, errors, revival, options, shared_stalls, suspect, holds_key,
+       key_queue, key_started, key_window, due_max, dropped, turn, rank, lane, prune_at
 FROM holdfast_jobs WHERE seq > ? ORDER BY seq LIMIT ?
 
 -- :: logs

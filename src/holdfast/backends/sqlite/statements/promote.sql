@@ -2,19 +2,26 @@
 -- Takes the time and a bound; answers the rows it may move. Runs inside the one write transaction.
 
 -- :: due
-SELECT seq, queue, grp, task FROM holdfast_jobs INDEXED BY holdfast_jobs_scheduled
+SELECT seq, queue, task, grp, priority FROM holdfast_jobs INDEXED BY holdfast_jobs_scheduled
 WHERE state = 'scheduled' AND due_at <= ? ORDER BY due_at, seq LIMIT ?
 
 -- :: to_ready
-UPDATE holdfast_jobs SET state = 'ready', lane = ?, turn = ? WHERE seq = ?
+UPDATE holdfast_jobs SET state = 'ready', lane = ?, turn = ?, rank = ? WHERE seq = ?
 
 -- :: to_waiting
-UPDATE holdfast_jobs SET state = 'waiting', lane = ?, turn = NULL WHERE seq = ?
+UPDATE holdfast_jobs SET state = 'waiting', turn = NULL WHERE seq = ?
 
 -- :: expired
 SELECT id FROM holdfast_jobs INDEXED BY holdfast_jobs_expires
 WHERE expires_at <= ? AND expires_at IS NOT NULL AND state IN ('scheduled', 'waiting', 'ready')
 ORDER BY expires_at LIMIT ?
+
+-- :: waking
+UPDATE holdfast_flows SET wakes_at = NULL
+WHERE (kind, queue, name) IN (
+    SELECT kind, queue, name FROM holdfast_flows INDEXED BY holdfast_flows_wakes
+    WHERE wakes_at IS NOT NULL AND wakes_at <= ? ORDER BY wakes_at LIMIT ?)
+RETURNING queue, name
 
 -- :: letters_due
 SELECT job_id FROM holdfast_letters WHERE revive_at <= ? AND revive_at IS NOT NULL ORDER BY revive_at LIMIT ?

@@ -3,11 +3,12 @@
 -- :: job
 SELECT seq, id, task, queue, state, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at,
        due_at, expires_at, started_at, finished_at, fence, worker, begun, held, cancel_requested, progress,
-       progress_text, value, reason, errors, revival, options, shared_stalls, suspect
+       progress_text, value, reason, errors, revival, options, shared_stalls, suspect, holds_key,
+       key_queue, key_started, key_window, due_max, dropped
 FROM holdfast_jobs
 
 -- :: job_beyond
-SELECT token, turn, lane, claim_call, prune_at FROM holdfast_jobs ORDER BY seq
+SELECT token, turn, IIF(state = 'ready', rank, 0), lane, claim_call, prune_at FROM holdfast_jobs ORDER BY seq
 
 -- :: worker_beyond
 SELECT id, deadline, last_call FROM holdfast_workers
@@ -28,7 +29,14 @@ SELECT job_id, task, queue, key, grp, args, failure_count, first_failed_at, fail
 FROM holdfast_letters
 
 -- :: queues
-SELECT name, group_limit, group_order FROM holdfast_queues
+SELECT name, group_limit, group_order, job_limit, rate, group_rate, aging FROM holdfast_queues ORDER BY name
+
+-- :: tasks
+SELECT name, job_limit, rate, apart, retain_count, retain_dead, retain_dead_count FROM holdfast_tasks ORDER BY name
+
+-- :: running_tasks
+SELECT task, count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_running
+WHERE state = 'running' AND worker IS NOT NULL GROUP BY task
 
 -- :: oldest_ready
 SELECT min(due_at) FROM holdfast_jobs INDEXED BY holdfast_jobs_ready WHERE state = 'ready' AND queue = ?
@@ -37,7 +45,7 @@ SELECT min(due_at) FROM holdfast_jobs INDEXED BY holdfast_jobs_ready WHERE state
 SELECT queue, name FROM (
     SELECT DISTINCT queue, grp AS name FROM holdfast_jobs
     WHERE grp IS NOT NULL AND state IN ('scheduled', 'waiting', 'ready', 'running')
-    UNION SELECT queue, name FROM holdfast_groups
+    UNION SELECT queue, name FROM holdfast_overrides WHERE kind = 'group'
     UNION SELECT queue, name FROM holdfast_pauses WHERE kind = 'group'
 ) WHERE (:queue IS NULL OR queue = :queue) ORDER BY queue, name LIMIT :most
 
@@ -48,8 +56,8 @@ WHERE queue = ? AND grp = ? AND state IN ('scheduled', 'waiting', 'ready', 'runn
 -- :: group_head
 SELECT id FROM holdfast_jobs
 WHERE queue = ? AND grp = ? AND state IN ('scheduled', 'waiting', 'ready', 'running')
-ORDER BY state <> 'running', state <> 'ready', NOT (state = 'scheduled' AND held), state <> 'waiting', held DESC,
-         priority DESC, seq
+ORDER BY state <> 'running', state <> 'ready', NOT (state = 'scheduled' AND held), state <> 'waiting',
+         (state = 'waiting' AND held) DESC, priority DESC, seq
 LIMIT 1
 
 -- :: workers
@@ -64,7 +72,12 @@ SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_ready
 WHERE state = 'ready' AND queue = ? AND lane IN (0, 1) LIMIT 1
 
 -- :: next_due
-SELECT min(due_at) FROM holdfast_jobs INDEXED BY holdfast_jobs_scheduled WHERE state = 'scheduled'
+SELECT (SELECT min(due_at) FROM holdfast_jobs INDEXED BY holdfast_jobs_scheduled WHERE state = 'scheduled'),
+       (SELECT min(wakes_at) FROM holdfast_flows INDEXED BY holdfast_flows_wakes WHERE wakes_at IS NOT NULL)
+
+-- :: ended
+SELECT asked.value, j.id IS NOT NULL, j.state IN ('succeeded', 'cancelled', 'dead')
+FROM json_each(?) AS asked LEFT JOIN holdfast_jobs j ON j.id = asked.value
 
 -- :: data_version
 PRAGMA data_version

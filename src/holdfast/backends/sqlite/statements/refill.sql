@@ -19,28 +19,13 @@ WHERE seq IN (
     WHERE queue = :queue AND grp = :grp
       AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1)))
 
--- :: fill
+-- :: fill_empty
 UPDATE holdfast_jobs
-SET state = 'ready', turn = COALESCE(turn, :turn),
-    lane = CASE WHEN :parking AND EXISTS (SELECT 1 FROM holdfast_pauses p
-                                          WHERE p.kind = 'task' AND p.name = holdfast_jobs.task)
-                THEN 2 ELSE 1 END
-WHERE seq IN (
-    SELECT seq FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
-    WHERE state = 'waiting' AND queue = :queue AND grp = :grp
-    ORDER BY held DESC, priority DESC, seq
-    LIMIT max(0, :limit - (
-        SELECT count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
-        WHERE queue = :queue AND grp = :grp
-          AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))))
-)
-
--- :: fill_one_each
-UPDATE holdfast_jobs
-SET state = 'ready', turn = COALESCE(turn, :turn + g.place),
-    lane = CASE WHEN :parking AND EXISTS (SELECT 1 FROM holdfast_pauses p
-                                          WHERE p.kind = 'task' AND p.name = holdfast_jobs.task)
-                THEN 2 ELSE 1 END
+SET state = 'ready', rank = priority, turn = COALESCE(turn, :turn + g.place),
+    lane = CASE WHEN :parked IS NULL THEN 1
+                WHEN task IN (SELECT value FROM json_each(:parked)) THEN 2
+                WHEN task IN (SELECT value FROM json_each(:apart)) THEN 3
+                ELSE 1 END
 FROM (SELECT key AS place, json_extract(value, '$[0]') AS queue, json_extract(value, '$[1]') AS grp
       FROM json_each(:groups)) AS g
 WHERE seq = (
@@ -52,28 +37,46 @@ WHERE seq = (
     WHERE p.queue = g.queue AND p.grp = g.grp
       AND (p.state IN ('ready', 'running') OR (p.state = 'scheduled' AND p.held = 1)))
 
--- :: rule
-SELECT group_order, group_limit FROM holdfast_queues WHERE name = ?
-
--- :: overrides
-SELECT queue, name, group_limit FROM holdfast_groups
-
--- :: paused_groups
-SELECT queue, name FROM holdfast_pauses WHERE kind = 'group'
+-- :: fill_one_each
+UPDATE holdfast_jobs
+SET state = 'ready', rank = priority, turn = COALESCE(turn, g.given),
+    lane = CASE WHEN :parked IS NULL THEN 1
+                WHEN task IN (SELECT value FROM json_each(:parked)) THEN 2
+                WHEN task IN (SELECT value FROM json_each(:apart)) THEN 3
+                ELSE 1 END
+FROM (SELECT json_extract(value, '$[0]') AS queue, json_extract(value, '$[1]') AS grp,
+             json_extract(value, '$[2]') AS given
+      FROM json_each(:groups)) AS g
+WHERE seq = (
+    SELECT seq FROM holdfast_jobs w INDEXED BY holdfast_jobs_waiting
+    WHERE w.state = 'waiting' AND w.queue = g.queue AND w.grp = g.grp
+    ORDER BY w.held DESC, w.priority DESC, w.seq LIMIT 1)
 
 -- :: in_play
-SELECT state, count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
-WHERE queue = :queue AND grp = :grp AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))
-GROUP BY state
+SELECT g.key, count(*), sum(p.state = 'ready'), max(IIF(p.state = 'ready', p.turn, NULL))
+FROM json_each(?) AS g CROSS JOIN holdfast_jobs p INDEXED BY holdfast_jobs_in_play
+WHERE p.queue = json_extract(g.value, '$[0]') AND p.grp = json_extract(g.value, '$[1]')
+  AND (p.state IN ('ready', 'running') OR (p.state = 'scheduled' AND p.held = 1))
+GROUP BY g.key
+
+-- :: waiting
+SELECT seq, task, priority, turn FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
+WHERE state = 'waiting' AND queue = ? AND grp = ? ORDER BY held DESC, priority DESC, seq LIMIT ?
+
+-- :: fill
+UPDATE holdfast_jobs SET state = 'ready', turn = ?, rank = ?, lane = ? WHERE seq = ?
 
 -- :: withdraw
-UPDATE holdfast_jobs SET state = 'waiting'
+UPDATE holdfast_jobs SET state = 'waiting', lane = 1
 WHERE seq IN (
     SELECT seq FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
     WHERE queue = :queue AND grp = :grp AND state = 'ready'
       AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))
     ORDER BY held, priority, seq DESC LIMIT :excess
 )
+
+-- :: wake
+UPDATE holdfast_flows SET wakes_at = ? WHERE kind = ? AND queue = ? AND name = ?
 
 -- :: groups_waiting
 SELECT DISTINCT queue, grp FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting

@@ -3,7 +3,7 @@
 
 -- :: ready
 UPDATE holdfast_jobs
-SET state = 'ready', attempts = attempts + :stalls + :shared_stalls, stalls = stalls + :stalls,
+SET state = 'ready', rank = :rank, attempts = attempts + :stalls + :shared_stalls, stalls = stalls + :stalls,
     shared_stalls = shared_stalls + :shared_stalls, suspect = suspect OR :stalls + :shared_stalls > 0,
     expires_at = CASE WHEN :stalls + :shared_stalls = 0 THEN expires_at END, errors = :errors, lane = :lane,
     token = NULL, worker = NULL, claim_call = NULL
@@ -13,6 +13,6 @@ WHERE seq = :seq
 UPDATE holdfast_jobs
 SET state = 'waiting', attempts = attempts + :stalls + :shared_stalls, stalls = stalls + :stalls,
     shared_stalls = shared_stalls + :shared_stalls, suspect = suspect OR :stalls + :shared_stalls > 0,
-    expires_at = CASE WHEN :stalls + :shared_stalls = 0 THEN expires_at END, errors = :errors, lane = :lane,
+    expires_at = CASE WHEN :stalls + :shared_stalls = 0 THEN expires_at END, errors = :errors,
     held = :held, token = NULL, worker = NULL, claim_call = NULL
 WHERE seq = :seq

@@ -8,9 +8,9 @@ SELECT job_id FROM holdfast_letters WHERE logical = ?
 
 -- :: scheduled
 UPDATE holdfast_jobs
-SET state = 'scheduled', attempts = 0, failures = 0, stalls = 0, shared_stalls = 0, suspect = 0, due_at = ?,
-    expires_at = NULL, finished_at = NULL, prune_at = NULL, reason = NULL, value = NULL, turn = NULL, cancel_requested = 0, begun = 0, held = 0,
-    progress = NULL, progress_text = NULL
+SET state = 'scheduled', holds_key = key IS NOT NULL, attempts = 0, failures = 0, stalls = 0, shared_stalls = 0,
+    suspect = 0, due_at = ?, expires_at = NULL, finished_at = NULL, prune_at = NULL, reason = NULL, value = NULL, turn = NULL,
+    cancel_requested = 0, begun = 0, held = 0, progress = NULL, progress_text = NULL
 WHERE seq = ?
 
 -- :: mark

@@ -17,7 +17,17 @@ DELETE FROM holdfast_seal
 
 -- :: content
 SELECT (SELECT count(*) FROM holdfast_jobs), (SELECT count(*) FROM holdfast_letters),
-       (SELECT count(*) FROM holdfast_groups), (SELECT count(*) FROM holdfast_pauses)
+       (SELECT count(*) FROM holdfast_overrides), (SELECT count(*) FROM holdfast_pauses),
+       (SELECT count(*) FROM holdfast_entries WHERE declared = 0)
 
--- :: forget_rules
+-- :: forget_queues
 DELETE FROM holdfast_queues
+
+-- :: forget_tasks
+DELETE FROM holdfast_tasks
+
+-- :: forget_flows
+DELETE FROM holdfast_flows
+
+-- :: forget_entries
+DELETE FROM holdfast_entries

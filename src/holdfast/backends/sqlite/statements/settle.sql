@@ -26,7 +26,7 @@ SELECT id, queue, task, key FROM holdfast_jobs WHERE seq IN (SELECT value FROM j
 
 -- :: lease
 SELECT seq, id, task, queue, grp, key, attempts, failures, stalls, max_stalls, started_at, fence, worker, begun,
-       cancel_requested, errors, args, revival, shared_stalls, suspect
+       cancel_requested, errors, args, revival, shared_stalls, suspect, priority
 FROM holdfast_jobs WHERE id = ? AND token = ? AND state = 'running'
 
 -- :: scheduled
@@ -40,12 +40,18 @@ WHERE seq = :seq
 UPDATE holdfast_jobs
 SET state = :state, attempts = attempts + :attempts, failures = failures + :failures, stalls = stalls + :stalls,
     shared_stalls = shared_stalls + :shared_stalls, finished_at = :now, prune_at = :prune_at, reason = :reason,
+    counted = counted OR :counted, lane = IIF(lane = 3, 0, lane),
     errors = :errors, token = NULL, worker = NULL, claim_call = NULL, held = 0,
     suspect = (suspect AND :attempts = 0) OR :stalls + :shared_stalls > 0
 WHERE seq = :seq
 
+-- :: end_keys
+UPDATE holdfast_jobs
+SET holds_key = key_window IS NOT NULL, prune_at = max(prune_at, COALESCE(created_at + key_window, 0))
+WHERE seq IN (SELECT value FROM json_each(?)) AND holds_key = 1
+
 -- :: let_go
-UPDATE holdfast_jobs SET reason = 'superseded', prune_at = ?
+UPDATE holdfast_jobs SET reason = 'superseded', prune_at = max(?, COALESCE(holds_key * (created_at + key_window), 0))
 WHERE id = (SELECT job_id FROM holdfast_letters WHERE logical = ?) AND state = 'dead'
 
 -- :: close_letter

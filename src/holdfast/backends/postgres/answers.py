@@ -1,0 +1,78 @@
+"""What the server answers, as JSON, read into records.
+
+Called by backend.py. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ...entries import CronEntry
+from ...records import Answer, Enqueued, Exchanged, NewJob, Promoted, Recovered, Renewal, Seal, Ticked
+from .reading import as_lease
+
+as_answers = msgspec.json.Decoder(list[Answer]).decode
+as_promoted = msgspec.json.Decoder(Promoted).decode
+as_recovered = msgspec.json.Decoder(list[Recovered]).decode
+as_refilled = msgspec.json.Decoder(tuple[int, str, str]).decode
+as_renewal = msgspec.json.Decoder(Renewal).decode
+
+Stored = bool | list[tuple[str, bool, bool]]  # true: all of them are new
+
+
+class _Exchanged(msgspec.Struct, frozen=True):
+    """As the server tells it: leases as lists of texts, which is what it can make fastest."""
+
+    answers: tuple[Answer, ...] = ()
+    leases: list[list[str | None]] = []
+    known: bool = True
+    recovered: tuple[Recovered, ...] = ()
+    sealed: Seal | None = None
+    quiet_seconds: float = 0.0
+    opens_in: float | None = None
+    stirred: list[str] | None = None  # queues in which a place that came free lets a job start
+
+
+class _Ticked(msgspec.Struct, frozen=True):
+    done: bool
+    entry: CronEntry | None = None
+    enqueued: Stored = []
+    skipped: bool = False
+
+
+_read_exchanged = msgspec.json.Decoder(_Exchanged).decode
+_read_enqueued = msgspec.json.Decoder(Stored).decode
+_read_ticked = msgspec.json.Decoder(_Ticked).decode
+
+
+def as_exchanged(answer: str) -> tuple[Exchanged, list[str]]:
+    """The answer to an exchange, and the queues to be told of."""
+    told = _read_exchanged(answer)
+    exchanged = Exchanged(
+        answers=told.answers,
+        leases=tuple(map(as_lease, told.leases)),
+        known=told.known,
+        recovered=told.recovered,
+        sealed=told.sealed,
+        quiet_seconds=told.quiet_seconds,
+        opens_in=told.opens_in,
+    )
+    return exchanged, told.stirred or []
+
+
+def as_enqueued(answer: str, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    return _stored(_read_enqueued(answer), jobs)
+
+
+def as_ticked(answer: str, jobs: Sequence[NewJob]) -> Ticked:
+    told = _read_ticked(answer)
+    enqueued = tuple(_stored(told.enqueued, jobs))
+    return Ticked(done=told.done, entry=told.entry, enqueued=enqueued, skipped=told.skipped)
+
+
+def _stored(told: Stored, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    if isinstance(told, bool):
+        return [Enqueued(job.id, True) for job in jobs]
+    return [Enqueued(*one) for one in told]

@@ -1,0 +1,101 @@
+-- allow: how many more of a queue or a task may start now, and what starting costs.
+-- Safe against a rival: whoever hands out leases of a queue or task with a limit or a rate in force locks its name first,
+-- then looks, in a later statement with a snapshot of its own; two claims never exceed a limit together. Names are locked
+-- by advisory transaction locks on 1024 stripes, in order, at the very start of a claim and before keys and groups. What
+-- turns up later is locked only if that is free. The end of a lease frees a place and needs no lock.
+
+-- :: function_flow_stripe
+CREATE OR REPLACE FUNCTION holdfast.flow_stripe(kind text, name text) RETURNS integer LANGUAGE sql IMMUTABLE AS $$
+    SELECT hashtext(kind || '/' || name) & 1023
+$$
+
+-- :: function_lock_flows
+CREATE OR REPLACE FUNCTION holdfast.lock_flows(asked text[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN  -- of the queues asked for, and of tasks that have ready jobs in them
+    PERFORM pg_advisory_xact_lock(hashtext('holdfast.flows'), s.stripe)
+    FROM (SELECT DISTINCT holdfast.flow_stripe(b.kind, b.name) AS stripe FROM holdfast.bounds b
+          WHERE (b.job_limit IS NOT NULL OR (b.rate).count IS NOT NULL)
+            AND CASE b.kind WHEN 'queue' THEN b.name = ANY (asked) ELSE holdfast.has_lane(asked, b.lane) END
+          ORDER BY 1) s;
+END $$
+
+-- :: function_has_lane
+CREATE OR REPLACE FUNCTION holdfast.has_lane(asked text[], number smallint) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN  -- whether there are ready jobs in a task's own lane, in any of these queues
+    RETURN EXISTS (SELECT 1 FROM unnest(asked) q(name) CROSS JOIN LATERAL (
+        SELECT 1 FROM holdfast.jobs j WHERE j.state = 'ready' AND j.queue = q.name AND j.lane = number LIMIT 1) x);
+END $$
+
+-- :: function_queue_room
+CREATE OR REPLACE FUNCTION holdfast.queue_room(named text, at double precision) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    b holdfast.bounds;
+    f holdfast.flows;
+    room integer := 1000000000;
+BEGIN
+    SELECT * INTO f FROM holdfast.flows WHERE kind = 'queue' AND queue = named AND name = '';
+    IF f.shut_until > at THEN RETURN 0; END IF;
+    SELECT * INTO b FROM holdfast.bounds WHERE kind = 'queue' AND name = named;
+    IF b.job_limit IS NOT NULL THEN
+        room := b.job_limit - (SELECT count(*) FROM holdfast.jobs WHERE state = 'running' AND limited AND queue = named);
+    END IF;
+    IF (b.rate).count IS NULL THEN RETURN room; END IF;
+    RETURN least(room, holdfast.allowed(b.rate, coalesce(f.spent_until, 0), at));
+END $$
+
+-- :: function_task_room
+CREATE OR REPLACE FUNCTION holdfast.task_room(named text, at double precision) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    b holdfast.bounds;
+    spent double precision;
+    room integer := 1000000000;
+BEGIN
+    SELECT * INTO b FROM holdfast.bounds WHERE kind = 'task' AND name = named;
+    IF b.job_limit IS NOT NULL THEN
+        room := b.job_limit - (SELECT count(*) FROM holdfast.jobs WHERE state = 'running' AND limited AND task = named);
+    END IF;
+    IF (b.rate).count IS NULL THEN RETURN room; END IF;
+    SELECT spent_until INTO spent FROM holdfast.flows WHERE kind = 'task' AND queue = '' AND name = named;
+    RETURN least(room, holdfast.allowed(b.rate, coalesce(spent, 0), at));
+END $$
+
+-- :: function_task_rooms
+-- The tasks apart with ready jobs in this queue, but for those known, and how many more of each may start: {"task": room}.
+CREATE OR REPLACE FUNCTION holdfast.task_rooms(named text, known jsonb, request jsonb, at double precision)
+RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE names text[];
+BEGIN
+    names := ARRAY(
+        SELECT b.name FROM holdfast.bounds b WHERE b.kind = 'task' AND CASE
+            WHEN known ? b.name OR NOT holdfast.has_lane(ARRAY[named], b.lane) THEN false
+            WHEN b.job_limit IS NULL AND (b.rate).count IS NULL THEN true
+            ELSE pg_try_advisory_xact_lock(hashtext('holdfast.flows'), holdfast.flow_stripe('task', b.name)) END);
+    IF names = '{}' THEN RETURN '{}'; END IF;
+    PERFORM holdfast.set_back('task', names, at);
+    RETURN (SELECT jsonb_object_agg(t.name, least(holdfast.task_room(t.name, at),
+        (request -> 'most_by_task' ->> t.name)::integer)) FROM unnest(names) t(name));
+END $$
+
+-- :: function_set_back
+CREATE OR REPLACE FUNCTION holdfast.set_back(what text, names text[], at double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN  -- buckets further ahead than their rate can have brought them
+    UPDATE holdfast.flows f SET spent_until = holdfast.bounded(b.rate, f.spent_until, at)
+    FROM unnest(names) n(name) JOIN holdfast.bounds b ON b.kind = what AND b.name = n.name
+    WHERE f.kind = what AND f.queue = CASE what WHEN 'queue' THEN n.name ELSE '' END
+      AND f.name = CASE what WHEN 'queue' THEN '' ELSE n.name END
+      AND (b.rate).count IS NOT NULL AND holdfast.bounded(b.rate, f.spent_until, at) <> f.spent_until;
+END $$
+
+-- :: function_charge
+CREATE OR REPLACE FUNCTION holdfast.charge(what text, named text, starts integer, at double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN  -- of a queue or a task, once per claim; nothing where no rate is in force
+    INSERT INTO holdfast.flows AS f (kind, queue, name, spent_until)
+    SELECT what, CASE what WHEN 'queue' THEN named ELSE '' END, CASE what WHEN 'queue' THEN '' ELSE named END,
+           holdfast.charged(b.rate, 0, at, starts)
+    FROM holdfast.bounds b WHERE b.kind = what AND b.name = named AND (b.rate).count IS NOT NULL AND starts > 0
+    ON CONFLICT (kind, queue, name) DO UPDATE SET spent_until = (
+        SELECT holdfast.charged(b.rate, f.spent_until, at, starts) FROM holdfast.bounds b
+        WHERE b.kind = what AND b.name = named);
+END $$

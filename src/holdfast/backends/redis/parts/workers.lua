@@ -1,0 +1,9 @@
+-- workers: a worker's row.
+
+-- A worker's row: lease_seconds, started_at, renewed_at, deadline, what it told of itself; or nil.
+function hf.worker_row(id)
+    local packed = call('HGET', WORKERS, id)
+    if not packed then return nil end
+    local lease_seconds, started_at, renewed_at, deadline, rest = struct.unpack('>dddd', packed)
+    return { lease_seconds, started_at, renewed_at, deadline, sub(packed, rest) }
+end

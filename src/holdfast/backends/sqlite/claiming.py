@@ -1,0 +1,277 @@
+"""Which ready jobs a claim takes: queue by queue, lane by lane, as far as limits, rates and the worker's room allow.
+
+Called by leasing.py inside its transaction. What may start is flow.py's business; what was leased is charged here, to
+each bucket once. A store without limits and rates asks for none.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from ...rates import UNLIMITED, charged
+from ...records import ClaimRequest, Lease
+from ...rules import GROUP_LOOKS_MAX, READY_PER_GROUP_MAX
+from . import endings, flow
+from .operating import expire
+from .ruling import Bucket
+from .stored import LANE_APART, LANE_GROUPED, LANE_UNGROUPED, SQL, Place, as_text
+from .transaction import Transaction
+
+_LANE = SQL["claim.lane"]
+_LANE_APART = SQL["claim.lane_apart"]
+_TAKE = SQL["claim.take"]
+
+Row = Sequence[Any]  # as claim.lane reads it
+
+
+def claim(tx: Transaction, request: ClaimRequest) -> list[Lease]:
+    """Lease what may start now; then charge the buckets it came from."""
+    paused = tx.rules.paused_queues
+    draw = Draw(tx, request)
+    for queue in request.queues:
+        most = draw.room_of_queue(queue)
+        if most > 0 and queue not in paused:
+            draw.take_from(queue, most)
+    draw.charge()
+    return draw.leases
+
+
+class Lane:
+    """How far one lane of a queue has been read. Nothing is written while lanes are read."""
+
+    __slots__ = ("done", "looks", "number", "place", "queue", "task")
+
+    def __init__(self, queue: str, number: int, task: str = "") -> None:
+        self.queue, self.number, self.task = queue, number, task
+        self.place = 0  # so many of its jobs were met
+        self.looks = 0  # so many of them passed over
+        self.done = False
+
+    def read(self, tx: Transaction, most: int) -> list[Row]:
+        if self.number == LANE_APART:
+            return tx.cursor.execute(_LANE_APART, (self.queue, self.task, most, self.place)).fetchall()
+        return tx.cursor.execute(_LANE, (self.queue, self.number, most, self.place)).fetchall()
+
+
+class Draw:
+    """The leases of one claim."""
+
+    def __init__(self, tx: Transaction, request: ClaimRequest) -> None:
+        self._tx, self._request, self._rules = tx, request, tx.rules
+        self.leases: list[Lease] = []
+        self._running = flow.Running(tx.cursor)  # as it was before this claim
+        self._rooms: dict[Place, int] = {}
+        self._leased: dict[Place, int] = {}  # where something counts it
+        self._expired: list[Row] = []
+        self._held: dict[tuple[str, str], int] = {}
+        if request.most_by_group is not None:
+            for queue, group, number in tx.cursor.execute(SQL["claim.held_groups"], (request.worker,)):
+                self._held[queue, group] = number
+
+    # ------------------------------------------------------------------ how many
+
+    def room_of_queue(self, queue: str) -> int:
+        request, left = self._request, self._request.most - len(self.leases)
+        most = min(left, request.most_by_queue.get(queue, left))
+        if self._rules.holds_nothing:
+            return most
+        place: Place = ("queue", queue, "")
+        if place not in self._rooms:
+            self._tx.set_back(self._rules.queue(queue).rate, place)
+            self._rooms[place] = flow.queue_room(self._rules, self._running, queue, self._tx.now)
+        return min(most, self._rooms[place] - self._leased.get(place, 0))
+
+    def _room_of_lane(self, lane: Lane) -> int:
+        if lane.number != LANE_APART:
+            return UNLIMITED
+        place: Place = ("task", "", lane.task)
+        if place not in self._rooms:
+            self._tx.set_back(self._rules.tasks[lane.task].rate, place)
+            by_task = flow.task_room(self._rules, self._running, lane.task, self._tx.now)
+            self._rooms[place] = min(by_task, self._request.most_by_task.get(lane.task, UNLIMITED))
+        return self._rooms[place] - self._leased.get(place, 0)
+
+    # ------------------------------------------------------------------ which
+
+    def take_from(self, queue: str, most: int) -> None:
+        """Lease up to `most` jobs of a queue."""
+        common = not self._rules.tasks and self._request.most_by_group is None
+        rows = self._from_common_lanes(queue, most) if common else None
+        if rows is None:
+            rows = self._from_lanes(queue, most)
+        for row in self._expired:
+            expire(self._tx, row[1])
+        self._expired.clear()
+        if rows:
+            self._lease(queue, rows)
+
+    def _from_common_lanes(self, queue: str, most: int) -> list[Row] | None:
+        """As `_from_lanes`, where nothing is apart: what most claims see. None: it must look closer."""
+        read, first, share = self._tx.cursor.execute, self._request.call % 2, most - most // 2
+        rows: list[Row] = read(_LANE, (queue, first, share, 0)).fetchall()
+        more = len(rows) == share
+        if len(rows) < most:
+            rows += read(_LANE, (queue, 1 - first, most - len(rows), 0)).fetchall()
+        if more and len(rows) < most:
+            rows += read(_LANE, (queue, first, most - len(rows), share)).fetchall()
+        now = self._tx.now
+        return None if [row for row in rows if row[13] is not None and row[13] <= now] else rows
+
+    def _from_lanes(self, queue: str, most: int) -> list[Row]:
+        """Each lane gets its share, then what the others left."""
+        lanes = [Lane(queue, LANE_UNGROUPED), Lane(queue, LANE_GROUPED)]
+        if self._rules.tasks:
+            lanes += self._lanes_apart(queue)
+        call, number = self._request.call, len(lanes)
+        lanes = [lanes[place % number] for place in range(call % number, call % number + number)]
+        rows: list[Row] = []
+        for place, lane in enumerate(lanes):
+            left = most - len(rows)
+            if left > 0:
+                rows += self._draw(lane, min(-(-left // (number - place)), self._room_of_lane(lane)))
+        for lane in lanes:
+            if len(rows) < most and not lane.done:
+                rows += self._draw(lane, min(most - len(rows), self._room_of_lane(lane)))
+        return rows
+
+    def _lanes_apart(self, queue: str) -> list[Lane]:
+        lanes = [Lane(queue, LANE_APART, task) for task in flow.apart_ready(self._tx.cursor, self._rules, queue)]
+        return [lane for lane in lanes if self._room_of_lane(lane) > 0]
+
+    def _draw(self, lane: Lane, most: int) -> list[Row]:
+        """Up to `most` jobs of a lane, from where it was read before. Expired ones are set aside."""
+        if most <= 0 or lane.done:
+            return []
+        now, capped = self._tx.now, self._request.most_by_group is not None and lane.number != LANE_UNGROUPED
+        drawn: list[Row] = []
+        while len(drawn) < most and not lane.done:
+            asked = most - len(drawn) + (GROUP_LOOKS_MAX if capped else 0)
+            rows = lane.read(self._tx, asked)
+            if capped:
+                fresh, met = self._pass_over(lane, rows, most - len(drawn))
+            else:
+                fresh, met = rows, len(rows)
+            late = [row for row in fresh if row[13] is not None and row[13] <= now]
+            if late:
+                self._expired += late
+                fresh = [row for row in fresh if row[13] is None or row[13] > now]
+            drawn += fresh
+            lane.place += met
+            lane.done = lane.done or met == len(rows) < asked
+        if lane.number == LANE_APART:
+            self._took(("task", "", lane.task), len(drawn))
+        return drawn
+
+    def _pass_over(self, lane: Lane, rows: list[Row], most: int) -> tuple[list[Row], int]:
+        """The first `most` whose group has not its share of this worker, and how many were met to find them."""
+        share, met = self._request.most_by_group or 0, 0
+        fresh: list[Row] = []
+        for row in rows:
+            if len(fresh) == most:
+                break
+            queue, group, expires_at = row[3], row[6], row[13]
+            late = expires_at is not None and expires_at <= self._tx.now
+            if group is not None and not late:
+                if self._held.get((queue, group), 0) >= share:
+                    if lane.looks == GROUP_LOOKS_MAX:
+                        lane.done = True
+                        break
+                    lane.looks += 1
+                    met += 1
+                    continue
+                self._held[queue, group] = self._held.get((queue, group), 0) + 1
+            met += 1
+            fresh.append(row)
+        return fresh, met
+
+    # ------------------------------------------------------------------ leasing
+
+    def _took(self, place: Place, number: int) -> None:
+        self._leased[place] = self._leased.get(place, 0) + number
+
+    def _lease(self, queue: str, rows: list[Row]) -> None:
+        tx, request = self._tx, self._request
+        fence, nonce = tx.ticks(len(rows)), secrets.token_hex(8)
+        values = {
+            "fence": fence,
+            "nonce": nonce,
+            "worker": request.worker,
+            "call": request.call,
+            "now": tx.now,
+            "seqs": as_text([row[0] for row in rows]),
+        }
+        tx.cursor.execute(_TAKE, values)
+        self.leases += [
+            as_lease(row, endings.make_token(row[0], number, nonce), number, tx.now)
+            for number, row in enumerate(rows, fence)
+        ]
+        if any(row[7] is not None for row in rows):
+            tx.cursor.execute(SQL["claim.start_keys"], (values["seqs"],))
+        groups = [row[6] for row in rows if row[6] is not None]
+        if groups and self._rules.windowed(queue):
+            self._leave_room(queue, groups)
+        if not self._rules.holds_nothing:
+            self._mark(queue, rows)
+
+    def _leave_room(self, queue: str, groups: list[str]) -> None:
+        """Remember which groups' buckets to charge; where a bound on what is ready holds a group back, refill it."""
+        for group, number in Counter(groups).items():
+            if self._rules.group_rate(queue, group) is not None:
+                self._took(("group", queue, group), number)
+            elif self._rules.group_limit(queue, group) <= READY_PER_GROUP_MAX:
+                continue
+            self._tx.touch(queue, group)
+
+    def _mark(self, queue: str, rows: list[Row]) -> None:
+        """Put what a limit or a rule on retention counts where it is counted, and take it out of its lane apart."""
+        rules, tx = self._rules, self._tx
+        self._took(("queue", queue, ""), len(rows))
+        tasks = {*rules.tasks, *rules.trimmed}
+        limited = rules.queue(queue).limit < UNLIMITED
+        counted = [row[0] for row in rows if limited or row[2] in tasks]
+        if counted:
+            tx.cursor.execute(SQL["claim.count"], (as_text(counted),))
+
+    def charge(self) -> None:
+        """Each bucket once, with all that was leased from it."""
+        for place, starts in self._leased.items():
+            kind, queue, name = place
+            if kind == "queue":
+                rate = self._rules.queue(queue).rate
+            elif kind == "task":
+                rate = self._rules.tasks[name].rate
+            else:
+                rate = self._rules.group_rate(queue, name)
+            if rate is not None and starts:
+                spent = (self._rules.bucket(place) or Bucket()).spent_until
+                self._tx.spend(place, charged(rate, spent, self._tx.now, starts))
+
+
+def as_lease(row: Row, token: str, fence: int, started_at: float) -> Lease:
+    """A lease of the row as claim.lane reads it, in the order of Lease's fields: this is made for every job."""
+    (
+        _,
+        job_id,
+        task,
+        queue,
+        args,
+        priority,
+        group,
+        key,
+        attempts,
+        failures,
+        stalls,
+        max_stalls,
+        created_at,
+        _,
+        options,
+        suspect,
+        shared_stalls,
+    ) = row
+    place = (priority, group, key, attempts + 1, failures, stalls, max_stalls)
+    return Lease(
+        job_id, token, fence, task, queue, args, *place, created_at, started_at, options, suspect == 1, shared_stalls
+    )

@@ -1,0 +1,198 @@
+"""What is said about queues, groups and tasks, as shown: rules, overrides, buckets, pauses, and the dump of everything.
+
+Called by backend.py on the reader's thread, and by moving.py for export. Never writes.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from ...records import Dump, GroupRecord, Pause, QueueRecord
+from ...rules import Flow, Override, QueueRule, TaskRecord, TaskRule
+from . import flow, reading, ticking
+from .ruling import Rules
+from .stored import SQL, rate_of, scope_of
+
+Said = TypeVar("Said", Pause, Override, Flow)
+
+
+def by_scope(said: Iterable[Said]) -> list[Said]:
+    """In a stable order."""
+    return sorted(said, key=lambda one: (one.queue or "", one.group or "", one.task or ""))
+
+
+def pauses(cursor: sqlite3.Cursor) -> list[Pause]:
+    return by_scope(
+        Pause(**scope_of(*row[:3]), reason=row[3], by=row[4], paused_at=row[5])
+        for row in cursor.execute(SQL["pause.all"])
+    )
+
+
+def overrides(cursor: sqlite3.Cursor) -> list[Override]:
+    return by_scope(
+        Override(**scope_of(*row[:3]), limit=row[3], rate=rate_of(row[4])) for row in cursor.execute(SQL["limit.all"])
+    )
+
+
+def flows(cursor: sqlite3.Cursor) -> list[Flow]:
+    return by_scope(
+        Flow(**scope_of(*row[:3]), spent_until=row[3], shut_until=row[4], wakes_at=row[5])
+        for row in cursor.execute(SQL["slow_down.all"])
+    )
+
+
+def queue_rules(cursor: sqlite3.Cursor) -> list[QueueRule]:
+    return [
+        QueueRule(
+            name=row[0],
+            group_limit=row[1],
+            group_order=row[2],
+            limit=row[3],
+            rate=rate_of(row[4]),
+            group_rate=rate_of(row[5]),
+            aging=row[6],
+        )
+        for row in cursor.execute(SQL["read.queues"])
+    ]
+
+
+def task_rules(cursor: sqlite3.Cursor) -> list[TaskRule]:
+    return [
+        TaskRule(
+            name=row[0],
+            limit=row[1],
+            rate=rate_of(row[2]),
+            apart=bool(row[3]),
+            retain_count=row[4],
+            retain_dead=row[5],
+            retain_dead_count=row[6],
+        )
+        for row in cursor.execute(SQL["read.tasks"])
+    ]
+
+
+def queues(cursor: sqlite3.Cursor) -> list[QueueRecord]:
+    rules = {rule.name: rule for rule in queue_rules(cursor)}
+    paused = {one.queue: one for one in pauses(cursor) if one.queue is not None and one.group is None}
+    said = {one.queue: one for one in overrides(cursor) if one.queue is not None and one.group is None}
+    flowing = {one.queue: one for one in flows(cursor) if one.queue is not None and one.group is None}
+    counts = reading.count(cursor, None)
+    records: list[QueueRecord] = []
+    for name in sorted({*rules, *paused, *said, *flowing, *counts}):
+        rule = rules.get(name) or QueueRule(name=name)
+        records.append(
+            QueueRecord(
+                name=name,
+                group_limit=rule.group_limit,
+                group_order=rule.group_order,
+                group_rate=rule.group_rate,
+                aging=rule.aging,
+                declared=name in rules,
+                limit=rule.limit,
+                rate=rule.rate,
+                override=said.get(name),
+                flow=flowing.get(name),
+                pause=paused.get(name),
+                counts={state.value: number for state, number in counts.get(name, {}).items()},
+                oldest_due_at=cursor.execute(SQL["read.oldest_ready"], (name,)).fetchone()[0],
+            )
+        )
+    return records
+
+
+def group(cursor: sqlite3.Cursor, queue: str, name: str) -> GroupRecord:
+    rules = Rules(cursor)
+    head = cursor.execute(SQL["read.group_head"], (queue, name)).fetchone()
+    limit, rate = rules.said(queue, name)
+    bucket = rules.bucket(("group", queue, name))
+    return GroupRecord(
+        queue=queue,
+        name=name,
+        limit=rules.group_limit(queue, name),
+        override=limit,
+        rate=rules.group_rate(queue, name),
+        rate_override=rate,
+        flow=None if bucket is None else Flow(queue=queue, group=name, **bucket._asdict()),
+        order=rules.order(queue, name),
+        pause=next((one for one in pauses(cursor) if (one.queue, one.group) == (queue, name)), None),
+        counts=dict(cursor.execute(SQL["read.group_counts"], (queue, name)).fetchall()),
+        head=None if head is None else head[0],
+    )
+
+
+def groups(cursor: sqlite3.Cursor, queue: str | None, limit: int) -> list[GroupRecord]:
+    return [
+        group(cursor, *row) for row in cursor.execute(SQL["read.groups"], {"queue": queue, "most": limit}).fetchall()
+    ]
+
+
+def tasks(cursor: sqlite3.Cursor) -> list[TaskRecord]:
+    rules = {rule.name: rule for rule in task_rules(cursor)}
+    said = {one.task: one for one in overrides(cursor) if one.task is not None}
+    flowing = {one.task: one for one in flows(cursor) if one.task is not None}
+    running = dict(cursor.execute(SQL["read.running_tasks"]).fetchall())
+    return [
+        TaskRecord(
+            rule=rules.get(name) or TaskRule(name=name),
+            declared=name in rules,
+            override=said.get(name),
+            flow=flowing.get(name),
+            running=running.get(name, 0),
+        )
+        for name in sorted({*rules, *said, *flowing})
+    ]
+
+
+_BEYOND = ("token", "turn", "rank", "lane", "claim_call", "prune_at")
+
+
+def dump(cursor: sqlite3.Cursor) -> Dump:
+    """Everything, as plain values, in the shapes of the records."""
+    beyond = cursor.execute(SQL["read.job_beyond"]).fetchall()
+    deadlines = {row[0]: row[1:] for row in cursor.execute(SQL["read.worker_beyond"])}
+    # Whether a worker has expired is a question of when one asks; a dump is the same until something is written.
+    shown = [msgspec.structs.replace(one, running=0) for one in reading.workers(cursor, float("-inf"), "")]
+    tables: dict[str, list[dict[str, Any]]] = {
+        "jobs": [
+            _plain(job) | dict(zip(_BEYOND, more, strict=True))
+            for job, more in zip(reading.all_jobs(cursor), beyond, strict=True)
+        ],
+        "letters": _all_plain(reading.all_letters(cursor)),
+        "workers": [
+            _plain(one) | dict(zip(("deadline", "last_call"), deadlines[one.id], strict=True))
+            for one in sorted(shown, key=lambda one: one.id)
+        ],
+        "queues": _all_plain(queue_rules(cursor)),
+        "tasks": _all_plain(task_rules(cursor)),
+        "overrides": _all_plain(overrides(cursor)),
+        "flows": _all_plain(flows(cursor)),
+        "entries": _all_plain(ticking.entries(cursor)),
+        "pauses": _all_plain(pauses(cursor)),
+        "logs": [{"job_id": row[0], "at": row[1], "text": row[2]} for row in cursor.execute(SQL["read.all_logs"])],
+    }
+    return Dump(tables={name: tuple(rows) for name, rows in tables.items()})
+
+
+def _plain(record: msgspec.Struct) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(record, builtin_types=(bytes,))
+    return plain
+
+
+def _all_plain(records: Sequence[msgspec.Struct]) -> list[dict[str, Any]]:
+    return [_plain(record) for record in records]
+
+
+def work_at_hand(cursor: sqlite3.Cursor, queues: Sequence[str], now: float) -> tuple[bool, float | None]:
+    """Is something claimable in these queues now, and if not, when may something become so by itself?"""
+    rules = Rules(cursor)
+    paused = rules.paused_queues
+    if any(queue not in paused and flow.claimable(cursor, rules, queue, now) for queue in queues):
+        return True, None
+    due, waking = cursor.execute(SQL["read.next_due"]).fetchone()
+    times = (due, waking, flow.next_opening(cursor, rules, queues, now))
+    next_due = min([time for time in times if time is not None], default=None)
+    return next_due is not None and next_due <= now, next_due

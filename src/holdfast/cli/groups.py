@@ -1,0 +1,115 @@
+"""`holdfast groups`, `group`: groups that have something to do, and one of them.
+
+Loaded by main when one of them is called.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from msgspec import UNSET
+
+from ..lifecycle import State
+from ..records import GroupRecord
+from .documents import group_document, job_document, rate_word
+from .exits import Exit
+from .queues import check_queue, numbers, pause_note
+from .session import Session, session_options
+from .spelling import ago
+from .words import RESET, LimitWord, RateWord, limit_word, reset_or
+
+
+@click.command()
+@click.argument("queue", required=False)
+@click.option("--limit", "-n", default=100, show_default=True, type=click.IntRange(1), help="At most so many.")
+@session_options
+def groups(session: Session, queue: str | None, limit: int) -> int:
+    """List groups with unfinished jobs, an override or a pause."""
+    with session.store() as app:
+        if queue is not None:
+            check_queue(queue, [record.name for record in app.queues.list()])
+        found = app.groups.list(queue, limit=limit)
+        now = app.now().timestamp()
+    if session.as_json:
+        session.print.document({"groups": [group_document(group) for group in found]})
+        return Exit.DONE
+    live = (State.RUNNING, State.READY, State.SCHEDULED, State.WAITING)
+    session.print.table(
+        ("queue", "group", "limit", "rate", *(state.value for state in live), "head", "note"),
+        [
+            (
+                group.queue,
+                group.name,
+                limit_word(group.limit),
+                rate_word(group.rate) or "",
+                *numbers(group.counts, live),
+                group.head or "",
+                _note(group, now),
+            )
+            for group in found
+        ],
+        empty="no group has anything to do.",
+        whole=2,
+    )
+    return Exit.DONE
+
+
+def _note(group: GroupRecord, now: float) -> str:
+    if group.pause is not None:
+        return pause_note(group.pause)
+    notes = [] if group.override is None else [f"override {limit_word(group.override)}"]
+    if group.rate_override is not None:
+        notes.append(f"override {group.rate_override}")
+    if group.flow is not None and group.flow.wakes_at is not None:
+        notes.append(f"next {ago(group.flow.wakes_at, now)}")
+    return ", ".join(notes)
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("name")
+@click.option("--limit", "-n", type=LimitWord(), metavar="N|none|reset", help="Let so many of its jobs run at once.")
+@click.option("--no-limit", is_flag=True, help="Drop the override: back to the queue's rule. As --limit reset.")
+@click.option("--rate", type=RateWord(), metavar="RATE|none|reset", help="Let so many of them start, such as 5/s.")
+@session_options
+def group(session: Session, queue: str, name: str, limit: Any, no_limit: bool, rate: Any) -> int:
+    """Show group NAME of QUEUE, or override its limit and rate."""
+    if limit is not None and no_limit:
+        raise click.UsageError("--limit and --no-limit exclude each other.")
+    limit = RESET if no_limit else limit
+    with session.store() as app:
+        check_queue(queue, [record.name for record in app.queues.list()])
+        if limit is not None or rate is not None:
+            session.announce(app)
+            said_limit = UNSET if limit is None else reset_or(limit)
+            app.groups.limit(queue, name, said_limit, rate=UNSET if rate is None else reset_or(rate))
+        found = app.groups.get(queue, name)
+        members = list(app.jobs(queue=queue, group=name, limit=20))
+        now = app.now().timestamp()
+    if session.as_json:
+        session.print.document({"group": group_document(found), "jobs": [job_document(job) for job in members]})
+        return Exit.DONE
+    override = f" (override {limit_word(found.override)})" if found.override is not None else ""
+    rate_override = " (override)" if found.rate_override is not None else ""
+    wakes_at = None if found.flow is None else found.flow.wakes_at
+    session.print.fields(
+        [
+            ("queue", found.queue),
+            ("group", found.name),
+            ("order", found.order),
+            ("limit", f"{limit_word(found.limit)}{override}"),
+            ("rate", None if found.rate is None else f"{found.rate}{rate_override}"),
+            ("next may start", ago(wakes_at, now)),
+            ("pause", pause_note(found.pause)),
+            ("head", found.head),
+            ("unfinished", ", ".join(f"{number} {state}" for state, number in found.counts.items()) or "none"),
+        ]
+    )
+    session.print.heading("its newest jobs")
+    session.print.table(
+        ("id", "state", "task", "tries", "created"),
+        [(job.id, job.state.value, job.task, str(job.attempts), ago(job.created_at, now)) for job in members],
+        empty="no job of this group is known.",
+    )
+    return Exit.DONE

@@ -1,0 +1,246 @@
+"""When a cron entry ticks, and what of it is stored: checks, the call it makes, its next times.
+
+Called by `app.cron`, by what operators change, and by the pure decisions of ticking.py. Pure. Expressions have the five
+fields of cron, read by cronsim in the entry's time zone. When clocks change it does as Debian's cron: an entry at a
+fixed time that is skipped runs right after the gap, one that comes twice runs once; entries with a `*` in the minute or
+hour field go by real time. Entries with `every` tick so many seconds apart, counted from `anchor`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from functools import lru_cache
+from itertools import takewhile
+from typing import Any, Literal, get_args
+from zoneinfo import ZoneInfo
+
+import msgspec
+from cronsim import CronSim, CronSimError
+from msgspec.structs import replace
+
+from ..clock import to_seconds
+from ..entries import CronEntry
+from ..errors import ConfigurationError
+from ..names import check_name
+from ..options import Duration, one_of, serial_group
+from ..records import NewJob
+
+Overlap = Literal["allow", "skip", "queue", "cancel"]
+CatchUp = Literal["none", "last", "all"]
+
+EVERY_SECONDS_MIN = 0.1
+YEAR_MAX = 3000
+_SAME_TICK_SECONDS = 1e-4  # two moments closer than this are one tick of `every`: sums of floats differ
+_NICKNAMES: Mapping[str, str] = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CronOptions:
+    """How an entry ticks, as users write it; checked when it is made."""
+
+    cron: str | None = None
+    every: Duration | None = None
+    tz: str | tzinfo = "UTC"
+    overlap: Overlap = "allow"
+    catch_up: CatchUp = "last"
+    window: Duration = 86400.0
+    jitter: Duration = 0.0
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__  # the class is frozen for everyone else
+        if (self.cron is None) == (self.every is None):
+            raise ConfigurationError('say when: an expression such as "*/5 * * * *", or every=; one of the two.')
+        put(self, "tz", zone_name(self.tz))
+        if self.cron is not None:
+            put(self, "cron", check_expression(self.cron))
+        else:
+            put(self, "every", to_seconds(self.every or 0.0, "every=", least=EVERY_SECONDS_MIN))
+            if self.tz != "UTC":
+                raise ConfigurationError("every= counts seconds: tz= makes no difference to it. Leave it out.")
+        one_of(self.overlap, "overlap=", get_args(Overlap))
+        one_of(self.catch_up, "catch_up=", get_args(CatchUp))
+        put(self, "window", to_seconds(self.window, "window=", least=1.0))
+        put(self, "jitter", to_seconds(self.jitter, "jitter="))
+        if self.catch_up == "all" and self.overlap in ("skip", "cancel"):
+            raise ConfigurationError(
+                f'catch_up="all" makes several jobs at once, which overlap={self.overlap!r} would not let run. '
+                'Say overlap="queue" to run them one by one, or catch_up="last".'
+            )
+
+
+def zone_name(zone: str | tzinfo) -> str:
+    """The name of a time zone this machine knows."""
+    name = getattr(zone, "key", None) or ("UTC" if zone is UTC else zone)
+    if not isinstance(name, str):
+        raise ConfigurationError(f'tz= takes a name such as "Europe/Berlin", or a ZoneInfo, not {zone!r}.')
+    try:
+        _zone(name)
+    except (KeyError, ValueError, OSError):
+        raise ConfigurationError(
+            f'there is no time zone {name!r} here. Write a name such as "Europe/Berlin"; '
+            "where the system has no zones, install tzdata."
+        ) from None
+    return name
+
+
+@lru_cache(maxsize=64)
+def _zone(name: str) -> tzinfo:
+    return UTC if name == "UTC" else ZoneInfo(name)  # cronsim knows UTC by this very object
+
+
+def check_expression(text: object) -> str:
+    """A cron expression of five fields, its spaces made single; ConfigurationError says what is wrong."""
+    if not isinstance(text, str):
+        raise ConfigurationError(f'a cron expression is text such as "*/5 * * * *", not {type(text).__name__}.')
+    written = " ".join(_NICKNAMES.get(text.strip().lower(), text).split())
+    fields = written.split(" ")
+    if len(fields) != 5:
+        known = ", ".join(_NICKNAMES)
+        raise ConfigurationError(
+            f"the cron expression {text!r} has {len(fields)} fields, not 5: minute hour day-of-month month day-of-week "
+            f"(or one of {known}). For seconds use every=."
+        )
+    try:
+        next(CronSim(written, datetime.now(UTC)))
+    except CronSimError as error:
+        raise ConfigurationError(f"the cron expression {text!r} cannot be read: {error}.") from None
+    except StopIteration:
+        raise ConfigurationError(f"the cron expression {text!r} never comes. Is that day in that month?") from None
+    return written
+
+
+# ---------------------------------------------------------------------- times
+
+
+def ticks_after(entry: CronEntry, after: float) -> Iterator[float]:
+    """The entry's ticks after a moment, on and on; it ends where there are no more."""
+    return _intervals(entry, after) if entry.cron is None else _moments(entry.cron, entry.tz, after)
+
+
+def next_tick(entry: CronEntry, after: float) -> float | None:
+    """The first tick after a moment; None: no more."""
+    return next(ticks_after(entry, after), None)
+
+
+def ticks_between(entry: CronEntry, start: float, end: float = math.inf) -> Iterator[float]:
+    """The ticks from `start` on, before `end`."""
+    return takewhile(lambda at: at < end, ticks_after(entry, start - _SAME_TICK_SECONDS * 2))
+
+
+def _intervals(entry: CronEntry, after: float) -> Iterator[float]:
+    every = entry.every or EVERY_SECONDS_MIN
+    count = max(1, int((after - entry.anchor) // every))
+    while True:
+        at = entry.anchor + count * every
+        if at > after + _SAME_TICK_SECONDS:
+            yield at
+        count += 1
+
+
+def _moments(cron: str, tz: str, after: float) -> Iterator[float]:
+    last = after
+    for moment in CronSim(cron, datetime.fromtimestamp(after, _zone(tz))):
+        if moment.year >= YEAR_MAX:
+            return
+        at = moment.timestamp()
+        if at > last:  # inside an hour that comes twice, it begins with the first of the two
+            last = at
+            yield at
+
+
+# ---------------------------------------------------------------------- what is stored
+
+
+def encode_call(new: NewJob, name: str, options: CronOptions) -> bytes:
+    """The job an entry makes, without its id and times."""
+    if new.delay is not None or new.due_at is not None:
+        raise ConfigurationError(
+            f"cron entry {name!r}: its jobs are due at their ticks. Leave out delay=, at= and wait=."
+        )
+    group = new.group
+    if options.overlap == "queue":
+        if group is not None:
+            raise ConfigurationError(
+                f'cron entry {name!r}: overlap="queue" runs its jobs one at a time in a group of its own, and its call '
+                'has a group already. Say overlap="allow" and let that group order them.'
+            )
+        group = serial_group(f"cron/{name}")
+    return msgspec.json.encode(replace(new, id="", group=group))
+
+
+def decode_call(entry: CronEntry) -> NewJob:
+    """The job an entry makes; ConfigurationError if another version wrote what this one cannot read."""
+    try:
+        return msgspec.json.decode(entry.call, type=NewJob)
+    except msgspec.MsgspecError:
+        raise ConfigurationError(f"cron entry {entry.name!r} was written by another version. Add it again.") from None
+
+
+def check_readable(entry: CronEntry) -> NewJob:
+    """The job an entry makes; ConfigurationError where this version, or this machine, cannot tell what it means."""
+    if entry.cron is not None:
+        _check_times(entry.cron, entry.tz)
+    return decode_call(entry)
+
+
+@lru_cache(maxsize=256)
+def _check_times(cron: str, tz: str) -> None:
+    zone_name(tz)
+    check_expression(cron)
+
+
+def wanted_entry(name: str, new: NewJob, options: CronOptions, *, declared: bool) -> CronEntry:
+    """An entry as code or an operator wants it, standing nowhere yet."""
+    check_name(name, "cron entry's name")
+    timing: dict[str, Any] = {"cron": options.cron, "every": options.every, "tz": options.tz}
+    return CronEntry(
+        name=name,
+        call=encode_call(new, name, options),
+        overlap=options.overlap,
+        catch_up=options.catch_up,
+        window=to_seconds(options.window, "window="),
+        jitter=to_seconds(options.jitter, "jitter="),
+        declared=declared,
+        **timing,
+    )
+
+
+def placed(wanted: CronEntry, stored: CronEntry | None, now: float) -> CronEntry:
+    """The entry to store: what is wanted, with where the stored one stands. Other times begin anew, from now."""
+    declared_at = now if wanted.declared else 0.0
+    if stored is None:
+        fresh = replace(wanted, anchor=now, created_at=now, declared_at=declared_at)
+        return replace(fresh, next_at=next_tick(fresh, now))
+    kept = replace(
+        stored,
+        call=wanted.call,
+        cron=wanted.cron,
+        every=wanted.every,
+        tz=wanted.tz,
+        overlap=wanted.overlap,
+        catch_up=wanted.catch_up,
+        window=wanted.window,
+        jitter=wanted.jitter,
+        declared=wanted.declared,
+        declared_at=declared_at,
+    )
+    if (kept.cron, kept.every, kept.tz) == (stored.cron, stored.every, stored.tz) and stored.next_at is not None:
+        return kept
+    kept = replace(kept, anchor=now)
+    return replace(kept, next_at=next_tick(kept, now))
+
+
+def same_but_time(one: CronEntry, other: CronEntry) -> bool:
+    """Whether they differ in nothing but when code last declared them."""
+    return replace(one, declared_at=0.0) == replace(other, declared_at=0.0)

@@ -1,0 +1,29 @@
+"""What the audit says of a promise that is broken.
+
+Called by the rules, which yield them, and by whoever shows an audit. Frozen values; it decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from msgspec import Struct
+
+from .picture import JobRow, Picture
+
+
+class Violation(Struct, frozen=True, kw_only=True):
+    """One promise found broken."""
+
+    rule: str
+    text: str
+    job_id: str | None = None
+    group: str | None = None
+
+
+Rule = Callable[[Picture], Iterator[Violation]]
+
+
+def about(rule: str, job: JobRow, text: str) -> Violation:
+    """A violation found in one job."""
+    return Violation(rule=rule, job_id=job.id, group=job.group, text=f"job {job.id} ({job.state}) {text}")

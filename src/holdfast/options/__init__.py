@@ -1,0 +1,37 @@
+"""Option objects: frozen, checked when they are made.
+
+Called by the app, tasks, the worker and the command line. Pure. Durations come in as seconds or timedelta and are kept
+as float seconds; rates come in as text.
+"""
+
+from .checks import COUNT_MAX, Duration, one_of, said_limit, said_rate, whole
+from .holding import OnConflict, how_held, serial_group
+from .queues import QueueOptions, queue_name
+from .stored import CALL_OPTIONS, encode_call_options
+from .tasks import ARGS_BYTES_MAX, RESULT_BYTES_MAX, Chooser, TaskOptions
+from .workers import LEASE_DEFAULT, SLOTS_DEFAULT, OnFence, QueueOrder, WorkerOptions
+
+__all__ = [
+    "ARGS_BYTES_MAX",
+    "CALL_OPTIONS",
+    "COUNT_MAX",
+    "LEASE_DEFAULT",
+    "RESULT_BYTES_MAX",
+    "SLOTS_DEFAULT",
+    "Chooser",
+    "Duration",
+    "OnConflict",
+    "OnFence",
+    "QueueOptions",
+    "QueueOrder",
+    "TaskOptions",
+    "WorkerOptions",
+    "encode_call_options",
+    "how_held",
+    "one_of",
+    "queue_name",
+    "said_limit",
+    "said_rate",
+    "serial_group",
+    "whole",
+]

@@ -1,0 +1,163 @@
+"""A worker's settings, validated together.
+
+Made by `app.work` and by `holdfast work`, read by every part of the engine. Frozen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal, get_args
+
+from ..clock import to_seconds
+from ..errors import ConfigurationError
+from ..names import check_list, check_name
+from .checks import COUNT_MAX, Duration, one_of, optional_whole, whole
+from .queues import queue_name
+
+OnFence = Literal["warn", "exit"]
+QueueOrder = Literal["fair", "strict"]
+
+SLOTS_DEFAULT: Final = 10
+LEASE_DEFAULT: Final = 30.0
+WEIGHT_MAX: Final = 1000
+_SWEEP_OFF = (None, 0, False)
+
+
+@dataclass(frozen=True, init=False, slots=True)
+class WorkerOptions:
+    """A worker's settings, validated together.
+
+    With lease L, renewal every H, call timeout C and fence margin M it must hold that C ≤ H, L ≥ 3·H + C + M (two
+    renewals may fail before the third still saves the lease) and M ≥ C + L/10 (time to stop handlers, and clock drift).
+    Whatever is not given follows from the lease: H = L/6, C = L/10, M = L/5, sweeps every H.
+    """
+
+    queues: tuple[str, ...] | None  # None: the queues the app's tasks name
+    slots_by_queue: Mapping[str, int]
+    slots: int
+    drain: bool
+    lease: float
+    grace: float
+    on_fence: OnFence
+    renew_every: float
+    sweep_every: float | None  # None: no sweeps
+    call_timeout: float
+    fence_margin: float
+    poll_every: float
+    task_slots: Mapping[str, int]  # jobs of a task that this worker runs at once
+    group_slots: int | None  # jobs of any one group that it runs at once
+    weights: Mapping[str, int]  # shares of queues among each other; 1 where nothing is said
+    queue_order: QueueOrder
+
+    def __init__(
+        self,
+        *,
+        queues: str | Iterable[str] | Mapping[str, int | None] | None = None,
+        slots: int = SLOTS_DEFAULT,
+        drain: bool = False,
+        lease: Duration = LEASE_DEFAULT,
+        grace: Duration = 30.0,
+        on_fence: OnFence = "warn",
+        renew_every: Duration | None = None,
+        sweep_every: Duration | Literal["auto"] | None = "auto",
+        call_timeout: Duration | None = None,
+        fence_margin: Duration | None = None,
+        poll_every: Duration | None = None,
+        task_slots: Mapping[str, int] | None = None,
+        group_slots: int | None = None,
+        weights: Mapping[str, int] | None = None,
+        queue_order: QueueOrder = "fair",
+    ) -> None:
+        span = to_seconds(lease, "lease=", least=0.05)
+        every = span / 6 if renew_every is None else to_seconds(renew_every, "renew_every=", least=0.001)
+        timeout = (
+            min(span / 10, every) if call_timeout is None else to_seconds(call_timeout, "call_timeout=", least=1e-3)
+        )
+        margin = span / 5 if fence_margin is None else to_seconds(fence_margin, "fence_margin=")
+        check_lease(lease=span, renew_every=every, call_timeout=timeout, fence_margin=margin)
+        names, caps = _worker_queues(queues)
+        put = object.__setattr__  # the class is frozen for everyone else
+        put(self, "queues", names)
+        put(self, "slots_by_queue", MappingProxyType(caps))
+        put(self, "slots", whole(slots, "slots=", 1, 100_000))
+        put(self, "drain", bool(drain))
+        put(self, "lease", span)
+        put(self, "grace", to_seconds(grace, "grace="))
+        put(self, "on_fence", one_of(on_fence, "on_fence=", get_args(OnFence)))
+        put(self, "renew_every", every)
+        put(self, "sweep_every", _sweep_every(sweep_every, every))
+        put(self, "call_timeout", timeout)
+        put(self, "fence_margin", margin)
+        put(self, "poll_every", 1.0 if poll_every is None else to_seconds(poll_every, "poll_every=", least=0.001))
+        put(self, "task_slots", MappingProxyType(_numbers(task_slots, "task_slots=", "task name", 100_000)))
+        put(self, "group_slots", optional_whole("group_slots=", 1, COUNT_MAX)(group_slots))
+        put(self, "weights", MappingProxyType(_numbers(weights, "weights=", "queue name", WEIGHT_MAX)))
+        put(self, "queue_order", one_of(queue_order, "queue_order=", get_args(QueueOrder)))
+        _check_order(self)
+
+
+def _sweep_every(value: Duration | Literal["auto"] | None, renew_every: float) -> float | None:
+    if isinstance(value, str):
+        one_of(value, "sweep_every=", ("auto",))
+        return renew_every
+    if value in _SWEEP_OFF or value is None:
+        return None
+    return to_seconds(value, "sweep_every=", least=0.001)
+
+
+def check_lease(*, lease: float, renew_every: float, call_timeout: float, fence_margin: float) -> None:
+    """Refuse settings under which a live worker could lose a lease, or a dead one keep it."""
+    slack = 1e-9 * lease  # the defaults meet the bounds exactly; rounding must not refuse them
+    if call_timeout > renew_every + slack:
+        raise ConfigurationError(
+            f"call_timeout={call_timeout:g} s is longer than renew_every={renew_every:g} s: one hanging call skips "
+            "a renewal. Lower call_timeout or raise renew_every."
+        )
+    least = 3 * renew_every + call_timeout + fence_margin
+    if lease + slack < least:
+        raise ConfigurationError(
+            f"lease={lease:g} s is too short: 3 * renew_every + call_timeout + fence_margin = {least:g} s. "
+            "Raise lease, or lower renew_every."
+        )
+    margin = call_timeout + lease / 10
+    if fence_margin + slack < margin:
+        raise ConfigurationError(
+            f"fence_margin={fence_margin:g} s is too short: call_timeout + lease / 10 = {margin:g} s are needed to "
+            "stop handlers before the lease passes on. Raise fence_margin or lower call_timeout."
+        )
+
+
+def _worker_queues(
+    queues: str | Iterable[str] | Mapping[str, int | None] | None,
+) -> tuple[tuple[str, ...] | None, dict[str, int]]:
+    if queues is None:
+        return None, {}
+    caps: dict[str, int] = {}
+    if isinstance(queues, Mapping):
+        caps = {name: whole(cap, f"slots of queue {name!r}", 1) for name, cap in queues.items() if cap is not None}
+    names = tuple(dict.fromkeys(queue_name(name) for name in check_list(queues, "queues=")))
+    if not names:
+        raise ConfigurationError("queues= is empty: a worker serves at least one queue. Leave it out for all of them.")
+    return names, caps
+
+
+def _numbers(given: Mapping[str, int] | None, what: str, named: str, most: int) -> dict[str, int]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f"{what} takes names with numbers, such as {{'pdf': 2}}, not {given!r}.")
+    return {check_name(name, named): whole(number, f"{what} of {name!r}", 1, most) for name, number in given.items()}
+
+
+def _check_order(options: WorkerOptions) -> None:
+    """Weights must be of queues that are served; a strict order must have been said."""
+    if options.queue_order == "strict":
+        if options.weights:
+            raise ConfigurationError("weights= and queue_order='strict' exclude each other. Give one of them.")
+        if options.queues is None:
+            raise ConfigurationError("queue_order='strict' needs queues=: it serves them in the order given there.")
+    unserved = [] if options.queues is None else [name for name in options.weights if name not in options.queues]
+    if unserved:
+        raise ConfigurationError(f"weights= names queue {unserved[0]!r}, which is not among queues=. Add it there.")

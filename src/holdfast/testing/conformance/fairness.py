@@ -1,0 +1,201 @@
+"""Conformance of fairness between groups: who has one job does not wait for who has a million, and a group keeps order.
+
+Called by run_case. Lanes are in lanes and apart, priorities that age in aging.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from ...lifecycle import Ending, State
+from ...rates import UNLIMITED
+from ...records import Lease
+from ...rules import SERIAL_PREFIX, STAGGER_TICKS
+from .comparing import same
+from .flow import end_all, group_shown, in_state, rule, turns
+from .registry import case, case_for_each
+from .world import FOREVER, World
+
+LIMITS = {"limit 1": 1, "limit 10": 10, "no limit": UNLIMITED}
+NEAR = 1_000_000  # ticks: how far apart turns are that were issued at one time
+
+
+async def _tenant_a(world: World, limit: int) -> int:
+    number = world.sized(10_000)
+    await world.relaxed(limit)
+    for start in range(0, number, 1000):
+        await world.enqueue_many(min(1000, number - start), group="A")
+    return number
+
+
+async def _claims_until(world: World, job_id: str, most: int, open_leases: list[Lease]) -> int:
+    """How many claims it takes until that job starts; what ran before ends with each."""
+    for number in range(1, 20):
+        done = [world.settlement(lease, Ending.SUCCEEDED) for lease in open_leases]
+        found = await world.exchange(done, [], world.request("w1", most))
+        open_leases[:] = found.leases
+        if any(lease.id == job_id for lease in found.leases):
+            return number
+    raise AssertionError(f"{job_id} did not start within 19 claims")
+
+
+@case_for_each(LIMITS)
+async def a_tenant_with_one_job_starts_within_two_claims(world: World, how: str) -> None:
+    await _tenant_a(world, LIMITS[how])
+    await world.register("w1", lease=FOREVER)
+    only = await world.enqueue(group="B")
+    assert await _claims_until(world, only, 1, []) <= 2, "B waits longer than two claims of one slot"
+
+
+@case_for_each(LIMITS)
+async def a_tenant_that_comes_late_starts_within_two_claims(world: World, how: str) -> None:
+    await _tenant_a(world, LIMITS[how])
+    await world.register("w1", lease=FOREVER)
+    open_leases: list[Lease] = []
+    for _ in range(25):
+        done = [world.settlement(lease, Ending.SUCCEEDED) for lease in open_leases]
+        open_leases = list((await world.exchange(done, [], world.request("w1", 10))).leases)
+    only = await world.enqueue(group="B")
+    assert await _claims_until(world, only, 1, open_leases) <= 2, "B waits longer than two claims of one slot"
+
+
+@case
+async def a_tenant_comes_first_again_each_time_it_has_one_job(world: World) -> None:
+    await _tenant_a(world, UNLIMITED)
+    await world.register("w1", lease=FOREVER)
+    open_leases: list[Lease] = []
+    for _ in range(8):
+        only = await world.enqueue(group="B")
+        assert await _claims_until(world, only, 2, open_leases) <= 2, "B waits longer than two claims"
+
+
+@case
+async def unlimited_groups_take_turns(world: World) -> None:
+    await world.relaxed(UNLIMITED)
+    a = await world.enqueue_many(5, group="a")
+    b = await world.enqueue_many(3, group="b")
+    c = await world.enqueue_many(1, group="c")
+    expected = [a[0], b[0], c[0], a[1], b[1], a[2], b[2], a[3], a[4]]
+    same(await world.claim_ids(9), expected, "order in one claim")
+
+
+@case
+async def the_turns_of_one_groups_ready_jobs_are_far_apart(world: World) -> None:
+    await world.relaxed(UNLIMITED)
+    ids = await world.enqueue_many(5, group="g")
+    first, *others = await turns(world, ids)
+    for k, turn in enumerate(others, start=1):
+        gap = turn - first - k * STAGGER_TICKS
+        assert 0 <= gap < NEAR, f"the turn of ready job {k} is {gap} ticks off {k} steps behind the first"
+
+
+@case
+async def staggered_turns_do_not_move_the_counter(world: World) -> None:
+    await world.relaxed(UNLIMITED)
+    ids = await world.enqueue_many(200, group="g")
+    alone, other = await world.enqueue(), await world.enqueue(group="h")
+    first, second = (await turns(world, ids))[:2]
+    for turn in await turns(world, [alone, other]):
+        assert first < turn < second, "who comes later comes before the group's second job"
+
+
+@case
+async def a_group_that_lost_its_first_jobs_still_goes_in_order(world: World) -> None:
+    """The last of three is left, far behind; who comes now is alone beside it and must not overtake it."""
+    await world.relaxed(UNLIMITED)
+    ids = await world.enqueue_many(3, group="g")
+    await world.claim(2, lease=FOREVER)
+    ids += await world.enqueue_many(2, group="g")
+    same(await world.claim_ids(9), ids[2:], "order")
+
+
+@case_for_each(range(6), name=lambda seed: f"seed {seed}")
+async def relaxed_groups_start_their_jobs_in_order(world: World, seed: int) -> None:
+    dice = Random(seed)
+    await world.relaxed(dice.choice([2, 5, UNLIMITED]))
+    seqs: dict[str, list[str]] = {name: [] for name in "abc"}
+    started: dict[str, list[str]] = {name: [] for name in "abc"}
+    open_leases: list[Lease] = []
+    for _ in range(60):
+        if dice.random() < 0.6:
+            name = dice.choice("abc")
+            seqs[name] += await world.enqueue_many(dice.choice([1, 2, 6]), group=name)
+        if dice.random() < 0.7:
+            leases = await world.claim(dice.choice([1, 2, 5]), lease=FOREVER)
+            open_leases += leases
+            for lease in leases:
+                started[lease.group or ""].append(lease.id)
+        while open_leases and dice.random() < 0.5:
+            await world.end(open_leases.pop(dice.randrange(len(open_leases))))
+    for name in "abc":
+        same(started[name], seqs[name][: len(started[name])], f"order of {name}")
+
+
+@case
+async def a_job_given_back_to_a_relaxed_group_keeps_its_turn(world: World) -> None:
+    await world.relaxed(UNLIMITED)
+    ids = await world.enqueue_many(4, group="g")
+    lease, _ = await world.claim(2, lease=FOREVER)
+    before = await turns(world, ids[:1])
+    await world.give_back(lease)
+    same(await turns(world, ids[:1]), before, "turn")
+    same(await world.claim_ids(9), [ids[0], *ids[2:]], "order")
+
+
+@case
+async def a_higher_priority_goes_first_inside_a_group_and_between_groups(world: World) -> None:
+    await world.relaxed(UNLIMITED)
+    low = await world.enqueue_many(2, group="g")
+    high = await world.enqueue_many(2, group="g", priority=5)
+    other = await world.enqueue(group="h", priority=7)
+    got = await world.claim_ids(9)
+    same(got, [other, *high, *low], "order")
+
+
+@case
+async def withdrawn_jobs_of_a_relaxed_group_come_back_in_order(world: World) -> None:
+    await world.relaxed(UNLIMITED)
+    ids = await world.enqueue_many(6, group="g")
+    before = await turns(world, ids)
+    await world.relaxed(2)
+    same(await in_state(world, ids, State.READY), ids[:2], "ready")
+    await world.relaxed(UNLIMITED)
+    same(await turns(world, ids), before, "turns")
+    same(await world.claim_ids(9), ids, "order")
+
+
+# ---------------------------------------------------------------------- serial groups
+
+
+@case
+async def a_serial_group_is_strict_in_a_relaxed_queue(world: World) -> None:
+    await world.relaxed(5)
+    name = SERIAL_PREFIX + "nightly"
+    ids = await world.enqueue_many(3, group=name)
+    other = await world.enqueue_many(3, group="g")
+    shown = await group_shown(world, name)
+    same((shown.order, shown.limit), ("strict", 1), "the group as shown")
+    same(sorted(await world.claim_ids(9)), sorted([ids[0], *other]), "claimable")
+
+
+@case_for_each([Ending.RETRY, Ending.SNOOZED])
+async def a_serial_groups_head_blocks_it_while_it_backs_off(world: World, ending: Ending) -> None:
+    await world.relaxed(UNLIMITED)
+    head, behind = await world.enqueue_many(2, group=SERIAL_PREFIX + "x")
+    await world.end(await world.claim_one(head, lease=FOREVER), ending, delay=10.0)
+    await world.claim_none()
+    world.advance(11.0)
+    await world.end(await world.claim_one(head))
+    await world.claim_one(behind)
+
+
+@case
+async def a_serial_group_stays_strict_whatever_is_declared(world: World) -> None:
+    ids = await world.enqueue_many(4, group=SERIAL_PREFIX + "x")
+    for order, number in (("strict", 1), ("relaxed", 3), ("relaxed", UNLIMITED)):
+        await rule(world, group_order=order, group_limit=number)
+        same(await in_state(world, ids, State.READY), ids[:1], "ready")
+    for job_id in ids:
+        leases = await world.claim(9, lease=FOREVER)
+        same([lease.id for lease in leases], [job_id], "one at a time, in order")
+        await end_all(world, leases)

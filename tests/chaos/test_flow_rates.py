@@ -1,0 +1,64 @@
+"""Rates held exactly by four worker processes, one of them killed: counted in every window of the store's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from holdfast import Holdfast
+from tests.chaos.flow_scene import Crew, all_succeeded, spans
+from tests.chaos.scene import until
+
+pytestmark = pytest.mark.chaos
+
+COUNT, GROUP_COUNT, SECONDS = 40, 20, 2.0  # as flow_app.py declares them
+JOBS, GROUP_JOBS = 180, 90
+ROUNDING = 1e-5  # of times stored to the microsecond, and what a sum of floats is off
+QUEUES = ["rated", "loose", "rated_groups"]
+
+
+def fill(app: Holdfast) -> None:
+    app.enqueue_many(app.named("plain", queue="rated").bind(label="queue", n=n) for n in range(JOBS))
+    app.enqueue_many(app.named("rated_task", queue="loose").bind(label="task", n=n) for n in range(JOBS))
+    for group in ("a", "b"):
+        in_group = app.named("plain", queue="rated_groups", group=group)
+        app.enqueue_many(in_group.bind(label=f"group {group}", n=n) for n in range(GROUP_JOBS))
+
+
+def too_close(starts: Sequence[float], count: int) -> list[float]:
+    """The spans in which more than `count` started although they are shorter than the window."""
+    lasted = [later - earlier for earlier, later in zip(starts, starts[count:], strict=False)]
+    return [seconds for seconds in lasted if seconds < SECONDS - ROUNDING]
+
+
+def fullest(starts: Sequence[float]) -> int:
+    """How many started in the fullest window."""
+    return max(sum(begin <= start < begin + SECONDS for start in starts) for begin in starts)
+
+
+def test_no_window_sees_more_starts_than_the_rate_and_the_rate_is_used_to_the_full(crew: Crew) -> None:
+    with crew.app() as app:
+        workers = [crew.start("work", queues=QUEUES, slots=8) for _ in range(4)]
+        until(lambda: len(app.workers()) == 4, what="four workers are registered")
+        fill(app)
+        until(lambda: len(crew.lines("start", label="queue")) > JOBS // 4, what="a quarter has begun")
+        killed_at = crew.asked(lambda backend: backend.clock())
+        crew.kill(workers[0])
+        until(lambda: all_succeeded(app), what="all succeed")
+        assert app.audit().violations == []
+    jobs = crew.jobs()
+    assert len(jobs) == 2 * JOBS + 2 * GROUP_JOBS
+    rated = {
+        "queue": (COUNT, [job for job in jobs if job.queue == "rated"]),
+        "task": (COUNT, [job for job in jobs if job.task == "rated_task"]),
+        "group a": (GROUP_COUNT, [job for job in jobs if job.group == "a"]),
+        "group b": (GROUP_COUNT, [job for job in jobs if job.group == "b"]),
+    }
+    for name, (count, made) in rated.items():
+        starts = [start for start, _, _ in spans(made)]
+        assert len(starts) >= len(made), name
+        assert too_close(starts, count) == [], name
+        assert fullest(starts) >= 0.9 * count, name
+        assert fullest([start for start in starts if start > killed_at]) >= 0.9 * count, f"{name}, after the kill"
+    assert crew.lines("crashed") == []
