@@ -1,0 +1,94 @@
+"""Processes seen through /proc: processor time and memory of a tree, and how to end one. Linux only.
+
+Called by driving.py and places.py. Ends only what it is given, by process id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+TICK = os.sysconf("SC_CLK_TCK")
+END_SECONDS_MAX = 10.0
+
+
+class Stat(NamedTuple):
+    parent: int
+    seconds: float  # on a processor, with those of its children that were waited for
+
+
+def _stats() -> dict[int, Stat]:
+    found: dict[int, Stat] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                words = (folder / "stat").read_text().rpartition(")")[2].split()
+                found[int(folder.name)] = Stat(int(words[1]), sum(map(int, words[11:15])) / TICK)
+    return found
+
+
+def tree(root: int, stats: dict[int, Stat] | None = None) -> list[int]:
+    """The process and all its descendants."""
+    stats = stats or _stats()
+    found = [root]
+    for pid in found:
+        found += [child for child, stat in stats.items() if stat.parent == pid]
+    return found
+
+
+def processor_seconds(root: int) -> float:
+    """Of the process and all its descendants, since they began."""
+    stats = _stats()
+    return sum(stats[pid].seconds for pid in tree(root, stats) if pid in stats)
+
+
+def exact_seconds(root: int) -> float:
+    """As processor_seconds, to the nanosecond, of threads and processes that live on: for what takes milliseconds."""
+    total = 0
+    for pid in tree(root):
+        for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError):
+                total += int(thread.read_text().split()[0])
+    return total / 1e9
+
+
+def written_bytes(root: int) -> int:
+    """Handed to the disk by the process and its living descendants."""
+    total = 0
+    for pid in tree(root):
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+            total += int(dict(line.split(": ") for line in lines)["write_bytes"])
+    return total
+
+
+def memory_bytes(root: int) -> int:
+    """Proportional share (Pss) of the process and its descendants: shared pages are counted once."""
+    total = 0
+    for pid in tree(root):
+        with contextlib.suppress(OSError, StopIteration):
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            total += int(next(line for line in lines if line.startswith("Pss:")).split()[1]) * 1024
+    return total
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """As a power cut: the process and every descendant, at once."""
+    for pid in tree(process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Politely, then not."""
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS_MAX)
+            return
+        kill(process)

@@ -1,0 +1,79 @@
+"""Carries out scenarios: rounds of cases in turn, and a record with every raw figure.
+
+Called by bench/run and bench/guard. Says on standard error where it is; prints no result itself.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from .driving import Failed
+from .figures import Figures, ratios, summary
+from .places import opened
+from .scenario import Case, Scenario, Setting
+
+Record = dict[str, Any]  # as it goes into the JSON file
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _measure(case: Case, setting: Setting) -> Figures | None:
+    began = time.monotonic()
+    try:
+        figures = case.measure()
+    except Failed as failure:
+        setting.left_out[case.name] = str(failure)
+        _say(f"    {case.name}: {failure}")
+        return None
+    shown = ", ".join(f"{name} {value:,.2f}" for name, value in list(figures.items())[:2])
+    _say(f"    {case.name}: {shown}  ({time.monotonic() - began:.1f} s)")
+    return figures
+
+
+def _record(cases: list[Case], rounds: dict[str, list[Figures | None]], scenario: Scenario) -> Record:
+    found: Record = {}
+    for case in cases:
+        if not any(rounds[case.name]):
+            continue
+        compared: Record = {}
+        for other in cases:
+            if other.baseline and other.name != case.name and other.family == case.family:
+                ratio = ratios(rounds[case.name], rounds[other.name], scenario.figure)
+                compared |= {other.name: ratio} if ratio else {}
+        found[case.name] = {
+            "kind": case.kind,
+            "rounds": rounds[case.name],
+            "figures": summary(rounds[case.name]),
+            "ratios": compared,
+        }
+    return found
+
+
+def run(scenario: Scenario, store: str, *, against: str, rounds: int, jobs: int, quick: bool) -> Record:
+    """One scenario on one store."""
+    began = time.monotonic()
+    with opened(store, fresh=scenario.fresh) as place:
+        setting = Setting(store, place, against, jobs, quick=quick)
+        found: dict[str, list[Figures | None]] = {}
+        with scenario.cases(setting) as cases:
+            for number in range(scenario.rounds(rounds)):
+                _say(f"  {store} {scenario.name}: round {number + 1} of {scenario.rounds(rounds)}")
+                for case in cases:
+                    worth = number < case.rounds_max and case.name not in setting.left_out
+                    found.setdefault(case.name, []).append(_measure(case, setting) if worth else None)
+        return {
+            "title": scenario.title,
+            "figure": scenario.figure,
+            "unit": scenario.unit,
+            "more_is_better": scenario.more_is_better,
+            "columns": list(scenario.columns),
+            "store": place.version,
+            "jobs": jobs,
+            "seconds": round(time.monotonic() - began, 1),
+            "cases": _record(cases, found, scenario),
+            "left_out": setting.left_out,
+        }
