@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import signal
 import sys
 import time
 from pathlib import Path
@@ -64,6 +65,7 @@ def main() -> None:
     if options.list:
         _list()
         return
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that servers and workers end too
     stores, scenarios = _names(options.store, STORES), _names(options.scenario, tuple(ALL))
     rounds = options.rounds or (1 if options.quick else ROUNDS)
     jobs = options.jobs or (JOBS_QUICK if options.quick else JOBS)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from .table import number
 
-WIDTH, LEFT, RIGHT, TOP, ROW = 760, 270, 110, 48, 24
+WIDTH, LEFT, RIGHT, TOP, ROW = 760, 290, 100, 48, 24
 HEIGHT, FOOT = 300, 40
 COLOURS = {"ours": "#1f6f8b", "peer": "#c9a227", "floor": "#9aa5ab"}
 SERIES = ("#1f6f8b", "#b5533c", "#4f8a3d", "#7a5ba6")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from .table import number
 
 WORK = ("holdfast work, 1 runner", "holdfast work, 2 runners")  # one worker, either way
-GROUPED = ("100 groups in turn", "100 groups, each one's jobs side by side", "10,000 groups")
+GROUPED = ("100 groups in turn", "100 groups, adjacent", "10,000 groups")
 LATENCIES_MS = {"redis": (1.3, 4.0), "postgres": (3.0, 10.0), "sqlite": (2.0, 8.0)}
 LEASE_SECONDS = 10.0
 
@@ -40,7 +40,7 @@ class Reached(NamedTuple):
 
 def _rates() -> Iterator[Goal]:
     for store, other, least in (
-        ("redis", "dramatiq", 8.0), ("redis", "bull", 2.0), ("redis", "bare store", 0.3),
+        ("redis", "dramatiq", 8.0), ("redis", "huey", 8.0), ("redis", "bull", 2.0), ("redis", "bare store", 0.3),
         ("postgres", "pgqueuer", 1.5), ("postgres", "pg-boss", 1.5), ("postgres", "bare store", 0.4),
         ("sqlite", "huey", 12.0),
     ):  # fmt: skip
@@ -55,7 +55,7 @@ def _rates() -> Iterator[Goal]:
 
 
 def _enqueues() -> Iterator[Goal]:
-    for store, peers in (("sqlite", ("huey",)), ("postgres", ("pgqueuer", "pg-boss")), ("redis", ("dramatiq", "bull"))):
+    for store, peers in (("sqlite", ("huey",)), ("postgres", ("pgqueuer", "pg-boss")), ("redis", ("huey", "bull"))):
         for peer in peers:
             what, other = f"enqueue one by one, ÷ {peer}", f"÷ {peer}, one by one"
             yield Goal(store, what, "enqueue", ("holdfast, one by one",), other, 1.0)

@@ -66,19 +66,21 @@ PEERS: dict[str, Peer] = {
 BEST: dict[str, tuple[str, ...]] = {
     "sqlite": ("huey",),
     "postgres": ("pgqueuer", "pg-boss"),
-    "redis": ("dramatiq", "bull", "groupmq"),
+    "redis": ("dramatiq", "huey", "bull"),
     "cluster": (),
 }
+BEST_WITH_GROUPS: dict[str, tuple[str, ...]] = {**BEST, "postgres": ("pg-boss",), "redis": ("groupmq",)}
 
 
-def chosen(words: str, store: str) -> list[str]:
-    """The peers that run on this store: `none`, `best`, `all`, or names."""
+def chosen(words: str, store: str, *, groups: bool = False) -> list[str]:
+    """The peers that run on this store, and know groups if they must: `none`, `best`, `all`, or names."""
     if words == "none":
         return []
-    on_store = [name for name, peer in PEERS.items() if store in peer.stores]
+    on_store = [name for name, peer in PEERS.items() if store in peer.stores and (peer.groups or not groups)]
     if words == "all":
         return on_store
-    names = BEST[store] if words == "best" else words.split(",")
+    best = BEST_WITH_GROUPS if groups else BEST
+    names = best[store] if words == "best" else words.split(",")
     unknown = [name for name in names if name not in PEERS]
     if unknown:
         raise SystemExit(f"no peer is called {', '.join(unknown)}; there are {', '.join(PEERS)}")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .driving import Contender, Kind, peer
 from .environments import LeftOut
-from .peers import PEERS, chosen
+from .peers import chosen
 from .places import Place
 
 
@@ -32,18 +32,15 @@ class Setting:
     def __init__(self, store: str, place: Place, against: str, jobs: int, *, quick: bool) -> None:
         self.store, self.place, self.jobs, self.quick = store, place, jobs, quick
         self.left_out: dict[str, str] = {}
-        self._against = chosen(against, store)
+        self.against = against
 
-    def peers(self) -> Iterator[Contender]:
+    def peers(self, *, groups: bool = False) -> Iterator[Contender]:
         """Those that can be had; the others are noted with the reason."""
-        for name in self._against:
+        for name in chosen(self.against, self.store, groups=groups):
             try:
                 yield peer(name, self.store)
             except LeftOut as reason:
-                self.left_out[name] = str(reason)
-
-    def grouping_peers(self) -> list[Contender]:
-        return [one for one in self.peers() if PEERS[one.name].groups]
+                self.left_out[name] = f"left out: {reason}"
 
 
 class Scenario(NamedTuple):

@@ -59,7 +59,7 @@ def _one_each(cases: Mapping[str, Any]) -> bool:
 
 
 def left_out(record: Mapping[str, Any]) -> list[str]:
-    return [f"left out: {name}: {reason.splitlines()[0]}" for name, reason in record["left_out"].items()]
+    return [f"{name}: {reason.splitlines()[0]}" for name, reason in record["left_out"].items()]
 
 
 def plain(lines: Sequence[Sequence[str]]) -> str:

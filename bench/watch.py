@@ -52,7 +52,10 @@ def measure() -> dict[str, dict[str, float]]:
         for number in range(ROUNDS_MAX):
             for store, place in places.items():
                 if number == 0 or time.monotonic() - began < BUDGET_SECONDS:
-                    rounds.setdefault(store, []).append(_ratios(store, place))
+                    try:
+                        rounds.setdefault(store, []).append(_ratios(store, place))
+                    except Failed as failure:
+                        sys.exit(f"bench/guard: {store}: {failure}")
     return {store: best(found) for store, found in rounds.items()}
 
 
@@ -60,10 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench/guard", description="As near to the bare store as it was?")
     parser.add_argument("--record", action="store_true", help=f"note this run's ratios in bench/{RECORD.name}")
     options = parser.parse_args()
-    try:
-        found = measure()
-    except Failed as failure:
-        sys.exit(f"bench/guard: {failure}")
+    found = measure()
     if options.record:
         rounded = {store: {name: round(value, 2) for name, value in one.items()} for store, one in found.items()}
         RECORD.write_text(json.dumps(rounded, indent=2) + "\n")

@@ -122,6 +122,6 @@ def group_of(shape: str, number: int, jobs: int) -> str | None:
 
 
 def main(**verbs: Callable[..., object]) -> None:
-    """VERB [WORDS]: prepare, one JOBS, bulk JOBS SHAPE, work, pace JOBS GAP_MS, crash."""
+    """VERB [WORDS]: prepare (peers), one JOBS, bulk JOBS SHAPE, work, pace JOBS GAP_MS, crash."""
     verb, *words = sys.argv[1:]
     verbs[verb](*(int(word) if word.isdigit() else word for word in words))

@@ -39,11 +39,6 @@ async def sleepy() -> None:
     tally.happened("end")
 
 
-def prepare() -> None:
-    with app:
-        app.open()
-
-
 def one(jobs: int) -> None:
     with app:
         app.open()
@@ -89,6 +84,4 @@ def work() -> None:
 if __name__ == "__main__":
     import with_holdfast as loaded  # by the name the runners load it
 
-    tally.main(
-        prepare=loaded.prepare, one=loaded.one, bulk=loaded.bulk, pace=loaded.pace, crash=loaded.crash, work=loaded.work
-    )
+    tally.main(one=loaded.one, bulk=loaded.bulk, pace=loaded.pace, crash=loaded.crash, work=loaded.work)

@@ -7,18 +7,17 @@ from collections.abc import Iterator
 from functools import partial
 
 from ..driving import Contender, drained, floor, ours, turn
-from ..places import STORES
 from ..scenario import Case, Scenario, Setting
 
 SHAPES = {
     "ungrouped": "none",
     "100 groups in turn": "round-100",
-    "100 groups, each one's jobs side by side": "adjacent-100",
+    "100 groups, adjacent": "adjacent-100",
     "10,000 groups": "round-10000",
 }
 SHARE = 0.5
 HOT_SHARE = 0.025
-PEER_SECONDS_MAX = 10.0
+PEER_SECONDS_MAX = 6.0
 
 
 def measured(setting: Setting, contender: Contender, shape: str, jobs: int) -> dict[str, float]:
@@ -44,11 +43,13 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
             baseline=True,
         ),
     ]  # fmt: skip
-    for one in setting.grouping_peers():
+    for one in setting.peers(groups=True):
         for name, shape in SHAPES.items():
-            measure = partial(measured, setting, one, shape, int(jobs * one.share))
+            measure = partial(measured, setting, one, shape, jobs)
             found.append(Case(f"{one.name}, {name}", "peer", measure, one.name, shape == "none", rounds_max=2))
     yield found
 
 
-SCENARIO = Scenario("groups", "Groups, one job at a time in each", "jobs_per_second", "jobs/s", cases, STORES)
+SCENARIO = Scenario(
+    "groups", "Groups, one job at a time in each", "jobs_per_second", "jobs/s", cases, ("sqlite", "postgres", "redis")
+)

@@ -34,7 +34,8 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
             one.name,
             one.kind,
             partial(measured, setting, one, max(100, int(setting.jobs * one.share))),
-            baseline=one.kind == "peer",
+            baseline=one.kind == "peer" and one.workers == 1,
+            rounds_max=2 if one.kind == "peer" and one.workers > 1 else 99,
         )
         for one in contenders
     ]

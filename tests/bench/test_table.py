@@ -49,7 +49,7 @@ def test_when_each_is_compared_with_its_own_baseline_there_is_one_column() -> No
 
 
 def test_who_was_left_out_is_told_with_the_reason() -> None:
-    assert table.left_out({"left_out": {"bull": "no node\nand more"}}) == ["left out: bull: no node"]
+    assert table.left_out({"left_out": {"bull": "left out: no node\nand more"}}) == ["bull: left out: no node"]
 
 
 def test_markdown_and_plain_text() -> None:
