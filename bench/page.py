@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from docs.generate import replaced
+
 from . import drawing, table
 from .drawing import Bar
 from .goals import reached
@@ -32,20 +34,6 @@ def merged(reports: list[Report]) -> Report:
         for store, records in report["stores"].items():
             stores.setdefault(store, {}).update(records)
     return {**reports[-1], "stores": stores}
-
-
-def marks(block: str) -> tuple[str, str]:
-    """The two lines between which a block stands."""
-    return f"<!-- generated: {block} (bench/report) -->", f"<!-- end: {block} -->"
-
-
-def replaced(page: str, block: str, body: str) -> str:
-    """The page with the block's body exchanged."""
-    opening, closing = marks(block)
-    before, found, rest = page.partition(opening)
-    if not found or closing not in rest:
-        raise SystemExit(f"the markers of {block!r} are missing: {opening} … {closing}")
-    return f"{before}{opening}\n\n{body.strip()}\n\n{closing}{rest.partition(closing)[2]}"
 
 
 # ---------------------------------------------------------------------- tables
@@ -138,11 +126,11 @@ def _pictures(names: list[str], scenario: str) -> str:
 def regenerated(page: str, report: Report) -> str:
     """The page with every block as this report has it."""
     pictures = list(plots(report))
-    page = replaced(page, "machine", machine(report))
-    page = replaced(page, "goals", goals(report))
+    blocks = {"machine": machine(report), "goals": goals(report)}
     for scenario in ("noop", "enqueue", "latency", "groups", "workers", "backlog", "crash", "memory", "isolated"):
-        body = f"{_pictures(pictures, scenario)}\n\n{tables(report, scenario)}"
-        page = replaced(page, scenario, body)
+        blocks[scenario] = f"{_pictures(pictures, scenario)}\n\n{tables(report, scenario)}"
+    for block, body in blocks.items():
+        page = replaced(page, block, body, by="bench/report")
     return page
 
 
