@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from . import machine, table
+from .driving import SLOTS
 from .peers import BEST, PEERS
 from .places import STORES
 from .runner import Record, run
@@ -58,6 +59,7 @@ def show(store: str, record: Record) -> None:
         print(table.plain(table.rows(record)))
     for line in table.left_out(record):
         print(line)
+    print(f"others on this machine used {record['cores_of_others']:.1f} cores meanwhile")
 
 
 def main() -> None:
@@ -66,7 +68,8 @@ def main() -> None:
         _list()
         return
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that servers and workers end too
-    stores, scenarios = _names(options.store, STORES), _names(options.scenario, tuple(ALL))
+    words = options.scenario.replace("cost", "noop")  # its rounds carry what a job cost
+    stores, scenarios = _names(options.store, STORES), _names(words, tuple(ALL))
     rounds = options.rounds or (1 if options.quick else ROUNDS)
     jobs = options.jobs or (JOBS_QUICK if options.quick else JOBS)
     began = time.monotonic()
@@ -74,7 +77,14 @@ def main() -> None:
         "made_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": machine.facts(),
         "versions": machine.versions(),
-        "settings": {"rounds": rounds, "jobs": jobs, "against": options.against, "quick": options.quick},
+        "settings": {
+            "rounds": rounds,
+            "jobs": jobs,
+            "against": options.against,
+            "quick": options.quick,
+            "slots": int(SLOTS),
+            "peers": {name: peer.stores for name, peer in PEERS.items()},
+        },
         "stores": {},
     }
     for store in stores:

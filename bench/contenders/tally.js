@@ -43,7 +43,7 @@ const happened = (what) =>
   fs.appendFileSync(path.join(FOLDER, 'events'), `${what} ${now().toFixed(6)} ${process.pid}\n`);
 exports.sleepy = async () => {
   happened('start');
-  await sleep(3000);
+  await sleep(30000);
   happened('end');
 };
 

@@ -21,7 +21,7 @@ FOLDER = Path(os.environ.get("BENCH_FOLDER", "."))
 URL = os.environ.get("BENCH_URL", "")
 SLOTS = int(os.environ.get("BENCH_SLOTS", "100"))
 BULK = 1000
-SLEEPY_SECONDS = 3.0
+SLEEPY_SECONDS = 30.0
 
 
 class Tally:

@@ -23,7 +23,7 @@ from holdfast.lifecycle import Ending, Settlement
 from holdfast.records import ClaimRequest, Lease, NewJob, WorkerRecord
 
 from ..places import Area, opened
-from ..processes import exact_seconds
+from ..processes import processor_seconds
 from ..scenario import Case, Scenario, Setting
 from .bare_behind import BareBehind
 
@@ -86,7 +86,7 @@ class Behind:
             await self.backend.prune(limit=BULK, now=time.time() + 2 * 86400)
 
     def _used(self) -> float:
-        return exact_seconds(self._server or os.getpid())
+        return processor_seconds(self._server or os.getpid())
 
     async def measure(self) -> dict[str, float]:
         await self.add((WARM_UP + EXCHANGES) * BATCH)

@@ -13,7 +13,7 @@ import uuid
 
 import redis
 
-from ..processes import exact_seconds
+from ..processes import processor_seconds
 
 BULK = 1000
 KEYS = ("jobs", "bodies", "ready", "running", "finished", "prunable")
@@ -78,12 +78,12 @@ class BareBehind:
         took: list[float] = []
         for number in range(warm_up + exchanges):
             if number == warm_up:
-                used = exact_seconds(self._server)
+                used = processor_seconds(self._server)
             began = time.perf_counter()
             done = self._script(keys=KEYS, args=[batch, *done])[0]
             took.append(time.perf_counter() - began)
             seen += done
-        used = exact_seconds(self._server) - used
+        used = processor_seconds(self._server) - used
         pipeline = self._client.pipeline(transaction=False)
         pipeline.hdel("jobs", *seen)
         pipeline.hdel("bodies", *seen)

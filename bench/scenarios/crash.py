@@ -1,4 +1,4 @@
-"""kill -9 within a three-second job: how long until its handler starts again.
+"""kill -9 within a long job: how long until its handler starts again.
 
 Of a runner; of the whole worker while another one idles beside it (it must wait for the lease, LEASE_SECONDS here, 30
 by default); of the whole worker with a new one started at once. Peers have their default settings and, as that takes
@@ -39,8 +39,17 @@ def _started(one: Turn, times: int, seconds_max: float) -> tuple[float, int]:
     return found[times - 1]
 
 
+def _working(one: Turn, workers: int) -> None:
+    """Until so many of ours say so: one that starts later would clean up after the killed one as it starts."""
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while one.said().count(" started: ") < workers:
+        if time.monotonic() > deadline:
+            raise Failed(f"no {workers} workers within {WAIT_SECONDS_MAX:.0f} s")
+        time.sleep(LOOK_SECONDS)
+
+
 def _killed(process: subprocess.Popen[bytes], runner: int, how: str) -> float:
-    time.sleep(2.0 if how == "beside" else 1.0)  # the one beside it must be up, or it would clean up as it starts
+    time.sleep(1.0)
     at = time.monotonic()
     if how == "runner":
         os.kill(runner, signal.SIGKILL)
@@ -56,6 +65,7 @@ def measured(setting: Setting, contender: Contender, how: str) -> dict[str, floa
         _, runner = _started(one, 1, WAIT_SECONDS_MAX)
         if how == "beside":
             one.start()
+            _working(one, 2)
         at = _killed(first, runner, how)
         if how == "anew":
             one.start()
