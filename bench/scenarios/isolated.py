@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ..driving import drained, ours, turn
 from ..scenario import Case, Scenario, Setting
 
-JOBS, JOBS_QUICK = 2000, 200
+JOBS, JOBS_QUICK = 1000, 200
 
 
 @contextlib.contextmanager
