@@ -1,7 +1,7 @@
 """Holdfast: durable writes, leases, `holdfast work` (keeper and runners) unless HOLDFAST_FORM=embedded.
 
-`holdfast work` loads `app` from here in its runners. HOLDFAST_RUNNERS, BENCH_SLOTS, HOLDFAST_LEASE say how; groups
-have the defaults: strict, one job at a time.
+`holdfast work` loads `app` from here in its runners. HOLDFAST_RUNNERS, HOLDFAST_LEASE, HOLDFAST_SHARDS and BENCH_SLOTS
+say how; groups have the defaults: strict, one job at a time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import tally
 from holdfast import Holdfast
 
 app = Holdfast(tally.URL)
+app.queue("default", shards=int(os.environ.get("HOLDFAST_SHARDS", "12")))  # heeded by Cluster alone
 
 
 @app.task(name="nothing")

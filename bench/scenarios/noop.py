@@ -27,6 +27,8 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
         work.like("2 × holdfast work", workers=2),
         work.like("holdfast, embedded", HOLDFAST_FORM="embedded"),
     ]
+    if setting.store == "cluster":
+        contenders.append(work.like("holdfast work, 1 runner, 1 shard", HOLDFAST_SHARDS="1"))
     for one in setting.peers():
         contenders += [one, one.like(f"2 × {one.name}", workers=2)]
     found = [
