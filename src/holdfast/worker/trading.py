@@ -30,6 +30,7 @@ EARLY_SECONDS = 0.005  # a wake-up that comes sooner than this after listening b
 EARLY_FREE = 3  # so many of them in a row without work, and the next looks are slowed down
 EARLY_WAIT_SECONDS_MAX = 0.05
 OPENS_SECONDS_MIN = 0.001  # a rate or slow-down that lets the next start sooner is not worth a timer
+CLAIM_JOBS_MIN = 100  # so many may come at once: cut smaller, the call itself would cost more than it brings
 UNHEARD_AGAIN_SECONDS = 0.1  # between two tries to settle with a part of the store that is silent
 
 
@@ -60,6 +61,8 @@ class Trader:
     ) -> None:
         self._line, self._link, self._ledger, self._tenure, self._reports = line, link, ledger, tenure, reports
         self._options = options
+        # Half the slots at a time: one half runs while the store settles and fills the other, so neither side waits.
+        self._claim_most = max(CLAIM_JOBS_MIN, -(-options.slots // 2))
         self._turns = Turns(queues, options.weights, strict=options.queue_order == "strict")
         self.tally = Tally()
         self.inbox: deque[Ended] = deque()  # filled by the runner's thread
@@ -108,8 +111,10 @@ class Trader:
             pass
 
     def free(self) -> int:
-        """How many jobs may be claimed: each of them must be able to begin at once."""
-        return 0 if self.closing or self._tenure.fenced else self._link.room(self._ledger.free())
+        """How many jobs the next claim may bring: each of them must be able to begin at once."""
+        if self.closing or self._tenure.fenced:
+            return 0
+        return min(self._claim_most, self._link.room(self._ledger.free()))
 
     async def exchange(self, settlements: list[Settlement], releases: list[Release], most: int) -> bool:
         """Settle, release and claim in one call; answers whether it brought leases."""
