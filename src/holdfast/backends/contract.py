@@ -133,6 +133,7 @@ class Backend(Looking):
 
     scheme: ClassVar[str]
     durable: ClassVar[bool]  # an acknowledged enqueue survives the end of this process
+    any_loop: ClassVar[bool] = False  # its calls may be awaited on any loop, not only on the one that opened it
     sharded: ClassVar[bool] = False  # ids, keys and fences are unique per shard (a group is in one), not store-wide
 
     # ------------------------------------------------------------------ opening and closing
@@ -420,6 +421,12 @@ class Backend(Looking):
         Ready jobs that a limit, a rate or a slow-down holds back are no work; the end of a lease that frees a place of
         a limited queue or task is reason to return.
         """
+
+    # ------------------------------------------------------------------ on the caller's own thread
+
+    def enqueue_here(self, jobs: Sequence[NewJob]) -> list[Enqueued] | None:
+        """As `enqueue`, from a thread that runs no loop and waits. None: nothing was done, there is no such way."""
+        return None
 
     # ------------------------------------------------------------------ the caller's own transaction
 
