@@ -1,4 +1,4 @@
-"""A worker with many slots fills them half by half: one half runs while the store settles and fills the other."""
+"""A worker with runner processes fills many slots half by half: one half runs while the other is settled and filled."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from worker_bench import WorkerApp, soon
 
 from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.records import ClaimRequest, Exchanged
+from holdfast.worker.local import LocalLink
+from holdfast.worker.pool import Pool
 from holdfast.worker.trading import CLAIM_JOBS_MIN
 
 
@@ -31,7 +33,9 @@ class Watched(MemoryBackend):
         return answer
 
 
-async def test_the_second_half_is_claimed_while_the_first_runs() -> None:
+async def test_the_second_half_is_claimed_while_the_first_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Pool.apart
+    monkeypatch.setattr(LocalLink, "apart", True)
     store = Watched()
     store.loop = asyncio.get_running_loop()
     app = WorkerApp(lambda: store)
@@ -47,8 +51,11 @@ async def test_the_second_half_is_claimed_while_the_first_runs() -> None:
     assert max(most for most, _ in store.claims) == 200
 
 
-@pytest.mark.parametrize("slots", [1, 10, CLAIM_JOBS_MIN])
-async def test_a_worker_with_few_slots_fills_them_at_once(slots: int) -> None:
+@pytest.mark.parametrize(("slots", "apart"), [(1, True), (10, True), (CLAIM_JOBS_MIN, True), (400, False)])
+async def test_a_worker_with_few_slots_or_in_one_process_fills_them_at_once(
+    monkeypatch: pytest.MonkeyPatch, slots: int, apart: bool
+) -> None:
+    monkeypatch.setattr(LocalLink, "apart", apart)
     store = Watched()
     app = WorkerApp(lambda: store)
 

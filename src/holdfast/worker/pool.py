@@ -37,6 +37,7 @@ class Pool(Link):
     """Runner processes."""
 
     isolates = True
+    apart = True
 
     def __init__(self, plan: Plan, clock: Clock, reports: Reports) -> None:
         super().__init__()

@@ -62,7 +62,8 @@ class Trader:
         self._line, self._link, self._ledger, self._tenure, self._reports = line, link, ledger, tenure, reports
         self._options = options
         # Half the slots at a time: one half runs while the store settles and fills the other, so neither side waits.
-        self._claim_most = max(CLAIM_JOBS_MIN, -(-options.slots // 2))
+        # In one process they would only take turns at the interpreter, and each turn costs.
+        self._claim_most = max(CLAIM_JOBS_MIN, -(-options.slots // 2)) if link.apart else options.slots
         self._turns = Turns(queues, options.weights, strict=options.queue_order == "strict")
         self.tally = Tally()
         self.inbox: deque[Ended] = deque()  # filled by the runner's thread
