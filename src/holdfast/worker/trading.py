@@ -224,6 +224,12 @@ class Trader:
             told: list[Settlement | Release] = [*settlements, *releases]
             self._put_off([one for one, answer in zip(told, answers, strict=False) if answer is Answer.BUSY])
         for settlement, answer in zip(settlements, answers, strict=False):
+            if answer is Answer.OK:
+                lease = held.pop(settlement.token, None)
+                self._count(settlement)
+                if lease is not None and (successes or settlement.ending is not Ending.SUCCEEDED):
+                    seen += self._seen(lease, settlement)
+                continue
             if answer is Answer.BUSY:
                 continue
             if answer is Answer.CANCELLED:  # a cancel came first: the one ending that is accepted now
@@ -235,11 +241,7 @@ class Trader:
                     self._unheard = True
                 continue
             lease = held.pop(settlement.token, None)
-            if answer is Answer.OK:
-                self._count(settlement)
-                if lease is not None and (successes or settlement.ending is not Ending.SUCCEEDED):
-                    seen += self._seen(lease, settlement)
-            elif lease is not None:
+            if lease is not None:
                 lost.append(lease)
         for release, answer in zip(releases, answers[len(settlements) :], strict=False):
             if answer is not Answer.BUSY:  # an unheard one goes, too: what renew does not name is given back
@@ -324,8 +326,8 @@ class Trader:
         if self._tenure.fenced or self.closing:  # claimed, and then we may not start it: give it back unused
             self._ledger.ended([Release(id=lease.id, token=lease.token) for lease in leases])
             return
-        if any(lease.max_stalls == 0 for lease in leases):
-            marked = [lease for lease in leases if lease.max_stalls == 0]
+        marked = [lease for lease in leases if lease.max_stalls == 0]
+        if marked:
             leases = [lease for lease in leases if lease.max_stalls != 0]
             task = asyncio.get_running_loop().create_task(self._begin(marked))
             self._beginning.add(task)
