@@ -57,6 +57,36 @@ async def replace_keeps_the_counters_of_a_job_that_failed_before(world: World) -
     await kept(world, job_id)
 
 
+@case_for_each(product(("replace", "debounce"), (None, "g")), name=lambda p: f"{p[0]}, {p[1] and 'grouped'}")
+async def a_job_that_is_replaced_again_and_again_is_not_passed_by_those_behind_it(
+    world: World, how: tuple[Any, str | None]
+) -> None:
+    """Keeping its turn, it starts when all before it have; else a busy queue and busy callers starve it."""
+    word, group = how
+    ahead = await world.enqueue_many(3)
+    job_id = await world.enqueue(key="k", group=group, wait_max=0.0)
+    behind: list[str] = []
+    for number in range(8):
+        world.advance(1.0)
+        behind.append(await world.enqueue(group=None if number % 2 else f"other {number}"))
+        same((await rival(world, on_conflict=word, group=group)).id, job_id, "the one replaced")
+        behind.append(await world.enqueue())
+    leased = await world.claim_ids(len(ahead) + len(behind) + 1)
+    places = {one: place for place, one in enumerate(leased)}
+    lane = [one for one in behind if ((await world.get(one)).group is None) == (group is None)]
+    assert all(places[job_id] < places[one] for one in lane), f"{job_id} after those that came later: {leased}"
+
+
+@case
+async def a_job_that_replace_puts_into_another_group_or_rank_gets_a_new_turn(world: World) -> None:
+    job_id = await world.enqueue(key="k")
+    for fields in ({"priority": 1}, {"priority": 1, "group": "g"}, {"priority": 1, "group": "h"}, {"group": "h"}):
+        before = (await world.row(job_id))["turn"]
+        world.advance(1.0)
+        await rival(world, on_conflict="replace", **fields)
+        assert (await world.row(job_id))["turn"] > before, f"{fields}: its turn must be a new one"
+
+
 @case
 async def a_window_given_by_replace_counts_from_the_creation(world: World) -> None:
     job_id = await world.enqueue(key="k", delay=1000.0)

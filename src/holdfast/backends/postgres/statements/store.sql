@@ -114,7 +114,9 @@ BEGIN
     UPDATE holdfast.jobs  -- in its own queue, which a global key may find another than the new call's
     SET state = CASE WHEN due > at THEN 'scheduled' WHEN new.grp IS NULL THEN 'ready' ELSE 'waiting' END,
         priority = new.priority, grp = new.grp, lane = new.lane, rank = holdfast.rank_of(queue, new.priority),
-        turn = CASE WHEN due <= at AND new.grp IS NULL THEN its_turn - holdfast.age_shift(queue, new.priority) END,
+        turn = CASE WHEN due <= at AND turn IS NOT NULL AND grp IS NOT DISTINCT FROM new.grp
+                         AND priority = new.priority THEN turn
+                    WHEN due <= at AND new.grp IS NULL THEN its_turn - holdfast.age_shift(queue, new.priority) END,
         max_stalls = greatest(new.max_stalls, stalls), due_at = due, expires_at = due + new.expires,
         args = new.args, revival = new.revival, options = new.options, held = held AND grp IS NOT DISTINCT FROM new.grp,
         key_until_started = new.more ? 'key_until' IS TRUE, key_window = (new.more ->> 'key_window')::double precision,
