@@ -69,7 +69,7 @@ class PostgresPlace(Place):
         self.connection = psycopg.connect(self.server.conninfo, autocommit=True)
 
     def _url(self, name: str) -> str:
-        return self.server.url(name, call_timeout="60")
+        return str(self.server.url(name, call_timeout="60"))
 
     def _number(self, question: str) -> int:
         row = self.connection.execute(question).fetchone()
@@ -117,7 +117,7 @@ class RedisPlace(Place):
 
     def _url(self, name: str) -> str:
         self.client.flushall()
-        return self.server.url(name, call_timeout="60")
+        return str(self.server.url(name, call_timeout="60"))
 
     def seconds(self) -> float:
         return tree_seconds(self.server.pid)
