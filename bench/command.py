@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import math
 import signal
 import sys
 import time
@@ -28,6 +29,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--scenario", default="all", help="names, or all [all]")
     parser.add_argument("--rounds", type=int, default=None, metavar="N", help=f"[{ROUNDS}]")
     parser.add_argument("--jobs", type=int, default=None, metavar="N", help=f"no-op jobs in a turn [{JOBS}]")
+    parser.add_argument("--minutes", type=float, metavar="N", help="leave out rounds for which there is no time")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there, after every scenario")
     parser.add_argument("--quick", action="store_true", help="one round of few jobs: does everything run?")
     parser.add_argument("--list", action="store_true", help="scenarios and peers, then end")
@@ -62,18 +64,9 @@ def show(store: str, record: Record) -> None:
     print(f"others on this machine used {record['cores_of_others']:.1f} cores meanwhile")
 
 
-def main() -> None:
-    options = _options()
-    if options.list:
-        _list()
-        return
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that servers and workers end too
-    words = options.scenario.replace("cost", "noop")  # its rounds carry what a job cost
-    stores, scenarios = _names(options.store, STORES), _names(words, tuple(ALL))
-    rounds = options.rounds or (1 if options.quick else ROUNDS)
-    jobs = options.jobs or (JOBS_QUICK if options.quick else JOBS)
-    began = time.monotonic()
-    report: Record = {
+def _report(options: argparse.Namespace, rounds: int, jobs: int) -> Record:
+    """What is known before anything was measured."""
+    return {
         "made_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": machine.facts(),
         "versions": machine.versions(),
@@ -87,15 +80,31 @@ def main() -> None:
         },
         "stores": {},
     }
-    for store in stores:
-        for name in scenarios:
-            if store not in ALL[name].stores:
-                continue
-            found = run(ALL[name], store, against=options.against, rounds=rounds, jobs=jobs, quick=options.quick)
-            report["stores"].setdefault(store, {})[name] = found
-            report["seconds"] = round(time.monotonic() - began)
-            if options.json:
-                options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+
+
+def main() -> None:
+    options = _options()
+    if options.list:
+        _list()
+        return
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that servers and workers end too
+    words = options.scenario.replace("cost", "noop")  # its rounds carry what a job cost
+    stores, scenarios = _names(options.store, STORES), _names(words, tuple(ALL))
+    rounds = options.rounds or (1 if options.quick else ROUNDS)
+    jobs = options.jobs or (JOBS_QUICK if options.quick else JOBS)
+    began, report = time.monotonic(), _report(options, rounds, jobs)
+    waiting = [(store, ALL[name]) for store in stores for name in scenarios if store in ALL[name].stores]
+    while waiting:
+        left = (options.minutes or math.inf) * 60 - (time.monotonic() - began)
+        share = left * waiting[0][1].weight / sum(scenario.weight for _, scenario in waiting)
+        store, scenario = waiting.pop(0)
+        found = run(
+            scenario, store, against=options.against, rounds=rounds, jobs=jobs, quick=options.quick, seconds_max=share
+        )
+        report["stores"].setdefault(store, {})[scenario.name] = found
+        report["seconds"] = round(time.monotonic() - began)
+        if options.json:
+            options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     for store, records in report["stores"].items():
         for record in records.values():
             show(store, record)

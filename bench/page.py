@@ -72,7 +72,7 @@ def tables(report: Report, scenario: str) -> str:
     parts = []
     for store, record in _records(report, scenario):
         left_out = "\n".join(f"* {line}" for line in table.left_out(record))
-        parts += [f"**{STORES[store]}**", table.markdown(table.rows(record)), left_out]
+        parts += [f"**{STORES[store]}**, {record['rounds']} rounds", table.markdown(table.rows(record)), left_out]
     return "\n\n".join(part for part in parts if part) or "Not measured in this run."
 
 

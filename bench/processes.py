@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 TICK = os.sysconf("SC_CLK_TCK")
 END_SECONDS_MAX = 10.0
+LOOKS_MAX = 5
 
 
 class Stat(NamedTuple):
@@ -44,13 +45,20 @@ def processor_seconds(root: int) -> float:
     """Of the process and all its descendants since they began: to the nanosecond for threads that live, to the tick
     for processes that ended.
     """
-    stats = _stats()
-    total = 0.0
-    for pid in tree(root, stats):
-        total += stats[pid].children_seconds if pid in stats else 0.0
-        for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-            with contextlib.suppress(OSError):
-                total += int(thread.read_text().split()[0]) / 1e9
+    for _ in range(LOOKS_MAX):
+        stats = _stats()
+        found = tree(root, stats)
+        total = sum(_used(pid, stats) for pid in found)
+        if tree(root) == found:  # else one that ended meanwhile may be missing, or be counted twice
+            break
+    return total
+
+
+def _used(pid: int, stats: dict[int, Stat]) -> float:
+    total = stats[pid].children_seconds if pid in stats else 0.0
+    for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError):
+            total += int(thread.read_text().split()[0]) / 1e9
     return total
 
 

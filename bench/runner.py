@@ -5,6 +5,7 @@ Called by bench/run and bench/guard. Says on standard error where it is; prints 
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -55,18 +56,33 @@ def _record(cases: list[Case], rounds: dict[str, list[Figures | None]], scenario
     return found
 
 
-def run(scenario: Scenario, store: str, *, against: str, rounds: int, jobs: int, quick: bool) -> Record:
-    """One scenario on one store."""
+def _rounds(
+    scenario: Scenario, setting: Setting, cases: list[Case], rounds: int, seconds_max: float
+) -> dict[str, list[Figures | None]]:
+    found: dict[str, list[Figures | None]] = {case.name: [] for case in cases}
+    began, lasted = time.monotonic(), 0.0
+    for number in range(scenario.rounds(rounds)):
+        start = time.monotonic()
+        if number and start - began + lasted > seconds_max:
+            _say(f"  {setting.store} {scenario.name}: no time for more rounds")
+            break
+        _say(f"  {setting.store} {scenario.name}: round {number + 1} of {scenario.rounds(rounds)}")
+        for case in cases:
+            worth = number < case.rounds_max and case.name not in setting.left_out
+            found[case.name].append(_measure(case, setting) if worth else None)
+        lasted = time.monotonic() - start
+    return found
+
+
+def run(
+    scenario: Scenario, store: str, *, against: str, rounds: int, jobs: int, quick: bool, seconds_max: float = math.inf
+) -> Record:
+    """One scenario on one store. Rounds after the first are left out when they would probably take too long."""
     began, busy, used = time.monotonic(), processes.machine_seconds(), processes.processor_seconds(os.getpid())
     with opened(store, fresh=scenario.fresh) as place:
         setting = Setting(store, place, against, jobs, quick=quick)
-        found: dict[str, list[Figures | None]] = {}
         with scenario.cases(setting) as cases:
-            for number in range(scenario.rounds(rounds)):
-                _say(f"  {store} {scenario.name}: round {number + 1} of {scenario.rounds(rounds)}")
-                for case in cases:
-                    worth = number < case.rounds_max and case.name not in setting.left_out
-                    found.setdefault(case.name, []).append(_measure(case, setting) if worth else None)
+            found = _rounds(scenario, setting, cases, rounds, seconds_max - (time.monotonic() - began))
         seconds = time.monotonic() - began
         others = processes.machine_seconds() - busy - (processes.processor_seconds(os.getpid()) - used)
         return {
@@ -77,6 +93,7 @@ def run(scenario: Scenario, store: str, *, against: str, rounds: int, jobs: int,
             "columns": list(scenario.columns),
             "store": place.version,
             "jobs": jobs,
+            "rounds": max(map(len, found.values()), default=0),
             "seconds": round(seconds, 1),
             "cores_of_others": round(max(0.0, others / seconds), 2),
             "cases": _record(cases, found, scenario),

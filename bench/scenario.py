@@ -51,6 +51,7 @@ class Scenario(NamedTuple):
     cases: Callable[[Setting], contextlib.AbstractContextManager[list[Case]]]
     stores: tuple[str, ...]
     factor: float = 1.0  # rounds, as a share of those asked for
+    weight: float = 20.0  # about how many seconds five rounds take, beside other scenarios
     more_is_better: bool = True
     fresh: bool = False  # PostgreSQL without autovacuum
     columns: tuple[str, ...] = ()  # further figures worth a column

@@ -167,5 +167,6 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
 
 SCENARIO = Scenario(
     "backlog", "One exchange (settle 100, claim 100) behind a backlog", "cpu_us", "µs of processor", cases,
-    ("sqlite", "postgres", "redis"), factor=3.0, more_is_better=False, fresh=True, columns=("exchange_ms",),
+    ("sqlite", "postgres", "redis"), factor=3.0, weight=70.0, more_is_better=False, fresh=True,
+    columns=("exchange_ms",),
 )  # fmt: skip

@@ -32,4 +32,4 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
     yield found
 
 
-SCENARIO = Scenario("enqueue", "Enqueue", "per_second", "jobs/s", cases, STORES)
+SCENARIO = Scenario("enqueue", "Enqueue", "per_second", "jobs/s", cases, STORES, weight=30.0)

@@ -51,5 +51,6 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
 
 
 SCENARIO = Scenario(
-    "groups", "Groups, one job at a time in each", "jobs_per_second", "jobs/s", cases, ("sqlite", "postgres", "redis")
-)
+    "groups", "Groups, one job at a time in each", "jobs_per_second", "jobs/s", cases,
+    ("sqlite", "postgres", "redis"), weight=80.0,
+)  # fmt: skip

@@ -32,5 +32,5 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
 
 SCENARIO = Scenario(
     "memory", "Memory of a worker, last portion to first", "growth", "×", cases, ("sqlite", "postgres", "redis"),
-    factor=0.2, more_is_better=False, columns=("most_mb",),
+    factor=0.2, more_is_better=False, columns=("most_mb",), weight=12.0,
 )  # fmt: skip

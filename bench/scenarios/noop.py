@@ -57,4 +57,5 @@ SCENARIO = Scenario(
     cases,
     STORES,
     columns=("worker_us", "server_us", "calls", "bytes"),
+    weight=100.0,
 )

@@ -23,5 +23,5 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
 
 SCENARIO = Scenario(
     "workers", "Workers on one store", "jobs_per_second", "jobs/s", cases, STORES, factor=0.4,
-    columns=("worker_us", "server_us", "calls"),
+    columns=("worker_us", "server_us", "calls"), weight=25.0,
 )  # fmt: skip

@@ -27,6 +27,7 @@ def report(store: str, rate: float) -> dict[str, Any]:
         "columns": [],
         "store": "a store",
         "cores_of_others": 0.25,
+        "rounds": 5,
         "cases": {
             "holdfast work, 1 runner": case("jobs_per_second", rate, huey=13.0),
             "huey": case("jobs_per_second", 100.0, "peer"),
