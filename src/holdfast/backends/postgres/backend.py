@@ -54,12 +54,13 @@ from ..contract import Backend
 from ..refusing import check_limit
 from . import answers, moving, reading
 from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, HeldElsewhere
-from .producing import Joined, aenqueue_on, by_column, encoded, enqueue_on, outcomes
+from .producing import Joined, Outcomes, aenqueue_on, by_column, encoded, enqueue_on, outcomes
 from .schema import for_schema, schema_version, set_up, store_id
 from .scopes import named, scope
 from .watch import EVERY_QUEUE, Watch
 
 T = TypeVar("T")
+NO_OUTCOMES = Outcomes(None, "[]", None)
 CAREFUL_SECONDS = 5.0  # so long exchanges look for jobs that a stranger holds, after they met one
 
 
@@ -238,8 +239,10 @@ class PostgresBackend(Backend):
         request: ClaimRequest | None,
         now: float | None = None,
     ) -> Exchanged:
+        told = outcomes(settlements) if settlements else NO_OUTCOMES
         values: dict[str, Any] = {
-            "settlements": outcomes(settlements) if settlements else "[]",
+            "successes": told.successes,
+            "settlements": told.others,
             "releases": encoded(releases) if releases else "[]",
             "request": None if request is None else encoded(request),
             "nonce": secrets.token_hex(8),
@@ -254,7 +257,7 @@ class PostgresBackend(Backend):
                 self._careful_until = clock() + CAREFUL_SECONDS
         if answer is None:
             answer = await self._write("exchange.call", careful=True, **values)
-        exchanged, stirred = answers.as_exchanged(answer)
+        exchanged, stirred = answers.as_exchanged(answer, told.places)
         if stirred:
             self._watching().tell(stirred)
         return exchanged

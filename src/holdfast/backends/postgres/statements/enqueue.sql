@@ -1,7 +1,7 @@
 -- enqueue: take in new jobs, all in one step (store.sql puts them into the table).
 -- Takes the jobs as JSON, by column. Returns true (all are new), or for each job its id, whether this call made it, and
 -- whether it replaced another.
--- Safe against a rival: keys are locked first, then groups, in order; the unique indexes on id and key decide. A seq
+-- Safe against a rival: keys are locked first, then groups, in order; the unique indexes of ids and keys decide. A seq
 -- is issued under the group's lock, so jobs of a group are ordered as their enqueues were acknowledged.
 
 -- :: call
