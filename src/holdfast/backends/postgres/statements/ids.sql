@@ -8,7 +8,7 @@ CREATE OR REPLACE FUNCTION holdfast.take_ids(news holdfast.new_job[], OUT fresh 
 LANGUAGE plpgsql AS $$
 BEGIN
     WITH numbered AS MATERIALIZED (
-        SELECT o.id, nextval(pg_get_serial_sequence('holdfast.jobs', 'seq')) AS seq
+        SELECT o.id, nextval('holdfast.jobs_seq_seq') AS seq
         FROM (SELECT j.id FROM unnest(news) j ORDER BY j.n) o
     ), taken AS (INSERT INTO holdfast.ids (id, seq) SELECT id, seq FROM numbered ON CONFLICT DO NOTHING RETURNING seq)
     SELECT coalesce(array_agg(seq ORDER BY seq), '{}') INTO seqs FROM taken;
