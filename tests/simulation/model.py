@@ -84,7 +84,7 @@ class Model(ModelRules):
         stays = (job.group, job.priority) == (new.group, new.priority)
         job.args, job.priority, job.group = new.args, new.priority, new.group
         job.due_at = new.due_at if new.due_at is not None else now + (new.delay or 0.0)
-        job.due_at = job.due_at if held_to is None else min(job.due_at, held_to)
+        job.due_at = job.due_at if held_to is None else min(job.due_at, max(held_to, now))
         job.expires_at = None if new.expires is None else job.due_at + new.expires
         job.turn = job.turn if stays and job.due_at <= now else None
         if job.due_at > now:

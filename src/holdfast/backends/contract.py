@@ -175,9 +175,9 @@ class Backend(Looking):
         everything of the new call but its id (it keeps id, queue, seq, created_at, due_max, counters; its turn, where
         it is due at once and group and priority stay; max_stalls never falls below the stalls it suffered) and answers
         replaced=True, while a running or finished one is kept as with "keep"; "debounce" does as "replace", due at its
-        new time but never after the holder's due_max; "raise" raises DuplicateJob and NOTHING of the batch is stored.
-        due_max = created_at + wait_max, if given, whatever on_conflict says. Due later → scheduled; due now → ready, or
-        waiting + refill when it has a group.
+        new time but never after the holder's due_max, now if that is past; "raise" raises DuplicateJob and NOTHING
+        of the batch is stored. due_max = created_at + wait_max, if given, whatever on_conflict says. Due later →
+        scheduled; due now → ready, or waiting + refill when it has a group.
         """
 
     # ------------------------------------------------------------------ leasing

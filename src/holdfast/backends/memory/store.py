@@ -197,7 +197,7 @@ class Store(FlowIndex):
         """Give an unstarted job the call of a newer one of its key; id and seq stay, its turn if nothing is against."""
         due_at = due_time(job, wall)
         if job.on_conflict == "debounce" and row.due_max is not None:
-            due_at = min(due_at, row.due_max)
+            due_at = min(due_at, max(row.due_max, wall))  # past it: at once, and not overdue from the start
         in_line = due_at <= wall and (row.group, row.priority) == (job.group, job.priority)
         self.move(
             row,

@@ -136,7 +136,7 @@ def _replace(tx: Transaction, job: NewJob, holder: keys.Holder) -> None:
     """Give an unstarted job the call of a newer one of its key; it keeps its turn if nothing is against it."""
     due_at = due_time(job, tx.now)
     if job.on_conflict == "debounce" and holder.due_max is not None:
-        due_at = min(due_at, holder.due_max)
+        due_at = min(due_at, max(holder.due_max, tx.now))
     values = {
         "priority": job.priority,
         "grp": job.group,

@@ -252,12 +252,13 @@ async def an_expiry_counts_from_where_the_push_ended(world: World, how: str) -> 
 
 @case
 async def a_push_after_the_maximum_lets_the_job_run_with_the_newest_arguments(world: World) -> None:
-    created = world.now
-    job_id = await world.enqueue(key="k", delay=90.0, wait_max=100.0)
-    world.advance(150.0)  # nobody promoted it meanwhile
-    same(await rival(world, on_conflict="debounce", delay=90.0, args=b"[2]"), Enqueued(job_id, False, True), "answer")
+    job_id = await world.enqueue(key="k", delay=90.0, wait_max=100.0, expires=20.0)
+    world.advance(150.0)  # nobody promoted it meanwhile, nor found that it expired
+    answer = await rival(world, on_conflict="debounce", delay=90.0, args=b"[2]", expires=20.0)
+    same(answer, Enqueued(job_id, False, True), "answer")
     job = await world.get(job_id)
-    same((job.state, job.due_at, job.args), (State.READY, created + 100.0, b"[2]"), "the job")
+    same((job.state, job.due_at, job.args), (State.READY, world.now, b"[2]"), "the job")
+    same(job.expires_at, world.now + 20.0, "a call that just came has all its time to be claimed")
     await world.claim_one(job_id)
 
 

@@ -115,7 +115,9 @@ BEGIN
     ELSIF new.on_conflict = 'keep' OR holder.state NOT IN ('scheduled', 'waiting', 'ready') THEN
         RETURN jsonb_build_array(holder.id, false, false);
     END IF;
-    IF new.on_conflict = 'debounce' THEN due := least(due, holder.due_max); END IF;
+    IF new.on_conflict = 'debounce' AND holder.due_max IS NOT NULL THEN
+        due := least(due, greatest(holder.due_max, at));
+    END IF;
     UPDATE holdfast.jobs  -- in its own queue, which a global key may find another than the new call's
     SET state = CASE WHEN due > at THEN 'scheduled' WHEN new.grp IS NULL THEN 'ready' ELSE 'waiting' END,
         priority = new.priority, grp = new.grp, lane = new.lane, rank = holdfast.rank_of(queue, new.priority),

@@ -32,7 +32,7 @@ function hf.replace(row, job)
     local was_in, had_key = hf.leave(row)
     local group, terms, due_max = job[5] or false, job[12] or true, row[TERMS] ~= true and row[TERMS][4]
     row[DUE_AT] = job[9] or now + (job[8] or 0)
-    if job[7] == 'debounce' and due_max then row[DUE_AT] = math.min(row[DUE_AT], due_max) end
+    if job[7] == 'debounce' and due_max then row[DUE_AT] = math.min(row[DUE_AT], math.max(due_max, now)) end
     if due_max and terms == true then terms = { false, false, false, false, false } end
     if terms ~= true then terms[4], terms[6] = due_max or false, true end
     row[TERMS] = terms
