@@ -35,6 +35,7 @@ VERBS = [
     "key",
     "lanes",
     "limit",
+    "meet",
     "named",
     "now",
     "pause",
