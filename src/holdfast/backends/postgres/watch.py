@@ -127,7 +127,10 @@ class Watch:
 
 
 async def _notify(channel: str, payload: str, cursor: AsyncCursor[Any]) -> None:
-    await cursor.execute("SELECT pg_notify(%s, %s)", (channel, payload))
+    """A hint need not survive a crash, so its commit does not wait for the disk."""
+    await cursor.execute(
+        "SELECT pg_notify(%s, %s) FROM (SELECT set_config('synchronous_commit', 'off', true)) AS hint", (channel, payload)
+    )
 
 
 def _queues_of(payload: str) -> list[str]:
