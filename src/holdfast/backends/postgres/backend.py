@@ -7,6 +7,7 @@ in the functions of the statement files, which run in the server beside the rows
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -54,6 +55,7 @@ from ..contract import Backend
 from ..refusing import check_limit
 from . import answers, moving, reading
 from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, HeldElsewhere
+from .direct import Direct
 from .producing import Joined, Outcomes, aenqueue_on, by_column, encoded, enqueue_on, outcomes
 from .schema import for_schema, schema_version, set_up, store_id
 from .scopes import named, scope
@@ -87,6 +89,7 @@ class PostgresBackend(Backend):
         self._sql = for_schema(schema)
         self.schema = schema
         self._connections = Connections(conninfo, call_timeout=call_timeout, most=connections, pooled=pooled)
+        self._direct = Direct(self._connections, self._sql["enqueue.direct"])
         self._is_set_up = False
         self._store: str | None = None  # the store's own id, once it was opened
         self._watch: tuple[asyncio.AbstractEventLoop, Watch] | None = None
@@ -111,6 +114,7 @@ class PostgresBackend(Backend):
         if watch is not None and watch[0] is asyncio.get_running_loop():
             await watch[1].close()
         self._connections.abandon()
+        self._direct.close()
         self._is_set_up = False
 
     async def migrate(self) -> tuple[int, int]:
@@ -182,6 +186,18 @@ class PostgresBackend(Backend):
             return []
         answer = await self._write("enqueue.call", patient=True, jobs=by_column(jobs), now=now)
         self._watching().tell({job.queue for job in jobs})
+        return answers.as_enqueued(answer, jobs)
+
+    def enqueue_here(self, jobs: Sequence[NewJob]) -> list[Enqueued] | None:
+        if not self._is_set_up:
+            raise BackendUnavailable("the store is not open. Call open() first.")
+        watch = self._watch  # there after the first call the longer way: who waits on that loop is told there
+        if watch is None or watch[0].is_closed() or watch[1].process != os.getpid() or self._connections.pooled:
+            return None
+        if not jobs:
+            return []
+        answer = self._direct.call("enqueue", by_column(jobs))
+        watch[1].tell_from_elsewhere(watch[0], list({job.queue for job in jobs}))
         return answers.as_enqueued(answer, jobs)
 
     def enqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
