@@ -12,12 +12,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from holdfast import Holdfast
 from holdfast.backends.postgres.backend import PostgresBackend
-from holdfast.errors import BackendUnavailable, DuplicateJob, OutcomeUnknown
+from holdfast.errors import BackendUnavailable, OutcomeUnknown, StoreSealed
 from holdfast.lifecycle import State
-from holdfast.records import Enqueued, NewJob
+from holdfast.records import Enqueued, NewJob, Revival, Seal
 
 from ...servers.postgres import Server
 
@@ -72,15 +73,54 @@ def ids(backend: PostgresBackend, loop: Loop) -> list[str]:
 
 
 def test_it_answers_as_enqueue_does(backend: PostgresBackend, loop: Loop) -> None:
-    first = NewJob(id="a", task="t", key="k")
-    assert backend.enqueue_here([first, *one("b")]) == [Enqueued("a", True), Enqueued("b", True)]
-    again = [first, NewJob(id="c", task="t", key="k")]
-    assert backend.enqueue_here(again) == loop.run(backend.enqueue(again))
-    assert backend.enqueue_here([]) == []
-    with pytest.raises(DuplicateJob):
-        backend.enqueue_here([NewJob(id="d", task="t", key="k", on_conflict="raise")])
-    assert backend.enqueue_here(one("e")) == [Enqueued("e", True)]  # a refusal costs no connection
-    assert ids(backend, loop) == ["a", "b", "e"]
+    assert backend.enqueue_here(one("a")) == [Enqueued("a", True)]
+    assert backend.enqueue_here(one("a")) == loop.run(backend.enqueue(one("a"))) == [Enqueued("a", False)]
+    assert ids(backend, loop) == ["a"]
+
+
+def test_every_field_arrives_as_by_the_longer_ways(backend: PostgresBackend, loop: Loop) -> None:
+    job = NewJob(
+        id="",
+        task="t",
+        queue="q",
+        args='{"a":"\\u0000 é"}'.encode(),
+        priority=-3,
+        delay=60.5,
+        expires=30.25,
+        max_stalls=7,
+        revival=Revival(cycles=2),
+        options=b'{"timeout":3}',
+    )
+    backend.enqueue_here([replace(job, id="here")])
+    loop.run(backend.enqueue([replace(job, id="there")]))
+    loop.run(backend.enqueue([replace(job, id="among"), *one("others")]))
+    rows = {row["id"]: row for row in loop.run(backend.dump()).tables["jobs"]}
+    differing = ("id", "seq", "created_at", "due_at", "expires_at")
+    plain = [{k: v for k, v in rows[id].items() if k not in differing} for id in ("here", "there", "among")]
+    assert plain[0] == plain[1] == plain[2]
+    assert rows["here"]["due_at"] - rows["here"]["created_at"] == pytest.approx(60.5)
+    assert rows["here"]["expires_at"] - rows["here"]["due_at"] == pytest.approx(30.25)
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [[], [*one("a"), *one("b")], [NewJob(id="a", task="t", group="g")], [NewJob(id="a", task="t", key="k")]],
+    ids=["none", "two", "grouped", "with a key"],
+)
+def test_what_is_more_than_one_plain_job_goes_the_longer_way(backend: PostgresBackend, jobs: list[NewJob]) -> None:
+    assert backend.enqueue_here(jobs) is None
+
+
+def test_a_sealed_store_refuses_and_keeps_the_connection(backend: PostgresBackend, loop: Loop) -> None:
+    backend.enqueue_here(one("a"))
+    held = list(backend._direct._idle)
+    closed = Seal(role="source", stage="moving", move="m", other="elsewhere")
+    loop.run(backend.seal(closed, instead_of=None))
+    with pytest.raises(StoreSealed):
+        backend.enqueue_here(one("b"))
+    loop.run(backend.seal(None, instead_of=closed))
+    assert backend.enqueue_here(one("b")) == [Enqueued("b", True)]
+    assert backend._direct._idle == held
 
 
 def test_a_store_that_is_not_open_is_not_asked(make: Make) -> None:
@@ -110,7 +150,7 @@ def test_a_connection_the_server_closed_is_not_used_again(
     session.execute(
         "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
         "AND application_name = 'holdfast' AND query LIKE %s",
-        (f'%"{backend.schema}".enqueue($1%',),
+        (f'%"{backend.schema}".enqueue_single($1%',),
     )
     assert backend.enqueue_here(one("b")) == [Enqueued("b", True)]
     assert ids(backend, loop) == ["a", "b"]
@@ -132,7 +172,7 @@ def test_a_reply_that_never_comes_leaves_the_fate_unknown(mortal: Server, loop: 
     backend.enqueue_here(one("a"))
     with psycopg.connect(mortal.conninfo, autocommit=True) as session:
         [[pid]] = session.execute(
-            "SELECT pid FROM pg_stat_activity WHERE query LIKE '%.enqueue($1%' AND pid <> pg_backend_pid()"
+            "SELECT pid FROM pg_stat_activity WHERE query LIKE '%.enqueue_single($1%' AND pid <> pg_backend_pid()"
         ).fetchall()
     os.kill(pid, signal.SIGSTOP)
     try:

@@ -56,7 +56,18 @@ from ..refusing import check_limit
 from . import answers, moving, reading
 from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, HeldElsewhere
 from .direct import Direct
-from .producing import Joined, Outcomes, aenqueue_on, by_column, encoded, enqueue_on, outcomes
+from .producing import (
+    Joined,
+    Outcomes,
+    aenqueue_on,
+    by_column,
+    by_field,
+    encoded,
+    enqueue_on,
+    in_bytes,
+    is_single,
+    outcomes,
+)
 from .schema import for_schema, schema_version, set_up, store_id
 from .scopes import named, scope
 from .watch import EVERY_QUEUE, Watch
@@ -89,7 +100,7 @@ class PostgresBackend(Backend):
         self._sql = for_schema(schema)
         self.schema = schema
         self._connections = Connections(conninfo, call_timeout=call_timeout, most=connections, pooled=pooled)
-        self._direct = Direct(self._connections, self._sql["enqueue.direct"])
+        self._direct = Direct(self._connections, self._sql["single.direct"])
         self._is_set_up = False
         self._store: str | None = None  # the store's own id, once it was opened
         self._watch: tuple[asyncio.AbstractEventLoop, Watch] | None = None
@@ -184,9 +195,14 @@ class PostgresBackend(Backend):
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
         if not jobs:
             return []
-        answer = await self._write("enqueue.call", patient=True, jobs=by_column(jobs), now=now)
+        if is_single(jobs):
+            created = await self._write("single.call", patient=True, **by_field(jobs[0]), now=now)
+            told = [Enqueued(jobs[0].id, created)]
+        else:
+            answer = await self._write("enqueue.call", patient=True, jobs=by_column(jobs), now=now)
+            told = answers.as_enqueued(answer, jobs)
         self._watching().tell({job.queue for job in jobs})
-        return answers.as_enqueued(answer, jobs)
+        return told
 
     def enqueue_here(self, jobs: Sequence[NewJob]) -> list[Enqueued] | None:
         if not self._is_set_up:
@@ -194,11 +210,12 @@ class PostgresBackend(Backend):
         watch = self._watch  # there after the first call the longer way: who waits on that loop is told there
         if watch is None or watch[0].is_closed() or watch[1].process != os.getpid() or self._connections.pooled:
             return None
-        if not jobs:
-            return []
-        answer = self._direct.call("enqueue", by_column(jobs))
-        watch[1].tell_from_elsewhere(watch[0], list({job.queue for job in jobs}))
-        return answers.as_enqueued(answer, jobs)
+        if not is_single(jobs):
+            return None
+        [job] = jobs
+        created = self._direct.call("enqueue", *in_bytes(job)) == b"t"
+        watch[1].tell_from_elsewhere(watch[0], [job.queue])
+        return [Enqueued(job.id, created)]
 
     def enqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
         return enqueue_on(connection, self._joined(), jobs) if jobs else []

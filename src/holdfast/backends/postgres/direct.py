@@ -13,6 +13,7 @@ import os
 import random
 import select
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -27,7 +28,7 @@ _FINE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 
 
 class Direct:
-    """A few blocking connections for one statement, which takes one text and returns one."""
+    """A few blocking connections for one statement that returns one value."""
 
     def __init__(self, connections: Connections, statement: str) -> None:
         self._connections, self._statement = connections, statement.encode()
@@ -37,12 +38,12 @@ class Direct:
         self._process = os.getpid()
         self._idle: list[psycopg.Connection[Any]] = []
 
-    def call(self, verb: str, value: str) -> str:
+    def call(self, verb: str, values: Sequence[bytes | None], formats: Sequence[int]) -> bytes:
         """Execute the statement and wait; what the server gave up for a rival is tried again, with jitter."""
         patience_ends = time.monotonic() + self._connections.call_timeout
         for attempt in itertools.count(1):
             try:
-                return self._once(verb, value.encode())
+                return self._once(verb, values, formats)
             except psycopg.Error as error:
                 in_the_way = error.sqlstate == HELD and time.monotonic() < patience_ends
                 if not in_the_way and (error.sqlstate not in AGAIN or attempt >= TRIES_MAX):
@@ -57,11 +58,11 @@ class Direct:
             for connection in idle:
                 connection.pgconn.finish()
 
-    def _once(self, verb: str, value: bytes) -> str:
+    def _once(self, verb: str, values: Sequence[bytes | None], formats: Sequence[int]) -> bytes:
         connection, idle = self._take()
         line = connection.pgconn
         try:
-            line.send_query_prepared(_NAME, [value])
+            line.send_query_prepared(_NAME, values, formats)
             result = _answer(line, 2 * self._connections.call_timeout)
         except (psycopg.Error, OSError, EOFError, TimeoutError) as error:
             line.finish()
@@ -74,7 +75,7 @@ class Direct:
         else:
             idle.append(connection)
         if result.status in _FINE:
-            return (result.get_value(0, 0) or b"").decode()
+            return result.get_value(0, 0) or b""
         refused = error_from_result(result)
         if line.status != pq.ConnStatus.OK:
             raise mapped(refused, verb, writes=True, broken=True) from refused

@@ -26,6 +26,19 @@ _PARAMETER = re.compile(r"%\((\w+)\)s")
 _TAKES = "a psycopg.Connection, or a SQLAlchemy Connection or Session on PostgreSQL"
 _TAKES_ASYNC = "a psycopg.AsyncConnection, or a SQLAlchemy AsyncConnection or AsyncSession on PostgreSQL"
 _SELDOM = ("key_scope", "key_until", "key_window", "wait_max", "on_expire")  # said together, and only where said
+SINGLE_FIELDS = (
+    "id",
+    "task",
+    "queue",
+    "priority",
+    "delay",
+    "due_at",
+    "expires",
+    "max_stalls",
+    "args",
+    "revival",
+    "options",
+)
 _MAY_SHARE = tuple(
     (name, attrgetter(name)) for name in NewJob.__struct_fields__ if name not in ("id", "args", *_SELDOM)
 )
@@ -59,6 +72,31 @@ def by_column(jobs: Sequence[NewJob]) -> str:
     elif said[0] != _SAYS_NOTHING:
         columns["same"]["more"] = _more(said[0])
     return encoded(columns)
+
+
+def is_single(jobs: Sequence[NewJob]) -> bool:
+    """Whether it is one job that single.sql can take in: no group, no key, nothing said that few calls say."""
+    if len(jobs) != 1:
+        return False
+    [job] = jobs
+    return job.group is None and job.key is None and _seldom(job) == _SAYS_NOTHING
+
+
+def by_field(job: NewJob) -> dict[str, Any]:
+    """One job as single.sql reads it."""
+    fields = {name: getattr(job, name) for name in SINGLE_FIELDS}
+    return fields if job.revival is None else {**fields, "revival": encoded(job.revival)}
+
+
+def in_bytes(job: NewJob) -> tuple[list[bytes | None], list[int]]:
+    """The same as a connection without psycopg's cursor sends it: values in order, and which of them are not text."""
+    fields = by_field(job)
+    values = [fields[name] for name in SINGLE_FIELDS]
+    return [_sent(value) for value in values], [int(isinstance(value, bytes)) for value in values]
+
+
+def _sent(value: Any) -> bytes | None:
+    return value if value is None or isinstance(value, bytes) else str(value).encode()
 
 
 def _more(values: tuple[object, ...]) -> dict[str, object]:

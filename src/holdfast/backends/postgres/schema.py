@@ -53,6 +53,7 @@ VERBS = [
     "room",
     "seal",
     "settle",
+    "single",
     "slow_down",
     "store",
     "tick",

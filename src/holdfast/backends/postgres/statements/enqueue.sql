@@ -7,9 +7,6 @@
 -- :: call
 SELECT holdfast.enqueue(%(jobs)s::jsonb, %(now)s)::text
 
--- :: direct
-SELECT holdfast.enqueue($1::jsonb, NULL)::text
-
 -- :: function_new_jobs
 -- The jobs of a call. They come by column: what they share is said once, in `same`, and what differs is a list. Read so,
 -- a thousand jobs cost the server a fifth of what a thousand JSON objects cost it.
