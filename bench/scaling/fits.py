@@ -17,6 +17,9 @@ class Line:
     def at(self, jobs: float) -> float:
         return self.call + self.job * jobs
 
+    def times(self, factor: float) -> Line:
+        return Line(self.call * factor, self.job * factor)
+
 
 def fitted(points: Sequence[tuple[float, float]]) -> Line:
     """The line through (jobs, cost) with the least squares of *relative* errors, neither part below 0.

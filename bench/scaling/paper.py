@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from functools import cache
 
 from .planning import Costs
 
 PAGE_BYTES = 8192
 PAGE_FILL = 0.7  # of an index page, as inserts and deletes in the middle leave it
 SERIAL = 0.03  # of PostgreSQL's work, done by one core at a time: an assumption, no measurement
+NEGLIGIBLE = 1e-9
 SAFE = 0.7  # of a ceiling that one plans with
 
 
@@ -42,22 +43,36 @@ def depth(rows: float, bytes_per_entry: float) -> int:
     return max(1, math.ceil(math.log(max(rows, 2)) / math.log(fan_out)))
 
 
+@cache
 def busiest_share(shards: int, nodes: int) -> float:
     """The share of the busiest node, on average, if every shard falls on a node by chance. 1/nodes would be even."""
-    total = 0.0
-    for counts in _splits(shards, nodes):
-        ways = math.factorial(shards) // math.prod(math.factorial(count) for count in counts)
-        total += ways * max(counts)
-    return total / float(nodes) ** shards / shards
+    all_ways = math.pow(nodes, shards)
+    expected = 0.0
+    for most in range(shards):  # the mean of a number is the sum of the chances that it is above 0, 1, 2 …
+        above = 1 - _ways(shards, nodes, most) / all_ways
+        expected += above
+        if above < NEGLIGIBLE:
+            break
+    return expected / shards
 
 
-def _splits(total: int, parts: int) -> Iterator[tuple[int, ...]]:
-    if parts == 1:
-        yield (total,)
-        return
-    for first in range(total + 1):
-        for rest in _splits(total - first, parts - 1):
-            yield (first, *rest)
+def _ways(shards: int, nodes: int, most: int) -> int:
+    """In how many ways shards can lie on nodes with no more than `most` on any of them."""
+    ways = [1] + [0] * shards  # by number of shards, on no node yet
+    for _ in range(nodes):
+        ways = [
+            sum(math.comb(number, here) * ways[number - here] for here in range(min(most, number) + 1))
+            for number in range(shards + 1)
+        ]
+    return ways[shards]
+
+
+def typical_placing(shards: int, nodes: int) -> tuple[int, ...]:
+    """The node of each shard: the first node has what the busiest has on average, the others share the rest."""
+    if nodes == 1:
+        return (0,) * shards
+    busiest = round(busiest_share(shards, nodes) * shards)
+    return (0,) * busiest + tuple(1 + place % (nodes - 1) for place in range(shards - busiest))
 
 
 def hot_share(shards: int, hot: float) -> float:

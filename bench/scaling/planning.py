@@ -17,6 +17,8 @@ class Costs:
     grouped: Line  # the same for jobs of strict groups
     keeper: Line  # per call and per job
     runner: float  # per job
+    runner_frame: float = 0.0  # per time a runner tells what has ended since it last did
+    keeper_frame: float = 0.0  # per time a keeper reads that
     chores: float = 0.0  # of the store: enqueueing a job in bulk and pruning it later
     enqueue: float = 0.0  # of the store: one job enqueued by itself
     sync: float = 0.0  # until a commit is on the disk; 0: nobody waits for it
@@ -37,6 +39,7 @@ class Plan:
     cores: int = 4  # of each node of the store
     nodes: int = 1
     shards: int = 1
+    placing: tuple[int, ...] = ()  # the node of each shard; empty: one after the other
     rtt: float = 0.0005
     handler: float = 0.0  # seconds that a job waits for others
     groups: int = 0  # strict ones, each with endless jobs; 0: jobs have none

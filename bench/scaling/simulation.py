@@ -17,7 +17,6 @@ from .fits import quantile
 from .planning import Outcome, Plan
 from .stations import Cores, Disk, Gate, Process, Timeline, Usage
 
-FRAME = 256  # jobs that a runner reads from its socket, and ends, before it tells what became of them
 STRIPES = 1024  # of the locks of groups on PostgreSQL
 CHORES = 500  # jobs after which the store is given the enqueueing and pruning of as many
 
@@ -30,12 +29,23 @@ class Job:
 
 
 @dataclass
-class Keeper:
-    """A worker: its processes, its free slots, and what has ended and is not told yet."""
+class Runner:
+    """A runner process, and what has ended in it since it last told its keeper."""
 
     process: Process
-    runners: list[Process]
+    ended: list[Job] = field(default_factory=list)
+    telling: bool = False
+
+
+@dataclass
+class Keeper:
+    """A worker: its processes, its free slots, what runners told, and what has ended and is not settled yet."""
+
+    process: Process
+    runners: list[Runner]
     free: int
+    told: list[Job] = field(default_factory=list)
+    reading: bool = False
     ended: list[Job] = field(default_factory=list)
     exchanging: bool = False
     dry: bool = False  # the last claim left slots free
@@ -67,6 +77,7 @@ class Simulation:
         self.machine = Cores(self.time, plan.machine, plan.speed) if plan.machine else None
         threads = plan.costs.threads or plan.cores
         self.nodes = [Process(self.time, self._cores(plan.cores), threads) for _ in range(plan.nodes)]
+        self.placing = plan.placing or tuple(shard % plan.nodes for shard in range(plan.shards))
         self.keepers = [self._keeper() for _ in range(plan.workers)]
         self.free_groups = [deque(range(shard, plan.groups, plan.shards)) for shard in range(plan.shards)]
         self.arrived: deque[float] = deque()
@@ -81,7 +92,7 @@ class Simulation:
         return self.machine or Cores(self.time, number)
 
     def _keeper(self) -> Keeper:
-        runners = [Process(self.time, self._cores(1)) for _ in range(self.plan.runners)]
+        runners = [Runner(Process(self.time, self._cores(1))) for _ in range(self.plan.runners)]
         return Keeper(Process(self.time, self._cores(1)), runners, self.plan.slots)
 
     def _sync_seconds(self) -> float:
@@ -116,7 +127,7 @@ class Simulation:
         found = {
             "store": [node.usage for node in self.nodes],
             "keeper": [keeper.process.usage for keeper in self.keepers],
-            "runner": [runner.usage for keeper in self.keepers for runner in keeper.runners],
+            "runner": [runner.process.usage for keeper in self.keepers for runner in keeper.runners],
         }
         if self.costs.sync:
             found["disk"] = [disk.usage for disk in self.disks]
@@ -134,7 +145,7 @@ class Simulation:
 
     def _arrive(self) -> None:
         """A producer's call: the store stores it, and when it is committed wakes who has nothing to do."""
-        began, node = self.time.now, self.random.randrange(self.plan.nodes)
+        began, node = self.time.now, self.random.choice(self.placing)
         names = {"file"} if self.costs.one_writer else set()
 
         def commit() -> None:
@@ -148,7 +159,10 @@ class Simulation:
             self.arrived.append(began)
             self._wake()
 
-        self.gate.enter(names, lambda: self.nodes[node].work(self.costs.enqueue, commit))
+        def serve() -> None:
+            self.nodes[node].work(self.costs.enqueue, commit)
+
+        self.time.after(self.plan.rtt / 2, lambda: self.gate.enter(names, serve))
         self._expect_arrival()
 
     def _wake(self) -> None:
@@ -183,14 +197,14 @@ class Simulation:
 
     def _parts(self, keeper: Keeper, ended: list[Job], most: int, heard: Callable[[list[Job]], None]) -> list[Exchange]:
         """Which shard gets which outcomes and is asked for how many: outcomes by group, else evenly."""
-        shards, nodes = self.plan.shards, self.plan.nodes
+        shards = self.plan.shards
         settled: list[list[Job]] = [[] for _ in range(shards)]
         for place, job in enumerate(ended):
             settled[(place if job.group is None else job.group) % shards].append(job)
         each, more = divmod(most, shards)
         wanted = [each + ((shard - keeper.calls) % shards < more) for shard in range(shards)]
         return [
-            Exchange(shard, shard % nodes, settled[shard], wanted[shard], heard)
+            Exchange(shard, self.placing[shard], settled[shard], wanted[shard], heard)
             for shard in range(shards)
             if settled[shard] or wanted[shard]
         ]
@@ -204,25 +218,42 @@ class Simulation:
         self._look(keeper)
 
     def _start(self, keeper: Keeper, jobs: list[Job]) -> None:
-        """Deal the jobs out among the runners, frame by frame."""
+        """Deal the jobs out among the runners; each takes its share as a whole."""
         for number, runner in enumerate(keeper.runners):
             share = jobs[number :: len(keeper.runners)]
-            for start in range(0, len(share), FRAME):
-                frame = share[start : start + FRAME]
-                runner.work(self.costs.runner * len(frame), partial(self._ran, keeper, frame))
+            if share:
+                runner.process.work(self.costs.runner * len(share), partial(self._ran, keeper, runner, share))
 
-    def _ran(self, keeper: Keeper, jobs: list[Job]) -> None:
+    def _ran(self, keeper: Keeper, runner: Runner, jobs: list[Job]) -> None:
         if self.plan.offered:
             self.latencies += [self.time.now - job.arrived for job in jobs]
         if self.plan.handler:
             for job in jobs:
-                self.time.after(self.random.expovariate(1 / self.plan.handler), partial(self._ended, keeper, [job]))
+                wait = self.random.expovariate(1 / self.plan.handler)
+                self.time.after(wait, partial(self._ended, keeper, runner, [job]))
         else:
-            self._ended(keeper, jobs)
+            self._ended(keeper, runner, jobs)
 
-    def _ended(self, keeper: Keeper, jobs: list[Job]) -> None:
-        keeper.ended += jobs
-        keeper.free += len(jobs)
+    def _ended(self, keeper: Keeper, runner: Runner, jobs: list[Job]) -> None:
+        """Handlers end. What ends while the runner is busy is told together, in one frame."""
+        runner.ended += jobs
+        if not runner.telling:
+            runner.telling = True
+            runner.process.work(self.costs.runner_frame, partial(self._tell, keeper, runner))
+
+    def _tell(self, keeper: Keeper, runner: Runner) -> None:
+        runner.telling = False
+        keeper.told += runner.ended
+        runner.ended = []
+        if not keeper.reading:
+            keeper.reading = True
+            keeper.process.work(self.costs.keeper_frame, partial(self._read, keeper))
+
+    def _read(self, keeper: Keeper) -> None:
+        keeper.reading = False
+        keeper.ended += keeper.told
+        keeper.free += len(keeper.told)
+        keeper.told = []
         self._look(keeper)
 
     # ------------------------------------------------------------------ the store

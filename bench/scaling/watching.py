@@ -9,7 +9,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -112,3 +112,11 @@ class Watch:
             if before <= moment <= after:
                 return low + (high - low) * (moment - before) / (after - before)
         return points[-1][1]
+
+
+def moment_of(counts: Sequence[tuple[float, int]], jobs: float) -> float:
+    """When so many were done, drawn straight between two looks at how many it were."""
+    for (before, low), (after, high) in itertools.pairwise(counts):
+        if low <= jobs <= high and high > low:
+            return before + (after - before) * (jobs - low) / (high - low)
+    raise RuntimeError(f"it was over before it could be looked at; give it more than {jobs:.0f} jobs")

@@ -23,16 +23,18 @@ from typing import Any
 
 from holdfast import Holdfast
 
+from .measuring import disk
 from .places import ClusterPlace, Place, SqlitePlace
-from .watching import Watch, machine_seconds, worker_seconds
+from .watching import Watch, machine_seconds, moment_of, worker_seconds
 
 START_SECONDS_MAX = 60.0
 WORK_SECONDS_MAX = 240.0
 SETTLE_SECONDS = 1.5  # until workers that have just started are idle
-LOOK_SECONDS = 0.05
+LOOK_SECONDS = 0.03
+MIDDLE = (0.1, 0.8)  # of the jobs: between these all workers are busy
 
 APP = '''
-"""No-op jobs that are counted; each runner tells its count in a file of its own, twenty times a second."""
+"""No-op jobs that are counted; each runner tells its count in a file of its own, thirty times a second."""
 import asyncio, json, os, random, threading, time
 from pathlib import Path
 from holdfast import Holdfast
@@ -40,25 +42,23 @@ from holdfast import Holdfast
 HERE = Path(__file__).parent
 app = Holdfast()
 app.queue("scale", shards={shards})
-told = [0, 0.0, 0.0]
+done = 0
 
 
 @app.task(name="nothing", queue="scale")
 async def nothing(number: int) -> None:
-    now = time.perf_counter()
-    told[1] = told[1] or now
+    global done
     if {handler}:
         await asyncio.sleep(random.expovariate(1 / {handler}))
-    told[2] = time.perf_counter()
-    told[0] += 1
+    done += 1
 
 
 def tell() -> None:
     path = HERE / f"count-{{os.getpid()}}"
     while True:
-        path.with_suffix(".new").write_text(json.dumps(told))
+        path.with_suffix(".new").write_text(json.dumps([time.perf_counter(), done]))
         path.with_suffix(".new").rename(path)
-        time.sleep(0.05)
+        time.sleep(0.03)
 
 
 threading.Thread(target=tell, daemon=True).start()
@@ -71,7 +71,7 @@ class Setting:
 
     workers: int = 1
     runners: int = 1
-    jobs: int = 20_000
+    jobs: int = 25_000
     shards: int = 1
     slots: int = 400
     handler: float = 0.0  # seconds that a job waits, on average
@@ -86,32 +86,25 @@ class Setting:
 
 ONE_STORE = [
     *(Setting(workers=workers, runners=runners) for workers, runners in ((1, 1), (1, 2), (2, 1), (4, 1))),
-    *(Setting(workers=workers, jobs=4000 * workers, slots=100, handler=0.1) for workers in (1, 2, 4)),
+    *(Setting(workers=workers, jobs=3000 * workers, slots=100, handler=0.1) for workers in (1, 2, 4)),
 ]
-SHARDED = [Setting(workers=workers, shards=shards) for workers, shards in ((1, 3), (1, 6), (2, 3), (2, 6), (4, 6))]
+SHARDED = [Setting(workers=workers, shards=shards) for workers, shards in ((1, 3), (1, 6), (2, 6), (4, 6))]
 
 
 def runs(place: Place, settings: list[Setting], rounds: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Every setting in turn, round after round; of each figure the median."""
+    """Every setting in turn, round after round; of each the round in which others used the machine least."""
     found: list[list[dict[str, Any]]] = [[] for _ in settings]
     for number in range(rounds):
         for setting, got in zip(settings, found, strict=True):
             got.append(run(place, setting))
             say(f"workers: {setting.name}, round {number + 1}")
-    return [{**asdict(setting), **_median(got)} for setting, got in zip(settings, found, strict=True)]
-
-
-def _median(alike: list[Any]) -> Any:
-    """The same shape with medians in it."""
-    if isinstance(alike[0], dict):
-        return {key: _median([one[key] for one in alike]) for key in alike[0]}
-    if isinstance(alike[0], list):
-        return [_median(list(ones)) for ones in zip(*alike, strict=True)]
-    return statistics.median(alike)
+    calmest = [min(got, key=lambda one: one["others_cores"]) for got in found]
+    return [{**asdict(setting), **one} for setting, one in zip(settings, calmest, strict=True)]
 
 
 def run(place: Place, setting: Setting) -> dict[str, Any]:
     """One run: what each part used per job."""
+    sync = disk(50)["sync_p50"]
     url = place.fresh()
     with tempfile.TemporaryDirectory(prefix="holdfast-scale-") as name, Holdfast(url) as app:
         folder = Path(name)
@@ -128,19 +121,17 @@ def run(place: Place, setting: Setting) -> dict[str, Any]:
             with Watch(lambda: _read(place, pids)) as watch:
                 time.sleep(2 * LOOK_SECONDS)
                 app.resume(queue="scale")
-                _wait(lambda: sum(count for count, _, _ in _counts(folder)) >= setting.jobs, WORK_SECONDS_MAX)
+                counts = _followed(folder, setting.jobs)
                 time.sleep(2 * LOOK_SECONDS)
-            counts = _counts(folder)
             calls = place.calls() - calls
-        return _figures(place, setting, watch, counts, calls)
+        return {"sync": sync, **_figures(place, setting, watch, counts, calls)}
 
 
 def _figures(
-    place: Place, setting: Setting, watch: Watch, counts: list[tuple[int, float, float]], calls: int
+    place: Place, setting: Setting, watch: Watch, counts: list[tuple[float, int]], calls: int
 ) -> dict[str, Any]:
-    first = min(began for _, began, _ in counts if began)
-    last = max(ended for _, _, ended in counts)
-    span = last - first
+    first, last = (moment_of(counts, share * setting.jobs) for share in MIDDLE)
+    span, jobs = last - first, (MIDDLE[1] - MIDDLE[0]) * setting.jobs
     used = watch.between(first, last)
     machine = used.pop("machine")
     nodes = [used.pop(role) for role in sorted(used) if role.startswith("node")]
@@ -148,11 +139,11 @@ def _figures(
     if isinstance(place, SqlitePlace):
         used["server"] = used.pop("keeper_threads")
     return {
-        "jobs_per_second": setting.jobs / span,
+        "jobs_per_second": jobs / span,
         "others_cores": max(0.0, (machine - ours) / span),
         "cores_used": ours / span,
         "calls_per_job": calls / setting.jobs,
-        "cpu": {role: seconds / setting.jobs * 1e6 for role, seconds in sorted(used.items())},
+        "cpu": {role: seconds / jobs * 1e6 for role, seconds in sorted(used.items())},
         "nodes": sorted((node / sum(nodes) for node in nodes), reverse=True),
     }
 
@@ -191,8 +182,22 @@ def _working(folder: Path, url: str, setting: Setting) -> Iterator[list[int]]:
             process.wait(START_SECONDS_MAX)
 
 
-def _counts(folder: Path) -> list[tuple[int, float, float]]:
+def _counts(folder: Path) -> list[tuple[float, int]]:
+    """Of each runner: when it last told how many jobs it has done, and how many."""
     return [tuple(json.loads(path.read_text())) for path in folder.glob("count-*") if not path.suffix]
+
+
+def _followed(folder: Path, jobs: int) -> list[tuple[float, int]]:
+    """Moments, and how many jobs were done by then, until all are."""
+    seen: list[tuple[float, int]] = []
+
+    def all_done() -> bool:
+        counts = _counts(folder)
+        seen.append((statistics.mean(when for when, _ in counts), sum(done for _, done in counts)))
+        return seen[-1][1] >= jobs
+
+    _wait(all_done, WORK_SECONDS_MAX)
+    return seen
 
 
 def _wait(true: Callable[[], bool], seconds: float) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import sys
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -11,6 +13,7 @@ from bench.scaling.drawing import chart, powers, short
 from bench.scaling.fits import Line, fitted, quantile, worst_error
 from bench.scaling.planning import Costs
 from bench.scaling.recorded import MEASURED, PREDICTED, costs_of, load
+from bench.scaling.watching import Watch, moment_of, process_seconds, tree_seconds
 
 COSTS = Costs(exchange=Line(1e-3, 2e-5), grouped=Line(1e-3, 3e-5), keeper=Line(1e-4, 5e-6), runner=1e-5, chores=1e-5)
 
@@ -45,6 +48,30 @@ def test_quantiles_are_values_that_were_there() -> None:
     assert quantile([], 0.5) == 0.0
 
 
+def test_what_was_used_between_two_looks_is_drawn_straight() -> None:
+    looks = iter([(1.0, {"store": 10.0}), (2.0, {"store": 12.0}), (4.0, {"store": 13.0})])
+    watch = Watch(dict)
+    watch._readings.extend(looks)
+    assert watch.between(1.5, 3.0) == {"store": pytest.approx(1.5)}
+    assert watch.between(0.0, 9.0) == {"store": pytest.approx(3.0)}
+
+
+def test_a_moment_between_two_looks_at_the_count_is_drawn_straight() -> None:
+    counts = [(1.0, 0), (2.0, 0), (3.0, 100), (4.0, 400)]
+    assert [moment_of(counts, jobs) for jobs in (50, 100, 250)] == [2.5, 3.0, 3.5]
+    with pytest.raises(RuntimeError, match="more than 500 jobs"):
+        moment_of(counts, 500)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="read from /proc")
+def test_the_time_of_a_process_grows_as_it_works() -> None:
+    before = process_seconds(os.getpid())
+    sum(number * number for number in range(200_000))
+    assert process_seconds(os.getpid()) > before
+    assert tree_seconds(os.getpid()) > before
+    assert process_seconds(2**22 + 1) == 0.0
+
+
 def test_ceilings_are_one_over_the_cost() -> None:
     assert paper.store_ceiling(COSTS, 100, cores=2) == pytest.approx(2 / (1e-5 + 2e-5 + 1e-5))
     assert paper.worker_ceiling(COSTS, 100, runners=1) == pytest.approx(1 / 1e-5)
@@ -76,6 +103,15 @@ def test_the_busiest_node_is_as_chance_has_it() -> None:
             counts[chance.randrange(3)] += 1
         total += max(counts)
     assert paper.busiest_share(12, 3) == pytest.approx(total / throws / 12, rel=0.01)
+
+
+def test_shards_are_placed_as_chance_places_them_on_average() -> None:
+    placing = paper.typical_placing(12, 3)
+    counts = sorted((placing.count(node) for node in range(3)), reverse=True)
+    assert sum(counts) == 12
+    assert counts[0] == round(12 * paper.busiest_share(12, 3)) == 6
+    assert counts[1] - counts[2] <= 1
+    assert paper.typical_placing(5, 1) == (0,) * 5
 
 
 def test_a_hot_group_stays_in_its_shard() -> None:

@@ -84,6 +84,15 @@ def test_jobs_that_wait_need_slots_and_nothing_else() -> None:
     assert outcome.saturated == "nothing"
 
 
+def test_jobs_that_end_alone_are_told_alone_until_there_are_many() -> None:
+    """A frame per job while the runner has time for it; when it has not, frames hold more and the rate holds."""
+    costs = replace(REDIS, runner_frame=200 * MICRO, keeper_frame=50 * MICRO)
+    calm, busy = (simulate(Plan(costs, slots=slots, handler=0.1, seconds=5.0)) for slots in (50, 2000))
+    alone = calm.jobs_per_second * (costs.runner + costs.runner_frame)
+    assert calm.used["runner"] == pytest.approx(alone, rel=0.1)
+    assert busy.jobs_per_second > 1.5 / (costs.runner + costs.runner_frame)
+
+
 def test_what_comes_in_goes_out_and_waits_longer_when_there_is_more_of_it() -> None:
     plan = Plan(REDIS, workers=2, cores=1, seconds=4.0)
     calm, busy = (simulate(replace(plan, offered=rate)) for rate in (200.0, 3000.0))
