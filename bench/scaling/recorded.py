@@ -65,7 +65,7 @@ def bytes_of(store: dict[str, Any], jobs_per_call: float) -> float:
 
 
 def in_place(name: str, measured: dict[str, Any]) -> float:
-    """How many times the line a job costs the store beside workers, which take its caches away: the middle of them."""
+    """How many times the line a job costs the store beside workers: the middle of their no-op runs."""
     stores = measured["stores"]
     line = stores["redis" if name == "cluster" else name]["exchange"]["server"]
     runs = [run for run in stores[name]["workers"] if not run["handler"]]
