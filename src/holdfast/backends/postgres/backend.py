@@ -7,7 +7,6 @@ in the functions of the statement files, which run in the server beside the rows
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -56,18 +55,7 @@ from ..refusing import check_limit
 from . import answers, moving, reading
 from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, HeldElsewhere
 from .direct import Direct
-from .producing import (
-    Joined,
-    Outcomes,
-    aenqueue_on,
-    by_column,
-    by_field,
-    encoded,
-    enqueue_on,
-    in_bytes,
-    is_single,
-    outcomes,
-)
+from .producing import Joined, Outcomes, aenqueue_on, by_column, by_field, encoded, enqueue_on, is_single, outcomes
 from .schema import for_schema, schema_version, set_up, store_id
 from .scopes import named, scope
 from .watch import EVERY_QUEUE, Watch
@@ -207,15 +195,7 @@ class PostgresBackend(Backend):
     def enqueue_here(self, jobs: Sequence[NewJob]) -> list[Enqueued] | None:
         if not self._is_set_up:
             raise BackendUnavailable("the store is not open. Call open() first.")
-        watch = self._watch  # there after the first call the longer way: who waits on that loop is told there
-        if watch is None or watch[0].is_closed() or watch[1].process != os.getpid() or self._connections.pooled:
-            return None
-        if not is_single(jobs):
-            return None
-        [job] = jobs
-        created = self._direct.call("enqueue", *in_bytes(job)) == b"t"
-        watch[1].tell_from_elsewhere(watch[0], [job.queue])
-        return [Enqueued(job.id, created)]
+        return self._direct.enqueue(jobs, self._watch)
 
     def enqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
         return enqueue_on(connection, self._joined(), jobs) if jobs else []

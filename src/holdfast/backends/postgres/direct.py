@@ -8,6 +8,7 @@ nothing may stay in a session. Nothing is sent a second time but what the server
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import random
@@ -21,7 +22,10 @@ from psycopg import pq
 from psycopg.errors import error_from_result
 
 from ...errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
+from ...records import Enqueued, NewJob
 from .connection import AGAIN, HELD, TRIES_MAX, Connections, is_sound, keep_inherited, mapped, said
+from .producing import in_bytes, is_single
+from .watch import Watch
 
 _NAME = b"holdfast_direct"  # of the one prepared statement each of these connections has
 _FINE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
@@ -37,6 +41,22 @@ class Direct:
     def _begin(self) -> None:
         self._process = os.getpid()
         self._idle: list[psycopg.Connection[Any]] = []
+
+    def enqueue(
+        self, jobs: Sequence[NewJob], watch: tuple[asyncio.AbstractEventLoop, Watch] | None
+    ) -> list[Enqueued] | None:
+        """One plain job; None where the longer way must be gone.
+
+        `watch` is there after the first call the longer way: who waits for work is told on its loop.
+        """
+        if watch is None or watch[0].is_closed() or watch[1].process != os.getpid() or self._connections.pooled:
+            return None
+        if not is_single(jobs):
+            return None
+        [job] = jobs
+        created = self.call("enqueue", *in_bytes(job)) == b"t"
+        watch[1].tell_from_elsewhere(watch[0], [job.queue])
+        return [Enqueued(job.id, created)]
 
     def call(self, verb: str, values: Sequence[bytes | None], formats: Sequence[int]) -> bytes:
         """Execute the statement and wait; what the server gave up for a rival is tried again, with jitter."""
