@@ -21,14 +21,14 @@ from holdfast.lifecycle import TRANSITIONS, State, Verb
 DOCS = Path(__file__).parent
 
 
-def marks(block: str) -> tuple[str, str]:
-    """The two lines between which a generated block stands."""
-    return f"<!-- generated: {block} (docs/generate.py) -->", f"<!-- end: {block} -->"
+def marks(block: str, by: str = "docs/generate.py") -> tuple[str, str]:
+    """The two lines between which a generated block stands; they name who writes it."""
+    return f"<!-- generated: {block} ({by}) -->", f"<!-- end: {block} -->"
 
 
-def replaced(page: str, block: str, body: str) -> str:
+def replaced(page: str, block: str, body: str, by: str = "docs/generate.py") -> str:
     """The page with the block's body exchanged."""
-    opening, closing = marks(block)
+    opening, closing = marks(block, by)
     before, found, rest = page.partition(opening)
     if not found or closing not in rest:
         raise SystemExit(f"the markers of {block!r} are missing: {opening} … {closing}")

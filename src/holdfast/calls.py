@@ -262,13 +262,23 @@ def fresh_record(new: NewJob, id: str, now: float, state: State | None = None) -
 
 async def store(new: NewJob, clock: Clock, backend: Backend) -> tuple[JobRecord, Enqueued]:
     answer = (await backend.enqueue([new]))[0]
-    if answer.created and new.group is None:
-        return fresh_record(new, answer.id, clock.wall()), answer  # nothing the store could tell us that we do not know
+    if is_known(new, answer):
+        return fresh_record(new, answer.id, clock.wall()), answer
+    return await look_at(new, answer, clock, backend), answer
+
+
+def is_known(new: NewJob, answer: Enqueued) -> bool:
+    """Whether the store could tell us nothing about the job that we do not know."""
+    return answer.created and new.group is None
+
+
+async def look_at(new: NewJob, answer: Enqueued, clock: Clock, backend: Backend) -> JobRecord:
+    """The job as it is in the store."""
     try:
         record = await backend.get(answer.id)
     except BackendError:  # stored it is: a failing look at it must not make the caller enqueue it again
         record = None
-    return record or fresh_record(new, answer.id, clock.wall()), answer
+    return record or fresh_record(new, answer.id, clock.wall())
 
 
 async def store_many(chunk: Sequence[BoundCall[Any]], backend: Backend) -> list[bool]:

@@ -50,7 +50,8 @@ class Clock(Protocol):
         ...
 
 
-def _read_steady() -> float:
+def read_steady() -> float:
+    """The machine's steady clock."""
     # CLOCK_MONOTONIC stands still during a suspend on Linux; on macOS the clock of that name goes on, while
     # time.monotonic() there does not. Both choices keep a lease from outliving its time on a laptop that slept.
     if sys.platform == "darwin":
@@ -70,7 +71,7 @@ class SystemClock:
         return time.time()
 
     def steady(self) -> float:
-        return _read_steady()
+        return read_steady()
 
 
 class ManualClock:

@@ -335,8 +335,7 @@ class Codec:
         """Stored arguments as keyword arguments for the function; what was not stored is left to its default."""
         decoder = self._decoder or self._prepare()
         rebuilt = self._decode(decoder, raw)
-        fields = {name: getattr(rebuilt, name) for name in self.names}
-        return {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+        return {name: value for name in self.names if (value := getattr(rebuilt, name)) is not msgspec.UNSET}
 
     def _decode(self, decoder: msgspec.json.Decoder[Any], raw: bytes) -> Any:
         try:

@@ -37,7 +37,7 @@ def make_override(
         raise ConfigurationError('say limit=, rate= or both: a value, "none" to lift it, None to reset it.')
     return Override(
         queue=queue_or_none(queue),
-        group=None if group is None else check_name(group, "group"),
+        group=group,
         task=None if task is None else check_name(getattr(task, "name", task), "task name"),
         limit=said_limit(limit, "limit="),
         rate=said_rate(rate, "rate="),
@@ -72,12 +72,12 @@ class Groups:
 
     def limit(self, queue: str, name: str, limit: SaidLimit = UNSET, *, rate: SaidRate = UNSET) -> None:
         """How many jobs of this group run at once, how many start in which time. None: back to the queue's rule."""
-        override = make_override(limit, rate, queue=queue, group=name)
+        override = make_override(limit, rate, queue=queue, group=check_name(name, "group"))
         self._app._do("groups.limit", lambda backend: backend.limit(override))
 
     async def alimit(self, queue: str, name: str, limit: SaidLimit = UNSET, *, rate: SaidRate = UNSET) -> None:
         """As `limit`."""
-        override = make_override(limit, rate, queue=queue, group=name)
+        override = make_override(limit, rate, queue=queue, group=check_name(name, "group"))
         await self._app._ado(lambda backend: backend.limit(override))
 
 

@@ -199,6 +199,12 @@ class Gate:
         """Do `work` with the open backend, and wait for it here."""
         return self._ready().call(self._through(work))
 
+    @property
+    def opened(self) -> Backend | None:
+        """The backend, where it is open and knows every rule; for what may be done outside the portal."""
+        ready = self._open and self._portal is not None and self._declared == self.rules
+        return self._backend if ready else None
+
     def begin(self, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> Callable[[], T]:
         """Begin `work` with the open backend; answers how to wait for it, once the caller has done something else."""
         portal = self._ready()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import events, records
 from .bulk import achunks, checked, chunks, shared_connection
-from .calls import store, store_many
+from .calls import fresh_record, is_known, look_at, store, store_many
 from .codec import decode_plain
 from .errors import ConfigurationError, JobCancelled, JobDied
 from .following import Following, Step
@@ -45,14 +45,26 @@ class Producing(Tasks, Operations):
         if connection is not None:
             return self._stored(call, *join(self._gate, connection, [call])[0])
         forbid_running_loop("enqueue()", "aenqueue()")
-        return self._stored(call, *self._gate.call(partial(store, call.new, self._gate.clock)))
+        gate, new = self._gate, call.new
+        backend = gate.opened
+        made = None if backend is None else backend.enqueue_here([new])
+        if made is None:
+            return self._stored(call, *gate.call(partial(store, new, gate.clock)))
+        [answer] = made
+        if is_known(new, answer):
+            return self._stored(call, fresh_record(new, answer.id, gate.clock.wall()), answer)
+        return self._stored(call, gate.call(partial(look_at, new, answer, gate.clock)), answer)
 
     async def aenqueue(self, call: BoundCall[R], *, connection: Any = None) -> Job[R]:
         """As `enqueue`."""
         connection = checked(call).connection if connection is None else connection
         if connection is not None:
             return self._stored(call, *(await ajoin(self._gate, connection, [call]))[0])
-        return self._stored(call, *await self._gate.acall(partial(store, call.new, self._gate.clock)))
+        gate, new = self._gate, call.new
+        backend = gate.opened
+        if backend is not None and backend.any_loop:
+            return self._stored(call, *await store(new, gate.clock, backend))
+        return self._stored(call, *await gate.acall(partial(store, new, gate.clock)))
 
     def _stored(self, call: BoundCall[R], record: JobRecord, answer: records.Enqueued) -> Job[R]:
         if answer.created and self.hub.wanted("enqueued"):

@@ -78,6 +78,13 @@ def test_a_word_that_says_nothing_or_nonsense_is_refused(memory_app: Holdfast, w
             say()
 
 
+def test_a_group_without_a_name_is_not_its_queue(memory_app: Holdfast) -> None:
+    nameless: Any = None
+    with pytest.raises(ConfigurationError, match="the group must be a str"):
+        memory_app.groups.limit("mail", nameless, 1)
+    assert memory_app.queues.list() == []
+
+
 def test_a_worker_declares_its_tasks_and_the_latest_word_wins(app: Holdfast) -> None:
     @app.task(name="send", limit=3, rate="100/s", retain_count=5, aliases=["old"])
     def send() -> None: ...

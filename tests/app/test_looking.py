@@ -69,6 +69,36 @@ def test_prune_counts_first_and_removes_then(memory_app: Holdfast) -> None:
             memory_app.prune(older_than=5)
 
 
+def test_a_dry_run_counts_what_the_rules_of_tasks_let_go(app: Holdfast) -> None:
+    @app.task(name="ping", retain_count=2, key=lambda n: str(n), on_conflict="throttle", window=3600)
+    def ping(n: int) -> None: ...
+
+    @app.task(name="fail", retry=0, retain_dead=900, retain_dead_count=2)
+    def fail() -> None:
+        raise ValueError
+
+    @app.task(name="old", retry=0, retain_dead=700)
+    def old() -> None:
+        raise ValueError
+
+    with sandbox(app) as box:
+        for number in range(5):
+            ping.enqueue(number)
+            fail.enqueue()
+        old.enqueue()
+        box.drain()
+        kept = fail.enqueue()
+        box.drain()
+        app.dead.revive(kept.id)
+        box.clock.advance(minutes=5)
+        assert app.prune(dry_run=True) == 0
+        for minutes, gone in ((6, 4), (1, 1), (4, 1), (50, 3)):
+            # 11 min: four letters beyond two; 12 min: the old one; 16 min: the last but the live one; then the windows
+            box.clock.advance(minutes=minutes)
+            assert app.prune(dry_run=True) == gone, minutes
+            assert app.prune() == gone, minutes
+
+
 def test_a_pause_says_who_paused(app: Holdfast) -> None:
     app.pause(queue="mail", reason="moving", by="ann")
     [queue] = app.queues.list()

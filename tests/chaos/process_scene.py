@@ -176,7 +176,7 @@ def alone(ctx: Context, does: str = "") -> int:
         subprocess.run(["echo", "from a child"])
         os.write(2, b"from below\\n")
     elif does == "floods":
-        flood = "import os; [os.write(1, (b'x' * 999 + bytes([10])) * 1000) for _ in range(300)]"
+        flood = "import os; [os.write(1, (b'x' * 999 + bytes([10])) * 1000) for _ in range(1050)]"
         subprocess.run([sys.executable, "-c", flood])
     elif does == "leaves":
         note(what="child", child=subprocess.Popen(["sleep", "600"]).pid)

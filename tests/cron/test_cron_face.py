@@ -233,10 +233,64 @@ def test_a_backfill_fills_the_gaps_and_repeats_nothing(app: Holdfast) -> None:
             app.cron.backfill("report", start, end + timedelta(days=30))
         with pytest.raises(ConfigurationError, match="aware datetimes"):
             app.cron.backfill("report", datetime(2026, 3, 1), end)
+        with pytest.raises(ConfigurationError, match="back to the year 1970"):
+            app.cron.backfill("report", datetime(1, 1, 1, tzinfo=UTC), end)
         often = app.cron.add("often", app.tasks["report"].bind(), every=1)
         box.clock.advance(days=1)
         with pytest.raises(ConfigurationError, match="more than 10000 ticks"):
             app.cron.backfill("often", often.created_at, often.created_at + timedelta(days=1))
+
+
+def keyed(app: Holdfast, **options: Any) -> Any:
+    @app.task(name="keyed", key="k", **options)
+    def report() -> None: ...
+
+    return report
+
+
+@pytest.mark.parametrize("conflict", ["keep", "raise"])
+def test_a_backfill_of_jobs_with_one_key_makes_the_first(app: Holdfast, conflict: Any) -> None:
+    with sandbox(app, start=START) as box:
+        app.cron.add("e", keyed(app, on_conflict=conflict), "0 * * * *")
+        box.clock.advance(hours=3)
+        made = app.cron.backfill("e", app.now() - timedelta(hours=3), app.now())
+        assert [tick.created for tick in made] == [True, False, False]
+        assert len({tick.id for tick in made}) == 1
+
+
+@pytest.mark.parametrize("overlap", ["allow", "skip", "cancel"])
+def test_a_tick_that_a_key_kept_from_making_a_job_leaves_the_last_job_as_it_was(app: Holdfast, overlap: Any) -> None:
+    report = keyed(app)
+    with sandbox(app, start=START) as box:
+        app.cron.add("e", report, "0 * * * *", overlap=overlap)
+        by_hand = report.enqueue()
+        app.pause(task="keyed")
+        box.clock.advance(hours=1)
+        box.drain()
+        entry = app.cron.get("e")
+        assert (entry.fired, entry.last_job) == (1, None)
+        assert app.cron.run_now("e").id == by_hand.id
+        assert app.cron.get("e").last_job is None
+        box.clock.advance(hours=1)
+        box.drain()
+        assert by_hand.refresh().state is State.READY  # nobody else's job is taken for the entry's own
+        app.resume(task="keyed")
+        box.drain()
+        job = app.cron.run_now("e")
+        app.pause(task="keyed")
+        assert app.cron.run_now("e").id == job.id
+        assert app.cron.get("e").last_job == job.id
+
+
+def test_a_tick_that_renewed_a_waiting_call_has_that_job(app: Holdfast) -> None:
+    report = keyed(app, on_conflict="keep_last")
+    with sandbox(app, start=START) as box:
+        app.cron.add("e", report, "0 * * * *", overlap="cancel")
+        waiting = report.enqueue()
+        app.pause(task="keyed")
+        box.clock.advance(hours=1)
+        box.drain()
+        assert app.cron.get("e").last_job == waiting.id
 
 
 def test_the_twins_do_the_same(app: Holdfast) -> None:

@@ -13,7 +13,9 @@ from holdfast.backends.contract import Backend
 from holdfast.errors import JobNotFound
 from holdfast.inspection import Explanation, explain
 from holdfast.lifecycle import Ending, Failure, Settlement, State
+from holdfast.rates import Rate
 from holdfast.records import ClaimRequest, Lease, NewJob, Pause, WorkerRecord
+from holdfast.rules import Override, QueueRule, TaskRule
 
 Scene = Callable[[Backend], Awaitable[Any]]
 
@@ -236,3 +238,65 @@ def test_an_unknown_job() -> None:
 def test_arguments_are_never_told() -> None:
     told = explained(lambda backend: backend.enqueue([NewJob(id="j1", task="t", args=b'{"word":"hush"}')]))
     assert "hush" not in " ".join(told.sentences)
+
+
+# ---------------------------------------------------------------------- brakes
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sentence"),
+    [
+        (lambda backend: backend.pause(Pause(task="u")), "Task 'u' is paused"),
+        (lambda backend: backend.limit(Override(task="u", limit=1)), "Task 'u' runs 1 jobs, and its limit is 1"),
+    ],
+    ids=["paused", "limited"],
+)
+def test_a_job_behind_one_that_is_ready_and_held_back(wanted: Scene, sentence: str) -> None:
+    async def scene(backend: Backend) -> None:
+        await backend.enqueue([NewJob(id="j0", task="u")])
+        await claim(backend, slots=3)
+        await wanted(backend)
+        await backend.enqueue([NewJob(id="j2", task="u", group="g"), NewJob(id="j1", task="t", group="g")])
+
+    told = explained(scene)
+    assert told.summary == "It is behind job j2 of its group 'g', which is ready and held back."
+    assert any(reason.startswith(sentence) for reason in told.reasons)
+
+
+@pytest.mark.parametrize("order", ["strict", "relaxed"])
+def test_a_group_that_has_used_up_its_rate_says_so_and_names_no_other_job(order: Any) -> None:
+    async def scene(backend: Backend) -> None:
+        rule = QueueRule(name="default", group_order=order, group_limit=3, group_rate=Rate(1, 60.0))
+        await backend.declare([rule])
+        await backend.enqueue([NewJob(id=f"j{n}", task="t", group="g") for n in (0, 2, 1)])
+        [lease] = await claim(backend, slots=3)
+        if order == "strict":
+            await settle(backend, lease, Ending.SUCCEEDED)
+
+    told = explained(scene)
+    assert told.summary.startswith("Group 'g' has used up its rate of 1/m; the next may start")
+    assert not any("is behind" in sentence for sentence in told.sentences)
+
+
+def test_a_scheduled_job_of_a_paused_group_says_both() -> None:
+    async def scene(backend: Backend) -> None:
+        await backend.pause(Pause(queue="default", group="g", reason="audit"))
+        await backend.enqueue([NewJob(id="j1", task="t", group="g", delay=60.0)])
+
+    told = explained(scene)
+    assert told.summary.startswith("It is not due until")
+    assert any("Its group is paused" in reason and "audit" in reason for reason in told.reasons)
+
+
+def test_a_rate_that_was_raised_is_told_as_the_next_claim_reckons() -> None:
+    async def scene(backend: Backend) -> None:
+        slow = Rate(1, 3600.0)
+        await backend.declare([QueueRule(name="default", rate=slow)], [TaskRule(name="t", rate=slow)])
+        await backend.enqueue([NewJob(id="j0", task="t"), NewJob(id="j1", task="t")])
+        await claim(backend, slots=3)
+        await backend.limit(Override(queue="default", rate=Rate(1, 5.0)))
+        await backend.limit(Override(task="t", rate=Rate(1, 5.0)))
+
+    told = explained(scene)
+    used_up = [sentence for sentence in told.sentences if "has used up its rate of 1/5s" in sentence]
+    assert len(used_up) == 2 and all("(in 5 s)" in sentence for sentence in used_up)

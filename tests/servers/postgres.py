@@ -190,7 +190,7 @@ def fresh_stores(*settings: str) -> Callable[[str], PostgresBackend]:
 
 
 def _empty(server: Server, schema: str) -> None:
-    names = "jobs letters workers calls queues tasks retained overrides bounds flows entries pauses logs"
+    names = "jobs ids letters workers calls queues tasks retained overrides bounds flows entries pauses logs"
     with psycopg.connect(server.conninfo, autocommit=True) as connection:
         tables = ", ".join(f"{schema}.{table}" for table in names.split())
         found = connection.execute("SELECT to_regclass(%s)", (f"{schema}.jobs",)).fetchone()

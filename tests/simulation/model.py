@@ -81,10 +81,12 @@ class Model(ModelRules):
     def call_anew(self, job: ModelJob, new: NewJob, now: float, place: int, held_to: float | None = None) -> None:
         job.new = structs.replace(new, id=job.new.id, queue=job.new.queue, max_stalls=max(new.max_stalls, job.stalls))
         job.held = job.held and job.group == new.group
-        job.args, job.priority, job.group, job.turn = new.args, new.priority, new.group, None
+        stays = (job.group, job.priority) == (new.group, new.priority)
+        job.args, job.priority, job.group = new.args, new.priority, new.group
         job.due_at = new.due_at if new.due_at is not None else now + (new.delay or 0.0)
-        job.due_at = job.due_at if held_to is None else min(job.due_at, held_to)
+        job.due_at = job.due_at if held_to is None else min(job.due_at, max(held_to, now))
         job.expires_at = None if new.expires is None else job.due_at + new.expires
+        job.turn = job.turn if stays and job.due_at <= now else None
         if job.due_at > now:
             job.state = State.SCHEDULED
         else:

@@ -133,6 +133,7 @@ class Backend(Looking):
 
     scheme: ClassVar[str]
     durable: ClassVar[bool]  # an acknowledged enqueue survives the end of this process
+    any_loop: ClassVar[bool] = False  # its calls may be awaited on any loop, not only on the one that opened it
     sharded: ClassVar[bool] = False  # ids, keys and fences are unique per shard (a group is in one), not store-wide
 
     # ------------------------------------------------------------------ opening and closing
@@ -171,11 +172,12 @@ class Backend(Looking):
         """Store jobs, all in one step. A known id: (id, created=False), nothing changed, also when it finished.
 
         A key that another job holds: "keep" answers the holder's id, created=False; "replace" gives an unstarted holder
-        everything of the new call but its id (it keeps id, queue, seq, created_at, due_max, counters; max_stalls never
-        falls below the stalls it suffered) and answers replaced=True, while a running or finished one is kept as with
-        "keep"; "debounce" does as "replace", due at its new time but never after the holder's due_max; "raise" raises
-        DuplicateJob and NOTHING of the batch is stored. due_max = created_at + wait_max, if given, whatever
-        on_conflict says. Due later → scheduled; due now → ready, or waiting + refill when it has a group.
+        everything of the new call but its id (it keeps id, queue, seq, created_at, due_max, counters; its turn, where
+        it is due at once and group and priority stay; max_stalls never falls below the stalls it suffered) and answers
+        replaced=True, while a running or finished one is kept as with "keep"; "debounce" does as "replace", due at its
+        new time but never after the holder's due_max, now if that is past; "raise" raises DuplicateJob and NOTHING
+        of the batch is stored. due_max = created_at + wait_max, if given, whatever on_conflict says. Due later →
+        scheduled; due now → ready, or waiting + refill when it has a group.
         """
 
     # ------------------------------------------------------------------ leasing
@@ -420,6 +422,12 @@ class Backend(Looking):
         Ready jobs that a limit, a rate or a slow-down holds back are no work; the end of a lease that frees a place of
         a limited queue or task is reason to return.
         """
+
+    # ------------------------------------------------------------------ on the caller's own thread
+
+    def enqueue_here(self, jobs: Sequence[NewJob]) -> list[Enqueued] | None:
+        """As `enqueue`, from a thread that runs no loop and waits. None: nothing was done, there is no such way."""
+        return None
 
     # ------------------------------------------------------------------ the caller's own transaction
 

@@ -51,14 +51,14 @@ def _list(session: Session) -> int:
         session.print.document({"entries": [entry_document(entry, _is_in_code(entry, in_code)) for entry in found]})
         return Exit.DONE
     session.print.table(
-        ("entry", "when", "task", "next", "last", "fired", "skipped", "note"),
+        ("entry", "next", "last", "when", "task", "fired", "skipped", "note"),
         [
             (
                 entry.name,
-                entry.when,
-                entry.task,
                 ago(entry.next_at, now),
                 ago(entry.last_at, now),
+                entry.when,
+                entry.task,
                 str(entry.fired or ""),
                 str(entry.skipped or ""),
                 _note(entry, _is_in_code(entry, in_code), now),
@@ -66,6 +66,7 @@ def _list(session: Session) -> int:
             for entry in found
         ],
         empty="no cron entries. A worker stores those that its code declares when it starts.",
+        whole=3,  # on a narrow terminal too, when is what is looked for
     )
     return Exit.DONE
 

@@ -101,19 +101,24 @@ class Printer:
         from rich.text import Text
 
         table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, header_style="bold")
+        wanted = {place: max(cell_len(row[place]) for row in [columns, *rows]) for place in kept}
+        least = {
+            place: max(cell_len(row[place]) for row in rows) if place < whole else min(NARROWEST, wanted[place])
+            for place in kept
+        }
+        # On a terminal too narrow even for that, rich would leave cells out: better let the terminal fold the lines.
+        room = max(self.console.width, sum(least.values()) + GAP * (len(kept) - 1))
+        widths = fitted(wanted, least, room - GAP * (len(kept) - 1))
         for place in kept:
             table.add_column(
                 columns[place],
                 no_wrap=True,
-                min_width=max(cell_len(row[place]) for row in rows) if place < whole else NARROWEST,
+                width=widths[place],
                 overflow="fold" if place < whole else "ellipsis",
                 justify="right" if place in numbers else "left",
             )
         for row in rows:
             table.add_row(*(Text(row[place], style=COLOURS.get(row[place], "")) for place in kept))
-        # On a terminal too narrow for that, rich would leave cells out unsaid: better let the terminal fold the lines.
-        room = sum(max(cell_len(row[place]) for row in rows) for place in range(whole))
-        room += GAP * (len(kept) - 1) + NARROWEST * (len(kept) - whole)
         (self.console if room <= self.console.width else _console(room)).print(table)
 
     def sentences(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -150,6 +155,16 @@ class Printer:
         from rich.text import Text
 
         self.console.print(Text(f"\n{text}", style="bold"))
+
+
+def fitted(wanted: Mapping[int, int], least: Mapping[int, int], room: int) -> dict[int, int]:
+    """Widths of columns that fit into `room`: the widest give way first, none below its least."""
+    widths = dict(wanted)
+    for _ in range(sum(wanted.values()) - room):
+        wide = [place for place in widths if widths[place] > least[place]]
+        if wide:
+            widths[max(wide, key=lambda place: widths[place])] -= 1
+    return widths
 
 
 def _console(width: int | None = None) -> Console:

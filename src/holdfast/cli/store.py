@@ -85,7 +85,10 @@ def recover(session: Session) -> int:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @session_options
 def prune(session: Session, older_than: float | None, dry_run: bool, yes: bool) -> int:
-    """Remove finished jobs past their retention. Dead jobs that hold a dead letter are never removed."""
+    """Remove finished jobs past their retention.
+
+    Dead jobs that hold a dead letter go only where their task says retain_dead or retain_dead_count.
+    """
     if older_than is not None and older_than < REMEMBER_SECONDS_MIN:
         raise click.BadParameter(
             f"ids of finished jobs are remembered at least {span(REMEMBER_SECONDS_MIN)}.", param_hint="--older-than"

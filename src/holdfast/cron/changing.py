@@ -17,7 +17,7 @@ from ..errors import BackendUnavailable, ConfigurationError, EntryNotFound
 from ..ids import new_id
 from ..records import Enqueued, NewJob, Tick, Ticked
 from .entry import decode_call, next_tick, placed, same_but_time, ticks_after, ticks_between
-from .ticking import JOBS_PER_TICK_MAX, job_of_tick
+from .ticking import JOBS_PER_TICK_MAX, correction, job_of_tick
 
 TRIES_MAX = 20  # of one change against rivals
 BACKFILL_MAX = 10_000  # ticks in one call
@@ -46,11 +46,23 @@ async def change(backend: Backend, name: str, decide: Decision) -> Ticked:
         tick = decide(entry, await backend.clock())
         if tick is None:
             return Ticked(done=False, entry=entry)
-        ticked = await backend.tick(tick)
+        ticked = await write(backend, tick)
         if ticked.done:
             return ticked
         entry = ticked.entry
     raise BackendUnavailable(f"cron entry {name!r} changes too often to be changed just now. Try again.")
+
+
+async def write(backend: Backend, tick: Tick) -> Ticked:
+    """Write about an entry; where a key kept the last job from being made, the entry is put right in a second write.
+
+    Who dies in between, or finds a rival there, leaves the id of a job that is not: it holds nothing back.
+    """
+    ticked = await backend.tick(tick)
+    corrected = correction(tick, ticked) if ticked.done else None
+    if corrected is None:
+        return ticked
+    return replace(ticked, entry=(await backend.tick(corrected)).entry)
 
 
 def _write(name: str, before: CronEntry | None, after: CronEntry | None, *jobs: NewJob) -> Tick:
@@ -127,7 +139,8 @@ async def run_now(name: str, backend: Backend) -> tuple[NewJob, Enqueued]:
     def decide(entry: CronEntry | None, now: float) -> Tick:
         entry = _there(name, entry)
         made[:] = [replace(decode_call(entry), id=new_id())]
-        return _write(name, entry, replace(entry, last_job=made[0].id), made[0])
+        after = replace(entry, last_job=made[0].id)
+        return replace(_write(name, entry, after, made[0]), previous=entry.last_job)
 
     ticked = await change(backend, name, decide)
     return made[0], ticked.enqueued[0]
@@ -161,8 +174,7 @@ async def backfill(
     ticks = range_of(entry, start, end)
     for place in range(0, len(ticks), JOBS_PER_TICK_MAX):
         some = ticks[place : place + JOBS_PER_TICK_MAX]
-        # Not due at their ticks: they would have expired before anybody could run them.
-        jobs = [replace(job_of_tick(entry, at), due_at=None) for at in some]
+        jobs = [_for_backfill(job_of_tick(entry, at)) for at in some]
         if dry_run:
             known = [await backend.get(job.id) is not None for job in jobs]
             answers = [Enqueued(job.id, not there) for job, there in zip(jobs, known, strict=True)]
@@ -170,3 +182,8 @@ async def backfill(
             answers = await backend.enqueue(jobs)
         found += zip(some, answers, strict=True)
     return found
+
+
+def _for_backfill(job: NewJob) -> NewJob:
+    """Not due at its tick: it would have expired before anybody could run it. As in a tick, "raise" is "keep"."""
+    return replace(job, due_at=None, on_conflict="keep" if job.on_conflict == "raise" else job.on_conflict)

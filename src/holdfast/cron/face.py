@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 NEXT_MAX = 1000
+YEAR_MIN = 1970  # of a backfill: before, there is no clock that could have ticked
 
 
 class CronSettings(TypedDict, total=False):
@@ -260,6 +261,8 @@ def _span(start: object, end: object) -> tuple[float, float]:
     for bound in (start, end):
         if not isinstance(bound, datetime) or bound.tzinfo is None:
             raise ConfigurationError("backfill takes aware datetimes, such as datetime(2030, 1, 1, tzinfo=UTC).")
+        if bound.year < YEAR_MIN:
+            raise ConfigurationError(f"backfill goes back to the year {YEAR_MIN}, not to {bound.year}.")
     return start.timestamp(), end.timestamp()  # type: ignore[attr-defined]
 
 

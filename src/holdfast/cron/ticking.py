@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..entries import CronEntry
-from ..records import NewJob, Overlap, Tick
+from ..records import NewJob, Overlap, Tick, Ticked
 from .entry import decode_call, next_tick, ticks_after, ticks_between
 
 JOBS_PER_TICK_MAX = 100
@@ -83,6 +83,24 @@ def _latest(entry: CronEntry, first: float, now: float) -> float:
         if ticks:
             return ticks[-1]
     return list(_up_to(entry, first, now))[-1]
+
+
+def correction(tick: Tick, ticked: Ticked) -> Tick | None:
+    """What to write after a tick whose last job was not made, because another one holds its key; None: nothing.
+
+    Only the store knows what became of the jobs, and it keeps entries as they are given. The last job is then the one
+    that took the tick's call over, or the one before: never one that is not there.
+    """
+    entry = ticked.entry
+    if entry is None or not ticked.enqueued or entry.last_job == ticked.enqueued[-1].id:
+        return None
+    made = (
+        answer.id
+        for job, answer in zip(reversed(tick.jobs), reversed(ticked.enqueued), strict=True)
+        if answer.id == job.id or answer.replaced
+    )
+    last_job = next(made, tick.previous)
+    return Tick(name=tick.name, version=entry.version, entry=replace(entry, last_job=last_job))
 
 
 # ---------------------------------------------------------------------- the jobs of ticks

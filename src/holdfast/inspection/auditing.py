@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from ..backends.contract import Backend
-from ..records import REMEMBER_SECONDS_MIN, Dump
+from ..records import Dump
 from .picture import picture_of
 from .rules import RULES
 from .violations import Violation
@@ -46,13 +46,3 @@ def judge(dump: Dump) -> Audit:
         "rules": len(RULES),
     }
     return Audit(violations=found, checked=checked)
-
-
-async def prunable(backend: Backend, older_than: float | None = None) -> int:
-    """How many jobs `prune` would remove now."""
-    now = await backend.clock()
-    jobs = [job for job in picture_of(await backend.dump()).jobs if job.prune_at is not None]
-    if older_than is None:
-        return sum(job.prune_at <= now for job in jobs if job.prune_at is not None)
-    span = max(older_than, REMEMBER_SECONDS_MIN)
-    return sum(job.finished_at <= now - span for job in jobs if job.finished_at is not None)

@@ -13,8 +13,8 @@ from msgspec import UNSET, UnsetType
 
 from ..backends.contract import Backend
 from ..lifecycle import State
-from ..rates import UNLIMITED, Rate, opens_at
-from ..records import JobRecord, QueueRecord
+from ..rates import UNLIMITED, Rate, bounded, opens_at
+from ..records import GroupRecord, JobRecord, QueueRecord
 from ..rules import Flow, Override, TaskRecord
 
 V = TypeVar("V", int, Rate)
@@ -43,13 +43,15 @@ async def brakes(backend: Backend, job: JobRecord, now: float, when: When) -> li
     task = next((one for one in await backend.tasks() if one.rule.name == job.task), None)
     found = [] if queue is None else _of_queue(queue, now, when)
     found += [] if task is None else _of_task(task, now, when)
-    if job.state is State.WAITING and job.group is not None:
-        group = await backend.group(job.queue, job.group)
-        wakes_at = None if group.flow is None else group.flow.wakes_at
-        if wakes_at is not None and group.rate is not None:
-            used_up = f"Group {job.group!r} has used up its rate of {group.rate}"
-            found.append(f"{used_up}; the next may start {when(wakes_at)}.")
     return found
+
+
+def group_brake(group: GroupRecord, now: float, when: When) -> str | None:
+    """That its rate, and nothing else of the group, keeps the waiting jobs of a group waiting."""
+    wakes_at = None if group.flow is None else group.flow.wakes_at
+    if wakes_at is None or wakes_at <= now or group.rate is None:
+        return None
+    return f"Group {group.name!r} has used up its rate of {group.rate}; the next may start {when(wakes_at)}."
 
 
 def _of_queue(queue: QueueRecord, now: float, when: When) -> list[str]:
@@ -83,7 +85,7 @@ def _of_task(task: TaskRecord, now: float, when: When) -> list[str]:
 def _opens(rate: Rate | None, flow: Flow | None, now: float) -> float | None:
     if rate is None or flow is None:
         return None
-    at = opens_at(rate, flow.spent_until)
+    at = opens_at(rate, bounded(rate, flow.spent_until, now))  # as the next claim will reckon, if the rate was raised
     return at if at > now else None
 
 

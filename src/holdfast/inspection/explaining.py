@@ -17,7 +17,7 @@ from ..errors import JobNotFound, StoreSealed
 from ..lifecycle import SHARED_STALLS_MAX, UNSTARTED, State
 from ..rates import UNLIMITED
 from ..records import JobRecord, Pause, WorkerRecord
-from .brakes import brakes
+from .brakes import brakes, group_brake
 
 STALLS = ("stalled", "crash")  # reasons of errors that are no failure of the handler
 
@@ -64,14 +64,18 @@ async def explain(backend: Backend, job_id: str, tasks: Collection[str] | None =
         tasks=tasks,
     )
     if job.state in UNSTARTED:
-        found = await brakes(backend, job, scene.now, lambda at: _when(at, scene.now))
-        scene = replace(scene, brakes=found)
+        scene = await _braked(backend, scene)
     explanation = await _explained(backend, scene)
     seal = await backend.sealed()
     if seal is None or not seal.closed or job.state.finished:
         return explanation
     sealed = f"The store is sealed: {StoreSealed(seal.role, seal.stage, seal.other).why}"
     return replace(explanation, reasons=(sealed, *explanation.reasons))
+
+
+async def _braked(backend: Backend, scene: _Scene) -> _Scene:
+    """The scene with what holds its job back although it is due."""
+    return replace(scene, brakes=await brakes(backend, scene.job, scene.now, lambda at: _when(at, scene.now)))
 
 
 async def _explained(backend: Backend, scene: _Scene) -> Explanation:
@@ -103,6 +107,9 @@ def _scheduled(scene: _Scene) -> Explanation:
         reasons.append(f"It is the head of strict group {job.group!r}: the jobs behind it wait until it ends.")
     elif job.group is not None:
         reasons.append(f"When due it takes its turn in group {job.group!r}.")
+    pause = None if job.group is None else _pause_of(scene, queue=job.queue, group=job.group)
+    if pause is not None:
+        reasons.append(f"Its group is {_paused(pause, scene.now)}; {_resumed(job)} ends that.")
     wanted = [f"Wait, or run it at once: `holdfast run-now {job.id}`."] if job.due_at > scene.now else []
     return _explanation(scene, summary, [*reasons, *_expiry(scene), *_obstacles(scene)], wanted)
 
@@ -115,20 +122,26 @@ async def _waiting(backend: Backend, scene: _Scene) -> Explanation:
     pause = _pause_of(scene, queue=job.queue, group=job.group)
     if pause is not None:
         summary = f"Its group {job.group!r} is {_paused(pause, scene.now)}."
-        steps = [f"Resume the group: `holdfast resume --queue {job.queue} --group {job.group}`."]
+        steps = [f"Resume the group: {_resumed(job)}."]
         return _explanation(scene, summary, _obstacles(scene), steps)
     ahead = sum(group.counts.get(state, 0) for state in (State.READY, State.RUNNING))
     limit = "none" if group.limit >= UNLIMITED else group.limit
     reasons = [f"The group is {group.order}, limit {limit}; {group.counts.get(State.WAITING, 0)} waiting in it."]
     head = await backend.get(group.head) if group.head is not None and group.head != job.id else None
-    if head is None:
+    obstacles = _obstacles(scene)
+    rated = group_brake(group, scene.now, lambda at: _when(at, scene.now))
+    if rated is not None:  # there is a place: not the one ahead holds it back
+        summary = rated
+    elif head is None:
         summary = f"It is due and waits for a place in group {job.group!r} ({ahead} in play, limit {limit})."
     else:
-        summary = f"It is behind job {head.id} of its group {job.group!r}, which {_doing(head, scene)}."
+        held = _obstacles(await _braked(backend, replace(scene, job=head))) if head.state is State.READY else []
+        summary = f"It is behind job {head.id} of its group {job.group!r}, which {_doing(head, scene, bool(held))}."
+        obstacles = [*(sentence for sentence in held if sentence not in obstacles), *obstacles]
     return _explanation(
         scene,
         summary,
-        [*reasons, *_suspicion(scene), *_expiry(scene), *_obstacles(scene)],
+        [*reasons, *_suspicion(scene), *_expiry(scene), *obstacles],
         ["It becomes ready when its turn comes."],
     )
 
@@ -253,13 +266,17 @@ def _paused(pause: Pause, now: float) -> str:
     return f"paused{by} since {_when(pause.paused_at, now)}{because}"
 
 
-def _doing(head: JobRecord, scene: _Scene) -> str:
+def _resumed(job: JobRecord) -> str:
+    return f"`holdfast resume --queue {job.queue} --group {job.group}`"
+
+
+def _doing(head: JobRecord, scene: _Scene, held: bool) -> str:
     if head.state is State.RUNNING:
         return f"is running on worker {head.worker}"
     if head.state is State.SCHEDULED:
         return f"is backing off until {_when(head.due_at, scene.now)}"
     if head.state is State.READY:
-        return "is ready and next in turn"
+        return "is ready and held back" if held else "is ready and next in turn"
     return f"is {head.state}"
 
 

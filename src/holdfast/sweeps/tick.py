@@ -6,6 +6,7 @@ Called by the worker's ticker. It decides nothing: ticking.py does, and the stor
 from __future__ import annotations
 
 from ..backends.contract import Backend
+from ..cron.changing import write
 from ..cron.ticking import decide
 from ..entries import CronEntry
 from ..records import Ticked
@@ -14,4 +15,4 @@ from ..records import Ticked
 async def tick(backend: Backend, entry: CronEntry, now: float) -> Ticked | None:
     """Fire the entry's due ticks; None: none is due."""
     decided = decide(entry, now)
-    return None if decided is None else await backend.tick(decided)
+    return None if decided is None else await write(backend, decided)

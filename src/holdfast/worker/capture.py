@@ -54,17 +54,17 @@ class Captured(io.TextIOBase):
 
     def __init__(self, real: io.TextIOWrapper) -> None:
         self._real = real
-        self._lines: dict[Context, Lines] = {}
+        self.lines: dict[Context, Lines] = {}  # of attempts that printed
 
     def write(self, text: str, /) -> int:
         context = CURRENT.get()
         if context is None:
             return self._real.write(text)
-        lines = self._lines.get(context)
+        lines = self.lines.get(context)
         if lines is None:
-            lines = self._lines[context] = Lines(context.log)
-            if len(self._lines) > ATTEMPTS_MAX:  # of attempts that ended while something of theirs still prints
-                del self._lines[next(iter(self._lines))]
+            lines = self.lines[context] = Lines(context.log)
+            if len(self.lines) > ATTEMPTS_MAX:  # of attempts that ended while something of theirs still prints
+                del self.lines[next(iter(self.lines))]
         if lines.write(text):
             self._real.write(text)
         return len(text)
@@ -75,7 +75,7 @@ class Captured(io.TextIOBase):
 
     def end(self, context: Context) -> None:
         """The attempt has ended: put what it printed last."""
-        lines = self._lines.pop(context, None) if self._lines else None
+        lines = self.lines.pop(context, None)
         if lines is not None:
             lines.end()
 
@@ -109,6 +109,7 @@ def capture_output() -> Callable[[Context], None]:
 
     def ended(context: Context) -> None:
         for stream in captured:
-            stream.end(context)
+            if stream.lines:  # seldom: most attempts print nothing
+                stream.end(context)
 
     return ended

@@ -12,14 +12,14 @@ import faulthandler
 import os
 import socket
 import sys
-import threading
 from collections.abc import Callable
 from functools import partial
+from threading import get_ident
 from typing import Any, cast
 
 import msgspec
 
-from ..clock import SystemClock
+from ..clock import read_steady
 from ..context import Context
 from ..events import EVENTS
 from ..lifecycle import Settlement
@@ -69,7 +69,6 @@ class Host(asyncio.Protocol):
         self._app, self._marks = app, marks
         self._limits = Limits() if setup.solo else None
         self._output = sys.stdout  # as the app left it
-        self._steady = SystemClock().steady
         self._reader = wire.from_keeper()
         self._transport: asyncio.Transport | None = None
         self._places: dict[str, int] = {}  # by token
@@ -159,7 +158,7 @@ class Host(asyncio.Protocol):
     # ------------------------------------------------------------------ out
 
     def _mark_begin(self, token: str) -> bool:
-        return self._marks.begin(self._places[token], self._steady(), threading.get_ident())
+        return self._marks.begin(self._places[token], read_steady(), get_ident())
 
     def _hand_over(self, batch: list[Ended]) -> None:
         settlements: list[Settlement] = []

@@ -19,6 +19,7 @@ class Link(ABC):
     """The runners, seen from the keeper."""
 
     isolates: ClassVar[bool] = False  # suspects are run alone in a process
+    apart: ClassVar[bool] = False  # handlers have processes of their own, and the keeper its interpreter to itself
 
     def __init__(self) -> None:
         self.worker = ""

@@ -37,6 +37,7 @@ class Pool(Link):
     """Runner processes."""
 
     isolates = True
+    apart = True
 
     def __init__(self, plan: Plan, clock: Clock, reports: Reports) -> None:
         super().__init__()
@@ -87,7 +88,7 @@ class Pool(Link):
         return max(0, self.staff.plan.isolated - taken - len(self._waiting))
 
     def start(self, leases: Sequence[Lease]) -> None:
-        if not (self._alone or self._lost or any(lease.suspect for lease in leases)):
+        if not (self._alone or self._lost or [lease for lease in leases if lease.suspect]):
             self._spread(leases)
             return
         shared: list[Lease] = []

@@ -207,11 +207,12 @@ class Runner:
             copied = contextvars.copy_context()
             self._pool.submit(lambda: copied.run(self._attempt_in_thread, run))
         elif _EAGER:
-            handle = asyncio.Task(self._attempt(run), loop=self.loop, eager_start=True)  # type: ignore[call-arg]
+            eager: dict[str, Any] = {"eager_start": True}
+            handle = asyncio.Task(self._attempt(run), loop=self.loop, name=lease.id, **eager)
             if not handle.done():
                 run.handle = handle
         else:
-            run.handle = self.loop.create_task(self._attempt(run))
+            run.handle = asyncio.Task(self._attempt(run), loop=self.loop, name=lease.id)
 
     async def _attempt(self, run: Run) -> None:
         """An async handler's attempt, as a task of its own."""
@@ -303,7 +304,13 @@ class Runner:
             run.timer.cancel()
         if self._on_end is not None:
             self._on_end(run.context)
-        self._end_with(self._conclude(run, outcome, error))
+        if outcome.kind is OutcomeKind.RETURNED and run.stop is Stop.NOT:  # what most come to
+            end: Ended = settlement_for(lease.id, lease.token, outcome, retry_in=None, retain=run.options.retain)
+        else:
+            end = self._conclude(run, outcome, error)
+        self._ended.append(end)
+        if not self._handing_over:
+            self._hand_over_soon()
         if run.successor is not None:
             self._start(run.successor)
 
@@ -349,8 +356,11 @@ class Runner:
     def _end_with(self, ended: Ended) -> None:
         self._ended.append(ended)
         if not self._handing_over:
-            self._handing_over = True
-            self.loop.call_soon(self._flush)  # after everything that ends in this tick
+            self._hand_over_soon()
+
+    def _hand_over_soon(self) -> None:
+        self._handing_over = True
+        self.loop.call_soon(self._flush)  # after everything that ends in this tick
 
     def _flush(self) -> None:
         self._handing_over = False

@@ -33,6 +33,8 @@ class Dealing:
         `claimed` are the tasks of the jobs that came. No, where no process is left, and where every task has had its
         chance without using all of it: with this answer a new round begins.
         """
+        if not dealt:
+            return False
         taken = Counter(task for task in claimed if task in dealt)
         for task, most in dealt.items():
             if taken[task] < most:

@@ -30,6 +30,7 @@ EARLY_SECONDS = 0.005  # a wake-up that comes sooner than this after listening b
 EARLY_FREE = 3  # so many of them in a row without work, and the next looks are slowed down
 EARLY_WAIT_SECONDS_MAX = 0.05
 OPENS_SECONDS_MIN = 0.001  # a rate or slow-down that lets the next start sooner is not worth a timer
+CLAIM_JOBS_MIN = 100  # so many may come at once: cut smaller, the call itself would cost more than it brings
 UNHEARD_AGAIN_SECONDS = 0.1  # between two tries to settle with a part of the store that is silent
 
 
@@ -60,6 +61,9 @@ class Trader:
     ) -> None:
         self._line, self._link, self._ledger, self._tenure, self._reports = line, link, ledger, tenure, reports
         self._options = options
+        # Half the slots at a time: one half runs while the store settles and fills the other, so neither side waits.
+        # In one process they would only take turns at the interpreter, and each turn costs.
+        self._claim_most = max(CLAIM_JOBS_MIN, -(-options.slots // 2)) if link.apart else options.slots
         self._turns = Turns(queues, options.weights, strict=options.queue_order == "strict")
         self.tally = Tally()
         self.inbox: deque[Ended] = deque()  # filled by the runner's thread
@@ -108,8 +112,10 @@ class Trader:
             pass
 
     def free(self) -> int:
-        """How many jobs may be claimed: each of them must be able to begin at once."""
-        return 0 if self.closing or self._tenure.fenced else self._link.room(self._ledger.free())
+        """How many jobs the next claim may bring: each of them must be able to begin at once."""
+        if self.closing or self._tenure.fenced:
+            return 0
+        return min(self._claim_most, self._link.room(self._ledger.free()))
 
     async def exchange(self, settlements: list[Settlement], releases: list[Release], most: int) -> bool:
         """Settle, release and claim in one call; answers whether it brought leases."""
@@ -218,6 +224,12 @@ class Trader:
             told: list[Settlement | Release] = [*settlements, *releases]
             self._put_off([one for one, answer in zip(told, answers, strict=False) if answer is Answer.BUSY])
         for settlement, answer in zip(settlements, answers, strict=False):
+            if answer is Answer.OK:
+                lease = held.pop(settlement.token, None)
+                self._count(settlement)
+                if lease is not None and (successes or settlement.ending is not Ending.SUCCEEDED):
+                    seen += self._seen(lease, settlement)
+                continue
             if answer is Answer.BUSY:
                 continue
             if answer is Answer.CANCELLED:  # a cancel came first: the one ending that is accepted now
@@ -229,11 +241,7 @@ class Trader:
                     self._unheard = True
                 continue
             lease = held.pop(settlement.token, None)
-            if answer is Answer.OK:
-                self._count(settlement)
-                if lease is not None and (successes or settlement.ending is not Ending.SUCCEEDED):
-                    seen += self._seen(lease, settlement)
-            elif lease is not None:
+            if lease is not None:
                 lost.append(lease)
         for release, answer in zip(releases, answers[len(settlements) :], strict=False):
             if answer is not Answer.BUSY:  # an unheard one goes, too: what renew does not name is given back
@@ -318,8 +326,8 @@ class Trader:
         if self._tenure.fenced or self.closing:  # claimed, and then we may not start it: give it back unused
             self._ledger.ended([Release(id=lease.id, token=lease.token) for lease in leases])
             return
-        if any(lease.max_stalls == 0 for lease in leases):
-            marked = [lease for lease in leases if lease.max_stalls == 0]
+        marked = [lease for lease in leases if lease.max_stalls == 0]
+        if marked:
             leases = [lease for lease in leases if lease.max_stalls != 0]
             task = asyncio.get_running_loop().create_task(self._begin(marked))
             self._beginning.add(task)

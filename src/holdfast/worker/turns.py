@@ -38,8 +38,10 @@ class Turns:
 
     def took(self, leased: Iterable[str]) -> None:
         """These queues gave a job each in the claim that was asked in the latest order."""
+        if not self._weights:
+            return
         given = Counter(leased)
-        if not self._weights or not given:
+        if not given:
             return
         for queue, jobs in given.items():
             if queue in self._served:

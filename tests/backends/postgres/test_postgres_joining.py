@@ -320,7 +320,7 @@ def test_the_rights_the_docs_name_are_enough_and_needed(
             with psycopg.connect(as_role) as mine, pytest.raises(ConfigurationError, match="Grant it USAGE"):
                 app.enqueue(note.bind(1), connection=mine)
             owner.execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
-            owner.execute(f"GRANT SELECT, INSERT ON {schema}.jobs TO {role}")
+            owner.execute(f"GRANT SELECT, INSERT ON {schema}.jobs, {schema}.ids TO {role}")
             owner.execute(f"GRANT SELECT ON {schema}.pauses, {schema}.bounds, {schema}.schema_version TO {role}")
             with psycopg.connect(as_role) as mine, pytest.raises(ConfigurationError, match="SELECT and UPDATE on seal"):
                 app.enqueue(note.bind(1), connection=mine)

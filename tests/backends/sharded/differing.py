@@ -89,6 +89,7 @@ IN_THREE: Mapping[str, tuple[str, ...]] = {
         "what_one_lane_cannot_use_the_other_may[2-6-1]",
     ),
     KEYS: (
+        "a_job_that_replace_puts_into_another_group_or_rank_gets_a_new_turn",
         "keep_answers_the_live_job_of_the_key_and_changes_nothing[waiting]",
         "raise_stores_nothing_of_the_batch[waiting]",
         "replace_that_joins_a_busy_group_waits_behind_it",

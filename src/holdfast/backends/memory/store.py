@@ -194,10 +194,11 @@ class Store(FlowIndex):
         self.insert(row)
 
     def replace_call(self, row: Row, job: NewJob, wall: float) -> None:
-        """Give an unstarted job the call of a newer one of its key; id and seq stay, its place is found anew."""
+        """Give an unstarted job the call of a newer one of its key; id and seq stay, its turn if nothing is against."""
         due_at = due_time(job, wall)
         if job.on_conflict == "debounce" and row.due_max is not None:
-            due_at = min(due_at, row.due_max)
+            due_at = min(due_at, max(row.due_max, wall))  # past it: at once, and not overdue from the start
+        in_line = due_at <= wall and (row.group, row.priority) == (job.group, job.priority)
         self.move(
             row,
             State.SCHEDULED,
@@ -213,7 +214,7 @@ class Store(FlowIndex):
             due_at=due_at,
             expires_at=expiry(job, due_at),
             held=row.held and row.group == job.group,
-            turn=None,
+            turn=row.turn if in_line else None,
         )
         if due_at <= wall:
             self.place(row)

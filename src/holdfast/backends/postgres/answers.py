@@ -47,11 +47,15 @@ _read_enqueued = msgspec.json.Decoder(Stored).decode
 _read_ticked = msgspec.json.Decoder(_Ticked).decode
 
 
-def as_exchanged(answer: str) -> tuple[Exchanged, list[str]]:
-    """The answer to an exchange, and the queues to be told of."""
+def as_exchanged(answer: str, places: Sequence[int] | None) -> tuple[Exchanged, list[str]]:
+    """The answer to an exchange, and the queues to be told of. `places`: where the first answers belong."""
     told = _read_exchanged(answer)
+    sorted_answers = told.answers
+    if places is not None:
+        settled = sorted(zip(places, told.answers[: len(places)], strict=True))
+        sorted_answers = (*(answer for _, answer in settled), *told.answers[len(places) :])
     exchanged = Exchanged(
-        answers=told.answers,
+        answers=sorted_answers,
         leases=tuple(map(as_lease, told.leases)),
         known=told.known,
         recovered=told.recovered,

@@ -54,12 +54,14 @@ from ..contract import Backend
 from ..refusing import check_limit
 from . import answers, moving, reading
 from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, HeldElsewhere
-from .producing import Joined, aenqueue_on, by_column, encoded, enqueue_on, outcomes
+from .direct import Direct
+from .producing import Joined, Outcomes, aenqueue_on, by_column, by_field, encoded, enqueue_on, is_single, outcomes
 from .schema import for_schema, schema_version, set_up, store_id
 from .scopes import named, scope
 from .watch import EVERY_QUEUE, Watch
 
 T = TypeVar("T")
+NO_OUTCOMES = Outcomes(None, "[]", None)
 CAREFUL_SECONDS = 5.0  # so long exchanges look for jobs that a stranger holds, after they met one
 
 
@@ -86,6 +88,7 @@ class PostgresBackend(Backend):
         self._sql = for_schema(schema)
         self.schema = schema
         self._connections = Connections(conninfo, call_timeout=call_timeout, most=connections, pooled=pooled)
+        self._direct = Direct(self._connections, self._sql["single.direct"])
         self._is_set_up = False
         self._store: str | None = None  # the store's own id, once it was opened
         self._watch: tuple[asyncio.AbstractEventLoop, Watch] | None = None
@@ -110,6 +113,7 @@ class PostgresBackend(Backend):
         if watch is not None and watch[0] is asyncio.get_running_loop():
             await watch[1].close()
         self._connections.abandon()
+        self._direct.close()
         self._is_set_up = False
 
     async def migrate(self) -> tuple[int, int]:
@@ -179,9 +183,19 @@ class PostgresBackend(Backend):
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
         if not jobs:
             return []
-        answer = await self._write("enqueue.call", patient=True, jobs=by_column(jobs), now=now)
+        if is_single(jobs):
+            created = await self._write("single.call", patient=True, **by_field(jobs[0]), now=now)
+            told = [Enqueued(jobs[0].id, created)]
+        else:
+            answer = await self._write("enqueue.call", patient=True, jobs=by_column(jobs), now=now)
+            told = answers.as_enqueued(answer, jobs)
         self._watching().tell({job.queue for job in jobs})
-        return answers.as_enqueued(answer, jobs)
+        return told
+
+    def enqueue_here(self, jobs: Sequence[NewJob]) -> list[Enqueued] | None:
+        if not self._is_set_up:
+            raise BackendUnavailable("the store is not open. Call open() first.")
+        return self._direct.enqueue(jobs, self._watch)
 
     def enqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
         return enqueue_on(connection, self._joined(), jobs) if jobs else []
@@ -238,8 +252,10 @@ class PostgresBackend(Backend):
         request: ClaimRequest | None,
         now: float | None = None,
     ) -> Exchanged:
+        told = outcomes(settlements) if settlements else NO_OUTCOMES
         values: dict[str, Any] = {
-            "settlements": outcomes(settlements) if settlements else "[]",
+            "successes": told.successes,
+            "settlements": told.others,
             "releases": encoded(releases) if releases else "[]",
             "request": None if request is None else encoded(request),
             "nonce": secrets.token_hex(8),
@@ -254,7 +270,7 @@ class PostgresBackend(Backend):
                 self._careful_until = clock() + CAREFUL_SECONDS
         if answer is None:
             answer = await self._write("exchange.call", careful=True, **values)
-        exchanged, stirred = answers.as_exchanged(answer)
+        exchanged, stirred = answers.as_exchanged(answer, told.places)
         if stirred:
             self._watching().tell(stirred)
         return exchanged

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 import psycopg
-from psycopg import AsyncClientCursor, AsyncConnection, AsyncCursor
+from psycopg import AsyncClientCursor, AsyncConnection, AsyncCursor, Connection
 from psycopg.pq import ConnStatus
 
 from ...errors import (
@@ -85,11 +85,11 @@ def mapped(error: psycopg.Error, verb: str, *, writes: bool, broken: bool) -> Ho
     if state in AGAIN:
         return BackendUnavailable(f"{verb} met too many rivals at once. Nothing was changed; try again.")
     if state == FORBIDDEN:
-        return ConfigurationError(f"PostgreSQL refuses {verb}: {_said(error)}. Check the role's rights.")
-    return BackendError(f"PostgreSQL failed during {verb} ({state or type(error).__name__}): {_said(error)}")
+        return ConfigurationError(f"PostgreSQL refuses {verb}: {said(error)}. Check the role's rights.")
+    return BackendError(f"PostgreSQL failed during {verb} ({state or type(error).__name__}): {said(error)}")
 
 
-def _said(error: psycopg.Error) -> str:
+def said(error: psycopg.Error) -> str:
     """The server's words in one line. Never the statement's parameters: those may be arguments."""
     return (error.diag.message_primary or str(error)).strip().splitlines()[0]
 
@@ -118,13 +118,18 @@ async def _is_pooled(connection: AsyncConnection[Any]) -> bool:
 _inherited: list[Any] = []  # kept for ever in a forked child: never used, never closed
 
 
+def keep_inherited(something: Any) -> None:
+    """Keep what a forked child has of its parent's: its end would reach into the parent's sessions."""
+    _inherited.append(something)
+
+
 class Connections:
     """A few connections to one server, for one event loop at a time."""
 
     def __init__(
         self, conninfo: str, *, call_timeout: float, most: int = CONNECTIONS_MAX, pooled: bool | None = None
     ) -> None:
-        self._conninfo, self._most, self._pooled = conninfo, most, pooled
+        self._conninfo, self.most, self._pooled = conninfo, most, pooled
         self.call_timeout = call_timeout
         millis = int(call_timeout * 1000)
         self._bounds = {"statement_timeout": millis, "lock_timeout": millis // 2, "jit": "off"}
@@ -133,7 +138,7 @@ class Connections:
     def _begin(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._loop, self._process = loop, os.getpid()
         self._idle: list[AsyncConnection[Any]] = []
-        self._slots = asyncio.Semaphore(self._most)
+        self._slots = asyncio.Semaphore(self.most)
 
     async def connect(self) -> AsyncConnection[Any]:
         """A connection in autocommit mode, every call on it bounded by the server as well."""
@@ -142,7 +147,7 @@ class Connections:
         except psycopg.OperationalError as error:
             # A pooler that does not know a session cannot accept settings for one.
             if self._pooled is not None or "unsupported startup parameter" not in str(error):
-                raise BackendUnavailable(f"PostgreSQL cannot be reached: {_said(error)}") from error
+                raise BackendUnavailable(f"PostgreSQL cannot be reached: {said(error)}") from error
         except psycopg.ProgrammingError as error:
             raise ConfigurationError(f"the PostgreSQL URL is not understood: {error}".strip()) from None
         except TimeoutError:
@@ -150,7 +155,8 @@ class Connections:
         self._pooled = True
         return await self.connect()
 
-    async def _reach(self) -> AsyncConnection[Any]:
+    def settings(self) -> tuple[str, dict[str, Any]]:
+        """What a connection is made with: the caller's words, and ours where they say nothing."""
         settings: dict[str, Any] = {
             "connect_timeout": max(2, round(self.call_timeout)),
             "keepalives_idle": 10,
@@ -164,9 +170,13 @@ class Connections:
         if not self._pooled:
             ours = "".join(f" -c {name}={value}" for name, value in self._bounds.items())
             settings["options"] = f"{ours} {given.get('options') or ''}".strip()
+        return self._conninfo, settings
+
+    async def _reach(self) -> AsyncConnection[Any]:
+        conninfo, settings = self.settings()
         async with asyncio.timeout(2 * self.call_timeout):
             connection = await AsyncConnection.connect(
-                self._conninfo, autocommit=True, prepare_threshold=None if self._pooled else PREPARE_AFTER, **settings
+                conninfo, autocommit=True, prepare_threshold=None if self._pooled else PREPARE_AFTER, **settings
             )
             if self._pooled is None:
                 self._pooled = await _is_pooled(connection)
@@ -258,7 +268,7 @@ class Connections:
     def _adopt_loop(self) -> None:
         loop = asyncio.get_running_loop()
         if self._process != os.getpid():
-            _inherited.append(self._idle)  # the parent's: a word on these sockets would end its sessions
+            keep_inherited(self._idle)  # the parent's: a word on these sockets would end its sessions
             self._begin(loop)
         elif loop is not self._loop:
             self.abandon()
@@ -267,13 +277,13 @@ class Connections:
     async def _take(self) -> AsyncConnection[Any]:
         while self._idle:
             connection = self._idle.pop()
-            if _is_sound(connection):
+            if is_sound(connection):
                 return connection
             connection.pgconn.finish()
         return await self.connect()
 
     def _put(self, connection: AsyncConnection[Any]) -> None:
-        if connection.closed or connection.pgconn.transaction_status or len(self._idle) >= self._most:
+        if connection.closed or connection.pgconn.transaction_status or len(self._idle) >= self.most:
             connection.pgconn.finish()
         else:
             self._idle.append(connection)
@@ -286,7 +296,7 @@ class Connections:
         self._idle = []
 
 
-def _is_sound(connection: AsyncConnection[Any]) -> bool:
+def is_sound(connection: AsyncConnection[Any] | Connection[Any]) -> bool:
     """Has the server closed it while it was idle? Then something is readable on it, before anything was asked."""
     if connection.closed or connection.pgconn.status != ConnStatus.OK:
         return False

@@ -26,11 +26,26 @@ _PARAMETER = re.compile(r"%\((\w+)\)s")
 _TAKES = "a psycopg.Connection, or a SQLAlchemy Connection or Session on PostgreSQL"
 _TAKES_ASYNC = "a psycopg.AsyncConnection, or a SQLAlchemy AsyncConnection or AsyncSession on PostgreSQL"
 _SELDOM = ("key_scope", "key_until", "key_window", "wait_max", "on_expire")  # said together, and only where said
+SINGLE_FIELDS = (
+    "id",
+    "task",
+    "queue",
+    "priority",
+    "delay",
+    "due_at",
+    "expires",
+    "max_stalls",
+    "args",
+    "revival",
+    "options",
+)
 _MAY_SHARE = tuple(
     (name, attrgetter(name)) for name in NewJob.__struct_fields__ if name not in ("id", "args", *_SELDOM)
 )
 _seldom = attrgetter(*_SELDOM)
 _SAYS_NOTHING = _seldom(NewJob(id="", task=""))
+_OF_SUCCESS = (("retain", attrgetter("retain")), ("value", attrgetter("value")))
+_OURS = re.compile(r"[0-9]{1,18}\.[0-9a-f]+\.[0-9a-f]+g?\Z")  # a token as claim.sql makes it
 _NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
 
@@ -59,28 +74,74 @@ def by_column(jobs: Sequence[NewJob]) -> str:
     return encoded(columns)
 
 
+def is_single(jobs: Sequence[NewJob]) -> bool:
+    """Whether it is one job that single.sql can take in: no group, no key, nothing said that few calls say."""
+    if len(jobs) != 1:
+        return False
+    [job] = jobs
+    return job.group is None and job.key is None and _seldom(job) == _SAYS_NOTHING
+
+
+def by_field(job: NewJob) -> dict[str, Any]:
+    """One job as single.sql reads it."""
+    fields = {name: getattr(job, name) for name in SINGLE_FIELDS}
+    return fields if job.revival is None else {**fields, "revival": encoded(job.revival)}
+
+
+def in_bytes(job: NewJob) -> tuple[list[bytes | None], list[int]]:
+    """The same as a connection without psycopg's cursor sends it: values in order, and which of them are not text."""
+    fields = by_field(job)
+    values = [fields[name] for name in SINGLE_FIELDS]
+    return [_sent(value) for value in values], [int(isinstance(value, bytes)) for value in values]
+
+
+def _sent(value: Any) -> bytes | None:
+    return value if value is None or isinstance(value, bytes) else str(value).encode()
+
+
 def _more(values: tuple[object, ...]) -> dict[str, object]:
     """What a call says beyond the usual."""
     said = zip(_SELDOM, values, _SAYS_NOTHING, strict=True)
     return {name: value for name, value, usual in said if value != usual}
 
 
-class _Success(msgspec.Struct, frozen=True, omit_defaults=True):
-    id: str
-    token: str
-    ending: Ending
-    retain: float
-    value: bytes | None = None
+class Outcomes(msgspec.Struct, frozen=True):
+    """Settlements as settle.sql reads them: successes, as most are, by column, then the others one by one."""
+
+    successes: str | None
+    others: str
+    places: list[int] | None  # where the answers belong, which come in the order sent; None: as they are
 
 
-def outcomes(settlements: Sequence[Settlement]) -> str:
-    """Settlements as settle.sql reads them. Of a success, as most are, only what it uses: every field has its price."""
-    return encoded(
-        [
-            _Success(one.id, one.token, one.ending, one.retain, one.value) if one.ending is Ending.SUCCEEDED else one
-            for one in settlements
-        ]
-    )
+def outcomes(settlements: Sequence[Settlement]) -> Outcomes:
+    """A success goes by column if it is the first word on its job, and its token one that the server can read."""
+    first: dict[str, int] = {}
+    others: list[int] = []
+    for place, one in enumerate(settlements):
+        if one.ending is Ending.SUCCEEDED and one.id not in first and _OURS.match(one.token):
+            first[one.id] = place
+        else:
+            first.setdefault(one.id, -1)
+            others.append(place)
+    if not others:
+        return Outcomes(_by_column(settlements), "[]", None)
+    places = [place for place in first.values() if place >= 0]
+    successes = _by_column([settlements[place] for place in places]) if places else None
+    return Outcomes(successes, encoded([settlements[place] for place in others]), places + others)
+
+
+def _by_column(settlements: Sequence[Settlement]) -> str:
+    tokens = [one.token for one in settlements]
+    columns: dict[str, Any] = {"token": tokens, "id": [one.id for one in settlements]}
+    for name, read in _OF_SUCCESS:
+        values = list(map(read, settlements))
+        if values.count(values[0]) == len(values):
+            columns[name] = values[0]
+        else:
+            columns[name + "s"] = values
+    if any(token[-1] == "g" for token in tokens):
+        columns["grouped"] = True
+    return encoded(columns)
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,8 +268,8 @@ def _mapped(error: BaseException, schema: str) -> HoldfastError:
     if state == FORBIDDEN:
         return ConfigurationError(
             f"the role of your connection may not enqueue in the schema {schema!r}. "
-            "Grant it USAGE on the schema, INSERT and SELECT on its jobs (UPDATE, too, for keys with a window), SELECT "
-            "on pauses, bounds and schema_version, and SELECT and UPDATE on seal."
+            "Grant it USAGE on the schema, INSERT and SELECT on its ids and jobs (there UPDATE, too, for keys with a "
+            "window), SELECT on pauses, bounds and schema_version, and SELECT and UPDATE on seal."
         )
     if not state:
         return BackendUnavailable("the connection given was lost, and its transaction with it: nothing was enqueued.")

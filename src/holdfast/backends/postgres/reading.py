@@ -85,7 +85,7 @@ async def one_picture(cursor: Cursor) -> AsyncIterator[None]:
 
 
 async def get(cursor: Cursor, sql: Statements, job_id: str) -> JobRecord | None:
-    found = await rows(cursor, f"{sql['read.jobs']} WHERE id = %(id)s", {"id": job_id})
+    found = await rows(cursor, f"{sql['read.jobs']} WHERE seq = ({sql['read.seq']})", {"id": job_id})
     return as_job(found[0][0]) if found else None
 
 

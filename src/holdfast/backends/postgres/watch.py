@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -33,6 +34,7 @@ class Watch:
     def __init__(self, connections: Connections, schema: str) -> None:
         self._connections = connections
         self._channel = f"holdfast_{schema}"
+        self.process = os.getpid()  # in a forked child its loop is nobody's
         self._pending: set[str] = set()
         self._telling: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -48,6 +50,12 @@ class Watch:
         self._wake(named)
         if self._pending and (self._telling is None or self._telling.done()):
             self._telling = asyncio.create_task(self._tell())
+
+    def tell_from_elsewhere(self, loop: asyncio.AbstractEventLoop, queues: Sequence[str]) -> None:
+        """As `tell`, from another thread. What is still to be said is said after this, so it need not be said twice."""
+        if not self._pending.issuperset(queues):
+            with contextlib.suppress(RuntimeError):  # the loop is closed: polling is the truth
+                loop.call_soon_threadsafe(self.tell, queues)
 
     async def _tell(self) -> None:
         while self._pending:
@@ -127,7 +135,11 @@ class Watch:
 
 
 async def _notify(channel: str, payload: str, cursor: AsyncCursor[Any]) -> None:
-    await cursor.execute("SELECT pg_notify(%s, %s)", (channel, payload))
+    """A hint need not survive a crash, so its commit does not wait for the disk."""
+    await cursor.execute(
+        "SELECT pg_notify(%s, %s) FROM (SELECT set_config('synchronous_commit', 'off', true)) AS hint",
+        (channel, payload),
+    )
 
 
 def _queues_of(payload: str) -> list[str]:

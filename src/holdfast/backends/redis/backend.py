@@ -54,7 +54,8 @@ from .. import sealing
 from ..contract import Backend
 from ..numbering import ALONE, Numbering
 from . import rows, rules
-from .connection import CONNECTIONS_MAX, Connections, keep_inherited
+from .connection import CONNECTIONS_MAX, Connections, accepted, keep_inherited
+from .direct import Direct
 from .keys import KEY_TYPES, OLDER, PREFIX_DEFAULT, SCHEMA_VERSION
 from .lua import SCRIPTS
 from .moving import Moving
@@ -91,6 +92,7 @@ class RedisBackend(Backend):
             raise ConfigurationError(f"connections is a whole number above 0, not {connections!r}.")
         self.prefix = prefix
         self._connections = through or Connections(url, prefix=prefix, call_timeout=call_timeout, most=connections)
+        self._direct = Direct(url, call_timeout=call_timeout, most=connections) if through is None else None
         self._allowed = {"allow_eviction": allow_eviction, "allow_no_aof": allow_no_aof}
         self._trust_restarts = trust_restarts
         self._reader = Reader(self._connections)
@@ -125,6 +127,8 @@ class RedisBackend(Backend):
         if watch is not None and watch[0] is asyncio.get_running_loop():
             await watch[1].close()
         self._connections.abandon()
+        if self._direct is not None:
+            self._direct.close()
         self._is_set_up = False
 
     async def clock(self) -> float:
@@ -160,6 +164,18 @@ class RedisBackend(Backend):
         self, rules: Sequence[QueueRule], tasks: Sequence[TaskRule] = (), now: float | None = None
     ) -> None:
         await self._ruling().declare(rules, tasks, now)
+
+    def enqueue_here(self, jobs: Sequence[NewJob]) -> list[Enqueued] | None:
+        self._check_open()
+        direct = self._direct
+        if direct is None or not direct.usable:
+            return None
+        if not jobs:
+            return []
+        values = [None, list(map(rows.new_job, jobs)), self._numbering]
+        command, whole = self._connections.spelled(SCRIPTS["enqueue"], values, list(map(rows.body, jobs)))
+        letters, others = accepted(direct.call("enqueue", command, whole))
+        return rows.enqueued(jobs, letters, others)
 
     def _ruling(self) -> Ruling:
         self._check_open()

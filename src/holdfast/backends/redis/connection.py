@@ -90,17 +90,22 @@ def mapped(error: RedisError, verb: str) -> HoldfastError:
     if code in _SAFE:
         return BackendUnavailable(f"Redis refuses {verb}: {_SAFE[code]}")
     if code in _FORBIDDEN or isinstance(error, AuthenticationError | AuthorizationError):
-        return ConfigurationError(f"Redis refuses {verb}: {_said(error)}. Check the user, its password and its rights.")
-    return BackendError(f"Redis failed during {verb}: {_said(error)}")
+        return ConfigurationError(
+            f"Redis refuses {verb}: {words_of(error)}. Check the user, its password and its rights."
+        )
+    return BackendError(f"Redis failed during {verb}: {words_of(error)}")
 
 
-def _said(error: BaseException) -> str:
+def words_of(error: BaseException) -> str:
     """The server's words in one line. Never the arguments: Redis does not repeat those."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
-def _refusal(reply: list[Any]) -> HoldfastError:
-    return _REFUSED[reply[1].decode()](msgspec.msgpack.decode(reply[2]))
+def accepted(reply: list[Any]) -> list[Any]:
+    """What a script answered; a refusal of its own is raised."""
+    if reply and reply[0] == b"refused":
+        raise _REFUSED[reply[1].decode()](msgspec.msgpack.decode(reply[2]))
+    return reply
 
 
 _inherited: list[Any] = []  # kept for ever in a forked child: never used, never closed
@@ -146,17 +151,21 @@ class Connections:
 
         `values` travel packed; `pieces` as they are: the server's packing knows text, but no other bytes.
         """
+        command, whole = self.spelled(script, values, pieces)
+        reply = await self.call(script.verb, command, writes=script.writes, urgent=urgent, whole=whole)
+        return accepted(reply)
+
+    def spelled(
+        self, script: Script, values: Sequence[Any], pieces: Sequence[bytes]
+    ) -> tuple[bytes, Callable[[], bytes]]:
+        """A script's run as it is sent: with its name, and how to make the one with its text."""
         count = b"*%d\r\n" % (len(script.keys) + 4 + len(pieces))
         rest = b"".join(map(_bulk, [msgspec.msgpack.encode(values), *pieces]))
 
         def whole() -> bytes:
             return count + self._head("EVAL", script.text, script.keys) + rest
 
-        command = count + self._head("EVALSHA", script.sha, script.keys) + rest
-        reply: list[Any] = await self.call(script.verb, command, writes=script.writes, urgent=urgent, whole=whole)
-        if reply and reply[0] == b"refused":
-            raise _refusal(reply)
-        return reply
+        return count + self._head("EVALSHA", script.sha, script.keys) + rest, whole
 
     def _head(self, command: str, script: str, names: Sequence[str]) -> bytes:
         head = self._heads.get(script)
@@ -251,7 +260,7 @@ class Connections:
             raise mapped(error, "the connection") from error
         except (RedisError, OSError) as error:
             let_go(connection)
-            raise BackendUnavailable(f"Redis cannot be reached: {_said(error)}") from error
+            raise BackendUnavailable(f"Redis cannot be reached: {words_of(error)}") from error
         except TimeoutError:
             let_go(connection)
             raise BackendUnavailable("Redis did not answer the connection in time. Try again.") from None
@@ -350,7 +359,11 @@ def _is_sound(connection: AbstractConnection) -> bool:
     writer = connection._writer
     if writer is None or writer.transport.is_closing():
         return False
-    number = writer.get_extra_info("socket").fileno()
+    return is_quiet(writer.get_extra_info("socket").fileno())
+
+
+def is_quiet(number: int) -> bool:
+    """Is there nothing to read on a socket?"""
     if not hasattr(select, "poll"):  # Windows
         return not select.select([number], [], [], 0)[0]
     looking = select.poll()  # unlike select, it takes a number above 1023

@@ -222,6 +222,7 @@ def leases(pieces: Sequence[bytes]) -> tuple[Lease, ...]:
 
 def _lease(row: Sequence[Any], body: bytes) -> Lease:
     args, options, _ = _opened(body)
+    group, key = row[6], row[7]
     return Lease(
         row[0],
         row[20],
@@ -230,8 +231,8 @@ def _lease(row: Sequence[Any], body: bytes) -> Lease:
         row[3],
         args,
         row[5],
-        _or_none(row[6]),
-        _or_none(row[7]),
+        None if group is False else group,  # not _or_none: this is made for every job
+        None if key is False else key,
         row[10] + 1,
         row[11],
         row[12],

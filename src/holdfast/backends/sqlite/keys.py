@@ -31,6 +31,8 @@ class Holder(NamedTuple):
     created_at: float
     key_window: float | None
     due_max: float | None
+    priority: int
+    turn: int | None
 
     @property
     def in_play(self) -> bool:

@@ -133,10 +133,10 @@ def free_key(tx: Transaction, holder: keys.Holder) -> None:
 
 
 def _replace(tx: Transaction, job: NewJob, holder: keys.Holder) -> None:
-    """Give an unstarted job the call of a newer one of its key; its place is found anew."""
+    """Give an unstarted job the call of a newer one of its key; it keeps its turn if nothing is against it."""
     due_at = due_time(job, tx.now)
     if job.on_conflict == "debounce" and holder.due_max is not None:
-        due_at = min(due_at, holder.due_max)
+        due_at = min(due_at, max(holder.due_max, tx.now))
     values = {
         "priority": job.priority,
         "grp": job.group,
@@ -155,4 +155,6 @@ def _replace(tx: Transaction, job: NewJob, holder: keys.Holder) -> None:
     if holder.group is not None and holder.in_play:
         tx.touch(holder.queue, holder.group)
     if due_at <= tx.now:
-        tx.place(holder.seq, holder.queue, job.task, job.group, job.priority)
+        in_line = (holder.group, holder.priority) == (job.group, job.priority)
+        turn = holder.turn if in_line else None
+        tx.place(holder.seq, holder.queue, job.task, job.group, job.priority, turn)

@@ -90,14 +90,16 @@ class Transaction:
     def lane_of(self, task: str, group: str | None) -> int:
         return self.rules.lane_of(task, group)
 
-    def place(self, seq: int, queue: str, task: str, group: str | None, priority: int) -> None:
-        """Bring a due job without a turn into play: ready, or behind its group until refill makes it ready."""
+    def place(self, seq: int, queue: str, task: str, group: str | None, priority: int, turn: int | None = None) -> None:
+        """Bring a due job into play, with a turn it had or a new one: ready, or behind its group until refill."""
         if group is not None:
-            self.cursor.execute(SQL["promote.to_waiting"], (seq,))
+            self.cursor.execute(SQL["promote.to_waiting"], (turn, seq))
             self.touch(queue, group)
             return
         aging = self.rules.aging(queue)
-        turn, rank = self.ticks(1) - age_shift(priority, aging), priority if aging is None else 0
+        rank = priority if aging is None else 0
+        if turn is None:
+            turn = self.ticks(1) - age_shift(priority, aging)
         self.cursor.execute(SQL["promote.to_ready"], (self.lane_of(task, group), turn, rank, seq))
 
     def spend(self, place: Place, spent_until: float) -> None:

@@ -57,6 +57,31 @@ async def replace_keeps_the_counters_of_a_job_that_failed_before(world: World) -
     await kept(world, job_id)
 
 
+@case_for_each(product(("replace", "debounce"), (None, "g")), name=lambda p: f"{p[0]}, {p[1] and 'grouped'}")
+async def a_job_that_is_replaced_again_and_again_keeps_its_turn(world: World, how: tuple[Any, str | None]) -> None:
+    """A new one each time would put it behind all others: in a busy queue, busy callers would starve it."""
+    word, group = how
+    job_id = await world.enqueue(key="k", group=group, wait_max=0.0)
+    turn = (await world.row(job_id))["turn"]
+    for number in range(3):
+        world.advance(1.0)
+        await world.enqueue()
+        answer = await rival(world, on_conflict=word, group=group, args=b"[%d]" % number)
+        same(answer, Enqueued(job_id, False, True), "answer")
+        row = await world.row(job_id)
+        same((row["state"], row["turn"]), (State.READY, turn), f"its place after call {number}")
+
+
+@case
+async def a_job_that_replace_puts_into_another_group_or_rank_gets_a_new_turn(world: World) -> None:
+    job_id = await world.enqueue(key="k")
+    for fields in ({"priority": 1}, {"priority": 1, "group": "g"}, {"priority": 1, "group": "h"}, {"group": "h"}):
+        before = (await world.row(job_id))["turn"]
+        world.advance(1.0)
+        await rival(world, on_conflict="replace", **fields)
+        assert (await world.row(job_id))["turn"] > before, f"{fields}: its turn must be a new one"
+
+
 @case
 async def a_window_given_by_replace_counts_from_the_creation(world: World) -> None:
     job_id = await world.enqueue(key="k", delay=1000.0)
@@ -222,12 +247,13 @@ async def an_expiry_counts_from_where_the_push_ended(world: World, how: str) -> 
 
 @case
 async def a_push_after_the_maximum_lets_the_job_run_with_the_newest_arguments(world: World) -> None:
-    created = world.now
-    job_id = await world.enqueue(key="k", delay=90.0, wait_max=100.0)
-    world.advance(150.0)  # nobody promoted it meanwhile
-    same(await rival(world, on_conflict="debounce", delay=90.0, args=b"[2]"), Enqueued(job_id, False, True), "answer")
+    job_id = await world.enqueue(key="k", delay=90.0, wait_max=100.0, expires=20.0)
+    world.advance(150.0)  # nobody promoted it meanwhile, nor found that it expired
+    answer = await rival(world, on_conflict="debounce", delay=90.0, args=b"[2]", expires=20.0)
+    same(answer, Enqueued(job_id, False, True), "answer")
     job = await world.get(job_id)
-    same((job.state, job.due_at, job.args), (State.READY, created + 100.0, b"[2]"), "the job")
+    same((job.state, job.due_at, job.args), (State.READY, world.now, b"[2]"), "the job")
+    same(job.expires_at, world.now + 20.0, "a call that just came has all its time to be claimed")
     await world.claim_one(job_id)
 
 

@@ -20,7 +20,7 @@ CREATE TABLE holdfast.jobs (
     state            text COLLATE "C" NOT NULL,
     queue            text COLLATE "C" NOT NULL,
     task             text COLLATE "C" NOT NULL,
-    id               text COLLATE "C" NOT NULL UNIQUE,   -- made by the producer
+    id               text COLLATE "C" NOT NULL,          -- made by the producer; unique by `ids`
     turn             bigint,                             -- order of becoming claimable
     grp              text COLLATE "C",
     key              text COLLATE "C",
@@ -89,6 +89,13 @@ CREATE UNIQUE INDEX jobs_key ON holdfast.jobs (task, key, key_global, (CASE WHEN
 CREATE INDEX jobs_prune ON holdfast.jobs (prune_at) WHERE prune_at IS NOT NULL;
 CREATE INDEX jobs_expires ON holdfast.jobs (expires_at)
     WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'waiting', 'ready');
+
+-- Which ids are known, and whose they are. A table of its own: a job is updated about three times, and every update would
+-- write its id into an index of `jobs` anew, which is the longest key of all. Here it is written once.
+CREATE TABLE holdfast.ids (
+    id  text COLLATE "C" PRIMARY KEY,
+    seq bigint NOT NULL
+);
 
 -- One dead letter per logical job.
 CREATE TABLE holdfast.letters (

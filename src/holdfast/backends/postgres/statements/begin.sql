@@ -3,14 +3,14 @@
 
 -- :: call
 WITH asked AS MATERIALIZED (
-    SELECT h.value ->> 'id' AS id, h.value ->> 'token' AS token, h.ordinality AS n
-    FROM jsonb_array_elements(%(held)s::jsonb) WITH ORDINALITY h
+    SELECT i.seq, h.value ->> 'token' AS token, h.ordinality AS n
+    FROM jsonb_array_elements(%(held)s::jsonb) WITH ORDINALITY h LEFT JOIN holdfast.ids i ON i.id = h.value ->> 'id'
 ), marked AS (
-    UPDATE holdfast.jobs j SET begun = true FROM (SELECT DISTINCT id, token FROM asked) a
-    WHERE j.id = a.id AND j.token = a.token AND j.state = 'running' AND NOT j.cancel_requested
-    RETURNING j.id, j.token
+    UPDATE holdfast.jobs j SET begun = true FROM (SELECT DISTINCT seq, token FROM asked) a
+    WHERE j.seq = a.seq AND j.token = a.token AND j.state = 'running' AND NOT j.cancel_requested
+    RETURNING j.seq, j.token
 )
-SELECT coalesce(json_agg(CASE WHEN m.id IS NOT NULL THEN 'ok' WHEN j.cancel_requested THEN 'cancelled' ELSE 'lost' END
+SELECT coalesce(json_agg(CASE WHEN m.seq IS NOT NULL THEN 'ok' WHEN j.cancel_requested THEN 'cancelled' ELSE 'lost' END
                          ORDER BY a.n), '[]')::text
-FROM asked a LEFT JOIN marked m ON m.id = a.id AND m.token = a.token
-LEFT JOIN holdfast.jobs j ON j.id = a.id AND j.token = a.token AND j.state = 'running'
+FROM asked a LEFT JOIN marked m ON m.seq = a.seq AND m.token = a.token
+LEFT JOIN holdfast.jobs j ON j.seq = a.seq AND j.token = a.token AND j.state = 'running'

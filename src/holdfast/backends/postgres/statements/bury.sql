@@ -72,7 +72,7 @@ END $$
 CREATE OR REPLACE FUNCTION holdfast.let_go(named text, why text, at double precision) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN  -- a dead job without a letter may be pruned; a revived one goes on as it is
     UPDATE holdfast.jobs j SET reason = why, prune_at = greatest(at + 600, holdfast.window_ends(j))
-    WHERE id = named AND state = 'dead';
+    WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = named) AND state = 'dead';
 END $$
 
 -- :: function_kill

@@ -23,13 +23,13 @@ DECLARE
     j holdfast.jobs;
 BEGIN
     PERFORM holdfast.share_rules();
-    SELECT * INTO seen FROM holdfast.jobs WHERE id = named;
+    SELECT * INTO seen FROM holdfast.jobs WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = named);
     IF NOT FOUND THEN PERFORM holdfast.refuse('HF001', jsonb_build_object('job_id', named, 'what', 'job')); END IF;
     IF seen.key IS NOT NULL THEN PERFORM holdfast.lock_keys(holdfast.key_names(seen)); END IF;
     IF seen.grp IS NOT NULL THEN
         PERFORM holdfast.lock_groups(ARRAY[ROW(seen.queue, seen.grp)::holdfast.place]);
     END IF;
-    SELECT * INTO j FROM holdfast.jobs WHERE id = named FOR UPDATE;
+    SELECT * INTO j FROM holdfast.jobs WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = named) FOR UPDATE;
     IF NOT FOUND THEN PERFORM holdfast.refuse('HF001', jsonb_build_object('job_id', named, 'what', 'job')); END IF;
     IF j.grp IS DISTINCT FROM seen.grp THEN  -- replaced meanwhile: the call is made anew
         RAISE EXCEPTION USING ERRCODE = 'serialization_failure';

@@ -40,6 +40,10 @@ SELECT (SELECT count(holdfast.bind_queue(q.name)) FROM (SELECT name FROM holdfas
             SELECT name FROM holdfast.overrides WHERE kind = 'task') t)
 
 -- :: jobs
+WITH named AS (
+    INSERT INTO holdfast.ids (id, seq)
+    SELECT r.id, r.seq FROM jsonb_to_recordset(%(jobs)s::jsonb) AS r(id text, seq bigint) ON CONFLICT DO NOTHING RETURNING seq
+)
 INSERT INTO holdfast.jobs (seq, id, task, queue, state, priority, grp, key, lane, turn, attempts, failures, stalls,
     max_stalls, created_at, due_at, expires_at, started_at, finished_at, prune_at, fence, begun, held, cancel_requested,
     progress, progress_text, reason, args, value, errors, revival, options, shared_stalls, suspect, rank, holds_key,
@@ -60,7 +64,7 @@ FROM jsonb_to_recordset(%(jobs)s::jsonb) AS r(seq bigint, id text, task text, qu
     value text, errors jsonb, revival jsonb, options text, shared_stalls integer, suspect boolean, rank integer,
     holds_key boolean, key_scope text, key_until text, key_window double precision, due_max double precision,
     on_expire text)
-ORDER BY r.seq ON CONFLICT (id) DO NOTHING
+WHERE r.seq IN (SELECT named.seq FROM named) ORDER BY r.seq
 
 -- :: retain
 SELECT holdfast.retain(ARRAY(SELECT r.seq FROM jsonb_to_recordset(%(jobs)s::jsonb) AS r(seq bigint, state text)

@@ -4,6 +4,7 @@
 -- run twice); the caller locked the queues and tasks that have a limit or a rate (allow.sql). When a job started is
 -- read off the clock after the job was found: by then `at` may be older than what made it ready, or than a rival's start
 -- that is charged to the same bucket, and no window of a rate could be counted by it.
+-- A token says what settle would otherwise have to look up: whose it is, and whether that one has a group.
 
 -- :: function_claim_lanes
 -- Of the room, the second lane gets its half where it can use it; what one cannot use the other may.
@@ -30,7 +31,8 @@ BEGIN
         FROM (SELECT seq FROM ahead UNION ALL SELECT seq FROM behind) b
     ), taken AS (
         UPDATE holdfast.jobs j
-        SET state = 'running', fence = n.fence, token = to_hex(n.fence) || '.' || nonce, worker = claimer,
+        SET state = 'running', fence = n.fence, token = j.seq || '.' || to_hex(n.fence) || '.' || nonce
+                || CASE WHEN j.grp IS NULL THEN '' ELSE 'g' END, worker = claimer,
             claim_call = number, started_at = (SELECT holdfast.store_now(given)), begun = false, limited = caps,
             holds_key = j.holds_key AND NOT (j.key_until_started AND j.key_window IS NULL)
         FROM numbered n WHERE j.seq = n.seq

@@ -16,7 +16,7 @@ BEGIN
     IF NOT FOUND THEN
         PERFORM holdfast.refuse('HF001', jsonb_build_object('job_id', named, 'what', 'dead letter'));
     END IF;
-    SELECT * INTO j FROM holdfast.jobs WHERE id = named FOR UPDATE;
+    SELECT * INTO j FROM holdfast.jobs WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = named) FOR UPDATE;
     IF j.state <> 'dead' THEN
         PERFORM holdfast.refuse_state(j, 'discard', 'It was revived; cancel it first.');
     END IF;

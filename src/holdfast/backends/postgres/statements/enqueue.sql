@@ -1,7 +1,7 @@
 -- enqueue: take in new jobs, all in one step (store.sql puts them into the table).
 -- Takes the jobs as JSON, by column. Returns true (all are new), or for each job its id, whether this call made it, and
 -- whether it replaced another.
--- Safe against a rival: keys are locked first, then groups, in order; the unique indexes on id and key decide. A seq
+-- Safe against a rival: keys are locked first, then groups, in order; the unique indexes of ids and keys decide. A seq
 -- is issued under the group's lock, so jobs of a group are ordered as their enqueues were acknowledged.
 
 -- :: call
@@ -75,7 +75,8 @@ BEGIN
         FROM unnest(news) j WHERE j.key IS NOT NULL;
     END IF;
     IF keyed OR holdfast.has_any(wanted, 'group') THEN places := holdfast.places_new(news); END IF;
-    PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
+    IF places IS NOT NULL THEN PERFORM holdfast.lock_groups(places); END IF;
+    PERFORM holdfast.keep_up(at);
     plain := NOT keyed AND NOT holdfast.has_any(wanted, 'more') AND NOT EXISTS (
         SELECT 1 FROM holdfast.bounds b WHERE b.aging IS NOT NULL);
     IF plain AND cardinality(news) >= 20 AND holdfast.insert_fresh(news, at) THEN
@@ -83,7 +84,7 @@ BEGIN
     ELSE
         answers := holdfast.store_jobs(news, plain, at);
     END IF;
-    PERFORM holdfast.refill_groups(places, at);
+    IF places IS NOT NULL THEN PERFORM holdfast.refill_groups(places, at); END IF;
     RETURN answers;
 END $$
 

@@ -1,7 +1,7 @@
 -- enqueue_on: enqueue inside a caller's own transaction; seen if and only if it commits.
 -- Takes the jobs, the id of the store that is meant, and how many milliseconds to wait for a rival with the same id or
 -- key. Returns true (all were made), one answer per job, or why it refused; the caller's transaction stays usable.
--- Safe against a rival: the unique indexes on id and key decide. No key, group or rule is locked, so workers and
+-- Safe against a rival: the unique indexes of ids and keys decide. No key, group or rule is locked, so workers and
 -- producers pass while the caller takes its time; only the same id or key must wait to see which way it ends.
 
 -- :: call
@@ -65,6 +65,27 @@ BEGIN
           AND CASE WHEN h.key_global THEN '' ELSE h.queue END = CASE WHEN n.key_global THEN '' ELSE n.queue END)) THEN
         PERFORM holdfast.free_keys(news, at);
     END IF;
+    FOR try IN 1 .. 3 LOOP
+        BEGIN
+            made := holdfast.insert_joined(ARRAY(SELECT j FROM unnest(news) j WHERE NOT EXISTS (
+                SELECT 1 FROM holdfast.ids i WHERE i.id = j.id) ORDER BY j.n), at);
+            EXIT;
+        EXCEPTION WHEN unique_violation THEN  -- a rival's transaction named the same id, and has just ended
+            IF try = 3 THEN RAISE EXCEPTION USING ERRCODE = 'serialization_failure'; END IF;
+        END;
+    END LOOP;
+    IF cardinality(made) = cardinality(news) THEN RETURN 'true'; END IF;
+    RETURN (SELECT jsonb_agg(CASE WHEN j.id = ANY (made) THEN jsonb_build_array(j.id, true)
+                                  ELSE jsonb_build_array(holdfast.joined_before(j, at), false) END ORDER BY j.n)
+            FROM (SELECT * FROM unnest(news) ORDER BY n) j);
+END $$
+
+-- :: function_insert_joined
+-- The job first, then its id: so a caller's role needs no right to the counter behind seq, nor to take an id back.
+CREATE OR REPLACE FUNCTION holdfast.insert_joined(fresh holdfast.new_job[], at double precision)
+RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE made text[];
+BEGIN
     WITH stored AS (
         INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, key, lane, max_stalls, created_at, due_at,
             expires_at, args, revival, options, holds_key, key_global, key_until_started, key_window, due_max,
@@ -73,13 +94,11 @@ BEGIN
                o.due_at + o.expires, o.args, o.revival, o.options, o.key IS NOT NULL, o.key_global,
                o.more ? 'key_until' IS TRUE, (o.more ->> 'key_window')::double precision,
                at + (o.more ->> 'wait_max')::double precision, o.more ? 'on_expire' IS TRUE
-        FROM (SELECT * FROM unnest(news) ORDER BY n) o
-        ON CONFLICT DO NOTHING RETURNING id)
+        FROM unnest(fresh) o
+        ON CONFLICT DO NOTHING RETURNING id, seq
+    ), named AS (INSERT INTO holdfast.ids (id, seq) SELECT id, seq FROM stored)
     SELECT array_agg(id) INTO made FROM stored;
-    IF cardinality(made) = cardinality(news) THEN RETURN 'true'; END IF;
-    RETURN (SELECT jsonb_agg(CASE WHEN j.id = ANY (made) THEN jsonb_build_array(j.id, true)
-                                  ELSE jsonb_build_array(holdfast.joined_before(j, at), false) END ORDER BY j.n)
-            FROM (SELECT * FROM unnest(news) ORDER BY n) j);
+    RETURN made;
 END $$
 
 -- :: function_joined_before
@@ -87,7 +106,7 @@ CREATE OR REPLACE FUNCTION holdfast.joined_before(new holdfast.new_job, at doubl
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE holder holdfast.jobs;
 BEGIN  -- the id the answer names: a known one, or that of the job that holds the key
-    PERFORM 1 FROM holdfast.jobs WHERE id = new.id;
+    PERFORM 1 FROM holdfast.ids WHERE id = new.id;
     IF FOUND THEN RETURN new.id; END IF;
     holder := holdfast.key_holder(new.queue, new.task, new.key, new.key_global, at);
     IF holder.seq IS NULL THEN  -- it ended a moment ago, or this transaction's snapshot is too old to see it

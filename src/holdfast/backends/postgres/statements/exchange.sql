@@ -4,11 +4,11 @@
 -- later in a group that was not locked is left to the next call.
 
 -- :: call
-SELECT holdfast.exchange(%(settlements)s::jsonb, %(releases)s::jsonb, %(request)s::jsonb, %(nonce)s, %(careful)s,
-                         %(now)s)::text
+SELECT holdfast.exchange(%(successes)s::jsonb, %(settlements)s::jsonb, %(releases)s::jsonb, %(request)s::jsonb,
+                         %(nonce)s, %(careful)s, %(now)s)::text
 
 -- :: function_exchange
-CREATE OR REPLACE FUNCTION holdfast.exchange(settlements jsonb, releases jsonb, request jsonb, nonce text,
+CREATE OR REPLACE FUNCTION holdfast.exchange(successes jsonb, settlements jsonb, releases jsonb, request jsonb, nonce text,
                                              careful boolean, given double precision) RETURNS json LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 SET enable_material = off SET plan_cache_mode = force_generic_plan AS $$
@@ -16,14 +16,18 @@ DECLARE
     at double precision := holdfast.store_now(given);
     claimer text := request ->> 'worker';
     number bigint := (request ->> 'call')::bigint;
+    others boolean := settlements <> '[]' OR releases <> '[]';
     known boolean;
     claims boolean := false;  -- whether this call may hand out leases
     bounded boolean;  -- whether any limit or rate is in force
     flowing boolean;  -- whether any bucket was charged or queue slowed down
     due boolean := false;
+    stalls boolean;
     quiet double precision := 0;
+    tick bigint;
     last holdfast.calls;
     stalled text[];
+    ending bigint[];  -- the jobs named, where anybody asks
     named holdfast.place[];
     places holdfast.place[];
     answers text[] := '{}';
@@ -34,7 +38,6 @@ DECLARE
     seal text;
 BEGIN
     PERFORM holdfast.share_rules();
-    SELECT EXISTS (SELECT 1 FROM holdfast.bounds), EXISTS (SELECT 1 FROM holdfast.flows) INTO bounded, flowing;
     IF request IS NOT NULL THEN
         -- Held to the end: nobody can remove the worker while it is given leases. A renewal does not wait for this.
         PERFORM 1 FROM holdfast.workers WHERE id = claimer FOR KEY SHARE;
@@ -44,28 +47,35 @@ BEGIN
         quiet := holdfast.quiet_seconds(at);
         claims := known AND number > last.last_call AND quiet = 0;
     END IF;
+    -- All that is mostly not so, in one look. Rules cannot change now; what else does the next call will see.
+    SELECT l.bounded, l.flowing, l.due, l.stalls, l.tick, l.seal INTO bounded, flowing, due, stalls, tick, seal
+    FROM holdfast.look(at) l;
+    due := due AND claims;
     IF claims THEN
         IF bounded AND (request ->> 'most')::integer > 0 THEN
             PERFORM holdfast.lock_flows(ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')));
         END IF;
-        stalled := holdfast.stalled_workers('{}', at);
-        due := holdfast.any_due(flowing, at);
+        IF stalls THEN stalled := holdfast.stalled_workers('{}', at); END IF;
         IF due THEN PERFORM holdfast.lock_letters_due(200, at); END IF;
     END IF;
-    IF settlements <> '[]' OR releases <> '[]' THEN named := holdfast.places_named(settlements || releases); END IF;
+    IF others OR successes ? 'grouped' OR bounded OR careful THEN
+        ending := holdfast.seqs_named(successes, settlements || releases);
+        named := holdfast.places_named(ending);
+    END IF;
     places := named;
     IF cardinality(stalled) > 0 THEN places := places || holdfast.places_stalled(stalled, 100); END IF;
     IF due THEN places := places || holdfast.places_due(200, at); END IF;
-    PERFORM holdfast.lock_groups(places);
+    IF places IS NOT NULL THEN PERFORM holdfast.lock_groups(places); END IF;
     at := holdfast.store_now(given);  -- who held the locks may have had them for a while
-    PERFORM holdfast.keep_up(at);
-    IF careful THEN elsewhere := holdfast.held_elsewhere(settlements || releases); END IF;
-    IF settlements <> '[]' THEN answers := holdfast.settle_leases(settlements, elsewhere, at); END IF;
+    IF tick < at * 1000000 THEN PERFORM holdfast.keep_up(at); END IF;
+    IF careful THEN elsewhere := holdfast.held_elsewhere(ending); END IF;
+    IF successes IS NOT NULL THEN answers := holdfast.settle_successes(successes, elsewhere, at); END IF;
+    IF settlements <> '[]' THEN answers := answers || holdfast.settle_others(settlements, elsewhere, at); END IF;
     IF releases <> '[]' THEN answers := answers || holdfast.release_leases(releases, elsewhere, at); END IF;
-    PERFORM holdfast.refill_groups(named, at);
+    IF named IS NOT NULL THEN PERFORM holdfast.refill_groups(named, at); END IF;
     IF request IS NULL OR NOT known OR number < last.last_call THEN
         RETURN json_build_object('answers', answers, 'known', coalesce(known, true),
-                                 'stirred', CASE WHEN bounded THEN holdfast.stirred(settlements || releases, at) END);
+                                 'stirred', CASE WHEN bounded THEN holdfast.stirred(ending, at) END);
     END IF;
     IF cardinality(stalled) > 0 THEN
         recovered := holdfast.recover_leases(stalled, 100, places, at);
@@ -74,10 +84,9 @@ BEGIN
             RETURN json_build_object('answers', answers, 'known', false, 'recovered', recovered);
         END IF;
     END IF;
-    SELECT record INTO seal FROM holdfast.seal WHERE closed;
     IF claims AND seal IS NULL THEN
         -- A job put off for no time at all by this very call is due as well.
-        IF due OR holdfast.any_due(flowing, at) THEN PERFORM holdfast.promote_due(200, places, at); END IF;
+        IF due OR others AND holdfast.any_due(flowing, at) THEN PERFORM holdfast.promote_due(200, places, at); END IF;
         leases := holdfast.claim(request, nonce, bounded, flowing, at, given);
         IF bounded OR flowing THEN
             at := holdfast.store_now(given);
@@ -87,21 +96,17 @@ BEGIN
     UPDATE holdfast.calls SET last_call = number, last_answers = to_jsonb(answers) WHERE worker = claimer;
     RETURN json_build_object('answers', answers, 'leases', to_json(coalesce(leases, '{}')), 'recovered', recovered,
                              'sealed', seal::json, 'quiet_seconds', quiet, 'opens_in', opens_in,
-                             'stirred', CASE WHEN bounded THEN holdfast.stirred(settlements || releases, at) END);
+                             'stirred', CASE WHEN bounded THEN holdfast.stirred(ending, at) END);
 END $$
 
--- :: function_held_elsewhere
--- The tokens among these whose jobs a stranger's session has locked, an operator's at a prompt say. They are answered
--- `busy`, and the others go on. Looked for only after an exchange failed for it: the look costs a lock per job.
-CREATE OR REPLACE FUNCTION holdfast.held_elsewhere(named jsonb) RETURNS text[] LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN (WITH ours AS MATERIALIZED (
-        SELECT j.seq, j.token FROM jsonb_array_elements(named) n JOIN holdfast.jobs j
-        ON j.id = n ->> 'id' AND j.token = n ->> 'token' AND j.state = 'running'
-    ), free AS MATERIALIZED (
-        SELECT j.seq FROM holdfast.jobs j JOIN ours ON j.seq = ours.seq ORDER BY j.seq FOR UPDATE OF j SKIP LOCKED)
-    SELECT coalesce(array_agg(token), '{}') FROM ours WHERE seq NOT IN (SELECT seq FROM free));
-END $$
+-- :: function_look
+CREATE OR REPLACE FUNCTION holdfast.look(at double precision, OUT bounded boolean, OUT flowing boolean, OUT due boolean,
+    OUT stalls boolean, OUT tick bigint, OUT seal text) LANGUAGE sql AS $$
+    SELECT EXISTS (SELECT 1 FROM holdfast.bounds), f.flowing, holdfast.any_due(f.flowing, at),
+           EXISTS (SELECT 1 FROM holdfast.workers WHERE deadline <= at), t.last_value,
+           (SELECT record FROM holdfast.seal WHERE closed)
+    FROM holdfast.ticks t, (SELECT EXISTS (SELECT 1 FROM holdfast.flows) AS flowing) f
+$$
 
 -- :: function_first_answer
 CREATE OR REPLACE FUNCTION holdfast.first_answer(last holdfast.calls) RETURNS json LANGUAGE sql AS $$
@@ -109,11 +114,3 @@ CREATE OR REPLACE FUNCTION holdfast.first_answer(last holdfast.calls) RETURNS js
         (SELECT json_agg(to_json(holdfast.lease(j)) ORDER BY j.fence) FROM holdfast.jobs j
          WHERE j.state = 'running' AND j.worker = last.worker AND j.claim_call = last.last_call), '[]'))
 $$
-
--- :: function_places_named
-CREATE OR REPLACE FUNCTION holdfast.places_named(named jsonb) RETURNS holdfast.place[] LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN (SELECT array_agg(DISTINCT ROW(j.queue, j.grp)::holdfast.place)
-            FROM jsonb_array_elements(named) n JOIN holdfast.jobs j ON j.id = n ->> 'id'
-            WHERE j.grp IS NOT NULL AND j.state = 'running');
-END $$

@@ -30,7 +30,7 @@ BEGIN
     WHERE h.holds_key AND h.task = n.task AND h.key = n.key AND h.key_global = n.key_global
       AND CASE WHEN h.key_global THEN '' ELSE h.queue END = CASE WHEN n.key_global THEN '' ELSE n.queue END
       AND h.key_window IS NOT NULL AND h.created_at + h.key_window <= at
-      AND NOT EXISTS (SELECT 1 FROM holdfast.jobs known WHERE known.id = n.id);
+      AND NOT EXISTS (SELECT 1 FROM holdfast.ids known WHERE known.id = n.id);
 END $$
 
 -- :: function_take_key

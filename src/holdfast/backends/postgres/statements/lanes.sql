@@ -92,7 +92,8 @@ BEGIN
         FROM (SELECT seq FROM unnest(seqs) WITH ORDINALITY s(seq, n) ORDER BY n) b
     ), taken AS (
         UPDATE holdfast.jobs j
-        SET state = 'running', fence = n.fence, token = to_hex(n.fence) || '.' || nonce, worker = claimer,
+        SET state = 'running', fence = n.fence, token = j.seq || '.' || to_hex(n.fence) || '.' || nonce
+                || CASE WHEN j.grp IS NULL THEN '' ELSE 'g' END, worker = claimer,
             claim_call = number, started_at = at, begun = false, limited = caps,
             holds_key = j.holds_key AND NOT (j.key_until_started AND j.key_window IS NULL)
         FROM numbered n WHERE j.seq = n.seq

@@ -21,7 +21,7 @@ BEGIN
     PERFORM holdfast.lock_keys(array_agg(k.name)) FROM (
         SELECT job_id FROM holdfast.letters WHERE revive_at <= at AND revive_at IS NOT NULL
         ORDER BY revive_at LIMIT most) l
-    JOIN holdfast.jobs j ON j.id = l.job_id CROSS JOIN LATERAL unnest(holdfast.key_names(j)) k(name)
+    JOIN holdfast.ids i ON i.id = l.job_id JOIN holdfast.jobs j ON j.seq = i.seq CROSS JOIN LATERAL unnest(holdfast.key_names(j)) k(name)
     HAVING count(*) > 0;
 END $$
 

@@ -45,7 +45,8 @@ CREATE OR REPLACE FUNCTION holdfast.remove(past bigint[]) RETURNS void LANGUAGE 
 BEGIN
     DELETE FROM holdfast.logs WHERE job_seq = ANY (past);
     DELETE FROM holdfast.retained WHERE seq = ANY (past);
-    DELETE FROM holdfast.jobs WHERE seq = ANY (past);
+    WITH gone AS (DELETE FROM holdfast.jobs WHERE seq = ANY (past) RETURNING id)
+    DELETE FROM holdfast.ids i USING gone WHERE i.id = gone.id;
 END $$
 
 -- :: function_retain
@@ -99,13 +100,13 @@ BEGIN  -- first those that are too old, then those that are too many
             SELECT j.seq, j.id, l.failed_at, holdfast.may_go(j, at - 600, at) AND j.state = 'dead' AS may_go,
                    l.failed_at <= at - rule.retain_dead AS old,
                    row_number() OVER (ORDER BY l.failed_at DESC, j.seq DESC) > rule.retain_dead_count AS beyond
-            FROM holdfast.letters l JOIN holdfast.jobs j ON j.id = l.job_id
+            FROM holdfast.letters l JOIN holdfast.ids i ON i.id = l.job_id JOIN holdfast.jobs j ON j.seq = i.seq
             WHERE l.task = rule.name AND (rule.retain_dead IS NOT NULL OR rule.retain_dead_count IS NOT NULL)) o
         WHERE o.may_go AND (o.old OR o.beyond)
         ORDER BY o.old IS NOT TRUE, o.failed_at, o.seq LIMIT greatest(0, most)
     LOOP
         PERFORM 1 FROM holdfast.letters l JOIN holdfast.jobs j ON j.id = l.job_id
-        WHERE j.seq = one.seq AND j.state = 'dead' FOR UPDATE OF l, j SKIP LOCKED;
+        WHERE l.job_id = one.id AND j.seq = one.seq AND j.state = 'dead' FOR UPDATE OF l, j SKIP LOCKED;
         CONTINUE WHEN NOT FOUND;
         past := past || one.seq;
         ids := ids || one.id;

@@ -45,9 +45,12 @@ SELECT j.id, l.at, l.text FROM holdfast.logs l JOIN holdfast.jobs j ON j.seq = l
 SELECT queue, state, count(*) FROM holdfast.jobs
 WHERE (%(queue)s::text IS NULL OR queue = %(queue)s) GROUP BY queue, state
 
+-- :: seq
+SELECT seq FROM holdfast.ids WHERE id = %(id)s
+
 -- :: logs
 SELECT at, text FROM holdfast.logs
-WHERE job_seq = (SELECT seq FROM holdfast.jobs WHERE id = %(id)s) ORDER BY line
+WHERE job_seq = (SELECT seq FROM holdfast.ids WHERE id = %(id)s) ORDER BY line
 
 -- :: queues
 SELECT jsonb_build_object('name', name, 'group_limit', group_limit, 'group_order', group_order, 'limit', job_limit,
@@ -77,7 +80,7 @@ ORDER BY queue, CASE kind WHEN 'group' THEN name ELSE '' END, name
 
 -- :: ended
 SELECT j.id, CASE WHEN j.state IN ('succeeded', 'cancelled', 'dead') THEN holdfast.job_record(j) END::text
-FROM holdfast.jobs j WHERE j.id = ANY (%(ids)s::text[])
+FROM holdfast.ids i JOIN holdfast.jobs j ON j.seq = i.seq WHERE i.id = ANY (%(ids)s::text[])
 
 -- :: oldest_ready
 SELECT queue, min(due_at) FROM holdfast.jobs WHERE state = 'ready' GROUP BY queue

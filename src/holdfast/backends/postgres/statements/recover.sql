@@ -48,7 +48,8 @@ BEGIN
     PERFORM holdfast.refill_groups(places, at);
     -- A grouped job went back as waiting; the refill may have made it ready.
     RETURN (SELECT coalesce(jsonb_agg(e.r || jsonb_build_object('state', s.state) ORDER BY e.n), '[]')
-            FROM unnest(ended) WITH ORDINALITY e(r, n) JOIN holdfast.jobs s ON s.id = e.r ->> 'id');
+            FROM unnest(ended) WITH ORDINALITY e(r, n) JOIN holdfast.ids i ON i.id = e.r ->> 'id'
+            JOIN holdfast.jobs s ON s.seq = i.seq);
 END $$
 
 -- :: function_stall

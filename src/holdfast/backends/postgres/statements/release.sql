@@ -18,7 +18,8 @@ BEGIN
             CONTINUE;
         END IF;
         SELECT * INTO j FROM holdfast.jobs
-        WHERE id = one ->> 'id' AND token = one ->> 'token' AND state = 'running' FOR UPDATE;
+        WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = one ->> 'id')
+          AND token = one ->> 'token' AND state = 'running' FOR UPDATE;
         IF FOUND THEN
             PERFORM holdfast.give_back(j, (one ->> 'delay')::double precision, at);
             answers := answers || 'ok'::text;

@@ -16,7 +16,8 @@ BEGIN
     FOR one IN SELECT r.value FROM jsonb_array_elements(reports) WITH ORDINALITY r ORDER BY r.ordinality LOOP
         UPDATE holdfast.jobs SET progress = coalesce((one ->> 'progress')::double precision, progress),
                                  progress_text = coalesce(one ->> 'text', progress_text)
-        WHERE id = one ->> 'id' AND token = one ->> 'token' AND state = 'running' RETURNING seq INTO found_seq;
+        WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = one ->> 'id')
+          AND token = one ->> 'token' AND state = 'running' RETURNING seq INTO found_seq;
         answers := answers || to_jsonb(CASE WHEN found_seq IS NULL THEN 'lost' ELSE 'ok' END);
         CONTINUE WHEN found_seq IS NULL OR jsonb_array_length(one -> 'lines') = 0;
         SELECT coalesce(max(line), 0) INTO newest FROM holdfast.logs WHERE job_seq = found_seq;

@@ -78,7 +78,8 @@ CREATE OR REPLACE FUNCTION holdfast.revive_letter(named text, at double precisio
 SET lock_timeout = '20ms' AS $$
 DECLARE j holdfast.jobs;
 BEGIN  -- automatic; the caller locked key, group and letter
-    SELECT * INTO j FROM holdfast.jobs WHERE id = named AND state = 'dead' FOR UPDATE;
+    SELECT * INTO j FROM holdfast.jobs
+    WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = named) AND state = 'dead' FOR UPDATE;
     IF NOT FOUND OR holdfast.twin(j, at) IS NOT NULL THEN
         UPDATE holdfast.letters SET revive_at = NULL WHERE job_id = named;
         RETURN false;

@@ -56,14 +56,14 @@ DECLARE
     j holdfast.jobs;
     news holdfast.new_job[];
 BEGIN
-    SELECT * INTO j FROM holdfast.jobs WHERE id = previous;
+    SELECT * INTO j FROM holdfast.jobs WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = previous);
     IF cancels AND j.state IN ('scheduled', 'waiting', 'ready', 'running') THEN
         news := ARRAY(SELECT w FROM holdfast.new_jobs(jobs, at) w ORDER BY w.n);
         PERFORM holdfast.lock_keys(holdfast.key_names(j) || ARRAY(
             SELECT holdfast.key_name(n.queue, n.task, n.key, n.key_global) FROM unnest(news) n WHERE n.key IS NOT NULL));
         PERFORM holdfast.lock_groups(holdfast.places_new(news) || CASE WHEN j.grp IS NOT NULL
                                      THEN ROW(j.queue, j.grp)::holdfast.place END);
-        SELECT * INTO j FROM holdfast.jobs WHERE id = previous FOR UPDATE;
+        SELECT * INTO j FROM holdfast.jobs WHERE seq = j.seq FOR UPDATE;
     END IF;
     RETURN coalesce(j.state IN ('scheduled', 'waiting', 'ready', 'running'), false);
 END $$

@@ -69,14 +69,14 @@ END $$
 
 -- :: function_stirred
 -- The queues in which the end of these leases lets a job start that a limit held back.
-CREATE OR REPLACE FUNCTION holdfast.stirred(named jsonb, at double precision) RETURNS text[] LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.stirred(named bigint[], at double precision) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     queues text[];
     tasks text[];
     lanes smallint[];
 BEGIN
     SELECT array_agg(DISTINCT j.queue), array_agg(DISTINCT j.task) INTO queues, tasks
-    FROM jsonb_array_elements(named) n JOIN holdfast.jobs j ON j.id = n ->> 'id';
+    FROM unnest(named) n(seq) JOIN holdfast.jobs j ON j.seq = n.seq;
     lanes := ARRAY(SELECT b.lane FROM holdfast.bounds b WHERE b.kind = 'task' AND b.name = ANY (tasks)
                    AND b.job_limit IS NOT NULL AND holdfast.task_room(b.name, at) > 0);
     queues := ARRAY(SELECT b.name FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.name = ANY (queues)

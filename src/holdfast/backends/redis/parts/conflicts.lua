@@ -27,19 +27,20 @@ function hf.duplicate_in(jobs, known)
     end
 end
 
--- Gives an unstarted job the call of a newer one of its key; id, seq and due_max stay, its place is found anew.
+-- Gives an unstarted job the call of a newer one of its key; id, seq and due_max stay, its turn if nothing is against.
 function hf.replace(row, job)
     local was_in, had_key = hf.leave(row)
     local group, terms, due_max = job[5] or false, job[12] or true, row[TERMS] ~= true and row[TERMS][4]
     row[DUE_AT] = job[9] or now + (job[8] or 0)
-    if job[7] == 'debounce' and due_max then row[DUE_AT] = math.min(row[DUE_AT], due_max) end
+    if job[7] == 'debounce' and due_max then row[DUE_AT] = math.min(row[DUE_AT], math.max(due_max, now)) end
     if due_max and terms == true then terms = { false, false, false, false, false } end
     if terms ~= true then terms[4], terms[6] = due_max or false, true end
     row[TERMS] = terms
     row[HELD] = row[HELD] and row[GROUP] == group
+    local in_line = row[DUE_AT] <= now and row[GROUP] == group and row[PRIORITY] == job[4]
     row[PRIORITY], row[GROUP] = job[4], group
     row[MAX_STALLS] = math.max(job[11], row[STALLS])
     row[EXPIRES_AT] = job[10] and row[DUE_AT] + job[10] or false
-    row[TURN], row[STATE] = false, 's'
+    row[TURN], row[STATE] = in_line and row[TURN] or false, 's'
     if row[DUE_AT] > now then hf.enter(row, was_in, had_key) else hf.enter_play(row, was_in, had_key) end
 end

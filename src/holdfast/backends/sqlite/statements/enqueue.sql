@@ -19,7 +19,7 @@ ON CONFLICT DO NOTHING
 SELECT 1 FROM holdfast_jobs WHERE id = ?
 
 -- :: key_holder
-SELECT seq, id, queue, state, grp, held, created_at, key_window, due_max
+SELECT seq, id, queue, state, grp, held, created_at, key_window, due_max, priority, turn
 FROM holdfast_jobs INDEXED BY holdfast_jobs_key
 WHERE holds_key = 1 AND key_queue = ? AND task = ? AND key = ?
 

@@ -1,0 +1,71 @@
+"""The floor on SQLite: one file, WAL, synchronous=FULL, no framework. The last batch's rows go and the next ones are
+leased in one transaction, BARE_BATCH at a time; each job's arguments are decoded. No groups, no retries, no fence.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+
+import tally
+
+BATCH = int(os.environ.get("BARE_BATCH", "100"))
+ARGUMENTS = '{"number":1}'
+INSERT = "INSERT INTO jobs (arguments) VALUES (?)"
+CLAIM = """
+UPDATE jobs SET state = 1, deadline = ? WHERE id IN (SELECT id FROM jobs WHERE state = 0 ORDER BY id LIMIT ?)
+RETURNING id, arguments
+"""
+
+
+def opened() -> sqlite3.Connection:
+    connection = sqlite3.connect(tally.URL, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = wal")
+    connection.execute("PRAGMA synchronous = full")
+    return connection
+
+
+def prepare() -> None:
+    opened().executescript("""
+        CREATE TABLE jobs (id INTEGER PRIMARY KEY, state INT NOT NULL DEFAULT 0, deadline REAL, arguments TEXT);
+        CREATE INDEX ready ON jobs (id) WHERE state = 0;
+    """)
+
+
+def one(jobs: int) -> None:
+    connection = opened()
+    tally.timed(jobs, lambda: [connection.execute(INSERT, (ARGUMENTS,)) for _ in range(jobs)])
+
+
+def bulk(jobs: int, shape: str = "none") -> None:
+    connection = opened()
+
+    def enqueue() -> None:
+        for chunk in tally.chunks(jobs):
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany(INSERT, [(ARGUMENTS,)] * len(chunk))
+            connection.execute("COMMIT")
+
+    tally.timed(jobs, enqueue)
+
+
+def work() -> None:
+    connection = opened()
+    held: list[tuple[int]] = []
+    while True:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany("DELETE FROM jobs WHERE id = ?", held)
+        rows = connection.execute(CLAIM, (time.time() + 30, BATCH)).fetchall()
+        connection.execute("COMMIT")
+        if not rows:
+            return
+        for _, arguments in rows:
+            json.loads(arguments)
+            tally.called()
+        held = [(id,) for id, _ in rows]
+
+
+if __name__ == "__main__":
+    tally.main(prepare=prepare, one=one, bulk=bulk, work=work)

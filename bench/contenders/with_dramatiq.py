@@ -1,0 +1,50 @@
+"""Dramatiq on Redis: one process, eight threads. It has no bulk enqueue."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import dramatiq
+import tally
+from dramatiq.brokers.redis import RedisBroker
+
+broker = RedisBroker(url=tally.URL)
+dramatiq.set_broker(broker)
+
+
+@dramatiq.actor
+def nothing(number: int) -> None:
+    tally.called()
+
+
+@dramatiq.actor
+def timed(sent: float) -> None:
+    tally.delayed(sent)
+
+
+@dramatiq.actor
+def sleepy() -> None:
+    tally.happened("start")
+    time.sleep(tally.SLEEPY_SECONDS)
+    tally.happened("end")
+
+
+def one(jobs: int, shape: str = "none") -> None:
+    tally.timed(jobs, lambda: [nothing.send(number) for number in range(jobs)])
+
+
+def work() -> None:
+    from dramatiq.cli import main, make_argument_parser
+
+    words = ["with_dramatiq", "--processes", "1", "--threads", "8", "--skip-logging"]
+    sys.exit(main(make_argument_parser().parse_args(words)))
+
+
+if __name__ == "__main__":
+    import with_dramatiq as loaded
+
+    tally.main(
+        prepare=loaded.broker.client.flushdb, one=loaded.one, bulk=loaded.one, work=loaded.work,
+        pace=lambda jobs, gap_ms: tally.pace(loaded.timed.send, jobs, gap_ms), crash=loaded.sleepy.send,
+    )  # fmt: skip

@@ -1,0 +1,88 @@
+"""Holdfast: durable writes, leases, `holdfast work` (keeper and runners) unless HOLDFAST_FORM=embedded.
+
+`holdfast work` loads `app` from here in its runners. HOLDFAST_RUNNERS, HOLDFAST_LEASE, HOLDFAST_SHARDS and BENCH_SLOTS
+say how; groups have the defaults: strict, one job at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+import tally
+
+from holdfast import Holdfast
+
+app = Holdfast(tally.URL)
+app.queue("default", shards=int(os.environ.get("HOLDFAST_SHARDS", "12")))  # heeded by Cluster alone
+
+
+@app.task(name="nothing")
+async def nothing(number: int) -> None:
+    tally.called()
+
+
+@app.task(name="alone", isolation="process")
+def alone(number: int) -> None:
+    tally.called()
+
+
+@app.task(name="timed")
+async def timed(sent: float) -> None:
+    tally.delayed(sent)
+
+
+@app.task(name="sleepy")
+async def sleepy() -> None:
+    tally.happened("start")
+    await asyncio.sleep(tally.SLEEPY_SECONDS)
+    tally.happened("end")
+
+
+def one(jobs: int) -> None:
+    with app:
+        app.open()
+        tally.timed(jobs, lambda: [nothing.enqueue(number) for number in range(jobs)])
+
+
+def bulk(jobs: int, shape: str = "none") -> None:
+    task = alone if shape == "alone" else nothing
+    with app:
+        app.open()
+        if shape in ("none", "alone"):
+            calls = (task.bind(number) for number in range(jobs))
+        else:
+            calls = (task.using(group=tally.group_of(shape, n, jobs)).bind(n) for n in range(jobs))
+        tally.timed(jobs, lambda: app.enqueue_many(calls))
+
+
+def pace(jobs: int, gap_ms: int) -> None:
+    with app:
+        app.open()
+        tally.pace(timed.enqueue, jobs, gap_ms)
+
+
+def crash() -> None:
+    with app:
+        sleepy.enqueue()
+
+
+def work() -> None:
+    if os.environ.get("HOLDFAST_FORM") == "embedded":
+        with app:
+            app.work(slots=tally.SLOTS)
+        return
+    words = ["--runners", os.environ.get("HOLDFAST_RUNNERS", "1"), "--slots", str(tally.SLOTS)]
+    if lease := os.environ.get("HOLDFAST_LEASE"):
+        words += ["--lease", lease]
+    here = os.path.dirname(os.path.abspath(__file__))
+    os.execv(  # noqa: S606
+        sys.executable, [sys.executable, "-m", "holdfast.cli", "work", "with_holdfast:app", "--app-dir", here, *words]
+    )
+
+
+if __name__ == "__main__":
+    import with_holdfast as loaded  # by the name the runners load it
+
+    tally.main(one=loaded.one, bulk=loaded.bulk, pace=loaded.pace, crash=loaded.crash, work=loaded.work)

@@ -1,0 +1,56 @@
+"""Huey on SQLite (a file) or Redis (a URL): threads, results off, a fixed short delay between looks on SQLite.
+
+A job is gone from its store before it runs. HUEY_THREADS, HUEY_DELAY.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+
+import huey as package
+import tally
+
+if tally.URL.startswith("redis"):
+    huey = package.RedisHuey("bench", url=tally.URL, results=False, blocking=True)
+else:
+    huey = package.SqliteHuey("bench", filename=tally.URL, results=False)
+
+
+@huey.task()
+def nothing(number: int) -> None:
+    tally.called()
+
+
+@huey.task()
+def timed(sent: float) -> None:
+    tally.delayed(sent)
+
+
+@huey.task(retries=3)
+def sleepy() -> None:
+    tally.happened("start")
+    time.sleep(tally.SLEEPY_SECONDS)
+    tally.happened("end")
+
+
+def one(jobs: int, shape: str = "none") -> None:
+    tally.timed(jobs, lambda: [nothing(number) for number in range(jobs)])
+
+
+def work() -> None:
+    logging.getLogger("huey").setLevel(logging.ERROR)
+    settings = {"workers": int(os.environ["HUEY_THREADS"]), "worker_type": "thread", "periodic": False}
+    if delay := os.environ.get("HUEY_DELAY"):
+        settings |= {"initial_delay": float(delay), "max_delay": float(delay), "backoff": 1.0001}
+    huey.create_consumer(**settings).run()
+
+
+if __name__ == "__main__":
+    import with_huey as loaded  # so that its tasks are not called __main__.…
+
+    tally.main(
+        prepare=loaded.huey.flush, one=loaded.one, bulk=loaded.one, work=loaded.work, crash=loaded.sleepy,
+        pace=lambda jobs, gap_ms: tally.pace(loaded.timed, jobs, gap_ms),
+    )  # fmt: skip

@@ -1,0 +1,79 @@
+"""SAQ on Redis or PostgreSQL: BENCH_SLOTS jobs at once, uvloop, results not kept. No bulk enqueue: many single ones at
+once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import tally
+import uvloop
+from saq import Queue, Worker
+
+POSTGRES = tally.URL.startswith("postgresql")
+AT_ONCE = 15 if POSTGRES else 50
+
+
+def opened() -> Queue:
+    return Queue.from_url(tally.URL, min_size=4, max_size=20) if POSTGRES else Queue.from_url(tally.URL)
+
+
+async def nothing(context: Any, *, number: int) -> None:
+    tally.called()
+
+
+async def timed(context: Any, *, sent: float) -> None:
+    tally.delayed(sent)
+
+
+async def sleepy(context: Any) -> None:
+    tally.happened("start")
+    await asyncio.sleep(tally.SLEEPY_SECONDS)
+    tally.happened("end")
+
+
+async def connected(use: Callable[[Queue], Awaitable[object]]) -> None:
+    queue = opened()
+    await queue.connect()
+    try:
+        await use(queue)
+    finally:
+        await queue.disconnect()
+
+
+async def nobody(queue: Queue) -> None:
+    """Connecting makes its tables."""
+
+
+async def bulk(queue: Queue, jobs: int, at_once: int) -> None:
+    async def enqueue() -> None:
+        for chunk in tally.chunks(jobs, at_once):
+            await asyncio.gather(*(queue.enqueue("nothing", number=number, ttl=-1) for number in chunk))
+
+    await tally.atimed(jobs, enqueue())
+
+
+async def pace(queue: Queue, jobs: int, gap_ms: int) -> None:
+    await tally.apace(lambda sent: queue.enqueue("timed", sent=sent, ttl=-1), jobs, gap_ms)
+
+
+async def work(queue: Queue) -> None:
+    await Worker(queue, functions=[nothing, timed, sleepy], concurrency=tally.SLOTS).start()
+
+
+if __name__ == "__main__":
+    logging.disable(logging.ERROR)
+
+    def through(use: Callable[[Queue], Awaitable[object]]) -> None:
+        uvloop.run(connected(use))
+
+    tally.main(
+        prepare=lambda: through(nobody), work=lambda: through(work),
+        one=lambda jobs: through(lambda queue: bulk(queue, jobs, 1)),
+        bulk=lambda jobs, shape: through(lambda queue: bulk(queue, jobs, AT_ONCE)),
+        pace=lambda jobs, gap_ms: through(lambda queue: pace(queue, jobs, gap_ms)),
+        crash=lambda: through(lambda queue: queue.enqueue("sleepy", retries=3)),
+    )  # fmt: skip

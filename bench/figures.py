@@ -1,0 +1,32 @@
+"""The arithmetic of a benchmark: medians, spread, ratios inside a round. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+Figures = Mapping[str, float]
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, least and most."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def summary(rounds: Sequence[Figures | None]) -> dict[str, dict[str, float]]:
+    """The spread of every figure over the rounds that have it."""
+    names = dict.fromkeys(name for one in rounds if one for name in one)
+    return {name: spread([one[name] for one in rounds if one and name in one]) for name in names}
+
+
+def ratios(mine: Sequence[Figures | None], theirs: Sequence[Figures | None], figure: str) -> dict[str, float] | None:
+    """Mine by theirs, each inside its own round, so that a slow second hits both; None where no round has both."""
+    pairs = [(one, other) for one, other in zip(mine, theirs, strict=False) if one and other]
+    found = [one[figure] / other[figure] for one, other in pairs if figure in one and other.get(figure)]
+    return spread(found) if found else None
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which this share of all lies, as one of the values themselves."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

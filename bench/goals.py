@@ -1,0 +1,102 @@
+"""What was set out to be reached, as numbers, and whether a report reaches it. Pure. Shown by page.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from .table import number
+
+WORK = ("holdfast work, 1 runner", "holdfast work, 2 runners")  # one worker, either way
+GROUPED = ("100 groups in turn", "100 groups, adjacent", "10,000 groups")
+LATENCIES_MS = {"redis": (1.3, 4.0), "postgres": (3.0, 10.0), "sqlite": (2.0, 8.0)}
+LEASE_SECONDS = 10.0
+
+
+class Goal(NamedTuple):
+    store: str
+    what: str
+    scenario: str
+    cases: tuple[str, ...]  # the best of these counts
+    figure: str  # or, after "÷ ", what its ratio is to
+    least: float | None = None
+    most: float | None = None
+
+    def bound(self) -> str:
+        return f"≥ {number(self.least)}" if self.least is not None else f"≤ {number(self.most or 0.0)}"
+
+
+class Reached(NamedTuple):
+    goal: Goal
+    value: float | None  # None: not measured
+
+    @property
+    def yes(self) -> bool:
+        if self.value is None:
+            return False
+        least, most = self.goal.least, self.goal.most
+        return (least is None or self.value >= least) and (most is None or self.value <= most)
+
+
+def _rates() -> Iterator[Goal]:
+    for store, other, least in (
+        ("redis", "dramatiq", 8.0), ("redis", "huey", 8.0), ("redis", "bull", 2.0), ("redis", "bare store", 0.3),
+        ("postgres", "pgqueuer", 1.5), ("postgres", "pg-boss", 1.5), ("postgres", "bare store", 0.4),
+        ("sqlite", "huey", 12.0),
+    ):  # fmt: skip
+        yield Goal(store, f"no-op jobs, one worker, ÷ {other}", "noop", WORK, f"÷ {other}", least)
+    for store in ("sqlite", "postgres", "redis"):
+        yield Goal(store, "store calls per job", "noop", WORK, "calls", most=0.1)
+        for shape in GROUPED:
+            name = f"holdfast, {shape}"
+            yield Goal(store, f"{shape}, ÷ ungrouped", "groups", (name,), "÷ holdfast, ungrouped", 0.5)
+        bare = "÷ bare store, a durable trip per job"
+        yield Goal(store, "one hot group, ÷ a durable trip per job", "groups", ("holdfast, one hot group",), bare, 0.9)
+
+
+def _enqueues() -> Iterator[Goal]:
+    for store, peers in (("sqlite", ("huey",)), ("postgres", ("pgqueuer", "pg-boss")), ("redis", ("huey", "bull"))):
+        for peer in peers:
+            what, other = f"enqueue one by one, ÷ {peer}", f"÷ {peer}, one by one"
+            yield Goal(store, what, "enqueue", ("holdfast, one by one",), other, 1.0)
+        name = "holdfast, bulk of 1,000"
+        yield Goal(store, "enqueue in bulk of 1,000, jobs/s", "enqueue", (name,), "per_second", 50_000.0)
+
+
+def _times() -> Iterator[Goal]:
+    for store, (half, nearly_all) in LATENCIES_MS.items():
+        yield Goal(store, "enqueue to start, p50 ms", "latency", ("holdfast work",), "p50_ms", most=half)
+        yield Goal(store, "enqueue to start, p99 ms", "latency", ("holdfast work",), "p99_ms", most=nearly_all)
+        yield Goal(store, "claim: 10,000 groups, ÷ 100 groups", "backlog", ("10,000 groups",), "÷ 100 groups", most=1.3)
+        names = ("100,000 waiting", "1,000,000 waiting", "100,000 blocked in front")
+        for name in (*names, "after churn, 1,000 waiting"):
+            yield Goal(store, f"claim: {name}, ÷ 1,000 waiting", "backlog", (name,), "÷ 1,000 waiting", most=1.3)
+        case = "holdfast, a runner killed"
+        yield Goal(store, "running again, a runner killed, s", "crash", (case,), "seconds", most=1.0)
+        case = "holdfast, the whole worker killed, another beside it, lease 10 s"
+        yield Goal(
+            store, "running again, worker killed, lease 10 s, s", "crash", (case,), "seconds", most=LEASE_SECONDS + 1
+        )
+
+
+GOALS: tuple[Goal, ...] = (*_rates(), *_enqueues(), *_times())
+
+
+def _values(goal: Goal, cases: Mapping[str, Any]) -> Iterator[float]:
+    for name in goal.cases:
+        one = cases.get(name, {})
+        found = one.get("ratios" if goal.figure.startswith("÷ ") else "figures", {}).get(goal.figure.removeprefix("÷ "))
+        if found:
+            yield found["median"]
+
+
+def reached(stores: Mapping[str, Any]) -> list[Reached]:
+    """Every goal of the stores that were measured, with the median found."""
+    lines = []
+    for goal in GOALS:
+        if goal.store not in stores:
+            continue
+        values = list(_values(goal, stores[goal.store].get(goal.scenario, {}).get("cases", {})))
+        best = min if goal.least is None else max
+        lines.append(Reached(goal, best(values) if values else None))
+    return lines

@@ -1,0 +1,150 @@
+"""Writes docs/benchmarks.md and its plots from what bench/run wrote. Called by bench/report.
+
+Touches only what stands between a pair of markers on the page, and docs/images/bench-*.svg. Every number comes from the
+files; the sentences around them are written by hand on the page itself.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from docs.generate import replaced
+
+from . import drawing, table
+from .drawing import Bar
+from .goals import reached
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE = DOCS / "benchmarks.md"
+IMAGES = DOCS / "images"
+STORES = {"sqlite": "SQLite", "postgres": "PostgreSQL", "redis": "Redis", "cluster": "Redis Cluster"}
+CLAIM_LIMIT = 1.3
+
+Report = Mapping[str, Any]
+
+
+def merged(reports: list[Report]) -> Report:
+    """Later ones replace what earlier ones say about the same store and scenario."""
+    stores: dict[str, dict[str, Any]] = {}
+    for report in reports:
+        for store, records in report["stores"].items():
+            stores.setdefault(store, {}).update(records)
+    return {**reports[-1], "stores": stores}
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def _records(report: Report, scenario: str) -> Iterator[tuple[str, Any]]:
+    for store in STORES:
+        record = report["stores"].get(store, {}).get(scenario)
+        if record and record["cases"]:
+            yield store, record
+
+
+def machine(report: Report) -> str:
+    facts, settings = report["machine"], report["settings"]
+    lines = [["what", "on this run"], *([name, str(value)] for name, value in facts.items())]
+    lines += [[STORES[store], record["store"]] for store, record in _records(report, "noop")]
+    used = {name for records in report["stores"].values() for record in records.values() for name in record["cases"]}
+    versions = [text for name, text in report["versions"].items() if name in used]
+    lines += [["peers", ", ".join(versions) or "none"]]
+    lines += [["rounds, jobs in a turn", f"{settings['rounds']}, {settings['jobs']:,}"]]
+    others = [record["cores_of_others"] for records in report["stores"].values() for record in records.values()]
+    lines += [["cores that others used, median", f"{statistics.median(others):.1f}"], ["made at", report["made_at"]]]
+    return table.markdown(lines)
+
+
+def goals(report: Report) -> str:
+    lines = [["goal", "store", "bound", "measured", "reached"]]
+    for one in reached(report["stores"]):
+        value = "not measured" if one.value is None else table.number(one.value)
+        lines.append([one.goal.what, STORES[one.goal.store], one.goal.bound(), value, "yes" if one.yes else "**no**"])
+    return table.markdown(lines)
+
+
+def tables(report: Report, scenario: str) -> str:
+    parts = []
+    for store, record in _records(report, scenario):
+        left_out = "\n".join(f"* {line}" for line in table.left_out(record))
+        parts += [f"**{STORES[store]}**, {record['rounds']} rounds", table.markdown(table.rows(record)), left_out]
+    return "\n\n".join(part for part in parts if part) or "Not measured in this run."
+
+
+# ---------------------------------------------------------------------- plots
+
+
+def _bars(record: Any, figure: str) -> list[Bar]:
+    return [Bar(name, one["figures"][figure]["median"], one["kind"]) for name, one in record["cases"].items()]
+
+
+def _memory(report: Report) -> str | None:
+    series = {}
+    for store, record in _records(report, "memory"):
+        (case,) = record["cases"].values()
+        found = [(name, one["median"]) for name, one in case["figures"].items() if name.startswith("after_")]
+        series[STORES[store]] = [(float(name.split("_")[1]), value) for name, value in found]
+    return drawing.lines("Memory of a worker (MB) by jobs done", "jobs done", series) if series else None
+
+
+def plots(report: Report) -> dict[str, str]:
+    """File names and what is in them."""
+    found: dict[str, str] = {}
+    for scenario in ("noop", "groups", "workers"):
+        for store, record in _records(report, scenario):
+            title = f"{record['title']}, {STORES[store]}: jobs/s"
+            found[f"bench-{scenario}-{store}.svg"] = drawing.bars(title, _bars(record, "jobs_per_second"))
+    for store, record in _records(report, "latency"):
+        bars = [
+            Bar(f"{name}, {figure[:3]}", one["figures"][figure]["median"], one["kind"])
+            for name, one in record["cases"].items()
+            for figure in ("p50_ms", "p99_ms")
+        ]
+        found[f"bench-latency-{store}.svg"] = drawing.bars(f"{record['title']}, {STORES[store]}: ms", bars)
+    for store, record in _records(report, "backlog"):
+        bars = [
+            Bar(name, ratio["median"], one["kind"])
+            for name, one in record["cases"].items()
+            for ratio in one["ratios"].values()
+        ]
+        title = f"Cost of a claim, {STORES[store]}: × that behind 1,000"
+        found[f"bench-backlog-{store}.svg"] = drawing.bars(title, bars, limit=CLAIM_LIMIT)
+    memory = _memory(report)
+    return found | ({"bench-memory.svg": memory} if memory else {})
+
+
+def _pictures(names: list[str], scenario: str) -> str:
+    return "\n".join(f"![{name}](images/{name})" for name in names if name.startswith(f"bench-{scenario}"))
+
+
+# ---------------------------------------------------------------------- the page
+
+
+def regenerated(page: str, report: Report) -> str:
+    """The page with every block as this report has it."""
+    pictures = list(plots(report))
+    blocks = {"machine": machine(report), "goals": goals(report)}
+    for scenario in ("noop", "enqueue", "latency", "groups", "workers", "backlog", "crash", "memory", "isolated"):
+        blocks[scenario] = f"{_pictures(pictures, scenario)}\n\n{tables(report, scenario)}"
+    for block, body in blocks.items():
+        page = replaced(page, block, body, by="bench/report")
+    return page
+
+
+def main(names: list[str]) -> None:
+    if not names:
+        sys.exit("bench/report FILE…: which of bench/run's files?")
+    report = merged([json.loads(Path(name).read_text()) for name in names])
+    IMAGES.mkdir(exist_ok=True)
+    for old in IMAGES.glob("bench-*.svg"):
+        old.unlink()
+    for name, text in plots(report).items():
+        (IMAGES / name).write_text(text)
+    PAGE.write_text(regenerated(PAGE.read_text(), report))
+    lines = reached(report["stores"])
+    print(f"{sum(one.yes for one in lines)} of {len(lines)} goals reached; wrote docs/benchmarks.md")

@@ -1,0 +1,101 @@
+"""Carries out scenarios: rounds of cases in turn, and a record with every raw figure.
+
+Called by bench/run and bench/guard. Says on standard error where it is; prints no result itself.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from typing import Any
+
+from . import processes
+from .driving import Failed
+from .figures import Figures, ratios, summary
+from .places import opened
+from .scenario import Case, Scenario, Setting
+
+Record = dict[str, Any]  # as it goes into the JSON file
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _measure(case: Case, setting: Setting) -> Figures | None:
+    began = time.monotonic()
+    try:
+        figures = case.measure()
+    except Failed as failure:
+        setting.left_out[case.name] = str(failure)
+        _say(f"    {case.name}: {failure}")
+        return None
+    shown = ", ".join(f"{name} {value:,.2f}" for name, value in list(figures.items())[:2])
+    _say(f"    {case.name}: {shown}  ({time.monotonic() - began:.1f} s)")
+    return figures
+
+
+def _record(cases: list[Case], rounds: dict[str, list[Figures | None]], scenario: Scenario) -> Record:
+    found: Record = {}
+    for case in cases:
+        if not any(rounds[case.name]):
+            continue
+        compared: Record = {}
+        for other in cases:
+            if other.baseline and other.name != case.name and other.family == case.family:
+                ratio = ratios(rounds[case.name], rounds[other.name], scenario.figure)
+                compared |= {other.name: ratio} if ratio else {}
+        found[case.name] = {
+            "kind": case.kind,
+            "rounds": rounds[case.name],
+            "figures": summary(rounds[case.name]),
+            "ratios": compared,
+        }
+    return found
+
+
+def _rounds(
+    scenario: Scenario, setting: Setting, cases: list[Case], rounds: int, seconds_max: float
+) -> dict[str, list[Figures | None]]:
+    found: dict[str, list[Figures | None]] = {case.name: [] for case in cases}
+    began, lasted = time.monotonic(), 0.0
+    for number in range(scenario.rounds(rounds)):
+        start = time.monotonic()
+        if number and start - began + lasted > seconds_max:
+            _say(f"  {setting.store} {scenario.name}: no time for more rounds")
+            break
+        _say(f"  {setting.store} {scenario.name}: round {number + 1} of {scenario.rounds(rounds)}")
+        for case in cases:
+            worth = number < case.rounds_max and case.name not in setting.left_out
+            found[case.name].append(_measure(case, setting) if worth else None)
+        lasted = time.monotonic() - start
+    return found
+
+
+def run(
+    scenario: Scenario, store: str, *, against: str, rounds: int, jobs: int, quick: bool, seconds_max: float = math.inf
+) -> Record:
+    """One scenario on one store. Rounds after the first are left out when they would probably take too long."""
+    began, busy, used = time.monotonic(), processes.machine_seconds(), processes.processor_seconds(os.getpid())
+    with opened(store, fresh=scenario.fresh) as place:
+        setting = Setting(store, place, against, jobs, quick=quick)
+        with scenario.cases(setting) as cases:
+            found = _rounds(scenario, setting, cases, rounds, seconds_max - (time.monotonic() - began))
+        seconds = time.monotonic() - began
+        others = processes.machine_seconds() - busy - (processes.processor_seconds(os.getpid()) - used)
+        return {
+            "title": scenario.title,
+            "figure": scenario.figure,
+            "unit": scenario.unit,
+            "more_is_better": scenario.more_is_better,
+            "columns": list(scenario.columns),
+            "store": place.version,
+            "jobs": jobs,
+            "rounds": max(map(len, found.values()), default=0),
+            "seconds": round(seconds, 1),
+            "cores_of_others": round(max(0.0, others / seconds), 2),
+            "cases": _record(cases, found, scenario),
+            "left_out": setting.left_out,
+        }

@@ -1,0 +1,60 @@
+"""What a scenario is: cases measured in turn, round after round, and which figure tells how good they are.
+
+Every module of scenarios/ makes one; runner.py carries it out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from .driving import Contender, Kind, peer
+from .environments import LeftOut
+from .peers import chosen
+from .places import Place
+
+
+class Case(NamedTuple):
+    """One line of the table."""
+
+    name: str
+    kind: Kind
+    measure: Callable[[], dict[str, float]]
+    family: str = ""  # ratios are taken inside one family
+    baseline: bool = False  # the others are shown as a ratio to this one
+    rounds_max: int = 99
+
+
+class Setting:
+    """What a scenario is given to run in."""
+
+    def __init__(self, store: str, place: Place, against: str, jobs: int, *, quick: bool) -> None:
+        self.store, self.place, self.jobs, self.quick = store, place, jobs, quick
+        self.left_out: dict[str, str] = {}
+        self.against = against
+
+    def peers(self, *, groups: bool = False) -> Iterator[Contender]:
+        """Those that can be had; the others are noted with the reason."""
+        for name in chosen(self.against, self.store, groups=groups):
+            try:
+                yield peer(name, self.store)
+            except LeftOut as reason:
+                self.left_out[name] = f"left out: {reason}"
+
+
+class Scenario(NamedTuple):
+    name: str
+    title: str
+    figure: str  # the one that ratios are taken of
+    unit: str
+    cases: Callable[[Setting], contextlib.AbstractContextManager[list[Case]]]
+    stores: tuple[str, ...]
+    factor: float = 1.0  # rounds, as a share of those asked for
+    weight: float = 20.0  # about how many seconds five rounds take, beside other scenarios
+    more_is_better: bool = True
+    fresh: bool = False  # PostgreSQL without autovacuum
+    columns: tuple[str, ...] = ()  # further figures worth a column
+
+    def rounds(self, asked: int) -> int:
+        return max(1, round(asked * self.factor))

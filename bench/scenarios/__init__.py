@@ -1,0 +1,11 @@
+"""All scenarios by name, in the order they are run."""
+
+from __future__ import annotations
+
+from ..scenario import Scenario
+from . import backlog, crash, enqueue, groups, isolated, latency, memory, noop, workers
+
+ALL: dict[str, Scenario] = {
+    module.SCENARIO.name: module.SCENARIO
+    for module in (noop, enqueue, latency, groups, workers, isolated, memory, crash, backlog)
+}

@@ -1,0 +1,78 @@
+"""A record as lines of text or of Markdown. Pure. Used by bench/run for the terminal and by page.py for the docs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+HEADS = {
+    "worker_us": "worker CPU µs/job",
+    "server_us": "server CPU µs/job",
+    "calls": "store calls/job",
+    "bytes": "bytes written/job",
+    "p90_ms": "p90 ms",
+    "p99_ms": "p99 ms",
+    "max_ms": "max ms",
+    "exchange_ms": "exchange ms",
+    "most_mb": "most MB",
+}
+
+
+def number(value: float) -> str:
+    """With as many digits as mean something."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    if abs(value) >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.4f}"
+
+
+def spread(found: Mapping[str, float]) -> str:
+    shown = number(found["median"])
+    least, most = number(found["min"]), number(found["max"])
+    return shown if least == most else f"{shown} ({least}–{most})"
+
+
+def rows(record: Mapping[str, Any]) -> list[list[str]]:
+    """Heads, then a line per case: the figure with its spread, further columns, the ratio to each baseline."""
+    cases: Mapping[str, Any] = record["cases"]
+    columns = [name for name in record["columns"] if any(name in one["figures"] for one in cases.values())]
+    baselines = list(dict.fromkeys(name for one in cases.values() for name in one["ratios"]))
+    ratios = ["ratio"] if _one_each(cases) else [f"÷ {name}" for name in baselines]
+    heads = ["", record["unit"], *(HEADS.get(name, name) for name in columns), *(ratios if baselines else [])]
+    lines = [heads]
+    for name, one in cases.items():
+        line = [name, spread(one["figures"][record["figure"]])]
+        line += [number(one["figures"][column]["median"]) if column in one["figures"] else "" for column in columns]
+        if baselines and _one_each(cases):
+            line.append("".join(f"{spread(ratio)} × {other}" for other, ratio in one["ratios"].items()))
+        else:
+            line += [spread(one["ratios"][other]) if other in one["ratios"] else "" for other in baselines]
+        lines.append(line)
+    return lines
+
+
+def _one_each(cases: Mapping[str, Any]) -> bool:
+    """No case is compared with more than one other, and not all with the same: one column says it all."""
+    compared = [tuple(one["ratios"]) for one in cases.values() if one["ratios"]]
+    return len(set(compared)) > 1 and all(len(one) == 1 for one in compared)
+
+
+def left_out(record: Mapping[str, Any]) -> list[str]:
+    return [f"{name}: {reason.splitlines()[0]}" for name, reason in record["left_out"].items()]
+
+
+def plain(lines: Sequence[Sequence[str]]) -> str:
+    """For a terminal."""
+    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+    shown = []
+    for first, *rest in lines:
+        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+        shown.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
+    return "\n".join(shown)
+
+
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+    heads, *rest = lines
+    marks = ["---", *["---:"] * (len(heads) - 1)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in (heads, marks, *rest))

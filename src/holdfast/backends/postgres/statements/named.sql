@@ -1,0 +1,29 @@
+-- named: the jobs that a call names by their leases: which they are, their groups, and which of them a stranger holds.
+-- Safe against a rival: nothing is decided here. Who ends a lease compares its token again, with the groups locked.
+
+-- :: function_held_elsewhere
+-- The tokens among these whose jobs a stranger's session has locked, an operator's at a prompt say. They are answered
+-- `busy`, and the others go on. Looked for only after an exchange failed for it: the look costs a lock per job.
+CREATE OR REPLACE FUNCTION holdfast.held_elsewhere(named bigint[]) RETURNS text[] LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (WITH ours AS MATERIALIZED (
+        SELECT j.seq, j.token FROM unnest(named) n(seq) JOIN holdfast.jobs j ON j.seq = n.seq WHERE j.state = 'running'
+    ), free AS MATERIALIZED (
+        SELECT j.seq FROM holdfast.jobs j JOIN ours ON j.seq = ours.seq ORDER BY j.seq FOR UPDATE OF j SKIP LOCKED)
+    SELECT coalesce(array_agg(token), '{}') FROM ours WHERE seq NOT IN (SELECT seq FROM free));
+END $$
+
+-- :: function_seqs_named
+CREATE OR REPLACE FUNCTION holdfast.seqs_named(successes jsonb, others jsonb) RETURNS bigint[] LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN ARRAY(SELECT split_part(t, '.', 1)::bigint FROM jsonb_array_elements_text(successes -> 'token') t)
+        || ARRAY(SELECT i.seq FROM jsonb_array_elements(others) o JOIN holdfast.ids i ON i.id = o ->> 'id');
+END $$
+
+-- :: function_places_named
+CREATE OR REPLACE FUNCTION holdfast.places_named(named bigint[]) RETURNS holdfast.place[] LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (SELECT array_agg(DISTINCT ROW(j.queue, j.grp)::holdfast.place)
+            FROM unnest(named) n(seq) JOIN holdfast.jobs j ON j.seq = n.seq
+            WHERE j.grp IS NOT NULL AND j.state = 'running');
+END $$
