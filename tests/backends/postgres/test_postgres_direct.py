@@ -167,6 +167,27 @@ def test_a_job_that_another_transaction_is_about_to_make_is_waited_for(
     assert ids(backend, loop) == ["a"]
 
 
+class Snatched(list[Any]):
+    """Idle connections of which another thread takes each at once, and finds it broken."""
+
+    def append(self, connection: Any) -> None:
+        connection.pgconn.finish()
+
+
+def test_what_the_server_gave_up_is_no_lost_reply_whatever_becomes_of_the_connection(
+    backend: PostgresBackend, loop: Loop, session: psycopg.Connection
+) -> None:
+    backend._direct._idle = Snatched()
+    session.execute(
+        f'CREATE OR REPLACE FUNCTION "{backend.schema}".keep_up(at double precision) RETURNS void LANGUAGE plpgsql '
+        "AS $$ BEGIN RAISE EXCEPTION USING ERRCODE = 'serialization_failure'; END $$"
+    )
+    session.commit()
+    with pytest.raises(BackendUnavailable, match="rivals"):
+        backend.enqueue_here(one("a"))
+    assert ids(backend, loop) == []
+
+
 def test_a_reply_that_never_comes_leaves_the_fate_unknown(mortal: Server, loop: Loop) -> None:
     backend = opened(PostgresBackend(mortal.conninfo, call_timeout=0.3), loop)
     backend.enqueue_here(one("a"))

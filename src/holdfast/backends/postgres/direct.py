@@ -90,14 +90,15 @@ class Direct:
         except BaseException:
             line.finish()  # interrupted in the middle: its answer would be taken for another's
             raise
-        if line.status != pq.ConnStatus.OK or idle is not self._idle or len(idle) >= self._connections.most:
-            line.finish()  # broken, closed meanwhile, or enough of them
+        broken = line.status != pq.ConnStatus.OK  # asked while it is ours: put back, it may be another thread's at once
+        if broken or idle is not self._idle or len(idle) >= self._connections.most:
+            line.finish()  # or closed meanwhile, or enough of them
         else:
             idle.append(connection)
         if result.status in _FINE:
             return result.get_value(0, 0) or b""
         refused = error_from_result(result)
-        if line.status != pq.ConnStatus.OK:
+        if broken:
             raise mapped(refused, verb, writes=True, broken=True) from refused
         raise refused
 
