@@ -14,10 +14,8 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from holdfast import Holdfast
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.errors import BackendUnavailable, OutcomeUnknown, StoreSealed
-from holdfast.lifecycle import State
 from holdfast.records import Enqueued, NewJob, Revival, Seal
 
 from ...servers.postgres import Server
@@ -237,17 +235,3 @@ def _beginning_anew(backend: PostgresBackend) -> bool:
         return await asyncio.to_thread(backend.enqueue_here, one("c")) == [Enqueued("c", True)]
 
     return asyncio.run(work())
-
-
-def test_many_threads_store_each_job_once(server: Server, schema: str) -> None:
-    with Holdfast(server.url(schema)) as app:
-
-        @app.task(name="nothing")
-        async def nothing(number: int) -> None:
-            pass
-
-        calls = [nothing.bind(number) for number in range(200)]
-        with ThreadPoolExecutor(8) as pool:
-            jobs = list(pool.map(app.enqueue, calls + calls))
-        assert sum(job.created for job in jobs) == 200
-        assert app.counts()["default"][State.READY] == 200

@@ -11,11 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 
-from holdfast import Holdfast
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.direct import Direct
 from holdfast.errors import BackendUnavailable, ConfigurationError, DuplicateJob, OutcomeUnknown
-from holdfast.lifecycle import State
 from holdfast.records import Enqueued, NewJob
 
 from ...servers.valkey import Server, own_server
@@ -152,17 +150,3 @@ def test_a_forked_child_has_a_connection_of_its_own(mine: Server) -> None:
 def test_over_tls_the_app_goes_its_longer_way() -> None:
     assert not Direct("rediss://localhost:1/0", call_timeout=1.0, most=1).usable
     assert Direct("redis://localhost:1/0", call_timeout=1.0, most=1).usable
-
-
-def test_many_threads_store_each_job_once(mine: Server) -> None:
-    with Holdfast(mine.url()) as app:
-
-        @app.task(name="nothing")
-        async def nothing(number: int) -> None:
-            pass
-
-        calls = [nothing.bind(number) for number in range(200)]
-        with ThreadPoolExecutor(8) as pool:
-            jobs = list(pool.map(app.enqueue, calls + calls))
-        assert sum(job.created for job in jobs) == 200
-        assert app.counts()["default"][State.READY] == 200

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
-from holdfast import Holdfast
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.backends.sqlite.writer import StoreThread
 from holdfast.errors import BackendUnavailable, DuplicateJob, OutcomeUnknown
@@ -69,33 +68,3 @@ def test_a_writer_that_does_not_answer_is_given_up(
     with pytest.raises(error):
         backend.enqueue_here([NewJob(id="a", task="t")])
     assert silent.cancelled() is not begun
-
-
-def test_many_threads_store_each_job_once(tmp_path: Path) -> None:
-    with Holdfast(f"sqlite:///{tmp_path}/jobs.db") as app:
-
-        @app.task(name="nothing")
-        async def nothing(number: int) -> None:
-            pass
-
-        calls = [nothing.bind(number) for number in range(200)]
-        with ThreadPoolExecutor(8) as pool:
-            jobs = list(pool.map(app.enqueue, calls + calls))
-        assert sum(job.created for job in jobs) == 200
-        assert app.counts()["default"][State.READY] == 200
-
-
-@pytest.mark.parametrize("way", ["sync", "async"])
-def test_a_rule_declared_after_the_first_job_is_stored_before_the_next(tmp_path: Path, way: str) -> None:
-    with Holdfast(f"sqlite:///{tmp_path}/jobs.db") as app:
-
-        @app.task(name="nothing")
-        async def nothing() -> None:
-            pass
-
-        nothing.enqueue()
-        app.queue("mail", limit=3)
-        late = nothing.using(queue="mail")
-        job = late.enqueue() if way == "sync" else asyncio.run(late.aenqueue())
-        assert job.created
-        assert [queue.limit for queue in app.queues.list() if queue.name == "mail"] == [3]
