@@ -196,7 +196,7 @@ async def test_what_waits_behind_a_blocked_loop_does_not_start_after_the_fence(m
         assert ran == ["blocker"]
         faulty.mend()
         assert {(await done.next()).job_id for _ in ids} == set(ids)
-    assert ran == ["blocker", "behind"]
+    assert (ran[0], set(ran[1:])) == ("blocker", {"behind"})  # a machine that halts for a second costs another run
 
 
 EXITING = """

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from worker_bench import WAIT_SECONDS, WorkerApp, soon
+from worker_bench import ATTENTIVE, WAIT_SECONDS, WorkerApp, soon
 
 from holdfast.context import Context
 from holdfast.lifecycle import Settlement, State
@@ -35,6 +35,45 @@ async def test_a_worker_forgotten_by_a_store_that_then_goes_away_can_still_be_st
     worker.request_stop()
     worker.request_stop()
     await asyncio.wait_for(running, WAIT_SECONDS)
+
+
+async def test_a_new_name_that_is_yet_to_be_stored_does_not_count_as_forgotten(
+    app: WorkerApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store forgot the worker and does not take its new row for a while: one new name is enough.
+
+    What is asked meanwhile must not be answered with "unknown", or the leases claimed under the new name would be given
+    up again and their jobs run twice.
+    """
+    runs: list[str] = []
+
+    @app.task(name="any")
+    async def any_job(ctx: Context) -> None:
+        runs.append(ctx.id)
+
+    faulty = app.break_store()
+    failed, done = app.listen("renewal_failed"), app.listen("succeeded")
+    async with app.worker(**ATTENTIVE) as worker:
+        assert worker._keeper is not None
+        name = worker._keeper._tenure.worker.id
+        faulty.cut("register")
+        assert await (await app.store()).recover(dead=[name]) == []  # its row is gone
+        ids = await app.put(any_job.bind())  # the claim for it, or a renewal, is what tells
+        while (await failed.next()).worker == name:
+            pass
+        asked = len(faulty.calls)
+        while not {"renew", "exchange"} & set(faulty.calls[asked:]):  # the one of the two that did not learn it first
+            await failed.next()
+        await failed.next()  # ... and has had its answer
+        faulty.mend()
+        ids += await app.put(any_job.bind())
+        assert {(await done.next()).job_id for _ in ids} == set(ids)
+        renewals = faulty.calls.count("renew")
+        while faulty.calls.count("renew") < renewals + 2:
+            ids += await app.put(any_job.bind())
+            await done.next()
+    assert sorted(runs) == sorted(ids)
+    assert caplog.text.count("no longer knows worker") == 1
 
 
 async def test_an_at_most_once_job_lost_while_its_begin_mark_was_on_the_way_is_not_started(app: WorkerApp) -> None:

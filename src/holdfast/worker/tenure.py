@@ -80,37 +80,42 @@ class Tenure:
                     raise
                 await asyncio.sleep(backoff(tries))
 
-    async def register(self) -> None:
+    async def register(self, worker: WorkerRecord | None = None) -> None:
         """Store the row; repeating it renews it."""
         sent = self._line.clock.steady()
-        await self._line.call("register", self._line.backend.register(self.worker))
+        await self._line.call("register", self._line.backend.register(worker or self.worker))
         self._renewed(sent)
         if self._link.portrait() != self._shown:
             self.renew_soon()  # the runners are there; the row does not show them yet
 
     async def forgotten(self, worker_id: str) -> None:
-        """The store no longer knows that worker: its leases are lost. Go on under a new id; the old one is burnt."""
+        """The store no longer knows that worker: its leases are lost. Go on under a new id; the old one is burnt.
+
+        The new id is ours once the store has its row: until then whoever asks does so under the old one and waits here.
+        Asked under an id that is yet to be stored, the store would seem to have forgotten that one as well.
+        """
         async with self._changing:
             if self.worker.id != worker_id:
                 return  # somebody saw it before us
             lost = self._ledger.lose_all()
-            self.worker = self._new_worker()
-            self.call = self.seen_call = 0
-            self._shown, self._other_queues = None, False
-            logs.worker_forgotten(worker_id, self.worker.id, len(lost))
+            new = self._new_worker()
+            logs.worker_forgotten(worker_id, new.id, len(lost))
             self._link.stop(lost, Stop.LOST)
             self._link.lost(lost)
             tries = 0
             while not self.abandon.is_set():
                 try:
-                    await self.register()
+                    await self.register(new)
                     break
                 except HoldfastError as error:
                     tries += 1
-                    self._say_failed(error)
+                    self._say_failed(error, new.id)
                     await asyncio.sleep(backoff(tries))
             else:
                 return  # nobody will work under the new name
+            self.worker, self._other_queues = replace(new, queues=self._queues), new.queues != self._queues
+            self.call = self.seen_call = 0
+            self._shown = None
             self._lift()
         self.on_change()
 
@@ -231,12 +236,11 @@ class Tenure:
         if answer.released:
             logs.leases_given_back(answer.released)
 
-    def _say_failed(self, error: HoldfastError) -> None:
-        fence_in = max(0.0, self.fence_at - self._line.clock.steady())
-        logs.renewal_failed(self.worker.id, error, fence_in)
+    def _say_failed(self, error: HoldfastError, worker_id: str | None = None) -> None:
+        worker, fence_in = worker_id or self.worker.id, max(0.0, self.fence_at - self._line.clock.steady())
+        logs.renewal_failed(worker, error, fence_in)
         if self._link.wanted("renewal_failed"):
-            kind = type(error).__name__
-            self._link.tell(events.RenewalFailed(worker=self.worker.id, error=kind, fence_in=fence_in))
+            self._link.tell(events.RenewalFailed(worker=worker, error=type(error).__name__, fence_in=fence_in))
 
     # ------------------------------------------------------------------ the fence
 
