@@ -6,6 +6,7 @@ files; the sentences around them are written by hand on the page itself.
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import sys
@@ -136,10 +137,20 @@ def regenerated(page: str, report: Report) -> str:
     return page
 
 
-def main(names: list[str]) -> None:
-    if not names:
-        sys.exit("bench/report FILE…: which of bench/run's files?")
-    report = merged([json.loads(Path(name).read_text()) for name in names])
+def _read(name: str) -> Report:
+    try:
+        found: Report = json.loads(Path(name).read_text())
+    except (OSError, ValueError) as error:
+        sys.exit(f"{name} cannot be read: {error}. Give a file that bench/run --json wrote.")
+    if "stores" not in found:
+        sys.exit(f"{name} is no report of bench/run: it names no stores.")
+    return found
+
+
+def main(words: list[str]) -> None:
+    parser = argparse.ArgumentParser("bench/report", description="Writes docs/benchmarks.md and its plots.")
+    parser.add_argument("names", nargs="+", metavar="FILE", help="what bench/run --json wrote; later ones replace")
+    report = merged([_read(name) for name in parser.parse_args(words).names])
     IMAGES.mkdir(exist_ok=True)
     for old in IMAGES.glob("bench-*.svg"):
         old.unlink()

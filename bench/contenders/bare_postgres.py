@@ -5,9 +5,9 @@ next, BARE_BATCH at a time; each job's arguments are decoded. No groups, no retr
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 
+import apart
 import asyncpg
 import tally
 
@@ -63,11 +63,12 @@ async def work() -> None:
     await connection.execute("ANALYZE bare.jobs")
     exchange = await connection.prepare(EXCHANGE)
     held: list[int] = []
+    handle = apart.Handler()
     while rows := await exchange.fetch(held):
         for row in rows:
-            json.loads(row[1])
-            tally.called()
+            handle(row[1])
         held = [row[0] for row in rows]
+    handle.close()
     await connection.close()
 
 

@@ -4,11 +4,11 @@ leased in one transaction, BARE_BATCH at a time; each job's arguments are decode
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import time
 
+import apart
 import tally
 
 BATCH = int(os.environ.get("BARE_BATCH", "100"))
@@ -52,7 +52,7 @@ def bulk(jobs: int, shape: str = "none") -> None:
 
 
 def work() -> None:
-    connection = opened()
+    connection, handle = opened(), apart.Handler()
     held: list[tuple[int]] = []
     while True:
         connection.execute("BEGIN IMMEDIATE")
@@ -60,10 +60,9 @@ def work() -> None:
         rows = connection.execute(CLAIM, (time.time() + 30, BATCH)).fetchall()
         connection.execute("COMMIT")
         if not rows:
-            return
+            return handle.close()
         for _, arguments in rows:
-            json.loads(arguments)
-            tally.called()
+            handle(arguments)
         held = [(id,) for id, _ in rows]
 
 

@@ -35,13 +35,14 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
     for name, shape in SHAPES.items():
         measure = partial(measured, setting, ours(), shape, jobs)
         found.append(Case(f"holdfast, {name}", "ours", measure, baseline=shape == "none"))
-    bare = floor(setting.store, BARE_BATCH="1")
+    bare, apart = floor(setting.store, BARE_BATCH="1"), floor(setting.store, BARE_BATCH="1", BARE_APART="1")
     found += [
         Case("holdfast, one hot group", "ours", partial(measured, setting, ours(), "hot", hot), "hot"),
         Case(
             "bare store, a durable trip per job", "floor", partial(measured, setting, bare, "none", hot), "hot",
             baseline=True,
         ),
+        Case("bare store, handlers apart", "floor", partial(measured, setting, apart, "none", hot), "hot"),
     ]  # fmt: skip
     for one in setting.peers(groups=True):
         for name, shape in SHAPES.items():

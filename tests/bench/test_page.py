@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 from typing import Any
 
+import pytest
 from bench.drawing import Bar
 from bench.scenarios import ALL
 
@@ -76,3 +78,13 @@ def test_plots_are_sound_xml_with_every_label() -> None:
     shown = [[one.text for one in ElementTree.fromstring(text).iter() if one.text] for text in (bars, lines)]  # noqa: S314
     assert {"Rates <1>", "ours & theirs", "10.0", "none", "0.00"} <= set(shown[0])
     assert {"Memory", "jobs", "SQLite", "51.0"} <= set(shown[1])
+
+
+@pytest.mark.parametrize("text", [None, "no json", "[]", '{"made_at": 1}'])
+def test_a_file_that_is_no_report_is_named_and_nothing_is_written(tmp_path: Path, text: str | None) -> None:
+    file, before = tmp_path / "found.json", page.PAGE.read_text()
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SystemExit, match=r"found\.json"):
+        page.main([str(file)])
+    assert page.PAGE.read_text() == before
