@@ -89,7 +89,8 @@ def main() -> None:
         return
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that servers and workers end too
     words = options.scenario.replace("cost", "noop")  # its rounds carry what a job cost
-    stores, scenarios = _names(options.store, STORES), _names(words, tuple(ALL))
+    usual = [name for name, scenario in ALL.items() if not scenario.asked_only]
+    stores, scenarios = _names(options.store, STORES), usual if words == "all" else _names(words, tuple(ALL))
     rounds = options.rounds or (1 if options.quick else ROUNDS)
     jobs = options.jobs or (JOBS_QUICK if options.quick else JOBS)
     began, report = time.monotonic(), _report(options, rounds, jobs)

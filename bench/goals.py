@@ -71,6 +71,8 @@ def _times() -> Iterator[Goal]:
         names = ("100,000 waiting", "1,000,000 waiting", "100,000 blocked in front")
         for name in (*names, "after churn, 1,000 waiting"):
             yield Goal(store, f"claim: {name}, ÷ 1,000 waiting", "backlog", (name,), "÷ 1,000 waiting", most=1.3)
+        case = "an exchange after 60 minutes of work"
+        yield Goal(store, "claim: after an hour of work, ÷ in a new store", "churn", (case,), "growth", most=1.3)
         case = "holdfast, a runner killed"
         yield Goal(store, "running again, a runner killed, s", "crash", (case,), "seconds", most=1.0)
         case = "holdfast, the whole worker killed, another beside it, lease 10 s"

@@ -84,13 +84,14 @@ def _bars(record: Any, figure: str) -> list[Bar]:
     return [Bar(name, one["figures"][figure]["median"], one["kind"]) for name, one in record["cases"].items()]
 
 
-def _memory(report: Report) -> str | None:
+def _course(report: Report, scenario: str, title: str, unit: str) -> dict[str, str]:
+    """What a long run found on its way, as a line for each store."""
     series = {}
-    for store, record in _records(report, "memory"):
+    for store, record in _records(report, scenario):
         (case,) = record["cases"].values()
         found = [(name, one["median"]) for name, one in case["figures"].items() if name.startswith("after_")]
         series[STORES[store]] = [(float(name.split("_")[1]), value) for name, value in found]
-    return drawing.lines("Memory of a worker (MB) by jobs done", "jobs done", series) if series else None
+    return {f"bench-{scenario}.svg": drawing.lines(title, unit, series)} if series else {}
 
 
 def plots(report: Report) -> dict[str, str]:
@@ -115,8 +116,8 @@ def plots(report: Report) -> dict[str, str]:
         ]
         title = f"Cost of a claim, {STORES[store]}: × that behind 1,000"
         found[f"bench-backlog-{store}.svg"] = drawing.bars(title, bars, limit=CLAIM_LIMIT)
-    memory = _memory(report)
-    return found | ({"bench-memory.svg": memory} if memory else {})
+    found |= _course(report, "memory", "Memory of a worker (MB) by jobs done", "jobs done")
+    return found | _course(report, "churn", "Cost of a claim: × that in a new store", "minutes of work")
 
 
 def _pictures(names: list[str], scenario: str) -> str:
@@ -130,7 +131,18 @@ def regenerated(page: str, report: Report) -> str:
     """The page with every block as this report has it."""
     pictures = list(plots(report))
     blocks = {"machine": machine(report), "goals": goals(report)}
-    for scenario in ("noop", "enqueue", "latency", "groups", "workers", "backlog", "crash", "memory", "isolated"):
+    for scenario in (
+        "noop",
+        "enqueue",
+        "latency",
+        "groups",
+        "workers",
+        "backlog",
+        "churn",
+        "crash",
+        "memory",
+        "isolated",
+    ):
         blocks[scenario] = f"{_pictures(pictures, scenario)}\n\n{tables(report, scenario)}"
     for block, body in blocks.items():
         page = replaced(page, block, body, by="bench/report")

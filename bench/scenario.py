@@ -54,6 +54,7 @@ class Scenario(NamedTuple):
     weight: float = 20.0  # about how many seconds five rounds take, beside other scenarios
     more_is_better: bool = True
     fresh: bool = False  # PostgreSQL without autovacuum
+    asked_only: bool = False  # too long to be among all
     columns: tuple[str, ...] = ()  # further figures worth a column
 
     def rounds(self, asked: int) -> int:

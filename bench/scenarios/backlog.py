@@ -30,6 +30,7 @@ from .bare_behind import BareBehind
 BATCH, BULK = 100, 1000
 EXCHANGES, WARM_UP = 10, 2
 CHURN, CHURN_BATCH = 50_000, 100
+RETAIN_SECONDS = 86400.0
 GROUPS_FEW = 100  # no fewer than an exchange claims, as each runs one job at a time
 T = TypeVar("T")
 Group = Callable[[int], str | None]
@@ -59,10 +60,11 @@ class Behind:
             )
         self._added += jobs
 
-    async def exchange(self, most: int) -> float:
+    async def exchange(self, most: int, retain: float = RETAIN_SECONDS) -> float:
         """Seconds it took."""
         self._call += 1
-        done = [Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED) for one in self._leases]
+        ends = ((one.id, one.token) for one in self._leases)
+        done = [Settlement(id=job, token=token, ending=Ending.SUCCEEDED, retain=retain) for job, token in ends]
         request = ClaimRequest(worker="w", call=self._call, queues=("default",), most=most)
         began = time.perf_counter()
         answer = await self.backend.exchange(done, (), request)
