@@ -5,6 +5,22 @@
 
 CREATE SEQUENCE holdfast.ticks AS bigint;  -- behind fences and turns; see keep_up in statements/claim.sql
 
+-- The rules of lifecycle.py for one row. A function and not a long CHECK: the server reads the text of a CHECK anew in
+-- every statement that writes a job, which cost more than storing one.
+CREATE FUNCTION holdfast.is_sound(state text, token text, worker text, finished_at double precision, turn bigint, grp text,
+                                  reason text, key text, holds_key boolean) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN (key IS NOT NULL OR NOT holds_key) AND CASE state
+        WHEN 'running' THEN token IS NOT NULL AND worker IS NOT NULL AND finished_at IS NULL
+        WHEN 'ready' THEN token IS NULL AND worker IS NULL AND finished_at IS NULL AND turn IS NOT NULL
+        WHEN 'succeeded' THEN token IS NULL AND worker IS NULL AND finished_at IS NOT NULL
+        WHEN 'waiting' THEN token IS NULL AND worker IS NULL AND finished_at IS NULL AND grp IS NOT NULL
+        WHEN 'scheduled' THEN token IS NULL AND worker IS NULL AND finished_at IS NULL
+        WHEN 'dead' THEN token IS NULL AND worker IS NULL AND finished_at IS NOT NULL AND reason IS NOT NULL
+        WHEN 'cancelled' THEN token IS NULL AND worker IS NULL AND finished_at IS NOT NULL
+        ELSE false END;
+END $$;
+
 -- Indexed columns come first, of these the ones of fixed width: every update looks at each of them, and walks through the
 -- row to find it.
 CREATE TABLE holdfast.jobs (
@@ -12,7 +28,7 @@ CREATE TABLE holdfast.jobs (
     due_at           double precision NOT NULL,
     priority         integer NOT NULL,
     rank             integer NOT NULL DEFAULT 0,         -- of a ready job: its priority, or 0 where the queue ages jobs
-    lane             smallint NOT NULL CHECK (lane >= 0),  -- 0 ungrouped, 1 grouped, 2 parked, above: its task's own
+    lane             smallint NOT NULL,                  -- 0 ungrouped, 1 grouped, 2 parked, above: its task's own
     held             boolean NOT NULL DEFAULT false,     -- head of its strict group, also while it backs off
     limited          boolean NOT NULL DEFAULT false,     -- running, and its queue or its task has a limit in force
     holds_key        boolean NOT NULL DEFAULT false,     -- nobody else may take its key, unless its window has passed
@@ -53,16 +69,7 @@ CREATE TABLE holdfast.jobs (
     progress_text    text,
     key_window       double precision,                   -- it holds its key so many seconds, whatever becomes of it
     due_max          double precision,                   -- no push goes beyond it
-    CHECK (key IS NOT NULL OR NOT holds_key),
-    CHECK (CASE state
-           WHEN 'running' THEN token IS NOT NULL AND worker IS NOT NULL AND finished_at IS NULL
-           WHEN 'ready' THEN token IS NULL AND worker IS NULL AND finished_at IS NULL AND turn IS NOT NULL
-           WHEN 'succeeded' THEN token IS NULL AND worker IS NULL AND finished_at IS NOT NULL
-           WHEN 'waiting' THEN token IS NULL AND worker IS NULL AND finished_at IS NULL AND grp IS NOT NULL
-           WHEN 'scheduled' THEN token IS NULL AND worker IS NULL AND finished_at IS NULL
-           WHEN 'dead' THEN token IS NULL AND worker IS NULL AND finished_at IS NOT NULL AND reason IS NOT NULL
-           WHEN 'cancelled' THEN token IS NULL AND worker IS NULL AND finished_at IS NOT NULL
-           ELSE false END)
+    CHECK (holdfast.is_sound(state, token, worker, finished_at, turn, grp, reason, key, holds_key))
 ) WITH (
     -- Every job is updated about three times: clean up early and often, whatever the table's size.
     autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000,
