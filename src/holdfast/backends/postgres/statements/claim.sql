@@ -56,8 +56,8 @@ CREATE OR REPLACE FUNCTION holdfast.base64(content bytea) RETURNS text LANGUAGE 
 $$
 
 -- :: function_claim
-CREATE OR REPLACE FUNCTION holdfast.claim(request jsonb, nonce text, bounded boolean, flowing boolean,
-    at double precision, given double precision) RETURNS text[] LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.claim(request jsonb, paused text[], nonce text, bounded boolean,
+    flowing boolean, at double precision, given double precision) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     most integer := (request ->> 'most')::integer;
     number bigint := (request ->> 'call')::bigint;
@@ -74,9 +74,9 @@ BEGIN
     IF bounded AND flowing THEN
         PERFORM holdfast.set_back('queue', ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')), at);
     END IF;
-    FOR named IN SELECT q.name FROM jsonb_array_elements_text(request -> 'queues') WITH ORDINALITY q(name, n)
-                 WHERE NOT EXISTS (SELECT 1 FROM holdfast.pauses p WHERE p.kind = 'queue' AND p.queue = q.name)
-                 ORDER BY q.n LOOP
+    FOR n IN 0 .. jsonb_array_length(request -> 'queues') - 1 LOOP
+        named := request -> 'queues' ->> n;
+        CONTINUE WHEN named = ANY (paused);
         room := least(most - coalesce(array_length(leases, 1), 0), (request -> 'most_by_queue' ->> named)::integer);
         CONTINUE WHEN room <= 0;
         IF bounded OR flowing THEN

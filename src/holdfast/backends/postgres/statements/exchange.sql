@@ -25,6 +25,8 @@ DECLARE
     stalls boolean;
     quiet double precision := 0;
     tick bigint;
+    line bigint;
+    paused text[];
     last holdfast.calls;
     stalled text[];
     ending bigint[];  -- the jobs named, where anybody asks
@@ -40,16 +42,26 @@ BEGIN
     PERFORM holdfast.share_rules();
     IF request IS NOT NULL THEN
         -- Held to the end: nobody can remove the worker while it is given leases. A renewal does not wait for this.
-        PERFORM 1 FROM holdfast.workers WHERE id = claimer FOR KEY SHARE;
+        SELECT c.* INTO last FROM holdfast.workers w JOIN holdfast.calls c ON c.worker = w.id
+        WHERE w.id = claimer FOR KEY SHARE OF w FOR UPDATE OF c;
         known := FOUND;
-        SELECT * INTO last FROM holdfast.calls WHERE worker = claimer FOR UPDATE;
         IF known AND number = last.last_call THEN RETURN holdfast.first_answer(last); END IF;
-        quiet := holdfast.quiet_seconds(at);
-        claims := known AND number > last.last_call AND quiet = 0;
     END IF;
     -- All that is mostly not so, in one look. Rules cannot change now; what else does the next call will see.
-    SELECT l.bounded, l.flowing, l.due, l.stalls, l.tick, l.seal INTO bounded, flowing, due, stalls, tick, seal
-    FROM holdfast.look(at) l;
+    SELECT EXISTS (SELECT FROM holdfast.bounds), EXISTS (SELECT FROM holdfast.flows),
+           EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)  -- as any_due does
+           OR EXISTS (SELECT FROM holdfast.jobs WHERE expires_at <= at AND expires_at IS NOT NULL
+                      AND state IN ('scheduled', 'waiting', 'ready'))
+           OR EXISTS (SELECT FROM holdfast.letters WHERE revive_at <= at AND revive_at IS NOT NULL)
+           OR EXISTS (SELECT FROM holdfast.flows WHERE wakes_at <= at AND wakes_at IS NOT NULL),
+           EXISTS (SELECT FROM holdfast.workers WHERE deadline <= at),
+           ARRAY(SELECT p.queue FROM holdfast.pauses p WHERE p.kind = 'queue'),
+           (SELECT record FROM holdfast.seal WHERE closed), t.last_value, i.timeline, greatest(0, i.quiet_until - at)
+    INTO bounded, flowing, due, stalls, paused, seal, tick, line, quiet FROM holdfast.ticks t, holdfast.incarnation i;
+    IF request IS NOT NULL THEN
+        IF line <> holdfast.timeline() THEN quiet := holdfast.quiet_seconds(at); END IF;
+        claims := known AND number > last.last_call AND quiet = 0;
+    END IF;
     due := due AND claims;
     IF claims THEN
         IF bounded AND (request ->> 'most')::integer > 0 THEN
@@ -87,7 +99,7 @@ BEGIN
     IF claims AND seal IS NULL THEN
         -- A job put off for no time at all by this very call is due as well.
         IF due OR others AND holdfast.any_due(flowing, at) THEN PERFORM holdfast.promote_due(200, places, at); END IF;
-        leases := holdfast.claim(request, nonce, bounded, flowing, at, given);
+        leases := holdfast.claim(request, paused, nonce, bounded, flowing, at, given);
         IF bounded OR flowing THEN
             at := holdfast.store_now(given);
             opens_in := holdfast.opens(ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')), at) - at;
@@ -98,15 +110,6 @@ BEGIN
                              'sealed', seal::json, 'quiet_seconds', quiet, 'opens_in', opens_in,
                              'stirred', CASE WHEN bounded THEN holdfast.stirred(ending, at) END);
 END $$
-
--- :: function_look
-CREATE OR REPLACE FUNCTION holdfast.look(at double precision, OUT bounded boolean, OUT flowing boolean, OUT due boolean,
-    OUT stalls boolean, OUT tick bigint, OUT seal text) LANGUAGE sql AS $$
-    SELECT EXISTS (SELECT 1 FROM holdfast.bounds), f.flowing, holdfast.any_due(f.flowing, at),
-           EXISTS (SELECT 1 FROM holdfast.workers WHERE deadline <= at), t.last_value,
-           (SELECT record FROM holdfast.seal WHERE closed)
-    FROM holdfast.ticks t, (SELECT EXISTS (SELECT 1 FROM holdfast.flows) AS flowing) f
-$$
 
 -- :: function_first_answer
 CREATE OR REPLACE FUNCTION holdfast.first_answer(last holdfast.calls) RETURNS json LANGUAGE sql AS $$

@@ -32,10 +32,10 @@ BEGIN
           AND j.token <> ALL (elsewhere)
         RETURNING a.n, j.seq
     )
-    SELECT array_agg(ended.n), array_agg(ended.seq) INTO done, seqs FROM ended;
+    SELECT array_agg(ended.n), array_agg(ended.seq), EXISTS (SELECT FROM holdfast.letters),
+           EXISTS (SELECT FROM holdfast.tasks t WHERE t.retain_count IS NOT NULL)
+    INTO done, seqs, closes, retains FROM ended;
     IF seqs IS NOT NULL THEN
-        SELECT EXISTS (SELECT 1 FROM holdfast.letters), EXISTS (
-            SELECT 1 FROM holdfast.tasks t WHERE t.retain_count IS NOT NULL) INTO closes, retains;
         IF closes THEN
             PERFORM holdfast.close_letter(holdfast.logical_name(j), at) FROM holdfast.jobs j WHERE j.seq = ANY (seqs);
         END IF;
