@@ -31,6 +31,7 @@ VERBS = [
     "exchange",
     "export",
     "finish",
+    "follow",
     "ids",
     "key",
     "lanes",

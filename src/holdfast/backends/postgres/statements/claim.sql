@@ -56,8 +56,8 @@ CREATE OR REPLACE FUNCTION holdfast.base64(content bytea) RETURNS text LANGUAGE 
 $$
 
 -- :: function_claim
-CREATE OR REPLACE FUNCTION holdfast.claim(request jsonb, paused text[], nonce text, bounded boolean,
-    flowing boolean, at double precision, given double precision) RETURNS text[] LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.claim(request jsonb, paused text[], freed holdfast.place[], nonce text,
+    bounded boolean, flowing boolean, at double precision, given double precision) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     most integer := (request ->> 'most')::integer;
     number bigint := (request ->> 'call')::bigint;
@@ -87,7 +87,15 @@ BEGIN
             before := before || further;
             rooms := rooms || further;
         END IF;
-        IF rooms = '{}' AND share IS NULL AND b.rated IS NOT TRUE THEN
+        IF freed IS NOT NULL AND NOT holdfast.may_follow(named, at) THEN
+            PERFORM holdfast.refill_groups(freed, at);
+            freed := NULL;
+        END IF;
+        IF freed IS NOT NULL THEN
+            got := holdfast.claim_followers(freed, named, room, (number % 2)::integer, request ->> 'worker', number,
+                                            nonce, at, given);
+            freed := (SELECT array_agg(f) FROM unnest(freed) f WHERE f.queue <> named);
+        ELSIF rooms = '{}' AND share IS NULL AND b.rated IS NOT TRUE THEN
             got := holdfast.claim_lanes(named, room, (number % 2)::integer, request ->> 'worker', number, nonce,
                                         b.job_limit IS NOT NULL, at, given);
         ELSE
@@ -99,6 +107,7 @@ BEGIN
         at := holdfast.store_now(given);
         IF bounded THEN PERFORM holdfast.charge('queue', named, coalesce(array_length(got, 1), 0), at); END IF;
     END LOOP;
+    IF freed IS NOT NULL THEN PERFORM holdfast.refill_groups(freed, at); END IF;
     IF bounded AND leases IS NOT NULL THEN
         PERFORM holdfast.charge('task', t.name, (before ->> t.name)::integer - (rooms ->> t.name)::integer, at)
         FROM jsonb_object_keys(before) t(name);

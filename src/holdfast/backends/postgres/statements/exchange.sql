@@ -31,6 +31,7 @@ DECLARE
     stalled text[];
     ending bigint[];  -- the jobs named, where anybody asks
     named holdfast.place[];
+    freed holdfast.place[];
     places holdfast.place[];
     answers text[] := '{}';
     elsewhere text[] := '{}';
@@ -84,7 +85,10 @@ BEGIN
     IF successes IS NOT NULL THEN answers := holdfast.settle_successes(successes, elsewhere, at); END IF;
     IF settlements <> '[]' THEN answers := answers || holdfast.settle_others(settlements, elsewhere, at); END IF;
     IF releases <> '[]' THEN answers := answers || holdfast.release_leases(releases, elsewhere, at); END IF;
-    IF named IS NOT NULL THEN PERFORM holdfast.refill_groups(named, at); END IF;
+    -- Mostly the claim refills these groups, as it leases what comes next in them (follow.sql).
+    IF claims AND seal IS NULL AND stalled IS NULL AND NOT (bounded OR due OR others)
+       AND request ->> 'most_by_group' IS NULL THEN freed := named; END IF;
+    IF named IS NOT NULL AND freed IS NULL THEN PERFORM holdfast.refill_groups(named, at); END IF;
     IF request IS NULL OR NOT known OR number < last.last_call THEN
         RETURN json_build_object('answers', answers, 'known', coalesce(known, true),
                                  'stirred', CASE WHEN bounded THEN holdfast.stirred(ending, at) END);
@@ -99,7 +103,7 @@ BEGIN
     IF claims AND seal IS NULL THEN
         -- A job put off for no time at all by this very call is due as well.
         IF due OR others AND holdfast.any_due(flowing, at) THEN PERFORM holdfast.promote_due(200, places, at); END IF;
-        leases := holdfast.claim(request, paused, nonce, bounded, flowing, at, given);
+        leases := holdfast.claim(request, paused, freed, nonce, bounded, flowing, at, given);
         IF bounded OR flowing THEN
             at := holdfast.store_now(given);
             opens_in := holdfast.opens(ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')), at) - at;

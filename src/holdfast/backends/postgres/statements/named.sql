@@ -23,7 +23,7 @@ END $$
 -- :: function_places_named
 CREATE OR REPLACE FUNCTION holdfast.places_named(named bigint[]) RETURNS holdfast.place[] LANGUAGE plpgsql AS $$
 BEGIN
-    RETURN (SELECT array_agg(DISTINCT ROW(j.queue, j.grp)::holdfast.place)
-            FROM unnest(named) n(seq) JOIN holdfast.jobs j ON j.seq = n.seq
-            WHERE j.grp IS NOT NULL AND j.state = 'running');
+    RETURN (SELECT array_agg(ROW(g.queue, g.grp)::holdfast.place)
+            FROM (SELECT DISTINCT j.queue, j.grp FROM unnest(named) n(seq) JOIN holdfast.jobs j ON j.seq = n.seq
+                  WHERE j.grp IS NOT NULL AND j.state = 'running') g);
 END $$

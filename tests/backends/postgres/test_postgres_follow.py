@@ -1,0 +1,176 @@
+"""The next job of a freed group is leased in one write, and it is the one that refill and claim would have chosen."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast.backends.postgres.backend import PostgresBackend
+from holdfast.lifecycle import Ending, Settlement
+from holdfast.records import ClaimRequest, Lease, NewJob, Pause, WorkerRecord
+from holdfast.rules import QueueRule
+
+from ...servers.postgres import Server
+
+Make = Callable[..., PostgresBackend]
+STEPS = 60
+NEVER = """
+CREATE OR REPLACE FUNCTION {schema}.may_follow(named text, at double precision) RETURNS boolean
+LANGUAGE sql AS 'SELECT false'
+"""
+# Turns and fences are numbers of one sequence: their order counts, not their distance.
+PICTURE = """
+SELECT id, state, lane, rank, worker, attempts, held,
+       rank() OVER (PARTITION BY state = 'ready', queue, lane ORDER BY turn)
+FROM {schema}.jobs ORDER BY id
+"""
+
+
+def picture(server: Server, schema: str) -> list[Any]:
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        return connection.execute(PICTURE.format(schema=schema)).fetchall()
+
+
+class Going:
+    """The same random way, whichever store it is gone in: only the seed decides."""
+
+    def __init__(self, backend: PostgresBackend, seed: int) -> None:
+        self.backend, self.by = backend, random.Random(seed)
+        self.now, self.call, self.number = 1_000.0, 0, 0
+        self.leases: list[Lease] = []
+
+    async def open(self) -> None:
+        await self.backend.open()
+        await self.backend.declare(
+            [
+                QueueRule(name="one"),
+                QueueRule(name="two"),
+                QueueRule(name="wide", group_order="relaxed", group_limit=2),
+            ],
+            now=self.now,
+        )
+        await self.backend.register(WorkerRecord(id="w", lease_seconds=1e6), now=self.now)
+
+    async def step(self) -> object:
+        self.now += 1.0
+        kind = self.by.choices(["enqueue", "exchange", "pause", "resume"], [3, 6, 1, 1])[0]
+        if kind == "enqueue":
+            return await self.backend.enqueue([self._job() for _ in range(self.by.randint(1, 8))], now=self.now)
+        if kind == "exchange":
+            return await self._exchange()
+        pause = self.by.choice(
+            [Pause(task="u"), Pause(queue="one", group="g0"), Pause(queue="two", group="g1"), Pause(queue="two")]
+        )
+        change = self.backend.pause if kind == "pause" else self.backend.resume
+        return await change(pause, now=self.now)
+
+    async def _exchange(self) -> object:
+        self.by.shuffle(self.leases)
+        number = self.by.randint(0, len(self.leases))
+        done, self.leases = self.leases[:number], self.leases[number:]
+        self.call += 1
+        queues = tuple(self.by.sample(["one", "two", "wide"], self.by.randint(1, 3)))
+        request = ClaimRequest(worker="w", call=self.call, queues=queues, most=self.by.choice([0, 1, 2, 3, 8, 50]))
+        settlements = [Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED) for one in done]
+        told = await self.backend.exchange(settlements, (), request, now=self.now)
+        self.leases += sorted(told.leases, key=lambda lease: lease.id)
+        return told.answers, [(one.id, one.group, one.started_at, one.attempt) for one in told.leases]
+
+    def _job(self) -> NewJob:
+        self.number += 1
+        return NewJob(
+            id=f"{self.number:05}",
+            task=self.by.choice(["t", "t", "u"]),
+            queue=self.by.choice(["one", "one", "two", "wide"]),
+            group=self.by.choice([None, "g0", "g1", "g2", "g3"]),
+            priority=self.by.choice([0, 0, 0, 1, -1]),
+            expires=self.by.choice([None, None, None, 3.0]),
+            delay=self.by.choice([0.0, 0.0, 0.0, 0.0, 2.0]),
+        )
+
+
+def leased_alike(server: Server, ways: list[Going], schemas: list[str]) -> None:
+    async def go() -> None:
+        for way in ways:
+            await way.open()
+        with psycopg.connect(server.conninfo, autocommit=True) as connection:
+            connection.execute(NEVER.format(schema=schemas[1]))
+        for number in range(STEPS):
+            short, long = [await way.step() for way in ways]
+            assert short == long, f"step {number}"
+            assert picture(server, schemas[0]) == picture(server, schemas[1]), f"step {number}"
+        for way in ways:
+            await way.backend.close()
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_short_way_chooses_the_same_jobs(server: Server, make: Make, schema: str, seed: int) -> None:
+    other = f"{schema}_long"
+    ways = [Going(make(), seed), Going(PostgresBackend(server.conninfo, schema=other), seed)]
+    try:
+        leased_alike(server, ways, [schema, other])
+    finally:
+        with psycopg.connect(server.conninfo, autocommit=True) as connection:
+            connection.execute(f"DROP SCHEMA IF EXISTS {other} CASCADE")
+
+
+def test_what_there_is_no_room_for_becomes_ready(server: Server, make: Make, schema: str) -> None:
+    backend = make()
+
+    async def exchange(call: int, leases: tuple[Lease, ...], most: int) -> tuple[Lease, ...]:
+        done = [Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED) for one in leases]
+        request = ClaimRequest(worker="w", call=call, queues=("default",), most=most)
+        return (await backend.exchange(done, (), request)).leases
+
+    async def go() -> None:
+        await backend.open()
+        await backend.register(WorkerRecord(id="w", lease_seconds=1e6))
+        await backend.enqueue([NewJob(id=f"{n}", task="t", group=f"g{n % 3}") for n in range(9)])
+        first = await exchange(1, (), 3)
+        assert [one.id for one in first] == ["0", "1", "2"]
+        second = await exchange(2, first, 2)
+        assert [one.id for one in second] == ["3", "4"]
+        states = {row[0]: row[1] for row in picture(server, schema)}
+        assert [states[f"{n}"] for n in range(9)] == ["succeeded"] * 3 + ["running"] * 2 + ["ready"] + ["waiting"] * 3
+        third = await exchange(3, second, 3)
+        assert [one.id for one in third] == ["5", "6", "7"]
+        await backend.close()
+
+    asyncio.run(go())
+
+
+def test_it_is_written_once(server: Server, make: Make, schema: str) -> None:
+    """Its index of ready jobs has nothing of it: it never was one."""
+    backend = make()
+
+    async def go() -> None:
+        await backend.open()
+        await backend.register(WorkerRecord(id="w", lease_seconds=1e6))
+        await backend.enqueue([NewJob(id=f"{n}", task="t", group="g") for n in range(3)])
+        request = ClaimRequest(worker="w", call=1, queues=("default",), most=1)
+        [one] = (await backend.exchange((), (), request)).leases
+        done = Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED)
+        before = written(server, schema)
+        request = ClaimRequest(worker="w", call=2, queues=("default",), most=1)
+        [two] = (await backend.exchange([done], (), request)).leases
+        assert two.id == "1"
+        assert written(server, schema) - before == 2, "the job that ended and the one that follows"
+        await backend.close()
+
+    asyncio.run(go())
+
+
+def written(server: Server, schema: str) -> int:
+    """How many versions of rows the table of jobs has had, dead ones too: nothing is vacuumed here."""
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        connection.execute(f"ALTER TABLE {schema}.jobs SET (autovacuum_enabled = off)")
+        row = connection.execute(f"SELECT max((ctid::text::point)[1]) FROM {schema}.jobs").fetchone()
+    assert row is not None
+    return int(row[0])
