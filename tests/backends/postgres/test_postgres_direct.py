@@ -180,6 +180,7 @@ def test_what_the_server_gave_up_is_no_lost_reply_whatever_becomes_of_the_connec
         f'CREATE OR REPLACE FUNCTION "{backend.schema}".keep_up(at double precision) RETURNS void LANGUAGE plpgsql '
         "AS $$ BEGIN RAISE EXCEPTION USING ERRCODE = 'serialization_failure'; END $$"
     )
+    session.execute(f"SELECT setval('\"{backend.schema}\".ticks', 1)")  # so that it is called
     session.commit()
     with pytest.raises(BackendUnavailable, match="rivals"):
         backend.enqueue_here(one("a"))

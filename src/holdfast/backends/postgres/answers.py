@@ -11,7 +11,7 @@ import msgspec
 
 from ...entries import CronEntry
 from ...records import Answer, Enqueued, Exchanged, NewJob, Promoted, Recovered, Renewal, Seal, Ticked
-from .reading import as_lease
+from .reading import LeaseTexts, as_lease
 
 as_answers = msgspec.json.Decoder(list[Answer]).decode
 as_promoted = msgspec.json.Decoder(Promoted).decode
@@ -23,10 +23,10 @@ Stored = bool | list[tuple[str, bool, bool]]  # true: all of them are new
 
 
 class _Exchanged(msgspec.Struct, frozen=True):
-    """As the server tells it: leases as lists of texts, which is what it can make fastest."""
+    """As the server tells it: leases as lists of texts, which is what it can make fastest. So it is read leniently."""
 
     answers: tuple[Answer, ...] = ()
-    leases: list[list[str | None]] = []
+    leases: list[LeaseTexts] = []
     known: bool = True
     recovered: tuple[Recovered, ...] = ()
     sealed: Seal | None = None
@@ -42,7 +42,7 @@ class _Ticked(msgspec.Struct, frozen=True):
     skipped: bool = False
 
 
-_read_exchanged = msgspec.json.Decoder(_Exchanged).decode
+_read_exchanged = msgspec.json.Decoder(_Exchanged, strict=False).decode
 _read_enqueued = msgspec.json.Decoder(Stored).decode
 _read_ticked = msgspec.json.Decoder(_Ticked).decode
 

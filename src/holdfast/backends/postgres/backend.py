@@ -53,6 +53,7 @@ from ...rules import Override, QueueRule, TaskRecord, TaskRule
 from ..contract import Backend
 from ..refusing import check_limit
 from . import answers, moving, reading
+from .asking import Question
 from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, HeldElsewhere
 from .direct import Direct
 from .producing import Joined, Outcomes, aenqueue_on, by_column, by_field, encoded, enqueue_on, is_single, outcomes
@@ -62,6 +63,7 @@ from .watch import EVERY_QUEUE, Watch
 
 T = TypeVar("T")
 NO_OUTCOMES = Outcomes(None, "[]", None)
+ASKED_OFTEN = ("exchange.call", "renew.call", "enqueue.call", "single.call")
 CAREFUL_SECONDS = 5.0  # so long exchanges look for jobs that a stranger holds, after they met one
 
 
@@ -88,6 +90,7 @@ class PostgresBackend(Backend):
         self._sql = for_schema(schema)
         self.schema = schema
         self._connections = Connections(conninfo, call_timeout=call_timeout, most=connections, pooled=pooled)
+        self._asked = {part: Question(part, self._sql[part]) for part in ASKED_OFTEN}
         self._direct = Direct(self._connections, self._sql["single.direct"])
         self._is_set_up = False
         self._store: str | None = None  # the store's own id, once it was opened
@@ -141,9 +144,11 @@ class PostgresBackend(Backend):
 
     async def _write(self, part: str, *, urgent: bool = False, patient: bool = False, **values: Any) -> Any:
         """Execute one statement that writes; answers the single value it returns."""
-        text = self._sql[part]
+        text, asked = self._sql[part], self._asked.get(part)
 
         async def work(cursor: Any) -> Any:
+            if asked is not None and not self._connections.pooled:
+                return await asked.ask(cursor, values)
             await cursor.execute(text, values)
             row = await cursor.fetchone()
             return row[0]
@@ -185,7 +190,7 @@ class PostgresBackend(Backend):
             return []
         if is_single(jobs):
             created = await self._write("single.call", patient=True, **by_field(jobs[0]), now=now)
-            told = [Enqueued(jobs[0].id, created)]
+            told = [Enqueued(jobs[0].id, created == "true")]
         else:
             answer = await self._write("enqueue.call", patient=True, jobs=by_column(jobs), now=now)
             told = answers.as_enqueued(answer, jobs)

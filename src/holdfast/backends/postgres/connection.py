@@ -169,6 +169,7 @@ class Connections:
         settings = {name: value for name, value in settings.items() if name not in given}
         if not self._pooled:
             ours = "".join(f" -c {name}={value}" for name, value in self._bounds.items())
+            settings["client_encoding"] = "UTF8"
             settings["options"] = f"{ours} {given.get('options') or ''}".strip()
         return self._conninfo, settings
 

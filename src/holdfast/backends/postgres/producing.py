@@ -92,10 +92,11 @@ def in_bytes(job: NewJob) -> tuple[list[bytes | None], list[int]]:
     """The same as a connection without psycopg's cursor sends it: values in order, and which of them are not text."""
     fields = by_field(job)
     values = [fields[name] for name in SINGLE_FIELDS]
-    return [_sent(value) for value in values], [int(isinstance(value, bytes)) for value in values]
+    return [sent(value) for value in values], [int(isinstance(value, bytes)) for value in values]
 
 
-def _sent(value: Any) -> bytes | None:
+def sent(value: Any) -> bytes | None:
+    """A value as the protocol carries it: bytes as they are, all else as text."""
     return value if value is None or isinstance(value, bytes) else str(value).encode()
 
 

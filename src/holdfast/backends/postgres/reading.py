@@ -45,30 +45,20 @@ _as_flow = msgspec.json.Decoder(Flow).decode
 as_entry = msgspec.json.Decoder(CronEntry).decode
 
 
-def as_lease(texts: Any) -> Lease:
-    """A lease from its texts, in the order of the function `lease` in statements/claim.sql."""
-    id, token, fence, task, queue, args, priority, group, key, attempt, failures, stalls, max_stalls, *rest = texts
-    created_at, started_at, options, suspect, shared_stalls = rest
+# What the function `lease` in statements/claim.sql tells of a lease, all as text: read so, in its order.
+LeaseTexts = tuple[
+    str, str, int, str, str, str, int, str | None, str | None, int, int, int, int, float, float, str | None, bool, int
+]
+
+
+def as_lease(told: LeaseTexts) -> Lease:
+    (id, token, fence, task, queue, args, priority, group, key, attempt, failures, stalls, max_stalls,
+     created_at, started_at, options, suspect, shared_stalls) = told  # fmt: skip
+    content, said = a2b_base64(args), None if options is None else a2b_base64(options)
     return Lease(
-        id,
-        token,
-        int(fence),
-        task,
-        queue,
-        a2b_base64(args),
-        int(priority),
-        group,
-        key,
-        int(attempt),
-        int(failures),
-        int(stalls),
-        int(max_stalls),
-        float(created_at),
-        float(started_at),
-        None if options is None else a2b_base64(options),
-        suspect == "true",
-        int(shared_stalls),
-    )
+        id, token, fence, task, queue, content, priority, group, key, attempt, failures, stalls, max_stalls,
+        created_at, started_at, said, suspect, shared_stalls,
+    )  # fmt: skip
 
 
 async def rows(cursor: Cursor, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:

@@ -71,9 +71,11 @@ BEGIN
         IF stalls THEN stalled := holdfast.stalled_workers('{}', at); END IF;
         IF due THEN PERFORM holdfast.lock_letters_due(200, at); END IF;
     END IF;
-    IF others OR successes ? 'grouped' OR bounded OR careful THEN
+    IF others OR bounded OR careful THEN
         ending := holdfast.seqs_named(successes, settlements || releases);
         named := holdfast.places_named(ending);
+    ELSIF successes ? 'grouped' THEN
+        named := holdfast.places_ended(successes);
     END IF;
     places := named;
     IF cardinality(stalled) > 0 THEN places := places || holdfast.places_stalled(stalled, 100); END IF;

@@ -27,3 +27,12 @@ BEGIN
             FROM (SELECT DISTINCT j.queue, j.grp FROM unnest(named) n(seq) JOIN holdfast.jobs j ON j.seq = n.seq
                   WHERE j.grp IS NOT NULL AND j.state = 'running') g);
 END $$
+
+-- :: function_places_ended
+CREATE OR REPLACE FUNCTION holdfast.places_ended(successes jsonb) RETURNS holdfast.place[] LANGUAGE plpgsql AS $$
+BEGIN  -- the same of successes alone
+    RETURN (SELECT array_agg(ROW(g.queue, g.grp)::holdfast.place)
+            FROM (SELECT DISTINCT j.queue, j.grp FROM jsonb_array_elements_text(successes -> 'token') t(token)
+                  JOIN holdfast.jobs j ON j.seq = split_part(t.token, '.', 1)::bigint
+                  WHERE t.token LIKE '%g' AND CASE j.state WHEN 'running' THEN j.grp IS NOT NULL END) g);
+END $$

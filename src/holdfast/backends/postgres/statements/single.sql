@@ -6,7 +6,7 @@
 
 -- :: call
 SELECT holdfast.enqueue_single(%(id)s, %(task)s, %(queue)s, %(priority)s, %(delay)s, %(due_at)s, %(expires)s,
-                               %(max_stalls)s, %(args)s, %(revival)s, %(options)s, %(now)s)
+                               %(max_stalls)s, %(args)s, %(revival)s, %(options)s, %(now)s)::text
 
 -- :: direct
 SELECT holdfast.enqueue_single($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, NULL)
@@ -21,6 +21,7 @@ DECLARE
     sealed text;
     its_lane smallint;
     ages double precision;
+    tick bigint;
     number bigint;
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(hashtext('holdfast.rules'), 0);
@@ -29,10 +30,11 @@ BEGIN
            CASE WHEN EXISTS (SELECT FROM holdfast.pauses p WHERE p.kind = 'task' AND p.queue = '' AND p.name = tasked)
                 THEN 2
                 ELSE coalesce((SELECT b.lane FROM holdfast.bounds b WHERE b.kind = 'task' AND b.name = tasked), 0) END,
-           (SELECT b.aging FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.name = queued)
-    INTO sealed, its_lane, ages;
+           (SELECT b.aging FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.name = queued),
+           (SELECT last_value FROM holdfast.ticks)
+    INTO sealed, its_lane, ages, tick;
     IF sealed IS NOT NULL THEN PERFORM holdfast.refuse('HF005', sealed::jsonb); END IF;
-    PERFORM holdfast.keep_up(at);
+    IF tick < at * 1000000 THEN PERFORM holdfast.keep_up(at); END IF;
     number := nextval('holdfast.jobs_seq_seq');
     INSERT INTO holdfast.ids (id, seq) VALUES (named, number) ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN RETURN false; END IF;

@@ -1,0 +1,104 @@
+"""A prepared statement from the event loop, one value back: libpq's own calls, without the driver's cursor.
+
+Called by backend.py for what workers and producers call most; it costs the client a third of a cursor's way. The
+connection is the caller's alone meanwhile. Time is bounded and errors become ours in connection.py. Never behind a
+pooler, where nothing may stay in a session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import psycopg
+from psycopg import AsyncConnection, AsyncCursor, pq
+from psycopg.errors import error_from_result
+
+from .connection import PREPARE_AFTER
+from .producing import sent
+
+_PARAMETER = re.compile(r"%\((\w+)\)s")
+_FINE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
+CANCEL_SECONDS = 1.0
+
+
+class Question:
+    """A statement that returns one text, with its parameters numbered."""
+
+    def __init__(self, name: str, statement: str) -> None:
+        self._name, self._statement = f"holdfast_{name}".encode(), statement
+        self._names = tuple(dict.fromkeys(_PARAMETER.findall(statement)))
+        self._numbered = _PARAMETER.sub(lambda found: f"${self._names.index(found[1]) + 1}", statement).encode()
+        self._uses: WeakKeyDictionary[AsyncConnection[Any], int] = WeakKeyDictionary()
+
+    async def ask(self, cursor: AsyncCursor[Any], given: Mapping[str, Any]) -> str:
+        """The first few times on a connection it is asked by the cursor: it may not live to be worth more."""
+        connection = cursor.connection
+        uses = self._uses.get(connection, 0)
+        if uses <= PREPARE_AFTER:
+            self._uses[connection] = uses + 1
+        if uses < PREPARE_AFTER:
+            await cursor.execute(self._statement, given, prepare=False)
+            row: Any = await cursor.fetchone()
+            return str(row[0])
+        try:
+            return await self._shortly(connection.pgconn, given, prepares=uses == PREPARE_AFTER)
+        except asyncio.CancelledError:
+            with contextlib.suppress(psycopg.Error):  # nobody waits for it any more
+                await connection.cancel_safe(timeout=CANCEL_SECONDS)
+            raise
+
+    async def _shortly(self, line: Any, given: Mapping[str, Any], *, prepares: bool) -> str:
+        if prepares:
+            line.send_prepare(self._name, self._numbered)
+            await _answer(line)
+        values = [given[name] for name in self._names]
+        formats = [int(isinstance(value, bytes)) for value in values]
+        line.send_query_prepared(self._name, [sent(value) for value in values], formats)
+        result = await _answer(line)
+        return str((result.get_value(0, 0) or b"").decode())
+
+
+async def _answer(line: Any) -> Any:
+    """The result of what was sent."""
+    loop = asyncio.get_running_loop()
+    while line.flush():
+        await _ready(loop, line, writing=True)
+    found = None
+    while True:
+        while line.is_busy():
+            await _ready(loop, line, writing=False)
+        result = line.get_result()
+        if result is None:
+            break
+        found = found or result
+    if found is None:
+        raise psycopg.OperationalError("the connection was lost")
+    if found.status not in _FINE:
+        raise error_from_result(found)
+    return found
+
+
+async def _ready(loop: asyncio.AbstractEventLoop, line: Any, *, writing: bool) -> None:
+    """Wait until there is something to read, and read it; or until more can be written."""
+    done: asyncio.Future[None] = loop.create_future()
+    socket = line.socket
+
+    def wake() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    loop.add_reader(socket, wake)
+    if writing:
+        loop.add_writer(socket, wake)
+    try:
+        await done
+    finally:
+        loop.remove_reader(socket)
+        if writing:
+            loop.remove_writer(socket)
+    line.consume_input()
