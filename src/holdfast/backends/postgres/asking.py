@@ -1,8 +1,8 @@
 """A prepared statement from the event loop, one value back: libpq's own calls, without the driver's cursor.
 
-Called by backend.py for what workers and producers call most; it costs the client a third of a cursor's way. The
-connection is the caller's alone meanwhile. Time is bounded and errors become ours in connection.py. Never behind a
-pooler, where nothing may stay in a session.
+Called by backend.py and watch.py for what workers and producers call most; it costs the client a third of a cursor's
+way. The connection is the caller's alone meanwhile. Time is bounded and errors become ours in connection.py. Behind a
+pooler, where nothing may stay in a session, a cursor does it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,7 +18,7 @@ import psycopg
 from psycopg import AsyncConnection, AsyncCursor, pq
 from psycopg.errors import error_from_result
 
-from .connection import PREPARE_AFTER
+from .connection import PREPARE_AFTER, PooledCursor
 from .producing import sent
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
@@ -41,7 +41,7 @@ class Question:
         uses = self._uses.get(connection, 0)
         if uses <= PREPARE_AFTER:
             self._uses[connection] = uses + 1
-        if uses < PREPARE_AFTER:
+        if uses < PREPARE_AFTER or isinstance(cursor, PooledCursor):
             await cursor.execute(self._statement, given, prepare=False)
             row: Any = await cursor.fetchone()
             return str(row[0])
@@ -61,6 +61,15 @@ class Question:
         line.send_query_prepared(self._name, [sent(value) for value in values], formats)
         result = await _answer(line)
         return str((result.get_value(0, 0) or b"").decode())
+
+
+async def hints(connection: AsyncConnection[Any]) -> AsyncIterator[str]:
+    """What is told on the channels this connection listens to, as it comes."""
+    line, loop = connection.pgconn, asyncio.get_running_loop()
+    while True:
+        while (hint := line.notifies()) is not None:
+            yield hint.extra.decode(errors="replace")
+        await _ready(loop, line, writing=False)
 
 
 async def _answer(line: Any) -> Any:

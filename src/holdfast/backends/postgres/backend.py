@@ -147,7 +147,7 @@ class PostgresBackend(Backend):
         text, asked = self._sql[part], self._asked.get(part)
 
         async def work(cursor: Any) -> Any:
-            if asked is not None and not self._connections.pooled:
+            if asked is not None:
                 return await asked.ask(cursor, values)
             await cursor.execute(text, values)
             row = await cursor.fetchone()

@@ -19,6 +19,7 @@ import psycopg
 from psycopg import AsyncCursor
 
 from ...errors import HoldfastError
+from .asking import Question, hints
 from .connection import Connections
 
 HINT_SECONDS_MIN = 0.005  # between two hints of one process
@@ -26,6 +27,10 @@ QUEUES_PER_HINT_MAX = 50
 LISTEN_AGAIN_SECONDS = 1.0
 CLOSE_SECONDS_MAX = 1.0
 EVERY_QUEUE = "*"
+# A hint need not survive a crash, so its commit does not wait for the disk.
+NOTIFY = """
+SELECT pg_notify(%(channel)s, %(payload)s)::text FROM (SELECT set_config('synchronous_commit', 'off', true)) AS hint
+"""
 
 
 class Watch:
@@ -35,6 +40,7 @@ class Watch:
         self._connections = connections
         self._channel = f"holdfast_{schema}"
         self.process = os.getpid()  # in a forked child its loop is nobody's
+        self._hint = Question("hint", NOTIFY)
         self._pending: set[str] = set()
         self._telling: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -66,9 +72,10 @@ class Watch:
         queues = sorted(self._pending)
         self._pending.clear()
         named = queues if len(queues) <= QUEUES_PER_HINT_MAX else [EVERY_QUEUE]
+        said = {"channel": self._channel, "payload": json.dumps(named)}
         try:
             with contextlib.suppress(HoldfastError):  # a hint that is lost costs a poll
-                await self._connections.call("notify", partial(_notify, self._channel, json.dumps(named)), writes=False)
+                await self._connections.call("notify", partial(_ask, self._hint, said), writes=False)
         except asyncio.CancelledError:
             self._pending.update(queues)  # for close to say
             raise
@@ -108,8 +115,8 @@ class Watch:
                 await connection.execute(f'LISTEN "{self._channel}"')
                 self._heard.set()
                 self._wake([EVERY_QUEUE])  # what was told while nobody listened
-                async for hint in connection.notifies():
-                    self._wake(_queues_of(hint.payload))
+                async for payload in hints(connection):
+                    self._wake(_queues_of(payload))
             except psycopg.Error:
                 await asyncio.sleep(LISTEN_AGAIN_SECONDS)
             finally:
@@ -134,12 +141,8 @@ class Watch:
             await asyncio.gather(self._listening, return_exceptions=True)
 
 
-async def _notify(channel: str, payload: str, cursor: AsyncCursor[Any]) -> None:
-    """A hint need not survive a crash, so its commit does not wait for the disk."""
-    await cursor.execute(
-        "SELECT pg_notify(%s, %s) FROM (SELECT set_config('synchronous_commit', 'off', true)) AS hint",
-        (channel, payload),
-    )
+async def _ask(question: Question, said: dict[str, str], cursor: AsyncCursor[Any]) -> None:
+    await question.ask(cursor, said)
 
 
 def _queues_of(payload: str) -> list[str]:
