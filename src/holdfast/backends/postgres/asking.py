@@ -39,23 +39,23 @@ class Question:
         """The first few times on a connection it is asked by the cursor: it may not live to be worth more."""
         connection = cursor.connection
         uses = self._uses.get(connection, 0)
-        if uses <= PREPARE_AFTER:
-            self._uses[connection] = uses + 1
         if uses < PREPARE_AFTER or isinstance(cursor, PooledCursor):
+            self._uses[connection] = uses + 1
             await cursor.execute(self._statement, given, prepare=False)
             row: Any = await cursor.fetchone()
             return str(row[0])
         try:
-            return await self._shortly(connection.pgconn, given, prepares=uses == PREPARE_AFTER)
+            if uses == PREPARE_AFTER:
+                connection.pgconn.send_prepare(self._name, self._numbered)
+                await _answer(connection.pgconn)
+                self._uses[connection] = uses + 1  # not if it was refused: then it is to be prepared again
+            return await self._execute(connection.pgconn, given)
         except asyncio.CancelledError:
             with contextlib.suppress(psycopg.Error):  # nobody waits for it any more
                 await connection.cancel_safe(timeout=CANCEL_SECONDS)
             raise
 
-    async def _shortly(self, line: Any, given: Mapping[str, Any], *, prepares: bool) -> str:
-        if prepares:
-            line.send_prepare(self._name, self._numbered)
-            await _answer(line)
+    async def _execute(self, line: Any, given: Mapping[str, Any]) -> str:
         values = [given[name] for name in self._names]
         formats = [int(isinstance(value, bytes)) for value in values]
         line.send_query_prepared(self._name, [sent(value) for value in values], formats)

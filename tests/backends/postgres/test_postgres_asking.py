@@ -1,0 +1,125 @@
+"""A statement that goes past the driver's cursor answers, fails and is given up as one that does not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast.backends.postgres.asking import Question
+from holdfast.backends.postgres.connection import PREPARE_AFTER, Connections
+from holdfast.errors import BackendError, OutcomeUnknown, SchemaMismatch
+
+from ...servers.postgres import Server
+
+Ask = Callable[[Question, dict[str, Any]], Awaitable[str]]
+OFTEN = PREPARE_AFTER + 3  # the first by a cursor, one prepares, the last are prepared
+ECHO = "SELECT concat(%(word)s::text, '|', %(content)s::bytea, '|', %(number)s::float8, '|', %(said)s::boolean)::text"
+
+
+def asking(server: Server, use: Callable[[Ask, Connections], Awaitable[None]]) -> None:
+    async def run() -> None:
+        connections = Connections(server.conninfo, call_timeout=5.0, most=1)
+
+        async def ask(question: Question, given: dict[str, Any]) -> str:
+            answer: str = await connections.call("ask", lambda cursor: question.ask(cursor, given), writes=True)
+            return answer
+
+        try:
+            await use(ask, connections)
+        finally:
+            connections.abandon()
+
+    asyncio.run(run())
+
+
+def test_the_same_answer_however_often_it_is_asked(server: Server) -> None:
+    async def use(ask: Ask, connections: Connections) -> None:
+        question = Question("echo", ECHO)
+        for given, answer in (
+            ({"word": "größer €", "content": b"\x00\xff", "number": 1e-7, "said": True}, "größer €|\\x00ff|1e-07|t"),
+            ({"word": None, "content": None, "number": None, "said": None}, "|||"),
+            ({"word": "x" * 3_000_000, "content": b"", "number": 2, "said": False}, "x" * 3_000_000 + "|\\x|2|f"),
+        ):
+            assert [await ask(question, given) for _ in range(OFTEN)] == [answer] * OFTEN
+
+    asking(server, use)
+
+
+def test_what_the_server_refuses_is_told_and_the_next_call_goes_on(server: Server) -> None:
+    async def use(ask: Ask, connections: Connections) -> None:
+        question = Question("divide", "SELECT (1 / %(by)s::integer)::text")
+        for _ in range(OFTEN):
+            with pytest.raises(BackendError, match="division by zero"):
+                await ask(question, {"by": 0})
+            assert await ask(question, {"by": 1}) == "1"
+        assert len(connections._idle) == 1
+
+    asking(server, use)
+
+
+def test_a_statement_that_could_not_be_prepared_is_prepared_later(server: Server, session: psycopg.Connection) -> None:
+    session.autocommit = True
+    session.execute("CREATE FUNCTION public.asked(n integer) RETURNS integer LANGUAGE sql AS 'SELECT n'")
+
+    async def use(ask: Ask, connections: Connections) -> None:
+        question = Question("asked", "SELECT public.asked(%(n)s)::text")
+        for n in range(PREPARE_AFTER):
+            assert await ask(question, {"n": n}) == str(n)
+        session.execute("DROP FUNCTION public.asked")
+        for _ in range(2):
+            with pytest.raises(SchemaMismatch):
+                await ask(question, {"n": 1})
+        session.execute("CREATE FUNCTION public.asked(n integer) RETURNS integer LANGUAGE sql AS 'SELECT n'")
+        for n in range(3):
+            assert await ask(question, {"n": n}) == str(n)
+
+    try:
+        asking(server, use)
+    finally:
+        session.execute("DROP FUNCTION IF EXISTS public.asked")
+
+
+def test_given_up_it_is_ended_in_the_server_too(server: Server, session: psycopg.Connection) -> None:
+    session.autocommit = True
+    held = 7_001_001
+    session.execute("SELECT pg_advisory_lock(%s)", (held,))
+    waiting = "SELECT count(*), pg_sleep(0.01) FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted"
+
+    def look(number: int) -> None:
+        deadline = time.monotonic() + 30
+        while (row := session.execute(waiting, (held,)).fetchone()) is None or row[0] != number:
+            assert time.monotonic() < deadline, "the server does not say so"
+
+    async def use(ask: Ask, connections: Connections) -> None:
+        question = Question("held", "SELECT pg_advisory_xact_lock(%(n)s::bigint)::text")
+        for _ in range(OFTEN):
+            await ask(question, {"n": 1})
+        task = asyncio.create_task(ask(question, {"n": held}))  # type: ignore[arg-type]
+        await asyncio.to_thread(look, 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.to_thread(look, 0)
+
+    try:
+        asking(server, use)
+    finally:
+        session.execute("SELECT pg_advisory_unlock(%s)", (held,))
+
+
+def test_a_connection_that_is_lost_leaves_the_outcome_unknown(server: Server) -> None:
+    async def use(ask: Ask, connections: Connections) -> None:
+        ends = "CASE WHEN %(ends)s::boolean THEN pg_terminate_backend(pg_backend_pid())::text ELSE 'alive' END"
+        question = Question("ends", f"SELECT {ends}")
+        for _ in range(2):
+            for _ in range(OFTEN):
+                assert await ask(question, {"ends": False}) == "alive"
+            with pytest.raises(OutcomeUnknown):
+                await ask(question, {"ends": True})
+
+    asking(server, use)
