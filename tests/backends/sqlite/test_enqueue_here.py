@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
+from holdfast.backends.sqlite import producing
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.backends.sqlite.writer import StoreThread
 from holdfast.errors import BackendUnavailable, DuplicateJob, OutcomeUnknown
 from holdfast.lifecycle import State
-from holdfast.records import NewJob
+from holdfast.records import Enqueued, NewJob
+
+WAIT_SECONDS_MAX = 20
 
 
 @pytest.fixture
@@ -68,3 +73,113 @@ def test_a_writer_that_does_not_answer_is_given_up(
     with pytest.raises(error):
         backend.enqueue_here([NewJob(id="a", task="t")])
     assert silent.cancelled() is not begun
+
+
+def test_once_the_writer_has_its_connection_the_caller_does_it_itself(
+    backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.enqueue_here([NewJob(id="first", task="t")])
+    with monkeypatch.context() as patch:
+        patch.delattr(StoreThread, "submit")
+        assert backend.enqueue_here([NewJob(id="a", task="t")]) == [Enqueued("a", True)]
+    assert ready(backend) == 2
+
+
+def test_who_waits_already_goes_first_and_shares_a_commit(backend: SqliteBackend) -> None:
+    backend.enqueue_here([NewJob(id="first", task="t")])
+    holding, go_on = threading.Event(), threading.Event()
+
+    def hold(_: sqlite3.Cursor) -> None:
+        holding.set()
+        go_on.wait(WAIT_SECONDS_MAX)
+
+    writer = backend._writing()
+    held = writer.submit("hold", hold)
+    assert holding.wait(WAIT_SECONDS_MAX)
+    assert writer.carry_out_here("enqueue", lambda _: None) is None
+    go_on.set()
+    held.result(WAIT_SECONDS_MAX)
+    assert backend.enqueue_here([NewJob(id="a", task="t")]) == [Enqueued("a", True)]
+
+
+def test_many_threads_at_once_lose_nothing(tmp_path: Path) -> None:
+    backend = SqliteBackend(str(tmp_path / "jobs.db"), call_timeout=WAIT_SECONDS_MAX)
+    asyncio.run(backend.open())
+
+    def put(thread: int) -> None:
+        for number in range(40):
+            assert backend.enqueue_here([NewJob(id=f"{thread}-{number}", task="t")])
+
+    threads = [threading.Thread(target=put, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ready(backend) == 8 * 40
+    asyncio.run(backend.close())
+
+
+def test_an_interrupt_in_the_middle_leaves_nothing_behind(
+    backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.enqueue_here([NewJob(id="first", task="t")])
+    real = producing.enqueue
+
+    def interrupted(*given: object) -> object:
+        real(*given)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(producing, "enqueue", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        backend.enqueue_here([NewJob(id="a", task="t")])
+    monkeypatch.undo()
+    assert ready(backend) == 1
+    assert backend.enqueue_here([NewJob(id="a", task="t")]) == [Enqueued("a", True)]
+    assert backend.enqueue_here([NewJob(id="b", task="t")]) == [Enqueued("b", True)]
+
+
+def test_a_call_in_the_middle_of_another_is_refused_at_once(backend: SqliteBackend) -> None:
+    """As a signal handler makes it: the outer call has the connection and cannot go on before the inner one ends."""
+    backend.enqueue_here([NewJob(id="first", task="t")])
+
+    def outer(_: sqlite3.Cursor) -> str:
+        with pytest.raises(BackendUnavailable, match="signal handler"):
+            backend.enqueue_here([NewJob(id="inner", task="t")])
+        return "done"
+
+    assert backend._writing().carry_out_here("enqueue", outer) == ("done",)
+    assert backend.enqueue_here([NewJob(id="a", task="t")]) == [Enqueued("a", True)]
+    assert ready(backend) == 2
+
+
+def test_a_refusal_of_one_who_does_it_itself_undoes_all_of_it(backend: SqliteBackend) -> None:
+    backend.enqueue_here([NewJob(id="first", task="t", key="k")])
+    with pytest.raises(DuplicateJob):
+        backend.enqueue_here([NewJob(id="a", task="t"), NewJob(id="b", task="t", key="k", on_conflict="raise")])
+    assert ready(backend) == 1
+
+
+def test_a_child_forked_after_it_has_a_connection_of_its_own(backend: SqliteBackend) -> None:
+    backend.enqueue_here([NewJob(id="first", task="t")])
+    backend.enqueue_here([NewJob(id="second", task="t")])
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            backend.enqueue_here([NewJob(id="child", task="t")])
+            backend.enqueue_here([NewJob(id="child again", task="t")])
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert backend.enqueue_here([NewJob(id="parent", task="t")]) == [Enqueued("parent", True)]
+    assert ready(backend) == 5
+
+
+def test_nothing_is_written_behind_a_store_that_was_closed(backend: SqliteBackend) -> None:
+    backend.enqueue_here([NewJob(id="first", task="t")])
+    writer = backend._writing()
+    asyncio.run(backend.close())
+    with pytest.raises(BackendUnavailable, match="closed"):
+        writer.carry_out_here("enqueue", lambda _: None)
+    assert writer._post.connection is None

@@ -161,6 +161,15 @@ def begin_immediate(connection: sqlite3.Connection, seconds: float) -> None:
         time.sleep(random.uniform(0.0005, 0.004))
 
 
+def begin_at_once(connection: sqlite3.Connection) -> bool:
+    """Take the write lock; False where another has it for longer than a moment, or where SQLite fails."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.Error:
+        return False
+    return True
+
+
 def set_up(path: str, *, synchronous: str, share: bool, seconds: float) -> tuple[int, int]:
     """Create the store or bring it to this version; answers (version before, version after).
 

@@ -1,7 +1,8 @@
 """The one writer thread of a process: requests that arrive together share a transaction (group commit).
 
 Called by the backend only. Each request runs in a savepoint of its own, so a failing one leaves its neighbours alone;
-all of them are answered after the one COMMIT. Renewals go first. Also the reader thread, which never writes.
+all of them are answered after the one COMMIT. Renewals go first. A caller who would only wait may carry out its request
+itself, with the writer's connection, while nobody else wants it. Also the reader thread, which never writes.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ...errors import BackendUnavailable, OutcomeUnknown
-from .connection import begin_immediate, connect, is_full, mapped, patiently
+from .connection import begin_at_once, begin_immediate, connect, is_full, mapped, patiently
 from .forking import Post
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Cursor], Any]
+Outcome = tuple[Any, Exception | None]  # what it answered, or why it was refused
 REQUESTS_PER_COMMIT_MAX = 64
 
 
@@ -43,6 +45,8 @@ class StoreThread:
         self._requests: deque[Request] = deque()
         self._urgent: deque[Request] = deque()
         self._wake = threading.Condition()
+        self._in_hand = False  # the thread took requests that it has not answered
+        self._here = 0  # the thread that carries out its work itself, if one does
         self._stopping = False
         self._post = Post(rank=0)
         self._thread = threading.Thread(target=self._run, name=f"holdfast-{self.role}", daemon=True)
@@ -54,10 +58,43 @@ class StoreThread:
         request = Request(name, work)
         with self._wake:
             if self._stopping:
-                raise BackendUnavailable("the store was closed while this call was made. Open it again.")
+                raise _closed()
             (self._urgent if urgent else self._requests).append(request)
             self._wake.notify()
         return request.future
+
+    def carry_out_here(self, name: str, work: Callable[[sqlite3.Cursor], T]) -> tuple[T] | None:
+        """On the calling thread, without a change of thread; None, and nothing done, where it would have to wait.
+
+        Who waits already goes first, so the thread never starves. Every use of the connection is under `at_work`, so a
+        fork finds it at rest and the end of the thread closes it behind us. An interrupt may come at any point: then
+        the connection is closed, which undoes what was not committed.
+        """
+        post, me = self._post, threading.get_ident()
+        if self._here == me:
+            raise BackendUnavailable(
+                f"{name} was called in the middle of another one on the same thread, as by a signal handler: neither "
+                "can wait for the other. Nothing was changed. Let the handler set a flag and call it later."
+            )
+        if self._in_hand or self._requests or self._urgent or post.at_work.locked():
+            return None
+        with post.at_work:
+            try:
+                self._here = me
+                if self._stopping:
+                    raise _closed()
+                if post.connection is None or not begin_at_once(post.connection):
+                    return None
+                [(answer, failed)] = self._outcomes(post.connection, [Request(name, work)])
+            except BaseException:
+                post.close()
+                raise
+            finally:
+                self._here = 0
+        if failed is not None:
+            raise failed
+        self._after_commit()
+        return (answer,)
 
     def stop(self) -> None:
         """Finish what was asked, then end the thread and close its connection."""
@@ -72,21 +109,25 @@ class StoreThread:
             try:
                 if live:
                     with self._post.at_work:
-                        self._carry_out(live)
+                        self._answer(live)
             except BaseException as error:  # whatever it was, this thread must live on and nobody wait for ever
                 self._post.close()
-                self._refuse([request for request in live if not request.future.done()], None, cause=error)
+                for request in live:
+                    if not request.future.done():
+                        request.future.set_exception(_unknown(request, error))
         with self._post.at_work:
             self._post.close()
 
     def _next_batch(self) -> list[Request]:
         with self._wake:
+            self._in_hand = False
             while not (self._urgent or self._requests or self._stopping):
                 self._wake.wait()
             batch: list[Request] = []
             for waiting in (self._urgent, self._requests):
                 while waiting and len(batch) < REQUESTS_PER_COMMIT_MAX:
                     batch.append(waiting.popleft())
+            self._in_hand = bool(batch)
             return batch
 
     def _connected(self) -> sqlite3.Connection:
@@ -94,52 +135,63 @@ class StoreThread:
             self._post.connection = connect(self._path, synchronous=self._synchronous, patience=self._call_timeout)
         return self._post.connection
 
-    def _carry_out(self, batch: list[Request]) -> None:
-        try:
-            connection = self._connected()
-            begin_immediate(connection, self._call_timeout)
-        except Exception as error:
-            self._refuse(batch, mapped(error, self._path) if isinstance(error, sqlite3.Error) else error)
-            return
-        answers = self._apply(connection, batch)
-        if not connection.in_transaction:
-            # SQLite itself rolled everything back (disk full, input/output error): nothing was changed so far.
-            gone = answers[-1][1] or BackendUnavailable(
-                "SQLite rolled the transaction back. Nothing was changed; try again."
-            )
-            for request, (_, failed) in zip(batch, answers, strict=False):
-                request.future.set_exception(failed or gone)
-            if rest := batch[len(answers) :]:
-                self._carry_out(rest)
-            return
-        try:
-            connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            undone, cause = self._undo(connection), mapped(error, self._path)
-            # Without room nothing of it reached the file. After any other fault it may have, and may come back.
-            self._refuse(batch, cause if undone and is_full(error) else None, cause=cause)
-            return
-        for request, (answer, failed) in zip(batch, answers, strict=True):
+    def _answer(self, batch: list[Request]) -> None:
+        """Carry out a batch and tell each caller what became of its request."""
+        outcomes = self._carry_out(batch)
+        for request, (answer, failed) in zip(batch, outcomes, strict=True):
             if failed is None:
                 request.future.set_result(answer)
             else:
                 request.future.set_exception(failed)
-        self._after_commit()
+        if any(failed is None for _, failed in outcomes):
+            self._after_commit()
 
-    def _apply(self, connection: sqlite3.Connection, batch: list[Request]) -> list[tuple[Any, Exception | None]]:
+    def _carry_out(self, batch: list[Request]) -> list[Outcome]:
+        try:
+            connection = self._connected()
+            begin_immediate(connection, self._call_timeout)
+        except Exception as error:
+            refused = mapped(error, self._path) if isinstance(error, sqlite3.Error) else error
+            return [(None, refused)] * len(batch)
+        return self._outcomes(connection, batch)
+
+    def _outcomes(self, connection: sqlite3.Connection, batch: list[Request]) -> list[Outcome]:
+        """In the transaction that has begun, and to its end."""
+        answers = self._apply(connection, batch)
+        if not connection.in_transaction:
+            # A request alone was refused, or SQLite itself rolled everything back (disk full, input/output error).
+            gone = answers[-1][1] or BackendUnavailable(
+                "SQLite rolled the transaction back. Nothing was changed; try again."
+            )
+            undone: list[Outcome] = [(None, failed or gone) for _, failed in answers]
+            rest = batch[len(answers) :]
+            return [*undone, *self._carry_out(rest)] if rest else undone
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            restored, cause = self._undo(connection), mapped(error, self._path)
+            # Without room nothing of it reached the file. After any other fault it may have, and may come back.
+            known = restored and is_full(error)
+            return [(None, cause if known else _unknown(request, cause)) for request in batch]
+        return answers
+
+    def _apply(self, connection: sqlite3.Connection, batch: list[Request]) -> list[Outcome]:
         """Each request in a savepoint of its own; ends early where the whole transaction is gone."""
         cursor = connection.cursor()
-        answers: list[tuple[Any, Exception | None]] = []
+        alone = len(batch) == 1  # then the transaction is its savepoint
+        answers: list[Outcome] = []
         for request in batch:
-            cursor.execute("SAVEPOINT request")
+            if not alone:
+                cursor.execute("SAVEPOINT request")
             try:
                 answers.append((request.work(cursor), None))
             except Exception as error:
                 answers.append((None, mapped(error, self._path) if isinstance(error, sqlite3.Error) else error))
                 if not connection.in_transaction:
                     break
-                cursor.execute("ROLLBACK TO request")
-            cursor.execute("RELEASE request")
+                cursor.execute("ROLLBACK" if alone else "ROLLBACK TO request")
+            if not alone:
+                cursor.execute("RELEASE request")
         return answers
 
     def _undo(self, connection: sqlite3.Connection) -> bool:
@@ -151,13 +203,15 @@ class StoreThread:
             return False
         return True
 
-    def _refuse(self, batch: list[Request], error: Exception | None, cause: BaseException | None = None) -> None:
-        for request in batch:
-            failure: Exception | None = error
-            if failure is None:
-                failure = OutcomeUnknown(request.name)
-                failure.__cause__ = cause
-            request.future.set_exception(failure)
+
+def _closed() -> BackendUnavailable:
+    return BackendUnavailable("the store was closed while this call was made. Open it again.")
+
+
+def _unknown(request: Request, cause: BaseException) -> OutcomeUnknown:
+    failure = OutcomeUnknown(request.name)
+    failure.__cause__ = cause
+    return failure
 
 
 class ReaderThread(StoreThread):
@@ -165,7 +219,7 @@ class ReaderThread(StoreThread):
 
     role = "reader"
 
-    def _carry_out(self, batch: list[Request]) -> None:
+    def _answer(self, batch: list[Request]) -> None:
         for request in batch:
             try:
                 request.future.set_result(patiently(partial(self._read, request.work), self._call_timeout))
