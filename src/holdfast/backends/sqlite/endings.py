@@ -43,6 +43,9 @@ LEASE_FIELDS = [
 # Above this size of all values together, copying them through JSON costs more than it saves.
 VALUES_BYTES_MAX = 262_144
 
+# So many successes, and one statement for all costs less than one for each.
+TOGETHER_MIN = 3
+
 Success = tuple[int, str, str, float, bytes | None]  # seq, id, token, seconds to retain, value
 
 _ALL_SUCCEEDED = SQL["settle.all_succeeded"]
@@ -75,7 +78,7 @@ def settle(tx: Transaction, settlements: Sequence[Settlement]) -> list[Answer]:
         else:
             answers[place] = _settle_otherwise(tx, one)
     if successes:
-        if not _all_succeeded(tx, successes):
+        if len(successes) < TOGETHER_MIN or not _all_succeeded(tx, successes):
             kept = [_succeeded(tx, success) for success in successes]
             for place, success, done in zip(places, successes, kept, strict=True):
                 if not done:
@@ -114,7 +117,7 @@ def _after_success(tx: Transaction, seqs: list[int]) -> None:
         tx.cursor.execute(_END_KEYS, chosen)
     for queue, group in tx.cursor.execute(_GROUPS_OF, chosen):
         tx.touch(queue, group)
-    if tx.cursor.execute(SQL["settle.any_letter"]).fetchone()[0]:
+    if tx.rules.any_letter:
         rows = tx.cursor.execute(SQL["settle.logicals_of"], chosen).fetchall()
         tx.close_letters(logical_name(*row) for row in rows)
 

@@ -32,13 +32,15 @@ _WITHDRAW = SQL["refill.withdraw"]
 _NONE: InPlay = (0, 0, None)
 
 
-def refill(tx: Transaction, touched: Mapping[GroupName, bool]) -> int:
+def refill(tx: Transaction, touched: Mapping[GroupName, bool], due: bool | None = None) -> int:
     """Bring the touched groups to their limits and rates; answers how many jobs became ready.
 
-    `touched` says of each group whether a rule of it changed: then jobs may have to be withdrawn.
+    `touched` says of each group whether a rule of it changed: then jobs may have to be withdrawn. `due`: whether any
+    scheduled job is due; None: it looks itself.
     """
     rules = tx.rules
-    due = bool(tx.cursor.execute(_ANY_DUE, (tx.now,)).fetchone()[0])
+    if due is None:
+        due = bool(tx.cursor.execute(_ANY_DUE, (tx.now,)).fetchone()[0])
     of_one: list[GroupName] = []
     of_more: list[tuple[GroupName, int]] = []
     others: list[GroupName] = []

@@ -6,6 +6,7 @@ Called by backend.py on the writer's thread, inside one transaction per call. En
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,7 +32,22 @@ from .transaction import Transaction
 RECOVER_PER_CLAIM_MAX = 100
 PROMOTE_PER_CLAIM_MAX = 200
 
+_LOOK = SQL["promote.look"]
+_NONE_RECOVERED: tuple[list[Recovered], set[str]] = ([], set())
 _answers = msgspec.json.Decoder(tuple[Answer, ...]).decode
+
+
+class Look(NamedTuple):
+    """Whether there is anything to promote or to recover, asked at once: mostly there is not."""
+
+    due: int
+    expired: int
+    letters: int
+    overdue: int
+
+    @property
+    def anything(self) -> bool:
+        return bool(self.due or self.expired or self.letters)
 
 
 def register(tx: Transaction, worker: WorkerRecord) -> None:
@@ -66,18 +82,20 @@ def exchange(
     if row is not None and request.call == row[0]:
         return _first_answer(tx, request, row[1])
     answers = [*endings.settle(tx, settlements), *endings.release(tx, releases)]
-    tx.refill()
+    look = Look(*tx.cursor.execute(_LOOK, {"now": tx.now, "steady": tx.steady, "boot": tx.boot}).fetchone())
+    tx.refill(due=bool(look.due))
     if row is None or request.call < row[0]:  # unknown, or a claim that a later one overtook: outcomes only
         tx.close()
         return Exchanged(answers=tuple(answers), known=row is not None)
-    recovered, gone = _recover(tx, (), RECOVER_PER_CLAIM_MAX)
+    recovered, gone = _recover(tx, (), RECOVER_PER_CLAIM_MAX) if look.overdue else _NONE_RECOVERED
     if request.worker in gone:
         tx.close()  # it was this very worker whose deadline had passed
         return Exchanged(answers=tuple(answers), known=False, recovered=tuple(recovered))
-    seal = tx.closed_by
-    leases, opens_at = [], None
+    rules, leases, opens_at = tx.rules, [], None
+    seal = tx.closed_by  # after the rules: it comes with them
     if seal is None:
-        promote(tx, PROMOTE_PER_CLAIM_MAX)
+        if look.anything or recovered or rules.any_flow:
+            promote(tx, PROMOTE_PER_CLAIM_MAX)
         leases = claiming.claim(tx, request)
         tx.refill()
         opens_at = flow.next_opening(tx.cursor, tx.rules, request.queues, tx.now)  # as things stand after the claim

@@ -83,11 +83,21 @@ def _rows(tx: Transaction, jobs: Sequence[NewJob]) -> list[tuple[Any, ...]]:
 
 def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """Store jobs in one step. The common case is one statement for all; a known id or key makes it go one by one."""
-    tx.refuse_sealed()
+    rules = tx.rules
+    tx.refuse_sealed()  # after the rules: the seal comes with them
     rows, insert = _rows(tx, jobs), _INSERT
-    if tx.rules.any_aging or not all(map(_is_plain, jobs)):
+    if rules.any_aging or not all(map(_is_plain, jobs)):
         insert = _INSERT_WHOLE
         rows = [(*row, *beyond(job, tx.now, _rank(tx, job))) for job, row in zip(jobs, rows, strict=True)]
+    answers = _enqueue_all(tx, jobs, insert, rows) if len(jobs) > 1 else [_enqueue_one(tx, jobs[0], insert, rows[0])]
+    for job, row, answer in zip(jobs, rows, answers, strict=True):
+        if job.group is not None and row[3] == "waiting" and answer.created:
+            tx.touch(job.queue, job.group)
+    tx.close()
+    return answers
+
+
+def _enqueue_all(tx: Transaction, jobs: Sequence[NewJob], insert: str, rows: list[tuple[Any, ...]]) -> list[Enqueued]:
     cursor = tx.cursor
     cursor.execute("SAVEPOINT enqueue")
     if cursor.executemany(insert, rows).rowcount == len(jobs):
@@ -96,10 +106,6 @@ def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
         cursor.execute("ROLLBACK TO enqueue")
         answers = [_enqueue_one(tx, job, insert, row) for job, row in zip(jobs, rows, strict=True)]
     cursor.execute("RELEASE enqueue")
-    for job, row, answer in zip(jobs, rows, answers, strict=True):
-        if job.group is not None and row[3] == "waiting" and answer.created:
-            tx.touch(job.queue, job.group)
-    tx.close()
     return answers
 
 

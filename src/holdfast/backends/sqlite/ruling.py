@@ -2,7 +2,8 @@
 
 Called by every verb that places, refills or claims jobs, and by the reading side. It reads a rule when it is first
 asked for; one statement tells which kinds of rules there are at all, so a store without them pays for nothing else.
-It never moves a job.
+With it comes what every verb asks of the store: its seal, its counter, whether there are keys and dead letters. It
+never moves a job.
 """
 
 from __future__ import annotations
@@ -73,11 +74,15 @@ class Rules:
         "_trimmed",
         "any_flow",
         "any_key",
+        "any_letter",
+        "closed",
+        "tick",
     )
 
     def __init__(self, cursor: sqlite3.Cursor) -> None:
         self._cursor = cursor
-        pauses, overrides, tasks, self._queue_flows, self.any_flow, self.any_key = cursor.execute(_ANY).fetchone()
+        pauses, overrides, tasks, self._queue_flows, *others = cursor.execute(_ANY).fetchone()
+        self.any_flow, self.any_key, self.any_letter, self.closed, self.tick = others
         paused: Kinds = cursor.execute(SQL["limit.kinds_paused"]).fetchone() if pauses else _NO_KINDS
         self._queue_pauses, self._group_pauses, self._task_pauses = paused
         said: Kinds = cursor.execute(SQL["limit.kinds_overridden"]).fetchone() if overrides else _NO_KINDS

@@ -37,8 +37,7 @@ class Transaction:
     def ticks(self, count: int) -> int:
         """Reserve `count` numbers above every earlier one and above the wall clock; answers the first."""
         if self._tick is None:
-            row = self.cursor.execute("SELECT tick FROM holdfast_ticks").fetchone()
-            self._tick = max(int(row[0]), int(self.now * 1_000_000))
+            self._tick = max(self.rules.tick, int(self.now * 1_000_000))
         first = self._tick + 1
         self._tick += count
         return first
@@ -48,15 +47,18 @@ class Transaction:
         self.refill()
         if self._tick is not None:
             self.cursor.execute("UPDATE holdfast_ticks SET tick = ?", (self._tick,))
-            self._tick = None
 
     # ------------------------------------------------------------------ the seal
 
     @property
     def closed_by(self) -> Seal | None:
         """The seal that closes this store for work; None while it is open."""
-        row = self.cursor.execute(_CLOSED).fetchone()
-        return None if row is None else sealing.read(row[0])
+        if self._rules is not None:
+            record = self._rules.closed
+        else:
+            row = self.cursor.execute(_CLOSED).fetchone()
+            record = None if row is None else row[0]
+        return None if record is None else sealing.read(record)
 
     def refuse_sealed(self) -> None:
         """The first act of every verb that takes work in, starts it, or changes what does not run."""
@@ -70,12 +72,13 @@ class Transaction:
         """This group must be refilled before the request ends; `changed`: jobs of it may have to be withdrawn."""
         self._touched[queue, group] = changed or self._touched.get((queue, group), False)
 
-    def refill(self) -> int:
-        """Refill every touched group; answers how many jobs became ready."""
+    def refill(self, *, due: bool | None = None) -> int:
+        """Refill every touched group; answers how many jobs became ready. `due`: whether a scheduled job is due, where
+        the caller has just looked."""
         if not self._touched:
             return 0
         touched, self._touched = self._touched, {}
-        return filling.refill(self, touched)
+        return filling.refill(self, touched, due)
 
     @property
     def rules(self) -> Rules:
@@ -120,6 +123,7 @@ class Transaction:
     def bury(self, job: Mapping[str, Any], reason: str, failure: Failure | None) -> None:
         """THE routine that makes or merges a dead letter; the caller makes the job dead in the same transaction."""
         execute = self.cursor.execute
+        self.rules.any_letter = 1
         logical = logical_name(job["id"], job["queue"], job["task"], job["key"])
         row = execute(SQL["bury.letter"], (logical,)).fetchone()
         revival = revival_of(job["revival"])
@@ -156,7 +160,7 @@ class Transaction:
 
     def close_letters(self, logicals: Iterable[str]) -> None:
         """Success or cancellation of a logical job closes its dead letter; an older job that held it may be pruned."""
-        if self.cursor.execute(SQL["settle.any_letter"]).fetchone()[0]:
+        if self.rules.any_letter:
             names = list(logicals)
             prune_at = self.now + REMEMBER_SECONDS_MIN
             self.cursor.executemany(SQL["settle.let_go"], [(prune_at, logical) for logical in names])

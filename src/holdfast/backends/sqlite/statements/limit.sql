@@ -9,7 +9,10 @@ SELECT EXISTS (SELECT 1 FROM holdfast_pauses),
        EXISTS (SELECT 1 FROM holdfast_queues INDEXED BY holdfast_queues_flow
                WHERE job_limit IS NOT NULL OR rate IS NOT NULL OR aging IS NOT NULL),
        EXISTS (SELECT 1 FROM holdfast_flows),
-       EXISTS (SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_key WHERE holds_key = 1)
+       EXISTS (SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_key WHERE holds_key = 1),
+       EXISTS (SELECT 1 FROM holdfast_letters),
+       (SELECT record FROM holdfast_seal WHERE closed = 1),
+       (SELECT tick FROM holdfast_ticks)
 
 -- :: kinds_paused
 SELECT EXISTS (SELECT 1 FROM holdfast_pauses WHERE kind = 'queue'),

@@ -1,6 +1,17 @@
 -- promote: bring what is due into play.
 -- Takes the time and a bound; answers the rows it may move. Runs inside the one write transaction.
 
+-- :: look
+SELECT EXISTS (SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_scheduled
+               WHERE state = 'scheduled' AND due_at <= :now),
+       EXISTS (SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_expires
+               WHERE expires_at <= :now AND expires_at IS NOT NULL AND state IN ('scheduled', 'waiting', 'ready')),
+       EXISTS (SELECT 1 FROM holdfast_letters WHERE revive_at <= :now AND revive_at IS NOT NULL),
+       EXISTS (SELECT 1 FROM holdfast_workers
+               WHERE deadline <= :steady
+                  OR (:boot <> '' AND deadline_boot <> ''
+                      AND (deadline_boot <> :boot OR deadline - :steady > lease_seconds + 1)))
+
 -- :: due
 SELECT seq, queue, task, grp, priority FROM holdfast_jobs INDEXED BY holdfast_jobs_scheduled
 WHERE state = 'scheduled' AND due_at <= ? ORDER BY due_at, seq LIMIT ?

@@ -56,6 +56,3 @@ WHERE id = (SELECT job_id FROM holdfast_letters WHERE logical = ?) AND state = '
 
 -- :: close_letter
 DELETE FROM holdfast_letters WHERE logical = ?
-
--- :: any_letter
-SELECT EXISTS (SELECT 1 FROM holdfast_letters)
