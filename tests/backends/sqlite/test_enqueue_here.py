@@ -6,6 +6,7 @@ import asyncio
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -28,6 +29,17 @@ def backend(tmp_path: Path) -> Iterator[SqliteBackend]:
     asyncio.run(backend.open())
     yield backend
     asyncio.run(backend.close())
+
+
+def begun(backend: SqliteBackend) -> StoreThread:
+    """The writer, with its connection and at rest: from now on a caller does its work itself. One job is stored."""
+    backend.enqueue_here([NewJob(id="first", task="t", key="k")])
+    writer, pause = backend._writing(), threading.Event()
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while writer.carry_out_here("look", lambda _: None) is None:
+        assert time.monotonic() < deadline
+        pause.wait(0.001)
+    return writer
 
 
 def ready(backend: SqliteBackend) -> int:
@@ -78,7 +90,7 @@ def test_a_writer_that_does_not_answer_is_given_up(
 def test_once_the_writer_has_its_connection_the_caller_does_it_itself(
     backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend.enqueue_here([NewJob(id="first", task="t")])
+    begun(backend)
     with monkeypatch.context() as patch:
         patch.delattr(StoreThread, "submit")
         assert backend.enqueue_here([NewJob(id="a", task="t")]) == [Enqueued("a", True)]
@@ -86,14 +98,13 @@ def test_once_the_writer_has_its_connection_the_caller_does_it_itself(
 
 
 def test_who_waits_already_goes_first_and_shares_a_commit(backend: SqliteBackend) -> None:
-    backend.enqueue_here([NewJob(id="first", task="t")])
+    writer = begun(backend)
     holding, go_on = threading.Event(), threading.Event()
 
     def hold(_: sqlite3.Cursor) -> None:
         holding.set()
         go_on.wait(WAIT_SECONDS_MAX)
 
-    writer = backend._writing()
     held = writer.submit("hold", hold)
     assert holding.wait(WAIT_SECONDS_MAX)
     assert writer.carry_out_here("enqueue", lambda _: None) is None
@@ -122,7 +133,7 @@ def test_many_threads_at_once_lose_nothing(tmp_path: Path) -> None:
 def test_an_interrupt_in_the_middle_leaves_nothing_behind(
     backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend.enqueue_here([NewJob(id="first", task="t")])
+    begun(backend)
     real = producing.enqueue
 
     def interrupted(*given: object) -> object:
@@ -140,27 +151,27 @@ def test_an_interrupt_in_the_middle_leaves_nothing_behind(
 
 def test_a_call_in_the_middle_of_another_is_refused_at_once(backend: SqliteBackend) -> None:
     """As a signal handler makes it: the outer call has the connection and cannot go on before the inner one ends."""
-    backend.enqueue_here([NewJob(id="first", task="t")])
+    writer = begun(backend)
 
     def outer(_: sqlite3.Cursor) -> str:
         with pytest.raises(BackendUnavailable, match="signal handler"):
             backend.enqueue_here([NewJob(id="inner", task="t")])
         return "done"
 
-    assert backend._writing().carry_out_here("enqueue", outer) == ("done",)
+    assert writer.carry_out_here("enqueue", outer) == ("done",)
     assert backend.enqueue_here([NewJob(id="a", task="t")]) == [Enqueued("a", True)]
     assert ready(backend) == 2
 
 
 def test_a_refusal_of_one_who_does_it_itself_undoes_all_of_it(backend: SqliteBackend) -> None:
-    backend.enqueue_here([NewJob(id="first", task="t", key="k")])
+    begun(backend)
     with pytest.raises(DuplicateJob):
         backend.enqueue_here([NewJob(id="a", task="t"), NewJob(id="b", task="t", key="k", on_conflict="raise")])
     assert ready(backend) == 1
 
 
 def test_a_child_forked_after_it_has_a_connection_of_its_own(backend: SqliteBackend) -> None:
-    backend.enqueue_here([NewJob(id="first", task="t")])
+    begun(backend)
     backend.enqueue_here([NewJob(id="second", task="t")])
     child = os.fork()
     if child == 0:
@@ -177,8 +188,7 @@ def test_a_child_forked_after_it_has_a_connection_of_its_own(backend: SqliteBack
 
 
 def test_nothing_is_written_behind_a_store_that_was_closed(backend: SqliteBackend) -> None:
-    backend.enqueue_here([NewJob(id="first", task="t")])
-    writer = backend._writing()
+    writer = begun(backend)
     asyncio.run(backend.close())
     with pytest.raises(BackendUnavailable, match="closed"):
         writer.carry_out_here("enqueue", lambda _: None)

@@ -14,7 +14,6 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 from typing import Any, TypeVar
 
 from ...clock import Clock, SystemClock, boot_id
@@ -54,11 +53,16 @@ from ...rules import Override, QueueRule, TaskRecord, TaskRule
 from ..contract import Backend
 from . import joining, leasing, limiting, moving, operating, producing, pruning, reading, showing, ticking
 from .connection import SYNCHRONOUS, set_up
+from .hearing import call_out
 from .transaction import Transaction
 from .watch import Watch, forget_inherited, nudge
 from .writer import ReaderThread, StoreThread
 
 T = TypeVar("T")
+
+_BRING_NO_WORK = {"begin", "register", "report"}
+# The claim with them was a look: what they left, this worker did not want, and others hear that something was written.
+_TAKE_WORK = {*_BRING_NO_WORK, "exchange", "renew"}
 
 _opened: weakref.WeakSet[SqliteBackend] = weakref.WeakSet()
 _inherited: list[Any] = []  # kept for ever in a forked child: never used, never closed
@@ -157,9 +161,19 @@ class SqliteBackend(Backend):
                     self.path,
                     synchronous=self._synchronous,
                     call_timeout=self._call_timeout,
-                    after_commit=partial(nudge, self.path),
+                    after_commit=self._committed,
                 )
             return self._writer
+
+    def _committed(self, verbs: set[str]) -> None:
+        """Tell who may wait for what was written."""
+        if verbs <= _BRING_NO_WORK:
+            return
+        if verbs <= _TAKE_WORK:
+            nudge(self.path, claimed=self._watch)
+            return
+        nudge(self.path)
+        call_out(self.path)
 
     def _reading(self) -> ReaderThread:
         with self._guard:
@@ -432,5 +446,5 @@ def _gave_up(verb: str, future: Future[Any]) -> BackendUnavailable | OutcomeUnkn
     return OutcomeUnknown(verb)
 
 
-def _nothing() -> None:
+def _nothing(_: set[str]) -> None:
     """A reader commits nothing, so nobody is to be told."""

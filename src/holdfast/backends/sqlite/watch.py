@@ -1,6 +1,7 @@
 """Wake-ups on SQLite: notices that the file changed, by this process (a nudge after commit) or another (data_version).
 
-Called by the backend's wait_for_work. A hint only: who is woken asks the store. Never writes.
+Called by the backend's wait_for_work. Where writes to the log can be heard it asks soon after one, else again and
+again. A hint only: who is woken asks the store. Never writes.
 """
 
 from __future__ import annotations
@@ -14,20 +15,27 @@ from ...clock import Clock
 from . import showing
 from .connection import connect, errors_mapped
 from .forking import Post
+from .hearing import Ear, open_ear
 from .stored import SQL
 
 POLL_SECONDS_MIN = 0.001
 POLL_SECONDS_MAX = 0.005
 POLL_GROWTH = 1.002  # from the shortest to the longest pause in about two seconds without a change
+HEARING_SECONDS_MAX = 0.1  # where every write is heard; a change that was not, and this watch polls for good
+HEARING_GROWTH = 1.3  # a commit is heard while it is on its way to the disk: soon seen, or not so soon
+CLAIM_SECONDS = 0.002  # a claim was a look, too: after one of our own nobody need look again at once
 
 # Every watch of this process, by file: the app's backend and the worker's are two, and tell each other at once.
 _watches: dict[str, weakref.WeakSet[Watch]] = {}
 
 
-def nudge(path: str) -> None:
-    """This process committed something to the file. Called on the writer's thread."""
+def nudge(path: str, *, claimed: Watch | None = None) -> None:
+    """This process committed something to the file, by a claim of this watch's worker or otherwise. From any thread."""
+    if claimed is not None:
+        claimed.claimed_at = time.monotonic()
     for watch in list(_watches.get(path, ())):
-        watch.nudge()
+        if watch is not claimed:
+            watch.nudge()
 
 
 def forget_inherited() -> None:
@@ -43,6 +51,9 @@ class Watch:
         self._post = Post(rank=1)  # after the writers: they wake waiters while at work
         self._guard = self._post.at_work
         self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+        self.claimed_at = 0.0
+        self._ear: Ear | None = None
+        self._hears = True  # until it is found out that it does not
         _watches.setdefault(path, weakref.WeakSet()).add(self)
 
     def nudge(self) -> None:
@@ -60,6 +71,9 @@ class Watch:
     def close(self) -> None:
         with self._guard:
             self._post.close()
+            ear, self._ear = self._ear, None
+        if ear is not None:
+            ear.close()
 
     def _look(self, queues: Sequence[str]) -> tuple[int, bool, float | None]:
         """(version of the file, work at hand, when the next scheduled job is due)."""
@@ -82,24 +96,113 @@ class Watch:
         event = asyncio.Event()
         with self._guard:
             self._waiting[event] = asyncio.get_running_loop()
+        wait = Wait(event)
         try:
-            pause = POLL_SECONDS_MIN
             version, at_hand, next_due = self._look(queues)
+            if not at_hand and self._listens(wait):
+                version, at_hand, next_due = self._look(queues)  # what came before it was listening
             while not at_hand and (left := deadline - time.monotonic()) > 0:
-                await _within(event, min(pause, left))
-                pause = min(pause * POLL_GROWTH, POLL_SECONDS_MAX)
+                if next_due is not None:
+                    left = min(left, max(POLL_SECONDS_MIN, next_due - self._clock.wall()))
+                await wait.pause(left)
+                if time.monotonic() - self.claimed_at < CLAIM_SECONDS:
+                    wait.soon()
+                    continue
                 due = next_due is not None and self._clock.wall() >= next_due
                 if due or self._version() != version:
-                    pause = POLL_SECONDS_MIN
+                    if wait.listening and not due and not wait.was_told():
+                        self._hears = False
+                        wait.listen_no_more()
+                    wait.begin_again()
                     version, at_hand, next_due = self._look(queues)
         finally:
+            wait.close()
             with self._guard:
                 self._waiting.pop(event, None)
 
+    def _listens(self, wait: Wait) -> bool:
+        """Whether this wait hears of writes from now on; of several at once, the others ask."""
+        with self._guard:
+            if self._hears and self._ear is None:
+                self._ear = open_ear(self._path)
+                self._hears = self._ear is not None
+            return self._hears and self._ear is not None and wait.listen(self._ear)
 
-async def _within(event: asyncio.Event, seconds: float) -> None:
-    """Until the event is set, or for so many seconds."""
-    timer = asyncio.get_running_loop().call_later(seconds, event.set)
-    await event.wait()
-    timer.cancel()
-    event.clear()
+
+class Wait:
+    """One wait for work: how long it pauses between two questions, and whether it was told to ask."""
+
+    def __init__(self, event: asyncio.Event) -> None:
+        self._event, self._loop = event, asyncio.get_running_loop()
+        self._ear: Ear | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._seconds = POLL_SECONDS_MIN
+        self._told = False
+
+    def listen(self, ear: Ear) -> bool:
+        if ear.taken:
+            return False
+        try:
+            ear.attend(self._written, self._committed)
+        except NotImplementedError:  # this kind of loop cannot wait for a file
+            ear.leave()
+            return False
+        self._ear = ear
+        return True
+
+    @property
+    def listening(self) -> bool:
+        return self._ear is not None
+
+    async def pause(self, seconds_max: float) -> None:
+        """Until it is told that something was committed, or for a while that grows each time."""
+        self._timer = self._loop.call_later(min(self._seconds, seconds_max), self._time_is_up)
+        if self._ear is None:
+            self._seconds = min(self._seconds * POLL_GROWTH, POLL_SECONDS_MAX)
+        else:
+            self._seconds = min(self._seconds * HEARING_GROWTH, HEARING_SECONDS_MAX)
+        await self._event.wait()
+        self._event.clear()
+        self._told = self._told or self._timer is not None  # a nudge
+        self._stop_timer()
+
+    def soon(self) -> None:
+        self._seconds = POLL_SECONDS_MIN
+
+    def begin_again(self) -> None:
+        self._seconds, self._told = POLL_SECONDS_MIN, False
+
+    def was_told(self) -> bool:
+        """Whether it heard of a change by itself; a change it can see now, it has heard."""
+        if self._ear is not None and not self._told:
+            self._ear.hear()
+        return self._told
+
+    def _time_is_up(self) -> None:
+        self._timer = None
+        self._event.set()
+
+    def _committed(self) -> None:
+        self._told = True
+        self._event.set()
+
+    def _written(self) -> None:
+        """It can be seen when it is on the disk, which takes a moment."""
+        self._told, self._seconds = True, POLL_SECONDS_MIN
+        if self._timer is not None and self._timer.when() > self._loop.time() + POLL_SECONDS_MIN:
+            self._stop_timer()
+            self._timer = self._loop.call_later(POLL_SECONDS_MIN, self._time_is_up)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def close(self) -> None:
+        self._stop_timer()
+        self.listen_no_more()
+
+    def listen_no_more(self) -> None:
+        if self._ear is not None:
+            self._ear.leave()
+            self._ear = None

@@ -38,7 +38,9 @@ class Request:
 class StoreThread:
     """A thread with a connection of its own that carries out requests one after another."""
 
-    def __init__(self, path: str, *, synchronous: str, call_timeout: float, after_commit: Callable[[], None]) -> None:
+    def __init__(
+        self, path: str, *, synchronous: str, call_timeout: float, after_commit: Callable[[set[str]], None]
+    ) -> None:
         self._path, self._synchronous = path, synchronous
         self._call_timeout = call_timeout
         self._after_commit = after_commit
@@ -93,7 +95,7 @@ class StoreThread:
                 self._here = 0
         if failed is not None:
             raise failed
-        self._after_commit()
+        self._after_commit({name})
         return (answer,)
 
     def stop(self) -> None:
@@ -143,8 +145,9 @@ class StoreThread:
                 request.future.set_result(answer)
             else:
                 request.future.set_exception(failed)
-        if any(failed is None for _, failed in outcomes):
-            self._after_commit()
+        done = {request.name for request, (_, failed) in zip(batch, outcomes, strict=True) if failed is None}
+        if done:
+            self._after_commit(done)
 
     def _carry_out(self, batch: list[Request]) -> list[Outcome]:
         try:

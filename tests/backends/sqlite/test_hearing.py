@@ -1,0 +1,164 @@
+"""Waiting for work on SQLite: writes to the log are heard; where they are not, the file is asked again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.backends.sqlite import hearing, watch
+from holdfast.backends.sqlite.backend import SqliteBackend
+from holdfast.records import ClaimRequest, NewJob, WorkerRecord
+
+WAIT_SECONDS_MAX = 20
+LONG_SECONDS = 600.0
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's file watch is Linux's")
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> Iterator[SqliteBackend]:
+    backend = SqliteBackend(str(tmp_path / "jobs.db"))
+    asyncio.run(backend.open())
+    yield backend
+    asyncio.run(backend.close())
+
+
+def spy_on(name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every call of this method of a wait."""
+    calls: list[str] = []
+    real = getattr(watch.Wait, name)
+
+    def noting(wait: watch.Wait) -> None:
+        calls.append(name)
+        real(wait)
+
+    monkeypatch.setattr(watch.Wait, name, noting)
+    return calls
+
+
+def stranger_enqueues(backend: SqliteBackend, name: str) -> None:
+    """In a transaction of the caller's own: nobody is nudged and nobody calls out."""
+    connection = sqlite3.connect(backend.path)
+    with connection:
+        backend.enqueue_on(connection, [NewJob(id=name, task="t")])
+    connection.close()
+
+
+async def asleep(backend: SqliteBackend) -> asyncio.Task[None]:
+    """A wait that has asked for the first time and sleeps."""
+    waiting = asyncio.create_task(backend.wait_for_work(("default",), LONG_SECONDS))
+    async with asyncio.timeout(WAIT_SECONDS_MAX):
+        while True:
+            await asyncio.sleep(0)
+            if (own := backend._watch) is not None and own._waiting and time.monotonic() - own.claimed_at > 0.1:
+                return waiting
+
+
+async def ends(waiting: asyncio.Task[None]) -> None:
+    async with asyncio.timeout(WAIT_SECONDS_MAX):
+        await waiting
+
+
+@linux
+def test_a_strangers_commit_is_heard(backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = spy_on("_written", monkeypatch)
+
+    async def scene() -> None:
+        waiting = await asleep(backend)
+        await asyncio.to_thread(stranger_enqueues, backend, "a")
+        await ends(waiting)
+
+    asyncio.run(scene())
+    assert heard
+
+
+@linux
+def test_who_calls_out_is_heard_at_once(backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        heard = asyncio.Event()
+        monkeypatch.setattr(watch.Wait, "_committed", lambda _: heard.set())
+        waiting = await asleep(backend)
+        hearing.call_out(backend.path)
+        async with asyncio.timeout(WAIT_SECONDS_MAX):
+            await heard.wait()
+        assert not waiting.done()  # nothing was committed
+        await backend.enqueue([NewJob(id="a", task="t")])
+        await ends(waiting)
+
+    asyncio.run(scene())
+
+
+@linux
+def test_a_watch_that_missed_a_change_polls_from_then_on(
+    backend: SqliteBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere-wal").touch()
+    deaf = hearing.open_ear(str(tmp_path / "elsewhere"))
+    assert deaf is not None
+    monkeypatch.setattr(watch, "open_ear", lambda _: deaf)
+
+    async def scene() -> None:
+        waiting = await asleep(backend)
+        own = backend._watch
+        assert own is not None
+        assert own._hears
+        await asyncio.to_thread(stranger_enqueues, backend, "a")
+        await ends(waiting)
+        assert not own._hears
+        assert not deaf.taken
+
+    asyncio.run(scene())
+
+
+def test_where_nothing_can_be_heard_the_file_is_asked(backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hearing, "_libc", lambda: None)
+
+    async def scene() -> None:
+        waiting = await asleep(backend)
+        await asyncio.to_thread(stranger_enqueues, backend, "a")
+        await ends(waiting)
+
+    asyncio.run(scene())
+
+
+@linux
+def test_what_a_claim_of_its_own_did_not_see_is_noticed(backend: SqliteBackend) -> None:
+    """A claim is a look, so the next one is put off; what came right after it must not be lost with it."""
+
+    async def scene() -> None:
+        await backend.register(WorkerRecord(id="w", lease_seconds=60.0))
+        waiting = await asleep(backend)
+        for call in range(1, 30):
+            await backend.claim(ClaimRequest(worker="w", call=call, queues=("default",), most=1))
+        await asyncio.to_thread(stranger_enqueues, backend, "a")
+        await ends(waiting)
+
+    asyncio.run(scene())
+
+
+@linux
+def test_waits_and_stores_leave_no_handle_open(tmp_path: Path) -> None:
+    async def scene() -> None:
+        backend = SqliteBackend(str(tmp_path / "jobs.db"))
+        await backend.open()
+        for _ in range(3):
+            await backend.wait_for_work(("default",), 0.005)
+        waiting = await asleep(backend)
+        await backend.close()
+        waiting.cancel()
+        await asyncio.wait({waiting})
+
+    def watches() -> int:
+        links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+        return sum("inotify" in os.readlink(link) for link in links if os.path.islink(link))
+
+    before = watches()
+    asyncio.run(scene())
+    assert watches() == before
