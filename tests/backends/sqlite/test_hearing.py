@@ -6,7 +6,6 @@ import asyncio
 import os
 import sqlite3
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,7 +56,7 @@ async def asleep(backend: SqliteBackend) -> asyncio.Task[None]:
     async with asyncio.timeout(WAIT_SECONDS_MAX):
         while True:
             await asyncio.sleep(0)
-            if (own := backend._watch) is not None and own._waiting and time.monotonic() - own.claimed_at > 0.1:
+            if (own := backend._watch) is not None and own._waiting:
                 return waiting
 
 

@@ -13,12 +13,11 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from ...clock import Clock, SystemClock, boot_id
 from ...entries import CronEntry
-from ...errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
+from ...errors import BackendUnavailable, ConfigurationError
 from ...lifecycle import Settlement, State
 from ...portrait import bounded
 from ...records import (
@@ -52,6 +51,7 @@ from ...records import (
 from ...rules import Override, QueueRule, TaskRecord, TaskRule
 from ..contract import Backend
 from . import joining, leasing, limiting, moving, operating, producing, pruning, reading, showing, ticking
+from .answering import answered, answered_here
 from .connection import SYNCHRONOUS, set_up
 from .hearing import call_out
 from .transaction import Transaction
@@ -208,19 +208,11 @@ class SqliteBackend(Backend):
         def carry_out(cursor: sqlite3.Cursor) -> T:
             return work(self._transaction(cursor, now))
 
-        return await self._answer(verb, self._writing().submit(verb, carry_out, urgent=urgent))
+        future = self._writing().submit(verb, carry_out, urgent=urgent)
+        return await answered(verb, future, 2 * self._call_timeout)
 
     async def _read(self, verb: str, work: Callable[[sqlite3.Cursor], T]) -> T:
         return await asyncio.wrap_future(self._reading().submit(verb, work))
-
-    async def _answer(self, verb: str, future: Future[T]) -> T:
-        """Wait for the writer, bounded: it gives up on the lock by itself; twice that long means the disk hangs."""
-        waiting = asyncio.wrap_future(future)
-        waiting.add_done_callback(lambda late: late.cancelled() or late.exception())  # the caller may have given up
-        done, _ = await asyncio.wait((waiting,), timeout=2 * self._call_timeout)
-        if done:
-            return waiting.result()
-        raise _gave_up(verb, future)
 
     # ------------------------------------------------------------------ producing
 
@@ -246,14 +238,7 @@ class SqliteBackend(Backend):
         done = writer.carry_out_here("enqueue", carry_out)
         if done is not None:
             return done[0]
-        future = writer.submit("enqueue", carry_out)
-        try:
-            return future.result(2 * self._call_timeout)
-        except TimeoutError:
-            raise _gave_up("enqueue", future) from None
-        except BaseException:
-            future.cancel()  # an interrupt here must not leave the work behind
-            raise
+        return answered_here("enqueue", writer.submit("enqueue", carry_out), 2 * self._call_timeout)
 
     def enqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
         return joining.enqueue_on(connection, self.path, jobs, self._clock.wall())
@@ -299,7 +284,13 @@ class SqliteBackend(Backend):
         request: ClaimRequest | None,
         now: float | None = None,
     ) -> Exchanged:
-        return await self._write("exchange", lambda tx: leasing.exchange(tx, settlements, releases, request), now)
+        def work(tx: Transaction) -> Exchanged:
+            return leasing.exchange(tx, settlements, releases, request)
+
+        if request is None or self._watch is None:
+            return await self._write("exchange", work, now)
+        with self._watch.claiming():
+            return await self._write("exchange", work, now)
 
     async def release(self, releases: Sequence[Release], now: float | None = None) -> list[Answer]:
         return list((await self.exchange((), releases, None, now)).answers)
@@ -437,13 +428,6 @@ class SqliteBackend(Backend):
         with self._guard:
             watch = self._watching_locked()
         await watch.wait_for_work(queues, timeout)
-
-
-def _gave_up(verb: str, future: Future[Any]) -> BackendUnavailable | OutcomeUnknown:
-    """Nobody waits any longer: what has not begun is taken back, of the rest the fate is unknown."""
-    if future.cancel():
-        return BackendUnavailable(f"{verb} found the store busy for too long. Nothing was changed; try again.")
-    return OutcomeUnknown(verb)
 
 
 def _nothing(_: set[str]) -> None:

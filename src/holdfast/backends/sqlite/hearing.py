@@ -60,6 +60,17 @@ class Ear:
             if self._ends:
                 self.close()
 
+    def rest(self) -> None:
+        """Keep the wait's place, and tell it nothing."""
+        if self._loop is not None:
+            self._loop.remove_reader(self._handle)
+
+    def go_on(self) -> None:
+        """Tell it again, but nothing of what was heard meanwhile."""
+        if self._loop is not None:
+            self._read()
+            self._loop.add_reader(self._handle, self.hear)
+
     def hear(self) -> None:
         """Take in what was heard so far. A write is heard before its commit can be seen."""
         masks = self._read()

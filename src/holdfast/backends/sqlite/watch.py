@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from ...clock import Clock
 from . import showing
@@ -23,7 +24,7 @@ POLL_SECONDS_MAX = 0.005
 POLL_GROWTH = 1.002  # from the shortest to the longest pause in about two seconds without a change
 HEARING_SECONDS_MAX = 0.1  # where every write is heard; a change that was not, and this watch polls for good
 HEARING_GROWTH = 1.3  # a commit is heard while it is on its way to the disk: soon seen, or not so soon
-CLAIM_SECONDS = 0.002  # a claim was a look, too: after one of our own nobody need look again at once
+CLAIM_SECONDS = 0.002  # a claim was a look, too: after one of its own a worker need not look again at once
 
 # Every watch of this process, by file: the app's backend and the worker's are two, and tell each other at once.
 _watches: dict[str, weakref.WeakSet[Watch]] = {}
@@ -31,8 +32,6 @@ _watches: dict[str, weakref.WeakSet[Watch]] = {}
 
 def nudge(path: str, *, claimed: Watch | None = None) -> None:
     """This process committed something to the file, by a claim of this watch's worker or otherwise. From any thread."""
-    if claimed is not None:
-        claimed.claimed_at = time.monotonic()
     for watch in list(_watches.get(path, ())):
         if watch is not claimed:
             watch.nudge()
@@ -51,7 +50,7 @@ class Watch:
         self._post = Post(rank=1)  # after the writers: they wake waiters while at work
         self._guard = self._post.at_work
         self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
-        self.claimed_at = 0.0
+        self._waits: set[Wait] = set()
         self._ear: Ear | None = None
         self._hears = True  # until it is found out that it does not
         _watches.setdefault(path, weakref.WeakSet()).add(self)
@@ -97,6 +96,7 @@ class Watch:
         with self._guard:
             self._waiting[event] = asyncio.get_running_loop()
         wait = Wait(event)
+        self._waits.add(wait)
         try:
             version, at_hand, next_due = self._look(queues)
             if not at_hand and self._listens(wait):
@@ -105,9 +105,6 @@ class Watch:
                 if next_due is not None:
                     left = min(left, max(POLL_SECONDS_MIN, next_due - self._clock.wall()))
                 await wait.pause(left)
-                if time.monotonic() - self.claimed_at < CLAIM_SECONDS:
-                    wait.soon()
-                    continue
                 due = next_due is not None and self._clock.wall() >= next_due
                 if due or self._version() != version:
                     if wait.listening and not due and not wait.was_told():
@@ -117,8 +114,22 @@ class Watch:
                     version, at_hand, next_due = self._look(queues)
         finally:
             wait.close()
+            self._waits.discard(wait)
             with self._guard:
                 self._waiting.pop(event, None)
+
+    @contextmanager
+    def claiming(self) -> Iterator[None]:
+        """While a claim of this worker is under way its wait rests: what it would hear and see is the claim's doing."""
+        loop = asyncio.get_running_loop()
+        waits = [wait for wait in list(self._waits) if wait.loop is loop]
+        for wait in waits:
+            wait.rest()
+        try:
+            yield
+        finally:
+            for wait in waits:
+                wait.go_on()
 
     def _listens(self, wait: Wait) -> bool:
         """Whether this wait hears of writes from now on; of several at once, the others ask."""
@@ -133,11 +144,11 @@ class Wait:
     """One wait for work: how long it pauses between two questions, and whether it was told to ask."""
 
     def __init__(self, event: asyncio.Event) -> None:
-        self._event, self._loop = event, asyncio.get_running_loop()
+        self._event, self.loop = event, asyncio.get_running_loop()
         self._ear: Ear | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._seconds = POLL_SECONDS_MIN
-        self._told = False
+        self._told = self._closed = False
 
     def listen(self, ear: Ear) -> bool:
         if ear.taken:
@@ -156,7 +167,7 @@ class Wait:
 
     async def pause(self, seconds_max: float) -> None:
         """Until it is told that something was committed, or for a while that grows each time."""
-        self._timer = self._loop.call_later(min(self._seconds, seconds_max), self._time_is_up)
+        self._timer = self.loop.call_later(min(self._seconds, seconds_max), self._time_is_up)
         if self._ear is None:
             self._seconds = min(self._seconds * POLL_GROWTH, POLL_SECONDS_MAX)
         else:
@@ -166,8 +177,21 @@ class Wait:
         self._told = self._told or self._timer is not None  # a nudge
         self._stop_timer()
 
-    def soon(self) -> None:
-        self._seconds = POLL_SECONDS_MIN
+    def rest(self) -> None:
+        """Neither hear nor ask until told to go on."""
+        self._stop_timer()
+        if self._ear is not None:
+            self._ear.rest()
+
+    def go_on(self) -> None:
+        """Ask in a little while: others may have committed something, before the claim or after it."""
+        if self._closed:
+            return
+        if self._ear is not None:
+            self._ear.go_on()
+        self._told, self._seconds = True, POLL_SECONDS_MIN
+        self._stop_timer()
+        self._timer = self.loop.call_later(CLAIM_SECONDS, self._time_is_up)
 
     def begin_again(self) -> None:
         self._seconds, self._told = POLL_SECONDS_MIN, False
@@ -189,9 +213,9 @@ class Wait:
     def _written(self) -> None:
         """It can be seen when it is on the disk, which takes a moment."""
         self._told, self._seconds = True, POLL_SECONDS_MIN
-        if self._timer is not None and self._timer.when() > self._loop.time() + POLL_SECONDS_MIN:
+        if self._timer is not None and self._timer.when() > self.loop.time() + POLL_SECONDS_MIN:
             self._stop_timer()
-            self._timer = self._loop.call_later(POLL_SECONDS_MIN, self._time_is_up)
+            self._timer = self.loop.call_later(POLL_SECONDS_MIN, self._time_is_up)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -199,6 +223,7 @@ class Wait:
             self._timer = None
 
     def close(self) -> None:
+        self._closed = True
         self._stop_timer()
         self.listen_no_more()
 
