@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...rates import UNLIMITED, charged
@@ -23,6 +23,9 @@ from .transaction import Transaction
 _LANE = SQL["claim.lane"]
 _LANE_APART = SQL["claim.lane_apart"]
 _TAKE = SQL["claim.take"]
+_HEADS = SQL["claim.heads"]
+_TAKE_HEADS = SQL["claim.take_heads"]
+_CLAIMABLE = SQL["read.claimable"]
 
 Row = Sequence[Any]  # as claim.lane reads it
 
@@ -36,6 +39,38 @@ def claim(tx: Transaction, request: ClaimRequest) -> list[Lease]:
         if most > 0 and queue not in paused:
             draw.take_from(queue, most)
     draw.charge()
+    return draw.leases
+
+
+def claim_heads(tx: Transaction, request: ClaimRequest) -> list[Lease] | None:
+    """As refill and then `claim` where the heads of the touched groups are all there is to lease, as in a worker that
+    works groups off: they are leased without being made ready first. None, and nothing done, where it is not so plain.
+
+    The caller knows that nothing is due, expired or overdue. Nothing is ready, so whoever comes next in a touched group
+    is taken whatever the order; room for all, and no limit, rate, lane or share that could hold one of them back.
+    """
+    rules, touched = tx.rules, tx.touched
+    if not touched or len(request.queues) != 1 or request.most_by_group is not None:
+        return None
+    [queue] = request.queues
+    if not rules.holds_nothing or rules.lanes or queue in rules.paused_queues or rules.windowed(queue):
+        return None
+    if len(touched) > min(request.most, request.most_by_queue.get(queue, request.most)):
+        return None
+    for (of, group), changed in touched.items():
+        if changed or of != queue or rules.limit_alone(of, group) != 1:
+            return None
+    if tx.cursor.execute(_CLAIMABLE, (queue,)).fetchone() is not None:
+        return None
+    groups = as_text([group for _, group in touched])
+    tx.refilled()
+    rows: list[Row] = tx.cursor.execute(_HEADS, {"queue": queue, "groups": groups}).fetchall()
+    if not rows:
+        return []
+    first = tx.ticks(len(rows))
+    rows.sort(key=lambda row: (-row[5], first if row[17] is None else row[17], row[0]))
+    draw = Draw(tx, request)
+    draw.lease_heads([row[:17] for row in rows], first)
     return draw.leases
 
 
@@ -193,6 +228,18 @@ class Draw:
         self._leased[place] = self._leased.get(place, 0) + number
 
     def _lease(self, queue: str, rows: list[Row]) -> None:
+        self._take(_TAKE, rows, {})
+        groups = [row[6] for row in rows if row[6] is not None]
+        if groups and self._rules.windowed(queue):
+            self._leave_room(queue, groups)
+        if not self._rules.holds_nothing:
+            self._mark(queue, rows)
+
+    def lease_heads(self, rows: list[Row], turn: int) -> None:
+        """Those that were waiting until now, with turns of their own or from this one on."""
+        self._take(_TAKE_HEADS, rows, {"turn": turn})
+
+    def _take(self, statement: str, rows: list[Row], more: Mapping[str, Any]) -> None:
         tx, request = self._tx, self._request
         fence, nonce = tx.ticks(len(rows)), secrets.token_hex(8)
         values = {
@@ -202,19 +249,15 @@ class Draw:
             "call": request.call,
             "now": tx.now,
             "seqs": as_text([row[0] for row in rows]),
+            **more,
         }
-        tx.cursor.execute(_TAKE, values)
+        tx.cursor.execute(statement, values)
         self.leases += [
             as_lease(row, endings.make_token(row[0], number, nonce), number, tx.now)
             for number, row in enumerate(rows, fence)
         ]
         if any(row[7] is not None for row in rows):
             tx.cursor.execute(SQL["claim.start_keys"], (values["seqs"],))
-        groups = [row[6] for row in rows if row[6] is not None]
-        if groups and self._rules.windowed(queue):
-            self._leave_room(queue, groups)
-        if not self._rules.holds_nothing:
-            self._mark(queue, rows)
 
     def _leave_room(self, queue: str, groups: list[str]) -> None:
         """Remember which groups' buckets to charge; where a bound on what is ready holds a group back, refill it."""

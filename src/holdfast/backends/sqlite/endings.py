@@ -50,6 +50,7 @@ Success = tuple[int, str, str, float, bytes | None]  # seq, id, token, seconds t
 
 _ALL_SUCCEEDED = SQL["settle.all_succeeded"]
 _SUCCEEDED = SQL["settle.succeeded"]
+_GROUP_OF = SQL["settle.group_of"]
 _GROUPS_OF = SQL["settle.groups_of"]
 _LEASE = SQL["settle.lease"]
 _SCHEDULED = SQL["settle.scheduled"]
@@ -115,8 +116,13 @@ def _after_success(tx: Transaction, seqs: list[int]) -> None:
     chosen = (as_text(seqs),)
     if tx.rules.any_key:
         tx.cursor.execute(_END_KEYS, chosen)
-    for queue, group in tx.cursor.execute(_GROUPS_OF, chosen):
-        tx.touch(queue, group)
+    if len(seqs) == 1:
+        queue, group = tx.cursor.execute(_GROUP_OF, seqs).fetchone()
+        if group is not None:
+            tx.touch(queue, group)
+    else:
+        for queue, group in tx.cursor.execute(_GROUPS_OF, chosen):
+            tx.touch(queue, group)
     if tx.rules.any_letter:
         rows = tx.cursor.execute(SQL["settle.logicals_of"], chosen).fetchall()
         tx.close_letters(logical_name(*row) for row in rows)

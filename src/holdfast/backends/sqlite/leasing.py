@@ -33,7 +33,6 @@ RECOVER_PER_CLAIM_MAX = 100
 PROMOTE_PER_CLAIM_MAX = 200
 
 _LOOK = SQL["promote.look"]
-_NONE_RECOVERED: tuple[list[Recovered], set[str]] = ([], set())
 _answers = msgspec.json.Decoder(tuple[Answer, ...]).decode
 
 
@@ -83,22 +82,26 @@ def exchange(
         return _first_answer(tx, request, row[1])
     answers = [*endings.settle(tx, settlements), *endings.release(tx, releases)]
     look = Look(*tx.cursor.execute(_LOOK, {"now": tx.now, "steady": tx.steady, "boot": tx.boot}).fetchone())
-    tx.refill(due=bool(look.due))
     if row is None or request.call < row[0]:  # unknown, or a claim that a later one overtook: outcomes only
         tx.close()
         return Exchanged(answers=tuple(answers), known=row is not None)
-    recovered, gone = _recover(tx, (), RECOVER_PER_CLAIM_MAX) if look.overdue else _NONE_RECOVERED
-    if request.worker in gone:
-        tx.close()  # it was this very worker whose deadline had passed
-        return Exchanged(answers=tuple(answers), known=False, recovered=tuple(recovered))
-    rules, leases, opens_at = tx.rules, [], None
+    rules, recovered, opens_at = tx.rules, list[Recovered](), None
     seal = tx.closed_by  # after the rules: it comes with them
-    if seal is None:
-        if look.anything or recovered or rules.any_flow:
-            promote(tx, PROMOTE_PER_CLAIM_MAX)
-        leases = claiming.claim(tx, request)
-        tx.refill()
-        opens_at = flow.next_opening(tx.cursor, tx.rules, request.queues, tx.now)  # as things stand after the claim
+    leases = claiming.claim_heads(tx, request) if seal is None and not any(look) else None
+    if leases is None:
+        tx.refill(due=bool(look.due))
+        if look.overdue:
+            recovered, gone = _recover(tx, (), RECOVER_PER_CLAIM_MAX)
+            if request.worker in gone:
+                tx.close()  # it was this very worker whose deadline had passed
+                return Exchanged(answers=tuple(answers), known=False, recovered=tuple(recovered))
+        leases = []
+        if seal is None:
+            if look.anything or recovered or rules.any_flow:
+                promote(tx, PROMOTE_PER_CLAIM_MAX)
+            leases = claiming.claim(tx, request)
+            tx.refill()
+            opens_at = flow.next_opening(tx.cursor, tx.rules, request.queues, tx.now)  # as things stand after the claim
     stored = msgspec.json.encode(answers).decode() if answers else None
     tx.cursor.execute(SQL["claim.number"], (request.call, stored, request.worker))
     tx.close()

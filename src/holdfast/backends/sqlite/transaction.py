@@ -72,6 +72,15 @@ class Transaction:
         """This group must be refilled before the request ends; `changed`: jobs of it may have to be withdrawn."""
         self._touched[queue, group] = changed or self._touched.get((queue, group), False)
 
+    @property
+    def touched(self) -> Mapping[tuple[str, str], bool]:
+        """The groups to refill, and whether a rule of theirs changed."""
+        return self._touched
+
+    def refilled(self) -> None:
+        """The touched groups have been given what they have room for."""
+        self._touched = {}
+
     def refill(self, *, due: bool | None = None) -> int:
         """Refill every touched group; answers how many jobs became ready. `due`: whether a scheduled job is due, where
         the caller has just looked."""

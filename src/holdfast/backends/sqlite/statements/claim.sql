@@ -53,6 +53,27 @@ SET state = 'running', fence = :fence + j.key, token = printf('%x.%x.%s', seq, :
 FROM json_each(:seqs) AS j
 WHERE seq = j.value
 
+-- :: heads
+SELECT w.seq, w.id, w.task, w.queue, w.args, w.priority, w.grp, w.key, w.attempts, w.failures, w.stalls, w.max_stalls,
+       w.created_at, w.expires_at, w.options, w.suspect, w.shared_stalls, w.turn
+FROM json_each(:groups) AS g CROSS JOIN holdfast_jobs AS w
+WHERE w.seq = (
+    SELECT n.seq FROM holdfast_jobs AS n INDEXED BY holdfast_jobs_waiting
+    WHERE n.state = 'waiting' AND n.queue = :queue AND n.grp = g.value
+    ORDER BY n.held DESC, n.priority DESC, n.seq LIMIT 1)
+  AND NOT EXISTS (
+    SELECT 1 FROM holdfast_jobs AS p INDEXED BY holdfast_jobs_in_play
+    WHERE p.queue = :queue AND p.grp = g.value
+      AND (p.state IN ('ready', 'running') OR (p.state = 'scheduled' AND p.held = 1)))
+
+-- :: take_heads
+UPDATE holdfast_jobs
+SET state = 'running', rank = priority, turn = COALESCE(turn, :turn + j.key), lane = 1,
+    fence = :fence + j.key, token = printf('%x.%x.%s', seq, :fence + j.key, :nonce),
+    worker = :worker, claim_call = :call, started_at = :now, begun = 0
+FROM json_each(:seqs) AS j
+WHERE seq = j.value
+
 -- :: number
 UPDATE holdfast_workers SET last_call = ?, last_answers = ? WHERE id = ?
 

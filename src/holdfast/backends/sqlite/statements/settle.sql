@@ -17,6 +17,9 @@ SET state = 'succeeded', attempts = attempts + 1, finished_at = ?, prune_at = ?,
     token = NULL, worker = NULL, claim_call = NULL, held = 0, suspect = 0
 WHERE seq = ? AND id = ? AND token = ? AND state = 'running' AND cancel_requested = 0
 
+-- :: group_of
+SELECT queue, grp FROM holdfast_jobs WHERE seq = ?
+
 -- :: groups_of
 SELECT DISTINCT queue, grp FROM holdfast_jobs
 WHERE seq IN (SELECT value FROM json_each(?)) AND grp IS NOT NULL

@@ -1,0 +1,115 @@
+"""A group's next job is leased without being made ready first: the same jobs, in the same states, as step by step."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.backends.sqlite import claiming
+from holdfast.backends.sqlite.backend import SqliteBackend
+from holdfast.lifecycle import Ending, Settlement, State
+from holdfast.records import ClaimRequest, Exchanged, Lease, NewJob, Pause, Release, WorkerRecord
+from holdfast.rules import QueueRule
+
+START = 1_000_000.0
+NUMBERED = {"turn", "fence", "token"}  # taken from a counter, of which both ways take as many numbers as they need
+
+
+async def opened(path: Path) -> SqliteBackend:
+    backend = SqliteBackend(str(path))
+    await backend.open()
+    await backend.register(WorkerRecord(id="w", lease_seconds=1e6), now=START)
+    return backend
+
+
+async def jobs_of(backend: SqliteBackend) -> list[dict[str, Any]]:
+    rows = (await backend.dump()).tables["jobs"]
+    return [{name: value for name, value in row.items() if name not in NUMBERED} for row in rows]
+
+
+def ended(chance: random.Random, lease: Lease) -> Settlement | Release:
+    ending = chance.choice([*[Ending.SUCCEEDED] * 5, Ending.RETRY, Ending.BURIED, None])
+    if ending is None:
+        return Release(id=lease.id, token=lease.token, delay=chance.choice([0.0, 3.0]))
+    delay = chance.choice([0.0, 2.0]) if ending is Ending.RETRY else 0.0
+    return Settlement(id=lease.id, token=lease.token, ending=ending, delay=delay, failed=ending is not Ending.SUCCEEDED)
+
+
+async def trade(backend: SqliteBackend, call: int, told: Sequence[Settlement | Release], most: int) -> Exchanged:
+    request = ClaimRequest(worker="w", call=call, queues=("default",), most=most)
+    settlements = [one for one in told if isinstance(one, Settlement)]
+    releases = [one for one in told if isinstance(one, Release)]
+    return await backend.exchange(settlements, releases, request, now=START + call)
+
+
+async def walk(backend: SqliteBackend, seed: int) -> list[Any]:
+    """A worker's life by dice; what it saw after each step."""
+    chance, seen, held = random.Random(seed), list[Any](), dict[str, Lease]()
+    if chance.random() < 0.3:
+        await backend.declare([QueueRule(name="default", group_order="relaxed", group_limit=1)], now=START)
+    for number in range(60):
+        group = None if chance.random() < 0.05 else f"g{chance.randrange(6)}"
+        expires = 20.0 if chance.random() < 0.1 else None
+        key = f"k{number}" if chance.random() < 0.1 else None
+        job = NewJob(
+            id=f"j{number}", task="t", group=group, priority=chance.choice([0, 0, 0, 5]), expires=expires, key=key
+        )
+        await backend.enqueue([job], now=START)
+    for call in range(1, 60):
+        if chance.random() < 0.05:
+            await backend.pause(Pause(queue="default", group="g0"), now=START + call)
+        if chance.random() < 0.05:
+            await backend.resume(Pause(queue="default", group="g0"), now=START + call)
+        chosen = [held.pop(name) for name in sorted(held) if chance.random() < 0.7]
+        got = await trade(backend, call, [ended(chance, lease) for lease in chosen], chance.choice([1, 4, 20, 20, 20]))
+        held.update((lease.id, lease) for lease in got.leases)
+        seen.append((got.answers, sorted(lease.id for lease in got.leases), await jobs_of(backend)))
+    return seen
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_both_ways_lead_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    short: list[int] = []
+    real = claiming.claim_heads
+
+    def counting(*given: Any) -> list[Lease] | None:
+        leases = real(*given)
+        if leases:
+            short.append(len(leases))
+        return leases
+
+    async def both() -> None:
+        one, other = await opened(tmp_path / "one.db"), await opened(tmp_path / "other.db")
+        monkeypatch.setattr(claiming, "claim_heads", counting)
+        first = await walk(one, seed)
+        monkeypatch.setattr(claiming, "claim_heads", lambda *_: None)
+        second = await walk(other, seed)
+        assert first == second
+        await one.close()
+        await other.close()
+
+    asyncio.run(both())
+    assert short, "the short way was never taken: nothing was compared"
+
+
+def test_a_job_made_ready_by_others_goes_before_the_head(tmp_path: Path) -> None:
+    """Room for one: the turn of the job that is ready is older than that of the group's next."""
+
+    async def scene() -> None:
+        backend = await opened(tmp_path / "jobs.db")
+        await backend.enqueue([NewJob(id=f"a{n}", task="t", group="a") for n in range(2)], now=START)
+        [first] = (await trade(backend, 1, [], 1)).leases
+        await backend.enqueue([NewJob(id="b", task="t", group="b")], now=START + 1)
+        done = Settlement(id=first.id, token=first.token, ending=Ending.SUCCEEDED)
+        assert [lease.id for lease in (await trade(backend, 2, [done], 1)).leases] == ["b"]
+        record = await backend.get("a1")
+        assert record is not None
+        assert record.state is State.READY
+        await backend.close()
+
+    asyncio.run(scene())
