@@ -236,7 +236,7 @@ def test_a_number_of_a_database_keeps_stores_apart(mortal: Server) -> None:
 
 def test_scripts_name_no_key_and_no_field_that_is_not_declared() -> None:
     fields = {name.upper() for name in FIELDS}
-    for folder in ("scripts", "parts"):
+    for folder in ("scripts", "parts", "short"):
         for path in sorted((Path(lua.__file__).parent / folder).glob("*.lua")):
             text = path.read_text()
             assert "redis.call('" not in text or path.stem in ("open", "swap")  # the two that need no store

@@ -3,7 +3,7 @@
 -- Takes ARGV[1]: packed [now or nil, …]. Reads TIME once. Returns early with a refusal where the store is another's.
 
 local call, cpack, cunpack, spack = redis.call, cmsgpack.pack, cmsgpack.unpack, struct.pack
-local sub, byte, format, concat = string.sub, string.byte, string.format, table.concat
+local sub, byte, find, format, concat = string.sub, string.byte, string.find, string.format, table.concat
 local hf = {}
 local LIVE_STATES = { s = true, w = true, r = true, x = true }
 local ARGUMENTS_MAX = 2000 -- of one call: Lua's stack holds some thousands; even, for field and value

@@ -1,0 +1,96 @@
+-- exchange: the short way, in three files: this one reads what is settled, exchange_taking which jobs are leased then,
+-- exchange_writing writes. It is for a claim that settles nothing but plain successes, from strict queues without
+-- limit, rate and aging, in a store without pauses, overrides, rules of tasks and buckets. Takes and returns what
+-- scripts/exchange.lua does.
+-- What is met that is not plain leaves the call to the script, before anything is written: a key, a letter, something
+-- due, expired or stalled, a quiet time, a group with several in play, jobs that come before others already ready.
+-- Safe against a rival: a script runs alone; every write about a lease is fenced by its token.
+
+local ROWS_MAX, QUEUES_MAX, ODD_BYTES = 1000, 100, '[%z\1]'
+
+local settlements, request, used, n = args[2], args[4], meta[7], #args[2]
+if not request or sealed or #args[3] > 0 or request[7] or next(request[6]) then break end
+local worker, number, queues, most, by_queue = unpack(request, 1, 5)
+if n + most > ROWS_MAX or #queues == 0 or #queues > QUEUES_MAX or find(worker, ODD_BYTES) then break end
+if used and (find(used, 'p', 1, true) and call('HLEN', PAUSES) > 0
+    or find(used, 'o', 1, true) and call('HLEN', OVERRIDES) > 0 or find(used, 't', 1, true) and call('HLEN', TASKS) > 0
+    or find(used, '[ot]') and call('ZCARD', APART) > 0 or find(used, 'f', 1, true) and call('HLEN', FLOWS) > 0
+    or find(used, 'g', 1, true) and call('HLEN', GROUP_FLOWS) > 0) then break end
+
+-- The worker, the store's life, and whether anything is late.
+local facts, last = call('HGET', WORKERS, worker), call('HGET', CALLS, worker)
+if not facts or struct.unpack('>d', facts, 25) <= now or last and cunpack(last)[1] >= number then break end
+local told, late = redis.pcall('INFO', 'replication'), format('%.17g', now)
+if type(told) ~= 'string' or not (meta[6] and find(told, 'master_replid:' .. meta[6], 1, true))
+    or (tonumber(meta[5]) or 0) > now or call('ZCOUNT', DEADLINES, '-inf', late) > 0 then break end
+if call('EXISTS', EXPIRING, DUE, REVIVALS) > 0 and (call('ZCOUNT', EXPIRING, '-inf', late) > 0
+    or call('ZCOUNT', DUE, '-inf', late) > 0 or call('ZCOUNT', REVIVALS, '-inf', late) > 0) then break end
+
+-- What is settled, and the rules of all queues in question.
+local plain, rows, ids, names, known = true, {}, {}, {}, {}
+for i = 1, #queues do
+    plain = plain and not known[queues[i]]
+    names[i], known[queues[i]] = queues[i], true
+end
+for i = 1, n do ids[i] = settlements[i][1] end
+local packed = n > 0 and call('HMGET', JOBS, unpack(ids))
+for i = 1, n do
+    if packed[i] and not rows[ids[i]] then
+        local row = { select(2, cmsgpack.unpack_limit(packed[i], FIELDS_NUMBER, 3)) }
+        rows[ids[i]] = row
+        if not known[row[QUEUE]] then names[#names + 1], known[row[QUEUE]] = row[QUEUE], true end
+    end
+end
+if not plain or #names > ROWS_MAX then break end
+local rules = call('HMGET', RULES, unpack(names))
+for i = 1, #names do
+    local rule = rules[i] and cunpack(rules[i])
+    if find(names[i], ODD_BYTES) or rule and (rule[2] ~= 'strict' or rule[3] or rule[4] or rule[5] or rule[6]) then
+        plain = false
+    end
+end
+
+local answers, changed, busy, off_running, finished, prunable = {}, {}, {}, {}, {}, {}
+local letters, values, seen, off_play, off_waiting, fresh, place_of = {}, {}, {}, {}, {}, {}, {}
+for i = 1, plain and n or 0 do
+    local one = settlements[i]
+    local id, row = one[1], rows[one[1]]
+    local queue, group = row and row[QUEUE], row and row[GROUP]
+    if one[3] and (one[3] ~= 'o' or one[4] or one[7]) then
+        plain = false
+    elseif not row or row[STATE] ~= 'x' or row[TOKEN] ~= one[2] then
+        answers[i] = 'l'
+    elseif row[CANCEL_REQUESTED] then
+        answers[i] = 'c'
+    elseif row[TERMS] or row[WORKER] ~= worker or group and find(group, ODD_BYTES) then
+        plain = false
+    else
+        local seq, task, value, m = row[SEQ], row[TASK], not one[3] or one[6], #changed
+        off_running[m + 1] = worker .. '\0' .. spack('>I8I8', row[FENCE], seq) .. queue .. '\0' .. id
+        row[STATE], row[TOKEN], row[WORKER], row[CLAIM_CALL], row[HELD] = 'o', false, false, false, false
+        row[ATTEMPTS], row[SUSPECT], row[FINISHED_AT] = row[ATTEMPTS] + 1, false, now
+        row[PRUNE_AT] = now + math.max(one[9] or RETAIN_SECONDS, REMEMBER_SECONDS_MIN)
+        row[VALUE] = value == true or value and 1 or false
+        if row[VALUE] == 1 then values[#values + 1], values[#values + 2] = id, ARGV[value] end
+        answers[i], changed[m + 1], letters[m + 1] = 'o', row, 'i' .. id
+        finished[2 * m + 1], finished[2 * m + 2] = '0', 'o' .. queue .. '\0' .. spack('>I8', seq) .. id
+        prunable[2 * m + 1], prunable[2 * m + 2] = format('%.17g', row[PRUNE_AT]), id
+        busy['q' .. queue], busy['t' .. task] = (busy['q' .. queue] or 0) - 1, (busy['t' .. task] or 0) - 1
+        if group then
+            local place = queue .. '\0' .. group .. '\0'
+            local low, high = '[' .. place, '(' .. place .. '\255'
+            plain = plain and not seen[place] and call('ZLEXCOUNT', PLAY, low, high) == 1
+            local member = call('ZRANGEBYLEX', WAITING, low, high, 'LIMIT', '0', '1')[1]
+            seen[place], off_play[#off_play + 1] = true, place .. id
+            if member then
+                local freed = sub(member, #place + 14)
+                off_waiting[#off_waiting + 1], fresh[#fresh + 1], place_of[freed] = member, freed, place
+            end
+        end
+    end
+end
+if plain and #letters > 0 and used and find(used, 'd', 1, true) then
+    local found = call('HMGET', LETTERS, unpack(letters))
+    for i = 1, #letters do plain = plain and not found[i] end
+end
+if not plain then break end
