@@ -50,8 +50,8 @@ for i = 1, #names do
     end
 end
 
-local answers, changed, busy, off_running, finished, prunable = {}, {}, {}, {}, {}, {}
-local letters, values, seen, off_play, off_waiting, fresh, place_of = {}, {}, {}, {}, {}, {}, {}
+local answers, settled, s, of_queue, of_task, off_running, finished, prunable = {}, {}, 0, {}, {}, {}, {}, {}
+local prune_texts, values, seen, off_play, off_waiting, fresh, place_of, f = {}, {}, {}, {}, {}, {}, {}, 0
 for i = 1, plain and n or 0 do
     local one = settlements[i]
     local id, row = one[1], rows[one[1]]
@@ -65,17 +65,23 @@ for i = 1, plain and n or 0 do
     elseif row[TERMS] or row[WORKER] ~= worker or group and find(group, ODD_BYTES) then
         plain = false
     else
-        local seq, task, value, m = row[SEQ], row[TASK], not one[3] or one[6], #changed
-        off_running[m + 1] = worker .. '\0' .. spack('>I8I8', row[FENCE], seq) .. queue .. '\0' .. id
+        local task, value, seq = row[TASK], not one[3] or one[6], spack('>I8', row[SEQ])
+        local prune_at = now + math.max(one[9] or RETAIN_SECONDS, REMEMBER_SECONDS_MIN)
+        local prune_text = prune_texts[prune_at]
+        if not prune_text then
+            prune_text = format('%.17g', prune_at)
+            prune_texts[prune_at] = prune_text
+        end
+        s = s + 1
+        answers[i], settled[s] = 'o', row
+        off_running[s] = worker .. '\0' .. spack('>I8', row[FENCE]) .. seq .. queue .. '\0' .. id
+        finished[2 * s - 1], finished[2 * s] = '0', 'o' .. queue .. '\0' .. seq .. id
+        prunable[2 * s - 1], prunable[2 * s] = prune_text, id
+        of_queue[queue], of_task[task] = (of_queue[queue] or 0) - 1, (of_task[task] or 0) - 1
         row[STATE], row[TOKEN], row[WORKER], row[CLAIM_CALL], row[HELD] = 'o', false, false, false, false
-        row[ATTEMPTS], row[SUSPECT], row[FINISHED_AT] = row[ATTEMPTS] + 1, false, now
-        row[PRUNE_AT] = now + math.max(one[9] or RETAIN_SECONDS, REMEMBER_SECONDS_MIN)
+        row[ATTEMPTS], row[SUSPECT], row[FINISHED_AT], row[PRUNE_AT] = row[ATTEMPTS] + 1, false, now, prune_at
         row[VALUE] = value == true or value and 1 or false
         if row[VALUE] == 1 then values[#values + 1], values[#values + 2] = id, ARGV[value] end
-        answers[i], changed[m + 1], letters[m + 1] = 'o', row, 'i' .. id
-        finished[2 * m + 1], finished[2 * m + 2] = '0', 'o' .. queue .. '\0' .. spack('>I8', seq) .. id
-        prunable[2 * m + 1], prunable[2 * m + 2] = format('%.17g', row[PRUNE_AT]), id
-        busy['q' .. queue], busy['t' .. task] = (busy['q' .. queue] or 0) - 1, (busy['t' .. task] or 0) - 1
         if group then
             local place = queue .. '\0' .. group .. '\0'
             local low, high = '[' .. place, '(' .. place .. '\255'
@@ -84,13 +90,16 @@ for i = 1, plain and n or 0 do
             seen[place], off_play[#off_play + 1] = true, place .. id
             if member then
                 local freed = sub(member, #place + 14)
-                off_waiting[#off_waiting + 1], fresh[#fresh + 1], place_of[freed] = member, freed, place
+                f = f + 1
+                off_waiting[f], fresh[f], place_of[f] = member, freed, place
             end
         end
     end
 end
-if plain and #letters > 0 and used and find(used, 'd', 1, true) then
-    local found = call('HMGET', LETTERS, unpack(letters))
-    for i = 1, #letters do plain = plain and not found[i] end
+if plain and s > 0 and used and find(used, 'd', 1, true) then
+    local letters = {}
+    for i = 1, s do letters[i] = 'i' .. settled[i][ID] end
+    letters = call('HMGET', LETTERS, unpack(letters))
+    for i = 1, s do plain = plain and not letters[i] end
 end
 if not plain then break end

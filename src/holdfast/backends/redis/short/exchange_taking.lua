@@ -4,14 +4,15 @@
 
 -- The next jobs of groups become ready, in this order.
 local tick, micros, fresh_of, stirred = tonumber(meta[2]) or 0, math.floor(now * 1000000), {}, {}
-packed = #fresh > 0 and call('HMGET', JOBS, unpack(fresh))
-for i = 1, #fresh do
+packed = f > 0 and call('HMGET', JOBS, unpack(fresh))
+for i = 1, f do
     local row = { select(2, cmsgpack.unpack_limit(packed[i], FIELDS_NUMBER, 3)) }
     local queue = row[QUEUE]
     local those = fresh_of[queue] or {}
     local before = those[#those]
     if not row[TURN] then
-        tick = math.max(tick + 1, micros)
+        tick = tick + 1
+        if tick < micros then tick = micros end
         row[TURN] = math.min(tick, TURN_ZERO)
     end
     row[STATE], row[LANE], rows[fresh[i]] = 'r', 1, row
@@ -21,7 +22,7 @@ for i = 1, #fresh do
 end
 
 -- Which jobs are leased: those of both lanes, 0 without a group and 1 with one, share as hf.take lets them.
-local leased, taken, off_ready, new = 0, {}, {}, {}
+local leased, taken, off_ready, new, unread = 0, {}, {}, {}, 0
 for q = 1, #queues do
     local queue = queues[q]
     local wanted, first = math.min(most - leased, by_queue[queue] or most), number % 2
@@ -60,7 +61,10 @@ for q = 1, #queues do
                 end
                 leased = leased + 1
                 taken[leased] = id
-                if not rows[id] then new[#new + 1] = id end
+                if not rows[id] then
+                    unread = unread + 1
+                    new[unread] = id
+                end
             end
         end
         of_grouped = math.min(of_grouped, grouped)
@@ -69,10 +73,10 @@ for q = 1, #queues do
         if left > 0 then stirred[queue] = nil end -- nothing claimable is left there to tell others of
     end
 end
-packed = #new > 0 and call('HMGET', JOBS, unpack(new))
-for i = 1, #new do rows[new[i]] = { select(2, cmsgpack.unpack_limit(packed[i], FIELDS_NUMBER, 3)) } end
+packed = unread > 0 and call('HMGET', JOBS, unpack(new))
+for i = 1, unread do rows[new[i]] = { select(2, cmsgpack.unpack_limit(packed[i], FIELDS_NUMBER, 3)) } end
 for i = 1, leased do
     local row = rows[taken[i]]
-    plain = plain and not (row[LANE] > 7 or row[TERMS] and row[TERMS] ~= true)
+    if row[LANE] > 7 or row[TERMS] and row[TERMS] ~= true then plain = false end
 end
 if not plain then break end

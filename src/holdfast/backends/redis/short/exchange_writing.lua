@@ -1,31 +1,34 @@
 -- exchange_writing: what the short way settled and leased is written; each index in one call. The members are those of
 -- parts/index.lua.
 
-local running, expiring, pieces, records, r = {}, {}, {}, {}, 0
+local nonce = args[5]
+local running, expiring, pieces, records, r, ready = {}, {}, {}, {}, 0, {}
 local bodies = leased > 0 and call('HMGET', BODIES, unpack(taken))
-for i = 1, #changed do
+for i = 1, s do
     r = r + 2
-    records[r - 1], records[r] = changed[i][ID], cpack(changed[i])
+    records[r - 1], records[r] = settled[i][ID], cpack(settled[i])
 end
 for i = 1, leased do
     local row = rows[taken[i]]
     local id, queue, task = row[ID], row[QUEUE], row[TASK]
-    tick = math.max(tick + 1, micros)
-    row[STATE], row[FENCE], row[TOKEN] = 'x', tick, args[5] .. format('%x', tick)
+    tick = tick + 1
+    if tick < micros then tick = micros end
+    row[STATE], row[FENCE], row[TOKEN] = 'x', tick, nonce .. format('%x', tick)
     row[WORKER], row[CLAIM_CALL], row[STARTED_AT], row[BEGUN] = worker, number, now, false
     if row[EXPIRES_AT] then expiring[#expiring + 1] = id end
     running[2 * i - 1] = '0'
     running[2 * i] = worker .. '\0' .. spack('>I8I8', tick, row[SEQ]) .. queue .. '\0' .. id
-    busy['q' .. queue], busy['t' .. task] = (busy['q' .. queue] or 0) + 1, (busy['t' .. task] or 0) + 1
+    of_queue[queue], of_task[task] = (of_queue[queue] or 0) + 1, (of_task[task] or 0) + 1
+    local record = cpack(row)
     r = r + 2
-    records[r - 1], records[r] = id, cpack(row)
-    pieces[2 * i - 1], pieces[2 * i] = records[r], bodies[i]
+    records[r - 1], records[r] = id, record
+    pieces[2 * i - 1], pieces[2 * i] = record, bodies[i]
 end
-local play, ready = {}, {}
-for i = 1, #fresh do
+local play = {}
+for i = 1, f do
     local id = fresh[i]
     local row = rows[id]
-    play[2 * i - 1], play[2 * i] = '0', place_of[id] .. id
+    play[2 * i - 1], play[2 * i] = '0', place_of[i] .. id
     if row[STATE] == 'r' then
         local rank = spack('>I4I8I8d', 2147483648 - row[PRIORITY], row[TURN] + TURN_ZERO, row[SEQ], row[DUE_AT])
         ready[#ready + 1], ready[#ready + 2] = '0', row[QUEUE] .. '\0001' .. rank .. id
@@ -34,13 +37,13 @@ for i = 1, #fresh do
     end
 end
 for _, range in ipairs(off_ready) do call('ZREMRANGEBYLEX', READY, '[' .. range[1], '[' .. range[2]) end
-if #changed > 0 then
+if s > 0 then
     call('ZREM', RUNNING, unpack(off_running))
     call('ZADD', FINISHED, unpack(finished))
     call('ZADD', PRUNABLE, unpack(prunable))
 end
 if #off_play > 0 then call('ZREM', PLAY, unpack(off_play)) end
-if #fresh > 0 then
+if f > 0 then
     call('ZREM', WAITING, unpack(off_waiting))
     call('ZADD', PLAY, unpack(play))
 end
@@ -49,10 +52,12 @@ if leased > 0 then call('ZADD', RUNNING, unpack(running)) end
 if #expiring > 0 then call('ZREM', EXPIRING, unpack(expiring)) end
 if #values > 0 then call('HSET', VALUES, unpack(values)) end
 if r > 0 then call('HSET', JOBS, unpack(records)) end
-for scope, change in pairs(busy) do
-    if change ~= 0 and call('HINCRBY', BUSY, scope, change) == 0 then call('HDEL', BUSY, scope) end
+for kind, changes in pairs({ q = of_queue, t = of_task }) do
+    for name, change in pairs(changes) do
+        if change ~= 0 and call('HINCRBY', BUSY, kind .. name, change) == 0 then call('HDEL', BUSY, kind .. name) end
+    end
 end
-if leased + #fresh > 0 then call('HSET', META, 'tick', format('%.0f', tick)) end
+if leased + f > 0 then call('HSET', META, 'tick', format('%.0f', tick)) end
 answers = concat(answers)
 call('HSET', CALLS, worker, cpack({ number, answers }))
 local hint = {}
