@@ -1,9 +1,10 @@
 -- exchange: the short way, in three files: this one reads what is settled, exchange_taking which jobs are leased then,
 -- exchange_writing writes. It is for a claim that settles nothing but plain successes, from strict queues without
--- limit, rate and aging, in a store without pauses, overrides, rules of tasks and buckets. Takes and returns what
+-- limit, rate and aging, of tasks without rules, in a store without pauses and overrides. Takes and returns what
 -- scripts/exchange.lua does.
--- What is met that is not plain leaves the call to the script, before anything is written: a key, a letter, something
--- due, expired or stalled, a quiet time, a group with several in play, jobs that come before others already ready.
+-- What is met that is not plain leaves the call to the script, before anything is written: a letter, a key with terms,
+-- something due, expired or stalled, a quiet time, a slow-down, ready jobs of tasks apart, a group with several in
+-- play, freed jobs that come before others already ready.
 -- Safe against a rival: a script runs alone; every write about a lease is fenced by its token.
 
 local ROWS_MAX, QUEUES_MAX, ODD_BYTES = 1000, 100, '[%z\1]'
@@ -13,8 +14,7 @@ if not request or sealed or #args[3] > 0 or request[7] or next(request[6]) then 
 local worker, number, queues, most, by_queue = unpack(request, 1, 5)
 if n + most > ROWS_MAX or #queues == 0 or #queues > QUEUES_MAX or find(worker, ODD_BYTES) then break end
 if used and (find(used, 'p', 1, true) and call('HLEN', PAUSES) > 0
-    or find(used, 'o', 1, true) and call('HLEN', OVERRIDES) > 0 or find(used, 't', 1, true) and call('HLEN', TASKS) > 0
-    or find(used, '[ot]') and call('ZCARD', APART) > 0 or find(used, 'f', 1, true) and call('HLEN', FLOWS) > 0
+    or find(used, 'o', 1, true) and call('HLEN', OVERRIDES) > 0 or find(used, '[ot]') and call('ZCARD', APART) > 0
     or find(used, 'g', 1, true) and call('HLEN', GROUP_FLOWS) > 0) then break end
 
 -- The worker, the store's life, and whether anything is late.
@@ -48,10 +48,16 @@ for i = 1, #names do
     if find(names[i], ODD_BYTES) or rule and (rule[2] ~= 'strict' or rule[3] or rule[4] or rule[5] or rule[6]) then
         plain = false
     end
+    names[i] = 'q' .. names[i]
+end
+if used and find(used, 'f', 1, true) then
+    local flows = call('HMGET', FLOWS, unpack(names))
+    for i = 1, #names do plain = plain and not flows[i] end
 end
 
 local answers, settled, s, of_queue, of_task, off_running, finished, prunable = {}, {}, 0, {}, {}, {}, {}, {}
-local prune_texts, values, seen, off_play, off_waiting, fresh, place_of, f = {}, {}, {}, {}, {}, {}, {}, 0
+local prune_texts, values, logical, off_keyed, seen, off_play = {}, {}, {}, {}, {}, {}
+local off_waiting, fresh, place_of, f = {}, {}, {}, 0
 for i = 1, plain and n or 0 do
     local one = settlements[i]
     local id, row = one[1], rows[one[1]]
@@ -62,7 +68,8 @@ for i = 1, plain and n or 0 do
         answers[i] = 'l'
     elseif row[CANCEL_REQUESTED] then
         answers[i] = 'c'
-    elseif row[TERMS] or row[WORKER] ~= worker or group and find(group, ODD_BYTES) then
+    elseif row[TERMS] and row[TERMS] ~= true or row[KEY] and find(row[TASK], ODD_BYTES) or row[WORKER] ~= worker
+        or group and find(group, ODD_BYTES) then
         plain = false
     else
         local task, value, seq = row[TASK], not one[3] or one[6], spack('>I8', row[SEQ])
@@ -80,6 +87,11 @@ for i = 1, plain and n or 0 do
         of_queue[queue], of_task[task] = (of_queue[queue] or 0) - 1, (of_task[task] or 0) - 1
         row[STATE], row[TOKEN], row[WORKER], row[CLAIM_CALL], row[HELD] = 'o', false, false, false, false
         row[ATTEMPTS], row[SUSPECT], row[FINISHED_AT], row[PRUNE_AT] = row[ATTEMPTS] + 1, false, now, prune_at
+        if row[KEY] then
+            logical[s] = 'k' .. queue .. '\0' .. task .. '\0' .. row[KEY]
+            if row[TERMS] then off_keyed[#off_keyed + 1] = logical[s] end
+            row[TERMS] = false
+        end
         row[VALUE] = value == true or value and 1 or false
         if row[VALUE] == 1 then values[#values + 1], values[#values + 2] = id, ARGV[value] end
         if group then
@@ -97,9 +109,8 @@ for i = 1, plain and n or 0 do
     end
 end
 if plain and s > 0 and used and find(used, 'd', 1, true) then
-    local letters = {}
-    for i = 1, s do letters[i] = 'i' .. settled[i][ID] end
-    letters = call('HMGET', LETTERS, unpack(letters))
+    for i = 1, s do logical[i] = logical[i] or 'i' .. settled[i][ID] end
+    local letters = call('HMGET', LETTERS, unpack(logical, 1, s))
     for i = 1, s do plain = plain and not letters[i] end
 end
 if not plain then break end

@@ -79,4 +79,12 @@ for i = 1, leased do
     local row = rows[taken[i]]
     if row[LANE] > 7 or row[TERMS] and row[TERMS] ~= true then plain = false end
 end
+if plain and used and find(used, 't', 1, true) then -- tasks that say nothing have no rule
+    local tasks = {}
+    for i = 1, s do tasks[i] = settled[i][TASK] end
+    for i = 1, f do tasks[s + i] = rows[fresh[i]][TASK] end
+    for i = 1, leased do tasks[s + f + i] = rows[taken[i]][TASK] end
+    tasks = #tasks > 0 and call('HMGET', TASKS, unpack(tasks)) or tasks
+    for i = 1, #tasks do plain = plain and not tasks[i] end
+end
 if not plain then break end

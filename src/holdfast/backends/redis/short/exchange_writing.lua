@@ -50,6 +50,7 @@ end
 if #ready > 0 then call('ZADD', READY, unpack(ready)) end
 if leased > 0 then call('ZADD', RUNNING, unpack(running)) end
 if #expiring > 0 then call('ZREM', EXPIRING, unpack(expiring)) end
+if #off_keyed > 0 then call('HDEL', KEYED, unpack(off_keyed)) end
 if #values > 0 then call('HSET', VALUES, unpack(values)) end
 if r > 0 then call('HSET', JOBS, unpack(records)) end
 for kind, changes in pairs({ q = of_queue, t = of_task }) do
