@@ -9,13 +9,46 @@
 
 local ROWS_MAX, QUEUES_MAX, ODD_BYTES = 1000, 100, '[%z\1]'
 
+-- What is seen at once comes first: a call that is not plain should lose little here.
 local settlements, request, used, n = args[2], args[4], meta[7], #args[2]
 if not request or sealed or #args[3] > 0 or request[7] or next(request[6]) then break end
 local worker, number, queues, most, by_queue = unpack(request, 1, 5)
 if n + most > ROWS_MAX or #queues == 0 or #queues > QUEUES_MAX or find(worker, ODD_BYTES) then break end
-if used and (find(used, 'p', 1, true) and call('HLEN', PAUSES) > 0
+local plain, ids = true, {}
+for i = 1, n do
+    local one = settlements[i]
+    ids[i] = one[1]
+    if one[3] and (one[3] ~= 'o' or one[4] or one[7]) then plain = false end
+end
+if not plain or used and (find(used, 'p', 1, true) and call('HLEN', PAUSES) > 0
     or find(used, 'o', 1, true) and call('HLEN', OVERRIDES) > 0 or find(used, '[ot]') and call('ZCARD', APART) > 0
     or find(used, 'g', 1, true) and call('HLEN', GROUP_FLOWS) > 0) then break end
+local names, known, checked = {}, {}, 0
+for i = 1, #queues do
+    if known[queues[i]] then plain = false end
+    names[i], known[queues[i]] = queues[i], true
+end
+
+-- Are these queues plain? Asked of those of the request, and below of others in which something is settled.
+local function check_queues()
+    local more = #names - checked
+    if more == 0 then return end
+    local rules, scopes = call('HMGET', RULES, unpack(names, checked + 1)), {}
+    for i = 1, more do
+        local name, rule = names[checked + i], rules[i] and cunpack(rules[i])
+        if find(name, ODD_BYTES) or rule and (rule[2] ~= 'strict' or rule[3] or rule[4] or rule[5] or rule[6]) then
+            plain = false
+        end
+        scopes[i] = 'q' .. name
+    end
+    if used and find(used, 'f', 1, true) then
+        local flows = call('HMGET', FLOWS, unpack(scopes))
+        for i = 1, more do plain = plain and not flows[i] end
+    end
+    checked = #names
+end
+check_queues()
+if not plain then break end
 
 -- The worker, the store's life, and whether anything is late.
 local facts, last = call('HGET', WORKERS, worker), call('HGET', CALLS, worker)
@@ -26,14 +59,8 @@ if type(told) ~= 'string' or not (meta[6] and find(told, 'master_replid:' .. met
 if call('EXISTS', EXPIRING, DUE, REVIVALS) > 0 and (call('ZCOUNT', EXPIRING, '-inf', late) > 0
     or call('ZCOUNT', DUE, '-inf', late) > 0 or call('ZCOUNT', REVIVALS, '-inf', late) > 0) then break end
 
--- What is settled, and the rules of all queues in question.
-local plain, rows, ids, names, known = true, {}, {}, {}, {}
-for i = 1, #queues do
-    plain = plain and not known[queues[i]]
-    names[i], known[queues[i]] = queues[i], true
-end
-for i = 1, n do ids[i] = settlements[i][1] end
-local packed = n > 0 and call('HMGET', JOBS, unpack(ids))
+-- What is settled.
+local rows, packed = {}, n > 0 and call('HMGET', JOBS, unpack(ids))
 for i = 1, n do
     if packed[i] and not rows[ids[i]] then
         local row = { select(2, cmsgpack.unpack_limit(packed[i], FIELDS_NUMBER, 3)) }
@@ -41,19 +68,7 @@ for i = 1, n do
         if not known[row[QUEUE]] then names[#names + 1], known[row[QUEUE]] = row[QUEUE], true end
     end
 end
-if not plain or #names > ROWS_MAX then break end
-local rules = call('HMGET', RULES, unpack(names))
-for i = 1, #names do
-    local rule = rules[i] and cunpack(rules[i])
-    if find(names[i], ODD_BYTES) or rule and (rule[2] ~= 'strict' or rule[3] or rule[4] or rule[5] or rule[6]) then
-        plain = false
-    end
-    names[i] = 'q' .. names[i]
-end
-if used and find(used, 'f', 1, true) then
-    local flows = call('HMGET', FLOWS, unpack(names))
-    for i = 1, #names do plain = plain and not flows[i] end
-end
+check_queues()
 
 local answers, settled, s, of_queue, of_task, off_running, finished, prunable = {}, {}, 0, {}, {}, {}, {}, {}
 local prune_texts, values, logical, off_keyed, seen, off_play = {}, {}, {}, {}, {}, {}
@@ -62,9 +77,7 @@ for i = 1, plain and n or 0 do
     local one = settlements[i]
     local id, row = one[1], rows[one[1]]
     local queue, group = row and row[QUEUE], row and row[GROUP]
-    if one[3] and (one[3] ~= 'o' or one[4] or one[7]) then
-        plain = false
-    elseif not row or row[STATE] ~= 'x' or row[TOKEN] ~= one[2] then
+    if not row or row[STATE] ~= 'x' or row[TOKEN] ~= one[2] then
         answers[i] = 'l'
     elseif row[CANCEL_REQUESTED] then
         answers[i] = 'c'
