@@ -104,7 +104,7 @@ class Walk:
         self.leases: list[Lease] = []
         self.buried: list[str] = []
         self.undo: Act | None = None
-        self.odd = (0.0, 0.05, 0.2)[seed % 3]
+        self.odd = (0.02, 0.07, 0.2)[seed % 3]
         self.priorities = self.dice.choice(((0,), (0, 0, 0, 5, -1)))
 
     async def _both(self, act: Callable[[RedisBackend], Awaitable[Any]]) -> Any:
@@ -127,6 +127,11 @@ class Walk:
             choices: tuple[dict[str, Any], ...] = (
                 {"key": "k", "on_conflict": "replace"},
                 {"key": "m", "key_until": "started"},
+                {"key": "m", "key_until": "started", "key_scope": "global"},
+                {"key": "l", "key_window": self.dice.choice((2.0, 5000.0))},
+                {"key": "o", "key_scope": "global"},
+                {"on_expire": "drop", "expires": 5.0},
+                {"key": "p", "wait_max": 9.0, "on_conflict": "debounce", "delay": 1.0},
                 {"key": "n", "task": "v\1"},
                 {"delay": 3.0},
                 {"due_at": START - 5},
@@ -272,6 +277,48 @@ def test_a_job_does_not_pass_others_of_its_group_that_nobody_brought_into_play(
         await two.close()
 
     asyncio.run(scenario())
+
+
+TERMS: tuple[dict[str, Any], ...] = (
+    {},
+    {"key_scope": "global"},
+    {"key_until": "started"},
+    {"key_until": "started", "key_scope": "global"},
+    {"key_until": "started", "key_window": 5000.0},
+    {"key_window": 5000.0},
+    {"key_window": 2.0},
+    {"key_until": "started", "task": "v\1"},
+    {"task": "v\1"},
+    {"on_expire": "drop", "expires": 50.0},
+)
+
+
+@pytest.mark.parametrize("terms", TERMS, ids=str)
+def test_a_key_is_held_as_long_as_its_terms_say(
+    terms: dict[str, Any], made: Callable[..., Awaitable[Any]], client: redis.Redis
+) -> None:
+    async def scenario() -> None:
+        one, two = await made(RedisBackend), await made(_Chosen)
+        job = NewJob(**{"id": "j", "task": "t", "key": "k", **terms})
+        for backend in (one, two):
+            await backend.enqueue([job], now=START)
+            got = await backend.exchange((), (), _request(1), now=START + 1)
+        assert _content(client, one.prefix) == _content(client, two.prefix)
+        [lease] = got.leases
+        done = Settlement(id="j", token=lease.token, ending=Ending.SUCCEEDED, retain=5.0)
+        for backend in (one, two):
+            await backend.exchange([done], (), _request(2), now=START + 2)
+        assert _content(client, one.prefix) == _content(client, two.prefix)
+        assert (await one.get("j")).state == "succeeded"
+        assert audit(client, one.prefix) == []
+        await one.close()
+        await two.close()
+
+    asyncio.run(scenario())
+
+
+def _request(call: int) -> ClaimRequest:
+    return ClaimRequest(worker="w", call=call, queues=("default",), most=1)
 
 
 def test_plain_calls_take_the_short_way(made: Callable[..., Awaitable[Any]]) -> None:

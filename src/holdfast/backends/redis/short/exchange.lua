@@ -2,9 +2,9 @@
 -- exchange_writing writes. It is for a claim that settles nothing but plain successes, from strict queues without
 -- limit, rate and aging, of tasks without rules, in a store without pauses and overrides. Takes and returns what
 -- scripts/exchange.lua does.
--- What is met that is not plain leaves the call to the script, before anything is written: a letter, a key with terms,
--- something due, expired or stalled, a quiet time, a slow-down, ready jobs of tasks apart, a group with several in
--- play, freed jobs that come before others already ready.
+-- What is met that is not plain leaves the call to the script, before anything is written: a letter, something due,
+-- expired or stalled, a quiet time, a slow-down, ready jobs of tasks apart, a group with several in play, freed jobs
+-- that come before others already ready.
 -- Safe against a rival: a script runs alone; every write about a lease is fenced by its token.
 
 local ROWS_MAX, QUEUES_MAX, ODD_BYTES = 1000, 100, '[%z\1]'
@@ -81,18 +81,28 @@ for i = 1, plain and n or 0 do
         answers[i] = 'l'
     elseif row[CANCEL_REQUESTED] then
         answers[i] = 'c'
-    elseif row[TERMS] and row[TERMS] ~= true or row[KEY] and find(row[TASK], ODD_BYTES) or row[WORKER] ~= worker
-        or group and find(group, ODD_BYTES) then
+    elseif row[KEY] and find(row[TASK], ODD_BYTES) or row[WORKER] ~= worker or group and find(group, ODD_BYTES) then
         plain = false
     else
         local task, value, seq = row[TASK], not one[3] or one[6], spack('>I8', row[SEQ])
         local prune_at = now + math.max(one[9] or RETAIN_SECONDS, REMEMBER_SECONDS_MIN)
+        s = s + 1
+        if row[KEY] then -- free from now on, unless it has a window
+            local terms, name = row[TERMS], 'k' .. queue .. '\0' .. task .. '\0' .. row[KEY]
+            logical[s] = name
+            if terms == true then
+                off_keyed[#off_keyed + 1], row[TERMS] = name, false
+            elseif terms and terms[3] then
+                prune_at = math.max(prune_at, row[CREATED_AT] + terms[3])
+            elseif terms and terms[6] then
+                off_keyed[#off_keyed + 1], terms[6] = terms[1] and 'g' .. task .. '\0' .. row[KEY] or name, false
+            end
+        end
         local prune_text = prune_texts[prune_at]
         if not prune_text then
             prune_text = format('%.17g', prune_at)
             prune_texts[prune_at] = prune_text
         end
-        s = s + 1
         answers[i], settled[s] = 'o', row
         off_running[s] = worker .. '\0' .. spack('>I8', row[FENCE]) .. seq .. queue .. '\0' .. id
         finished[2 * s - 1], finished[2 * s] = '0', 'o' .. queue .. '\0' .. seq .. id
@@ -100,11 +110,6 @@ for i = 1, plain and n or 0 do
         of_queue[queue], of_task[task] = (of_queue[queue] or 0) - 1, (of_task[task] or 0) - 1
         row[STATE], row[TOKEN], row[WORKER], row[CLAIM_CALL], row[HELD] = 'o', false, false, false, false
         row[ATTEMPTS], row[SUSPECT], row[FINISHED_AT], row[PRUNE_AT] = row[ATTEMPTS] + 1, false, now, prune_at
-        if row[KEY] then
-            logical[s] = 'k' .. queue .. '\0' .. task .. '\0' .. row[KEY]
-            if row[TERMS] then off_keyed[#off_keyed + 1] = logical[s] end
-            row[TERMS] = false
-        end
         row[VALUE] = value == true or value and 1 or false
         if row[VALUE] == 1 then values[#values + 1], values[#values + 2] = id, ARGV[value] end
         if group then

@@ -77,7 +77,7 @@ packed = unread > 0 and call('HMGET', JOBS, unpack(new))
 for i = 1, unread do rows[new[i]] = { select(2, cmsgpack.unpack_limit(packed[i], FIELDS_NUMBER, 3)) } end
 for i = 1, leased do
     local row = rows[taken[i]]
-    if row[LANE] > 7 or row[TERMS] and row[TERMS] ~= true then plain = false end
+    if row[LANE] > 7 or row[KEY] and find(row[TASK], ODD_BYTES) then plain = false end
 end
 if plain and used and find(used, 't', 1, true) then -- tasks that say nothing have no rule
     local tasks = {}

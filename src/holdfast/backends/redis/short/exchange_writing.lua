@@ -15,6 +15,11 @@ for i = 1, leased do
     if tick < micros then tick = micros end
     row[STATE], row[FENCE], row[TOKEN] = 'x', tick, nonce .. format('%x', tick)
     row[WORKER], row[CLAIM_CALL], row[STARTED_AT], row[BEGUN] = worker, number, now, false
+    local terms = row[TERMS]
+    if terms and terms ~= true and terms[2] and terms[6] and not terms[3] then -- its key is free once it starts
+        off_keyed[#off_keyed + 1] = (terms[1] and 'g' or 'k' .. queue .. '\0') .. task .. '\0' .. row[KEY]
+        terms[6] = false
+    end
     if row[EXPIRES_AT] then expiring[#expiring + 1] = id end
     running[2 * i - 1] = '0'
     running[2 * i] = worker .. '\0' .. spack('>I8I8', tick, row[SEQ]) .. queue .. '\0' .. id
