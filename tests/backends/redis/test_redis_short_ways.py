@@ -63,6 +63,7 @@ class _ShortOnly(_Chosen):
 def made(server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Awaitable[Any]]]:
     """Stores on one server, their tokens made of their fences alone."""
     monkeypatch.setattr(store.secrets, "token_hex", lambda _: "nonce")
+    monkeypatch.setattr(store, "MISSES_MAX", 10**9)
     names: list[str] = []
 
     async def make(kind: type[RedisBackend]) -> RedisBackend:
@@ -319,6 +320,34 @@ def test_a_key_is_held_as_long_as_its_terms_say(
 
 def _request(call: int) -> ClaimRequest:
     return ClaimRequest(worker="w", call=call, queues=("default",), most=1)
+
+
+def test_a_caller_whose_calls_are_not_plain_tries_the_short_way_only_now_and_then(
+    server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        backend = RedisBackend(server.plain_url, prefix=prefix)
+        await backend.open()
+        await backend.register(WorkerRecord(id="w", lease_seconds=3600.0))
+        tried: list[bool] = []
+        run = backend._run
+
+        async def noted(verb: str, now: float | None, *values: Any, **more: Any) -> list[Any]:
+            tried.append(not values[-1])
+            return await run(verb, now, *values, **more)
+
+        await backend.declare([QueueRule(name="default", limit=5)])
+        monkeypatch.setattr(backend, "_run", noted)
+        for call in range(1, 33):
+            assert (await backend.exchange((), (), _request(call))).known
+        assert [place for place, one in enumerate(tried) if one] == [0, 1, 2, 16]
+        await backend.declare([QueueRule(name="default")])
+        for call in range(33, 37):
+            await backend.exchange((), (), _request(call))
+        assert tried[32:] == [True] * 4
+        await backend.close()
+
+    asyncio.run(scenario())
 
 
 def test_plain_calls_take_the_short_way(made: Callable[..., Awaitable[Any]]) -> None:

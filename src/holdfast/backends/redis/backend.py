@@ -65,6 +65,10 @@ from .ruling import Ruling
 from .server import check_server, look_at_server
 from .watch import Watch
 
+# After so many exchanges in a row that were not plain, only every so many-th is tried the short way: see short/.
+MISSES_MAX, TRIED_EVERY = 3, 16
+TOOK_SHORT_WAY = 2
+
 
 class RedisBackend(Backend):
     """A store under one prefix of a Redis or Valkey server, shared by any number of hosts."""
@@ -100,6 +104,7 @@ class RedisBackend(Backend):
         self._ruler = Ruling(self._connections)
         self._retainer = Retaining(self._connections)
         self._numbering = numbering
+        self._misses = 0  # exchanges in a row that were not plain
         self._is_set_up = False
         self._watch: tuple[asyncio.AbstractEventLoop, Watch] | None = None
 
@@ -254,6 +259,7 @@ class RedisBackend(Backend):
         now: float | None = None,
     ) -> Exchanged:
         values: list[bytes] = []
+        goes_long = self._misses >= MISSES_MAX and self._misses % TRIED_EVERY > 0
         known, letters, recovered, leases, *why = await self._run(
             "exchange",
             now,
@@ -262,8 +268,11 @@ class RedisBackend(Backend):
             None if request is None else rows.request(request),
             secrets.token_hex(10),
             self._trust_restarts,
+            goes_long,
             pieces=values,
         )
+        if request is not None:
+            self._misses = 0 if known == TOOK_SHORT_WAY else self._misses + 1
         return Exchanged(
             answers=tuple(rows.answers(letters)),
             leases=rows.leases(leases),

@@ -1,10 +1,12 @@
 -- exchange: settle, release and claim in one step; a repeated call is answered, not carried out again.
 -- Takes now, settlements as [id, token] where the handler returned nothing and retention is the usual, else
 -- [id, token, ending, failed, delay, value, failure, reason, retain], and for a stall whether it was alone; releases;
--- request or nil; a nonce for tokens; whether restarts are trusted; from ARGV[2] on, values.
+-- request or nil; a nonce for tokens; whether restarts are trusted; whether to go the long way; from ARGV[2] on,
+-- values.
 -- The request is [worker, call, queues, most, most by queue, most by task, most of a group].
--- Returns known, answers, what was recovered, leases; and the seal and the seconds of quiet, where nothing was leased
--- because of one of them; then, after a claim, the seconds until a bucket or a slow-down that held it back opens.
+-- Returns known (2: and the short way was taken), answers, what was recovered, leases; and the seal and the seconds of
+-- quiet, where nothing was leased because of one of them; then, after a claim, the seconds until a bucket or a
+-- slow-down that held it back opens.
 -- Safe against a rival: a script runs alone; every write about a lease is fenced by its token.
 
 local RECOVERED_PER_CLAIM_MAX, PROMOTED_PER_CLAIM_MAX = 100, 200

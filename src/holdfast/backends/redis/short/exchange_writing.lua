@@ -69,4 +69,4 @@ call('HSET', CALLS, worker, cpack({ number, answers }))
 local hint = {}
 for queue in pairs(stirred) do hint[#hint + 1], hint[#hint + 2] = 'q', queue end
 if #hint > 0 then call('XADD', WAKE, 'MAXLEN', '~', HINTS_KEPT, '*', unpack(hint)) end
-return { 1, answers, '\144', pieces, '', '0' }
+return { 2, answers, '\144', pieces, '', '0' }
