@@ -9,11 +9,9 @@ import pytest
 from worker_bench import WorkerApp, soon
 
 from holdfast.backends.memory.backend import MemoryBackend
-from holdfast.records import ClaimRequest, Exchanged, Lease
+from holdfast.records import ClaimRequest, Exchanged
 from holdfast.worker.local import LocalLink
 from holdfast.worker.pool import Pool
-from holdfast.worker.reports import Reports
-from holdfast.worker.runner import Ended, Runner
 from holdfast.worker.trading import CLAIM_JOBS_MIN
 
 
@@ -68,35 +66,3 @@ async def test_a_worker_with_few_slots_or_in_one_process_fills_them_at_once(
     await app.put(*(nothing.bind() for _ in range(slots)))
     assert (await app.drain(slots=slots)).succeeded == slots
     assert store.claims[0] == (slots, slots)
-
-
-@pytest.mark.parametrize(
-    ("halves", "jobs", "told"),
-    [(True, 200, [100, 100]), (True, 101, [51, 50]), (True, 30, [25, 5]), (True, 20, [20]), (False, 200, [200])],
-)
-async def test_a_runner_tells_the_first_half_of_a_batch_while_the_rest_runs(
-    halves: bool, jobs: int, told: list[int]
-) -> None:
-    """So that the store hears of the jobs at the head of a hundred groups while the others are at it."""
-    app = WorkerApp(MemoryBackend)
-
-    @app.task(name="nothing")
-    async def nothing() -> None:
-        pass
-
-    batches: list[list[Ended]] = []
-    over = asyncio.Event()
-
-    def hand_over(batch: list[Ended]) -> None:
-        batches.append(batch)
-        if sum(map(len, batches)) == jobs:
-            over.set()
-
-    runner = Runner(
-        find_task=app.find_task, hub=app.hub, slots=jobs, reports=Reports(), hand_over=hand_over, halves=halves
-    )
-    runner.start([Lease(f"{n}", f"t{n}", 1, "nothing", "default", b"{}") for n in range(jobs)])
-    await soon(over)
-    runner.close()
-    assert [len(batch) for batch in batches] == told
-    assert [end.id for batch in batches for end in batch] == [f"{n}" for n in range(jobs)]

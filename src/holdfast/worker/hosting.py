@@ -83,7 +83,6 @@ class Host(asyncio.Protocol):
             unknown_delay=setup.unknown_delay,
             mark_begin=self._mark_begin,
             on_end=on_end,
-            halves=True,
         )
         if self._limits is not None:
             self._runner.relieve = self._limits.lift

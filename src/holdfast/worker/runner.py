@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ..task import Task
 
 UNKNOWN_TASK_DELAY_SECONDS = 30.0
-PORTION_MIN = 25  # ends of a batch that are told before the rest of it has run: half of them, but no fewer than this
 FAULTY_BACKOFF_SECONDS = 30.0
 _EAGER = sys.version_info >= (3, 12)
 
@@ -100,7 +99,6 @@ class Runner:
         unknown_delay: float = UNKNOWN_TASK_DELAY_SECONDS,
         mark_begin: Callable[[str], bool] | None = None,
         on_end: Callable[[Context], None] | None = None,
-        halves: bool = False,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.thread_id = threading.get_ident()
@@ -117,8 +115,6 @@ class Runner:
         self._pool = ThreadPool(slots, "holdfast-handler")
         self._ended: list[Ended] = []
         self._handing_over = False
-        self._halves = halves  # whoever hears of ends has an interpreter of its own, and goes on with the first half
-        self._portion = 0  # so many ends are handed over at once; 0: whatever ends in one tick
         self._from_threads: deque[tuple[Run, Outcome, BaseException | None]] = deque()
         self._collecting = False
 
@@ -126,7 +122,6 @@ class Runner:
 
     def start(self, leases: Sequence[Lease]) -> None:
         """Start an attempt for each lease, now."""
-        self._portion = max(PORTION_MIN, -(-len(leases) // 2)) if self._halves else 0
         for lease in leases:
             running = self.runs.get(lease.id)
             if running is None:
@@ -316,8 +311,6 @@ class Runner:
         self._ended.append(end)
         if not self._handing_over:
             self._hand_over_soon()
-        elif len(self._ended) == self._portion:
-            self._hand_on()
         if run.successor is not None:
             self._start(run.successor)
 
@@ -371,12 +364,8 @@ class Runner:
 
     def _flush(self) -> None:
         self._handing_over = False
-        self._hand_on()
-
-    def _hand_on(self) -> None:
         ended, self._ended = self._ended, []
-        if ended:
-            self._hand_over(ended)
+        self._hand_over(ended)
 
     # ------------------------------------------------------------------ telling an attempt to stop
 

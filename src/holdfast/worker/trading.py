@@ -1,8 +1,7 @@
 """The settle + claim loop: outcomes go to the store and free slots are filled in the same exchange.
 
-Run by the keeper. One exchange is in flight at a time; what ends meanwhile gathers for the next, and on a busy worker
-the next one leaves before the answer is worked through, so that the store does not wait for us. An exchange that is not
-answered is repeated, the SAME call with the SAME outcomes, until it is: no outcome is ever dropped while its
+Run by the keeper. One exchange is in flight at a time; what ends meanwhile gathers for the next. An exchange that is
+not answered is repeated, the SAME call with the SAME outcomes, until it is: no outcome is ever dropped while its
 lease may be ours.
 """
 
@@ -15,20 +14,21 @@ from dataclasses import dataclass
 
 from .. import events, logs
 from ..errors import HoldfastError, StoreSealed
-from ..lifecycle import Ending, Settlement
+from ..lifecycle import Ending, Settlement, StallVerdict, stall_verdict
 from ..options import WorkerOptions
 from ..records import Answer, ClaimRequest, Exchanged, Held, Lease, Release
 from .ledger import Ledger
 from .line import Line, backoff
 from .link import Link
-from .listening import Listening
 from .reports import Reports
-from .runner import Ended
-from .seen import seen_of
+from .runner import Ended, about
 from .tenure import Tenure
 from .turns import Turns
 
 BUSY_AGAIN_SECONDS = 0.5  # after which an outcome is told again whose job a stranger held
+EARLY_SECONDS = 0.005  # a wake-up that comes sooner than this after listening began was there already
+EARLY_FREE = 3  # so many of them in a row without work, and the next looks are slowed down
+EARLY_WAIT_SECONDS_MAX = 0.05
 OPENS_SECONDS_MIN = 0.001  # a rate or slow-down that lets the next start sooner is not worth a timer
 CLAIM_JOBS_MIN = 100  # so many may come at once: cut smaller, the call itself would cost more than it brings
 UNHEARD_AGAIN_SECONDS = 0.1  # between two tries to settle with a part of the store that is silent
@@ -78,10 +78,10 @@ class Trader:
         self.opens_in: float | None = None  # after the last claim: seconds until a rate or slow-down lets more start
         self.redeclare: Callable[[], Awaitable[None]] = _nothing  # a task this worker caps has lost its own lane
         self._opening: asyncio.TimerHandle | None = None
+        self._early = 0
         self._quiet_until = 0.0  # until then the store, or a part of it, hands out nothing
         self._later: list[Settlement | Release] = []  # the store could not take them: told again in a while
-        self._listening = Listening(line, options.poll_every, self.look_again)
-        self._behind: tuple[list[Settlement], list[Release], Exchanged] | None = None  # the answer not worked through
+        self._listening: asyncio.Task[None] | None = None
         self._beginning: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------------ one step
@@ -95,9 +95,7 @@ class Trader:
             self._ledger.ended([inbox.popleft() for _ in range(len(inbox))])
         most = self.free()
         if not self._ledger.unsent and (self._dry or not most):
-            caught_up = self._behind is not None
-            self._catch_up()
-            return caught_up
+            return False
         settlements, releases = self._ledger.take()
         await self.exchange(settlements, releases, most)
         if self._unheard:
@@ -117,14 +115,12 @@ class Trader:
         """How many jobs the next claim may bring: each of them must be able to begin at once."""
         if self.closing or self._tenure.fenced:
             return 0
-        waiting = 0 if self._behind is None else len(self._behind[2].leases)  # the runners have yet to hear of these
-        return min(self._claim_most, max(0, self._link.room(self._ledger.free() + waiting) - waiting))
+        return min(self._claim_most, self._link.room(self._ledger.free()))
 
     async def exchange(self, settlements: list[Settlement], releases: list[Release], most: int) -> bool:
         """Settle, release and claim in one call; answers whether it brought leases."""
         reported = self._reports.pending_of(settlement.token for settlement in settlements)
         if reported:  # the token is void once settled
-            self._catch_up()
             await self._reports.flush(self._line, self._link, reported)
         tenure = self._tenure
         tenure.call += 1
@@ -139,14 +135,8 @@ class Trader:
             most_by_group=self._options.group_slots,
         )
         self.left_some = False
-        send = self._until_answered if self._behind is None else self._overlapped
-        answer = await send(settlements, releases, request)
-        if answer.known and request.worker == tenure.worker.id and not isolated and self._may_wait(answer):
-            self._ledger.add(answer.leases)  # renewals name them from here on
-            self._behind = (settlements, releases, answer)
-        else:
-            # outcomes may be taken although the worker is not known
-            self._settled(settlements, releases, answer.answers)
+        answer = await self._until_answered(settlements, releases, request)
+        self._settled(settlements, releases, answer.answers)  # outcomes may be taken although the worker is not known
         if answer.recovered:
             self._link.recovered(answer.recovered)
         if answer.sealed is not None:
@@ -164,8 +154,7 @@ class Trader:
             self._dry = len(answer.leases) < most and not self.left_some
             self._turns.took(lease.queue for lease in answer.leases)
             self._note_opening(answer.opens_in)
-        if self._behind is None:
-            await self._received(answer.leases)
+        await self._received(answer.leases)
         return bool(answer.leases)
 
     def _note_opening(self, opens_in: float | None) -> None:
@@ -239,7 +228,7 @@ class Trader:
                 lease = held.pop(settlement.token, None)
                 self._count(settlement)
                 if lease is not None and (successes or settlement.ending is not Ending.SUCCEEDED):
-                    seen += seen_of(lease, settlement, self._link.worker)
+                    seen += self._seen(lease, settlement)
                 continue
             if answer is Answer.BUSY:
                 continue
@@ -281,20 +270,59 @@ class Trader:
         elif settlement.failed or settlement.ending is Ending.BURIED:
             self.tally.failed += 1
 
+    def _seen(self, lease: Lease, settlement: Settlement) -> list[events.Event]:
+        """What an accepted settlement means to listeners and to the log."""
+        facts, error = about(lease, self._link.worker), settlement.failure
+        ending, kind = settlement.ending, error.type if error is not None else ""
+        seen: list[events.Event] = []
+        if settlement.failed:
+            failures, again = lease.failures + 1, ending is Ending.RETRY
+            seen.append(events.Failed(**facts, failures=failures, error=error, will_retry=again))
+            if again:
+                reason = error.reason if error is not None else ""
+                logs.attempt_failed(lease.id, lease.task, lease.attempt, kind or reason, settlement.delay)
+                seen.append(events.Retrying(**facts, failures=failures, delay=settlement.delay, error=error))
+        if ending is Ending.SUCCEEDED:
+            seen.append(events.Succeeded(**facts))
+        elif ending is Ending.BURIED:
+            logs.job_dead(lease.id, lease.task, settlement.reason or "", kind)
+            seen.append(events.Dead(**facts, reason=settlement.reason or "", error=error))
+        elif ending is Ending.CANCELLED:
+            seen.append(events.Cancelled(**facts))
+        elif ending is Ending.STALLED:
+            seen += self._seen_stall(lease, settlement)
+        return seen
+
+    def _seen_stall(self, lease: Lease, settlement: Settlement) -> list[events.Event]:
+        """Its process died. The store decided by the counts the lease told; only a cancel asked for is unknown here."""
+        facts, alone = about(lease, self._link.worker), settlement.alone
+        verdict = stall_verdict(
+            stalls=lease.stalls,
+            shared_stalls=lease.shared_stalls,
+            max_stalls=lease.max_stalls,
+            alone=alone,
+            begun=True,
+            cancel_requested=False,
+        )
+        state = "dead" if verdict is StallVerdict.BURY else "ready"
+        stalls, shared_stalls = lease.stalls + alone, lease.shared_stalls + (not alone)
+        logs.job_stalled(lease.id, lease.task, self._link.worker, stalls, shared_stalls, state)
+        holder = self._link.worker
+        seen: list[events.Event] = [
+            events.Stalled(**facts, holder=holder, stalls=stalls, shared_stalls=shared_stalls, state=state)
+        ]
+        if state == "dead":
+            seen.append(events.Dead(**facts, reason="crash", error=settlement.failure))
+        return seen
+
     async def _received(self, leases: Sequence[Lease]) -> None:
         if not leases:
             return
+        self._early = 0
         free = dict(self._ledger.free_by_task())
         self._ledger.add(leases)
         if free:
             leases = await self._within(free, leases)
-        self._set_off(leases)
-
-    def _set_off(self, leases: Sequence[Lease]) -> None:
-        """Have these begun, if that may still be."""
-        if not leases:
-            return
-        self._listening.found_work()
         if self._tenure.fenced or self.closing:  # claimed, and then we may not start it: give it back unused
             self._ledger.ended([Release(id=lease.id, token=lease.token) for lease in leases])
             return
@@ -306,48 +334,6 @@ class Trader:
             task.add_done_callback(self._beginning.discard)
         if leases:
             self._link.start(leases)
-
-    # ------------------------------------------------------------------ the next exchange leaves first
-
-    def _may_wait(self, answer: Exchanged) -> bool:
-        """Whether the next exchange should leave before this answer is worked through.
-
-        There is one to send, and the answer says nothing but that all went well: leases may then wait a moment longer
-        for their start than the store for its work. Where places are counted by task the runners must have them first.
-        """
-        return (
-            bool(self.inbox)
-            and self._link.apart
-            and not (answer.recovered or answer.sealed or answer.quiet_seconds)
-            and answer.answers.count(Answer.OK) == len(answer.answers)
-            and not self._ledger.free_by_task()
-        )
-
-    async def _overlapped(
-        self, settlements: Sequence[Settlement], releases: Sequence[Release], request: ClaimRequest
-    ) -> Exchanged:
-        """Send the exchange, then work through the answer before, while the store is busy with it."""
-        sent = asyncio.get_running_loop().create_task(self._until_answered(settlements, releases, request))
-        try:
-            await asyncio.sleep(0)  # it leaves now
-            self._catch_up()
-            return await sent
-        finally:
-            sent.cancel()
-
-    def _catch_up(self) -> None:
-        """Work through the answer that had to wait."""
-        if self._behind is None:
-            return
-        (settlements, releases, answer), self._behind = self._behind, None
-        self._settled(settlements, releases, answer.answers)
-        ledger = self._ledger
-        mine = [lease for lease in answer.leases if lease.token in ledger.held]
-        if len(mine) < len(answer.leases):  # lost meanwhile, and nothing was begun
-            for lease in answer.leases:
-                if lease.token not in ledger.held:
-                    ledger.busy.pop(lease.token, None)
-        self._set_off(mine)
 
     async def _within(self, free: dict[str, int], leases: Sequence[Lease]) -> list[Lease]:
         """Those that fit under this worker's own caps. More come only where another worker, without such a cap,
@@ -398,12 +384,28 @@ class Trader:
 
     async def idle(self) -> None:
         """Wait until something ends here or the store may have work."""
-        if self._dry and self.free() and not self._listening.under_way:
+        if self._dry and self.free() and self._listening is None:
             # Listen first, then look once more: what was enqueued between the look and the listening is not missed.
-            await self._listening.begin(self._turns.queues)
+            self._listening = asyncio.get_running_loop().create_task(self._listen())
+            await asyncio.sleep(0)
             self._dry = False
             return
         await self.wake.wait()
+
+    async def _listen(self) -> None:
+        began = self._line.clock.steady()
+        try:
+            await self._line.backend.wait_for_work(self._turns.queues, self._options.poll_every)
+        except Exception:  # a hint is not worth a worry: poll instead
+            await asyncio.sleep(self._options.poll_every)
+        if self._line.clock.steady() - began >= EARLY_SECONDS:
+            self._early = 0
+        else:  # perhaps it tells of jobs nobody may claim: do not spin on it
+            self._early += 1
+            if self._early > EARLY_FREE:
+                await asyncio.sleep(min(EARLY_WAIT_SECONDS_MAX, 0.001 * 2.0 ** min(self._early - EARLY_FREE, 10)))
+        self._listening = None
+        self.look_again()
 
     def serve(self, queues: tuple[str, ...]) -> None:
         """Claim from these queues from now on."""
@@ -412,7 +414,9 @@ class Trader:
 
     def stop_listening(self) -> None:
         """Whatever it waits for does not come: poll instead."""
-        self._listening.stop()
+        if self._listening is not None:
+            self._listening.cancel()
+            self._listening = None
         self.look_again()
 
     def look_again(self) -> None:
@@ -423,8 +427,7 @@ class Trader:
         self._ledger.ended(self._later)  # among the unsent, whoever asks
         if self._opening is not None:
             self._opening.cancel()
-        self._listening.stop()
-        for task in self._beginning:
+        for task in (*self._beginning, *([self._listening] if self._listening is not None else [])):
             task.cancel()
 
 
