@@ -27,7 +27,7 @@ async def behind_a_proxy(server: Server, schema: str) -> AsyncIterator[tuple[Pos
     listening = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     url = f"postgresql://postgres@127.0.0.1:{port}/postgres?sslmode=disable"
-    # A server that gives up a call on a slow machine has not done it: its refusal must not be the reply that is cut off.
+    # A server that gave up a call on a slow machine has not done it, and its refusal would be the reply cut off.
     backend = PostgresBackend(url, schema=schema, connections=1, call_timeout=60.0)
     await backend.open()
     await backend.register(WorkerRecord(id="w", lease_seconds=600.0))
