@@ -49,7 +49,7 @@ class Behind:
 
     async def open(self) -> None:
         await self.backend.open()
-        await self.backend.register(WorkerRecord(id="w", lease_seconds=3600.0))
+        await self.backend.register(WorkerRecord(id="w", lease_seconds=864000.0))
 
     async def add(self, jobs: int, group: Group | None = None) -> None:
         group = group or self._group
