@@ -54,10 +54,12 @@ def test_a_tenant_with_one_job_starts_within_two_claims_beside_a_tenant_with_a_h
         app.enqueue_many(of_a.bind(label="a", n=n, seconds=0.0) for n in range(MANY))
         for rule in RULES:
             crew.asked(declared(rule))
-            crew.asked(starts_within_two_claims(f"one beside {rule.group_limit}"))
+            first = f"one beside {rule.group_limit}"
+            crew.asked(starts_within_two_claims(first))
             before = len(fences(crew, "a"))
             worker = crew.start("work", queues=["tenants"], slots=SLOTS)
             until(lambda before=before: len(fences(crew, "a")) > before + 3 * SLOTS, what="the worker is at it")
+            until(lambda first=first: crew.asked(has_ended(first)), what="nothing of its own group is before the one")
             job = app.named("plain", queue="tenants", group="b").enqueue(label="b", n=0)
             acknowledged = max(fences(crew, "a"))
             until(lambda job=job: job.refresh().state is State.SUCCEEDED, what="the one job ran")
@@ -66,6 +68,14 @@ def test_a_tenant_with_one_job_starts_within_two_claims_beside_a_tenant_with_a_h
             assert len(between) <= 2 * SLOTS, f"group_limit {rule.group_limit}"
         assert app.counts("tenants")["tenants"][State.WAITING] > MANY // 2
     assert crew.lines("crashed") == []
+
+
+def has_ended(job_id: str) -> Callable[[Backend], Awaitable[bool]]:
+    async def ask(backend: Backend) -> bool:
+        found = await backend.get(job_id)
+        return found is not None and found.state is State.SUCCEEDED
+
+    return ask
 
 
 def declared(rule: QueueRule) -> Callable[[Backend], Awaitable[None]]:
