@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -101,6 +103,24 @@ class Scene:
         process = subprocess.Popen(command, env=environment)
         self.processes.append(process)
         return process
+
+    def freeze(self, process: subprocess.Popen[bytes]) -> None:
+        """Stop a worker between two of its transactions: inside of one it would keep every other from writing, too."""
+
+        def stopped_without_the_lock() -> bool:
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+            lock = sqlite3.connect(self.folder / "jobs.db", isolation_level=None, timeout=0.1)
+            try:
+                lock.execute("BEGIN IMMEDIATE")
+                return True
+            except sqlite3.OperationalError:
+                process.send_signal(signal.SIGCONT)
+                return False
+            finally:
+                lock.close()
+
+        until(stopped_without_the_lock, what="it is stopped and does not hold the write lock")
 
     def open_gate(self) -> None:
         (self.folder / "gate").touch()

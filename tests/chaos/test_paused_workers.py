@@ -63,7 +63,7 @@ def test_a_worker_frozen_past_its_lease_loses_it_and_goes_on_under_a_new_name(sc
     rest = [app.named("step").using(group="a").enqueue(group="a", number=number) for number in range(1, 5)]
     frozen = scene.start_worker()
     until(lambda: len(scene.starts(number=0)) == 1, what="the head runs")
-    frozen.send_signal(signal.SIGSTOP)
+    scene.freeze(frozen)
     other = scene.start_worker()
     until(lambda: len(scene.starts(number=0)) == 2, what="another took it over")
     names = _workers(scene)
