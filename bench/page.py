@@ -136,6 +136,8 @@ def regenerated(page: str, report: Report) -> str:
         "enqueue",
         "latency",
         "groups",
+        "parts",
+        "layers",
         "workers",
         "backlog",
         "churn",

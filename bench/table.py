@@ -15,6 +15,12 @@ HEADS = {
     "max_ms": "max ms",
     "exchange_ms": "exchange ms",
     "most_mb": "most MB",
+    "jobs_per_exchange": "jobs/exchange",
+    "enqueue_us": "enqueue µs",
+    "heard_us": "until asked µs",
+    "within_us": "exchange µs/job",
+    "between_us": "between µs/job",
+    "start_us": "to the handler µs",
 }
 
 

@@ -66,6 +66,11 @@ def delayed(sent: float) -> None:
     _append("delays", f"{time.monotonic() - sent:.9f}\n")
 
 
+def stepped(job: str, what: str, at: float | None = None) -> None:
+    """A job has come so far: it was `called` for, enqueue `returned`, its handler `started`."""
+    _append("steps", f"{job} {what} {time.monotonic() if at is None else at:.9f}\n")
+
+
 def happened(what: str) -> None:
     """The sleepy handler began or ended."""
     _append("events", f"{what} {time.monotonic():.6f} {os.getpid()}\n")

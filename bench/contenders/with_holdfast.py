@@ -1,7 +1,7 @@
 """Holdfast: durable writes, leases, `holdfast work` (keeper and runners) unless HOLDFAST_FORM=embedded.
 
 `holdfast work` loads `app` from here in its runners. HOLDFAST_RUNNERS, HOLDFAST_LEASE, HOLDFAST_SHARDS and BENCH_SLOTS
-say how; groups have the defaults: strict, one job at a time.
+say how; groups have the defaults: strict, one job at a time. BENCH_TRACE: its exchanges are noted (traced.py).
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 
 import tally
 
-from holdfast import Holdfast
+from holdfast import Context, Holdfast
 
 app = Holdfast(tally.URL)
 app.queue("default", shards=int(os.environ.get("HOLDFAST_SHARDS", "12")))  # heeded by Cluster alone
@@ -31,6 +32,11 @@ def alone(number: int) -> None:
 @app.task(name="timed")
 async def timed(sent: float) -> None:
     tally.delayed(sent)
+
+
+@app.task(name="stepped")
+async def stepped(ctx: Context) -> None:
+    tally.stepped(ctx.id, "started")
 
 
 @app.task(name="sleepy")
@@ -63,6 +69,21 @@ def pace(jobs: int, gap_ms: int) -> None:
         tally.pace(timed.enqueue, jobs, gap_ms)
 
 
+def steps(jobs: int, gap_ms: int) -> None:
+    """As pace, and each job's id is noted with the moments its enqueue was called and returned."""
+    noted: list[tuple[str, float, float]] = []
+
+    def enqueue(called: float) -> None:
+        noted.append((stepped.enqueue().id, called, time.monotonic()))
+
+    with app:
+        app.open()
+        tally.pace(enqueue, jobs, gap_ms)
+    for name, called, returned in noted:
+        tally.stepped(name, "called", called)
+        tally.stepped(name, "returned", returned)
+
+
 def crash() -> None:
     with app:
         sleepy.enqueue()
@@ -77,12 +98,15 @@ def work() -> None:
     if lease := os.environ.get("HOLDFAST_LEASE"):
         words += ["--lease", lease]
     here = os.path.dirname(os.path.abspath(__file__))
+    program = [os.path.join(here, "traced.py")] if os.environ.get("BENCH_TRACE") else ["-m", "holdfast.cli"]
     os.execv(  # noqa: S606
-        sys.executable, [sys.executable, "-m", "holdfast.cli", "work", "with_holdfast:app", "--app-dir", here, *words]
+        sys.executable, [sys.executable, *program, "work", "with_holdfast:app", "--app-dir", here, *words]
     )
 
 
 if __name__ == "__main__":
     import with_holdfast as loaded  # by the name the runners load it
 
-    tally.main(one=loaded.one, bulk=loaded.bulk, pace=loaded.pace, crash=loaded.crash, work=loaded.work)
+    tally.main(
+        one=loaded.one, bulk=loaded.bulk, pace=loaded.pace, steps=loaded.steps, crash=loaded.crash, work=loaded.work
+    )  # fmt: skip

@@ -1,0 +1,40 @@
+"""`holdfast work` that notes when each exchange with the store left and when its answer was there.
+
+Started by with_holdfast.py where BENCH_TRACE is set, in place of `python -m holdfast.cli`. The notes are written when
+the worker ends, so that nothing but two looks at the clock is added to what is measured.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import sys
+import time
+from typing import Any
+
+import tally
+
+from holdfast.cli.main import main
+from holdfast.worker.trading import Trader
+
+FILE = tally.FOLDER / "exchanges"
+
+
+def trace() -> None:
+    noted: list[tuple[float, float, int, list[str]]] = []
+    through = Trader._until_answered
+
+    async def timed(self: Trader, settlements: Any, releases: Any, request: Any) -> Any:
+        sent = time.monotonic()
+        answer = await through(self, settlements, releases, request)
+        if settlements or answer.leases:
+            noted.append((sent, time.monotonic(), len(settlements), [lease.id for lease in answer.leases]))
+        return answer
+
+    Trader._until_answered = timed  # type: ignore[method-assign]
+    atexit.register(lambda: FILE.write_text(json.dumps(noted)))
+
+
+if __name__ == "__main__":
+    trace()
+    sys.exit(main())
