@@ -96,5 +96,5 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
 
 SCENARIO = Scenario(
     "crash", "Running again after kill -9", "seconds", "s", cases, ("sqlite", "postgres", "redis"),
-    factor=0.4, more_is_better=False, weight=30.0,
+    more_is_better=False, weight=75.0,
 )  # fmt: skip

@@ -16,7 +16,7 @@ SHAPES = {
     "10,000 groups": "round-10000",
 }
 SHARE = 0.5
-HOT_SHARE = 0.025
+HOT_SHARE = 0.1
 PEER_SECONDS_MAX = 6.0
 
 

@@ -25,5 +25,5 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
 
 SCENARIO = Scenario(
     "isolated", "Jobs alone in their process, 4 at once", "jobs_per_second", "jobs/s", cases,
-    ("sqlite", "postgres", "redis"), factor=0.4, columns=("worker_us",), weight=8.0,
+    ("sqlite", "postgres", "redis"), columns=("worker_us",), weight=20.0,
 )  # fmt: skip

@@ -53,5 +53,5 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
 
 SCENARIO = Scenario(
     "latency", "Enqueue to handler start, idle worker", "p50_ms", "ms", cases, ("sqlite", "postgres", "redis"),
-    factor=0.4, more_is_better=False, columns=("p90_ms", "p99_ms", "max_ms"), weight=40.0,
+    more_is_better=False, columns=("p90_ms", "p99_ms", "max_ms"), weight=90.0,
 )  # fmt: skip

@@ -22,6 +22,6 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
 
 
 SCENARIO = Scenario(
-    "workers", "Workers on one store", "jobs_per_second", "jobs/s", cases, STORES, factor=0.4,
-    columns=("worker_us", "server_us", "calls"), weight=25.0,
+    "workers", "Workers on one store", "jobs_per_second", "jobs/s", cases, STORES,
+    columns=("worker_us", "server_us", "calls"), weight=60.0,
 )  # fmt: skip
