@@ -14,7 +14,7 @@ JOBS, JOBS_QUICK = 1000, 200
 @contextlib.contextmanager
 def cases(setting: Setting) -> Iterator[list[Case]]:
     jobs = JOBS_QUICK if setting.quick else JOBS
-    contender = ours("holdfast, isolation=process", BENCH_SLOTS="4")
+    contender = ours("holdfast, isolation=process", BENCH_SLOTS="4", HOLDFAST_ISOLATED="1")
 
     def measure() -> dict[str, float]:
         with setting.place.area() as area, turn(contender, area) as one:

@@ -19,6 +19,10 @@ from ..scenario import Case, Scenario, Setting
 from .groups import HOT_SHARE, SHAPES, SHARE
 from .latency import GAP_MS, JOBS, JOBS_QUICK, WAIT_SECONDS_MAX
 
+RULED = (
+    "none",
+    "round-100",
+)  # shapes measured again where another task has a rule, so that a claim has more to look at
 Moments = dict[str, dict[str, float]]  # by the job's id
 
 
@@ -49,8 +53,8 @@ def split(noted: list[Exchange]) -> dict[str, float]:
     return {"jobs_per_exchange": jobs / len(rest), "within_us": within / jobs * 1e6, "between_us": between / jobs * 1e6}
 
 
-def worked(setting: Setting, shape: str, jobs: int) -> dict[str, float]:
-    with setting.place.area() as area, turn(ours(BENCH_TRACE="1"), area) as one:
+def worked(setting: Setting, shape: str, jobs: int, **settings: str) -> dict[str, float]:
+    with setting.place.area() as area, turn(ours(BENCH_TRACE="1", **settings), area) as one:
         figures = drained(one, jobs, shape=shape)
         found = split(exchanges(one))
     return {"us": 1e6 / figures["jobs_per_second"], **found, **figures}
@@ -116,7 +120,12 @@ def bare_steps(setting: Setting, jobs: int) -> dict[str, float]:
 def cases(setting: Setting) -> Iterator[list[Case]]:
     jobs = max(1000, int(setting.jobs * SHARE))
     hot = max(100, int(setting.jobs * HOT_SHARE))
-    found = [Case(name, "ours", partial(worked, setting, shape, jobs), name) for name, shape in SHAPES.items()]
+    found = []
+    for name, shape in SHAPES.items():
+        plain, ruled = (partial(worked, setting, shape, jobs, **more) for more in ({}, {"HOLDFAST_ISOLATED": "1"}))
+        found.append(Case(name, "ours", plain, name, baseline=True))
+        if shape in RULED:
+            found.append(Case(f"{name}, an isolated task beside it", "ours", ruled, name))
     yield [
         *found,
         Case("one hot group", "ours", partial(worked, setting, "hot", hot), "hot"),
