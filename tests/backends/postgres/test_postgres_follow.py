@@ -12,17 +12,28 @@ import pytest
 
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.lifecycle import Ending, Settlement
+from holdfast.rates import Rate
 from holdfast.records import ClaimRequest, Lease, NewJob, Pause, WorkerRecord
-from holdfast.rules import QueueRule
+from holdfast.rules import QueueRule, TaskRule
 
 from ...servers.postgres import Server
 
 Make = Callable[..., PostgresBackend]
 STEPS = 60
+# As if nothing could follow, and whatever is said of a task could matter to every call.
 NEVER = """
-CREATE OR REPLACE FUNCTION {schema}.may_follow(named text, at double precision) RETURNS boolean
-LANGUAGE sql AS 'SELECT false'
+CREATE OR REPLACE FUNCTION {schema}.may_follow(named text, freed {schema}.place[], apart boolean, at double precision)
+RETURNS boolean LANGUAGE sql AS 'SELECT false';
+CREATE OR REPLACE FUNCTION {schema}.tasks_bound(request jsonb, claims boolean) RETURNS boolean
+LANGUAGE sql AS 'SELECT true'
 """
+RULES = {
+    "no task has a rule": [],
+    "a task is apart": [TaskRule(name="u", apart=True)],
+    "a task is limited": [TaskRule(name="u", limit=2)],
+    "a task has a rate": [TaskRule(name="u", rate=Rate(1, 3.0))],
+    "a task that has no jobs": [TaskRule(name="other", limit=1)],
+}
 # Turns and fences are numbers of one sequence: their order counts, not their distance.
 PICTURE = """
 SELECT id, state, lane, rank, worker, attempts, held,
@@ -39,8 +50,8 @@ def picture(server: Server, schema: str) -> list[Any]:
 class Going:
     """The same random way, whichever store it is gone in: only the seed decides."""
 
-    def __init__(self, backend: PostgresBackend, seed: int) -> None:
-        self.backend, self.by = backend, random.Random(seed)
+    def __init__(self, backend: PostgresBackend, seed: int, rules: list[TaskRule]) -> None:
+        self.backend, self.by, self.rules = backend, random.Random(seed), rules
         self.now, self.call, self.number = 1_000.0, 0, 0
         self.leases: list[Lease] = []
 
@@ -52,6 +63,7 @@ class Going:
                 QueueRule(name="two"),
                 QueueRule(name="wide", group_order="relaxed", group_limit=2),
             ],
+            self.rules,
             now=self.now,
         )
         await self.backend.register(WorkerRecord(id="w", lease_seconds=1e6), now=self.now)
@@ -75,11 +87,13 @@ class Going:
         done, self.leases = self.leases[:number], self.leases[number:]
         self.call += 1
         queues = tuple(self.by.sample(["one", "two", "wide"], self.by.randint(1, 3)))
-        request = ClaimRequest(worker="w", call=self.call, queues=queues, most=self.by.choice([0, 1, 2, 3, 8, 50]))
+        most, by_task = self.by.choice([0, 1, 2, 3, 8, 50]), self.by.choice([{}, {}, {"u": 1}, {"u": 0}])
+        request = ClaimRequest(worker="w", call=self.call, queues=queues, most=most, most_by_task=by_task)
         settlements = [Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED) for one in done]
         told = await self.backend.exchange(settlements, (), request, now=self.now)
         self.leases += sorted(told.leases, key=lambda lease: lease.id)
-        return told.answers, [(one.id, one.group, one.started_at, one.attempt) for one in told.leases]
+        opens = None if told.opens_in is None else round(told.opens_in, 6)
+        return told.answers, opens, [(one.id, one.group, one.started_at, one.attempt) for one in told.leases]
 
     def _job(self) -> NewJob:
         self.number += 1
@@ -111,9 +125,11 @@ def leased_alike(server: Server, ways: list[Going], schemas: list[str]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_short_way_chooses_the_same_jobs(server: Server, make: Make, schema: str, seed: int) -> None:
+@pytest.mark.parametrize("rules", RULES)
+def test_the_short_way_chooses_the_same_jobs(server: Server, make: Make, schema: str, rules: str, seed: int) -> None:
     other = f"{schema}_long"
-    ways = [Going(make(), seed), Going(PostgresBackend(server.conninfo, schema=other), seed)]
+    backends = [make(), PostgresBackend(server.conninfo, schema=other)]
+    ways = [Going(backend, seed, RULES[rules]) for backend in backends]
     try:
         leased_alike(server, ways, [schema, other])
     finally:
@@ -146,12 +162,14 @@ def test_what_there_is_no_room_for_becomes_ready(server: Server, make: Make, sch
     asyncio.run(go())
 
 
-def test_it_is_written_once(server: Server, make: Make, schema: str) -> None:
-    """Its index of ready jobs has nothing of it: it never was one."""
+@pytest.mark.parametrize("rules", ["no task has a rule", "a task is apart", "a task that has no jobs"])
+def test_it_is_written_once(server: Server, make: Make, schema: str, rules: str) -> None:
+    """Its index of ready jobs has nothing of it: it never was one. What is said of other tasks does not change that."""
     backend = make()
 
     async def go() -> None:
         await backend.open()
+        await backend.declare([QueueRule(name="default")], RULES[rules])
         await backend.register(WorkerRecord(id="w", lease_seconds=1e6))
         await backend.enqueue([NewJob(id=f"{n}", task="t", group="g") for n in range(3)])
         request = ClaimRequest(worker="w", call=1, queues=("default",), most=1)

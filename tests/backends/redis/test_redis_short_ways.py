@@ -184,6 +184,7 @@ class Walk:
             queues=queues,
             most=self.dice.choice((0, 1, 2, 3, 8)),
             most_by_queue=self.dice.choice(({}, {}, {"q": 1})),
+            most_by_task=self.dice.choice(({}, {}, {"u": 1}, {"t": 0})),
             most_by_group=2 if self._is_odd() else None,
         )
         got: Exchanged = await self._both(lambda backend: backend.exchange(done, back, request, now=self.now))
@@ -361,7 +362,9 @@ def test_plain_calls_take_the_short_way(made: Callable[..., Awaitable[Any]]) -> 
             assert (await backend.enqueue([NewJob(id=f"j{number}", task="t", group=group, key=key)]))[0].created
         assert not (await backend.enqueue([NewJob(id="j0", task="t")]))[0].created
         for call in range(1, 9):
-            request = ClaimRequest(worker="w", call=call, queues=("default", "other"), most=4)
+            request = ClaimRequest(
+                worker="w", call=call, queues=("default", "other"), most=4, most_by_task={"other": 1}
+            )
             got = await backend.exchange(done, (), request)
             values = (b"null", b"[1]")
             done = [

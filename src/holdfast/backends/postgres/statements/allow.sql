@@ -19,6 +19,20 @@ BEGIN  -- of the queues asked for, and of tasks that have ready jobs in them
           ORDER BY 1) s;
 END $$
 
+-- :: function_tasks_bound
+CREATE OR REPLACE FUNCTION holdfast.tasks_bound(request jsonb, claims boolean) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN  -- whether a job that a limit counts may end now, or jobs in a task's own lane are ready where this call claims
+    RETURN EXISTS (SELECT FROM holdfast.jobs WHERE state = 'running' AND limited)
+        OR claims AND EXISTS (SELECT FROM jsonb_array_elements_text(request -> 'queues') q(name)
+                              WHERE holdfast.has_lanes(q.name));
+END $$
+
+-- :: function_has_lanes
+CREATE OR REPLACE FUNCTION holdfast.has_lanes(named text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN  -- whether there are ready jobs of any task apart in this queue
+    RETURN EXISTS (SELECT FROM holdfast.jobs WHERE state = 'ready' AND queue = named AND lane > 2);
+END $$
+
 -- :: function_has_lane
 CREATE OR REPLACE FUNCTION holdfast.has_lane(asked text[], number smallint) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN  -- whether there are ready jobs in a task's own lane, in any of these queues

@@ -57,7 +57,8 @@ $$
 
 -- :: function_claim
 CREATE OR REPLACE FUNCTION holdfast.claim(request jsonb, paused text[], freed holdfast.place[], nonce text,
-    bounded boolean, flowing boolean, at double precision, given double precision) RETURNS text[] LANGUAGE plpgsql AS $$
+    bounded boolean, apart boolean, flowing boolean, at double precision, given double precision) RETURNS text[]
+LANGUAGE plpgsql AS $$
 DECLARE
     most integer := (request ->> 'most')::integer;
     number bigint := (request ->> 'call')::bigint;
@@ -79,17 +80,17 @@ BEGIN
         CONTINUE WHEN named = ANY (paused);
         room := least(most - coalesce(array_length(leases, 1), 0), (request -> 'most_by_queue' ->> named)::integer);
         CONTINUE WHEN room <= 0;
-        IF bounded OR flowing THEN
+        IF freed IS NOT NULL AND NOT holdfast.may_follow(named, freed, apart, at) THEN
+            PERFORM holdfast.refill_groups(freed, at);
+            freed := NULL;
+        END IF;
+        IF bounded OR flowing OR apart AND holdfast.has_lanes(named) THEN
             room := least(room, holdfast.queue_room(named, at));
             CONTINUE WHEN room <= 0;
             SELECT * INTO b FROM holdfast.bounds WHERE kind = 'queue' AND name = named;
             further := holdfast.task_rooms(named, rooms, request, at);
             before := before || further;
             rooms := rooms || further;
-        END IF;
-        IF freed IS NOT NULL AND NOT holdfast.may_follow(named, at) THEN
-            PERFORM holdfast.refill_groups(freed, at);
-            freed := NULL;
         END IF;
         IF freed IS NOT NULL THEN
             got := holdfast.claim_followers(freed, named, room, (number % 2)::integer, request ->> 'worker', number,
@@ -108,10 +109,10 @@ BEGIN
         IF bounded THEN PERFORM holdfast.charge('queue', named, coalesce(array_length(got, 1), 0), at); END IF;
     END LOOP;
     IF freed IS NOT NULL THEN PERFORM holdfast.refill_groups(freed, at); END IF;
-    IF bounded AND leases IS NOT NULL THEN
+    IF leases IS NOT NULL AND before <> '{}' THEN
         PERFORM holdfast.charge('task', t.name, (before ->> t.name)::integer - (rooms ->> t.name)::integer, at)
         FROM jsonb_object_keys(before) t(name);
-        PERFORM holdfast.charge_groups(request ->> 'worker', number, at);
     END IF;
+    IF leases IS NOT NULL AND bounded THEN PERFORM holdfast.charge_groups(request ->> 'worker', number, at); END IF;
     RETURN leases;
 END $$

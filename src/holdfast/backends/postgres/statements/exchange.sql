@@ -19,7 +19,8 @@ DECLARE
     others boolean := settlements <> '[]' OR releases <> '[]';
     known boolean;
     claims boolean := false;  -- whether this call may hand out leases
-    bounded boolean;  -- whether any limit or rate is in force
+    bounded boolean;  -- whether a limit or rate is in force that may matter to this call
+    apart boolean;  -- whether any task has a lane of its own
     flowing boolean;  -- whether any bucket was charged or queue slowed down
     due boolean := false;
     stalls boolean;
@@ -49,7 +50,8 @@ BEGIN
         IF known AND number = last.last_call THEN RETURN holdfast.first_answer(last); END IF;
     END IF;
     -- All that is mostly not so, in one look. Rules cannot change now; what else does the next call will see.
-    SELECT EXISTS (SELECT FROM holdfast.bounds), EXISTS (SELECT FROM holdfast.flows),
+    SELECT EXISTS (SELECT FROM holdfast.bounds WHERE kind = 'queue'),
+           EXISTS (SELECT FROM holdfast.bounds WHERE kind = 'task'), EXISTS (SELECT FROM holdfast.flows),
            EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)  -- as any_due does
            OR EXISTS (SELECT FROM holdfast.jobs WHERE expires_at <= at AND expires_at IS NOT NULL
                       AND state IN ('scheduled', 'waiting', 'ready'))
@@ -58,11 +60,13 @@ BEGIN
            EXISTS (SELECT FROM holdfast.workers WHERE deadline <= at),
            ARRAY(SELECT p.queue FROM holdfast.pauses p WHERE p.kind = 'queue'),
            (SELECT record FROM holdfast.seal WHERE closed), t.last_value, i.timeline, greatest(0, i.quiet_until - at)
-    INTO bounded, flowing, due, stalls, paused, seal, tick, line, quiet FROM holdfast.ticks t, holdfast.incarnation i;
+    INTO bounded, apart, flowing, due, stalls, paused, seal, tick, line, quiet FROM holdfast.ticks t, holdfast.incarnation i;
     IF request IS NOT NULL THEN
         IF line <> holdfast.timeline() THEN quiet := holdfast.quiet_seconds(at); END IF;
         claims := known AND number > last.last_call AND quiet = 0;
     END IF;
+    -- What is said of tasks matters where their jobs are ready, or end and were counted.
+    IF apart AND NOT bounded THEN bounded := holdfast.tasks_bound(request, claims); END IF;
     due := due AND claims;
     IF claims THEN
         IF bounded AND (request ->> 'most')::integer > 0 THEN
@@ -105,8 +109,8 @@ BEGIN
     IF claims AND seal IS NULL THEN
         -- A job put off for no time at all by this very call is due as well.
         IF due OR others AND holdfast.any_due(flowing, at) THEN PERFORM holdfast.promote_due(200, places, at); END IF;
-        leases := holdfast.claim(request, paused, freed, nonce, bounded, flowing, at, given);
-        IF bounded OR flowing THEN
+        leases := holdfast.claim(request, paused, freed, nonce, bounded, apart, flowing, at, given);
+        IF bounded OR apart OR flowing THEN
             at := holdfast.store_now(given);
             opens_in := holdfast.opens(ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')), at) - at;
         END IF;

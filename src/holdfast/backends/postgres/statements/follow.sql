@@ -1,20 +1,32 @@
 -- follow: the next jobs of groups whose jobs just ended, leased at once: from `waiting` to `running` in one write, where
 -- refill and claim would write them twice. What there is no room for becomes ready.
 -- Takes groups and the room of a claim. Returns leases. Only where refill and claim would choose the same jobs: groups of
--- one job at a time, none ready, no limit or rate in force, nothing due.
+-- one job at a time, none ready, no limit or rate in force, nothing due, and no task apart among them.
 -- Safe against a rival: the caller holds the groups' locks and looks in later statements (refill.sql). A row that a
 -- stranger locked is passed over, not its successor taken: its group is refilled by the next sweep.
 
 -- :: function_may_follow
-CREATE OR REPLACE FUNCTION holdfast.may_follow(named text, at double precision) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.may_follow(named text, freed holdfast.place[], apart boolean, at double precision)
+RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     RETURN NOT EXISTS (SELECT FROM holdfast.jobs WHERE state = 'ready' AND queue = named AND lane = 1)
         AND NOT EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)
-        AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = named AND group_order = 'relaxed');
+        AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = named AND group_order = 'relaxed')
+        AND NOT (apart AND (holdfast.has_lanes(named) OR holdfast.next_is_apart(named, freed)));
+END $$
+
+-- :: function_next_is_apart
+CREATE OR REPLACE FUNCTION holdfast.next_is_apart(named text, freed holdfast.place[]) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN  -- the groups are locked: who comes next in them stays so
+    RETURN EXISTS (SELECT FROM unnest(freed) f CROSS JOIN LATERAL (
+        SELECT c.task FROM holdfast.jobs c WHERE c.state = 'waiting' AND c.queue = f.queue AND c.grp = f.grp
+        ORDER BY c.held DESC, c.priority DESC, c.seq LIMIT 1) w
+        JOIN holdfast.bounds b ON b.kind = 'task' AND b.name = w.task WHERE f.queue = named);
 END $$
 
 -- :: function_claim_followers
--- The room is shared with jobs that have no group as in claim_lanes. No queue ages its jobs here, and no task is apart.
+-- The room is shared with jobs that have no group as in claim_lanes. No queue ages its jobs here, and none of them is of
+-- a task apart.
 CREATE OR REPLACE FUNCTION holdfast.claim_followers(freed holdfast.place[], named text, room integer, first integer,
     claimer text, number bigint, nonce text, at double precision, given double precision) RETURNS text[]
 LANGUAGE plpgsql AS $$

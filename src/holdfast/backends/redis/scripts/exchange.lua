@@ -109,9 +109,10 @@ hf.flush()
 hf.stir_freed()
 local most, by_queue, by_task, by_group = request[4], request[5], request[6], request[7]
 local claim = { worker = request[1], call = request[2], nonce = nonce, rows = {}, tasks = {}, buckets = {}, groups = {},
-    held = {}, by_task = by_task, by_group = by_group, capped = by_group or next(by_task) }
+    held = {}, by_task = by_task, by_group = by_group }
 local any_rules = meta[7] and string.find(meta[7], '[ot]') -- without, no task ever had a lane of its own
 claim.any_apart = any_rules and call('ZCARD', APART) > 0
+claim.capped = by_group or claim.any_apart and next(by_task) -- jobs may be left that others can take
 claim.ruled = any_rules or hf.any('p')
 if by_group then hf.note_held(claim) end
 for _, queue in ipairs(request[3]) do

@@ -1,7 +1,7 @@
 -- exchange: the short way, in three files: this one reads what is settled, exchange_taking which jobs are leased then,
 -- exchange_writing writes. It is for a claim that settles nothing but plain successes, from strict queues without
 -- limit, rate and aging, of tasks without rules, in a store without pauses and overrides. Takes and returns what
--- scripts/exchange.lua does.
+-- scripts/exchange.lua does. What a worker says of single tasks is heeded for tasks apart, which have rules: not here.
 -- What is met that is not plain leaves the call to the script, before anything is written: a letter, something due,
 -- expired or stalled, a quiet time, a slow-down, ready jobs of tasks apart, a group with several in play, freed jobs
 -- that come before others already ready.
@@ -12,7 +12,7 @@ local ROWS_MAX, QUEUES_MAX, ODD_BYTES = 1000, 100, '[%z\1]'
 
 -- What is seen at once comes first: a call that is not plain should lose little here.
 local settlements, request, used, n = args[2], args[4], meta[7], #args[2]
-if args[7] or not request or sealed or #args[3] > 0 or request[7] or next(request[6]) then break end
+if args[7] or not request or sealed or #args[3] > 0 or request[7] then break end
 local worker, number, queues, most, by_queue = unpack(request, 1, 5)
 if n + most > ROWS_MAX or #queues == 0 or #queues > QUEUES_MAX or find(worker, ODD_BYTES) then break end
 local plain, ids = true, {}
