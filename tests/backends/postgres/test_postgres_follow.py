@@ -185,6 +185,26 @@ def test_it_is_written_once(server: Server, make: Make, schema: str, rules: str)
     asyncio.run(go())
 
 
+def test_the_end_of_a_counted_job_is_told_also_by_who_asks_for_other_queues(make: Make) -> None:
+    backend = make()
+    told: list[str] = []
+
+    async def go() -> None:
+        await backend.open()
+        await backend.declare([QueueRule(name="one"), QueueRule(name="two")], [TaskRule(name="u", limit=1)])
+        await backend.register(WorkerRecord(id="w", lease_seconds=1e6))
+        await backend.enqueue([NewJob(id=f"{n}", task="u", queue="two") for n in range(2)])
+        request = ClaimRequest(worker="w", call=1, queues=("two",), most=9)
+        [one] = (await backend.exchange((), (), request)).leases
+        backend._watching().tell = told.extend  # type: ignore[method-assign, assignment]
+        done = Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED)
+        await backend.exchange([done], (), ClaimRequest(worker="w", call=2, queues=("one",), most=9))
+        await backend.close()
+
+    asyncio.run(go())
+    assert told == ["two"]
+
+
 def written(server: Server, schema: str) -> int:
     """How many versions of rows the table of jobs has had, dead ones too: nothing is vacuumed here."""
     with psycopg.connect(server.conninfo, autocommit=True) as connection:

@@ -14,8 +14,15 @@ from holdfast.backends.sqlite import claiming
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.lifecycle import Ending, Settlement, State
 from holdfast.records import ClaimRequest, Exchanged, Lease, NewJob, Pause, Release, WorkerRecord
-from holdfast.rules import QueueRule
+from holdfast.rules import QueueRule, TaskRule
 
+RULES = {
+    "no task has a rule": [],
+    "a task is apart": [TaskRule(name="u", apart=True)],
+    "a task is limited": [TaskRule(name="u", limit=1)],
+    "a task is trimmed": [TaskRule(name="u", retain_count=2)],
+    "a task that has no jobs": [TaskRule(name="other", limit=1)],
+}
 START = 1_000_000.0
 NUMBERED = {"turn", "fence", "token"}  # taken from a counter, of which both ways take as many numbers as they need
 
@@ -47,24 +54,27 @@ async def trade(backend: SqliteBackend, call: int, told: Sequence[Settlement | R
     return await backend.exchange(settlements, releases, request, now=START + call)
 
 
-async def walk(backend: SqliteBackend, seed: int) -> list[Any]:
+async def walk(backend: SqliteBackend, seed: int, rules: list[TaskRule]) -> list[Any]:
     """A worker's life by dice; what it saw after each step."""
     chance, seen, held = random.Random(seed), list[Any](), dict[str, Lease]()
+    await backend.declare([], rules, now=START)
     if chance.random() < 0.3:
         await backend.declare([QueueRule(name="default", group_order="relaxed", group_limit=1)], now=START)
     for number in range(60):
         group = None if chance.random() < 0.05 else f"g{chance.randrange(6)}"
         expires = 20.0 if chance.random() < 0.1 else None
         key = f"k{number}" if chance.random() < 0.1 else None
-        job = NewJob(
-            id=f"j{number}", task="t", group=group, priority=chance.choice([0, 0, 0, 5]), expires=expires, key=key
-        )
+        task, priority = chance.choice("tttttu"), chance.choice([0, 0, 0, 5])
+        job = NewJob(id=f"j{number}", task=task, group=group, priority=priority, expires=expires, key=key)
         await backend.enqueue([job], now=START)
     for call in range(1, 60):
         if chance.random() < 0.05:
             await backend.pause(Pause(queue="default", group="g0"), now=START + call)
         if chance.random() < 0.05:
             await backend.resume(Pause(queue="default", group="g0"), now=START + call)
+        if chance.random() < 0.05:
+            pause = Pause(task="u")
+            await (backend.pause(pause, now=START + call) if call % 2 else backend.resume(pause, now=START + call))
         chosen = [held.pop(name) for name in sorted(held) if chance.random() < 0.7]
         got = await trade(backend, call, [ended(chance, lease) for lease in chosen], chance.choice([1, 4, 20, 20, 20]))
         held.update((lease.id, lease) for lease in got.leases)
@@ -72,8 +82,9 @@ async def walk(backend: SqliteBackend, seed: int) -> list[Any]:
     return seen
 
 
+@pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("seed", range(8))
-def test_both_ways_lead_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_both_ways_lead_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, rules: str) -> None:
     short: list[int] = []
     real = claiming.claim_heads
 
@@ -86,9 +97,9 @@ def test_both_ways_lead_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     async def both() -> None:
         one, other = await opened(tmp_path / "one.db"), await opened(tmp_path / "other.db")
         monkeypatch.setattr(claiming, "claim_heads", counting)
-        first = await walk(one, seed)
+        first = await walk(one, seed, RULES[rules])
         monkeypatch.setattr(claiming, "claim_heads", lambda *_: None)
-        second = await walk(other, seed)
+        second = await walk(other, seed, RULES[rules])
         assert first == second
         await one.close()
         await other.close()
@@ -110,6 +121,22 @@ def test_a_job_made_ready_by_others_goes_before_the_head(tmp_path: Path) -> None
         record = await backend.get("a1")
         assert record is not None
         assert record.state is State.READY
+        await backend.close()
+
+    asyncio.run(scene())
+
+
+def test_finished_jobs_are_counted_whichever_way_they_were_leased(tmp_path: Path) -> None:
+    async def scene() -> None:
+        backend = await opened(tmp_path / "jobs.db")
+        await backend.declare([], [TaskRule(name="u", retain_count=1)], now=START)
+        await backend.enqueue([NewJob(id=f"u{n}", task="u", group="g") for n in range(4)], now=START)
+        told: list[Settlement] = []
+        for call in range(1, 6):
+            leases = (await trade(backend, call, told, 4)).leases
+            told = [Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED) for one in leases]
+        await backend.prune(now=START + 1000)
+        assert [row["id"] for row in await jobs_of(backend)] == ["u3"]
         await backend.close()
 
     asyncio.run(scene())

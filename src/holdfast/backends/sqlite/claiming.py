@@ -47,24 +47,28 @@ def claim_heads(tx: Transaction, request: ClaimRequest) -> list[Lease] | None:
     works groups off: they are leased without being made ready first. None, and nothing done, where it is not so plain.
 
     The caller knows that nothing is due, expired or overdue. Nothing is ready, so whoever comes next in a touched group
-    is taken whatever the order; room for all, and no limit, rate, lane or share that could hold one of them back.
+    is taken whatever the order; room for all, and no limit, rate, lane or share that could hold one of them back. What
+    is said of tasks does not matter where it is said of others.
     """
     rules, touched = tx.rules, tx.touched
     if not touched or len(request.queues) != 1 or request.most_by_group is not None:
         return None
     [queue] = request.queues
-    if not rules.holds_nothing or rules.lanes or queue in rules.paused_queues or rules.windowed(queue):
+    if not rules.queues_hold_nothing or queue in rules.paused_queues or rules.windowed(queue):
         return None
     if len(touched) > min(request.most, request.most_by_queue.get(queue, request.most)):
         return None
     for (of, group), changed in touched.items():
         if changed or of != queue or rules.limit_alone(of, group) != 1:
             return None
-    if tx.cursor.execute(_CLAIMABLE, (queue,)).fetchone() is not None:
+    if tx.cursor.execute(_CLAIMABLE, (queue,)).fetchone() is not None or flow.apart_ready(tx.cursor, rules, queue):
         return None
     groups = as_text([group for _, group in touched])
-    tx.refilled()
     rows: list[Row] = tx.cursor.execute(_HEADS, {"queue": queue, "groups": groups}).fetchall()
+    ruled = {*rules.lanes, *rules.trimmed}
+    if ruled and any(row[2] in ruled for row in rows):
+        return None
+    tx.refilled()
     if not rows:
         return []
     first = tx.ticks(len(rows))

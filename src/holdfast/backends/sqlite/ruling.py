@@ -98,7 +98,12 @@ class Rules:
     @property
     def holds_nothing(self) -> bool:
         """No queue and no task is limited, rated, slowed down or apart: a claim need not ask."""
-        return not (self._queue_flows or self._queue_overrides or self._tasks_said or self.any_flow)
+        return self.queues_hold_nothing and not self._tasks_said
+
+    @property
+    def queues_hold_nothing(self) -> bool:
+        """No queue is limited or rated, and nothing slowed down."""
+        return not (self._queue_flows or self._queue_overrides or self.any_flow)
 
     # ------------------------------------------------------------------ queues and groups
 
