@@ -205,10 +205,14 @@ def test_a_forked_child_leaves_the_parents_connections_alone(make: Make) -> None
             asyncio._set_running_loop(None)
             os._exit(0 if asyncio.run(look(backend)) == "a" else 1)
         _, status = os.waitpid(child, 0)  # noqa: ASYNC222 - the child is to be gone before the parent goes on
-        assert os.waitstatus_to_exitcode(status) == 0
-        assert await look(backend) == "a"
-        assert {connection.info.backend_pid for connection in backend._connections._idle} == pids
-        await backend.close()
+        try:
+            assert os.waitstatus_to_exitcode(status) == 0
+            assert await look(backend) == "a"
+            # The hint of the enqueue may have had a connection of its own meanwhile, which is idle now.
+            assert pids <= {connection.info.backend_pid for connection in backend._connections._idle}
+            assert pids
+        finally:
+            await backend.close()
 
     asyncio.run(run())
 
