@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import AsyncCursor
 
 from holdfast.backends.postgres.asking import Question
 from holdfast.backends.postgres.connection import PREPARE_AFTER, Connections
@@ -123,3 +124,29 @@ def test_a_connection_that_is_lost_leaves_the_outcome_unknown(server: Server) ->
                 await ask(question, {"ends": True})
 
     asking(server, use)
+
+
+def test_a_verb_goes_where_it_was_done_before(server: Server) -> None:
+    """The first time, a session makes functions and plans for it."""
+
+    async def scene() -> None:
+        connections = Connections(server.conninfo, call_timeout=5.0)
+        both = asyncio.Barrier(2)
+
+        async def pid(cursor: AsyncCursor[Any]) -> int:
+            return cursor.connection.info.backend_pid
+
+        async def together(cursor: AsyncCursor[Any]) -> int:
+            await both.wait()
+            return await pid(cursor)
+
+        one, other = await asyncio.gather(
+            connections.call("one", together, writes=False), connections.call("other", together, writes=False)
+        )
+        assert one != other
+        for verb, usual in [("one", one), ("other", other), ("other", other), ("one", one), ("one", one)]:
+            assert await connections.call(verb, pid, writes=False) == usual
+        assert await connections.call("new", pid, writes=False) == one  # whichever was used last
+        connections.abandon()
+
+    asyncio.run(scene())

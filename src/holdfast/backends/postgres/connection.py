@@ -14,6 +14,7 @@ import select
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 import psycopg
@@ -138,6 +139,7 @@ class Connections:
     def _begin(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._loop, self._process = loop, os.getpid()
         self._idle: list[AsyncConnection[Any]] = []
+        self._served: WeakKeyDictionary[AsyncConnection[Any], set[str]] = WeakKeyDictionary()  # verbs
         self._slots = asyncio.Semaphore(self.most)
 
     async def connect(self) -> AsyncConnection[Any]:
@@ -245,7 +247,8 @@ class Connections:
             slots.release()
 
     async def _once(self, verb: str, work: Work, seconds: float, *, writes: bool) -> Any:
-        connection = await self._take()
+        connection = await self._take(verb)
+        self._served.setdefault(connection, set()).add(verb)
         try:
             async with asyncio.timeout(seconds):
                 answer = await work(self._cursor(connection))
@@ -275,9 +278,11 @@ class Connections:
             self.abandon()
             self._begin(loop)
 
-    async def _take(self) -> AsyncConnection[Any]:
+    async def _take(self, verb: str) -> AsyncConnection[Any]:
+        """One that has done this before, if there is: the first time, a session makes functions and plans for it."""
         while self._idle:
-            connection = self._idle.pop()
+            places = [place for place, one in enumerate(self._idle) if verb in self._served.get(one, ())]
+            connection = self._idle.pop(places[-1] if places else -1)
             if is_sound(connection):
                 return connection
             connection.pgconn.finish()
