@@ -31,6 +31,8 @@ ERRORS_KEPT_MAX = 10  # per job: the newest failures and stalls
 HISTORY_KEPT_MAX = 10  # per dead letter: earlier deaths
 SHARDS_MAX = 1024  # per queue
 LOGS_KEPT_MAX = 200  # per job: the newest log lines
+CLAIM_BYTES_MAX = 4 * 1024 * 1024  # arguments that one claim hands out, unless a single job has more
+CLAIM_SWEEP_MAX = 200  # jobs that a claim's own promote touches; its recover ends at most half as many leases
 REMEMBER_SECONDS_MIN = 600.0  # ids of finished jobs are remembered at least this long
 
 
@@ -135,6 +137,7 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     holds_key: bool = False  # nobody else may take its key (a window that has passed no longer counts)
     due_max: float | None = None  # debounce: the latest time it may be pushed to
     on_expire: OnExpire = "bury"
+    unreadable: tuple[str, ...] = ()  # fields whose stored value cannot be read; shown here with their defaults
 
 
 class Lease(Struct, frozen=True):
@@ -221,6 +224,8 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
     most_by_queue: Mapping[str, int] = {}  # free slots of a queue with a cap of its own
     most_by_task: Mapping[str, int] = {}  # free slots of a task, over all queues; heeded for tasks that are apart
     most_by_group: int | None = None  # jobs of any one group that this worker will hold at once
+    bytes_max: int = CLAIM_BYTES_MAX  # bytes of arguments that the leases may carry together; one job always fits
+    sweep_max: int = CLAIM_SWEEP_MAX  # jobs the claim's own promote may touch; its recover ends at most half as many
 
 
 class Exchanged(Struct, frozen=True, kw_only=True):
@@ -341,6 +346,15 @@ class DeadLetter(Struct, frozen=True, kw_only=True):
     cycles: int = 0  # automatic revivals so far
     revive_at: float | None = None  # next automatic revival
     revived_at: float | None = None  # set while the revived job is live
+
+
+class Flaw(Struct, frozen=True, kw_only=True):
+    """One thing in the store that cannot be read, or that contradicts another: what audit and doctor list."""
+
+    place: str  # table, index or key, e.g. "jobs", "ready", "letters"
+    text: str  # what is wrong, without any payload
+    id: str | None = None  # of the job, letter, worker or entry concerned
+    field: str | None = None
 
 
 class JobQuery(Struct, frozen=True, kw_only=True):

@@ -189,8 +189,11 @@ class Backend(Looking):
 
     @abstractmethod
     async def claim(self, request: ClaimRequest, now: float | None = None) -> Exchanged:
-        """Lease up to `most` ready jobs of the queues: first recover (at most 100 leases), then promote (at
-        most 200 jobs), then the lanes.
+        """Lease up to `most` ready jobs of the queues: first recover (at most ceil(sweep_max / 2) leases), then promote
+        (at most sweep_max jobs, whatever it does with them), then the lanes.
+
+        The claim ends before the job whose arguments would bring the sum of all leased above `bytes_max`; the first job
+        is leased whatever its size. Jobs left out by that stay as they are, and `opens_in` says nothing of them.
 
         Per queue, in the order given, skipping paused ones and those shut by slow_down: n = the least of what is left
         of `most`, most_by_queue, the queue's limit less what runs of it, what its bucket allows. Its lanes are 0, 1
@@ -205,8 +208,10 @@ class Backend(Looking):
         asked for and not paused that still have ready jobs not parked, of tasks apart with ready jobs in such queues;
         as things stand after this claim) lets one more start; None: none did.
         An expired job met here is buried or dropped, not leased. A repeated `call` answers the leases of the first time
-        that are still ours (nothing is claimed anew, nothing counted); a `call` below the last one answers no leases
-        (its settlements are fenced and carried out like any).
+        that are still ours (nothing is claimed anew, nothing counted). A worker that repeats a call may lower `most`,
+        `bytes_max` and `sweep_max`, never raise them: leases of the first time that do not fit, in the order in which
+        they were leased, are given back free in the same step and are not answered. A `call` below the last one
+        answers no leases (its settlements are fenced and carried out like any).
         Unknown worker (recovered or never registered): known=False, no leases; the settlements and releases of an
         exchange are still carried out, each by its token.
         """
@@ -286,7 +291,8 @@ class Backend(Looking):
 
     @abstractmethod
     async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
-        """Bring due scheduled jobs into play, bury or drop expired unstarted ones, revive letters due for it."""
+        """Bury or drop expired unstarted jobs, bring due scheduled ones into play, revive letters due for it: in this
+        order, at most `limit` of all three together. `more`: the bound was hit."""
 
     @abstractmethod
     async def refill(self, *, limit: int = 500, now: float | None = None) -> int:

@@ -13,6 +13,7 @@ from ..lifecycle import State
 from ..records import (
     DeadLetter,
     Dump,
+    Flaw,
     GroupRecord,
     JobQuery,
     JobRecord,
@@ -26,7 +27,9 @@ from ..rules import TaskRecord
 
 
 class Looking(ABC):
-    """How a store is looked at."""
+    """How a store is looked at. One row that cannot be read never hides the others: get, find, letters, workers and
+    dump show it, with defaults where a field cannot be read (a job says which, in `unreadable`); `flaws` lists it.
+    """
 
     @abstractmethod
     async def get(self, job_id: str) -> JobRecord | None: ...
@@ -79,8 +82,14 @@ class Looking(ABC):
 
     @abstractmethod
     async def dump(self) -> Dump:
-        """One consistent picture of everything: tables `jobs` (as in `JobRecord`, plus token, turn, rank, lane,
-        claim_call, prune_at), `letters` (as `DeadLetter`), `workers` (as `WorkerRecord`, plus deadline, last_call),
-        `queues` (as `QueueRule`), `tasks` (as `TaskRule`), `overrides` (as `Override`, None where nothing is said),
-        `flows` (as `Flow`), `entries` (as `CronEntry`), `pauses` (as `Pause`), `logs` (job_id, at, text). States are
-        text, structs are dicts, bytes stay bytes. rank counts only while a job is ready; elsewhere it is 0."""
+        """One consistent picture of everything: tables `jobs` (as in `JobRecord` without `unreadable`, plus token,
+        turn, rank, lane, claim_call, prune_at), `letters` (as `DeadLetter`), `workers` (as `WorkerRecord`, plus
+        deadline, last_call), `queues` (as `QueueRule`), `tasks` (as `TaskRule`), `overrides` (as `Override`, None where
+        nothing is said), `flows` (as `Flow`), `entries` (as `CronEntry`), `pauses` (as `Pause`), `logs` (job_id, at,
+        text). States are text, structs are dicts, bytes stay bytes. rank counts only while a job is ready; elsewhere it
+        is 0."""
+
+    async def flaws(self, *, limit: int = 1000) -> list[Flaw]:
+        """What cannot be read, and where an index and its records contradict each other, in both directions. Bounded;
+        may take several looks, so a job that moves meanwhile must not be reported. A sound store answers none."""
+        return []

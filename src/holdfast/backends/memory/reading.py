@@ -19,7 +19,7 @@ from .store import Store
 
 T = TypeVar("T")
 
-_FIELDS = JobRecord.__struct_fields__
+_FIELDS = tuple(name for name in JobRecord.__struct_fields__ if name != "unreadable")
 _BEYOND = ("token", "turn", "rank", "lane", "claim_call", "prune_at")
 
 

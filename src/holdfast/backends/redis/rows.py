@@ -65,7 +65,7 @@ _histories = msgspec.msgpack.Decoder(list[dict[str, msgspec.Raw]]).decode
 _HEAD_BYTES = {0xD9: 2, 0xDA: 3, 0xDB: 5}  # before a packed text; of a short one, 1
 _failures = msgspec.msgpack.Decoder(tuple[Failure, ...]).decode
 _NUMBERS = ("created_at", "due_at", "expires_at", "started_at", "finished_at", "prune_at")
-_BESIDE = ("state", "args", "options", "revival", "value", "errors", "progress", "progress_text")
+_BESIDE = ("state", "args", "options", "revival", "value", "errors", "progress", "progress_text", "unreadable")
 _SHOWN = tuple(name for name in JobRecord.__struct_fields__ if name not in _BESIDE)
 _BEYOND = ("token", "turn", "rank", "lane", "claim_call", "prune_at")
 

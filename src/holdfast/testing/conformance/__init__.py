@@ -16,6 +16,7 @@ from __future__ import annotations
 from . import (
     aging,
     apart,
+    bounds,
     claim,
     concurrency,
     dead_letters,
@@ -70,6 +71,7 @@ THEMES = (
     promote,
     expiry,
     claim,
+    bounds,
     lanes,
     lease,
     stale,
