@@ -1,0 +1,55 @@
+"""The soak's judge sees each fault that is planted, and nothing where there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.soak.verdict import Verdict, gap_without, judge
+
+
+def start(at: float, job: str, kind: str = "plain", **facts: Any) -> dict[str, Any]:
+    return {"at": at, "what": "start", "kind": kind, "job": job, "number": 0, "group": None, **facts}
+
+
+def verdict(*lines: dict[str, Any], **facts: Any) -> Verdict:
+    words = {"acknowledged": ["a"], "unfinished": [], "violations": 0, "outages": [], "standstill_seconds": 10.0}
+    return judge(list(lines), **{**words, **facts})
+
+
+def test_a_sound_run_holds() -> None:
+    lines = [start(1.0, "a"), start(2.0, "b", "once"), start(3.0, "c", "strict", group="g", number=1)]
+    assert verdict(*lines, start(4.0, "c", "strict", group="g", number=1)).holds
+
+
+def test_no_start_at_all_does_not_hold() -> None:
+    assert not verdict().holds
+
+
+FAULTS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
+    "an overlap": ([start(1.0, "a"), {"at": 2.0, "what": "overlap", "job": "a"}], {}, "overlapped"),
+    "an at-most-once job twice": ([start(1.0, "a", "once"), start(2.0, "a", "once")], {}, "doubled"),
+    "a lost job": ([start(1.0, "b")], {"unfinished": ["a"]}, "lost"),
+    "a violation": ([start(1.0, "a")], {"violations": 1}, "violations"),
+    "a standstill": ([start(1.0, "a"), start(12.0, "b")], {}, "standstills"),
+    "broken order": (
+        [start(1.0, "b", "strict", group="g", number=2), start(2.0, "a", "strict", group="g", number=1)],
+        {},
+        "disordered",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_seen(fault: str) -> None:
+    lines, facts, name = FAULTS[fault]
+    found = verdict(*lines, **facts)
+    assert not found.holds
+    assert getattr(found, name) == 1
+
+
+def test_time_in_which_nobody_could_start_a_job_is_no_standstill() -> None:
+    lines = [start(1.0, "a"), start(20.0, "b")]
+    assert verdict(*lines, outages=[(5.0, 10.0), (8.0, 16.0)]).holds
+    assert gap_without(1.0, 20.0, [(5.0, 10.0), (8.0, 16.0)]) == 8.0
