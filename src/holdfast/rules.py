@@ -14,6 +14,7 @@ from .rates import Rate
 GroupOrder = Literal["strict", "relaxed"]
 
 READY_PER_GROUP_MAX = 256  # a group has no more jobs ready at once, however high its limit
+RULE_STEP_MAX = 1000  # jobs, and groups, that a changed rule rearranges in its own step; the rest follows piecewise
 STAGGER_TICKS = 30 * 86_400_000_000  # between the turns of two ready jobs of one group: 30 days in microseconds
 SERIAL_PREFIX = "one-at-a-time:"  # a group so named is strict whatever its queue says
 GROUP_LOOKS_MAX = 64  # ready jobs a claim passes over, per lane, because their group has its share of the worker
@@ -55,6 +56,7 @@ class Override(Struct, frozen=True, kw_only=True):
     task: str | None = None
     limit: int | UnsetType | None = UNSET
     rate: Rate | UnsetType | None = UNSET
+    apart: bool | UnsetType | None = UNSET  # of a task: True gives its ready jobs a lane of their own
 
 
 class Flow(Struct, frozen=True, kw_only=True):

@@ -35,8 +35,15 @@ Rules that hold for every method
   priority * aging seconds (in ticks, rounded down). Claim takes the highest rank first. A changed `aging`
   holds for jobs that become ready from then on.
 * lane of a ready job: 2 parked (its task is paused; not claimable, keeps its place and turn), else 3 apart (its task
-  has a limit or a rate in force, or its rule says `apart`), else 0 ungrouped, 1 grouped. Whatever changes a task's lane
-  moves its ready jobs in the same step. A job of a task apart holds its group's place like any other.
+  has a limit or a rate in force, or its rule or an override says `apart`), else 0 ungrouped, 1 grouped. A job of a task
+  apart holds its group's place like any other.
+* A changed rule holds at once; the jobs it concerns are rearranged piecewise. Whatever changes a task's lane (pause,
+  resume, limit, declare) moves at most `rule_step_max` of its ready jobs in its own step; whatever changes the limit,
+  order or rate of a queue's groups refills or withdraws at most `rule_step_max` groups in its own step. What is left is
+  remembered in the store and carried on by `rearrange`, and by every claim with at most sweep_max. Until then claim
+  leases no job that the rules as they stand would not let it: a ready job that is not in the lane its task's rule says
+  is moved, not leased; a group that is still to be fitted is fitted before one of its jobs is leased. A further change
+  takes over what is left. The readers show rules as they stand, jobs where they are.
 * Limits in force: an override's value, else the declared one. A queue's limit counts its running jobs, a task's those
   of all queues: counted from the jobs (or by what is changed in the one place that moves jobs, and audited).
 * Buckets (rates.py): of a queue, of a task, of a group. Only claim charges them: each bucket is read once and, if jobs
@@ -87,11 +94,12 @@ Rules that hold for every method
   A dead job that holds a letter: never, unless its task's rule says retain_dead or retain_dead_count.
 * Cron entries are written by `tick` alone, each write compared with the entry's version.
 * A sealed store (one whose Seal is closed) takes no work in, starts none and lets operators change nothing: enqueue, a
-  declare that would change a rule, promote, refill, prune, bury, run_now, revive, retry, discard, pause, resume, limit,
-  slow_down, tick and the cancel of an unstarted job raise StoreSealed and change nothing. A claim carries out its
-  settlements and releases, recovers, leases nothing and answers `sealed`. All that lets a running job end goes on:
-  register, begin, renew, report, settle, release, retire, recover, and the cancel of a running job. So once a sealed
-  store has no running job, no job, letter, rule or pause in it changes any more.
+  declare that would change a rule, promote, refill, rearrange, prune, bury, run_now, revive, retry, discard, pause,
+  resume, limit, slow_down, tick and the cancel of an unstarted job raise StoreSealed and change nothing. A claim
+  carries out its settlements and releases, recovers, leases nothing and answers `sealed`. All that lets a running job
+  end goes on: register, begin, renew, report, settle, release, retire, recover, and the cancel of a running job. So
+  once a sealed store has no running job, no job, letter, rule or pause in it changes any more. Whoever seals a store
+  rearranges first.
 """
 
 from __future__ import annotations
@@ -124,7 +132,7 @@ from ..records import (
     Ticked,
     WorkerRecord,
 )
-from ..rules import Override, QueueRule, TaskRule
+from ..rules import RULE_STEP_MAX, Override, QueueRule, TaskRule
 from .looking import Looking
 
 
@@ -135,6 +143,8 @@ class Backend(Looking):
     durable: ClassVar[bool]  # an acknowledged enqueue survives the end of this process
     any_loop: ClassVar[bool] = False  # its calls may be awaited on any loop, not only on the one that opened it
     sharded: ClassVar[bool] = False  # ids, keys and fences are unique per shard (a group is in one), not store-wide
+
+    rule_step_max: int = RULE_STEP_MAX  # jobs, and groups, that a changed rule rearranges in its own step
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -164,7 +174,8 @@ class Backend(Looking):
         self, rules: Sequence[QueueRule], tasks: Sequence[TaskRule] = (), now: float | None = None
     ) -> None:
         """Store the rules of queues and tasks; the latest word wins. Where a rule changed, groups are refilled or
-        withdrawn, jobs change their lane. A task rule that says nothing (all defaults) removes the one that is there.
+        withdrawn, jobs change their lane, both piecewise. A task rule that says nothing (all defaults) removes the one
+        that is there.
         Limits below 1: ConfigurationError, and nothing of all is stored."""
 
     @abstractmethod
@@ -310,6 +321,10 @@ class Backend(Looking):
         then by rule (tasks by name: count, then dead by age, then dead by count).
         """
 
+    async def rearrange(self, *, limit: int = 500, now: float | None = None) -> bool:
+        """Carry on what changed rules left to do: at most `limit` jobs and groups. True: there is more."""
+        return False
+
     # ------------------------------------------------------------------ operating, one job at a time
 
     @abstractmethod
@@ -360,7 +375,7 @@ class Backend(Looking):
         """An operator's word on a queue, a group (queue and group) or a task: it holds until it is reset.
 
         UNSET leaves, None resets; an override that says nothing any more is removed. Groups are refilled or withdrawn,
-        jobs change their lane in the same step. A limit below 1, or above 1 on a strict group: ConfigurationError.
+        jobs change their lane, both piecewise. A limit below 1, or above 1 on a strict group: ConfigurationError.
         """
 
     @abstractmethod
