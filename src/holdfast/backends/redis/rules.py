@@ -145,7 +145,7 @@ def overrides(flat: Sequence[bytes]) -> list[Override]:
 
 def _override(packed: bytes, **names: str) -> Override:
     limit, each = rows.unpack(packed)
-    return Override(**names, limit=limit or None, rate=read_rate(each))
+    return Override(**names, limit=limit or None, rate=read_rate(each), apart=None)
 
 
 def flows(*flats: Sequence[bytes]) -> list[Flow]:
