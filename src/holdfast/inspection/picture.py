@@ -132,6 +132,7 @@ class OverrideRow(ScopeRow, frozen=True, kw_only=True):
 
     limit: int | None = None
     rate: Rate | None = None
+    apart: bool | None = None
 
 
 class FlowRow(ScopeRow, frozen=True, kw_only=True):
@@ -187,7 +188,7 @@ class Picture(Struct, frozen=True, kw_only=True):
 
     @property
     def tasks_apart(self) -> frozenset[str]:
-        """Tasks whose ready jobs have a lane of their own: by their rule, or by a limit or a rate in force."""
+        """Tasks whose ready jobs have a lane of their own: by rule, an operator's word, a limit or a rate in force."""
         rules = {row.name: row for row in self.tasks}
         said = {row.task: row for row in self.overrides if row.task is not None}
         return frozenset(name for name in {*rules, *said} if _apart(rules.get(name), said.get(name)))
@@ -260,7 +261,7 @@ def _newest(jobs: tuple[JobRow, ...], tables: Tables) -> float | None:
 def _apart(rule: TaskRow | None, said: OverrideRow | None) -> bool:
     limit = said.limit if said is not None and said.limit is not None else None if rule is None else rule.limit
     rate = said.rate if said is not None and said.rate is not None else None if rule is None else rule.rate
-    apart = rule is not None and rule.apart
+    apart = (rule is not None and rule.apart) or (said is not None and said.apart is True)
     return apart or (limit is not None and limit < UNLIMITED) or (rate is not None and not rate.none)
 
 

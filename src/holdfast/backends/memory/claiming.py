@@ -6,6 +6,7 @@ Called by leasing.py inside the critical section. What may start is flow.py's bu
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from ...records import ClaimRequest
@@ -25,8 +26,20 @@ def claim(store: Store, holder: Holder, request: ClaimRequest, wall: float) -> l
     return draw.rows
 
 
+def fitting(sizes: Iterable[int], request: ClaimRequest) -> int:
+    """How many jobs with arguments of these sizes fit into a request, from the first on; one always does."""
+    left = request.bytes_max
+    fit = 0
+    for size in sizes:
+        left -= size
+        if fit == request.most or (fit and left < 0):
+            break
+        fit += 1
+    return fit
+
+
 def _claim_queue(store: Store, draw: Draw, queue: str, most: int) -> None:
-    if most <= 0:
+    if most <= 0 or draw.full:
         return
     allowance, until = draw.allowance, len(draw.rows) + most
     lanes: list[LaneName] = [(queue, LANE_UNGROUPED, ""), (queue, LANE_GROUPED, "")]
@@ -47,6 +60,8 @@ class Draw:
         self._store, self._holder, self._wall = store, holder, wall
         self.request, self.allowance = request, allowance
         self.rows: list[Row] = []
+        self.full = False  # the next job's arguments are more than what is left of bytes_max
+        self._bytes_left = request.bytes_max
         self._held: Counter[tuple[str, str | None]] = Counter(
             (row.queue, row.group) for row in holder.leases.values() if row.group is not None
         )
@@ -57,7 +72,7 @@ class Draw:
         store, ready = self._store, self._store.lanes.get(lane)
         passed: list[tuple[Any, str]] = []
         taken = 0
-        while ready is not None and taken < most and (first := ready.first()) is not None:
+        while ready is not None and not self.full and taken < most and (first := ready.first()) is not None:
             row = store.jobs[first[1]]
             if row.expires_at is not None and row.expires_at <= self._wall:
                 store.expire(row, self._wall)
@@ -67,11 +82,14 @@ class Draw:
                 self._looks[lane] += 1
                 passed.append(first)
                 ready.remove(row.id)
+            elif self.rows and len(row.args) > self._bytes_left:
+                self.full = True
             else:
                 store.lease_to(row, self._holder, self.request.call, self._wall)
                 self.allowance.took(row)
                 self._held[row.queue, row.group] += 1
                 self.rows.append(row)
+                self._bytes_left -= len(row.args)
                 taken += 1
         for rank, job_id in passed:
             if ready is not None:

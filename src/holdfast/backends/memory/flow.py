@@ -19,7 +19,7 @@ from ...rules import SERIAL_PREFIX, Flow, Override, TaskRule
 from .index import Index
 from .rows import LANE_APART, LANE_GROUPED, LANE_PARKED, LANE_UNGROUPED, GroupName, LaneName, Row, Scope
 
-_NOTHING_SAID = Override(limit=None, rate=None)
+_NOTHING_SAID = Override(limit=None, rate=None, apart=None)
 
 
 class FlowIndex(Index):
@@ -67,7 +67,8 @@ class FlowIndex(Index):
         if task not in self.task_rules and (None, None, task) not in self.overrides:
             return False
         rule = self.task_rules.get(task) or TaskRule(name=task)
-        return rule.apart or self.task_limit(task) < UNLIMITED or self.task_rate(task) is not None
+        said = self.overrides.get((None, None, task), _NOTHING_SAID)
+        return rule.apart or said.apart is True or self.task_limit(task) < UNLIMITED or self.task_rate(task) is not None
 
     def tasks_apart(self) -> list[str]:
         named = {*self.task_rules, *(task for _, _, task in self.overrides if task is not None)}
@@ -233,4 +234,9 @@ def merged(said: Override, before: Override | None) -> Override | None:
     before = before or _NOTHING_SAID
     limit = before.limit if said.limit is UNSET else said.limit
     rate = before.rate if said.rate is UNSET else said.rate
-    return None if limit is None and rate is None else replace(said, limit=limit, rate=rate)
+    apart = before.apart if said.apart is UNSET else said.apart
+    if said.task is None or apart is False:
+        apart = None  # a word on a task alone, and False says nothing that the code does not
+    return (
+        None if limit is None and rate is None and apart is None else replace(said, limit=limit, rate=rate, apart=apart)
+    )

@@ -28,9 +28,6 @@ from . import claiming, reading, stalling
 from .rows import Holder, Instant, Row
 from .store import Store
 
-RECOVERED_PER_CLAIM_MAX = 100
-PROMOTED_PER_CLAIM_MAX = 200
-
 _INTO = {
     Ending.SUCCEEDED: State.SUCCEEDED,
     Ending.RETRY: State.SCHEDULED,
@@ -71,8 +68,7 @@ def exchange(
     """settle, release and claim in one step; a repeated call is answered, not carried out again."""
     holder = None if request is None else store.workers.get(request.worker)
     if request is not None and holder is not None and request.call == holder.last_call:
-        ours = [row for row in holder.leases.values() if row.claim_call == request.call]
-        return Exchanged(answers=holder.answers, leases=tuple(map(reading.lease, ours)))
+        return Exchanged(answers=holder.answers, leases=tuple(map(reading.lease, _repeat(store, holder, request, at))))
     answers = (*(settle(store, item, at) for item in settlements), *(release(store, item, at) for item in releases))
     store.refill_touched()
     if request is None:
@@ -82,17 +78,26 @@ def exchange(
     return _claim(store, holder, request, answers, at)
 
 
+def _repeat(store: Store, holder: Holder, request: ClaimRequest, at: Instant) -> list[Row]:
+    """The leases of a repeated call that are still ours and fit what it asks for now; the rest is given back free."""
+    ours = [row for row in holder.leases.values() if row.claim_call == request.call]
+    fit = claiming.fitting((len(row.args) for row in ours), request)
+    for row in ours[fit:]:
+        store.give_back(row, at.wall)
+    return ours[:fit]
+
+
 def _claim(store: Store, holder: Holder, request: ClaimRequest, answers: tuple[Answer, ...], at: Instant) -> Exchanged:
     if request.call < holder.last_call:
         return Exchanged(answers=answers)
     # a claim after its worker's own deadline finds itself among the stalled: then the worker is unknown from here on
-    recovered = tuple(stalling.recover(store, at, (), RECOVERED_PER_CLAIM_MAX))
+    recovered = tuple(stalling.recover(store, at, (), -(-request.sweep_max // 2)))
     if holder.expired(at):
         return Exchanged(answers=answers, known=False, recovered=recovered)
     if store.seal is not None and store.seal.closed:
         holder.last_call, holder.answers = request.call, answers
         return Exchanged(answers=answers, recovered=recovered, sealed=store.seal)
-    store.promote(at.wall, PROMOTED_PER_CLAIM_MAX)
+    store.promote(at.wall, request.sweep_max)
     rows = claiming.claim(store, holder, request, at.wall)
     holder.last_call, holder.answers = request.call, answers
     store.refill_touched()  # what is held back is told as it stands after the claim

@@ -376,19 +376,25 @@ class Store(FlowIndex):
     # ------------------------------------------------------------------ a sweep, also inside claim
 
     def promote(self, wall: float, limit: int) -> Promoted:
-        """Bury what expired unstarted, bring what is due into play, revive letters whose time has come."""
-        expired = due = revived = 0
+        """Bury what expired unstarted, bring what is due into play, revive letters whose time has come.
+
+        A letter that may not be revived counts towards `limit`, too: it was looked at, and its revival is unset.
+        """
+        expired = due = revived = refused = 0
         while expired < limit and (first := self.expiring.first()) is not None and first[0] <= wall:
             self.expire(self.jobs[first[1]], wall)
             expired += 1
         while expired + due < limit and (first := self.due.first()) is not None and first[0][0] <= wall:
             self.place(self.jobs[first[1]])
             due += 1
-        while expired + due + revived < limit and (late := self.revivals.first()) is not None and late[0] <= wall:
+        while (looked := expired + due + revived + refused) < limit:
+            if (late := self.revivals.first()) is None or late[0] > wall:
+                break
             letter = self.letters[late[1]]
             if self._key_taken(self.jobs[letter.id], wall):
                 # a newer job of this key is on its way: its end will close or merge the letter
                 self.keep_letter(late[1], replace(letter, revive_at=None))
+                refused += 1
                 continue
             self.revive(self.jobs[letter.id], wall, cycles=1)
             revived += 1
@@ -399,7 +405,7 @@ class Store(FlowIndex):
             self.keep_flow(replace(self.flows[waking[1]], wakes_at=None))
             self.touched[queue or "", group or ""] = None
         self.refill_touched()
-        return Promoted(due=due, expired=expired, revived=revived, more=expired + due + revived >= limit)
+        return Promoted(due=due, expired=expired, revived=revived, more=looked >= limit)
 
     def _key_taken(self, row: Row, wall: float) -> bool:
         holder = None if row.key is None else self.key_holder(row.key_name, wall)

@@ -7,9 +7,11 @@ the caller hands in how to make one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
+from ...errors import StoreSealed
 from .soundness import sound
 from .world import MakeBackend, World
 
@@ -64,6 +66,9 @@ async def _run(fn: Case, make_backend: MakeBackend, scale: float) -> None:
     world = await World.create(make_backend, scale=scale)
     try:
         await fn(world)
+        with contextlib.suppress(StoreSealed):  # whoever seals a store rearranges first
+            while await world.backend.rearrange(now=world.now):
+                pass
         await sound(world.backend, "after the case")
     finally:
         await world.close()

@@ -192,10 +192,15 @@ def _apart(tasks: list[TaskRecord]) -> set[str]:
     """Tasks whose ready jobs have a lane of their own: by their rule, or by a limit or rate in force."""
     found: set[str] = set()
     for task in tasks:
-        said = task.override or Override(limit=None, rate=None)
+        said = task.override or Override(limit=None, rate=None, apart=None)
         limit = said.limit if isinstance(said.limit, int) else task.rule.limit
         rate = said.rate if isinstance(said.rate, Rate) else task.rule.rate
-        if task.rule.apart or (limit or UNLIMITED) < UNLIMITED or (rate is not None and not rate.none):
+        if (
+            task.rule.apart
+            or said.apart is True
+            or (limit or UNLIMITED) < UNLIMITED
+            or (rate is not None and not rate.none)
+        ):
             found.add(task.rule.name)
     return found
 
