@@ -2,8 +2,13 @@
 
 Called by backend.py, reading.py, server.py and watch.py. redis-py connects (TLS, users, sockets); what is sent and read
 after that is bounded and judged here. A set of connections belongs to the event loop it was first used on. Nothing here
-knows about jobs, and no redis-py error leaves this package unmapped. Nothing is ever sent a second time, but a script
-the server did not know: that one was not carried out.
+knows about jobs, and no redis-py error leaves this package unmapped.
+
+A call is sent a second time only after a refusal that says it was not carried out: the server did not know the script,
+or the connection leads to the wrong server. The second happens after a failover behind an address that moves (a DNS
+name, a virtual IP, a proxy): the old primary lives on as a replica, and so do the connections to it. Then all of them
+are closed, and the call goes to where the address leads now. Reads are served by a replica, too, and might be old: so
+now and then a read brings along the question whether this is a primary.
 """
 
 from __future__ import annotations
@@ -12,8 +17,10 @@ import asyncio
 import contextlib
 import os
 import select
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import hiredis
@@ -48,6 +55,7 @@ from .rows import STATES
 
 CONNECTIONS_MAX = 4
 READ_BYTES = 262144
+PRIMARY_SECONDS = 1.0  # a connection that showed so recently that it leads to a primary is not asked again
 
 _SAFE = {  # refused before anything was carried out
     "OOM": "its memory is full (maxmemory): it takes no new jobs until others are done or pruned. Give it more memory.",
@@ -64,6 +72,9 @@ _SAFE = {  # refused before anything was carried out
     "ASK": "it is one node of a cluster, and the store is moving. Write redis+cluster:// in the URL.",
     "UNKILLABLE": "another script keeps the server busy. Try again.",
 }
+# These say that the connection leads to the wrong server, or to one that is not ready: a replica, one that is starting,
+# a primary cut off from its replicas, which may have another one by now. The right one may be behind the same address.
+_MISDIRECTED = ("READONLY", "LOADING", "MASTERDOWN", "NOREPLICAS")
 _FORBIDDEN = ("NOPERM", "NOAUTH", "WRONGPASS")
 
 _REFUSED: Mapping[str, Callable[[dict[str, Any]], HoldfastError]] = {
@@ -96,6 +107,11 @@ def mapped(error: RedisError, verb: str) -> HoldfastError:
     return BackendError(f"Redis failed during {verb}: {words_of(error)}")
 
 
+def is_misdirected(error: BaseException | None) -> bool:
+    """Is this a refusal by a server that the address should not, or no longer, lead to?"""
+    return isinstance(error, ResponseError | BusyLoadingError) and str(error).startswith(_MISDIRECTED)
+
+
 def words_of(error: BaseException) -> str:
     """The server's words in one line. Never the arguments: Redis does not repeat those."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
@@ -116,10 +132,31 @@ def keep_inherited(something: Any) -> None:
     _inherited.append(something)
 
 
-class Connections:
-    """A few connections to one server, for one event loop at a time."""
+@dataclass(slots=True)
+class Line:
+    """A connection of the pool."""
 
-    def __init__(self, url: str, *, prefix: str, call_timeout: float, most: int = CONNECTIONS_MAX) -> None:
+    connection: AbstractConnection
+    generation: int
+    rested: bool = False  # it was idle in the pool: its address may lead elsewhere by now
+    primary_at: float = float("-inf")  # when its server was last known to be a primary
+
+
+class Connections:
+    """A few connections to one server, for one event loop at a time.
+
+    `replicas_too`: a node of a cluster says itself that a key is elsewhere, and a replica of it is asked for the map.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str,
+        call_timeout: float,
+        most: int = CONNECTIONS_MAX,
+        replicas_too: bool = False,
+    ) -> None:
         try:
             settings: dict[str, Any] = dict(parse_driver_url(url))
         except ValueError as error:
@@ -133,13 +170,16 @@ class Connections:
             raise ConfigurationError(f"the Redis URL has an option the driver does not take: {error}") from None
         self._most = most
         self.call_timeout = call_timeout
+        self.replicas_too = replicas_too
         self.keys = keys_of(prefix)
         self._heads: dict[str, bytes] = {}
+        self._generation = 0
         self._begin(None)
 
     def _begin(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._loop, self._process = loop, os.getpid()
-        self._idle: list[AbstractConnection] = []
+        self._idle: list[Line] = []
+        self._generation += 1
         self._slots = asyncio.Semaphore(self._most)
 
     # ------------------------------------------------------------------ calls
@@ -193,9 +233,9 @@ class Connections:
         connections are busy it gets one of its own."""
         self._adopt_loop()
         if urgent:
-            return await self._once(verb, command, writes, replies, whole)
+            return await self._ask(verb, command, writes, replies, whole)
         async with self._slot(verb):
-            return await self._once(verb, command, writes, replies, whole)
+            return await self._ask(verb, command, writes, replies, whole)
 
     @asynccontextmanager
     async def _slot(self, verb: str) -> AsyncIterator[None]:
@@ -213,35 +253,64 @@ class Connections:
         finally:
             slots.release()
 
-    async def _once(
+    async def _ask(
         self, verb: str, command: bytes, writes: bool, replies: int, whole: Callable[[], bytes] | None
     ) -> Any:
-        connection = await self._take()
+        """Once; and on a new connection once more, where an older one leads to the wrong server."""
+        line = await self._take()
+        try:
+            return await self._once(line, verb, command, writes, replies, whole)
+        except BackendUnavailable as error:
+            if not (line.rested and is_misdirected(error.__cause__)):
+                raise
+        return await self._once(await self._take(), verb, command, writes, replies, whole)
+
+    async def _once(
+        self, line: Line, verb: str, command: bytes, writes: bool, replies: int, whole: Callable[[], bytes] | None
+    ) -> Any:
+        connection = line.connection
         try:
             async with asyncio.timeout(self.call_timeout):
-                try:
-                    answer = await converse(connection, command, replies)
-                except ResponseError as error:
-                    if whole is None or not str(error).startswith("NOSCRIPT"):
-                        raise
-                    answer = await converse(connection, whole(), replies)
+                answer = await self._conversation(line, command, writes, replies, whole)
         except (ResponseError, BusyLoadingError) as error:
-            self._put(connection)
+            if is_misdirected(error):
+                self._leave(line)
+            else:
+                self._put(line)
             raise mapped(error, verb) from error
+        except TimeoutError:  # which is an OSError
+            let_go(connection)
+            self.abandon()  # who did not hear us here does not on those that rest
+            if writes:
+                raise OutcomeUnknown(verb) from None
+            raise BackendUnavailable(f"Redis did not answer {verb} in time. Try again.") from None
         except (RedisError, OSError, EOFError) as error:
             let_go(connection)
             if writes:
                 raise OutcomeUnknown(verb) from error
             raise BackendUnavailable(f"the connection to Redis was lost during {verb}. Try again.") from error
-        except TimeoutError:
-            let_go(connection)
-            if writes:
-                raise OutcomeUnknown(verb) from None
-            raise BackendUnavailable(f"Redis did not answer {verb} in time. Try again.") from None
         except BaseException:
             let_go(connection)  # given up in the middle: its reply would be taken for another's
             raise
-        self._put(connection)
+        self._put(line)
+        return answer
+
+    async def _conversation(
+        self, line: Line, command: bytes, writes: bool, replies: int, whole: Callable[[], bytes] | None
+    ) -> Any:
+        connection, now = line.connection, time.monotonic()
+        try:
+            if writes or self.replicas_too or now - line.primary_at < PRIMARY_SECONDS:
+                answer = await converse(connection, command, replies)
+            else:
+                told, *answers = await replies_to(connection, ROLE + command, replies + 1)
+                check_primary(told)
+                answer = last_of(answers)
+        except ResponseError as error:
+            if whole is None or not str(error).startswith("NOSCRIPT"):
+                raise
+            answer = await converse(connection, whole(), replies)
+        line.primary_at = now
         return answer
 
     # ------------------------------------------------------------------ connections
@@ -258,12 +327,12 @@ class Connections:
         except ResponseError as error:
             let_go(connection)
             raise mapped(error, "the connection") from error
-        except (RedisError, OSError) as error:
-            let_go(connection)
-            raise BackendUnavailable(f"Redis cannot be reached: {words_of(error)}") from error
         except TimeoutError:
             let_go(connection)
             raise BackendUnavailable("Redis did not answer the connection in time. Try again.") from None
+        except (RedisError, OSError) as error:
+            let_go(connection)
+            raise BackendUnavailable(f"Redis cannot be reached: {words_of(error)}") from error
         except BaseException:
             let_go(connection)
             raise
@@ -278,25 +347,35 @@ class Connections:
             self.abandon()
             self._begin(loop)
 
-    async def _take(self) -> AbstractConnection:
+    async def _take(self) -> Line:
         while self._idle:
-            connection = self._idle.pop()
-            if _is_sound(connection):
-                return connection
-            let_go(connection)
-        return await self.connect()
+            line = self._idle.pop()
+            if _is_sound(line.connection):
+                return line
+            let_go(line.connection)
+        generation = self._generation
+        return Line(await self.connect(), generation)
 
-    def _put(self, connection: AbstractConnection) -> None:
-        if not connection.is_connected or len(self._idle) >= self._most:
-            let_go(connection)
+    def _put(self, line: Line) -> None:
+        current = line.generation == self._generation
+        if not current or not line.connection.is_connected or len(self._idle) >= self._most:
+            let_go(line.connection)
         else:
-            self._idle.append(connection)
+            line.rested = True
+            self._idle.append(line)
+
+    def _leave(self, line: Line) -> None:
+        """Its server is the wrong one, and so it is for all connections made before this was known."""
+        let_go(line.connection)
+        if line.generation == self._generation:
+            self._generation += 1
+            self.abandon()
 
     def abandon(self) -> None:
         """Let go of idle connections at once, without waiting: their loop may be gone."""
         if self._process == os.getpid():
-            for connection in self._idle:
-                let_go(connection)
+            for line in self._idle:
+                let_go(line.connection)
         self._idle = []
 
 
@@ -311,8 +390,29 @@ def packed_command(*words: str | bytes | float) -> bytes:
     return b"*%d\r\n" % len(spelled) + b"".join(map(_bulk, spelled))
 
 
+ROLE = packed_command("INFO", "replication")
+
+
+def check_primary(told: Any) -> None:
+    """Refuse a replica by what it answers to ROLE, in the words with which it refuses writes."""
+    if isinstance(told, bytes) and b"role:slave" in told:
+        raise ResponseError("READONLY this server is a replica")
+
+
 async def converse(connection: AbstractConnection, command: bytes, replies: int = 1) -> Any:
-    """Send and read so many replies; answers the last. An error among them is raised once all have been read.
+    """Send and read so many replies; answers the last. An error among them is raised once all have been read."""
+    return last_of(await replies_to(connection, command, replies))
+
+
+def last_of(answers: Sequence[Any]) -> Any:
+    for answer in answers:
+        if isinstance(answer, ResponseError):
+            raise answer
+    return answers[-1]
+
+
+async def replies_to(connection: AbstractConnection, command: bytes, count: int) -> list[Any]:
+    """Send and read so many replies, errors among them.
 
     Straight on the streams that redis-py made: its own way takes twice as long, most of it in bookkeeping.
     """
@@ -322,9 +422,8 @@ async def converse(connection: AbstractConnection, command: bytes, replies: int 
     writer.write(command)
     await writer.drain()
     parser = hiredis.Reader(replyError=ResponseError)
-    answer: Any = None
-    failed: ResponseError | None = None
-    while replies:
+    answers: list[Any] = []
+    while True:
         answer = parser.gets()
         if answer is False:
             content = await stream.read(READ_BYTES)
@@ -332,12 +431,9 @@ async def converse(connection: AbstractConnection, command: bytes, replies: int 
                 raise EOFError
             parser.feed(content)
             continue
-        replies -= 1
-        if isinstance(answer, ResponseError):
-            failed = failed or answer
-    if failed is not None:
-        raise failed
-    return answer
+        answers.append(answer)
+        if len(answers) == count:
+            return answers
 
 
 def let_go(connection: AbstractConnection) -> None:

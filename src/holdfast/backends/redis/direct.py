@@ -2,8 +2,7 @@
 
 Used by backend.py for enqueueing one job from sync code, where two changes of thread would cost more than the call.
 redis-py connects; what is sent and read after that is bounded and judged here, as in connection.py. Threads share the
-idle connections; each is one thread's while it is used. Nothing is ever sent a second time, but a script the server did
-not know: that one was not carried out.
+idle connections; each is one thread's while it is used. What is sent a second time, and why, is as in connection.py.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, BusyLoadin
 from redis.retry import Retry
 
 from ...errors import BackendUnavailable, OutcomeUnknown
-from .connection import READ_BYTES, is_quiet, keep_inherited, mapped, words_of
+from .connection import READ_BYTES, is_misdirected, is_quiet, keep_inherited, mapped, words_of
 
 
 class Direct:
@@ -44,7 +43,23 @@ class Direct:
 
     def call(self, verb: str, command: bytes, whole: Callable[[], bytes]) -> Any:
         """Send a write and wait for its reply; `whole` is the command with the script's text."""
-        connection, idle = self._take()
+        connection, idle, rested = self._take()
+        try:
+            return self._once(connection, idle, verb, command, whole)
+        except BackendUnavailable as error:
+            if not (rested and is_misdirected(error.__cause__)):
+                raise
+        connection, idle, _ = self._take()
+        return self._once(connection, idle, verb, command, whole)
+
+    def _once(
+        self,
+        connection: AbstractConnection,
+        idle: list[AbstractConnection],
+        verb: str,
+        command: bytes,
+        whole: Callable[[], bytes],
+    ) -> Any:
         try:
             line = _socket_of(connection)
             try:
@@ -54,10 +69,16 @@ class Direct:
                     raise
                 answer = _converse(line, whole())
         except (ResponseError, BusyLoadingError) as error:
-            self._put(connection, idle)
+            if is_misdirected(error):
+                _let_go(connection)
+                self._leave(idle)
+            else:
+                self._put(connection, idle)
             raise mapped(error, verb) from error
         except (RedisError, OSError, EOFError) as error:
             _let_go(connection)
+            if isinstance(error, TimeoutError):
+                self._leave(idle)  # who did not hear us here does not on those that rest
             raise OutcomeUnknown(verb) from error
         except BaseException:
             _let_go(connection)  # interrupted in the middle: its reply would be taken for another's
@@ -74,8 +95,13 @@ class Direct:
 
     # ------------------------------------------------------------------ connections
 
-    def _take(self) -> tuple[AbstractConnection, list[AbstractConnection]]:
-        """A connection, and where it goes afterwards."""
+    def _leave(self, idle: list[AbstractConnection]) -> None:
+        """Let go of all connections made before this was known; those in use go when their calls end."""
+        if idle is self._idle:
+            self.close()
+
+    def _take(self) -> tuple[AbstractConnection, list[AbstractConnection], bool]:
+        """A connection, where it goes afterwards, and whether it has rested there before."""
         if self._process != os.getpid():
             keep_inherited(self._idle)  # the parent's: a word on these sockets would be taken for the parent's
             self._begin()
@@ -86,9 +112,9 @@ class Direct:
             except IndexError:  # another thread was first
                 break
             if is_quiet(_socket_of(connection).fileno()):
-                return connection, idle
+                return connection, idle, True
             _let_go(connection)
-        return self._connect(), idle
+        return self._connect(), idle, False
 
     def _put(self, connection: AbstractConnection, idle: list[AbstractConnection]) -> None:
         if idle is not self._idle or len(idle) >= self._most:  # closed meanwhile, or enough of them

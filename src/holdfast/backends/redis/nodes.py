@@ -115,7 +115,8 @@ class Nodes:
         found = self._nodes.get(address)
         if found is None:
             url = self.url(address)
-            connections = Connections(url, prefix=self._prefix, call_timeout=self.call_timeout, most=self._most)
+            bounds: dict[str, Any] = {"call_timeout": self.call_timeout, "most": self._most}
+            connections = Connections(url, prefix=self._prefix, replicas_too=True, **bounds)
             found = self._nodes[address] = Node(address, connections)
         return found
 
@@ -189,7 +190,7 @@ class SlotConnections(Connections):
     """Connections to whichever node has the slot of one store's keys."""
 
     def __init__(self, nodes: Nodes, prefix: str) -> None:
-        super().__init__(nodes.url(), prefix=prefix, call_timeout=nodes.call_timeout)
+        super().__init__(nodes.url(), prefix=prefix, call_timeout=nodes.call_timeout, replicas_too=True)
         self._nodes = nodes
         self._place: int = key_slot(self.keys[0].encode())
         self._away = False  # refused for longer than a worker waits, and not heard since

@@ -1,7 +1,8 @@
 """Wake-ups: scripts leave a short hint in a stream, and whoever waits reads it with a blocking call of its own.
 
 Called by backend.py. A stream wakes everybody who waits and loses nothing between two reads; a popped marker would wake
-one, perhaps of another queue. A hint only: polling is the truth. Reads nothing while nobody waits.
+one, perhaps of another queue. A hint only: polling is the truth. Reads nothing while nobody waits. A server that became
+a replica is left: it would go on answering, for as long as it hears its primary.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import asyncio
 import contextlib
 import os
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
 from ...errors import HoldfastError
-from .connection import Connections, converse, let_go, packed_command
+from .connection import ROLE, Connections, check_primary, converse, let_go, packed_command
 
 BLOCK_SECONDS = 5.0
 AGAIN_SECONDS = 1.0
@@ -70,8 +72,13 @@ class Watch:
                 let_go(connection)
 
     async def _read_hints(self, connection: AbstractConnection) -> None:
+        look_at = 0.0 if not self._connections.replicas_too else float("inf")
         while True:
             await self._wanted.wait()
+            if time.monotonic() >= look_at:
+                async with asyncio.timeout(self._connections.call_timeout):
+                    check_primary(await converse(connection, ROLE))
+                look_at = time.monotonic() + BLOCK_SECONDS
             words = ("XREAD", "COUNT", HINTS_MAX, "BLOCK", int(BLOCK_SECONDS * 1000), "STREAMS", self._key, self._last)
             async with asyncio.timeout(BLOCK_SECONDS + 2 * self._connections.call_timeout):
                 reply = await converse(connection, packed_command(*words))
