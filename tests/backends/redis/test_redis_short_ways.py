@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 import redis
+from msgspec import structs
 
 from holdfast.backends.redis import backend as store
 from holdfast.backends.redis.backend import RedisBackend
@@ -149,6 +150,8 @@ class Walk:
             "key": self.dice.choice((None, None, None, *"klmnop")),
             "group": self.dice.choice((None, "a", "b", "c", "d")),
             "priority": self.dice.choice(self.priorities),
+            "args": self.dice.choice((b"[1]", b"[1]", b"x" * 90, b"y" * 5000)),
+            "options": self.dice.choice((None, None, None, b'{"timeout": 5}')),
         }
         return NewJob(**{**usual, **odd})
 
@@ -186,8 +189,13 @@ class Walk:
             most_by_queue=self.dice.choice(({}, {}, {"q": 1})),
             most_by_task=self.dice.choice(({}, {}, {"u": 1}, {"t": 0})),
             most_by_group=2 if self._is_odd() else None,
+            bytes_max=self.dice.choice((2**22, 2**22, 6000, 100, 1)),
+            sweep_max=self.dice.choice((200, 200, 1)),
         )
         got: Exchanged = await self._both(lambda backend: backend.exchange(done, back, request, now=self.now))
+        if self._is_odd():  # its answer was lost
+            less = structs.replace(request, most=max(0, request.most - 1), bytes_max=request.bytes_max // 2)
+            got = await self._both(lambda backend: backend.exchange(done, back, less, now=self.now))
         self.leases += got.leases
 
     async def meddle(self) -> None:

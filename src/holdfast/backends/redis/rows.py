@@ -202,6 +202,8 @@ def request(claim: ClaimRequest) -> tuple[Any, ...]:
         claim.most_by_queue,
         claim.most_by_task,
         claim.most_by_group,
+        claim.bytes_max,
+        claim.sweep_max,
     )
 
 

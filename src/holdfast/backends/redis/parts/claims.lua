@@ -47,6 +47,9 @@ function hf.draw(lane, most, claim)
                     break
                 end
                 lane.looks, skipped = (lane.looks or 0) + 1, skipped + 1
+            elseif claim.weighs and not hf.fits(ids[i], claim) then
+                claim.full = true
+                break
             else
                 taken[#taken + 1] = members[i]
                 hf.lease(row, claim)
@@ -58,7 +61,7 @@ function hf.draw(lane, most, claim)
         else
             for i = 1, #taken do hf.put(lane.key, taken[i], false) end
         end
-        if hf.passed >= PASSED_OVER_MAX then return end
+        if claim.full or hf.passed >= PASSED_OVER_MAX then return end
     end
 end
 
@@ -75,12 +78,12 @@ function hf.take(queue, most, claim)
     local upto, first = #rows + most, claim.call % number
     for i = 0, 2 * number - 1 do
         local lane, left = lanes[(first + i) % number + 1], upto - #rows
-        if left > 0 and lane.more then
+        if left > 0 and lane.more and not claim.full then
             local share = i < number and math.ceil(left / (number - i)) or left
             hf.draw(lane, lane.task and hf.share_apart(share, lane, claim) or share, claim)
         end
     end
-    return #rows == upto or hf.passed > 0
+    return #rows == upto or hf.passed > 0 or claim.full
 end
 
 function hf.claim_queue(queue, most, claim)

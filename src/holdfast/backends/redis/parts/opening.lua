@@ -16,7 +16,7 @@ if not now then
     now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 end
 
-local meta = call('HMGET', META, 'schema', 'tick', 'seq', 'sealed', 'quiet_until', 'life', 'used')
+local meta = call('HMGET', META, 'schema', 'tick', 'seq', 'sealed', 'quiet_until', 'life', 'used', 'body_max')
 if meta[1] ~= SCHEMA_VERSION then return { 'refused', 'SchemaMismatch', cpack({ found = tonumber(meta[1]) or 0 }) } end
 
 function hf.refused(error, facts) return { 'refused', error, cpack(facts) } end

@@ -54,7 +54,7 @@ function hf.enqueue(jobs, first, numbering)
         local duplicate, taken = hf.duplicate_in(jobs, known)
         if duplicate then return nil, hf.refused('DuplicateJob', { key = duplicate[6], existing_id = taken }) end
     end
-    local answers, others, bodies, b = {}, {}, {}, 0
+    local answers, others, bodies, b, largest = {}, {}, {}, 0, 0
     for i = 1, #jobs do
         local job = jobs[i]
         local holder = not known[job[1]] and job[6] and hf.key_taken(hf.new_key_name(job))
@@ -76,9 +76,10 @@ function hf.enqueue(jobs, first, numbering)
         end
         if stored then
             bodies[b + 1], bodies[b + 2] = stored, ARGV[first + i - 1]
-            b = b + 2
+            b, largest = b + 2, math.max(largest, #bodies[b + 2])
         end
     end
+    if largest > (tonumber(meta[8]) or HUGE) then hf.note_largest(largest) end
     hf.in_pieces('HSET', BODIES, bodies, b)
     return concat(answers), others
 end

@@ -2,7 +2,7 @@
 -- Bounded. The verdict is lifecycle.stall_verdict's. A worker's row goes once it holds nothing.
 -- seldom: built when a script first uses one of its names.
 
-local SHARED_STALLS_MAX = 10
+local SHARED_STALLS_MAX, WORKERS_SEEN_MAX = 10, 500
 
 -- Answers whether the stall counted.
 function hf.stall(row, failure, alone, begun, retain)
@@ -55,7 +55,7 @@ function hf.recover(dead, limit)
             workers[#workers + 1] = id
         end
     end
-    for _, id in ipairs(call('ZRANGEBYSCORE', DEADLINES, '-inf', now)) do
+    for _, id in ipairs(call('ZRANGEBYSCORE', DEADLINES, '-inf', now, 'LIMIT', 0, WORKERS_SEEN_MAX)) do
         if not known[id] then workers[#workers + 1] = id end
     end
     local ended = {}

@@ -60,6 +60,9 @@ for i, row in ipairs(jobs) do
         end
     end
 end
+for i = 2, #pieces[1], 2 do
+    if #pieces[1][i] > (tonumber(meta[8]) or HUGE) then hf.note_largest(#pieces[1][i]) end
+end
 for kind, key in ipairs({ BODIES, VALUES, ERRORS, PROGRESS, LOGS }) do
     hf.in_pieces('HSET', key, pieces[kind], #pieces[kind])
 end

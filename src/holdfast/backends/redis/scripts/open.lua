@@ -2,6 +2,7 @@
 -- Takes the expected types of all keys, in order. Returns the version found before (0: none), or a refusal that names a
 -- key which holds something else.
 
+local BODY_USUAL = '4096' -- see parts/weighing.lua
 local life = lives()
 local expected = cmsgpack.unpack(ARGV[1])
 local found = {}
@@ -18,6 +19,7 @@ if version == 0 then
         if kind ~= 'none' then return not_ours(KEYS[i], kind) end
     end
     local id = life.id(life.told('replication'), 'master_replid')
-    redis.call('HSET', META, 'schema', SCHEMA_VERSION, 'life', id or 'untold', 'server', cmsgpack.pack(life.server()))
+    redis.call('HSET', META, 'schema', SCHEMA_VERSION, 'life', id or 'untold', 'server', cmsgpack.pack(life.server()),
+        'body_max', BODY_USUAL)
 end
 return { version }

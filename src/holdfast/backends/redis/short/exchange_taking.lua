@@ -73,6 +73,11 @@ for q = 1, #queues do
         if left > 0 then stirred[queue] = nil end -- nothing claimable is left there to tell others of
     end
 end
+if leased > 1 and leased * (tonumber(meta[8]) or HUGE) > request[8] then -- together they may be too long
+    local bytes = 0
+    for i = 1, leased do bytes = bytes + call('HSTRLEN', BODIES, taken[i]) - BODY_HEAD end
+    if bytes > request[8] then break end
+end
 packed = unread > 0 and call('HMGET', JOBS, unpack(new))
 for i = 1, unread do rows[new[i]] = { select(2, cmsgpack.unpack_limit(packed[i], FIELDS_NUMBER, 3)) } end
 for i = 1, leased do
