@@ -178,6 +178,11 @@ def sweep_failed(sweep: str, error: BaseException) -> None:
     logger.warning("sweep %s failed (%s); it runs again later", sweep, _kind(error))
 
 
+def declare_failed(error: BaseException, tries: int) -> None:
+    level = logging.WARNING if tries == 1 else logging.DEBUG
+    logger.log(level, "the rules this code declares are not stored yet (%s); they are told again", _kind(error))
+
+
 def report_failed(error: BaseException, jobs: int) -> None:
     logger.warning("progress and log lines of %d jobs were not stored (%s)", jobs, _kind(error))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
@@ -16,9 +17,10 @@ from concurrent.futures import CancelledError, Future, wait
 from functools import partial
 from typing import Any, TypeVar
 
+from . import logs
 from .backends.contract import Backend
 from .clock import Clock
-from .errors import ConfigurationError, OutcomeUnknown
+from .errors import BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 from .rules import QueueRule
 from .waiting import Waiter
 
@@ -27,6 +29,8 @@ STOP_SECONDS_MAX = 10.0
 # Who begins something and goes on computing keeps the interpreter to itself, 5 ms at a time, and the portal could not
 # even send it. So long it is left to the portal; by then the store is busy, or has answered.
 HAND_OVER_SECONDS = 0.001
+DECLARE_AGAIN_SECONDS = 1.0  # after a declare that failed; doubled each time
+DECLARE_AGAIN_SECONDS_MAX = 30.0
 _CLOSED = "The app was closed meanwhile. Repeat the same bound call: it takes effect at most once."
 
 
@@ -133,7 +137,8 @@ class Gate:
         self._backend: Backend | None = None
         self._opening: asyncio.Lock | None = None
         self._open = False
-        self._declared: dict[str, QueueRule] = {}
+        self._declared: dict[str, QueueRule] = {}  # told to the store, or about to be
+        self._declaring: asyncio.Task[None] | None = None
         self.waiter = Waiter()
         self._unattended: weakref.finalize[[Portal], Gate] | None = None
 
@@ -141,7 +146,7 @@ class Gate:
         """In a forked child: leave all to the parent. Kept alive: closing it here could harm it there."""
         if self._unattended is not None:
             self._unattended.detach()
-        _forgotten.extend((self._portal, self._backend, self._opening))
+        _forgotten.extend((self._portal, self._backend, self._opening, self._declaring))
         self._begin()
 
     @property
@@ -167,6 +172,8 @@ class Gate:
                 self._opening = asyncio.Lock()
                 self.waiter = Waiter()
                 self._open = False
+                if self._declaring is not None:  # it ended with the portal before, perhaps untold
+                    self._declared, self._declaring = {}, None
             return self._portal
 
     async def _opened(self) -> Backend:
@@ -183,9 +190,40 @@ class Gate:
             rules = dict(self.rules)
             fresh = [rule for name, rule in rules.items() if self._declared.get(name) != rule]
             if fresh:
-                await backend.declare(fresh)
+                await self._declare(backend, fresh)
             self._declared = rules
         return backend
+
+    async def _declare(self, backend: Backend, fresh: list[QueueRule]) -> None:
+        """Tell the store. Where it is busy, go on without: nobody's enqueue shall fail for a rule, which is told later.
+
+        Not where a queue is split into shards: these decide where its jobs are put.
+        """
+        try:
+            await backend.declare(fresh)
+        except (BackendUnavailable, OutcomeUnknown) as error:
+            if any(rule.shards > 1 for rule in fresh):
+                raise
+            logs.declare_failed(error, 1)
+            later = self._declare_later(backend, fresh, self._declaring)
+            self._declaring = asyncio.get_running_loop().create_task(later)
+
+    async def _declare_later(self, backend: Backend, fresh: list[QueueRule], before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await before  # older words first
+        pause, tries = DECLARE_AGAIN_SECONDS, 1
+        while rules := [rule for rule in fresh if self.rules.get(rule.name) == rule]:
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            try:
+                await backend.declare(rules)
+                return
+            except (BackendUnavailable, OutcomeUnknown) as error:
+                tries += 1
+                logs.declare_failed(error, tries)
+                pause = min(2 * pause, DECLARE_AGAIN_SECONDS_MAX)
+            except HoldfastError as error:  # sealed meanwhile, or newer than this version: it will not get better
+                logs.declare_failed(error, 1)
+                return
 
     async def _through(self, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
         return await work(await self._opened())

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Holdfast
-from holdfast.errors import ConfigurationError, HoldfastError, OutcomeUnknown
+from holdfast import Holdfast, portal
+from holdfast.errors import BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 
 
 def portals() -> int:
@@ -296,6 +296,32 @@ def test_the_backend_may_be_asked_for_on_a_running_loop(app: Holdfast) -> None:
         return app.backend.scheme
 
     assert asyncio.run(main()) in ("memory", "sqlite")
+
+
+def test_an_enqueue_does_not_fail_because_the_rules_cannot_be_declared(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody holds the tables a rule is kept in: the job is stored, and the rule is told when it can be."""
+    monkeypatch.setattr(portal, "DECLARE_AGAIN_SECONDS", 0.01)
+    app.queue("mail", limit=3)
+    task = app.task(name="send", queue="mail")(lambda: None)
+    backend = app._gate.unopened
+    real, tries, told = backend.declare, [], threading.Event()
+
+    async def declare(*args: Any, **kwargs: Any) -> None:
+        tries.append(args)
+        if len(tries) < 4:
+            raise OutcomeUnknown("declare") if len(tries) % 2 else BackendUnavailable("busy.")
+        await real(*args, **kwargs)
+        told.set()
+
+    monkeypatch.setattr(backend, "declare", declare)
+    job = task.enqueue()
+    assert app.job(job.id) is not None and len(tries) <= 4
+    assert told.wait(20)
+    assert [queue.limit for queue in app.queues.list()] == [3]
+    task.enqueue()
+    assert len(tries) == 4, "told once, it is not told again"
 
 
 def test_unknown_events_are_refused(memory_app: Holdfast) -> None:

@@ -201,6 +201,25 @@ async def sides(urls: tuple[str, str], work: Any) -> Any:
         await two.close()
 
 
+def test_what_changed_rules_left_to_do_is_done_before_the_source_is_sealed(urls: tuple[str, str]) -> None:
+    asked: list[int] = []
+
+    async def run(one: Side, two: Side) -> None:
+        async def rearrange(*, limit: int = 500, now: float | None = None) -> bool:
+            assert await one.backend.sealed() is None
+            asked.append(limit)
+            if limit > 100:
+                raise OutcomeUnknown("rearrange")
+            return len(asked) < 6
+
+        one.backend.rearrange = rearrange  # type: ignore[method-assign]
+        moved = await Mover(one, two, wait=1.0, say=lambda step: None).run()
+        assert moved.done
+
+    asyncio.run(sides(urls, run))
+    assert asked == [500, 250, 125, 62, 62, 62]
+
+
 class Cut(Exception):
     """The mover's process ends here."""
 

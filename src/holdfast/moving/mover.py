@@ -19,6 +19,9 @@ from msgspec.structs import replace
 from ..backends.contract import Backend
 from ..errors import BackendUnavailable, MoveRefused, OutcomeUnknown
 from ..records import JobQuery, LetterQuery, Part, Seal, Shipment, WorkerRecord
+from ..sweeps.adaptive import AdaptiveLimit
+from ..sweeps.rearrange import LIMIT as REARRANGE_LIMIT
+from ..sweeps.rearrange import rearrange
 from .asking import RETRY_FOR_SECONDS, patiently
 from .comparing import Comparison, PieceSize, compare
 from .deciding import Plan, decide, is_begun_target
@@ -118,10 +121,25 @@ class Mover:
             raise MoveRefused("the two URLs name the same store.")
         if before is not None and before.move == move:
             return before
+        await self._rearrange()
         since = await patiently(self._source.backend.clock)
         seal = Seal(move=move, role="source", other=self._target.name, since=since)
         await _put(self._source, seal, before, max(self._wait, RETRY_FOR_SECONDS))
         return seal
+
+    async def _rearrange(self) -> None:
+        """Carry out what changed rules left to do: a sealed store rearranges no more."""
+        limit = AdaptiveLimit(REARRANGE_LIMIT)
+
+        async def piece() -> bool:
+            try:
+                return await rearrange(self._source.backend, limit.value)
+            except (BackendUnavailable, OutcomeUnknown):
+                limit.timed_out()
+                raise
+
+        while await patiently(piece):
+            pass
 
     async def _until_no_lease(self, source: Seal, target: Seal) -> None:
         """Let running jobs end. If they do not in time, take the seals away again: nothing was carried."""

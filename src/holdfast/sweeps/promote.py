@@ -1,6 +1,6 @@
 """One pass of promote: due jobs into play, expired ones buried, dead letters revived that are due for it.
 
-Called by the keeper's sweeping and by a drain that asks whether anything is left. Never loops by itself.
+Called by the worker's sweeps and by a drain that asks whether anything is left. Never loops by itself.
 """
 
 from __future__ import annotations
@@ -11,5 +11,5 @@ from ..records import Promoted
 LIMIT = 500
 
 
-async def promote(backend: Backend) -> Promoted:
-    return await backend.promote(limit=LIMIT)
+async def promote(backend: Backend, limit: int = LIMIT) -> Promoted:
+    return await backend.promote(limit=limit)

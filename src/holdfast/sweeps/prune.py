@@ -1,6 +1,6 @@
 """One pass of prune: finished jobs past their retention.
 
-Called by the keeper's sweeping. The store never lets it take an unfinished job or one that holds its
+Called by the worker's sweeps. The store never lets it take an unfinished job or one that holds its
 dead letter.
 """
 
@@ -11,5 +11,5 @@ from ..backends.contract import Backend
 LIMIT = 1000
 
 
-async def prune(backend: Backend) -> int:
-    return await backend.prune(limit=LIMIT)
+async def prune(backend: Backend, limit: int = LIMIT) -> int:
+    return await backend.prune(limit=limit)

@@ -1,6 +1,6 @@
 """One pass of recover: the leases of workers whose deadline passed, or that are proved dead.
 
-Called by the keeper's sweeping and its start-up clean-up. It decides nothing: the store does, by the same routine that
+Called by the worker's sweeps and its start-up clean-up. It decides nothing: the store does, by the same routine that
 claim uses.
 """
 
@@ -14,5 +14,5 @@ from ..records import Recovered
 LIMIT = 500
 
 
-async def recover(backend: Backend, dead: Sequence[str] = ()) -> list[Recovered]:
-    return await backend.recover(dead=dead, limit=LIMIT)
+async def recover(backend: Backend, dead: Sequence[str] = (), limit: int = LIMIT) -> list[Recovered]:
+    return await backend.recover(dead=dead, limit=limit)

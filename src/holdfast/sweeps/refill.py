@@ -1,6 +1,6 @@
 """One pass of refill: the safety net under groups that have waiting jobs and room.
 
-Called by the keeper's sweeping and by a drain. It finds nothing while all is well.
+Called by the worker's sweeps and by a drain. It finds nothing while all is well.
 """
 
 from __future__ import annotations
@@ -10,5 +10,5 @@ from ..backends.contract import Backend
 LIMIT = 500
 
 
-async def refill(backend: Backend) -> int:
-    return await backend.refill(limit=LIMIT)
+async def refill(backend: Backend, limit: int = LIMIT) -> int:
+    return await backend.refill(limit=limit)

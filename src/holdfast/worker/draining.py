@@ -12,9 +12,8 @@ from collections.abc import Mapping
 
 from ..errors import HoldfastError, StoreSealed
 from ..lifecycle import LIVE, State
-from ..sweeps.promote import promote
-from ..sweeps.refill import refill
 from .line import Line, backoff
+from .sweeper import Sweeper
 from .trading import Trader
 
 LOOK_EVERY_SECONDS = 0.1
@@ -26,8 +25,8 @@ CLOCK_SECONDS_MIN = 0.005  # in which every clock that goes at all has moved
 class Draining:
     """Decides when a drain is over."""
 
-    def __init__(self, line: Line, trader: Trader, queues: tuple[str, ...]) -> None:
-        self._line, self._trader, self._queues = line, trader, queues
+    def __init__(self, line: Line, trader: Trader, sweeper: Sweeper, queues: tuple[str, ...]) -> None:
+        self._line, self._trader, self._sweeper, self._queues = line, trader, sweeper, queues
         self._refused = 0  # looks in a row at ready jobs that no claim would give us
         self._tries = 0
 
@@ -95,9 +94,10 @@ class Draining:
 
     async def _bring_into_play(self) -> None:
         for _ in range(PASSES_MAX):
-            if not (await self._line.call("promote", promote(self._line.backend))).more:
+            self._trader.goes_round()
+            if not (await self._sweeper.promote()).more:
                 break
-        await self._line.call("refill", refill(self._line.backend))
+        await self._sweeper.refill()
 
     async def _states(self) -> Mapping[State, int]:
         counts = await self._line.call("count", self._line.backend.count())

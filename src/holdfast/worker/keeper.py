@@ -7,7 +7,6 @@ each in a coroutine of its own; it never runs user code, so nothing a handler do
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -16,30 +15,23 @@ from typing import Any
 from .. import events, logs
 from ..backends.contract import Backend
 from ..clock import Clock
-from ..errors import HoldfastError, StoreSealed
+from ..errors import BackendUnavailable, HoldfastError, OutcomeUnknown, StoreSealed
 from ..options import WorkerOptions
-from ..sweeps.promote import promote
-from ..sweeps.prune import LIMIT as PRUNE_LIMIT
-from ..sweeps.prune import prune
-from ..sweeps.recover import LIMIT as RECOVER_LIMIT
-from ..sweeps.recover import recover
-from ..sweeps.refill import LIMIT as REFILL_LIMIT
-from ..sweeps.refill import refill
 from . import identity
 from .declared import Declared
 from .draining import Draining
 from .ledger import Ledger
-from .line import Line
+from .line import Line, backoff
 from .link import Link
 from .reports import Reports
 from .runner import Ended, Stop
 from .stopping import Stopping
+from .sweeper import Sweeper
 from .tenure import Tenure
 from .ticker import Ticker
 from .trading import Abandoned, Trader
 from .watch import Watch
 
-SWEEP_AGAIN_SECONDS = 0.05  # after a pass that hit its bound
 TICK_LOOK_SECONDS = 5.0
 
 
@@ -73,10 +65,11 @@ class Keeper:
         self._tenure = Tenure(self._line, self._link, self._ledger, options, queues)
         self._trader = Trader(self._line, self._link, self._ledger, self._tenure, reports, options, queues)
         self._tenure.on_change, self._tenure.abandon = self._trader.look_again, self._trader.abandon
-        self._tenure.unwanted = lambda: self.stopping
+        self._tenure.unwanted, self._tenure.on_try = lambda: self.stopping, self._trader.goes_round
         self._trader.redeclare = self._declare_again
         link.on_room, link.post, link.on_news = self._trader.look_again, self.post, self._tenure.renew_soon
-        self._draining = Draining(self._line, self._trader, queues)
+        self._sweeper = Sweeper(self._line, link, on_found=self._trader.look_again, on_sealed=self._trader.met_seal)
+        self._draining = Draining(self._line, self._trader, self._sweeper, queues)
         self._ticker = Ticker(self._line, link, self._declared, queues, options.sweep_every or TICK_LOOK_SECONDS)
         self._ticker.on_fired, self._ticker.on_sealed = self._trader.look_again, self._trader.met_seal
         self._stopping = Stopping(options.grace)
@@ -85,7 +78,7 @@ class Keeper:
         self._summary = Summary(0, 0, 0)
         self._asked = self._heeded = 0
         self._thread_id = 0
-        self._undeclared = False
+        self._undeclared = asyncio.Event()  # the store has not been told what the code declares
 
     # ------------------------------------------------------------------ from the handlers' thread
 
@@ -145,7 +138,8 @@ class Keeper:
             self._tenure.serve(queues)
         declared = declared.serving(self._options)
         if declared != self._declared:
-            self._declared, self._undeclared = declared, True  # the next sweep tells the store
+            self._declared = declared
+            self._undeclared.set()
         self._ticker.serve(self._queues, declared)
 
     def _heed(self) -> None:
@@ -170,7 +164,7 @@ class Keeper:
         backend = self._line.backend
         await backend.open()
         try:
-            await self._declared.tell(backend)
+            await self._declare_first()
             await self._tenure.enter()
             await self._clean_up()
             on_ready()
@@ -208,9 +202,11 @@ class Keeper:
             self._link.watch_forever(),
             self._reports.flush_forever(self._line, self._link),
             self._stopping.carry_out(self._trader, self._link, self._ledger),
+            self._declare_forever(),
         ]
         if self._options.sweep_every is not None:
-            parts.append(self._sweep_forever(self._options.sweep_every))
+            parts.append(self._sweeper.sweep_forever(self._options.sweep_every))
+            parts.append(self._sweeper.rearrange_forever(self._options.sweep_every))
             parts.append(self._ticker.tick_forever())
         return parts
 
@@ -218,7 +214,7 @@ class Keeper:
         """The worker's main line: exchange while there is something to exchange, wait while there is not."""
         trader, ledger = self._trader, self._ledger
         if self._options.drain or self._options.sweep_every is None:
-            await self._ticker.catch_up(lambda: trader.closing)  # what is due now is to be run before this ends
+            await self._ticker.catch_up(self._no_more)  # what is due now is to be run before this ends
         while not self._link.broken:
             try:
                 if await trader.step():
@@ -236,57 +232,53 @@ class Keeper:
                 return
             await trader.idle()
 
+    def _no_more(self) -> bool:
+        self._trader.goes_round()
+        return self._trader.closing
+
     async def _clean_up(self) -> None:
         """Recover at once what provably dead workers of this host left. Failing, it prevents nothing."""
         try:
             workers = await self._line.call("workers", self._line.backend.workers())
             dead = identity.provably_dead(workers, self._tenure.worker)
             if dead:
-                ends = await self._line.call("recover", recover(self._line.backend, dead))
-                logs.clean_up_done(dead, len(ends))
-                self._link.recovered(ends)
+                logs.clean_up_done(dead, len(await self._sweeper.recover(dead)))
         except Exception as error:
             logs.clean_up_failed(error)
 
-    # ------------------------------------------------------------------ sweeping
+    # ------------------------------------------------------------------ declaring
 
-    async def _sweep_forever(self, every: float) -> None:
-        wait = every * random.random()  # workers started together must not sweep together
-        while True:
-            await asyncio.sleep(wait)
-            again = await self._sweep()
-            wait = (SWEEP_AGAIN_SECONDS if again else every) * random.uniform(0.75, 1.25)
+    async def _declare_first(self) -> None:
+        """Before anything is claimed, where the store can; a store that is busy is told later."""
+        try:
+            await self._declared.tell(self._line.backend)
+        except (BackendUnavailable, OutcomeUnknown) as error:
+            logs.declare_failed(error, 1)
+            self._undeclared.set()
 
     async def _declare_again(self) -> None:
         try:
             await self._line.call("declare", self._declared.tell(self._line.backend))
         except HoldfastError as error:
-            logs.sweep_failed("declare", error)
+            logs.declare_failed(error, 1)
+            self._undeclared.set()
 
-    async def _sweep(self) -> bool:
-        """One bounded pass of each; answers whether one of them hit its bound."""
-        again = found = False
-        backend = self._line.backend
-        try:
-            if self._undeclared:
-                await self._line.call("declare", self._declared.tell(backend))
-                self._undeclared = False
-            promoted = await self._line.call("promote", promote(backend))
-            ends = await self._line.call("recover", recover(backend))
-            filled = await self._line.call("refill", refill(backend))
-            pruned = await self._line.call("prune", prune(backend))
-        except StoreSealed as error:
-            self._trader.met_seal(error)
-            return False
-        except HoldfastError as error:
-            logs.sweep_failed("pass", error)
-            return False
-        self._link.recovered(ends)
-        found = bool(promoted.due or promoted.revived or ends or filled)
-        again = promoted.more or len(ends) >= RECOVER_LIMIT or filled >= REFILL_LIMIT or pruned >= PRUNE_LIMIT
-        if found:
-            self._trader.look_again()
-        return again
+    async def _declare_forever(self) -> None:
+        """Tell the store what the code declares, as often as it takes. No worker waits for it, and no job."""
+        tries = 0
+        while True:
+            await self._undeclared.wait()
+            self._undeclared.clear()
+            try:
+                await self._line.call("declare", self._declared.tell(self._line.backend))
+                tries = 0
+            except StoreSealed as error:
+                self._trader.met_seal(error)
+            except HoldfastError as error:
+                self._undeclared.set()
+                tries += 1
+                logs.declare_failed(error, tries)
+                await asyncio.sleep(backoff(tries))
 
     # ------------------------------------------------------------------ the end
 

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..lifecycle import Settlement
 from ..records import Held, Lease, Release
+from ..sweeps.adaptive import AdaptiveLimit
 from .runner import Ended, Gone
 
 BATCH_MAX = 1000  # outcomes in one exchange: bounds the store's step
 BATCH_BYTES_MAX = 8 << 20  # of their values: what a slow line cannot bring within one call it never brings
+BATCH_BYTES_MIN = 1 << 14
 
 
 class Ledger:
@@ -26,6 +28,8 @@ class Ledger:
         self.busy: dict[str, Lease] = {}  # by token; longer than `held` where a lost handler has not stopped
         self.settlements: list[Settlement] = []
         self.releases: list[Release] = []
+        self._jobs_limit = AdaptiveLimit(BATCH_MAX)
+        self._bytes_limit = AdaptiveLimit(BATCH_BYTES_MAX, BATCH_BYTES_MIN)
         self._slots, self._slots_by_queue, self._slots_by_task = slots, slots_by_queue, slots_by_task or {}
 
     @property
@@ -64,21 +68,27 @@ class Ledger:
             else:
                 self.releases.append(end)
 
+    @property
+    def limits(self) -> tuple[AdaptiveLimit, ...]:
+        """What bounds the outcomes of one exchange; it learns from how exchanges go."""
+        return self._jobs_limit, self._bytes_limit
+
     def take(self) -> tuple[list[Settlement], list[Release]]:
         """The outcomes for the next exchange."""
-        number = self._sendable()
+        most = self._jobs_limit.value
+        number = self._sendable(most)
         settlements, self.settlements = self.settlements[:number], self.settlements[number:]
-        releases, self.releases = self.releases[:BATCH_MAX], self.releases[BATCH_MAX:]
+        releases, self.releases = self.releases[:most], self.releases[most:]
         return settlements, releases
 
-    def _sendable(self) -> int:
+    def _sendable(self, most: int) -> int:
         """How many settlements go together; a single one may be as large as it is."""
         size = 0
-        for number, one in enumerate(self.settlements[:BATCH_MAX]):
+        for number, one in enumerate(self.settlements[:most]):
             size += 0 if one.value is None else len(one.value)
-            if size > BATCH_BYTES_MAX and number:
+            if size > self._bytes_limit.value and number:
                 return number
-        return BATCH_MAX
+        return most
 
     def named(self) -> list[Held]:
         """Every lease, as renew names them."""

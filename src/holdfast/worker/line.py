@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from .. import logs
 from ..backends.contract import Backend
 from ..clock import Clock
-from ..errors import BackendError, BackendUnavailable, OutcomeUnknown, StoreSealed
+from ..errors import BackendError, BackendUnavailable, HoldfastError, OutcomeUnknown, StoreSealed
+from ..sweeps.adaptive import AdaptiveLimit
 
 T = TypeVar("T")
 
 BACKOFF_SECONDS_FIRST = 0.02
 BACKOFF_SECONDS_MAX = 2.0
+SLOW_SHARE = 0.5  # a call that failed after more than this share of its timeout counts as timed out
 
 
 class Line:
@@ -51,6 +53,28 @@ class Line:
             raise BackendUnavailable(text) from error
         self.down_since = None
         return result
+
+    async def call_within(self, verb: str, limit: AdaptiveLimit, ask: Callable[[int], Awaitable[T]]) -> T:
+        """As `call`, of what the limit allows; the limit learns from how it went."""
+        sent = self.clock.steady()
+        try:
+            result = await self.call(verb, ask(limit.value))
+        except HoldfastError as error:
+            self.teach((limit,), sent, error)
+            raise
+        self.teach((limit,), sent)
+        return result
+
+    def teach(self, limits: Iterable[AdaptiveLimit], sent: float, error: BaseException | None = None) -> bool:
+        """Let the limits of a call learn from its answer, or from why there was none: whether it timed out."""
+        share = (self.clock.steady() - sent) / self.call_timeout
+        slow = isinstance(error, OutcomeUnknown) or share > SLOW_SHARE
+        for limit in limits:
+            if error is None:
+                limit.answered(share)
+            elif slow:
+                limit.timed_out()
+        return slow
 
     def _note(self, sent: float, error: BaseException) -> None:
         self.last_error = type(error).__name__

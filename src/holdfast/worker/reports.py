@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterable
 from .. import events, logs
 from ..errors import BackendUnavailable, HoldfastError
 from ..records import LOGS_KEPT_MAX, Answer, Lease, Report
+from ..sweeps.adaptive import AdaptiveLimit
 from .line import Line
 from .link import Link
 from .outcomes import storable
 from .runner import about
 
 FLUSH_EVERY_SECONDS = 0.25
+REPORTS_MAX = 1000  # jobs in one call
 
 
 class Pending:
@@ -48,6 +50,7 @@ class Reports:
         self._guard = threading.Lock()
         self._pending: dict[str, Pending] = {}  # by token
         self._telling: frozenset[str] = frozenset()  # tokens of what is on its way to the store
+        self._limit = AdaptiveLimit(REPORTS_MAX)
         self._one_at_a_time = asyncio.Lock()
         self.on_urgent: Callable[[], object] = lambda: None  # something does not wait for the next flush; any thread
 
@@ -107,14 +110,18 @@ class Reports:
 
     async def _report(self, line: Line, link: Link, taken: list[Pending], *, last: bool) -> None:
         taken = [one for one in taken if one.moved or one.lines]
-        if not taken:
-            return
+        while taken:
+            number = self._limit.value
+            await self._report_some(line, link, taken[:number], last=last)
+            taken = taken[number:]
+
+    async def _report_some(self, line: Line, link: Link, taken: list[Pending], *, last: bool) -> None:
         reports = [
             Report(id=one.lease.id, token=one.lease.token, progress=one.fraction, text=one.text, lines=tuple(one.lines))
             for one in taken
         ]
         try:
-            answers = await line.call("report", line.backend.report(reports))
+            answers = await line.call_within("report", self._limit, lambda _: line.backend.report(reports))
         except BackendUnavailable:
             if not last:  # nothing was written: there will be another time, unless the job ends now
                 self._put_back(taken)

@@ -40,6 +40,9 @@ class Tenure:
         self.fenced = False
         self.unwanted: Callable[[], bool] = lambda: False  # the worker was asked to stop
         self.on_change: Callable[[], None] = lambda: None  # the fence was lifted, or a new row is there
+        self.on_try: Callable[[float], None] = lambda seconds: (
+            None
+        )  # a new row is asked for: whoever waits for it is not stuck
         self.abandon = asyncio.Event()  # the worker ends although the store does not answer
         self.sent = 0.0  # steady time the last successful renewal was sent
         self._silent: dict[str, float] = {}  # by token: when the last renewal its part of the store took was sent
@@ -104,13 +107,16 @@ class Tenure:
             self._link.lost(lost)
             tries = 0
             while not self.abandon.is_set():
+                self.on_try(0.0)
                 try:
                     await self.register(new)
                     break
                 except HoldfastError as error:
                     tries += 1
                     self._say_failed(error, new.id)
-                    await asyncio.sleep(backoff(tries))
+                    wait = backoff(tries)
+                    self.on_try(wait)
+                    await asyncio.sleep(wait)
             else:
                 return  # nobody will work under the new name
             self.worker, self._other_queues = replace(new, queues=self._queues), new.queues != self._queues

@@ -2,7 +2,7 @@
 
 Run by the keeper. One exchange is in flight at a time; what ends meanwhile gathers for the next. An exchange that is
 not answered is repeated, the SAME call with the SAME outcomes, until it is: no outcome is ever dropped while its
-lease may be ours.
+lease may be ours. After a time-out it asks for fewer jobs and smaller sweeps; the next calls grow back.
 """
 
 from __future__ import annotations
@@ -12,11 +12,23 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from .. import events, logs
 from ..errors import HoldfastError, StoreSealed
 from ..lifecycle import Ending, Settlement, StallVerdict, stall_verdict
 from ..options import WorkerOptions
-from ..records import Answer, ClaimRequest, Exchanged, Held, Lease, Release
+from ..records import (
+    CLAIM_BYTES_MAX,
+    CLAIM_SWEEP_MAX,
+    Answer,
+    ClaimRequest,
+    Exchanged,
+    Held,
+    Lease,
+    Release,
+)
+from ..sweeps.adaptive import AdaptiveLimit
 from .ledger import Ledger
 from .line import Line, backoff
 from .link import Link
@@ -31,11 +43,17 @@ EARLY_FREE = 3  # so many of them in a row without work, and the next looks are 
 EARLY_WAIT_SECONDS_MAX = 0.05
 OPENS_SECONDS_MIN = 0.001  # a rate or slow-down that lets the next start sooner is not worth a timer
 CLAIM_JOBS_MIN = 100  # so many may come at once: cut smaller, the call itself would cost more than it brings
+CLAIM_BYTES_MIN = 1 << 14  # a claim asks for no less: one job is leased whatever its size
+SPLIT_AFTER = 4  # time-outs of one call: its outcomes are then sent in smaller batches under a new number
 UNHEARD_AGAIN_SECONDS = 0.1  # between two tries to settle with a part of the store that is silent
 
 
 class Abandoned(Exception):
     """The worker ends although the store does not answer."""
+
+
+class TooMuch(Exception):
+    """A call with many outcomes timed out again and again."""
 
 
 @dataclass
@@ -64,6 +82,9 @@ class Trader:
         # Half the slots at a time: one half runs while the store settles and fills the other, so neither side waits.
         # In one process they would only take turns at the interpreter, and each turn costs.
         self._claim_most = max(CLAIM_JOBS_MIN, -(-options.slots // 2)) if link.apart else options.slots
+        self._jobs_limit = AdaptiveLimit(self._claim_most)
+        self._bytes_limit = AdaptiveLimit(CLAIM_BYTES_MAX, CLAIM_BYTES_MIN)
+        self._sweep_limit = AdaptiveLimit(CLAIM_SWEEP_MAX)
         self._turns = Turns(queues, options.weights, strict=options.queue_order == "strict")
         self.tally = Tally()
         self.inbox: deque[Ended] = deque()  # filled by the runner's thread
@@ -74,10 +95,11 @@ class Trader:
         self._dry = False  # the last claim left slots free
         self.left_some = False  # … and may have left jobs because of caps by task, which another one brings at once
         self._unheard = False  # a part of the store did not take its settlements in the last exchange
-        self.looked_at = line.clock.steady()  # when the claim loop last went round
+        self.looked_at = line.clock.steady()  # when the claim loop last went round, or tried a call again
         self.opens_in: float | None = None  # after the last claim: seconds until a rate or slow-down lets more start
         self.redeclare: Callable[[], Awaitable[None]] = _nothing  # a task this worker caps has lost its own lane
         self._opening: asyncio.TimerHandle | None = None
+        self._doubtful: set[str] = set()  # tokens of outcomes that an unanswered call may have brought already
         self._early = 0
         self._quiet_until = 0.0  # until then the store, or a part of it, hands out nothing
         self._later: list[Settlement | Release] = []  # the store could not take them: told again in a while
@@ -89,7 +111,7 @@ class Trader:
     async def step(self) -> bool:
         """Do what there is to do; False when there is nothing: no outcome to send, no slot worth claiming for."""
         self.wake.clear()
-        self.looked_at = self._line.clock.steady()
+        self.goes_round()
         inbox = self.inbox
         if inbox:
             self._ledger.ended([inbox.popleft() for _ in range(len(inbox))])
@@ -104,6 +126,10 @@ class Trader:
             await self._woken_within(UNHEARD_AGAIN_SECONDS)  # the rest of the store goes on meanwhile
         return True
 
+    def goes_round(self, seconds: float = 0.0) -> None:
+        """Show the watchdog that this loop lives: it makes a call, which is bounded, or waits so long on purpose."""
+        self.looked_at = self._line.clock.steady() + seconds
+
     async def _woken_within(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
@@ -115,7 +141,7 @@ class Trader:
         """How many jobs the next claim may bring: each of them must be able to begin at once."""
         if self.closing or self._tenure.fenced:
             return 0
-        return min(self._claim_most, self._link.room(self._ledger.free()))
+        return min(self._jobs_limit.value, self._link.room(self._ledger.free()))
 
     async def exchange(self, settlements: list[Settlement], releases: list[Release], most: int) -> bool:
         """Settle, release and claim in one call; answers whether it brought leases."""
@@ -133,9 +159,16 @@ class Trader:
             most_by_queue=self._ledger.free_by_queue(),
             most_by_task=_least(isolated, self._ledger.free_by_task()),
             most_by_group=self._options.group_slots,
+            bytes_max=self._bytes_limit.value,
+            sweep_max=self._sweep_limit.value,
         )
         self.left_some = False
-        answer = await self._until_answered(settlements, releases, request)
+        try:
+            answer, request = await self._until_answered(settlements, releases, request)
+        except TooMuch:
+            self._take_back(settlements, releases)
+            self._doubtful.update(one.token for one in settlements)
+            return False
         self._settled(settlements, releases, answer.answers)  # outcomes may be taken although the worker is not known
         if answer.recovered:
             self._link.recovered(answer.recovered)
@@ -151,7 +184,7 @@ class Trader:
         tenure.seen_call = request.call
         if most:
             self.left_some = self._link.left_some(isolated, answer.leases)
-            self._dry = len(answer.leases) < most and not self.left_some
+            self._dry = len(answer.leases) < request.most and not (self.left_some or _cut_short(answer.leases, request))
             self._turns.took(lease.queue for lease in answer.leases)
             self._note_opening(answer.opens_in)
         await self._received(answer.leases)
@@ -169,20 +202,41 @@ class Trader:
 
     async def _until_answered(
         self, settlements: Sequence[Settlement], releases: Sequence[Release], request: ClaimRequest
-    ) -> Exchanged:
-        tries = 0
+    ) -> tuple[Exchanged, ClaimRequest]:
+        """The answer, and the request as it was made in the end: a repeat asks for less, if it is to be in time."""
+        limits = self._jobs_limit, self._bytes_limit, self._sweep_limit, *self._ledger.limits
+        tries = slow = 0
         while True:
+            sent = self.looked_at = self._line.clock.steady()
             try:
-                return await self._line.call("exchange", self._line.backend.exchange(settlements, releases, request))
+                asked = self._line.backend.exchange(settlements, releases, request)
+                answer = await self._line.call("exchange", asked)
             except HoldfastError as error:
+                slow += self._line.teach(limits, sent, error)
                 tries += 1
                 logs.exchange_failed(error, tries, len(settlements) + len(self._ledger.settlements))
+            else:
+                self._line.teach(limits, sent)
+                return answer, request
+            request = replace(
+                request,
+                most=min(request.most, self._jobs_limit.value),
+                bytes_max=min(request.bytes_max, self._bytes_limit.value),
+                sweep_max=min(request.sweep_max, self._sweep_limit.value),
+            )
             if await self._abandoned_within(backoff(tries)):
-                self._ledger.settlements[:0] = settlements
-                self._ledger.releases[:0] = releases
+                self._take_back(settlements, releases)
                 raise Abandoned
+            if slow >= SPLIT_AFTER and len(settlements) + len(releases) > 1:
+                raise TooMuch
+
+    def _take_back(self, settlements: Sequence[Settlement], releases: Sequence[Release]) -> None:
+        """These were not told: they come first in the next exchange."""
+        self._ledger.settlements[:0] = settlements
+        self._ledger.releases[:0] = releases
 
     async def _abandoned_within(self, seconds: float) -> bool:
+        self.goes_round(seconds)
         try:
             async with asyncio.timeout(seconds):
                 await self.abandon.wait()
@@ -215,7 +269,7 @@ class Trader:
     def _settled(
         self, settlements: Sequence[Settlement], releases: Sequence[Release], answers: Sequence[Answer]
     ) -> None:
-        held = self._ledger.held
+        held, doubtful = self._ledger.held, self._doubtful
         self._unheard = False
         lost: list[Lease] = []
         seen: list[events.Event] = []
@@ -241,7 +295,9 @@ class Trader:
                     self._unheard = True
                 continue
             lease = held.pop(settlement.token, None)
-            if lease is not None:
+            if settlement.token in doubtful:
+                self._count(settlement)  # the call that was given up had brought it
+            elif lease is not None:
                 lost.append(lease)
         for release, answer in zip(releases, answers[len(settlements) :], strict=False):
             if answer is not Answer.BUSY:  # an unheard one goes, too: what renew does not name is given back
@@ -249,6 +305,8 @@ class Trader:
         if lost:
             self._link.lost(lost)
         self._link.tell(*seen)
+        if doubtful:
+            doubtful.intersection_update(held)
 
     def _put_off(self, ended: list[Settlement | Release]) -> None:
         """Keep outcomes whose job somebody holds; their slots stay taken, so the worker does not end without them."""
@@ -433,6 +491,14 @@ class Trader:
 
 def _as_cancelled(settlement: Settlement) -> Settlement:
     return Settlement(id=settlement.id, token=settlement.token, ending=Ending.CANCELLED, retain=settlement.retain)
+
+
+def _cut_short(leases: Sequence[Lease], request: ClaimRequest) -> bool:
+    """Whether a claim that brought fewer jobs than asked for may have left some for their size."""
+    if not leases:
+        return False
+    shrunk = request.bytes_max < CLAIM_BYTES_MAX
+    return shrunk or 2 * sum(len(lease.args) for lease in leases) > request.bytes_max
 
 
 def _least(isolated: Mapping[str, int], capped: Mapping[str, int]) -> Mapping[str, int]:

@@ -1,7 +1,9 @@
 """The watchdog: has the store fallen silent, and does the claim loop still go round?
 
-Run by the keeper beside its calls. A silent store is told. A claim loop that has free slots and does not look for work
-is told and woken; if it does not wake, the worker ends, so that a supervisor can start it again.
+Run by the keeper beside its calls. A silent store is told. A claim loop that has free slots and neither looks for work
+nor repeats a call is told and woken; if it does not wake, the worker ends, so that a supervisor can start it again. A
+call that the store does not answer, however often it is repeated, is no reason to end: handlers run on while the lease
+is renewed.
 """
 
 from __future__ import annotations

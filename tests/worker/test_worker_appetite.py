@@ -1,0 +1,226 @@
+"""A call that times out is not repeated unchanged: it asks for less, and the next ones grow back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from worker_bench import WAIT_SECONDS, WorkerApp, soon
+
+from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.clock import SystemClock
+from holdfast.errors import BackendUnavailable, OutcomeUnknown, StoreSealed
+from holdfast.lifecycle import Settlement, State
+from holdfast.records import ClaimRequest, Exchanged, Promoted, Release
+from holdfast.sweeps.adaptive import AdaptiveLimit
+from holdfast.worker.line import Line
+from holdfast.worker.sweeper import Sweeper
+
+
+def test_a_limit_halves_down_to_its_least_and_doubles_only_after_fast_answers() -> None:
+    limit = AdaptiveLimit(100, 3)
+    for expected in (50, 25, 12, 6, 3, 3):
+        limit.timed_out()
+        assert limit.value == expected
+    limit.answered(0.5)
+    assert limit.value == 3, "twice as much might time out"
+    for expected in (6, 12, 24, 48, 96, 100):
+        limit.answered(0.01)
+        assert limit.value == expected
+    assert not limit.shrunk
+
+
+class Weak(MemoryBackend):
+    """Exchanges above its strength are carried out, but the answer never comes."""
+
+    def __init__(self, *, claims: int = 10**9, outcomes: int = 10**9) -> None:
+        super().__init__()
+        self.claims, self.outcomes = claims, outcomes
+        self.requests: list[ClaimRequest] = []
+        self.batches: list[int] = []
+
+    async def exchange(
+        self,
+        settlements: Sequence[Settlement],
+        releases: Sequence[Release],
+        request: ClaimRequest | None,
+        now: float | None = None,
+    ) -> Exchanged:
+        if request is not None:
+            self.requests.append(request)
+        self.batches.append(len(settlements))
+        if request is not None and request.most > self.claims:
+            raise OutcomeUnknown("exchange")  # rolled back whole at the call's timeout
+        answer = await super().exchange(settlements, releases, request, now)
+        if len(settlements) > self.outcomes:
+            raise OutcomeUnknown("exchange")
+        return answer
+
+
+async def test_a_claim_that_times_out_asks_for_fewer_jobs_fewer_bytes_and_a_smaller_sweep() -> None:
+    store = Weak(claims=3)
+    app = WorkerApp(lambda: store)
+
+    @app.task(name="any")
+    async def any_job() -> None: ...
+
+    jobs = await app.put(*(any_job.bind() for _ in range(100)))
+    await app.drain(slots=100)
+    assert [(await app.job(job)).attempts for job in jobs] == [1] * 100
+    by_call: dict[int, list[ClaimRequest]] = {}
+    for request in store.requests:
+        by_call.setdefault(request.call, []).append(request)
+    first = by_call[1]
+    assert [request.most for request in first] == [100, 50, 25, 12, 6, 3]
+    assert [request.sweep_max for request in first] == [200, 100, 50, 25, 12, 6]
+    assert first[-1].bytes_max == first[0].bytes_max // 32
+    for tries in by_call.values():
+        for before, after in pairwise(tries):
+            assert after.most <= before.most
+            assert (after.bytes_max, after.sweep_max) <= (before.bytes_max, before.sweep_max)
+    await app.close()
+
+
+async def test_outcomes_that_are_too_many_for_one_call_are_told_in_smaller_batches() -> None:
+    store = Weak(outcomes=7)
+    app = WorkerApp(lambda: store)
+    go, running = asyncio.Event(), []
+    lost = app.listen("lease_lost")
+
+    @app.task(name="any")
+    async def any_job() -> None:
+        running.append(1)
+        if len(running) == 64:
+            go.set()
+        await go.wait()
+
+    jobs = await app.put(*(any_job.bind() for _ in range(64)))
+    drained = await app.drain(slots=64)
+    assert drained.succeeded == 64 and not lost.seen
+    assert {(await app.job(job)).state for job in jobs} == {State.SUCCEEDED}
+    assert [(await app.job(job)).attempts for job in jobs] == [1] * 64
+    assert (max(store.batches) == 64 and 0 < store.batches[-1] <= 7) or store.batches[-1] == 0
+    await app.close()
+
+
+async def test_a_sweep_that_fails_leaves_the_others_alone_and_asks_for_less_the_next_time() -> None:
+    asked: list[tuple[str, int]] = []
+
+    class Slow(MemoryBackend):
+        async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
+            asked.append(("promote", limit))
+            if limit > 100:
+                raise OutcomeUnknown("promote")
+            return await super().promote(limit=limit, now=now)
+
+        async def prune(self, *, limit: int = 1000, older_than: float | None = None, now: float | None = None) -> int:
+            asked.append(("prune", limit))
+            return await super().prune(limit=limit, now=now)
+
+        async def rearrange(self, *, limit: int = 500, now: float | None = None) -> bool:
+            asked.append(("rearrange", limit))
+            if limit > 200:
+                raise OutcomeUnknown("rearrange")
+            return len(asked) < 40
+
+    store = Slow()
+    app = WorkerApp(lambda: store)
+    enough = asyncio.Event()
+
+    @app.task(name="any")
+    async def any_job() -> None: ...
+
+    real = store.refill
+
+    async def refill(*, limit: int = 500, now: float | None = None) -> int:
+        if sum(verb == "promote" for verb, _ in asked) >= 5 and sum(verb == "rearrange" for verb, _ in asked) >= 5:
+            enough.set()
+        return await real(limit=limit, now=now)
+
+    store.refill = refill  # type: ignore[method-assign]
+    async with app.worker(sweep_every=0.01, lease=30.0):
+        await soon(enough)
+    promotes = [limit for verb, limit in asked if verb == "promote"]
+    assert promotes[:4] == [500, 250, 125, 62]
+    assert [limit for verb, limit in asked if verb == "rearrange"][:3] == [500, 250, 125]
+    assert ("prune", 1000) in asked
+    await app.close()
+
+
+async def test_a_busy_store_that_refuses_at_once_makes_no_call_smaller() -> None:
+    app = WorkerApp(MemoryBackend)
+    line = Line(MemoryBackend(), SystemClock(), 5.0)
+    limit = AdaptiveLimit(10)
+
+    async def refused() -> int:
+        raise BackendUnavailable("not now.")
+
+    with pytest.raises(BackendUnavailable):
+        await line.call_within("promote", limit, lambda _: refused())
+    assert limit.value == 10
+    await app.close()
+
+
+async def test_a_call_that_is_repeated_for_long_is_no_stuck_claim_loop(memory_app: WorkerApp) -> None:
+    """A table is locked for many leases' time: renewals go on, exchanges are repeated, handlers live."""
+    app = memory_app
+    faulty = app.break_store()
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @app.task(name="long")
+    async def long() -> str:
+        begun.set()
+        await go.wait()
+        return "in good health"
+
+    [job] = await app.put(long.bind())
+    done = app.listen("succeeded")
+    lease = 0.5
+    async with app.worker(lease=lease, poll_every=0.01):
+        await soon(begun)
+        faulty.cut("exchange")
+        until = time.monotonic() + 5 * lease  # a loop that is stuck ends the worker after three
+        while time.monotonic() < until:
+            await (await app.store()).wait_for_work(["none"], 0.05)
+        go.set()
+        faulty.mend()
+        assert (await done.next()).job_id == job
+    assert (await app.job(job)).attempts == 1
+
+
+async def test_a_sealed_store_ends_the_sweeps(memory_app: WorkerApp) -> None:
+    met: asyncio.Queue[StoreSealed] = asyncio.Queue()
+
+    class Sealed(MemoryBackend):
+        async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
+            raise StoreSealed("source", "moving", "elsewhere")
+
+    class NoLink:
+        def recovered(self, ends: Any) -> None: ...
+
+    sweeper = Sweeper(Line(Sealed(), SystemClock(), 5.0), NoLink(), on_found=lambda: None, on_sealed=met.put_nowait)  # type: ignore[arg-type]
+    sweeping = asyncio.ensure_future(sweeper.sweep_forever(0.001))
+    assert (await asyncio.wait_for(met.get(), WAIT_SECONDS)).other == "elsewhere"
+    sweeping.cancel()
+
+
+async def test_a_worker_starts_although_its_rules_cannot_be_stored_and_tells_them_later(app: WorkerApp) -> None:
+    faulty = app.break_store()
+    faulty.refuse("declare", 3)
+    done = app.listen("succeeded")
+
+    @app.task(name="limited", limit=2)
+    async def limited() -> None: ...
+
+    [job] = await app.put(limited.bind())
+    store = await app.store()
+    async with app.worker(sweep_every=None, lease=30.0):
+        assert (await done.next()).job_id == job
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not any(one.rule.limit == 2 for one in await store.tasks()):
+                await store.wait_for_work(["none"], 0.01)
+    assert faulty.calls.count("declare") == 4
