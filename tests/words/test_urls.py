@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from holdfast.backends import mask_url, open_backend, parse_url
+from holdfast.backends import open_backend, parse_url
 from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.backends.redis.cluster import ClusterBackend
 from holdfast.backends.sqlite.backend import SqliteBackend
@@ -139,13 +140,56 @@ def test_something_that_is_no_text_is_refused() -> None:
     [
         ("redis://user:hunter2@host/0", "redis://user:***@host/0"),
         ("redis://:hunter2@host", "redis://:***@host"),
-        ("postgresql://u:p@ss:w@host/db", "postgresql://u:***@host/db"),
-        ("postgresql://host/db?password=hunter2&x=1", "postgresql://host/db?password=***&x=1"),
+        ("redis://hunter2@host", "redis://***@host"),
+        ("postgres://bob@host/db", "postgres://bob@host/db"),
+        ("postgresql://u:p#s?w@host/db", "postgresql://u:***@host/db"),
+        ("postgresql://host/db?password=hunter2&sslmode=require", "postgresql://host/db?password=***&sslmode=require"),
+        ("postgresql://h/db?options=-c%20a%3Dhunter2&schema=s", "postgresql://h/db?options=***&schema=s"),
+        (
+            "redis+cluster://:hunter2@h1:1,h2:2/?ssl_password=hunter2",
+            "redis+cluster://:***@h1:1,h2:2/?ssl_password=***",
+        ),
+        ("rediss://host/0?colour=hunter2", "rediss://host/0?colour=***"),
+        ("rediss://host/0?password=a&hunter2=b", "rediss://host/0?password=***&***"),
+        ("sqlite:////u:hunter2@h/x.db", "sqlite:////***@h/x.db"),
         ("sqlite:///jobs.db", "sqlite:///jobs.db"),
     ],
 )
-def test_passwords_are_masked(url: str, shown: str) -> None:
-    assert mask_url(url) == shown
+def test_passwords_and_unlisted_options_are_not_shown(url: str, shown: str) -> None:
+    assert parse_url(url).safe_url == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "drivers"),
+    [
+        ("postgresql://u:p#s?w@host/db", "postgresql://u:p%23s%3Fw@host/db"),
+        ("redis://u:p%zz[@host/0", "redis://u:p%25zz%5B@host/0"),
+        ("redis://host/0?password=a%40b==", "redis://host/0?password=a%40b=="),
+    ],
+)
+def test_the_driver_gets_a_url_it_cannot_read_otherwise(url: str, drivers: str) -> None:
+    assert parse_url(url).path == drivers
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "u:hunter2@hunter2@h/db",
+        "u:a/hunter2@h/db",
+        "h/db@hunter2",
+        "h/db?user=u@hunter2",
+        "u:hunter2@[::1/db",
+        "u:x@h:hunter2/db",
+        "u:x@h:65536/db",
+        "u:x@h/db#hunter2",
+        "h/db?hunter2",
+    ],
+)
+@pytest.mark.parametrize("scheme", ["postgresql", "redis", "redis+cluster"])
+def test_what_can_be_read_in_two_ways_is_refused_and_only_its_scheme_shown(scheme: str, rest: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"the {re.escape(scheme)}:// URL cannot be parsed: .*%40") as caught:
+        parse_url(f"{scheme}://{rest}")
+    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

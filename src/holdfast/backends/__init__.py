@@ -1,7 +1,8 @@
 """The stores, found by URL.
 
 Called by the app and the command line. Parsing a URL does no I/O and imports no driver; only `open_backend` imports the
-store it names, and even that connects to nothing: `Backend.open` does. Messages never show a URL's password.
+store it names, and even that connects to nothing: `Backend.open` does. Messages never show a URL's password:
+what may be shown of one is decided in urls.py.
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
 from ..clock import Clock
 from ..errors import BackendNotInstalled, ConfigurationError
 from .contract import Backend
+from .urls import ServerUrl, shown_path, split_server_url
 
 _CLUSTER_SCHEMES = {  # ours → the driver's for one node
     "redis+cluster": "redis",
@@ -38,40 +40,18 @@ _REDIS_SCHEMES = {  # ours → the driver's
 }
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
-_USER_PASSWORD = re.compile(r"(//[^/?#@]*?:)([^/?#]*)(@)")
-_QUERY_PASSWORD = re.compile(r"([?&](?:password|passwd|pwd|passfile|secret|token|auth)=)[^&#]*", re.IGNORECASE)
-
-
-def mask_url(url: str) -> str:
-    """The URL as it may be shown: passwords replaced."""
-    return _QUERY_PASSWORD.sub(r"\1***", _USER_PASSWORD.sub(r"\1***\3", url))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Address:
     """A URL taken apart and found good."""
 
-    url: str
+    url: str  # as it was given: with its password
     scheme: str
     path: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def safe_url(self) -> str:
-        return mask_url(self.url)
-
-    @property
-    def store_name(self) -> str:
-        """A URL of the store alone: one spelling, no password, none of the options that change only how it is used."""
-        if self.scheme == "sqlite":
-            return f"sqlite:///{quote(self.path)}"
-        if self.scheme == "postgresql":
-            mark = "&" if "?" in self.path else "?"
-            return mask_url(f"{self.path}{mark}schema={self.options.get('schema', 'holdfast')}")
-        if self.scheme == "redis":
-            mark = "&" if "?" in self.path else "?"
-            return mask_url(f"{self.path}{mark}prefix={self.options.get('prefix', 'holdfast')}")
-        return self.safe_url
+    safe_url: str = ""  # as it may be shown
+    store_name: str = ""  # of the store alone: one spelling, none of the options that change only how it is used
 
     def __repr__(self) -> str:
         return f"Address({self.safe_url!r})"
@@ -94,14 +74,18 @@ def parse_url(url: str) -> Address:
     if scheme == "memory":
         if rest.strip("/") or query:
             raise ConfigurationError("memory:// takes neither a name nor options. Each app has a memory of its own.")
-        return Address(url, scheme)
+        return Address(url, scheme, safe_url="memory://", store_name="memory://")
+    if scheme == "sqlite":
+        path = _sqlite_path(rest)
+        options = _options(parse_qsl(query, keep_blank_values=True), _SQLITE_OPTIONS, scheme)
+        name = f"sqlite:///{quote(shown_path(path), safe='/*@')}"
+        return Address(url, scheme, path, options, safe_url=url if shown_path(rest) == rest else name, store_name=name)
+    parts = split_server_url(scheme, url[found.end() :])
     if scheme in ("postgresql", "postgres"):
-        return _postgres_address(url, rest, query)
+        return _postgres_address(url, scheme, parts)
     if scheme in _CLUSTER_SCHEMES:
-        return _cluster_address(url, _CLUSTER_SCHEMES[scheme], rest, query)
-    if scheme in _REDIS_SCHEMES:
-        return _redis_address(url, _REDIS_SCHEMES[scheme], rest, query)
-    return Address(url, scheme, _sqlite_path(rest), _options(query, _SQLITE_OPTIONS, scheme))
+        return _cluster_address(url, scheme, parts)
+    return _redis_address(url, scheme, parts)
 
 
 def _sqlite_path(rest: str) -> str:
@@ -116,45 +100,59 @@ def _sqlite_path(rest: str) -> str:
     if "\0" in path:
         raise ConfigurationError("the SQLite path has a NUL character. Remove it.")
     if path.endswith(("/", os.sep)):
-        raise ConfigurationError(f"the SQLite path {path!r} is a directory. Name a file in it.")
+        raise ConfigurationError("the SQLite path ends with a slash: a directory. Name a file in it.")
     return os.path.abspath(path)  # now, so that a later chdir cannot split the store in two
 
 
-def _postgres_address(url: str, rest: str, query: str) -> Address:
-    options, theirs = _parted(query, _POSTGRES_OPTIONS, "postgresql")
-    return Address(url, "postgresql", f"postgresql://{rest}{theirs}", options)
+def _postgres_address(url: str, scheme: str, parts: ServerUrl) -> Address:
+    options, theirs = _parted(parts, _POSTGRES_OPTIONS, "postgresql")
+    return Address(
+        url,
+        "postgresql",
+        theirs.driver_url("postgresql"),
+        options,
+        safe_url=parts.shown(scheme, _POSTGRES_OPTIONS),
+        store_name=theirs.shown("postgresql", more=[f"schema={options.get('schema', 'holdfast')}"]),
+    )
 
 
-def _redis_address(url: str, scheme: str, rest: str, query: str) -> Address:
-    options, theirs = _parted(query, _REDIS_OPTIONS, "redis")
-    host, _, path = rest.partition("/")
-    if scheme == "unix":
-        if host.rpartition("@")[2] or not path:
+def _redis_address(url: str, scheme: str, parts: ServerUrl) -> Address:
+    options, theirs = _parted(parts, _REDIS_OPTIONS, "redis")
+    drivers = _REDIS_SCHEMES[scheme]
+    if drivers == "unix":
+        if parts.hosts or not parts.path:
             raise ConfigurationError("a Redis socket is named by its whole path: redis+unix:///run/redis.sock?db=0.")
-    elif not re.fullmatch(r"[0-9]{0,5}", path):
+    elif not re.fullmatch(r"[0-9]{0,5}", parts.path or ""):
         raise ConfigurationError("a Redis URL ends with the number of a database, or nothing: redis://host:6379/0.")
-    return Address(url, "redis", f"{scheme}://{rest}{theirs}", options)
+    return Address(
+        url,
+        "redis",
+        theirs.driver_url(drivers),
+        options,
+        safe_url=parts.shown(scheme, _REDIS_OPTIONS),
+        store_name=theirs.shown(drivers, more=[f"prefix={options.get('prefix', 'holdfast')}"]),
+    )
 
 
-def _cluster_address(url: str, scheme: str, rest: str, query: str) -> Address:
-    options, theirs = _parted(query, _REDIS_OPTIONS, "redis+cluster")
-    hosts, _, path = rest.partition("/")
-    if not all(host for host in hosts.rpartition("@")[2].split(",")):
+def _cluster_address(url: str, scheme: str, parts: ServerUrl) -> Address:
+    options, theirs = _parted(parts, _REDIS_OPTIONS, "redis+cluster")
+    if not all(parts.hosts.split(",")):
         raise ConfigurationError(
             "a cluster's URL names one or more of its nodes: redis+cluster://h1:7000,h2:7000/?prefix=NAME."
         )
-    if path not in ("", "0"):
-        raise ConfigurationError(f"a cluster has no database {path!r}: end its URL after the nodes. Use ?prefix=NAME.")
-    return Address(url, "redis+cluster", f"{scheme}://{hosts}{theirs}", options)
+    if parts.path not in (None, "", "0"):
+        raise ConfigurationError("a cluster has no numbered databases: end its URL after the nodes. Use ?prefix=NAME.")
+    safe_url = parts.shown(scheme, _REDIS_OPTIONS)
+    drivers = replace(theirs, path=None).driver_url(_CLUSTER_SCHEMES[scheme])
+    return Address(url, "redis+cluster", drivers, options, safe_url=safe_url, store_name=safe_url)
 
 
-def _parted(query: str, checks: Mapping[str, Callable[[str], Any]], scheme: str) -> tuple[dict[str, Any], str]:
-    """Options that are ours, checked; and all others, which are the driver's, as they end its URL."""
-    ours: list[str] = []
-    theirs: list[str] = []
-    for pair in query.split("&") if query else []:
-        (ours if pair.partition("=")[0] in checks else theirs).append(pair)
-    return _options("&".join(ours), checks, scheme), "?" + "&".join(theirs) if theirs else ""
+def _parted(
+    parts: ServerUrl, checks: Mapping[str, Callable[[str], Any]], scheme: str
+) -> tuple[dict[str, Any], ServerUrl]:
+    """Options that are ours, checked; and the URL without them, which is the driver's."""
+    ours = [(name, unquote_plus(value)) for name, value in parts.options if name in checks]
+    return _options(ours, checks, scheme), parts.without(checks)
 
 
 def _schema(value: str) -> str:
@@ -224,9 +222,11 @@ _REDIS_OPTIONS: Mapping[str, Callable[[str], Any]] = {
 }
 
 
-def _options(query: str, checks: Mapping[str, Callable[[str], Any]], scheme: str) -> dict[str, Any]:
+def _options(
+    pairs: Iterable[tuple[str, str]], checks: Mapping[str, Callable[[str], Any]], scheme: str
+) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
+    for name, value in pairs:
         if name not in checks:
             raise ConfigurationError(f"{scheme}:// has no option {name!r}. Options: {', '.join(sorted(checks))}.")
         options[name] = checks[name](value)

@@ -15,7 +15,8 @@ from types import ModuleType
 from typing import Any
 
 from ..app import Holdfast
-from ..backends import mask_url
+from ..errors import HoldfastError
+from ..worker.outcomes import said
 from .exits import CommandFailed, Exit
 from .spelling import nearest
 
@@ -69,12 +70,20 @@ def _colon_for_dot(name: str) -> str:
 
 
 def _failed(name: str, error: BaseException) -> ImportFailed:
-    text = mask_url(" ".join(str(error).split()))
+    text = tellable_words(error)
     kind = type(error).__name__
     return ImportFailed(
         f"importing {name!r} failed{_where(error)}: {kind}: {text}" if text else f"importing {name!r} failed: {kind}",
         "Mend that and run it again; HOLDFAST_DEBUG=1 shows the whole traceback.",
     )
+
+
+def tellable_words(error: BaseException) -> str:
+    """The words of an error from the user's code in one line. One that holds a URL may hold its password, too."""
+    words = " ".join(said(error).split())
+    if "://" in words and not isinstance(error, HoldfastError):
+        return "its text holds a URL, and is not shown"
+    return words
 
 
 def _where(error: BaseException) -> str:

@@ -18,15 +18,14 @@ from collections.abc import Callable
 from functools import partial
 
 from ..app import Holdfast
-from ..backends import mask_url
 from ..worker import wire
 from ..worker.capture import capture_output
 from ..worker.guard import FIRST_FD
 from ..worker.hosting import Host, hello, listen_for_dumps
 from ..worker.marks import Marks
-from ..worker.outcomes import said, storable
+from ..worker.outcomes import storable
 from .exits import CommandFailed, Exit
-from .importing import import_app, import_modules
+from .importing import import_app, import_modules, tellable_words
 from .logbook import logs_on_stderr
 
 
@@ -86,7 +85,7 @@ def _load(setup: wire.Setup) -> Holdfast:
 def _refusal(app: str, error: BaseException) -> wire.Refused:
     if isinstance(error, CommandFailed):
         return wire.Refused(storable(error.text), storable(error.hint))
-    text = f"{app} cannot be used: {type(error).__name__}: {mask_url(' '.join(said(error).split()))}"
+    text = f"{app} cannot be used: {type(error).__name__}: {tellable_words(error)}"
     return wire.Refused(storable(text), "HOLDFAST_DEBUG=1 shows where.")
 
 

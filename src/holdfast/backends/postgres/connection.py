@@ -34,6 +34,7 @@ from ...errors import (
     StoreSealed,
 )
 from ..refusing import strict_limit
+from ..urls import tellable
 
 Work = Callable[[AsyncCursor[Any]], Awaitable[Any]]
 
@@ -95,6 +96,22 @@ def said(error: psycopg.Error) -> str:
     return (error.diag.message_primary or str(error)).strip().splitlines()[0]
 
 
+def unreached(conninfo: str, error: psycopg.OperationalError) -> BackendUnavailable:
+    """No connection. libpq's words, unless they quote what must not be shown; its error is not kept as a cause."""
+    words = said(error)
+    return BackendUnavailable(
+        f"PostgreSQL cannot be reached: {words if tellable(conninfo, words) else 'libpq refuses an option of the URL.'}"
+    )
+
+
+def not_understood() -> ConfigurationError:
+    """libpq cannot read the URL. Its words may quote any part of it, the password too, and are not passed on."""
+    return ConfigurationError(
+        "the PostgreSQL URL is not understood by libpq. Check the names and values of its options; "
+        "docs: PostgreSQL, Connection URIs."
+    )
+
+
 class PooledCursor(AsyncClientCursor[Any]):
     """For a session that is only lent: what bounds a statement travels with it and is gone with its transaction.
 
@@ -149,9 +166,9 @@ class Connections:
         except psycopg.OperationalError as error:
             # A pooler that does not know a session cannot accept settings for one.
             if self._pooled is not None or "unsupported startup parameter" not in str(error):
-                raise BackendUnavailable(f"PostgreSQL cannot be reached: {said(error)}") from error
-        except psycopg.ProgrammingError as error:
-            raise ConfigurationError(f"the PostgreSQL URL is not understood: {error}".strip()) from None
+                raise unreached(self._conninfo, error) from None
+        except psycopg.ProgrammingError:
+            raise not_understood() from None
         except TimeoutError:
             raise BackendUnavailable("PostgreSQL did not answer the connection in time. Try again.") from None
         self._pooled = True

@@ -21,9 +21,19 @@ import psycopg
 from psycopg import pq
 from psycopg.errors import error_from_result
 
-from ...errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
+from ...errors import BackendUnavailable, OutcomeUnknown
 from ...records import Enqueued, NewJob
-from .connection import AGAIN, HELD, TRIES_MAX, Connections, is_sound, keep_inherited, mapped, said
+from .connection import (
+    AGAIN,
+    HELD,
+    TRIES_MAX,
+    Connections,
+    is_sound,
+    keep_inherited,
+    mapped,
+    not_understood,
+    unreached,
+)
 from .producing import in_bytes, is_single
 from .watch import Watch
 
@@ -125,9 +135,9 @@ class Direct:
         try:
             connection = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None, **settings)
         except psycopg.OperationalError as error:
-            raise BackendUnavailable(f"PostgreSQL cannot be reached: {said(error)}") from error
-        except psycopg.ProgrammingError as error:
-            raise ConfigurationError(f"the PostgreSQL URL is not understood: {error}".strip()) from None
+            raise unreached(conninfo, error) from None
+        except psycopg.ProgrammingError:
+            raise not_understood() from None
         line = connection.pgconn
         try:
             line.send_prepare(_NAME, self._statement)

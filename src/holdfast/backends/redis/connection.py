@@ -49,6 +49,7 @@ from ...errors import (
     StateConflict,
 )
 from .. import sealing
+from ..urls import tellable
 from .keys import KEY_NAMES, SCHEMA_VERSION, keys_of
 from .lua import Script
 from .rows import STATES
@@ -117,6 +118,11 @@ def words_of(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
+def _words_about(url: str, error: Exception) -> str:
+    """The driver's words on a URL, unless they quote what must not be shown."""
+    return f": {error}" if tellable(url, str(error)) else ". Check the names and values of its options."
+
+
 def accepted(reply: list[Any]) -> list[Any]:
     """What a script answered; a refusal of its own is raised."""
     if reply and reply[0] == b"refused":
@@ -160,14 +166,15 @@ class Connections:
         try:
             settings: dict[str, Any] = dict(parse_driver_url(url))
         except ValueError as error:
-            raise ConfigurationError(f"the Redis URL is not understood: {error}") from None
+            raise ConfigurationError(f"the Redis URL is not understood{_words_about(url, error)}") from None
         self._class: type[AbstractConnection] = settings.pop("connection_class", Connection)
         ours = {"retry": Retry(NoBackoff(), 0), "protocol": 2, "client_name": "holdfast", "socket_timeout": None}
         self._settings = {**settings, **ours}
         try:
             self._class(**self._settings)  # connects to nothing; finds an option the driver does not have
         except (TypeError, ValueError, RedisError) as error:
-            raise ConfigurationError(f"the Redis URL has an option the driver does not take: {error}") from None
+            text = f"the Redis URL has an option the driver does not take{_words_about(url, error)}"
+            raise ConfigurationError(text) from None
         self._most = most
         self.call_timeout = call_timeout
         self.replicas_too = replicas_too
