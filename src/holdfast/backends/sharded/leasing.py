@@ -8,6 +8,7 @@ needed to be safe: every write about a lease is fenced by its token in its own s
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -30,7 +31,7 @@ from .asking import SILENCE, at_once
 from .portions import QueueRoom, turned, within
 from .registry import Shards
 from .service import Sent, Service
-from .sharding import last_number_of, number_of, parted
+from .sharding import number_of, parted
 
 HOME = ""  # the store beside the shards: rules, pauses, limits, cron entries and every worker's row, but no user's job
 RECOVERED_PER_CLAIM_MAX = 100
@@ -121,7 +122,7 @@ class Leasing:
             return Exchanged(answers=answers, known=request is None or service is not None)
         try:
             if request.call == service.call:
-                await self._repeat(service, now)
+                await self._repeat(service, request, now)
             else:
                 await self._begin_anew(service, settlements, releases, request, now)
             known = True
@@ -221,12 +222,16 @@ class Leasing:
         """Repeat the calls that were not answered. What they bring beyond the free slots goes back at no cost."""
         owed = list(service.unheard.values())
         await at_once({sent.shard: self._exchange_at(service, sent, now) for sent in owed})
-        kept, surplus = within(request, service.leases)
-        if surplus:
-            service.leases[:] = kept
-            await self.by_token(surplus, lambda store, items: store.release(items, now))
+        await self._fit(service, request, now)
 
-    async def _repeat(self, service: Service, now: float | None) -> None:
+    async def _fit(self, service: Service, request: ClaimRequest, now: float | None) -> None:
+        """Release the leases beyond the free slots. Where a shard does not answer, the next renewal gives them back."""
+        service.leases, surplus = within(request, service.leases)
+        if surplus:
+            with suppress(*SILENCE):
+                await self.by_token(surplus, lambda store, items: store.release(items, now))
+
+    async def _repeat(self, service: Service, request: ClaimRequest, now: float | None) -> None:
         """The latest call once more: what was answered is still known, what was not is asked again.
 
         Where home or a shard is silent, what is known of it stays: the next renewal tells what is no longer ours.
@@ -244,6 +249,7 @@ class Leasing:
         await self._send(service, [sent for sent in service.sent if sent.answer is None], now)
         if all(sent.answer is None for sent in service.sent):
             found.of_all()  # nobody is there at all
+        await self._fit(service, request, now)
 
     # ------------------------------------------------------------------ renewing, and the verbs that name a token
 
@@ -265,12 +271,14 @@ class Leasing:
                 strangers.append(item.id)
             else:
                 named.setdefault(shard, []).append(Held(item.id, token))
-        seen = last_number_of(seen_call)
+        service.write_off(seen_call)
+        seen = {name: service.seen_at(name, seen_call) for name in named}
         shown = service.unshown = service.unshown if portrait is None else portrait
 
         async def renew(name: str) -> Renewal:
             own = shown if name == HOME else None
-            return await (await self._stores(name)).renew(worker, named[name], seen_call=seen, portrait=own, now=now)
+            store = await self._stores(name)
+            return await store.renew(worker, named[name], seen_call=seen[name], portrait=own, now=now)
 
         service.fresh.clear()
         answers = await at_once({name: renew(name) for name in named})

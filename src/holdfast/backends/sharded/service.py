@@ -14,7 +14,9 @@ from ...errors import HoldfastError
 from ...lifecycle import Settlement
 from ...records import Answer, ClaimRequest, Exchanged, Lease, Recovered, Release, Seal, WorkerRecord
 from .registry import Shards
-from .sharding import ROUNDS_MAX, number_of, parted, signed
+from .sharding import ROUNDS_MAX, call_of, last_number_of, number_of, parted, signed
+
+CALLS_REMEMBERED = 1000  # a renewal that knows only of calls longer ago gives nothing back
 
 
 @dataclass(eq=False)
@@ -28,6 +30,7 @@ class Sent:
     places: list[int] = field(default_factory=list)
     answer: Exchanged | None = None
     error: HoldfastError | None = None
+    written_off: bool = False  # a renewal may give its leases back: they are not handed out any more
 
     @property
     def tokens(self) -> list[tuple[str, bool]]:
@@ -47,6 +50,8 @@ class Service:
     unshown: bytes | None = None  # a portrait that home has not taken yet
     unheard: dict[str, Sent] = field(default_factory=dict)  # shards that owe the answer to an earlier call
     late: dict[tuple[str, bool], Answer] = field(default_factory=dict)  # by token and kind: answers that came late
+    # by shard: the numbers of claims whose leases came late, and the call that handed them out
+    handed_out: dict[str, dict[int, int]] = field(default_factory=dict)
     # the latest call: what it sent, what came back by position, and the leases of all shards together
     call: int = 0
     sent: list[Sent] = field(default_factory=list)
@@ -58,6 +63,11 @@ class Service:
     def turn_to(self, call: int, number: int) -> None:
         """A new call begins; what the last one left unanswered stays owed."""
         self.unheard.update({sent.shard: sent for sent in self.sent if sent.answer is None})
+        for shard, calls in list(self.handed_out.items()):
+            recent = {number: handed for number, handed in calls.items() if handed > call - CALLS_REMEMBERED}
+            self.handed_out[shard] = recent
+            if not recent:
+                del self.handed_out[shard]
         self.call, self.sent, self.leases, self.recovered, self.sealed = call, [], [], [], None
         self.answers = [None] * number
 
@@ -117,6 +127,25 @@ class Service:
                 sent.places.append(place)
         return {shard: sent for shard, sent in batch.items() if sent is not None}
 
+    def write_off(self, seen_call: int) -> None:
+        """The worker has the answers of all calls up to that one. What shards still owe of them is not handed out any
+        more, so that a renewal may give it back: else it would be leased for as long as the worker makes no new call.
+        """
+        for sent in (*self.unheard.values(), *self.sent):
+            if sent.answer is None and not sent.written_off and call_of(sent.request.call) <= seen_call:
+                sent.written_off, sent.request = True, replace(sent.request, most=0)
+
+    def seen_at(self, shard: str, seen_call: int) -> int:
+        """Up to which number the worker knows what a shard leased to it, if it has the answers up to `seen_call`.
+
+        Leases that came late were handed out by a later call than the one that claimed them. A renewal that was put
+        together before that call was answered does not name them, and must not give them back.
+        """
+        if not self.call - CALLS_REMEMBERED < seen_call <= self.call:
+            return 0
+        later = (number for number, handed in self.handed_out.get(shard, {}).items() if handed > seen_call)
+        return min((number - 1 for number in later), default=last_number_of(seen_call))
+
     def heard(self, sent: Sent, answer: Exchanged) -> None:
         """A shard answered a call, of now or of earlier."""
         sent.answer, sent.error = answer, None
@@ -124,13 +153,15 @@ class Service:
             self.joined.add(sent.shard)
         else:
             self.joined.discard(sent.shard)
-        leases = signed_leases(sent.shard, answer.leases)
+        leases = [] if sent.written_off else signed_leases(sent.shard, answer.leases)
         self.leases += leases
         self.fresh += leases
         self.recovered += answer.recovered
         self.sealed = answer.sealed or self.sealed
         if self.unheard.get(sent.shard) is sent:
             del self.unheard[sent.shard]
+            if leases:
+                self.handed_out.setdefault(sent.shard, {})[sent.request.call] = self.call
             self.late.update(zip(sent.tokens, answer.answers, strict=False))
         else:
             for place, word in zip(sent.places, answer.answers, strict=False):
