@@ -147,7 +147,11 @@ async def test_limits_and_rates_are_shown_as_they_were_said(shelf: Shelf, router
     await router.limit(Override(task="work", rate=Rate(8, 1.0)), now=NOW)
     leases = await claimed(router, 1)
     [mail] = await router.queues()
-    assert (mail.limit, mail.rate, mail.override) == (7, rule.rate, Override(queue="mail", limit=9, rate=None))
+    assert (mail.limit, mail.rate, mail.override) == (
+        7,
+        rule.rate,
+        Override(queue="mail", limit=9, rate=None, apart=None),
+    )
     assert mail.counts == {"ready": 30 - len(leases), "running": len(leases)} and leases
     assert mail.flow is not None and mail.flow.spent_until > NOW
     [work] = await router.tasks()
