@@ -156,7 +156,7 @@ async def test_limits_and_rates_are_shown_as_they_were_said(shelf: Shelf, router
     assert mail.flow is not None and mail.flow.spent_until > NOW
     [work] = await router.tasks()
     assert (work.rule, work.declared, work.running) == (task, True, len(leases))
-    assert work.override == Override(task="work", limit=None, rate=Rate(8, 1.0))
+    assert work.override == Override(task="work", limit=None, rate=Rate(8, 1.0), apart=None)
     assert work.flow is not None and work.flow.spent_until > NOW
     tables = (await router.dump()).tables
     assert [row["limit"] for row in tables["queues"]] == [7] and [row["limit"] for row in tables["tasks"]] == [4]
