@@ -15,14 +15,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import psycopg
-from psycopg import AsyncConnection, AsyncCursor, pq
+from psycopg import AsyncConnection, AsyncCursor
 from psycopg.errors import error_from_result
 
-from .connection import PREPARE_AFTER, PooledCursor
+from .connection import FINE, PREPARE_AFTER, PooledCursor, decisive
 from .producing import sent
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
-_FINE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 CANCEL_SECONDS = 1.0
 
 
@@ -73,7 +72,7 @@ async def hints(connection: AsyncConnection[Any]) -> AsyncIterator[str]:
 
 
 async def _answer(line: Any) -> Any:
-    """The result of what was sent."""
+    """The result of what was sent; an error, if one is among its results."""
     loop = asyncio.get_running_loop()
     while line.flush():
         await _ready(loop, line, writing=True)
@@ -84,10 +83,10 @@ async def _answer(line: Any) -> Any:
         result = line.get_result()
         if result is None:
             break
-        found = found or result
+        found = decisive(found, result)
     if found is None:
         raise psycopg.OperationalError("the connection was lost")
-    if found.status not in _FINE:
+    if found.status not in FINE:
         raise error_from_result(found)
     return found
 

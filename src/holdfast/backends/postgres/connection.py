@@ -18,8 +18,8 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 import psycopg
-from psycopg import AsyncClientCursor, AsyncConnection, AsyncCursor, Connection
-from psycopg.pq import ConnStatus
+from psycopg import AsyncClientCursor, AsyncConnection, AsyncCursor, Connection, IsolationLevel
+from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 
 from ...errors import (
     BackendError,
@@ -43,6 +43,9 @@ TRIES_MAX = 8  # of a transaction the server gave up to end a deadlock, or that 
 CONNECTIONS_MAX = 4
 LENGTHY = 60  # call timeouts: how long reading the whole store may take
 PREPARE_AFTER = 5  # calls of one statement on one connection
+FINE = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
+# Statements lock first and look afterwards, which needs a snapshot per statement, whatever the database's default is.
+ISOLATION = "read committed"
 
 _REFUSED: Mapping[str, Callable[[Any], HoldfastError]] = {
     "HF001": lambda facts: JobNotFound(**facts),
@@ -112,25 +115,38 @@ def not_understood() -> ConfigurationError:
     )
 
 
+def decisive(found: Any, result: Any) -> Any:
+    """Which of a call's results counts, so far and with one more: an error wins.
+
+    The server sends the row before it commits, so a commit that fails says so in a result of its own.
+    """
+    return result if found is None or (found.status in FINE and result.status not in FINE) else found
+
+
 class PooledCursor(AsyncClientCursor[Any]):
     """For a session that is only lent: what bounds a statement travels with it and is gone with its transaction.
 
     Both are one request, so still one round trip; values are put in here, as such a request cannot carry them apart.
+    A transaction of several statements got its isolation when it began.
     """
 
     bounds = ""
 
     async def execute(self, query: Any, params: Any = None, **options: Any) -> PooledCursor:
-        await super().execute(self.bounds + query, params, **options)
+        bounds = self.bounds
+        if self.connection.pgconn.transaction_status == TransactionStatus.IDLE:
+            bounds += f"SET LOCAL transaction_isolation = '{ISOLATION}'; "
+        await super().execute(bounds + query, params, **options)
         while self.nextset():
             pass  # to the answer of the statement itself
         return self
 
 
 async def _is_pooled(connection: AsyncConnection[Any]) -> bool:
-    """Whether the server process that answers is another one than the one that greeted: somebody stands between."""
-    row = await (await connection.execute("SELECT pg_backend_pid()")).fetchone()
-    return row is not None and row[0] != connection.pgconn.backend_pid
+    """Whether somebody stands between: another process answers than the one that greeted, or not with our settings."""
+    text = "SELECT pg_backend_pid(), current_setting('default_transaction_isolation')"
+    row = await (await connection.execute(text)).fetchone()
+    return row != (connection.pgconn.backend_pid, ISOLATION)
 
 
 _inherited: list[Any] = []  # kept for ever in a forked child: never used, never closed
@@ -148,6 +164,7 @@ class Connections:
         self, conninfo: str, *, call_timeout: float, most: int = CONNECTIONS_MAX, pooled: bool | None = None
     ) -> None:
         self._conninfo, self.most, self._pooled = conninfo, most, pooled
+        self._trusting = pooled is False
         self.call_timeout = call_timeout
         millis = int(call_timeout * 1000)
         self._bounds = {"statement_timeout": millis, "lock_timeout": millis // 2, "jit": "off"}
@@ -188,9 +205,19 @@ class Connections:
         settings = {name: value for name, value in settings.items() if name not in given}
         if not self._pooled:
             ours = "".join(f" -c {name}={value}" for name, value in self._bounds.items())
+            isolation = ISOLATION.replace(" ", "\\ ")
             settings["client_encoding"] = "UTF8"
-            settings["options"] = f"{ours} {given.get('options') or ''}".strip()
+            settings["options"] = f"{ours} {given.get('options') or ''} -c default_transaction_isolation={isolation}"
         return self._conninfo, settings
+
+    @property
+    def said_again(self) -> str | None:
+        """What is to be executed on a new connection: told that a session is ours, we cannot know if a pooler in
+        between passed on what the connection was made with."""
+        if not self._trusting:
+            return None
+        ours = "".join(f"SET {name} = {value}; " for name, value in self._bounds.items())
+        return f"{ours}SET default_transaction_isolation = '{ISOLATION}'"
 
     async def _reach(self) -> AsyncConnection[Any]:
         conninfo, settings = self.settings()
@@ -201,6 +228,9 @@ class Connections:
             if self._pooled is None:
                 self._pooled = await _is_pooled(connection)
                 connection.prepare_threshold = None if self._pooled else PREPARE_AFTER
+            if self.said_again is not None:
+                await connection.execute(self.said_again)
+            await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)  # of transactions psycopg begins
         return connection
 
     @property

@@ -25,9 +25,11 @@ from ...errors import BackendUnavailable, OutcomeUnknown
 from ...records import Enqueued, NewJob
 from .connection import (
     AGAIN,
+    FINE,
     HELD,
     TRIES_MAX,
     Connections,
+    decisive,
     is_sound,
     keep_inherited,
     mapped,
@@ -38,7 +40,6 @@ from .producing import in_bytes, is_single
 from .watch import Watch
 
 _NAME = b"holdfast_direct"  # of the one prepared statement each of these connections has
-_FINE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 
 
 class Direct:
@@ -105,7 +106,7 @@ class Direct:
             line.finish()  # or closed meanwhile, or enough of them
         else:
             idle.append(connection)
-        if result.status in _FINE:
+        if result.status in FINE:
             return result.get_value(0, 0) or b""
         refused = error_from_result(result)
         if broken:
@@ -140,6 +141,8 @@ class Direct:
             raise not_understood() from None
         line = connection.pgconn
         try:
+            if self._connections.said_again is not None:
+                connection.execute(self._connections.said_again)
             line.send_prepare(_NAME, self._statement)
             result = _answer(line, 2 * self._connections.call_timeout)
         except (psycopg.Error, OSError, EOFError, TimeoutError) as error:
@@ -148,14 +151,14 @@ class Direct:
         except BaseException:
             line.finish()
             raise
-        if result.status not in _FINE:
+        if result.status not in FINE:
             line.finish()
             raise mapped(error_from_result(result), "enqueue", writes=False, broken=False)
         return connection
 
 
 def _answer(line: Any, seconds: float) -> Any:
-    """The result of what was sent, or an error if it does not come in time."""
+    """The result of what was sent, an error's if one is among its results; raises if it does not come in time."""
     ends = time.monotonic() + seconds
     while line.flush():
         _wait(line, ends, writing=True)
@@ -169,7 +172,7 @@ def _answer(line: Any, seconds: float) -> Any:
             if found is None:
                 raise EOFError
             return found
-        found = found or result
+        found = decisive(found, result)
 
 
 def _wait(line: Any, ends: float, *, writing: bool) -> None:
