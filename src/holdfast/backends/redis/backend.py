@@ -61,6 +61,7 @@ from .lua import SCRIPTS
 from .moving import Moving
 from .reading import Reader
 from .retaining import Retaining
+from .rights import check_rights
 from .ruling import Ruling
 from .server import check_server, look_at_server
 from .watch import Watch
@@ -120,6 +121,7 @@ class RedisBackend(Backend):
     async def _set_up(self) -> int:
         """Look at the server, make the store where there is none; answers the version found."""
         check_server(await look_at_server(self._connections), **self._allowed)
+        await check_rights(self._connections)
         reply = await self._connections.run(SCRIPTS["open"], list(KEY_TYPES.values()))
         found = int(reply[0])
         if found not in (0, SCHEMA_VERSION):

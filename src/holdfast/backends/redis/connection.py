@@ -16,12 +16,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import select
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import hiredis
 import msgspec
@@ -33,6 +34,7 @@ from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,  # a refusal like any, although redis-py counts it among lost connections
+    NoPermissionError,
     RedisError,
     ResponseError,
 )
@@ -101,11 +103,19 @@ def mapped(error: RedisError, verb: str) -> HoldfastError:
     code = said.partition(" ")[0]
     if code in _SAFE:
         return BackendUnavailable(f"Redis refuses {verb}: {_SAFE[code]}")
-    if code in _FORBIDDEN or isinstance(error, AuthenticationError | AuthorizationError):
-        return ConfigurationError(
-            f"Redis refuses {verb}: {words_of(error)}. Check the user, its password and its rights."
-        )
+    if code in _FORBIDDEN or isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError):
+        return ConfigurationError(f"Redis refuses {verb}: {words_of(error)}. {_advice(said)}")
     return BackendError(f"Redis failed during {verb}: {words_of(error)}")
+
+
+def _advice(said: str) -> str:
+    """What to do about missing rights, in the server's own rules."""
+    if found := re.search(r"run the '([^']+)' command", said):
+        names = ("eval", "evalsha") if found[1] in ("eval", "evalsha") else (found[1],)
+        return f"Give the user the rights: ACL SETUSER <user> {' '.join(f'+{name}' for name in names)}"
+    if "access a key" in said or "access one of the keys" in said:
+        return "Give the user the rights to the store's keys: ACL SETUSER <user> ~{<prefix>}:*"
+    return "Check the user, its password and its rights."
 
 
 def is_misdirected(error: BaseException | None) -> bool:
@@ -130,6 +140,11 @@ def accepted(reply: list[Any]) -> list[Any]:
     return reply
 
 
+def may_not_be_named(error: RedisError, settings: Mapping[str, Any]) -> bool:
+    """Did a connection fail because the user may not name it? The name is for people: it goes without one."""
+    return bool(settings["client_name"]) and isinstance(error, NoPermissionError) and "setname" in str(error)
+
+
 _inherited: list[Any] = []  # kept for ever in a forked child: never used, never closed
 
 
@@ -151,8 +166,11 @@ class Line:
 class Connections:
     """A few connections to one server, for one event loop at a time.
 
-    `replicas_too`: a node of a cluster says itself that a key is elsewhere, and a replica of it is asked for the map.
+    `commands_beside`: sent to this kind of server alone, beside scripts. `replicas_too`: a node of a cluster says
+    itself that a key is elsewhere, and a replica of it is asked for the map, too.
     """
+
+    commands_beside: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -175,6 +193,7 @@ class Connections:
         except (TypeError, ValueError, RedisError) as error:
             text = f"the Redis URL has an option the driver does not take{_words_about(url, error)}"
             raise ConfigurationError(text) from None
+        self.user: str = settings.get("username") or "default"
         self._most = most
         self.call_timeout = call_timeout
         self.replicas_too = replicas_too
@@ -328,12 +347,10 @@ class Connections:
         try:
             async with asyncio.timeout(2 * self.call_timeout):
                 await connection.connect()  # type: ignore[no-untyped-call]
-        except (AuthenticationError, AuthorizationError) as error:
+        except (AuthenticationError, AuthorizationError, ResponseError) as error:
             let_go(connection)
-            raise mapped(error, "the connection") from error
-        except ResponseError as error:
-            let_go(connection)
-            raise mapped(error, "the connection") from error
+            if not may_not_be_named(error, self._settings):
+                raise mapped(error, "the connection") from error
         except TimeoutError:
             let_go(connection)
             raise BackendUnavailable("Redis did not answer the connection in time. Try again.") from None
@@ -343,7 +360,10 @@ class Connections:
         except BaseException:
             let_go(connection)
             raise
-        return connection
+        else:
+            return connection
+        self._settings["client_name"] = None
+        return await self.connect()
 
     def _adopt_loop(self) -> None:
         loop = asyncio.get_running_loop()

@@ -20,7 +20,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, BusyLoadin
 from redis.retry import Retry
 
 from ...errors import BackendUnavailable, OutcomeUnknown
-from .connection import READ_BYTES, is_misdirected, is_quiet, keep_inherited, mapped, words_of
+from .connection import READ_BYTES, is_misdirected, is_quiet, keep_inherited, mapped, may_not_be_named, words_of
 
 
 class Direct:
@@ -128,14 +128,18 @@ class Direct:
             connection.connect()  # type: ignore[no-untyped-call]
         except (AuthenticationError, AuthorizationError, ResponseError) as error:
             _let_go(connection)
-            raise mapped(error, "the connection") from error
+            if not may_not_be_named(error, self._settings):
+                raise mapped(error, "the connection") from error
         except (RedisError, OSError) as error:
             _let_go(connection)
             raise BackendUnavailable(f"Redis cannot be reached: {words_of(error)}") from error
         except BaseException:
             _let_go(connection)
             raise
-        return connection
+        else:
+            return connection
+        self._settings["client_name"] = None
+        return self._connect()
 
 
 def _socket_of(connection: AbstractConnection) -> socket.socket:

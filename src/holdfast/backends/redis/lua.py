@@ -26,7 +26,10 @@ from ..statements import StatementsBroken
 from .keys import FIELDS, KEY_NAMES, SCHEMA_VERSION
 
 # Verbs that only read. They run on a full server, too.
-READING = ("count", "ended", "export", "find", "get", "groups", "queues", "tasks", "wait_for_work", "workers")
+READING = (
+    *("count", "ended", "export", "find", "get", "groups", "queues"),
+    *("rights", "tasks", "wait_for_work", "workers"),
+)
 # Verbs that bring more work into the store: refused by a full server. All others run there, so that a worker can start,
 # claim and settle until the server has room again.
 FILLING = ("carry", "enqueue", "revive", "tick")
@@ -54,6 +57,9 @@ DRAINING = (
     "slow_down",
     "swap",
 )
+
+# Verbs that run before there is a store: they do not look for one first.
+BEFORE_ALL = ("open", "rights")
 
 # The files of each verb's short way, one after another.
 SHORT = {"enqueue": ("enqueue",), "exchange": ("exchange", "exchange_taking", "exchange_writing")}
@@ -178,7 +184,7 @@ def _assembled(
     verb: str, body: str, short: list[str], parts: Mapping[str, str], constants: Mapping[str, str]
 ) -> Script:
     needed = _needed(verb, body, parts)
-    opening = "" if verb == "open" else parts[OPENING]  # it makes the store that opening looks for
+    opening = "" if verb in BEFORE_ALL else parts[OPENING]
     code = _CONSTANTS.sub("", _joined(opening, short, [parts[name] for name in needed], body))
     code = re.sub(rf"\b({'|'.join(constants)})\b", lambda found: constants[found[0]], code)
     code = _FIELD.sub(_number, code).replace("SCHEMA_VERSION", f"'{SCHEMA_VERSION}'")

@@ -189,6 +189,8 @@ class Nodes:
 class SlotConnections(Connections):
     """Connections to whichever node has the slot of one store's keys."""
 
+    commands_beside = ("ASKING", "PING")  # and CLUSTER SLOTS, without which no node is found
+
     def __init__(self, nodes: Nodes, prefix: str) -> None:
         super().__init__(nodes.url(), prefix=prefix, call_timeout=nodes.call_timeout, replicas_too=True)
         self._nodes = nodes

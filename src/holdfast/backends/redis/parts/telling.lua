@@ -12,5 +12,7 @@ function hf.tell_sleepers()
         hint[n + 1], hint[n + 2] = 'q', queue
         n = n + 2
     end
-    if n > 0 then call('XADD', WAKE, 'MAXLEN', '~', HINTS_KEPT, '*', unpack(hint, 1, math.min(n, ARGUMENTS_MAX))) end
+    if n > 0 then -- a hint that is refused is no reason to fail what was done
+        redis.pcall('XADD', WAKE, 'MAXLEN', '~', HINTS_KEPT, '*', unpack(hint, 1, math.min(n, ARGUMENTS_MAX)))
+    end
 end

@@ -57,6 +57,6 @@ else
     if group then call('ZADD', PLAY, '0', place .. id) end
     call('ZADD', READY, '0', queue .. '\0' .. lane .. spack('>I4I8I8d', rank, turn + TURN_ZERO, seq, now) .. id)
     call('HSET', META, 'tick', format('%.0f', tick), 'seq', seq_text)
-    call('XADD', WAKE, 'MAXLEN', '~', HINTS_KEPT, '*', 'q', queue)
+    redis.pcall('XADD', WAKE, 'MAXLEN', '~', HINTS_KEPT, '*', 'q', queue)
 end
 return { 'c', {} }

@@ -68,5 +68,5 @@ answers = concat(answers)
 call('HSET', CALLS, worker, cpack({ number, answers }))
 local hint = {}
 for queue in pairs(stirred) do hint[#hint + 1], hint[#hint + 2] = 'q', queue end
-if #hint > 0 then call('XADD', WAKE, 'MAXLEN', '~', HINTS_KEPT, '*', unpack(hint)) end
+if #hint > 0 then redis.pcall('XADD', WAKE, 'MAXLEN', '~', HINTS_KEPT, '*', unpack(hint)) end
 return { 2, answers, '\144', pieces, '', '0' }
