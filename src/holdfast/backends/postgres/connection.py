@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import os
 import random
-import select
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -34,6 +33,7 @@ from ...errors import (
     StoreSealed,
 )
 from ..refusing import strict_limit
+from ..sockets import is_ready
 from ..urls import tellable
 
 Work = Callable[[AsyncCursor[Any]], Awaitable[Any]]
@@ -353,11 +353,10 @@ def is_sound(connection: AsyncConnection[Any] | Connection[Any]) -> bool:
     """Has the server closed it while it was idle? Then something is readable on it, before anything was asked."""
     if connection.closed or connection.pgconn.status != ConnStatus.OK:
         return False
-    readable, _, _ = select.select([connection.fileno()], [], [], 0)
-    if not readable:
+    if not is_ready(connection.fileno()):
         return True
     try:
         connection.pgconn.consume_input()
     except psycopg.Error:
         return False
-    return not select.select([connection.fileno()], [], [], 0)[0] and connection.pgconn.status == ConnStatus.OK
+    return not is_ready(connection.fileno()) and connection.pgconn.status == ConnStatus.OK

@@ -12,7 +12,6 @@ import asyncio
 import itertools
 import os
 import random
-import select
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -23,6 +22,7 @@ from psycopg.errors import error_from_result
 
 from ...errors import BackendUnavailable, OutcomeUnknown
 from ...records import Enqueued, NewJob
+from ..sockets import is_ready
 from .connection import (
     AGAIN,
     FINE,
@@ -177,6 +177,5 @@ def _answer(line: Any, seconds: float) -> Any:
 
 def _wait(line: Any, ends: float, *, writing: bool) -> None:
     left = ends - time.monotonic()
-    socket = line.socket
-    if left <= 0 or not any(select.select([socket], [socket] if writing else [], [], left)):
+    if left <= 0 or not is_ready(line.socket, left, writing=writing):
         raise TimeoutError

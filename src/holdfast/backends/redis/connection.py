@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import os
 import re
-import select
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -51,6 +50,7 @@ from ...errors import (
     StateConflict,
 )
 from .. import sealing
+from ..sockets import is_ready
 from ..urls import tellable
 from .keys import KEY_NAMES, SCHEMA_VERSION, keys_of
 from .lua import Script
@@ -487,8 +487,4 @@ def _is_sound(connection: AbstractConnection) -> bool:
 
 def is_quiet(number: int) -> bool:
     """Is there nothing to read on a socket?"""
-    if not hasattr(select, "poll"):  # Windows
-        return not select.select([number], [], [], 0)[0]
-    looking = select.poll()  # unlike select, it takes a number above 1023
-    looking.register(number, select.POLLIN)
-    return not looking.poll(0)
+    return not is_ready(number)
