@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ...rates import UNLIMITED, charged
@@ -27,7 +27,9 @@ _HEADS = SQL["claim.heads"]
 _TAKE_HEADS = SQL["claim.take_heads"]
 _CLAIMABLE = SQL["read.claimable"]
 
-Row = Sequence[Any]  # as claim.lane reads it
+Row = tuple[Any, ...]  # as claim.lane reads it
+
+_ARGS, _EXPIRES_AT, _SIZE, _TURN = 4, 13, 17, 18  # positions in it; the turn is there where heads are read
 
 
 def claim(tx: Transaction, request: ClaimRequest) -> list[Lease]:
@@ -36,6 +38,8 @@ def claim(tx: Transaction, request: ClaimRequest) -> list[Lease]:
     draw = Draw(tx, request)
     for queue in request.queues:
         most = draw.room_of_queue(queue)
+        if draw.full:
+            break
         if most > 0 and queue not in paused:
             draw.take_from(queue, most)
     draw.charge()
@@ -68,13 +72,15 @@ def claim_heads(tx: Transaction, request: ClaimRequest) -> list[Lease] | None:
     ruled = {*rules.lanes, *rules.trimmed}
     if ruled and any(row[2] in ruled for row in rows):
         return None
+    if len(rows) > 1 and sum([row[_SIZE] for row in rows]) > request.bytes_max:
+        return None
     tx.refilled()
     if not rows:
         return []
     first = tx.ticks(len(rows))
-    rows.sort(key=lambda row: (-row[5], first if row[17] is None else row[17], row[0]))
+    rows.sort(key=lambda row: (-row[5], first if row[_TURN] is None else row[_TURN], row[0]))
     draw = Draw(tx, request)
-    draw.lease_heads([row[:17] for row in rows], first)
+    draw.lease_heads([row[:_TURN] for row in rows], first)
     return draw.leases
 
 
@@ -101,6 +107,8 @@ class Draw:
     def __init__(self, tx: Transaction, request: ClaimRequest) -> None:
         self._tx, self._request, self._rules = tx, request, tx.rules
         self.leases: list[Lease] = []
+        self.full = False  # the next job's arguments are more than what is left of bytes_max
+        self._bytes_left, self._drawn = request.bytes_max, 0
         self._running = flow.Running(tx.cursor)  # as it was before this claim
         self._rooms: dict[Place, int] = {}
         self._leased: dict[Place, int] = {}  # where something counts it
@@ -156,8 +164,14 @@ class Draw:
             rows += read(_LANE, (queue, 1 - first, most - len(rows), 0)).fetchall()
         if more and len(rows) < most:
             rows += read(_LANE, (queue, first, most - len(rows), share)).fetchall()
-        now = self._tx.now
-        return None if [row for row in rows if row[13] is not None and row[13] <= now] else rows
+        size, now = sum([row[_SIZE] for row in rows]), self._tx.now
+        if size > self._bytes_left and self._drawn + len(rows) > 1:
+            return None
+        if [row for row in rows if row[_EXPIRES_AT] is not None and row[_EXPIRES_AT] <= now]:
+            return None
+        self._bytes_left -= size
+        self._drawn += len(rows)
+        return rows
 
     def _from_lanes(self, queue: str, most: int) -> list[Row]:
         """Each lane gets its share, then what the others left."""
@@ -169,10 +183,10 @@ class Draw:
         rows: list[Row] = []
         for place, lane in enumerate(lanes):
             left = most - len(rows)
-            if left > 0:
+            if left > 0 and not self.full:
                 rows += self._draw(lane, min(-(-left // (number - place)), self._room_of_lane(lane)))
         for lane in lanes:
-            if len(rows) < most and not lane.done:
+            if len(rows) < most and not lane.done and not self.full:
                 rows += self._draw(lane, min(most - len(rows), self._room_of_lane(lane)))
         return rows
 
@@ -184,25 +198,37 @@ class Draw:
         """Up to `most` jobs of a lane, from where it was read before. Expired ones are set aside."""
         if most <= 0 or lane.done:
             return []
-        now, capped = self._tx.now, self._request.most_by_group is not None and lane.number != LANE_UNGROUPED
+        capped = self._request.most_by_group is not None and lane.number != LANE_UNGROUPED
         drawn: list[Row] = []
-        while len(drawn) < most and not lane.done:
+        while len(drawn) < most and not lane.done and not self.full:
             asked = most - len(drawn) + (GROUP_LOOKS_MAX if capped else 0)
             rows = lane.read(self._tx, asked)
             if capped:
                 fresh, met = self._pass_over(lane, rows, most - len(drawn))
             else:
                 fresh, met = rows, len(rows)
-            late = [row for row in fresh if row[13] is not None and row[13] <= now]
-            if late:
-                self._expired += late
-                fresh = [row for row in fresh if row[13] is None or row[13] > now]
-            drawn += fresh
+            drawn += self._fitting(fresh)
             lane.place += met
             lane.done = lane.done or met == len(rows) < asked
         if lane.number == LANE_APART:
             self._took(("task", "", lane.task), len(drawn))
         return drawn
+
+    def _fitting(self, rows: list[Row]) -> list[Row]:
+        """Those that have not expired, up to the first whose arguments do not fit; one job always does."""
+        now = self._tx.now
+        fitting: list[Row] = []
+        for row in rows:
+            if row[_EXPIRES_AT] is not None and row[_EXPIRES_AT] <= now:
+                self._expired.append(row)
+                continue
+            if row[_SIZE] > self._bytes_left and self._drawn:
+                self.full = True
+                break
+            self._bytes_left -= row[_SIZE]
+            self._drawn += 1
+            fitting.append(row)
+        return fitting
 
     def _pass_over(self, lane: Lane, rows: list[Row], most: int) -> tuple[list[Row], int]:
         """The first `most` whose group has not its share of this worker, and how many were met to find them."""
@@ -211,7 +237,7 @@ class Draw:
         for row in rows:
             if len(fresh) == most:
                 break
-            queue, group, expires_at = row[3], row[6], row[13]
+            queue, group, expires_at = row[3], row[6], row[_EXPIRES_AT]
             late = expires_at is not None and expires_at <= self._tx.now
             if group is not None and not late:
                 if self._held.get((queue, group), 0) >= share:
@@ -256,6 +282,7 @@ class Draw:
             **more,
         }
         tx.cursor.execute(statement, values)
+        rows = with_bodies(tx, rows)
         self.leases += [
             as_lease(row, endings.make_token(row[0], number, nonce), number, tx.now)
             for number, row in enumerate(rows, fence)
@@ -297,6 +324,26 @@ class Draw:
                 self._tx.spend(place, charged(rate, spent, self._tx.now, starts))
 
 
+def with_bodies(tx: Transaction, rows: list[Row]) -> list[Row]:
+    """The rows with the arguments that were too big to be read before it was clear who is leased."""
+    big = [row[0] for row in rows if row[_ARGS] is None]
+    if not big:
+        return rows
+    bodies = dict(tx.cursor.execute(SQL["claim.bodies"], (as_text(big),)).fetchall())
+    return [row if row[_ARGS] is not None else (*row[:_ARGS], bodies[row[0]], *row[_ARGS + 1 :]) for row in rows]
+
+
+def fitting(rows: list[Row], request: ClaimRequest) -> int:
+    """How many of these jobs fit into a request, from the first on; one always does."""
+    left, fit = request.bytes_max, 0
+    for row in rows:
+        left -= row[_SIZE]
+        if fit == request.most or (fit and left < 0):
+            break
+        fit += 1
+    return fit
+
+
 def as_lease(row: Row, token: str, fence: int, started_at: float) -> Lease:
     """A lease of the row as claim.lane reads it, in the order of Lease's fields: this is made for every job."""
     (
@@ -317,6 +364,7 @@ def as_lease(row: Row, token: str, fence: int, started_at: float) -> Lease:
         options,
         suspect,
         shared_stalls,
+        _,
     ) = row
     place = (priority, group, key, attempts + 1, failures, stalls, max_stalls)
     return Lease(

@@ -23,7 +23,7 @@ from .forking import Post
 T = TypeVar("T")
 
 SQLITE_VERSION_MIN = (3, 37, 0)  # STRICT tables, RETURNING
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "fuse.sshfs"}
 )

@@ -33,7 +33,6 @@ LEASE_FIELDS = [
     "begun",
     "cancel_requested",
     "errors",
-    "args",
     "revival",
     "shared_stalls",
     "suspect",

@@ -29,9 +29,6 @@ from .operating import expire, revive_row
 from .stored import SQL
 from .transaction import Transaction
 
-RECOVER_PER_CLAIM_MAX = 100
-PROMOTE_PER_CLAIM_MAX = 200
-
 _LOOK = SQL["promote.look"]
 _answers = msgspec.json.Decoder(tuple[Answer, ...]).decode
 
@@ -91,14 +88,14 @@ def exchange(
     if leases is None:
         tx.refill(due=bool(look.due))
         if look.overdue:
-            recovered, gone = _recover(tx, (), RECOVER_PER_CLAIM_MAX)
+            recovered, gone = _recover(tx, (), -(-request.sweep_max // 2))
             if request.worker in gone:
                 tx.close()  # it was this very worker whose deadline had passed
                 return Exchanged(answers=tuple(answers), known=False, recovered=tuple(recovered))
         leases = []
         if seal is None:
             if look.anything or recovered or rules.any_flow:
-                promote(tx, PROMOTE_PER_CLAIM_MAX)
+                promote(tx, request.sweep_max)
             leases = claiming.claim(tx, request)
             tx.refill()
             opens_at = flow.next_opening(tx.cursor, tx.rules, request.queues, tx.now)  # as things stand after the claim
@@ -115,8 +112,13 @@ def exchange(
 
 
 def _first_answer(tx: Transaction, request: ClaimRequest, last_answers: str | None) -> Exchanged:
+    """A repeated call: the leases that are still its own and fit what it asks for now; the rest is given back free."""
     rows = tx.cursor.execute(SQL["claim.again"], (request.worker, request.call)).fetchall()
-    leases = tuple(claiming.as_lease(row[:17], row[17], row[18], row[19]) for row in rows)
+    fit = claiming.fitting(rows, request)
+    if fit < len(rows):
+        endings.release(tx, [Release(id=row[1], token=row[-3]) for row in rows[fit:]])
+        tx.close()
+    leases = tuple(claiming.as_lease(row[:-3], *row[-3:]) for row in claiming.with_bodies(tx, rows[:fit]))
     return Exchanged(answers=() if last_answers is None else _answers(last_answers), leases=leases)
 
 
@@ -210,19 +212,19 @@ def _as_refilled(tx: Transaction, one: Recovered) -> Recovered:
 
 
 def promote(tx: Transaction, limit: int) -> Promoted:
-    """Bring what is due into play: scheduled jobs, expiries, automatic revivals, groups whose rate lets one start."""
+    """Bury what expired, bring in what is due, revive letters: `limit` of all at most. Then wake rated groups."""
     execute = tx.cursor.execute
     expired = execute(SQL["promote.expired"], (tx.now, limit)).fetchall()
     for (job_id,) in expired:
         expire(tx, job_id)
-    due = execute(SQL["promote.due"], (tx.now, limit)).fetchall()
+    due = execute(SQL["promote.due"], (tx.now, limit - len(expired))).fetchall()
     for row in due:
         tx.place(*row)
-    letters = execute(SQL["promote.letters_due"], (tx.now, limit)).fetchall()
+    letters = execute(SQL["promote.letters_due"], (tx.now, limit - len(expired) - len(due))).fetchall()
     revived = sum(revive_row(tx, job_id, automatic=True) for (job_id,) in letters)
     if tx.rules.any_flow:
         for queue, group in execute(SQL["promote.waking"], (tx.now, limit)).fetchall():
             tx.touch(queue, group, changed=True)
     tx.refill()
-    more = limit in (len(due), len(expired), len(letters))
+    more = len(expired) + len(due) + len(letters) >= limit
     return Promoted(due=len(due), expired=len(expired), revived=revived, more=more)

@@ -116,13 +116,19 @@ def limit(tx: Transaction, said: Override) -> None:
 
 def _store_override(tx: Transaction, place: Place, said: Override) -> None:
     """An operator's new word over the earlier one; removed where nothing is said any more."""
-    before = tx.cursor.execute(SQL["limit.override"], place).fetchone() or (None, None)
+    before = tx.cursor.execute(SQL["limit.override"], place).fetchone() or (None, None, None)
     most = before[0] if said.limit is UNSET else said.limit
     rate = before[1] if said.rate is UNSET else rate_text(said.rate)
-    if most is None and rate is None:
+    apart = before[2] if said.apart is UNSET else apart_word(said)
+    if most is None and rate is None and apart is None:
         tx.cursor.execute(SQL["limit.remove"], place)
     else:
-        tx.cursor.execute(SQL["limit.store"], (*place, most, rate))
+        tx.cursor.execute(SQL["limit.store"], (*place, most, rate, apart))
+
+
+def apart_word(said: Override) -> int | None:
+    """As it is stored: 1, or nothing. It is a word on tasks alone, and False says nothing that the code does not."""
+    return 1 if said.task is not None and said.apart is True else None
 
 
 def slow_down(tx: Transaction, queue: str, seconds: float) -> float:

@@ -18,7 +18,7 @@ from ...rules import Flow, Override
 from .. import sealing
 from . import reading, showing, ticking
 from .keys import EVERYWHERE
-from .limiting import queue_row, task_row
+from .limiting import apart_word, queue_row, task_row
 from .stored import LANE_APART, LANE_UNGROUPED, SQL, encoded, logical_name, place_of, rate_text
 from .transaction import Transaction
 
@@ -138,7 +138,8 @@ def _lane(job: StoredJob) -> int:
 
 def _override_row(said: Override) -> tuple[Any, ...]:
     rate = said.rate if isinstance(said.rate, Rate) else None
-    return (*place_of(said, "an override"), said.limit if isinstance(said.limit, int) else None, rate_text(rate))
+    most = said.limit if isinstance(said.limit, int) else None
+    return (*place_of(said, "an override"), most, rate_text(rate), apart_word(said))
 
 
 def _flow_row(flow: Flow) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from .stored import SQL, logical_name, with_failure
 from .transaction import Transaction
 
 _NAMES = """
-    seq id task queue state grp key args revival errors attempts fence priority held dropped
+    seq id task queue state grp key revival errors attempts fence priority held dropped
     holds_key key_queue
 """
 JOB_FIELDS = _NAMES.split()

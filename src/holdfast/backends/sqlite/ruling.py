@@ -202,9 +202,9 @@ class Rules:
         tasks: dict[str, Task] = {}
         for name in sorted({*declared, *said}):
             limit, rate, apart = declared.get(name, (None, None, 0))
-            limit_said, rate_said = said.get(name, (None, None))
+            limit_said, rate_said, apart_said = said.get(name, (None, None, None))
             task = Task(limit_said or limit or UNLIMITED, _held(rate_of(rate_said or rate)))
-            if apart or task.limit < UNLIMITED or task.rate is not None:
+            if apart or apart_said or task.limit < UNLIMITED or task.rate is not None:
                 tasks[name] = task
         return tasks
 

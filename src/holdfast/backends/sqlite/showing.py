@@ -34,7 +34,7 @@ def pauses(cursor: sqlite3.Cursor) -> list[Pause]:
 
 def overrides(cursor: sqlite3.Cursor) -> list[Override]:
     return by_scope(
-        Override(**scope_of(*row[:3]), limit=row[3], rate=rate_of(row[4]), apart=None)
+        Override(**scope_of(*row[:3]), limit=row[3], rate=rate_of(row[4]), apart=row[5] == 1 or None)
         for row in cursor.execute(SQL["limit.all"])
     )
 

@@ -134,9 +134,9 @@ class Transaction:
         execute = self.cursor.execute
         self.rules.any_letter = 1
         logical = logical_name(job["id"], job["queue"], job["task"], job["key"])
-        row = execute(SQL["bury.letter"], (logical,)).fetchone()
+        row = execute(SQL["bury.letter"], (job["seq"], logical)).fetchone()
         revival = revival_of(job["revival"])
-        cooldown = None if revival is None else revival.cooldown(0 if row is None else row[7])
+        cooldown = None if revival is None else revival.cooldown(0 if row is None else row[6])
         values = {
             "logical": logical,
             "job_id": job["id"],
@@ -144,7 +144,7 @@ class Transaction:
             "queue": job["queue"],
             "key": job["key"],
             "grp": job["grp"],
-            "args": job["args"],
+            "seq": job["seq"],
             "now": self.now,
             "reason": reason,
             "error": None if failure is None else encoded(failure),
@@ -153,7 +153,7 @@ class Transaction:
         if row is None:
             execute(SQL["bury.insert"], values)
             return
-        earlier_id, earlier_args, _, failed_at, earlier_reason, error, history, _ = row
+        earlier_id, earlier_args, failed_at, earlier_reason, error, history, _ = row
         if earlier_id != job["id"]:
             execute(SQL["bury.supersede"], (self.now + REMEMBER_SECONDS_MIN, earlier_id))
         past = failure_of(error)
@@ -162,7 +162,7 @@ class Transaction:
             at=failed_at,
             reason=earlier_reason,
             error="" if past is None else past.text,
-            args=None if earlier_args == job["args"] else earlier_args,
+            args=earlier_args,
         )
         deaths = (*deaths_of(history), earlier)[-HISTORY_KEPT_MAX:]
         execute(SQL["bury.merge"], {**values, "history": encoded(deaths)})

@@ -1,24 +1,28 @@
 -- claim: lease ready jobs to a worker.
 -- Takes lanes in their order. A group's limit was obeyed when a job became ready, the others are reckoned with before a
--- lane is read, so what is read here may be taken. Safe against a rival: one write transaction at a time; the token is
+-- lane is read, so what is read here may be taken. Arguments above 2,048 bytes are not read with the lane, only their
+-- length: `bodies` reads those of the jobs that are leased, which their bytes bound. Safe against a rival: one write transaction at a time; the token is
 -- new at every claim.
 
 -- :: worker
 SELECT last_call, last_answers FROM holdfast_workers WHERE id = ?
 
 -- :: lane
-SELECT seq, id, task, queue, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at, expires_at,
-       options, suspect, shared_stalls
+SELECT seq, id, task, queue, IIF(length(args) <= 2048, args, NULL), priority, grp, key, attempts, failures, stalls,
+       max_stalls, created_at, expires_at, options, suspect, shared_stalls, length(args)
 FROM holdfast_jobs INDEXED BY holdfast_jobs_ready
 WHERE state = 'ready' AND queue = ? AND lane = ?
 ORDER BY rank DESC, turn, seq LIMIT ? OFFSET ?
 
 -- :: lane_apart
-SELECT seq, id, task, queue, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at, expires_at,
-       options, suspect, shared_stalls
+SELECT seq, id, task, queue, IIF(length(args) <= 2048, args, NULL), priority, grp, key, attempts, failures, stalls,
+       max_stalls, created_at, expires_at, options, suspect, shared_stalls, length(args)
 FROM holdfast_jobs INDEXED BY holdfast_jobs_apart
 WHERE lane = 3 AND state = 'ready' AND queue = ? AND task = ?
 ORDER BY rank DESC, turn, seq LIMIT ? OFFSET ?
+
+-- :: bodies
+SELECT seq, args FROM holdfast_jobs WHERE seq IN (SELECT value FROM json_each(?))
 
 -- :: apart_ready
 WITH RECURSIVE found (task) AS (
@@ -54,8 +58,9 @@ FROM json_each(:seqs) AS j
 WHERE seq = j.value
 
 -- :: heads
-SELECT w.seq, w.id, w.task, w.queue, w.args, w.priority, w.grp, w.key, w.attempts, w.failures, w.stalls, w.max_stalls,
-       w.created_at, w.expires_at, w.options, w.suspect, w.shared_stalls, w.turn
+SELECT w.seq, w.id, w.task, w.queue, IIF(length(w.args) <= 2048, w.args, NULL), w.priority, w.grp, w.key, w.attempts,
+       w.failures, w.stalls, w.max_stalls, w.created_at, w.expires_at, w.options, w.suspect, w.shared_stalls,
+       length(w.args), w.turn
 FROM json_each(:groups) AS g CROSS JOIN holdfast_jobs AS w
 WHERE w.seq = (
     SELECT n.seq FROM holdfast_jobs AS n INDEXED BY holdfast_jobs_waiting
@@ -78,7 +83,8 @@ WHERE seq = j.value
 UPDATE holdfast_workers SET last_call = ?, last_answers = ? WHERE id = ?
 
 -- :: again
-SELECT seq, id, task, queue, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at, expires_at,
-       options, suspect, shared_stalls, token, fence, started_at
+SELECT seq, id, task, queue, IIF(length(args) <= 2048, args, NULL), priority, grp, key, attempts, failures, stalls,
+       max_stalls, created_at, expires_at, options, suspect, shared_stalls, length(args), token, fence,
+       started_at
 FROM holdfast_jobs INDEXED BY holdfast_jobs_running
 WHERE state = 'running' AND worker = ? AND claim_call = ? ORDER BY fence

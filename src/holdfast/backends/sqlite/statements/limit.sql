@@ -31,7 +31,7 @@ SELECT queue FROM holdfast_pauses WHERE kind = 'queue'
 SELECT group_order, group_limit, group_rate, aging, job_limit, rate FROM holdfast_queues WHERE name = ?
 
 -- :: override
-SELECT job_limit, rate FROM holdfast_overrides WHERE kind = ? AND queue = ? AND name = ?
+SELECT job_limit, rate, apart FROM holdfast_overrides WHERE kind = ? AND queue = ? AND name = ?
 
 -- :: group_paused
 SELECT 1 FROM holdfast_pauses WHERE kind = 'group' AND queue = ? AND name = ?
@@ -43,20 +43,21 @@ SELECT name FROM holdfast_pauses WHERE kind = 'task'
 SELECT name, job_limit, rate, apart FROM holdfast_tasks WHERE job_limit IS NOT NULL OR rate IS NOT NULL OR apart = 1
 
 -- :: task_overrides
-SELECT name, job_limit, rate FROM holdfast_overrides WHERE kind = 'task'
+SELECT name, job_limit, rate, apart FROM holdfast_overrides WHERE kind = 'task'
 
 -- :: tasks_trimmed
 SELECT name FROM holdfast_tasks WHERE retain_count IS NOT NULL
 
 -- :: store
-INSERT INTO holdfast_overrides (kind, queue, name, job_limit, rate) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (kind, queue, name) DO UPDATE SET job_limit = excluded.job_limit, rate = excluded.rate
+INSERT INTO holdfast_overrides (kind, queue, name, job_limit, rate, apart) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (kind, queue, name) DO UPDATE
+SET job_limit = excluded.job_limit, rate = excluded.rate, apart = excluded.apart
 
 -- :: remove
 DELETE FROM holdfast_overrides WHERE kind = ? AND queue = ? AND name = ?
 
 -- :: all
-SELECT kind, queue, name, job_limit, rate FROM holdfast_overrides
+SELECT kind, queue, name, job_limit, rate, apart FROM holdfast_overrides
 
 -- :: groups_of_task
 SELECT DISTINCT queue, grp FROM holdfast_jobs INDEXED BY holdfast_jobs_ready

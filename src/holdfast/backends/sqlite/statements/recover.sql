@@ -8,7 +8,7 @@ WHERE deadline <= :steady
 
 -- :: leases
 SELECT seq, id, task, queue, grp, key, attempts, failures, stalls, max_stalls, started_at, fence, worker, begun,
-       cancel_requested, errors, args, revival, shared_stalls, suspect, priority
+       cancel_requested, errors, revival, shared_stalls, suspect, priority
 FROM holdfast_jobs INDEXED BY holdfast_jobs_running
 WHERE state = 'running' AND worker = ? ORDER BY seq LIMIT ?
 

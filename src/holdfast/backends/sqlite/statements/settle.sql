@@ -29,7 +29,7 @@ SELECT id, queue, task, key FROM holdfast_jobs WHERE seq IN (SELECT value FROM j
 
 -- :: lease
 SELECT seq, id, task, queue, grp, key, attempts, failures, stalls, max_stalls, started_at, fence, worker, begun,
-       cancel_requested, errors, args, revival, shared_stalls, suspect, priority
+       cancel_requested, errors, revival, shared_stalls, suspect, priority
 FROM holdfast_jobs WHERE id = ? AND token = ? AND state = 'running'
 
 -- :: scheduled
