@@ -150,11 +150,18 @@ class JobCancelled(HoldfastError):
         super().__init__(f"job {job_id} was cancelled.")
 
 
+_REPEATED = {  # verbs whose repetition may do more than the first call did
+    "retry": "Look at the job first: a repeated retry runs it once more if it has finished meanwhile.",
+    "revive": "Look at the job first: a repeated revive runs it once more if it has died meanwhile.",
+}
+
+
 class OutcomeUnknown(HoldfastError):
     """The call was sent and no answer came: it may or may not have taken effect."""
 
-    def __init__(self, verb: str, advice: str = "Repeat the same call: it takes effect at most once.") -> None:
+    def __init__(self, verb: str, advice: str = "") -> None:
         self.verb = verb
+        advice = advice or _REPEATED.get(verb, "Repeat the same call: it takes effect at most once.")
         super().__init__(f"no answer to {verb}: it may or may not have taken effect. {advice}")
 
 

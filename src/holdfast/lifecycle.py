@@ -13,6 +13,8 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
+from .errors import StateConflict
+
 
 class State(StrEnum):
     """Where a job is."""
@@ -120,6 +122,57 @@ TRANSITIONS: Mapping[Verb, Mapping[State | None, frozenset[State]]] = MappingPro
 def allowed(verb: Verb, state: State | None) -> frozenset[State] | None:
     """The states `verb` may lead to from `state`; None when the verb is refused there."""
     return TRANSITIONS[verb].get(state)
+
+
+_ADVICE: Mapping[str, Mapping[State | None, str]] = {  # by the state the job is in; None: in any other
+    Verb.CANCEL: {_D: "Discard its dead letter instead.", None: "There is nothing left to cancel."},
+    Verb.BURY: {
+        _X: "Only jobs that have not started can be buried: cancel it instead.",
+        None: "Only jobs that have not started can be buried.",
+    },
+    Verb.RUN_NOW: {None: "Only scheduled jobs can be brought forward."},
+    Verb.REVIVE: {
+        _OK: "Only dead jobs can be revived; retry takes any finished one.",
+        _C: "Only dead jobs can be revived; retry takes any finished one.",
+        None: "Only dead jobs can be revived.",
+    },
+    Verb.RETRY: {None: "It is still on its way; only finished jobs can be retried."},
+    "discard": {None: "It was revived: its letter closes when it succeeds. Or cancel it first."},
+}
+
+
+def state_conflict(
+    job_id: str, verb: str, state: str, *, live_id: str | None = None, heir_id: str | None = None
+) -> StateConflict:
+    """THE refusal of a verb in a job's state, in the same words on every store, which give only the facts.
+
+    `live_id`: another job holds its key. `heir_id`: its dead letter belongs to another job by now.
+    """
+    if live_id is not None:
+        return StateConflict(job_id, verb, state, "Wait for that one to end.", live_id=live_id)
+    if heir_id is not None:
+        advice = f"Its dead letter now belongs to job {heir_id}: {verb} that one."
+        return StateConflict(job_id, verb, "dead and superseded", advice)
+    by_state = _ADVICE[verb]
+    return StateConflict(job_id, verb, state, by_state.get(State(state), by_state[None]))
+
+
+# What a store writes into a job's history by itself. In SQL and Lua 'text:NAME' stands for them.
+FAILURE_TEXTS: Mapping[str, str] = MappingProxyType(
+    {
+        "expired": "not claimed before it expired",
+        "buried": "buried by an operator",  # who gave no reason
+        "stalled": "its worker stopped renewing the lease, or died (stall %s; %s allowed)",
+        "stalled_among": "its worker stopped renewing the lease, or died, with jobs beside it (stall %s; %s allowed)",
+    }
+)
+
+
+def stall_text(*, stalls: int, shared_stalls: int, max_stalls: int, alone: bool) -> str:
+    """What a job's history says of a lease whose worker is gone. Both counts are those before it."""
+    if alone:
+        return FAILURE_TEXTS["stalled"] % (stalls + 1, max_stalls)
+    return FAILURE_TEXTS["stalled_among"] % (shared_stalls + 1, SHARED_STALLS_MAX)
 
 
 SETTLES: Mapping[Ending, Verb] = MappingProxyType(

@@ -9,14 +9,23 @@ A file opens with comments (purpose, takes, returns, what makes it safe against 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
 
+from ..lifecycle import FAILURE_TEXTS
+
 PART_MARK = "-- :: "
+_TEXT = re.compile(r"'text:(\w+)'")
 
 
 class StatementsBroken(RuntimeError):
     """The statement files shipped with the package are not the ones the code expects: a damaged installation."""
+
+
+def with_texts(text: str) -> str:
+    """What a store writes into histories, in the words of lifecycle.py: 'text:NAME' stands for them."""
+    return _TEXT.sub(lambda found: f"'{FAILURE_TEXTS[found[1]]}'", text)
 
 
 def split_parts(name: str, text: str) -> dict[str, str]:
@@ -52,5 +61,5 @@ def load_statements(package: str, verbs: Iterable[str], suffix: str = ".sql") ->
     return {
         f"{verb}.{part}": sql
         for verb, entry in found.items()
-        for part, sql in split_parts(entry.name, entry.read_text(encoding="utf-8")).items()
+        for part, sql in split_parts(entry.name, with_texts(entry.read_text(encoding="utf-8"))).items()
     }

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ...errors import ConfigurationError, DuplicateJob, JobNotFound, StateConflict
-from ...lifecycle import UNSTARTED, State
+from ...errors import ConfigurationError, DuplicateJob, JobNotFound
+from ...lifecycle import FAILURE_TEXTS, UNSTARTED, State, state_conflict
 from ...records import REMEMBER_SECONDS_MIN, DeadLetter, Enqueued, NewJob, Pause
 from ...rules import Flow, Override, QueueRule, TaskRule
 from ..refusing import check_limit, strict_limit
@@ -125,42 +125,42 @@ def cancel(store: Store, job_id: str, wall: float) -> Row:
     elif row.state is State.RUNNING:
         row.cancel_requested = True
     elif row.state is not State.CANCELLED:
-        raise StateConflict(job_id, "cancel", row.state, "Only unfinished jobs can be cancelled.")
+        raise state_conflict(job_id, "cancel", row.state)
     return row
 
 
 def bury(store: Store, job_id: str, reason: str, wall: float) -> Row:
     row = find(store, job_id)
     if row.state not in UNSTARTED:
-        raise StateConflict(job_id, "bury", row.state, "Only jobs that have not started can be buried.")
-    store.bury_unstarted(row, wall, "bury", reason)
+        raise state_conflict(job_id, "bury", row.state)
+    store.bury_unstarted(row, wall, "bury", reason or FAILURE_TEXTS["buried"])
     return row
 
 
 def run_now(store: Store, job_id: str, wall: float) -> Row:
     row = find(store, job_id)
     if row.state is not State.SCHEDULED:
-        raise StateConflict(job_id, "run_now", row.state, "Only scheduled jobs can be brought forward.")
+        raise state_conflict(job_id, "run_now", row.state)
     store.place(row, due_at=wall)
     return row
 
 
-def revive(store: Store, job_id: str, wall: float) -> Row:
+def revive(store: Store, job_id: str, wall: float, verb: str = "revive") -> Row:
     row = find(store, job_id)
     if row.state is State.DEAD:
-        _refuse_taken(store, row, "revive", wall)
+        _refuse_taken(store, row, verb, wall)
         store.revive(row, wall)
     elif not (row.state.live and job_id in store.letter_of):  # live with its letter: revived before, nothing to do
-        raise StateConflict(job_id, "revive", row.state, "Only dead jobs can be revived; retry takes any finished one.")
+        raise state_conflict(job_id, "revive", row.state)
     return row
 
 
 def retry(store: Store, job_id: str, wall: float) -> Row:
     row = find(store, job_id)
     if row.state is State.DEAD:
-        return revive(store, job_id, wall)
+        return revive(store, job_id, wall, "retry")
     if row.state.live:
-        raise StateConflict(job_id, "retry", row.state, "It is still on its way; only finished jobs can be retried.")
+        raise state_conflict(job_id, "retry", row.state)
     _refuse_taken(store, row, "retry", wall)
     store.again(row, wall)
     return row
@@ -170,20 +170,19 @@ def _refuse_taken(store: Store, row: Row, verb: str, wall: float) -> None:
     """A finished job may come back only where no other job of its key is live, a dead one not without the letter."""
     holder = None if row.key is None else store.key_holder(row.key_name, wall)
     if holder is not None and holder.id != row.id:
-        raise StateConflict(row.id, verb, row.state, "Wait for that one to end.", live_id=holder.id)
+        raise state_conflict(row.id, verb, row.state, live_id=holder.id)
     letter = store.letters.get(row.logical)
     if row.state is State.DEAD and letter is not None and letter.id != row.id:
-        advice = f"Its dead letter now belongs to job {letter.id}: {verb} that one."
-        raise StateConflict(row.id, verb, "dead and superseded", advice, live_id=None)
+        raise state_conflict(row.id, verb, row.state, heir_id=letter.id)
 
 
 def discard(store: Store, job_id: str, wall: float) -> DeadLetter:
-    row = find(store, job_id)
     logical = store.letter_of.get(job_id)
     if logical is None:
         raise JobNotFound(job_id, "dead letter")
+    row = find(store, job_id)
     if row.state.live:
-        raise StateConflict(job_id, "discard", row.state, "It was revived; its letter closes when it succeeds.")
+        raise state_conflict(job_id, "discard", row.state)
     letter = store.letters[logical]
     store.drop_letter(logical)
     store.let_go(row, wall, "discarded")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ...lifecycle import SHARED_STALLS_MAX, Failure, StallVerdict, State, stall_verdict
+from ...lifecycle import Failure, StallVerdict, State, stall_text, stall_verdict
 from ...records import Recovered
 from .rows import Instant, Row
 from .store import RETAIN_SECONDS, Store
@@ -26,7 +26,10 @@ def recover(store: Store, at: Instant, dead: Collection[str], limit: int) -> lis
     for holder in [holder for holder in store.workers.values() if holder.record.id in dead or holder.expired(at)]:
         for row in list(holder.leases.values())[: limit - len(ended)]:
             alone = row.suspect or not holder.record.isolates
-            failure = Failure(reason="stalled", text=_text(row, alone))
+            text = stall_text(
+                stalls=row.stalls, shared_stalls=row.shared_stalls, max_stalls=row.max_stalls, alone=alone
+            )
+            failure = Failure(reason="stalled", text=text)
             ended.append((row, holder.record.id, stall(store, row, at.wall, failure, alone=alone, begun=row.begun)))
         if not holder.leases:
             del store.workers[holder.record.id]
@@ -81,9 +84,3 @@ def stall(
         reason=failure.reason,
     )
     return True
-
-
-def _text(row: Row, alone: bool) -> str:
-    if alone:
-        return f"stall {row.stalls + 1}; {row.max_stalls} are allowed"
-    return f"stall {row.shared_stalls + 1} among others; {SHARED_STALLS_MAX} are allowed"

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...lifecycle import Failure, State
+from ...lifecycle import FAILURE_TEXTS, Failure, State
 from ...rates import Rate, opens_at
 from ...records import (
     ERRORS_KEPT_MAX,
@@ -326,7 +326,7 @@ class Store(FlowIndex):
         if row.on_expire == "drop":
             self.finish(row, wall, State.CANCELLED, RETAIN_SECONDS, reason="expired")
         else:
-            self.bury_unstarted(row, wall, "expired", "not claimed before it expired")
+            self.bury_unstarted(row, wall, "expired", FAILURE_TEXTS["expired"])
 
     def _supersede(self, job_id: str, wall: float) -> None:
         """The job no longer holds its letter: if it is dead it stays so and may be pruned; revived, it goes on."""

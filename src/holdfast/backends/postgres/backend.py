@@ -67,6 +67,12 @@ ASKED_OFTEN = ("exchange.call", "renew.call", "enqueue.call", "single.call")
 CAREFUL_SECONDS = 5.0  # so long exchanges look for jobs that a stranger holds, after they met one
 
 
+def _verb(part: str) -> str:
+    """The verb a statement carries out, as errors name it."""
+    file, _, name = part.partition(".")
+    return "enqueue" if file == "single" else file if name == "call" else name
+
+
 class PostgresBackend(Backend):
     """A store in one schema of a PostgreSQL database, shared by any number of hosts."""
 
@@ -153,7 +159,7 @@ class PostgresBackend(Backend):
             row = await cursor.fetchone()
             return row[0]
 
-        return await self._call(part.removesuffix(".call"), work, writes=True, urgent=urgent, patient=patient)
+        return await self._call(_verb(part), work, writes=True, urgent=urgent, patient=patient)
 
     async def _change(self, part: str, **values: Any) -> int:
         """Execute one statement that returns no rows; answers how many it changed."""
@@ -163,7 +169,7 @@ class PostgresBackend(Backend):
             await cursor.execute(text, values)
             return int(cursor.rowcount)
 
-        return await self._call(part.removesuffix(".call"), work, writes=True)
+        return await self._call(_verb(part), work, writes=True)
 
     def _watching(self) -> Watch:
         loop = asyncio.get_running_loop()

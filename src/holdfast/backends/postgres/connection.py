@@ -29,9 +29,9 @@ from ...errors import (
     JobNotFound,
     OutcomeUnknown,
     SchemaMismatch,
-    StateConflict,
     StoreSealed,
 )
+from ...lifecycle import state_conflict
 from ..refusing import strict_limit
 from ..sockets import is_ready
 from ..urls import tellable
@@ -47,9 +47,16 @@ FINE = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 # Statements lock first and look afterwards, which needs a snapshot per statement, whatever the database's default is.
 ISOLATION = "read committed"
 
+
+def _state_conflict(facts: dict[str, Any]) -> HoldfastError:
+    """What a refusal says is decided at home; functions of an older version gave advice, which is not looked at."""
+    names = ("job_id", "verb", "state", "live_id", "heir_id")
+    return state_conflict(**{name: facts[name] for name in names if name in facts})
+
+
 _REFUSED: Mapping[str, Callable[[Any], HoldfastError]] = {
     "HF001": lambda facts: JobNotFound(**facts),
-    "HF002": lambda facts: StateConflict(**facts),
+    "HF002": _state_conflict,
     "HF003": lambda facts: DuplicateJob(**facts),
     "HF004": lambda facts: ConfigurationError(facts),
     "HF005": lambda facts: StoreSealed(facts["role"], facts["stage"], facts["other"]),
@@ -77,7 +84,10 @@ def mapped(error: psycopg.Error, verb: str, *, writes: bool, broken: bool) -> Ho
     """The one place where the driver's errors become ours. `broken`: the connection is gone, and the answer with it."""
     state = error.sqlstate or ""
     if state in _REFUSED:
-        return _REFUSED[state](msgspec.json.decode(error.diag.message_detail or "{}"))
+        facts = msgspec.json.decode(error.diag.message_detail or "{}")
+        if state == "HF002" and verb == "retry":
+            facts["verb"] = verb  # of a dead job it is carried out as revive
+        return _REFUSED[state](facts)
     if state in SAFE:
         kind = HeldElsewhere if state == HELD else BackendUnavailable
         return kind(f"PostgreSQL: {SAFE[state]}")

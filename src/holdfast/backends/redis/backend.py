@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from ...clock import Clock
 from ...entries import CronEntry
-from ...errors import BackendUnavailable, ConfigurationError, SchemaMismatch
+from ...errors import BackendUnavailable, ConfigurationError, OutcomeUnknown, SchemaMismatch
 from ...lifecycle import Settlement, State
 from ...portrait import bounded
 from ...records import (
@@ -327,7 +327,10 @@ class RedisBackend(Backend):
         return await self._operate("revive", now, job_id, "revive")
 
     async def retry(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._operate("revive", now, job_id, "retry")
+        try:
+            return await self._operate("revive", now, job_id, "retry")
+        except OutcomeUnknown as unknown:  # of a script that two verbs share
+            raise OutcomeUnknown("retry") from unknown.__cause__
 
     async def discard(self, job_id: str, now: float | None = None) -> DeadLetter:
         [packed] = await self._run("discard", now, job_id)

@@ -47,9 +47,10 @@ from ...errors import (
     JobNotFound,
     OutcomeUnknown,
     SchemaMismatch,
-    StateConflict,
 )
+from ...lifecycle import state_conflict
 from .. import sealing
+from ..refusing import strict_limit
 from ..sockets import is_ready
 from ..urls import tellable
 from .keys import KEY_NAMES, SCHEMA_VERSION, keys_of
@@ -85,15 +86,12 @@ _REFUSED: Mapping[str, Callable[[dict[str, Any]], HoldfastError]] = {
     "StoreSealed": lambda facts: sealing.refusal(sealing.read(facts["seal"])),
     "JobNotFound": lambda facts: JobNotFound(**facts),
     "DuplicateJob": lambda facts: DuplicateJob(**facts),
-    "StateConflict": lambda facts: StateConflict(**{**facts, "state": STATES.get(facts["state"], facts["state"])}),
+    "StateConflict": lambda facts: state_conflict(**{**facts, "state": STATES[facts["state"]]}),
     "not ours": lambda facts: ConfigurationError(
         f"the key {facts['key']!r} is there and is not of a store of ours (a {facts['kind']}). "
         "Name another prefix: redis://…?prefix=NAME."
     ),
-    "strict": lambda facts: ConfigurationError(
-        f"queue {facts['queue']!r} is strict: its groups run one job at a time, so {facts['limit']} cannot hold. "
-        'Declare the queue with group_order="relaxed" first.'
-    ),
+    "strict": lambda facts: strict_limit(facts["queue"], facts["limit"]),
 }
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 
-from ..statements import StatementsBroken
+from ..statements import StatementsBroken, with_texts
 from .keys import FIELDS, KEY_NAMES, SCHEMA_VERSION
 
 # Verbs that only read. They run on a full server, too.
@@ -91,7 +91,7 @@ class Script:
 def _files(folder: str) -> dict[str, str]:
     entries = resources.files(f"{__package__}.{folder}").iterdir()
     files = {
-        entry.name.removesuffix(".lua"): entry.read_text(encoding="utf-8")
+        entry.name.removesuffix(".lua"): with_texts(entry.read_text(encoding="utf-8"))
         for entry in entries
         if entry.name.endswith(".lua")
     }

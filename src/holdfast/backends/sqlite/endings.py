@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ...lifecycle import Ending, Failure, Settlement, StallVerdict, State, stall_verdict
+from ...lifecycle import Ending, Failure, Settlement, StallVerdict, State, stall_text, stall_verdict
 from ...records import REMEMBER_SECONDS_MIN, Answer, Recovered, Release
 from .stored import SQL, as_text, logical_name, with_failure
 from .transaction import Transaction
@@ -229,8 +229,8 @@ def stall(
 def recovered(tx: Transaction, job: dict[str, Any], *, isolates: bool) -> Recovered:
     """A lease ends because its worker's deadline passed, or it was proved dead."""
     alone = bool(job["suspect"]) or not isolates
-    count, where = (job["stalls"], "") if alone else (job["shared_stalls"], ", over several jobs,")
-    text = f"the worker stopped renewing its lease, or died{where} for the {_ordinal(count + 1)} time"
+    counts = {name: job[name] for name in ("stalls", "shared_stalls", "max_stalls")}
+    text = stall_text(**counts, alone=alone)
     state, counted = stall(tx, job, Failure(reason="stalled", text=text), alone=alone, begun=bool(job["begun"]))
     return Recovered(
         id=job["id"],
@@ -243,11 +243,6 @@ def recovered(tx: Transaction, job: dict[str, Any], *, isolates: bool) -> Recove
         counted=counted,
         shared_stalls=job["shared_stalls"] + (counted and not alone),
     )
-
-
-def _ordinal(number: int) -> str:
-    suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{suffix}"
 
 
 def _stamped(tx: Transaction, job: dict[str, Any], failure: Failure) -> Failure:

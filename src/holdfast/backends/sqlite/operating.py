@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import JobNotFound, StateConflict
-from ...lifecycle import UNSTARTED, Failure, State
+from ...lifecycle import FAILURE_TEXTS, UNSTARTED, Failure, State, state_conflict
 from ...records import REMEMBER_SECONDS_MIN, DeadLetter, JobRecord
 from . import endings, keys, reading
 from .producing import free_key
@@ -42,8 +42,7 @@ def cancel(tx: Transaction, job_id: str) -> JobRecord:
     job = _job(tx, job_id)
     state = State(job["state"])
     if state in (State.SUCCEEDED, State.DEAD):
-        advice = "Discard its dead letter instead." if state is State.DEAD else "There is nothing left to cancel."
-        raise StateConflict(job_id, "cancel", state, advice)
+        raise state_conflict(job_id, "cancel", state)
     if state is State.RUNNING:
         tx.cursor.execute(SQL["cancel.mark"], (job["seq"],))
     elif state in UNSTARTED:
@@ -56,9 +55,8 @@ def bury(tx: Transaction, job_id: str, reason: str) -> JobRecord:
     tx.refuse_sealed()
     job = _job(tx, job_id)
     if State(job["state"]) not in UNSTARTED:
-        advice = "Cancel it first." if job["state"] == State.RUNNING else "It has finished."
-        raise StateConflict(job_id, "bury", job["state"], advice)
-    _kill(tx, job, "bury", reason or "buried by an operator")
+        raise state_conflict(job_id, "bury", job["state"])
+    _kill(tx, job, "bury", reason or FAILURE_TEXTS["buried"])
     return _done(tx, job_id)
 
 
@@ -67,7 +65,7 @@ def expire(tx: Transaction, job_id: str) -> None:
     if job["dropped"]:
         endings.finish(tx, job, State.CANCELLED, reason="expired")
     else:
-        _kill(tx, job, "expired", "it was not started within its time")
+        _kill(tx, job, "expired", FAILURE_TEXTS["expired"])
 
 
 def _kill(tx: Transaction, job: dict[str, Any], reason: str, text: str) -> None:
@@ -82,7 +80,7 @@ def run_now(tx: Transaction, job_id: str) -> JobRecord:
     tx.refuse_sealed()
     job = _job(tx, job_id)
     if job["state"] != State.SCHEDULED:
-        raise StateConflict(job_id, "run_now", job["state"], "Only a scheduled job can be brought forward.")
+        raise state_conflict(job_id, "run_now", job["state"])
     _due_now(tx, job)
     return _done(tx, job_id)
 
@@ -97,25 +95,25 @@ def retry(tx: Transaction, job_id: str) -> JobRecord:
     tx.refuse_sealed()
     job = _job(tx, job_id)
     if job["state"] == State.DEAD:
-        return revive(tx, job_id)
+        return revive(tx, job_id, "retry")
     if job["state"] not in (State.SUCCEEDED, State.CANCELLED):
-        raise StateConflict(job_id, "retry", job["state"], "Only a finished job can be run again.")
+        raise state_conflict(job_id, "retry", job["state"])
     _refuse_if_key_is_held(tx, job, "retry")
     _start_afresh(tx, job)
     return _done(tx, job_id)
 
 
-def revive(tx: Transaction, job_id: str) -> JobRecord:
+def revive(tx: Transaction, job_id: str, verb: str = "revive") -> JobRecord:
     tx.refuse_sealed()
     job = _job(tx, job_id)
     letter = tx.cursor.execute(SQL["revive.letter_of"], (job_id,)).fetchone()
     if job["state"] != State.DEAD:
         if letter is not None and State(job["state"]).live:
             return _done(tx, job_id)  # the second click: already revived
-        raise StateConflict(job_id, "revive", job["state"], "Only a dead job can be revived.")
+        raise state_conflict(job_id, "revive", job["state"])
+    _refuse_if_key_is_held(tx, job, verb)
     if letter is None:
-        _refuse_if_superseded(tx, job)
-    _refuse_if_key_is_held(tx, job, "revive")
+        _refuse_if_superseded(tx, job, verb)
     _start_afresh(tx, job)
     if letter is not None:
         tx.cursor.execute(SQL["revive.mark"], (tx.now, 0, letter[0]))
@@ -127,7 +125,7 @@ def revive_row(tx: Transaction, job_id: str, *, automatic: bool) -> bool:
     try:
         job = _job(tx, job_id)
         if job["state"] != State.DEAD:
-            raise StateConflict(job_id, "revive", job["state"])
+            raise state_conflict(job_id, "revive", job["state"])
         _refuse_if_key_is_held(tx, job, "revive")
     except (JobNotFound, StateConflict):
         tx.cursor.execute(SQL["revive.unset"], (job_id,))
@@ -147,18 +145,17 @@ def _start_afresh(tx: Transaction, job: dict[str, Any]) -> None:
     _due_now(tx, job)
 
 
-def _refuse_if_superseded(tx: Transaction, job: dict[str, Any]) -> None:
+def _refuse_if_superseded(tx: Transaction, job: dict[str, Any], verb: str) -> None:
     logical = logical_name(job["id"], job["queue"], job["task"], job["key"])
     row = tx.cursor.execute(SQL["revive.letter_by_logical"], (logical,)).fetchone()
     if row is not None:
-        advice = f"Its dead letter now belongs to job {row[0]}; revive that one."
-        raise StateConflict(job["id"], "revive", "dead and superseded", advice)
+        raise state_conflict(job["id"], verb, job["state"], heir_id=row[0])
 
 
 def _refuse_if_key_is_held(tx: Transaction, job: dict[str, Any], verb: str) -> None:
     holder = _other_holder(tx, job)
     if holder is not None and not holder.window_passed(tx.now):
-        raise StateConflict(job["id"], verb, job["state"], "Wait for it to end.", live_id=holder.id)
+        raise state_conflict(job["id"], verb, job["state"], live_id=holder.id)
 
 
 def _other_holder(tx: Transaction, job: dict[str, Any]) -> keys.Holder | None:
@@ -175,7 +172,7 @@ def discard(tx: Transaction, job_id: str) -> DeadLetter:
         raise JobNotFound(job_id, "dead letter")
     job = tx.cursor.execute(SQL["cancel.job"], (job_id,)).fetchone()
     if job is not None and job[4] != State.DEAD:
-        raise StateConflict(job_id, "discard", job[4], "It was revived; cancel it first.")
+        raise state_conflict(job_id, "discard", job[4])
     tx.cursor.execute(SQL["discard.letter"], (job_id,))
     tx.cursor.execute(SQL["discard.job"], (tx.now + REMEMBER_SECONDS_MIN, job_id))
     return letter

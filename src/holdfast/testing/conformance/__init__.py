@@ -57,6 +57,7 @@ from . import (
     stalls,
     suspects,
     task_rules,
+    texts,
     ticking,
     transitions,
     walking,
@@ -111,6 +112,7 @@ THEMES = (
     moving_rules,
     transitions,
     key_transitions,
+    texts,
     walking,
     walking_flow,
 )

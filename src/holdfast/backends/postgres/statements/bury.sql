@@ -94,9 +94,8 @@ DECLARE
 BEGIN
     PERFORM holdfast.refuse_sealed();
     IF j.state NOT IN ('scheduled', 'waiting', 'ready') THEN
-        PERFORM holdfast.refuse_state(j, 'bury', CASE j.state WHEN 'running' THEN 'Cancel it first.'
-                                                              ELSE 'It has finished.' END);
+        PERFORM holdfast.refuse_state(j, 'bury');
     END IF;
-    PERFORM holdfast.kill(j, 'bury', coalesce(nullif(said, ''), 'buried by an operator'), at);
+    PERFORM holdfast.kill(j, 'bury', coalesce(nullif(said, ''), 'text:buried'), at);
     RETURN holdfast.job_changed(j, at);
 END $$

@@ -11,9 +11,10 @@ BEGIN
 END $$
 
 -- :: function_refuse_state
-CREATE OR REPLACE FUNCTION holdfast.refuse_state(j holdfast.jobs, verb text, advice text) RETURNS void LANGUAGE sql AS $$
-    SELECT holdfast.refuse('HF002', jsonb_build_object('job_id', j.id, 'verb', verb, 'state', j.state,
-                                                       'advice', advice))
+-- `facts`: beside the state, a live job that holds its key (live_id), or the one its dead letter belongs to (heir_id).
+CREATE OR REPLACE FUNCTION holdfast.refuse_state(j holdfast.jobs, verb text, facts jsonb DEFAULT '{}') RETURNS void
+LANGUAGE sql AS $$
+    SELECT holdfast.refuse('HF002', facts || jsonb_build_object('job_id', j.id, 'verb', verb, 'state', j.state))
 $$
 
 -- :: function_job_to_change
@@ -55,8 +56,7 @@ DECLARE
     j holdfast.jobs := holdfast.job_to_change(named);
 BEGIN
     IF j.state IN ('succeeded', 'dead') THEN
-        PERFORM holdfast.refuse_state(j, 'cancel', CASE j.state WHEN 'dead' THEN 'Discard its dead letter instead.'
-                                                                ELSE 'There is nothing left to cancel.' END);
+        PERFORM holdfast.refuse_state(j, 'cancel');
     ELSIF j.state = 'running' THEN
         UPDATE holdfast.jobs SET cancel_requested = true WHERE seq = j.seq;
     ELSIF j.state <> 'cancelled' THEN

@@ -18,7 +18,7 @@ BEGIN
     END IF;
     SELECT * INTO j FROM holdfast.jobs WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = named) FOR UPDATE;
     IF j.state <> 'dead' THEN
-        PERFORM holdfast.refuse_state(j, 'discard', 'It was revived; cancel it first.');
+        PERFORM holdfast.refuse_state(j, 'discard');
     END IF;
     DELETE FROM holdfast.letters WHERE job_id = named;
     PERFORM holdfast.let_go(named, 'discarded', at);

@@ -62,7 +62,7 @@ BEGIN
         IF j.drop_expired THEN
             PERFORM holdfast.finish(j, 'cancelled', 0, 0, 0, 0, 'expired', 86400, at);
         ELSE
-            PERFORM holdfast.kill(j, 'expired', 'it was not started within its time', at);
+            PERFORM holdfast.kill(j, 'expired', 'text:expired', at);
         END IF;
         expired := expired + 1;
     END LOOP;

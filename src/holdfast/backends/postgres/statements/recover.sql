@@ -82,12 +82,9 @@ CREATE OR REPLACE FUNCTION holdfast.recover_lease(j holdfast.jobs, isolated bool
 RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
     alone boolean := j.suspect OR NOT isolated;
-    n integer := CASE WHEN alone THEN j.stalls ELSE j.shared_stalls END + 1;
-    failure jsonb := jsonb_build_object('reason', 'stalled', 'text', format(
-        'the worker stopped renewing its lease, or died%s for the %s%s time',
-        CASE WHEN alone THEN ',' ELSE ', over several jobs,' END, n,
-        CASE WHEN n % 100 IN (11, 12, 13) THEN 'th' WHEN n % 10 = 1 THEN 'st' WHEN n % 10 = 2 THEN 'nd'
-             WHEN n % 10 = 3 THEN 'rd' ELSE 'th' END));
+    failure jsonb := jsonb_build_object('reason', 'stalled', 'text', CASE
+        WHEN alone THEN format('text:stalled', j.stalls + 1, j.max_stalls)
+        ELSE format('text:stalled_among', j.shared_stalls + 1, 10) END);
     counted boolean := holdfast.stall(j, failure, alone, j.begun, 86400, at);
 BEGIN
     RETURN jsonb_build_object('id', j.id, 'task', j.task, 'queue', j.queue, 'group', j.grp, 'worker', j.worker,

@@ -41,8 +41,7 @@ RETURNS void LANGUAGE plpgsql AS $$
 DECLARE twin text := holdfast.twin(j, at);
 BEGIN
     IF twin IS NOT NULL THEN
-        PERFORM holdfast.refuse('HF002', jsonb_build_object('job_id', j.id, 'verb', verb, 'state', j.state,
-                                                            'advice', 'Wait for it to end.', 'live_id', twin));
+        PERFORM holdfast.refuse_state(j, verb, jsonb_build_object('live_id', twin));
     END IF;
 END $$
 
@@ -60,15 +59,14 @@ BEGIN
         IF letter.job_id IS NOT NULL AND j.state NOT IN ('succeeded', 'cancelled') THEN  -- the second click
             RETURN holdfast.job_changed(j, at);
         END IF;
-        PERFORM holdfast.refuse_state(j, 'revive', 'Only a dead job can be revived.');
+        PERFORM holdfast.refuse_state(j, 'revive');
     END IF;
+    PERFORM holdfast.refuse_if_key_is_held(j, 'revive', at);
     SELECT job_id INTO heir FROM holdfast.letters WHERE logical = holdfast.logical_name(j);
     IF letter.job_id IS NULL AND heir IS NOT NULL THEN
-        j.state := 'dead and superseded';
-        PERFORM holdfast.refuse_state(j, 'revive',
-                                      format('Its dead letter now belongs to job %s; revive that one.', heir));
+        PERFORM holdfast.refuse_state(j, 'revive', jsonb_build_object('heir_id', heir));
     END IF;
-    PERFORM holdfast.refuse_if_key_is_held(j, 'revive', at), holdfast.start_afresh(j, at);
+    PERFORM holdfast.start_afresh(j, at);
     UPDATE holdfast.letters SET revived_at = at, revive_at = NULL WHERE job_id = named;
     RETURN holdfast.job_changed(j, at);
 END $$
@@ -101,7 +99,7 @@ BEGIN
     PERFORM holdfast.refuse_sealed();
     IF j.state = 'dead' THEN RETURN holdfast.revive(named, at); END IF;
     IF j.state NOT IN ('succeeded', 'cancelled') THEN
-        PERFORM holdfast.refuse_state(j, 'retry', 'Only a finished job can be run again.');
+        PERFORM holdfast.refuse_state(j, 'retry');
     END IF;
     PERFORM holdfast.refuse_if_key_is_held(j, 'retry', at), holdfast.start_afresh(j, at);
     RETURN holdfast.job_changed(j, at);
@@ -115,7 +113,7 @@ DECLARE
 BEGIN
     PERFORM holdfast.refuse_sealed();
     IF j.state <> 'scheduled' THEN
-        PERFORM holdfast.refuse_state(j, 'run_now', 'Only a scheduled job can be brought forward.');
+        PERFORM holdfast.refuse_state(j, 'run_now');
     END IF;
     PERFORM holdfast.keep_up(at);
     UPDATE holdfast.jobs

@@ -33,7 +33,7 @@ end
 function hf.expire(row)
     local terms = row[TERMS]
     if not (terms and terms ~= true and terms[5]) then
-        hf.bury_unstarted(row, 'expired', 'not claimed before it expired')
+        hf.bury_unstarted(row, 'expired', 'text:expired')
         return
     end
     local was_in, had_key = hf.leave(row)

@@ -28,9 +28,9 @@ function hf.lose(row, isolates)
     local alone = row[SUSPECT] or not isolates
     local text
     if alone then
-        text = format('stall %d; %d are allowed', row[STALLS] + 1, row[MAX_STALLS])
+        text = format('text:stalled', row[STALLS] + 1, row[MAX_STALLS])
     else
-        text = format('stall %d among others; %d are allowed', row[SHARED_STALLS] + 1, SHARED_STALLS_MAX)
+        text = format('text:stalled_among', row[SHARED_STALLS] + 1, SHARED_STALLS_MAX)
     end
     return hf.stall(row, { reason = 'stalled', text = text }, alone, row[BEGUN])
 end

@@ -5,9 +5,8 @@ if sealed then return hf.refused_sealed() end
 local row = hf.row_of(args[2])
 if not row then return hf.refused('JobNotFound', { job_id = args[2] }) end
 if row[STATE] == 'x' or not LIVE_STATES[row[STATE]] then
-    return hf.refused('StateConflict', { job_id = row[ID], verb = 'bury', state = row[STATE],
-        advice = 'Only jobs that have not started can be buried.' })
+    return hf.refused('StateConflict', { job_id = row[ID], verb = 'bury', state = row[STATE] })
 end
-hf.bury_unstarted(row, 'bury', args[3])
+hf.bury_unstarted(row, 'bury', args[3] ~= '' and args[3] or 'text:buried')
 hf.close()
 return hf.shown({ row[ID] })

@@ -8,8 +8,7 @@ if LIVE_STATES[state] then
     if sealed and state ~= 'x' then return hf.refused_sealed() end
     hf.cancel(row)
 elseif state ~= 'c' then
-    return hf.refused('StateConflict', { job_id = row[ID], verb = 'cancel', state = state,
-        advice = 'Only unfinished jobs can be cancelled.' })
+    return hf.refused('StateConflict', { job_id = row[ID], verb = 'cancel', state = state })
 end
 hf.close()
 return hf.shown({ row[ID] })

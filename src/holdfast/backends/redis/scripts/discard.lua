@@ -4,11 +4,9 @@
 if sealed then return hf.refused_sealed() end
 local row = hf.row_of(args[2])
 local logical = row and hf.held_letter(args[2])
-if not row then return hf.refused('JobNotFound', { job_id = args[2] }) end
 if not logical then return hf.refused('JobNotFound', { job_id = args[2], what = 'dead letter' }) end
 if LIVE_STATES[row[STATE]] then
-    return hf.refused('StateConflict', { job_id = row[ID], verb = 'discard', state = row[STATE],
-        advice = 'It was revived; its letter closes when it succeeds.' })
+    return hf.refused('StateConflict', { job_id = row[ID], verb = 'discard', state = row[STATE] })
 end
 local packed = call('HGET', LETTERS, logical)
 hf.drop_letter(logical)

@@ -7,27 +7,21 @@ local row = hf.row_of(args[2])
 if not row then return hf.refused('JobNotFound', { job_id = args[2] }) end
 local state = row[STATE]
 
-local function conflict(advice, live, said)
-    return hf.refused('StateConflict', { job_id = row[ID], verb = verb, state = said or state, advice = advice,
-        live_id = live })
+local function conflict(live, heir)
+    return hf.refused('StateConflict', { job_id = row[ID], verb = verb, state = state, live_id = live,
+        heir_id = heir })
 end
 
 if LIVE_STATES[state] then
-    if verb == 'retry' then return conflict('It is still on its way; only finished jobs can be retried.') end
+    if verb == 'retry' then return conflict() end
     if hf.held_letter(row[ID]) then return hf.shown({ row[ID] }) end -- revived before: nothing to do
 end
-if verb == 'revive' and state ~= 'd' then
-    return conflict('Only dead jobs can be revived; retry takes any finished one.')
-end
-if state == 'd' then verb = 'revive' end
+if verb == 'revive' and state ~= 'd' then return conflict() end
 local taken = row[KEY] and hf.key_taken(hf.key_name(row))
-if taken and taken ~= row then return conflict('Wait for that one to end.', taken[ID]) end
+if taken and taken ~= row then return conflict(taken[ID]) end
 if state == 'd' then
     local letter = hf.letter_at(hf.logical_of(row))
-    if letter and letter.id ~= row[ID] then
-        return conflict('Its dead letter now belongs to job ' .. letter.id .. ': revive that one.', nil,
-            'dead and superseded')
-    end
+    if letter and letter.id ~= row[ID] then return conflict(nil, letter.id) end
     hf.revive(row, 0)
 else
     hf.again(row)
