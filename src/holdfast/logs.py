@@ -317,3 +317,7 @@ def loop_gone(worker: str) -> None:
 
 def callback_failed(event: str, error: BaseException) -> None:
     logger.error("a callback of event %r failed", event, exc_info=error)
+
+
+def unsafe_node(error: HoldfastError) -> None:
+    logger.warning("%s. It is asked again every few seconds; what it already has is worked off", str(error).rstrip("."))

@@ -86,8 +86,8 @@ def test_what_is_needed_to_ask_is_named_too(user: User, command: str) -> None:
 
 
 @pytest.mark.parametrize("keys", ["none", "read"])
-def test_missing_keys_are_named(user: User, keys: str) -> None:
-    assert "ACL SETUSER <user> ~{<prefix>}:*" in refused(user("+@all", keys=keys))
+def test_missing_keys_are_named(user: User, prefix: str, keys: str) -> None:
+    assert f"ACL SETUSER {prefix} ~{{{prefix}}}:*" in refused(user("+@all", keys=keys))
 
 
 @pytest.mark.parametrize("rights", ["each", "short"])

@@ -61,9 +61,8 @@ from .lua import SCRIPTS
 from .moving import Moving
 from .reading import Reader
 from .retaining import Retaining
-from .rights import check_rights
 from .ruling import Ruling
-from .server import check_server, look_at_server
+from .server import inspect
 from .watch import Watch
 
 # After so many exchanges in a row that were not plain, only every so many-th is tried the short way: see short/.
@@ -120,8 +119,8 @@ class RedisBackend(Backend):
 
     async def _set_up(self) -> int:
         """Look at the server, make the store where there is none; answers the version found."""
-        check_server(await look_at_server(self._connections), **self._allowed)
-        await check_rights(self._connections)
+        if not self._connections.of_cluster:  # whose nodes are inspected one by one: see nodes.py
+            await inspect(self._connections, **self._allowed)
         reply = await self._connections.run(SCRIPTS["open"], list(KEY_TYPES.values()))
         found = int(reply[0])
         if found not in (0, SCHEMA_VERSION):

@@ -6,6 +6,7 @@ node that is, nodes.py knows. The registry of shards is a key of the store besid
 
 from __future__ import annotations
 
+import functools
 from typing import ClassVar
 
 from ...clock import Clock
@@ -19,6 +20,7 @@ from .connection import CONNECTIONS_MAX
 from .keys import KEY_NAMES, PREFIX_DEFAULT
 from .lua import SCRIPTS
 from .nodes import Nodes, SlotConnections
+from .server import inspect
 
 
 class RegistryKey:
@@ -57,7 +59,8 @@ class ClusterBackend(ShardedBackend):
     ) -> None:
         if not call_timeout > 0:
             raise ConfigurationError(f"call_timeout is a number of seconds above 0, not {call_timeout!r}.")
-        nodes = Nodes(url, prefix=prefix, call_timeout=call_timeout, most=connections)
+        judge = functools.partial(inspect, allow_eviction=allow_eviction, allow_no_aof=allow_no_aof)
+        nodes = Nodes(url, prefix=prefix, call_timeout=call_timeout, most=connections, judge=judge)
 
         def slot_of(name: str) -> SlotConnections:
             return SlotConnections(nodes, prefix if name == HOME else f"{prefix}:{name}")
@@ -67,13 +70,19 @@ class ClusterBackend(ShardedBackend):
                 nodes.url(),
                 through=slot_of(name),
                 numbering=numbering,
-                allow_eviction=allow_eviction,
-                allow_no_aof=allow_no_aof,
                 trust_restarts=trust_restarts,
             )
 
         super().__init__(RegistryKey(slot_of(HOME)), make_shard)
         self.prefix, self._nodes = prefix, nodes
+
+    async def open(self) -> None:
+        await self._nodes.inspect_all()
+        await super().open()
+
+    async def migrate(self) -> tuple[int, int]:
+        await self._nodes.inspect_all()
+        return await super().migrate()
 
     async def close(self) -> None:
         await super().close()

@@ -21,7 +21,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import hiredis
 import msgspec
@@ -164,11 +164,8 @@ class Line:
 class Connections:
     """A few connections to one server, for one event loop at a time.
 
-    `commands_beside`: sent to this kind of server alone, beside scripts. `replicas_too`: a node of a cluster says
-    itself that a key is elsewhere, and a replica of it is asked for the map, too.
+    `of_cluster`: a node of a cluster says itself that a key is elsewhere; a replica may be asked for the map of slots.
     """
-
-    commands_beside: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -177,7 +174,7 @@ class Connections:
         prefix: str,
         call_timeout: float,
         most: int = CONNECTIONS_MAX,
-        replicas_too: bool = False,
+        of_cluster: bool = False,
     ) -> None:
         try:
             settings: dict[str, Any] = dict(parse_driver_url(url))
@@ -194,7 +191,7 @@ class Connections:
         self.user: str = settings.get("username") or "default"
         self._most = most
         self.call_timeout = call_timeout
-        self.replicas_too = replicas_too
+        self.of_cluster = of_cluster
         self.keys = keys_of(prefix)
         self._heads: dict[str, bytes] = {}
         self._generation = 0
@@ -324,7 +321,7 @@ class Connections:
     ) -> Any:
         connection, now = line.connection, time.monotonic()
         try:
-            if writes or self.replicas_too or now - line.primary_at < PRIMARY_SECONDS:
+            if writes or self.of_cluster or now - line.primary_at < PRIMARY_SECONDS:
                 answer = await converse(connection, command, replies)
             else:
                 told, *answers = await replies_to(connection, ROLE + command, replies + 1)
@@ -415,13 +412,14 @@ def packed_command(*words: str | bytes | float) -> bytes:
     return b"*%d\r\n" % len(spelled) + b"".join(map(_bulk, spelled))
 
 
+REPLICA = "READONLY this server is a replica"  # as if it had been asked to write
 ROLE = packed_command("INFO", "replication")
 
 
 def check_primary(told: Any) -> None:
     """Refuse a replica by what it answers to ROLE, in the words with which it refuses writes."""
     if isinstance(told, bytes) and b"role:slave" in told:
-        raise ResponseError("READONLY this server is a replica")
+        raise ResponseError(REPLICA)
 
 
 async def converse(connection: AbstractConnection, command: bytes, replies: int = 1) -> Any:

@@ -4,6 +4,9 @@ Called by cluster.py. redis-py's own cluster client is not used: it repeats call
 gives up during a slot's move. Here a call is sent again only after a refusal, which says that nothing was done: MOVED,
 ASK, TRYAGAIN, CLUSTERDOWN, LOADING. Replicas are never asked. A node that does not answer is left alone for a moment:
 it must not hold up those who have work for the others.
+
+A node is inspected before it is used: at the start, when it joined, when a slot first came to it, after it was silent.
+One that could lose jobs gets no new ones; those that came to it with their slot are worked off.
 """
 
 from __future__ import annotations
@@ -11,22 +14,26 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from redis.asyncio.connection import AbstractConnection
 from redis.crc import key_slot
 from redis.exceptions import BusyLoadingError, ResponseError
 
+from ... import logs
 from ...errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 from .connection import CONNECTIONS_MAX, Connections, packed_command
+from .lua import FILLING
 
 SLOTS = 16384
 ASKING = packed_command("ASKING")
+MAP = packed_command("CLUSTER", "SLOTS")
 LOOK_SECONDS = 0.25  # a silent node is looked at this often, for no longer than this
 HANG_SECONDS = 0.05  # a call given up after this long speaks against its node: it is looked at before the next one
 REFRESH_SECONDS = 0.2  # the map of slots is not asked for more often
 AGAIN_SECONDS_MAX = 0.1
+INSPECT_SECONDS = 5.0  # a node that was found to be unsafe is inspected this often
 REDIRECTS_MAX = 16
 PASSING = (
     "TRYAGAIN",
@@ -42,23 +49,33 @@ PASSING = (
 SWEEPS = ("promote", "prune", "recover", "refill", "retain")
 PATIENCE = {"exchange": 0.2, **dict.fromkeys(SWEEPS, 0.2), "register": 0.5, "renew": 0.5}
 
+KEEPING = (*FILLING, "open")  # verbs that bring work into a store, or make one
+
 Address = tuple[str, int]
+Judge = Callable[[Connections], Awaitable[None]]
 
 
 class Node:
     """One primary."""
 
-    def __init__(self, address: Address, connections: Connections) -> None:
+    def __init__(self, address: Address, connections: Connections, judge: Judge | None = None) -> None:
         self.address, self.connections = address, connections
+        self._judge = judge
+        self._unsafe: ConfigurationError | None = None  # why it is not to be trusted with jobs
+        self._inspect_at = 0.0  # in the past: before the next call
         self._silent = False  # it did not answer: calls fail at once, until it answers when it is looked at
         self._doubted = False  # a call to it was given up: it may be busy, or its caller was; it is looked at first
         self._look_at = 0.0
 
-    async def call(self, verb: str, command: bytes, **how: Any) -> Any:
-        """As `Connections.call`; fails at once while the node is known to be silent."""
+    async def call(self, verb: str, command: bytes, *, bare: bool = False, **how: Any) -> Any:
+        """As `Connections.call`; fails at once while the node is known to be silent. A bare call needs no safe node."""
         await self._look()
         began = time.monotonic()
         try:
+            if not bare and began >= self._inspect_at:
+                await self._inspect()
+            if not bare and self._unsafe is not None and verb in KEEPING:
+                raise self._unsafe
             return await self.connections.call(verb, command, **how)
         except HoldfastError as error:
             self._silent = isinstance(error, BackendError | OutcomeUnknown) and not _refusal(error)
@@ -67,6 +84,29 @@ class Node:
             if verb != "wait_for_work" and time.monotonic() - began > HANG_SECONDS:  # who waits ends it when it likes
                 self._doubted = True
             raise
+
+    async def inspect(self) -> None:
+        """Refuse a node that could lose jobs; one that cannot be asked is asked when it is first used."""
+        try:
+            await self._look()
+            await self._inspect()
+        except (BackendError, OutcomeUnknown):
+            return
+        if self._unsafe is not None:
+            raise self._unsafe
+
+    async def _inspect(self) -> None:
+        unsafe: ConfigurationError | None = None
+        try:
+            if self._judge is not None:
+                await self._judge(self.connections)
+        except ConfigurationError as error:
+            host, port = self.address
+            unsafe = ConfigurationError(f"the cluster's node {host}:{port} takes no jobs: {error}")
+            if self._unsafe is None:
+                logs.unsafe_node(unsafe)
+        self._unsafe = unsafe
+        self._inspect_at = float("inf") if unsafe is None else time.monotonic() + INSPECT_SECONDS
 
     async def _look(self) -> None:
         """Ask a silent node whether it is there, one caller at a time; a doubted one, whoever comes."""
@@ -87,6 +127,8 @@ class Node:
             if time.monotonic() - now > HANG_SECONDS:
                 self._silent, self._look_at = True, time.monotonic() + LOOK_SECONDS
             raise
+        if self._silent:
+            self._inspect_at = 0.0  # it may have been started anew, with other settings
         self._silent = self._doubted = False
 
     def _unavailable(self) -> BackendUnavailable:
@@ -97,13 +139,21 @@ class Node:
 class Nodes:
     """Every node that is known, and the map of slots; shared by all shards of a store."""
 
-    def __init__(self, url: str, *, prefix: str, call_timeout: float, most: int = CONNECTIONS_MAX) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str,
+        call_timeout: float,
+        most: int = CONNECTIONS_MAX,
+        judge: Judge | None = None,
+    ) -> None:
         scheme, _, rest = url.partition("://")
         place, mark, query = rest.partition("?")
         user, at, hosts = place.partition("/")[0].rpartition("@")
         self._url = (f"{scheme}://{user}{at}", f"{mark}{query}")
         self._seeds = [_address(host) for host in hosts.split(",")]
-        self._prefix, self._most = prefix, most
+        self._prefix, self._most, self._judge = prefix, most, judge
         self.call_timeout = call_timeout
         self._nodes: dict[Address, Node] = {}
         self._owners: list[Address | None] = [None] * SLOTS
@@ -116,8 +166,8 @@ class Nodes:
         if found is None:
             url = self.url(address)
             bounds: dict[str, Any] = {"call_timeout": self.call_timeout, "most": self._most}
-            connections = Connections(url, prefix=self._prefix, replicas_too=True, **bounds)
-            found = self._nodes[address] = Node(address, connections)
+            connections = Connections(url, prefix=self._prefix, of_cluster=True, **bounds)
+            found = self._nodes[address] = Node(address, connections, self._judge)
         return found
 
     def url(self, address: Address | None = None) -> str:
@@ -143,9 +193,13 @@ class Nodes:
             self._owners[slot] = node.address
         return node
 
-    def forget(self, slot: int) -> None:
-        """The owner we know of is none."""
-        self._owners[slot], self._asked_at = None, float("-inf")
+    async def inspect_all(self) -> None:
+        """Refuse the cluster where one of its primaries could lose jobs, whether it has any of ours or not."""
+        await self.refresh()
+        found = {address for address in self._owners if address is not None}
+        for refusal in await asyncio.gather(*(self.node(one).inspect() for one in found), return_exceptions=True):
+            if refusal is not None:
+                raise refusal
 
     async def refresh(self) -> None:
         """Ask any node for the map of slots. Not more often than is useful."""
@@ -157,7 +211,7 @@ class Nodes:
         failure: HoldfastError | None = None
         for address in addresses:
             try:
-                reply = await self.node(address).call("open", packed_command("CLUSTER", "SLOTS"), writes=False)
+                reply = await self.node(address).call("open", MAP, writes=False, bare=True)
                 self._learn(reply, address[0])
                 return
             except HoldfastError as error:
@@ -189,10 +243,8 @@ class Nodes:
 class SlotConnections(Connections):
     """Connections to whichever node has the slot of one store's keys."""
 
-    commands_beside = ("ASKING", "PING")  # and CLUSTER SLOTS, without which no node is found
-
     def __init__(self, nodes: Nodes, prefix: str) -> None:
-        super().__init__(nodes.url(), prefix=prefix, call_timeout=nodes.call_timeout, replicas_too=True)
+        super().__init__(nodes.url(), prefix=prefix, call_timeout=nodes.call_timeout, of_cluster=True)
         self._nodes = nodes
         self._place: int = key_slot(self.keys[0].encode())
         self._away = False  # refused for longer than a worker waits, and not heard since
@@ -252,14 +304,6 @@ class SlotConnections(Connections):
         except HoldfastError:
             return None
         return None if owner is node else owner
-
-    async def command(self, verb: str, *words: str | bytes | float) -> Any:
-        """One plain command that only reads; one without a key may find that the slot's primary is a replica now."""
-        reply = await super().command(verb, *words)
-        if words[0] == "INFO" and b"role:slave" in reply:
-            self._nodes.forget(self._place)
-            reply = await super().command(verb, *words)
-        return reply
 
     async def connect(self) -> AbstractConnection:
         """A connection of its own to the slot's node, for whoever waits for hints."""

@@ -1,6 +1,6 @@
 """May this user do all that a store needs? Asked when the store is opened, so that no script fails half-way.
 
-Called by backend.py. A script is not undone when one of its commands is refused: a job could be stored although its
+Called by server.py. A script is not undone when one of its commands is refused: a job could be stored although its
 enqueue was refused. So the server is asked about every command of every script, and of those sent beside them, before
 the first is run. Changes nothing, and needs no right but to run scripts.
 """
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
 
 from ...errors import ConfigurationError
 from .connection import Connections
 from .lua import SCRIPTS
 
 _WORDS = re.compile(r"'([A-Z]{2,})'")  # of all that a script writes in capitals; the server knows which are commands
+COMMANDS_OF_CLUSTERS = ("ASKING", "PING")  # and CLUSTER SLOTS, without which no node is found
 
 
 @functools.cache
@@ -25,18 +25,22 @@ def commands_of_scripts() -> tuple[str, ...]:
 
 
 async def check_rights(connections: Connections) -> None:
-    """Refuse a user that may not run one of the commands, naming each and the rule that gives it."""
-    asked: list[str | list[str]] = [*commands_of_scripts()]
-    asked += [[name] for name in ("MULTI", "EXEC", *connections.commands_beside)]
-    asked += [["EVAL", "return 1", "0"], ["EVALSHA", "0" * 40, "0"], ["XREAD", "STREAMS", connections.keys[-1], "0"]]
-    missing = [name.decode() for name in await connections.run(SCRIPTS["rights"], asked)]
-    if missing:
-        names, rules = ", ".join(missing), _rules(missing)
+    """Refuse a user that may not run one of the commands or use the keys, naming each and the rule that gives it."""
+    key, user = connections.keys[0], connections.user
+    asked = [["EVAL", "return 1", "1", key], ["EVAL", "return 1", "0"], ["EVALSHA", "0" * 40, "0"]]
+    asked += [[name, key] for name in commands_of_scripts()]
+    asked += [[name] for name in ("MULTI", "EXEC", *(COMMANDS_OF_CLUSTERS if connections.of_cluster else ()))]
+    asked += [["XREAD", "STREAMS", connections.keys[-1], "0"]]
+    refused = await connections.run(SCRIPTS["rights"], asked)
+    if refused[:1] == [1] and refused[1:2] != [2]:  # a script may be run, but not with the key
+        pattern = key.partition("}")[0] + ("*" if connections.of_cluster else "}:*")
         raise ConfigurationError(
-            f"the Redis user {connections.user!r} may not run {names}, which Holdfast needs. "
-            f"Allow it: ACL SETUSER {connections.user} {rules}"
+            f"the Redis user {user!r} may not write to the store's keys. Allow it: ACL SETUSER {user} ~{pattern}"
         )
-
-
-def _rules(commands: Iterable[str]) -> str:
-    return " ".join(f"+{name.lower()}" for name in commands)
+    missing = [asked[place - 1][0] for place in refused if place > 1]
+    if missing:
+        rules = " ".join(f"+{name.lower()}" for name in missing)
+        raise ConfigurationError(
+            f"the Redis user {user!r} may not run {', '.join(missing)}, which Holdfast needs. "
+            f"Allow it: ACL SETUSER {user} {rules}"
+        )

@@ -1,15 +1,18 @@
-"""Is this a server that keeps what it acknowledges? Asked once, when the store is opened.
+"""Is this a server that keeps what it acknowledges? Asked when the store is opened; of a cluster, of every node.
 
-Called by backend.py. Reads INFO alone, because managed services forbid CONFIG. Every refusal names the setting, the
-value found, the safe value and the way to go on without it.
+Called by backend.py and nodes.py. Reads INFO alone, because managed services forbid CONFIG. Every refusal names the
+setting, the value found, the safe value and the way to go on without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...errors import BackendUnavailable, ConfigurationError
-from .connection import Connections
+from redis.exceptions import ResponseError
+
+from ...errors import ConfigurationError
+from .connection import REPLICA, Connections, mapped
+from .rights import check_rights
 
 REDIS_MAJOR_MIN, VALKEY_MAJOR_MIN = 7, 8
 
@@ -21,11 +24,18 @@ async def look_at_server(connections: Connections) -> dict[str, str]:
     return dict(line.split(":", 1) for line in lines)
 
 
+async def inspect(connections: Connections, *, allow_eviction: bool, allow_no_aof: bool) -> None:
+    """Look at the server and at our rights there; refuse what would lose jobs or fail half-way."""
+    told = await look_at_server(connections)
+    check_server(told, allow_eviction=allow_eviction, allow_no_aof=allow_no_aof)
+    await check_rights(connections)
+
+
 def check_server(told: Mapping[str, str], *, allow_eviction: bool, allow_no_aof: bool) -> None:
     """Refuse a server on which jobs would be lost, or on which our scripts cannot run."""
     _check_version(told)
     if told.get("role", "master") != "master":
-        raise BackendUnavailable("Redis: this server is a replica and takes no writes. Name the primary in the URL.")
+        raise mapped(replica := ResponseError(REPLICA), "open") from replica
     policy = told.get("maxmemory_policy", "noeviction")
     if policy != "noeviction" and not allow_eviction:
         raise ConfigurationError(

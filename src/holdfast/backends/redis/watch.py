@@ -72,7 +72,7 @@ class Watch:
                 let_go(connection)
 
     async def _read_hints(self, connection: AbstractConnection) -> None:
-        look_at = 0.0 if not self._connections.replicas_too else float("inf")
+        look_at = 0.0 if not self._connections.of_cluster else float("inf")
         while True:
             await self._wanted.wait()
             if time.monotonic() >= look_at:
