@@ -272,6 +272,34 @@ def runner_blocked(pid: int, seconds: float, jobs: Sequence[str], stack: str) ->
     )
 
 
+def not_started(job: str, task: str, error: BaseException | None) -> None:
+    why = "the system gives no more threads" if error is None else _kind(error)
+    logger.error("job %s (%s) could not be started here (%s): it is given back", job, task, why)
+
+
+def jobs_not_begun(pid: int, jobs: Sequence[str], seconds: float) -> None:
+    logger.error(
+        "runner %d responds but has not begun %d jobs within %.0f s (%s): they go elsewhere, and it is replaced",
+        pid,
+        len(jobs),
+        seconds,
+        _some(jobs),
+    )
+
+
+def waited_for_runner(jobs: Sequence[str], seconds: float) -> None:
+    logger.warning("%d jobs waited %.0f s for a runner (%s): they are given back", len(jobs), seconds, _some(jobs))
+
+
+def judged_without_runner(job: str, task: str) -> None:
+    logger.warning(
+        "job %s (%s) was killed and no runner is there to apply its retry policy: its number of retries is applied, "
+        "with the default back-off",
+        job,
+        task,
+    )
+
+
 def jobs_taken_back(pid: int, jobs: int, seconds: float) -> None:
     logger.warning("runner %d has not responded for %.1f s: %d jobs it has not begun go elsewhere", pid, seconds, jobs)
 

@@ -1,7 +1,8 @@
 """A worker's portrait: its runner processes as people see them, small enough to travel with a renewal.
 
 Drawn by the process worker (worker/pool.py), kept by the stores as they are given it, read by the command line and by
-whoever calls `app.workers()`. Never holds arguments, results or names of tasks: pids, numbers and ids of jobs only.
+whoever calls `app.workers()`. Never holds arguments or results: pids, numbers, ids of jobs, and names of tasks that the
+worker does not know.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from msgspec import Struct
 
 PORTRAIT_BYTES_MAX = 16 << 10
 JOBS_SHOWN_MAX = 20  # of one runner
+TASKS_SHOWN_MAX = 20
+TASK_CHARS_MAX = 120
 MEMORY_STEP_BYTES = 1 << 20  # memory is shown in such steps: a runner that does nothing looks the same every time
 
 
@@ -35,18 +38,25 @@ class Portrait(Struct, frozen=True, kw_only=True):
 
     runners: tuple[RunnerView, ...] = ()
     left_out: int = 0
+    unbegun: tuple[str, ...] = ()  # ids of jobs it holds whose handlers no runner has begun for a while
+    unknown: tuple[str, ...] = ()  # tasks it was given jobs of and does not know
 
 
-def draw(runners: Sequence[RunnerView]) -> bytes:
+def draw(runners: Sequence[RunnerView], unbegun: Sequence[str] = (), unknown: Sequence[str] = ()) -> bytes:
     """The portrait as JSON, at most PORTRAIT_BYTES_MAX: with fewer jobs, then with fewer runners, where it must be."""
+    whole = Portrait(
+        unbegun=tuple(unbegun[:JOBS_SHOWN_MAX]),
+        unknown=tuple(name[:TASK_CHARS_MAX] for name in unknown[:TASKS_SHOWN_MAX]),
+    )
     for most in (JOBS_SHOWN_MAX, 5, 1, 0):
         shown = tuple(msgspec.structs.replace(one, jobs=one.jobs[:most]) for one in runners)
-        drawn = msgspec.json.encode(Portrait(runners=shown))
+        drawn = msgspec.json.encode(msgspec.structs.replace(whole, runners=shown))
         if len(drawn) <= PORTRAIT_BYTES_MAX:
             return drawn
     while len(drawn) > PORTRAIT_BYTES_MAX:
         shown = shown[: len(shown) * 3 // 4]
-        drawn = msgspec.json.encode(Portrait(runners=shown, left_out=len(runners) - len(shown)))
+        left_out = len(runners) - len(shown)
+        drawn = msgspec.json.encode(msgspec.structs.replace(whole, runners=shown, left_out=left_out))
     return drawn
 
 

@@ -52,6 +52,25 @@ def odd_alone(ctx: Context, does: str) -> int:
     return os.getpid()
 
 
+@app.task(name="forks_and_returns", retry=0, max_stalls=1)
+async def forks_and_returns(ctx: Context, how: str) -> None:
+    """Its child goes on as if it were the runner."""
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    if os.fork() == 0:
+        note(what="child", child=os.getpid())
+        if how == "awaits":
+            await asyncio.sleep(60)
+        elif how == "raises":
+            raise RuntimeError("in the child")
+
+
+@app.task(name="forks_in_a_thread", retry=0, max_stalls=1)
+def forks_in_a_thread(ctx: Context) -> None:
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    if os.fork() == 0:
+        note(what="child", child=os.getpid())
+
+
 @app.task(name="shrinks_marks", retry=0, max_stalls=0)
 def shrinks_marks(ctx: Context) -> None:
     note(what="start", job=ctx.id, fence=ctx.fence)
@@ -146,6 +165,40 @@ def test_a_daemon_an_isolated_job_leaves_behind_is_ended(hostile: ProcessScene) 
         job.result(timeout=20)
         (child,) = hostile.lines("child")
         until(lambda: not alive(child["child"]), 3, what="the daemon is gone")
+
+
+@pytest.mark.parametrize("how", ["returns", "awaits", "raises", "in a thread"])
+def test_a_forked_child_that_comes_back_is_no_second_runner(hostile: ProcessScene, how: str) -> None:
+    """It shares socket and queued jobs with its parent: it ends, and its parent runs all of them, once."""
+    with hostile.app() as app:
+        hostile.start("--slots", "5")
+        quick = [app.named("quick_thread").enqueue(n=n) for n in range(5)]
+        odd = [
+            app.named("forks_in_a_thread").enqueue()
+            if how == "in a thread"
+            else app.named("forks_and_returns").enqueue(how=how)
+            for _ in range(3)
+        ]
+        quick += [app.named("quick_thread").enqueue(n=n) for n in range(30)]
+        for job in (*odd, *quick):
+            job.result(timeout=30)
+        until(lambda: len(hostile.lines("child")) == 3, what="the children")
+        until(lambda: not alive(*(line["child"] for line in hostile.lines("child"))), what="the children's ends")
+        starts = hostile.lines("start")
+        assert len(starts) == len({line["job"] for line in starts}) == 38
+        assert app.audit().violations == []
+
+
+def test_a_killed_job_does_not_wait_for_a_runner_that_cannot_start(hostile: ProcessScene) -> None:
+    """Broken code was deployed: the job is charged all the same and passes on."""
+    with hostile.app() as app:
+        family = hostile.start("--grace", "0.1s")
+        job = app.named("overruns").enqueue()
+        until(lambda: hostile.lines("start", job=job.id), what="its start")
+        hostile.change_code("VERSION = 1", "raise SystemError('a broken deploy')")
+        until(lambda: job.refresh().attempts, what="its judgement")
+        assert (job.state, job.failures, job.stalls) != (State.RUNNING, 0, 0) and job.failures == 1
+        assert "no runner is there to apply its retry policy" in family.text()
 
 
 def test_a_handler_cannot_take_the_marks_from_under_the_keeper(hostile: ProcessScene) -> None:

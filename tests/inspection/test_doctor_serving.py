@@ -14,6 +14,7 @@ from holdfast.inspection import serving
 from holdfast.inspection.findings import Finding
 from holdfast.inspection.serving import AppFacts, Service, judge_service, look_at_service
 from holdfast.lifecycle import State
+from holdfast.portrait import RunnerView, draw
 from holdfast.records import NewJob, Pause, WorkerRecord
 
 WORKER = WorkerRecord(id="w", queues=("mail", "pdf"), isolates=True, running=2)
@@ -40,6 +41,10 @@ def test_where_everything_is_served_all_is_fine() -> None:
     assert [one.about for one in judge_service(SOUND, None)] == ["workers", "queues"]
 
 
+STUCK = replace(WORKER, portrait=draw([], unbegun=["j1", "j2"]))
+DEAF = RunnerView(
+    pid=7, state="ready", alone=False, slots=1, running=1, done=0, memory_bytes=0, responds=False, jobs=("j1",)
+)
 EXPIRED = replace(WORKER, id="x", expired=True)
 
 
@@ -58,6 +63,8 @@ EXPIRED = replace(WORKER, id="x", expired=True)
         ({"workers": [replace(WORKER, queues=("mail",))]}, {"tasks": "note"}),
         ({"waiting": {"send": 2, "gone": 5}}, {"unknown": "wrong"}),
         ({"pauses": [Pause(queue="mail")]}, {"pauses": "note"}),
+        ({"workers": [STUCK]}, {"runners": "note"}),
+        ({"workers": [replace(WORKER, portrait=draw([DEAF]))]}, {"runners": "note"}),
     ],
 )
 def test_each_gap_is_found_and_nothing_else(change: dict[str, Any], found: dict[str, str]) -> None:

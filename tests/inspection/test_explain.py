@@ -13,8 +13,9 @@ from holdfast.backends.contract import Backend
 from holdfast.errors import JobNotFound
 from holdfast.inspection import Explanation, explain
 from holdfast.lifecycle import Ending, Failure, Settlement, State
+from holdfast.portrait import draw
 from holdfast.rates import Rate
-from holdfast.records import ClaimRequest, Lease, NewJob, Pause, WorkerRecord
+from holdfast.records import ClaimRequest, Held, Lease, NewJob, Pause, WorkerRecord
 from holdfast.rules import Override, QueueRule, TaskRule
 
 Scene = Callable[[Backend], Awaitable[Any]]
@@ -67,6 +68,15 @@ def test_a_ready_job_that_may_be_claimed_at_once() -> None:
     told = explained(scene)
     assert "may be claimed at once by 1 live worker" in told.summary
     assert told.reasons == ("1 job of queue 'default' ready, this one among them.",)
+
+
+def test_a_running_job_that_no_runner_has_begun_says_so() -> None:
+    async def scene(backend: Backend) -> None:
+        await backend.enqueue([NewJob(id="j1", task="t")])
+        [lease] = await claim(backend)
+        await backend.renew("w1", [Held(lease.id, lease.token)], seen_call=1, portrait=draw([], unbegun=["j1"]))
+
+    assert any("Its handler has not begun" in reason for reason in explained(scene).reasons)
 
 
 def test_a_suspect_says_that_it_runs_alone_next() -> None:

@@ -8,20 +8,24 @@ import logging
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 from worker_bench import WorkerApp
 
 from holdfast.clock import SystemClock
 from holdfast.context import CURRENT, Context
-from holdfast.lifecycle import State
+from holdfast.lifecycle import Ending, Failure, Outcome, OutcomeKind, State
 from holdfast.records import Lease
-from holdfast.worker import capture, spoken, staff
+from holdfast.worker import capture, spoken, staff, wire
 from holdfast.worker.deaths import how_it_ended
 from holdfast.worker.limits import Limits, children_of, memory_of, memory_of_family
-from holdfast.worker.overseer import stack_of
+from holdfast.worker.overseer import BEGIN_SECONDS, stack_of
+from holdfast.worker.pool import JUDGED_WITHIN_SECONDS, RUNNER_WITHIN_SECONDS, Pool, _Charge
 from holdfast.worker.reloading import python_files
 from holdfast.worker.remote import Remote, Stage
+from holdfast.worker.reports import Reports
 
 
 def lease(job_id: str = "j1") -> Lease:
@@ -160,6 +164,69 @@ async def test_a_runner_gets_no_more_jobs_than_it_has_places_for() -> None:
     assert remote.take_back() == []
     assert remote.drop("token of last") is not None
     remote.close()
+
+
+async def test_a_runner_that_responds_and_begins_nothing_loses_its_jobs_and_its_place() -> None:
+    class Owner:
+        def on_frame(self, remote: Remote, frame: object) -> None: ...
+
+        def on_closed(self, remote: Remote) -> None: ...
+
+    clock = SystemClock()
+    pool = Pool(staff.Plan(app="shop:app"), clock, Reports())
+    replaced: list[str] = []
+    pool.overseer.replace = lambda remote, why: replaced.append(why)  # type: ignore[method-assign]
+    given_back: list[Any] = []
+    pool.post = given_back.extend
+    remote = Remote(Owner(), 1, 5, solo=False)
+    remote.handed_over()
+    remote.stage = Stage.READY
+    pool.staff.remotes[1] = remote
+    remote.give([lease("begun"), lease("held"), lease("behind")])
+    assert remote.marks.begin(remote.held["token of begun"].place, 1.0, 1)
+    pool._lost["behind"] = remote  # it waits for an attempt of the same job that has not stopped
+    now = clock.steady()
+    pool.overseer._check_begins(remote, now + BEGIN_SECONDS - 1)
+    assert not replaced and pool.unbegun() == []
+    pool.overseer._check_begins(remote, now + BEGIN_SECONDS + 1)
+    assert replaced and set(remote.held) == {"token of begun"}
+    assert {one.id for one in given_back} == {"held", "behind"}
+    remote.close()
+
+
+async def test_a_killed_job_is_judged_without_a_runner_when_none_can_start() -> None:
+    clock = SystemClock()
+    pool = Pool(staff.Plan(app="shop:app"), clock, Reports())
+    facts = wire.TaskFacts("t", "q", 1.0, False, None, None, (), 0, 60.0)
+    pool.facts = {"t": facts, "again": structs.replace(facts, retries=3)}
+    ended: list[Any] = []
+    pool.post = ended.extend
+    outcome = Outcome(kind=OutcomeKind.TIMED_OUT, failure=Failure(reason="timeout", text="late"))
+    again = structs.replace(lease("more"), task="again")
+    strange = structs.replace(lease("strange"), task="unknown")
+    for one in (lease("last"), again, strange):
+        pool._charged[one.token] = _Charge(one, outcome, clock.steady())
+    pool.look_at_waiting(clock.steady())
+    assert not ended
+    pool.look_at_waiting(clock.steady() + JUDGED_WITHIN_SECONDS + 1)
+    assert {one.id: getattr(one, "ending", None) for one in ended} == {
+        "last": Ending.BURIED,
+        "more": Ending.RETRY,
+        "strange": None,
+    }
+    assert not pool._charged
+
+
+async def test_a_job_that_waits_too_long_for_a_process_of_its_own_is_given_back() -> None:
+    clock = SystemClock()
+    pool = Pool(staff.Plan(app="shop:app"), clock, Reports())
+    ended: list[Any] = []
+    pool.post = ended.extend
+    pool.start([structs.replace(lease("suspect"), suspect=True)])
+    pool.look_at_waiting(clock.steady())
+    assert not ended and pool.running() == ("suspect",)
+    pool.look_at_waiting(clock.steady() + RUNNER_WITHIN_SECONDS + 1)
+    assert [one.id for one in ended] == ["suspect"] and not pool.running()
 
 
 def test_limits_that_an_attempt_made_final_are_told_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:

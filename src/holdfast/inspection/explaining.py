@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from ..backends.contract import Backend
 from ..errors import JobNotFound, StoreSealed
 from ..lifecycle import SHARED_STALLS_MAX, UNSTARTED, State
+from ..portrait import read
 from ..rates import UNLIMITED
 from ..records import JobRecord, Pause, WorkerRecord
 from .brakes import brakes, group_brake
@@ -180,12 +181,27 @@ def _running(scene: _Scene) -> Explanation:
             reasons.append(
                 f"That worker renewed its lease of {worker.lease_seconds:g} s {_ago(worker.renewed_at, scene.now)}."
             )
+            reasons += _handler(job, worker)
     if job.progress is not None:
         reasons.append(f"Progress {job.progress:.0%}{f': {job.progress_text}' if job.progress_text else ''}.")
     if job.cancel_requested:
         reasons.append("A cancel was asked for: it ends as cancelled once its handler has stopped.")
     reasons += [*_suspicion(scene), *_last_error(job)]
     return _explanation(scene, summary, reasons, ["It ends when its handler does."])
+
+
+def _handler(job: JobRecord, worker: WorkerRecord) -> list[str]:
+    """What the worker shows of its handler: that it has not begun, or that its runner does not respond."""
+    portrait = read(worker.portrait)
+    if portrait is None:
+        return []
+    if job.id in portrait.unbegun:
+        return [
+            "Its handler has not begun: no runner has taken it up yet. The worker takes it back within seconds and "
+            "gives it to another runner, or to the store."
+        ]
+    silent = [one.pid for one in portrait.runners if job.id in one.jobs and not one.responds]
+    return [f"Its runner {pid} does not respond: a handler holds its loop or its interpreter." for pid in silent]
 
 
 async def _dead(backend: Backend, scene: _Scene) -> Explanation:

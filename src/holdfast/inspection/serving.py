@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from ..backends.contract import Backend
 from ..lifecycle import UNSTARTED, State
+from ..portrait import read
 from ..records import JobQuery, Pause, WorkerRecord
 from .findings import Finding, fine, note, wrong
 
@@ -64,6 +65,7 @@ async def look_at_service(backend: Backend, *, tasks: bool) -> Service:
 def judge_service(service: Service, app: AppFacts | None = None) -> list[Finding]:
     """What that means for jobs, and for this app's."""
     findings = [_workers(service), _queues(service)]
+    findings += _runners(service)
     if service.pauses:
         findings.append(_pauses(service.pauses))
     if app is not None:
@@ -87,6 +89,23 @@ def _workers(service: Service) -> Finding:
     if not alive:
         return note("workers", "none is registered.", "Start one: `holdfast work MODULE:APP`.", **facts)
     return fine("workers", f"{text}.", **facts)
+
+
+def _runners(service: Service) -> list[Finding]:
+    """Workers that hold jobs nobody has begun, or whose runners do not respond."""
+    shown = {one.id: read(one.portrait) for one in service.workers if not one.expired}
+    unbegun = {worker: len(view.unbegun) for worker, view in shown.items() if view is not None and view.unbegun}
+    silent = [one.pid for view in shown.values() if view is not None for one in view.runners if not one.responds]
+    facts = {"unbegun": unbegun, "silent": silent}
+    if unbegun:
+        text = f"workers hold jobs that none of their runners has begun: {_told(unbegun)}."
+        step = "Their logs say why: a runner that cannot start, or begins nothing. Such jobs are taken back in seconds."
+        return [note("runners", text, step, **facts)]
+    if silent:
+        text = f"runners that do not respond: {', '.join(map(str, silent[:NAMES_SHOWN]))}."
+        step = "A handler holds the loop or the interpreter. The worker's log shows where; a timeout= ends it."
+        return [note("runners", text, step, **facts)]
+    return []
 
 
 def _served(service: Service) -> set[str]:

@@ -24,7 +24,7 @@ from ..context import Context
 from ..events import EVENTS
 from ..lifecycle import Settlement
 from ..records import Lease, Release
-from . import wire
+from . import forked, wire
 from .declared import declared_by
 from .embedded import CALLBACKS_WITHIN_SECONDS, HostApp
 from .limits import OUT_OF_MEMORY, Limits
@@ -53,6 +53,8 @@ def hello(app: HostApp, url: str, result_bytes_max: int) -> wire.Hello:
             task.options.memory_limit,
             task.options.cpu_limit,
             task.options.aliases,
+            task.options.retry.limit,
+            task.options.retain,
         )
         for task in app.tasks.values()
     ]
@@ -101,6 +103,7 @@ class Host(asyncio.Protocol):
     async def serve(self, sock: socket.socket) -> None:
         """Run until the keeper says Quit."""
         loop = asyncio.get_running_loop()
+        forked.arm(sock.fileno(), loop)
         await loop.create_connection(lambda: self, sock=sock)
         self._reports.on_urgent = partial(loop.call_soon_threadsafe, self._report, None)
         flushing = loop.create_task(self._flush_forever())
@@ -158,6 +161,7 @@ class Host(asyncio.Protocol):
     # ------------------------------------------------------------------ out
 
     def _mark_begin(self, token: str) -> bool:
+        forked.leave_if_child()
         return self._marks.begin(self._places[token], read_steady(), get_ident())
 
     def _hand_over(self, batch: list[Ended]) -> None:

@@ -1,9 +1,9 @@
 """The overseer: sees which runner does not respond, which attempt does not obey, and what has to be done about it.
 
-Used by the pool, on the keeper's loop: nothing a handler does can hold it up. From a runner that does not respond it
-takes back what has not begun. A job that is past its timeout and does not stop costs its runner: that gets no more
-jobs, the others there may finish within the grace, then it is killed; the guilty job is charged, the others are given
-back.
+Used by the pool, on the keeper's loop: nothing a handler does can hold it up. From a runner that does not respond, or
+that responds and begins nothing, it takes back what has not begun. A job that is past its timeout and does not stop
+costs its runner: that gets no more jobs, the others there may finish within the grace, then it is killed; the guilty
+job is charged, the others are given back.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ LOOK_SECONDS_BUSY = 0.1
 LOOK_SECONDS_IDLE = 0.5
 SILENT_SECONDS = 0.3  # after this what a runner has not begun is taken back
 BLOCKED_SECONDS = 1.0  # after this it is told
+BEGIN_SECONDS = 10.0  # after this what a runner that responds has not begun is taken back, and it is replaced
 OBEY_SECONDS = 2.0  # from an attempt's timeout, or from being told to stop, to its runner's end
 OBEY_SECONDS_ALONE = 0.5  # where nobody else would be hurt
 SOLO_IDLE_SECONDS = 60.0
@@ -110,6 +111,7 @@ class Overseer:
             busy = any(remote.held for remote in remotes.values())
             await asyncio.sleep(LOOK_SECONDS_BUSY if busy else LOOK_SECONDS_IDLE)
             now = self._clock.steady()
+            self._pool.look_at_waiting(now)
             for remote in list(remotes.values()):
                 if remote.stage in (Stage.READY, Stage.LEAVING):
                     self._check(remote, now)
@@ -128,15 +130,29 @@ class Overseer:
             if silent > BLOCKED_SECONDS and remote.held and remote.tag not in self._told:
                 self._told.add(remote.tag)
                 self._pool.staff.spawn(self._tell_blocked(remote, silent))
-        elif was_blocked:
-            self._told.discard(remote.tag)
-            self._pool.on_room()
+        else:
+            if was_blocked:
+                self._told.discard(remote.tag)
+                self._pool.on_room()
+            self._check_begins(remote, now)
         most = self._pool.staff.plan.max_memory
         if most is not None and remote.memory > most and remote.stage is Stage.READY:
             self.replace(remote, f"{remote.memory >> 20} MiB of memory")
         if remote.solo:
             self._check_idle(remote, now)
             self._check_memory(remote)
+
+    def _check_begins(self, remote: Remote, now: float) -> None:
+        """It responds; but does it begin what it was given? If not, something in it is broken, and it is replaced."""
+        if not any(sent.sent_at < now - BEGIN_SECONDS for sent in remote.held.values()):
+            return
+        late = [lease for lease in remote.unbegun(now - BEGIN_SECONDS) if not self._pool.follows(lease)]
+        if late and remote.stage is Stage.READY:
+            logs.jobs_not_begun(remote.pid, [lease.id for lease in late], BEGIN_SECONDS)
+            remote.stage = Stage.LEAVING  # before they are given to somebody else
+            taken = remote.take_back()
+            self.replace(remote, "it does not begin its jobs")
+            self._pool.reroute(taken)
 
     def _check_idle(self, remote: Remote, now: float) -> None:
         if remote.held or remote.stage is not Stage.READY:

@@ -8,7 +8,7 @@ and suspect ones a runner of their own, and turns a runner's end into ends of it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
@@ -17,8 +17,10 @@ import msgspec
 from .. import events, logs
 from ..clock import Clock
 from ..lifecycle import Outcome
+from ..options import TaskOptions
 from ..portrait import JOBS_SHOWN_MAX, MEMORY_STEP_BYTES, RunnerView, draw
 from ..records import Lease, Release
+from ..retry import RetryPolicy
 from . import wire
 from .deaths import settle_estate
 from .limits import children_of
@@ -26,11 +28,14 @@ from .link import Link
 from .overseer import Overseer
 from .remote import Remote, Stage
 from .reports import Reports
-from .runner import Ended, Gone, Stop
+from .runner import Ended, Gone, Stop, settlement_of
 from .sharing import Dealing
 from .staff import Plan, Staff
 
 END_WITHIN_SECONDS = 3.0
+RUNNER_WITHIN_SECONDS = 30.0  # so long a job waits for a runner of its own, then it is given back
+JUDGED_WITHIN_SECONDS = 5.0  # so long a killed job waits for a runner that knows its policy, then that is applied here
+SHOWN_AFTER_SECONDS = 2.0  # a job that has not begun for so long is shown
 
 
 class Pool(Link):
@@ -50,6 +55,7 @@ class Pool(Link):
         self._alone: frozenset[str] = frozenset()  # tasks that are isolated
         self._listens: frozenset[str] = frozenset()
         self._waiting: deque[Lease] = deque()  # for a runner of their own
+        self._waits_since: dict[str, float] = {}  # by token
         self._lost: dict[str, Remote] = {}  # job id → where a lost attempt of it has not stopped
         self._dealing = Dealing()
         self._charged: dict[str, _Charge] = {}  # by token: killed for what it did, and not yet judged
@@ -97,6 +103,7 @@ class Pool(Link):
                 self._follow(self._lost[lease.id], lease)
             elif lease.suspect or lease.task in self._alone:
                 self._waiting.append(lease)
+                self._waits_since[lease.token] = self._clock.steady()
             else:
                 shared.append(lease)
         self._spread(shared)
@@ -117,8 +124,7 @@ class Pool(Link):
 
     def stop_all(self, reason: Stop) -> None:
         self.staff.barred = True
-        waiting, self._waiting = self._waiting, deque()
-        self._end([Release(id=lease.id, token=lease.token) for lease in waiting])
+        self._give_back_waiting(self._waiting)
         for remote in self.staff.remotes.values():
             for sent in remote.held.values():
                 sent.told = max(sent.told, reason)
@@ -162,7 +168,14 @@ class Pool(Link):
         ]
 
     def portrait(self) -> bytes:
-        return draw(self.runners())
+        return draw(self.runners(), self.unbegun())
+
+    def unbegun(self) -> list[str]:
+        """Jobs held here that no runner has begun for a while, or whose end nobody has judged yet."""
+        before = self._clock.steady() - SHOWN_AFTER_SECONDS
+        found = [lease.id for remote in self.staff.remotes.values() for lease in remote.unbegun(before)]
+        found += [lease.id for lease in self._waiting if self._waits_since.get(lease.token, before) < before]
+        return found + [charge.lease.id for charge in self._charged.values() if charge.since < before]
 
     async def watch_forever(self) -> None:
         await self.overseer.watch_forever()
@@ -201,6 +214,7 @@ class Pool(Link):
         for remote in solos:
             if self._waiting and remote.room:
                 lease = self._waiting.popleft()
+                self._waits_since.pop(lease.token, None)
                 if remote.spoken is not None:
                     remote.spoken.begin(partial(self._reports.line, lease))
                 remote.give([lease])
@@ -217,6 +231,10 @@ class Pool(Link):
         else:
             self._end([Release(id=lease.id, token=lease.token)])
 
+    def follows(self, lease: Lease) -> bool:
+        """Whether it waits for a lost attempt of the same job to stop: not begun on purpose."""
+        return lease.id in self._lost
+
     def reroute(self, leases: Sequence[Lease]) -> None:
         """Jobs that were taken back: to who can begin them now, else to the store."""
         self._spread(leases)
@@ -228,6 +246,7 @@ class Pool(Link):
         for waiting in self._waiting:
             if waiting.token == lease.token:
                 self._waiting.remove(waiting)
+                self._waits_since.pop(lease.token, None)
                 gone = reason is Stop.LOST
                 self._end([Gone(lease.id, lease.token) if gone else Release(id=lease.id, token=lease.token)])
                 return
@@ -311,7 +330,8 @@ class Pool(Link):
         self._after(remote)
         for charge in self._charged.values():
             charge.judge = None if charge.judge is remote else charge.judge
-        self._charged.update((lease.token, _Charge(lease, outcome)) for lease, outcome in estate.charged)
+        now = self._clock.steady()
+        self._charged.update((lease.token, _Charge(lease, outcome, now)) for lease, outcome in estate.charged)
         self._end(estate.ended)
         self._ask_for_judgement()
         if self._waiting and remote.hello is not None and not self.staff.closing:
@@ -321,8 +341,27 @@ class Pool(Link):
     def on_not_started(self, remote: Remote, again_in: float) -> None:
         """Jobs that wait for a runner of their own do not wait here for a start that may fail again."""
         if remote.solo:
-            waiting, self._waiting = self._waiting, deque()
-            self._end([Release(id=lease.id, token=lease.token, delay=again_in) for lease in waiting])
+            self._give_back_waiting(self._waiting, delay=again_in)
+        self._judge_here(list(self._charged.values()))
+
+    def look_at_waiting(self, now: float) -> None:
+        """Nobody waits here for a runner without a bound: what has waited too long goes back, or is judged here."""
+        if self._waiting:
+            late = now - RUNNER_WITHIN_SECONDS
+            overdue = [lease for lease in self._waiting if self._waits_since.get(lease.token, now) < late]
+            if overdue:
+                logs.waited_for_runner([lease.id for lease in overdue], RUNNER_WITHIN_SECONDS)
+                self._give_back_waiting(overdue)
+        if self._charged:
+            late = now - JUDGED_WITHIN_SECONDS
+            self._judge_here([charge for charge in self._charged.values() if charge.since < late])
+
+    def _give_back_waiting(self, leases: Iterable[Lease], delay: float = 0.0) -> None:
+        gone = {lease.token: lease for lease in leases}
+        self._waiting = deque(lease for lease in self._waiting if lease.token not in gone)
+        for token in gone:
+            self._waits_since.pop(token, None)
+        self._end([Release(id=lease.id, token=token, delay=delay) for token, lease in gone.items()])
 
     def _ask_for_judgement(self) -> None:
         """Have a runner say what a killed job's own retry policy makes of its end."""
@@ -339,12 +378,27 @@ class Pool(Link):
                 charge.judge = ready
             ready.send(wire.Judge([charge.lease for charge in cases], [charge.outcome for charge in cases]))
 
+    def _judge_here(self, cases: Sequence[_Charge]) -> None:
+        """No runner can say what a task's policy is: apply what is known of it, its number of retries."""
+        ended: list[Ended] = []
+        for charge in cases:
+            lease = charge.lease
+            del self._charged[lease.token]
+            facts = self.facts.get(lease.task)
+            if facts is None:
+                ended.append(Release(id=lease.id, token=lease.token))
+                continue
+            logs.judged_without_runner(lease.id, lease.task)
+            options = TaskOptions(retry=RetryPolicy(limit=facts.retries), retain=facts.retain).for_call(lease.options)
+            ended.append(settlement_of(lease, options, charge.outcome, None))
+        self._end(ended)
+
 
 class _Charge:
     """A job that cost its runner, and who was asked what its task's policy makes of that."""
 
-    __slots__ = ("judge", "lease", "outcome")
+    __slots__ = ("judge", "lease", "outcome", "since")
 
-    def __init__(self, lease: Lease, outcome: Outcome) -> None:
-        self.lease, self.outcome = lease, outcome
+    def __init__(self, lease: Lease, outcome: Outcome, since: float) -> None:
+        self.lease, self.outcome, self.since = lease, outcome, since
         self.judge: Remote | None = None

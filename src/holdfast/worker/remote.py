@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import Protocol, cast
 
 from .. import logs
+from ..clock import read_steady
 from ..errors import ConfigurationError
 from ..lifecycle import Outcome
 from ..records import Lease
@@ -41,10 +42,10 @@ class Stage(IntEnum):
 class Sent:
     """A job a runner has."""
 
-    __slots__ = ("guilty", "lease", "place", "timeout", "told", "told_at")
+    __slots__ = ("guilty", "lease", "place", "sent_at", "timeout", "told", "told_at")
 
-    def __init__(self, lease: Lease, place: int) -> None:
-        self.lease, self.place = lease, place
+    def __init__(self, lease: Lease, place: int, sent_at: float) -> None:
+        self.lease, self.place, self.sent_at = lease, place, sent_at
         self.timeout: float | None = None
         self.told = Stop.NOT
         self.told_at = 0.0
@@ -136,10 +137,11 @@ class Remote(asyncio.Protocol):
     def give(self, leases: Sequence[Lease]) -> None:
         """Send jobs, to begin now."""
         places: list[int] = []
+        now = read_steady()
         for lease in leases:
             place = self._places.pop()
             self.marks.clear(place)
-            self.held[lease.token] = Sent(lease, place)
+            self.held[lease.token] = Sent(lease, place, now)
             places.append(place)
         self.send(wire.Start(places, list(leases)))
 
@@ -162,6 +164,10 @@ class Remote(asyncio.Protocol):
             del self.held[sent.lease.token]
             self.taken[sent.lease.token] = sent.place  # not used again before the runner has seen the mark
         return [sent.lease for sent in taken]
+
+    def unbegun(self, before: float) -> list[Lease]:
+        """Jobs that were sent before that time and have not begun."""
+        return [sent.lease for sent in self.held.values() if sent.sent_at < before and not self.begun(sent)]
 
     def begun(self, sent: Sent) -> float:
         """When a job began, on the steady clock; 0.0 when it has not."""

@@ -22,7 +22,7 @@ from ..context import CURRENT, CancelRequested, Context, ReportSink
 from ..errors import ConfigurationError
 from ..lifecycle import Outcome, OutcomeKind, Settlement, settlement_for
 from ..records import Lease, Release
-from . import outcomes
+from . import forked, outcomes
 from .threads import ThreadPool
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_TASK_DELAY_SECONDS = 30.0
 FAULTY_BACKOFF_SECONDS = 30.0
+NOT_STARTED_SECONDS = 0.25  # before a job is given back that could not be started: it may come back at once
 _EAGER = sys.version_info >= (3, 12)
 
 
@@ -125,7 +126,10 @@ class Runner:
         for lease in leases:
             running = self.runs.get(lease.id)
             if running is None:
-                self._start(lease)
+                try:
+                    self._start(lease)
+                except Exception as fault:  # whatever it is, the next ones must not wait for it
+                    self._could_not_start(lease, fault)
             else:  # a lost attempt of this very job has not stopped yet: the two must not overlap
                 if running.successor is not None:
                     self._end_with(Gone(lease.id, running.successor.token))
@@ -177,6 +181,8 @@ class Runner:
     def beat(self) -> None:
         """Show the keeper's watch that this loop responds; end what was cancelled by others before its first step."""
         self.beats += 1
+        if self._pool.refused:
+            self._withdraw()
         for run in list(self.runs.values()):
             if run.handle is not None and run.handle.done():  # it never entered the pipeline that would have ended it
                 self._end(run, outcomes.STOPPED, None)
@@ -204,8 +210,9 @@ class Runner:
         if timeout is not None:
             run.timer = self.loop.call_later(timeout, self._overrun, run)
         if not task.is_async:
-            copied = contextvars.copy_context()
-            self._pool.submit(lambda: copied.run(self._attempt_in_thread, run))
+            self._pool.submit(_ThreadCall(self, run))
+            if self._pool.refused:
+                self._withdraw()
         elif _EAGER:
             eager: dict[str, Any] = {"eager_start": True}
             handle = asyncio.Task(self._attempt(run), loop=self.loop, name=lease.id, **eager)
@@ -213,6 +220,24 @@ class Runner:
                 run.handle = handle
         else:
             run.handle = asyncio.Task(self._attempt(run), loop=self.loop, name=lease.id)
+
+    def _withdraw(self) -> None:
+        """The system gives no more threads: what waits for one is given back, for who has room."""
+        waiting = [call.run for call in self._pool.withdraw() if isinstance(call, _ThreadCall)]
+        for run in waiting:
+            self._could_not_start(run.lease, None)
+
+    def _could_not_start(self, lease: Lease, fault: BaseException | None) -> None:
+        """Give back a job that was never begun, after a moment: where nothing can be started it shall not spin."""
+        logs.not_started(lease.id, lease.task, fault)
+        run = self.runs.get(lease.id)
+        if run is not None and run.lease is lease:
+            del self.runs[lease.id]
+            if run.timer is not None:
+                run.timer.cancel()
+        self.loop.call_later(NOT_STARTED_SECONDS, self._end_with, Release(id=lease.id, token=lease.token))
+        if run is not None and run.successor is not None:
+            self.start([run.successor])
 
     async def _attempt(self, run: Run) -> None:
         """An async handler's attempt, as a task of its own."""
@@ -241,6 +266,7 @@ class Runner:
             outcome, error = outcomes.raised(fault), fault
         else:
             outcome, error = outcomes.returned(task, value)
+        forked.leave_if_child()
         self._end(run, outcome, error)
 
     def _attempt_in_thread(self, run: Run) -> None:
@@ -269,6 +295,7 @@ class Runner:
                     outcome, error = outcomes.raised(fault), fault
                 else:
                     outcome, error = outcomes.returned(task, value)
+                forked.leave_if_child()
         self._from_threads.append((run, outcome, error))
         if not self._collecting:
             self._collecting = True
@@ -328,7 +355,7 @@ class Runner:
             return Release(id=lease.id, token=lease.token)  # stopped by us: what it raised on the way is no failure
         elif error is not None and outcomes.slows_queue(error):
             self._reports.slow_down(lease, outcome.delay or 0.0)  # told to the store before this end is
-        return _settlement(lease, options, outcome, error)
+        return settlement_of(lease, options, outcome, error)
 
     def judge(self, leases: Sequence[Lease], ends: Sequence[Outcome]) -> None:
         """End attempts that were killed elsewhere for what they did, as their tasks' own policies say."""
@@ -338,7 +365,7 @@ class Runner:
                 self._give_back_unknown(lease)
             else:
                 options = task.options if lease.options is None else _options_for(task, lease.options)
-                self._end_with(_settlement(lease, options, outcome, None))
+                self._end_with(settlement_of(lease, options, outcome, None))
 
     def _end_unstarted(self, lease: Lease, reason: Stop) -> None:
         """End a lease whose handler was never called."""
@@ -389,6 +416,18 @@ class Runner:
         return about(lease, self.worker)
 
 
+class _ThreadCall:
+    """A sync handler's attempt on its way to a thread."""
+
+    __slots__ = ("_context", "_runner", "run")
+
+    def __init__(self, runner: Runner, run: Run) -> None:
+        self._runner, self.run, self._context = runner, run, contextvars.copy_context()
+
+    def __call__(self) -> None:
+        self._context.run(self._runner._attempt_in_thread, self.run)
+
+
 def _options_for(task: Task[..., Any], stored: bytes) -> TaskOptions:
     """The task's options with those given for one call. Stored by another version they may make no sense here."""
     try:
@@ -397,7 +436,8 @@ def _options_for(task: Task[..., Any], stored: bytes) -> TaskOptions:
         return task.options
 
 
-def _settlement(lease: Lease, options: TaskOptions, outcome: Outcome, error: BaseException | None) -> Settlement:
+def settlement_of(lease: Lease, options: TaskOptions, outcome: Outcome, error: BaseException | None) -> Settlement:
+    """What an outcome comes to under these options."""
     retry_in: float | None = None
     if outcome.kind in _SPENDS_A_RETRY:
         retry_in = _retry_in(options, lease.failures + 1, error)

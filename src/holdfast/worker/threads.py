@@ -5,6 +5,9 @@ not stop must not keep the whole program, and nothing here pretends that a threa
 
 Waking a thread costs more than a short handler. So one is woken at a time, and each that takes a call wakes the next
 where calls are left: handlers that block get a thread each, at once; short ones are over before the next thread comes.
+
+The system may refuse a thread. Then nothing waits for it: `refused` says so, and `withdraw` answers the calls that no
+thread has taken.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ class ThreadPool:
         self._calls: deque[Callable[[], None]] = deque()
         self._bell: SimpleQueue[bool] = SimpleQueue()  # each word on it is for one idle thread; False: end
         self._guard = threading.Lock()  # of what follows
+        self.refused = False  # the system gave no thread; calls may wait that nobody comes for
         self._coming = False  # a thread is on its way to the calls, woken or new
         self._idle = 0
         self._count = 0
@@ -38,6 +42,16 @@ class ThreadPool:
         for _ in range(self._count):
             self._bell.put(False)
 
+    def withdraw(self) -> list[Callable[[], None]]:
+        """Take out the calls that no thread has taken: after a refusal they might wait for long."""
+        self.refused = False
+        withdrawn: list[Callable[[], None]] = []
+        while True:
+            try:
+                withdrawn.append(self._calls.popleft())
+            except IndexError:
+                return withdrawn
+
     def _wake(self) -> None:
         """Send one more thread to the calls, unless one is coming or all are busy: those look before they rest."""
         with self._guard:
@@ -48,9 +62,13 @@ class ThreadPool:
                 self._coming = True
                 self._bell.put(True)
             elif self._count < self._most:
-                self._count += 1
                 self._coming = True
-                threading.Thread(target=self._serve, name=f"{self._name}-{self._count}", daemon=True).start()
+                try:
+                    threading.Thread(target=self._serve, name=f"{self._name}-{self._count + 1}", daemon=True).start()
+                except RuntimeError:  # no more threads, for now
+                    self._coming, self.refused = False, True
+                else:
+                    self._count += 1
 
     def _serve(self) -> None:
         calls = self._calls

@@ -21,7 +21,7 @@ from ..lifecycle import Outcome, Settlement
 from ..records import Lease, Release
 from .declared import Declared
 
-VERSION = 3
+VERSION = 4
 FRAME_BYTES_MAX = 1 << 30  # from the keeper, which sends what the store gave it
 RUNNER_FRAME_BYTES_MAX = 16 << 20  # from a runner, beside one result as large as the app allows
 SHARE_BYTES = 4 << 20  # what a runner puts into one frame, unless a single part of it is larger
@@ -118,6 +118,8 @@ class TaskFacts(Struct, frozen=True, array_like=True):
     memory_limit: int | None
     cpu_limit: float | None
     aliases: tuple[str, ...]
+    retries: int | None  # how often it may be retried; None: for ever
+    retain: float
 
 
 class Hello(Frame, frozen=True, tag=20):
@@ -283,7 +285,7 @@ class Reader:
     def _decode(self, view: memoryview) -> object:
         try:
             return self._decoder.decode(view)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # junk in a text field is not msgspec's own error
             text = f"a frame cannot be read: {error}. Keeper and runner must be of one version."
             raise ConfigurationError(text) from None
 
