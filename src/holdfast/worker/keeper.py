@@ -253,6 +253,8 @@ class Keeper:
         try:
             await self._declared.tell(self._line.backend)
         except (BackendUnavailable, OutcomeUnknown) as error:
+            if self.stopping:
+                raise
             logs.declare_failed(error, 1)
             self._undeclared.set()
 
