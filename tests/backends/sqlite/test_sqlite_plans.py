@@ -96,7 +96,7 @@ def test_without_rules_an_exchange_asks_for_them_once(store: sqlite3.Connection)
 
 
 def test_a_job_that_leaves_its_lane_apart_leaves_its_index(store: sqlite3.Connection) -> None:
-    limiting.declare(transaction(store), [], [TaskRule(name="t", rate=Rate(2, 1.0, 2))])
+    limiting.declare(transaction(store), [], [TaskRule(name="t", rate=Rate(2, 1.0, 2))], 100)
     producing.enqueue(transaction(store), [NewJob(id=f"j{n}", task="t") for n in range(5)])
     leasing.register(transaction(store), WorkerRecord(id="w", lease_seconds=1e6))
     assert len(claiming.claim(transaction(store), ClaimRequest(worker="w", call=1, queues=("default",), most=9))) == 2

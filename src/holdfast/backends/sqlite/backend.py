@@ -50,7 +50,7 @@ from ...records import (
 )
 from ...rules import Override, QueueRule, TaskRecord, TaskRule
 from ..contract import Backend
-from . import joining, leasing, limiting, moving, operating, producing, pruning, reading, showing, ticking
+from . import joining, leasing, limiting, moving, operating, producing, pruning, reading, rearranging, showing, ticking
 from .answering import answered, answered_here
 from .connection import SYNCHRONOUS, set_up
 from .hearing import call_out
@@ -219,7 +219,7 @@ class SqliteBackend(Backend):
     async def declare(
         self, rules: Sequence[QueueRule], tasks: Sequence[TaskRule] = (), now: float | None = None
     ) -> None:
-        await self._write("declare", lambda tx: limiting.declare(tx, rules, tasks), now)
+        await self._write("declare", lambda tx: limiting.declare(tx, rules, tasks, self.rule_step_max), now)
 
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
         if not jobs:
@@ -325,6 +325,9 @@ class SqliteBackend(Backend):
     async def prune(self, *, limit: int = 1000, older_than: float | None = None, now: float | None = None) -> int:
         return await self._write("prune", lambda tx: pruning.prune(tx, limit, older_than), now)
 
+    async def rearrange(self, *, limit: int = 500, now: float | None = None) -> bool:
+        return await self._write("rearrange", lambda tx: rearranging.rearrange(tx, limit), now)
+
     # ------------------------------------------------------------------ operating
 
     async def cancel(self, job_id: str, now: float | None = None) -> JobRecord:
@@ -346,13 +349,13 @@ class SqliteBackend(Backend):
         return await self._write("discard", lambda tx: operating.discard(tx, job_id), now)
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
-        await self._write("pause", lambda tx: limiting.pause(tx, pause), now)
+        await self._write("pause", lambda tx: limiting.pause(tx, pause, self.rule_step_max), now)
 
     async def resume(self, pause: Pause, now: float | None = None) -> bool:
-        return await self._write("resume", lambda tx: limiting.resume(tx, pause), now)
+        return await self._write("resume", lambda tx: limiting.resume(tx, pause, self.rule_step_max), now)
 
     async def limit(self, override: Override, now: float | None = None) -> None:
-        await self._write("limit", lambda tx: limiting.limit(tx, override), now)
+        await self._write("limit", lambda tx: limiting.limit(tx, override, self.rule_step_max), now)
 
     async def slow_down(self, queue: str, seconds: float, now: float | None = None) -> float:
         return await self._write("slow_down", lambda tx: limiting.slow_down(tx, queue, seconds), now)

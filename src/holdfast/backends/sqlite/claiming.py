@@ -14,7 +14,7 @@ from typing import Any
 from ...rates import UNLIMITED, charged
 from ...records import ClaimRequest, Lease
 from ...rules import GROUP_LOOKS_MAX, READY_PER_GROUP_MAX
-from . import endings, flow
+from . import endings, flow, rearranging
 from .operating import expire
 from .ruling import Bucket
 from .stored import LANE_APART, LANE_GROUPED, LANE_UNGROUPED, SQL, Place, as_text
@@ -87,12 +87,13 @@ def claim_heads(tx: Transaction, request: ClaimRequest) -> list[Lease] | None:
 class Lane:
     """How far one lane of a queue has been read. Nothing is written while lanes are read."""
 
-    __slots__ = ("done", "looks", "number", "place", "queue", "task")
+    __slots__ = ("done", "looks", "number", "place", "queue", "refused", "task")
 
     def __init__(self, queue: str, number: int, task: str = "") -> None:
         self.queue, self.number, self.task = queue, number, task
         self.place = 0  # so many of its jobs were met
         self.looks = 0  # so many of them passed over
+        self.refused = 0  # so many more, because a changed rule has not reached them
         self.done = False
 
     def read(self, tx: Transaction, most: int) -> list[Row]:
@@ -113,6 +114,8 @@ class Draw:
         self._rooms: dict[Place, int] = {}
         self._leased: dict[Place, int] = {}  # where something counts it
         self._expired: list[Row] = []
+        # while a changed rule is carried out; the other half of its sweep the claim has done before
+        self._guard = rearranging.Guard(tx, request.sweep_max // 2) if tx.rules.rearranging else None
         self._held: dict[tuple[str, str], int] = {}
         if request.most_by_group is not None:
             for queue, group, number in tx.cursor.execute(SQL["claim.held_groups"], (request.worker,)):
@@ -145,13 +148,15 @@ class Draw:
 
     def take_from(self, queue: str, most: int) -> None:
         """Lease up to `most` jobs of a queue."""
-        common = not self._rules.tasks and self._request.most_by_group is None
+        common = not self._rules.tasks and self._request.most_by_group is None and self._guard is None
         rows = self._from_common_lanes(queue, most) if common else None
         if rows is None:
             rows = self._from_lanes(queue, most)
         for row in self._expired:
             expire(self._tx, row[1])
         self._expired.clear()
+        if self._guard is not None:
+            self._guard.move()
         if rows:
             self._lease(queue, rows)
 
@@ -178,6 +183,8 @@ class Draw:
         lanes = [Lane(queue, LANE_UNGROUPED), Lane(queue, LANE_GROUPED)]
         if self._rules.tasks:
             lanes += self._lanes_apart(queue)
+        if self._guard is not None:
+            self._fit_front(self._guard, queue, lanes[1:], most)
         call, number = self._request.call, len(lanes)
         lanes = [lanes[place % number] for place in range(call % number, call % number + number)]
         rows: list[Row] = []
@@ -194,16 +201,22 @@ class Draw:
         lanes = [Lane(queue, LANE_APART, task) for task in flow.apart_ready(self._tx.cursor, self._rules, queue)]
         return [lane for lane in lanes if self._room_of_lane(lane) > 0]
 
+    def _fit_front(self, guard: rearranging.Guard, queue: str, lanes: list[Lane], most: int) -> None:
+        for lane in lanes:
+            rows = lane.read(self._tx, most)
+            guard.fit_front(queue, [row[6] for row in rows if row[6] is not None])
+
     def _draw(self, lane: Lane, most: int) -> list[Row]:
         """Up to `most` jobs of a lane, from where it was read before. Expired ones are set aside."""
         if most <= 0 or lane.done:
             return []
         capped = self._request.most_by_group is not None and lane.number != LANE_UNGROUPED
         drawn: list[Row] = []
+        looks = (GROUP_LOOKS_MAX if capped else 0) + (self._request.sweep_max if self._guard is not None else 0)
         while len(drawn) < most and not lane.done and not self.full:
-            asked = most - len(drawn) + (GROUP_LOOKS_MAX if capped else 0)
+            asked = most - len(drawn) + looks
             rows = lane.read(self._tx, asked)
-            if capped:
+            if looks:
                 fresh, met = self._pass_over(lane, rows, most - len(drawn))
             else:
                 fresh, met = rows, len(rows)
@@ -231,15 +244,23 @@ class Draw:
         return fitting
 
     def _pass_over(self, lane: Lane, rows: list[Row], most: int) -> tuple[list[Row], int]:
-        """The first `most` whose group has not its share of this worker, and how many were met to find them."""
-        share, met = self._request.most_by_group or 0, 0
+        """The first `most` that the rules allow and whose group has not its share of this worker, and how many were met
+        to find them."""
+        share, met, guard = self._request.most_by_group, 0, self._guard
         fresh: list[Row] = []
         for row in rows:
             if len(fresh) == most:
                 break
-            queue, group, expires_at = row[3], row[6], row[_EXPIRES_AT]
-            late = expires_at is not None and expires_at <= self._tx.now
-            if group is not None and not late:
+            seq, _, task, queue, _, _, group = row[:7]
+            if guard is not None and not guard.lets(lane.number, seq, task, queue, group):
+                if lane.refused == self._request.sweep_max:
+                    lane.done = True
+                    break
+                lane.refused += 1
+                met += 1
+                continue
+            late = row[_EXPIRES_AT] is not None and row[_EXPIRES_AT] <= self._tx.now
+            if share is not None and group is not None and not late:
                 if self._held.get((queue, group), 0) >= share:
                     if lane.looks == GROUP_LOOKS_MAX:
                         lane.done = True

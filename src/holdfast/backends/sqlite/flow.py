@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from ...rates import UNLIMITED, Rate, allowed, opens_at
 from .ruling import Bucket, Rules
-from .stored import SQL, Place
+from .stored import LANE_APART, SQL, Place
 
 _NEW = Bucket()
 
@@ -20,7 +20,9 @@ def apart_ready(cursor: sqlite3.Cursor, rules: Rules, queue: str) -> list[str]:
     """The tasks apart that have ready jobs in this queue, by name."""
     if not rules.tasks:
         return []
-    return [row[0] for row in cursor.execute(SQL["claim.apart_ready"], (queue,)) if row[0] in rules.tasks]
+    # By the rules as they stand: jobs of a task that was paused, or is no longer apart, may still be in its lane.
+    found = cursor.execute(SQL["claim.apart_ready"], (queue,)).fetchall()
+    return [task for (task,) in found if rules.lanes.get(task) == LANE_APART]
 
 
 def bucket_room(rules: Rules, rate: Rate | None, place: Place, now: float) -> int:

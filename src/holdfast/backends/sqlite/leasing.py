@@ -24,7 +24,7 @@ from ...records import (
     Report,
     WorkerRecord,
 )
-from . import claiming, endings, flow
+from . import claiming, endings, flow, rearranging
 from .operating import expire, revive_row
 from .stored import SQL
 from .transaction import Transaction
@@ -84,7 +84,7 @@ def exchange(
         return Exchanged(answers=tuple(answers), known=row is not None)
     rules, recovered, opens_at = tx.rules, list[Recovered](), None
     seal = tx.closed_by  # after the rules: it comes with them
-    leases = claiming.claim_heads(tx, request) if seal is None and not any(look) else None
+    leases = claiming.claim_heads(tx, request) if seal is None and not any(look) and not rules.rearranging else None
     if leases is None:
         tx.refill(due=bool(look.due))
         if look.overdue:
@@ -96,6 +96,8 @@ def exchange(
         if seal is None:
             if look.anything or recovered or rules.any_flow:
                 promote(tx, request.sweep_max)
+            if rules.rearranging:
+                rearranging.carry_on(tx, -(-request.sweep_max // 2))
             leases = claiming.claim(tx, request)
             tx.refill()
             opens_at = flow.next_opening(tx.cursor, tx.rules, request.queues, tx.now)  # as things stand after the claim

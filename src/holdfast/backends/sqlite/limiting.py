@@ -1,7 +1,8 @@
 """What code and operators say about queues, groups and tasks: declare, limit, slow_down, pause, resume.
 
-Called by backend.py inside a write transaction. Whatever changes a task's lane moves its ready jobs in the same step;
-whatever puts a limit in force marks what already runs, so that it is counted.
+Called by backend.py inside a write transaction. A changed rule is stored with a note of what it has to rearrange, and
+the first `step` jobs and groups are rearranged at once; rearranging.py carries on with the rest. Whatever puts a limit
+in force marks what already runs, so that it is counted: that is bounded by the slots of the workers.
 """
 
 from __future__ import annotations
@@ -16,20 +17,26 @@ from ...rates import UNLIMITED
 from ...records import Pause
 from ...rules import Override, QueueRule, TaskRule
 from ..refusing import check_limit, strict_limit
+from . import rearranging
 from .stored import SQL, Place, place_of, rate_text
 from .transaction import Transaction
 
 
-def declare(tx: Transaction, rules: Sequence[QueueRule], tasks: Sequence[TaskRule]) -> None:
+def declare(tx: Transaction, rules: Sequence[QueueRule], tasks: Sequence[TaskRule], step: int) -> None:
     for rule in rules:
         check_limit(rule.group_limit, f"group_limit of queue {rule.name!r}")
         check_limit(rule.limit, f"limit of queue {rule.name!r}")
     for task in tasks:
         check_limit(task.limit, f"limit of task {task.name!r}")
-    for task in tasks:
-        _declare_task(tx, task)
-    for rule in rules:
-        _declare_queue(tx, rule)
+    changed = [*[_declare_task(tx, task) for task in tasks], *[_declare_queue(tx, rule) for rule in rules]]
+    if any(changed):
+        _end(tx, step)
+
+
+def _end(tx: Transaction, step: int) -> None:
+    """Of what is to be rearranged, do a bounded piece."""
+    if tx.rules.rearranging:
+        rearranging.carry_on(tx, step)
     tx.close()
 
 
@@ -45,24 +52,33 @@ def task_row(rule: TaskRule) -> tuple[Any, ...]:
     return (*held_back, rule.retain_count, rule.retain_dead, rule.retain_dead_count)
 
 
-def _declare_queue(tx: Transaction, rule: QueueRule) -> None:
+def _declare_queue(tx: Transaction, rule: QueueRule) -> bool:
+    """Store a rule; False where it is as it was."""
     execute, row = tx.cursor.execute, queue_row(rule)
-    if execute(SQL["declare.rule"], (rule.name,)).fetchone() == row:
-        return
+    before = execute(SQL["declare.rule"], (rule.name,)).fetchone()
+    if before == row:
+        return False
     tx.refuse_sealed()
     execute(SQL["declare.store"], row)
     tx.rules_changed()
     _count_queue(tx, rule.name)
-    for (group,) in execute(SQL["declare.groups_of"], (rule.name,)).fetchall():
-        tx.touch(rule.name, group, changed=True)
+    if _of_groups(before or queue_row(QueueRule(name=rule.name))) != _of_groups(row):
+        rearranging.groups_changed(tx, rule.name)
+    return True
 
 
-def _declare_task(tx: Transaction, rule: TaskRule) -> None:
+def _of_groups(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a queue's rule says of its groups: limit, order, rate."""
+    return row[1], row[2], row[5]
+
+
+def _declare_task(tx: Transaction, rule: TaskRule) -> bool:
+    """Store a rule; False where it is as it was."""
     execute, row = tx.cursor.execute, task_row(rule)
     before = execute(SQL["declare.task"], (rule.name,)).fetchone()
     silent = rule == TaskRule(name=rule.name)
     if before == (None if silent else row):
-        return
+        return False
     tx.refuse_sealed()
     with _lane_of(tx, rule.name):
         if silent:
@@ -70,20 +86,19 @@ def _declare_task(tx: Transaction, rule: TaskRule) -> None:
         else:
             execute(SQL["declare.store_task"], row)
     if rule.retain_count is not None and (before is None or before[4] is None):
-        execute(SQL["declare.count"], (rule.name,))
+        rearranging.counts_changed(tx)
+    return True
 
 
 @contextmanager
 def _lane_of(tx: Transaction, task: str) -> Iterator[None]:
-    """Something about a task is written inside: afterwards its ready jobs are where they belong."""
+    """Something about a task is written inside: its ready jobs are to go where they belong then."""
     before = tx.rules.lanes.get(task)
     yield
     tx.rules_changed()
     lane = tx.rules.lanes.get(task)
     if lane != before:
-        tx.cursor.execute(SQL["limit.change_lane"], {"lane": lane, "task": task})
-        for queue, group in tx.cursor.execute(SQL["limit.groups_of_task"], (task,)).fetchall():
-            tx.touch(queue, group)
+        rearranging.lane_changed(tx, before)
     rule = tx.rules.tasks.get(task)
     if rule is not None and rule.limit < UNLIMITED:
         tx.cursor.execute(SQL["limit.count_task"], (task,))
@@ -95,7 +110,7 @@ def _count_queue(tx: Transaction, queue: str) -> None:
         tx.cursor.execute(SQL["limit.count_queue"], (queue,))
 
 
-def limit(tx: Transaction, said: Override) -> None:
+def limit(tx: Transaction, said: Override, step: int) -> None:
     tx.refuse_sealed()
     place = kind, queue, name = place_of(said, "a limit")
     check_limit(said.limit, f"the limit of {kind} {(queue if kind == 'queue' else name)!r}")
@@ -111,7 +126,7 @@ def limit(tx: Transaction, said: Override) -> None:
             tx.touch(queue, name, changed=True)
         else:
             _count_queue(tx, queue)
-    tx.close()
+    _end(tx, step)
 
 
 def _store_override(tx: Transaction, place: Place, said: Override) -> None:
@@ -137,7 +152,7 @@ def slow_down(tx: Transaction, queue: str, seconds: float) -> float:
     return float(until)
 
 
-def pause(tx: Transaction, wanted: Pause) -> None:
+def pause(tx: Transaction, wanted: Pause, step: int) -> None:
     tx.refuse_sealed()
     place = kind, queue, name = place_of(wanted, "a pause")
     if tx.cursor.execute(SQL["pause.there"], place).fetchone() is not None:
@@ -150,14 +165,14 @@ def pause(tx: Transaction, wanted: Pause) -> None:
         tx.rules_changed()
         if kind == "group":
             tx.touch(queue, name, changed=True)
-    tx.close()
+    _end(tx, step)
 
 
 def _store_pause(tx: Transaction, place: Place, wanted: Pause) -> None:
     tx.cursor.execute(SQL["pause.store"], (*place, wanted.reason, wanted.by, tx.now))
 
 
-def resume(tx: Transaction, wanted: Pause) -> bool:
+def resume(tx: Transaction, wanted: Pause, step: int) -> bool:
     tx.refuse_sealed()
     place = kind, queue, name = place_of(wanted, "a pause")
     slowed = tx.cursor.execute(SQL["slow_down.open"], (*place, tx.now)).rowcount > 0
@@ -171,5 +186,5 @@ def resume(tx: Transaction, wanted: Pause) -> bool:
         tx.rules_changed()
         if kind == "group":
             tx.touch(queue, name, changed=True)
-    tx.close()
+    _end(tx, step)
     return True

@@ -191,6 +191,8 @@ def work_at_hand(cursor: sqlite3.Cursor, queues: Sequence[str], now: float) -> t
     """Is something claimable in these queues now, and if not, when may something become so by itself?"""
     rules = Rules(cursor)
     paused = rules.paused_queues
+    if rules.rearranging and rules.closed is None:
+        return True, None  # every claim carries it on
     if any(queue not in paused and flow.claimable(cursor, rules, queue, now) for queue in queues):
         return True, None
     due, waking = cursor.execute(SQL["read.next_due"]).fetchone()

@@ -34,6 +34,7 @@ VERBS = [
     "promote",
     "prune",
     "read",
+    "rearrange",
     "recover",
     "refill",
     "register",

@@ -11,10 +11,6 @@ ON CONFLICT (name) DO UPDATE
 SET group_limit = excluded.group_limit, group_order = excluded.group_order, job_limit = excluded.job_limit,
     rate = excluded.rate, group_rate = excluded.group_rate, aging = excluded.aging
 
--- :: groups_of
-SELECT DISTINCT grp FROM holdfast_jobs
-WHERE queue = ? AND grp IS NOT NULL AND state IN ('scheduled', 'waiting', 'ready', 'running')
-
 -- :: task
 SELECT name, job_limit, rate, apart, retain_count, retain_dead, retain_dead_count FROM holdfast_tasks WHERE name = ?
 
@@ -27,6 +23,3 @@ SET job_limit = excluded.job_limit, rate = excluded.rate, apart = excluded.apart
 
 -- :: forget_task
 DELETE FROM holdfast_tasks WHERE name = ?
-
--- :: count
-UPDATE holdfast_jobs SET counted = 1 WHERE task = ? AND state <> 'dead' AND counted = 0

@@ -11,6 +11,7 @@ SELECT EXISTS (SELECT 1 FROM holdfast_pauses),
        EXISTS (SELECT 1 FROM holdfast_flows),
        EXISTS (SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_key WHERE holds_key = 1),
        EXISTS (SELECT 1 FROM holdfast_letters),
+       EXISTS (SELECT 1 FROM holdfast_rearranging),
        (SELECT record FROM holdfast_seal WHERE closed = 1),
        (SELECT tick FROM holdfast_ticks)
 
@@ -58,13 +59,6 @@ DELETE FROM holdfast_overrides WHERE kind = ? AND queue = ? AND name = ?
 
 -- :: all
 SELECT kind, queue, name, job_limit, rate, apart FROM holdfast_overrides
-
--- :: groups_of_task
-SELECT DISTINCT queue, grp FROM holdfast_jobs INDEXED BY holdfast_jobs_ready
-WHERE state = 'ready' AND task = ? AND grp IS NOT NULL
-
--- :: change_lane
-UPDATE holdfast_jobs SET lane = COALESCE(:lane, grp IS NOT NULL) WHERE task = :task AND state = 'ready'
 
 -- :: count_task
 UPDATE holdfast_jobs INDEXED BY holdfast_jobs_running SET counted = 1
