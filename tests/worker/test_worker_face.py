@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from worker_bench import WAIT_SECONDS
 
 from holdfast import Context, Holdfast
+from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.backends.sqlite.backend import SqliteBackend
+from holdfast.errors import BackendUnavailable
+from holdfast.worker.draining import Draining
 from holdfast.worker.embedded import Drained
 
 
@@ -31,6 +36,33 @@ def test_work_drains_here_and_now(url: str) -> None:
         one, two = double.enqueue(21), half.enqueue(7)
         assert app.work(drain=True) == Drained(succeeded=2, failed=0, left=0)
         assert (one.result(timeout=WAIT_SECONDS), two.result(timeout=WAIT_SECONDS)) == (42, 3.5)
+
+
+def test_a_drain_that_cannot_count_does_not_say_that_nothing_is_left(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unheard(self: Draining) -> int:
+        raise BackendUnavailable("the store does not answer.")
+
+    monkeypatch.setattr(Draining, "left", unheard)
+    with Holdfast(url) as app:
+        assert app.work(drain=True, queues=["default"]) == Drained(succeeded=0, failed=0, left=None)
+
+
+def test_a_drain_beside_blocked_groups_asks_for_no_list_of_them(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(self: object, *args: object, **options: object) -> NoReturn:
+        raise AssertionError("a list of groups costs what is in them")
+
+    for backend in (MemoryBackend, SqliteBackend):
+        monkeypatch.setattr(backend, "groups", refused)
+    with Holdfast(url) as app:
+
+        @app.task(name="work")
+        def work() -> None:
+            return None
+
+        app.pause(queue="default", group="a")
+        work.using(group="a").enqueue()
+        work.enqueue()
+        assert app.work(drain=True) == Drained(succeeded=1, failed=0, left=1)
 
 
 def test_awork_drains_on_the_callers_loop(url: str) -> None:

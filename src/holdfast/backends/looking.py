@@ -25,6 +25,8 @@ from ..records import (
 )
 from ..rules import TaskRecord
 
+GROUPS_LOOKED_AT_MAX = 10_000  # by a store that cannot ask for groups that wake
+
 
 class Looking(ABC):
     """How a store is looked at. One row that cannot be read never hides the others: get, find, letters, workers and
@@ -62,6 +64,12 @@ class Looking(ABC):
     @abstractmethod
     async def groups(self, queue: str | None = None, *, limit: int = 100) -> list[GroupRecord]:
         """Groups with unfinished jobs, an override or a pause, by queue and name."""
+
+    async def waking(self, queues: Sequence[str]) -> bool:
+        """Whether a group of these queues has jobs that its rate alone keeps waiting (wakes_at). A store overrides this
+        with a look that costs nothing where there is no such group: it is asked again and again."""
+        looks = [await self.groups(queue, limit=GROUPS_LOOKED_AT_MAX) for queue in queues]
+        return any(group.flow is not None and group.flow.wakes_at is not None for groups in looks for group in groups)
 
     @abstractmethod
     async def tasks(self) -> list[TaskRecord]:

@@ -138,7 +138,8 @@ def _tell_end(printer: Printer, drained: Drained, store: str | None) -> None:
         printer.document({"store": store, **counts})
     else:
         failed = f"{drained.failed} failed attempt{'' if drained.failed == 1 else 's'}"
-        printer.note(f"stopped: {drained.succeeded} succeeded, {failed}, {drained.left} left.")
+        left = "what is left could not be counted" if drained.left is None else f"{drained.left} left"
+        printer.note(f"stopped: {drained.succeeded} succeeded, {failed}, {left}.")
 
 
 def read_queues(words: tuple[str, ...]) -> dict[str, int | None] | None:

@@ -18,7 +18,6 @@ from .trading import Trader
 
 LOOK_EVERY_SECONDS = 0.1
 PASSES_MAX = 10_000
-GROUPS_LOOKED_AT_MAX = 10_000
 CLOCK_SECONDS_MIN = 0.005  # in which every clock that goes at all has moved
 
 
@@ -79,11 +78,7 @@ class Draining:
 
     async def _groups_wake(self) -> bool:
         """Whether a group's rate alone keeps jobs of it waiting."""
-        for queue in self._queues:
-            groups = await self._line.call("groups", self._line.backend.groups(queue, limit=GROUPS_LOOKED_AT_MAX))
-            if any(group.flow is not None and group.flow.wakes_at is not None for group in groups):
-                return True
-        return False
+        return await self._line.call("waking", self._line.backend.waking(self._queues))
 
     def serve(self, queues: tuple[str, ...]) -> None:
         self._queues = queues

@@ -58,12 +58,12 @@ class Drained:
     """What a worker's run came to.
 
     `succeeded` counts jobs, `failed` failed attempts (whether or not another try follows), `left` the unfinished jobs
-    of the served queues: not due yet, behind such a job in their group, or paused.
+    of the served queues: not due yet, behind such a job in their group, or paused. None: the store could not be asked.
     """
 
     succeeded: int
     failed: int
-    left: int
+    left: int | None
 
 
 class EmbeddedWorker:

@@ -41,7 +41,7 @@ class Summary:
 
     succeeded: int
     failed: int
-    left: int
+    left: int | None  # None: it could not be counted
 
 
 class Keeper:
@@ -288,7 +288,7 @@ class Keeper:
         """Sign off. Where a handler has not stopped the row stays: retiring would give its job to another."""
         worker, unsent = self._tenure.worker.id, [one.id for one in self._ledger.settlements]
         running = self._link.running()
-        left = 0
+        left: int | None = None
         if unsent:
             logs.outcomes_unsent(worker, unsent)
         if running:

@@ -287,6 +287,10 @@ class MemoryBackend(Backend):
         with self._lock:
             return reading.group_record(self._store, (queue, name))
 
+    async def waking(self, queues: Sequence[str]) -> bool:
+        with self._lock:
+            return any(queue in queues for queue, _, _ in self._store.waking)
+
     async def tasks(self) -> list[TaskRecord]:
         with self._lock:
             return reading.task_records(self._store)

@@ -398,6 +398,9 @@ class SqliteBackend(Backend):
     async def pauses(self) -> list[Pause]:
         return await self._read("pauses", showing.pauses)
 
+    async def waking(self, queues: Sequence[str]) -> bool:
+        return await self._read("waking", lambda cursor: showing.waking(cursor, queues))
+
     async def tasks(self) -> list[TaskRecord]:
         return await self._read("tasks", showing.tasks)
 

@@ -22,6 +22,9 @@ _NAMES = """
 """
 JOB_FIELDS = _NAMES.split()
 
+_NEXT_WAITING = SQL["refill.next_waiting"]
+_NEXT_WAITING_QUEUE = SQL["refill.next_waiting_queue"]
+
 
 def _job(tx: Transaction, job_id: str) -> dict[str, Any]:
     row = tx.cursor.execute(SQL["cancel.job"], (job_id,)).fetchone()
@@ -181,9 +184,13 @@ def discard(tx: Transaction, job_id: str) -> DeadLetter:
 def refill(tx: Transaction, after: tuple[str, str], limit: int) -> tuple[int, tuple[str, str]]:
     """One bounded pass over groups with waiting jobs, from where the last one stopped."""
     tx.refuse_sealed()
-    rows = tx.cursor.execute(SQL["refill.groups_waiting"], (*after, limit)).fetchall()
-    for queue, group in rows:
-        tx.touch(queue, group)
+    execute, place = tx.cursor.execute, after
+    for _ in range(limit):  # from name to name: a group of a million waiting jobs is one look
+        row = execute(_NEXT_WAITING, place).fetchone() or execute(_NEXT_WAITING_QUEUE, place[:1]).fetchone()
+        place = row or ("", "")
+        if row is None:
+            break
+        tx.touch(*place)
     made_ready = tx.refill()
     tx.close()
-    return made_ready, rows[-1] if len(rows) == limit else ("", "")
+    return made_ready, place

@@ -19,6 +19,8 @@ from .stored import SQL, rate_of, scope_of
 
 Said = TypeVar("Said", Pause, Override, Flow)
 
+_PAUSE = ("reason", "by", "paused_at")  # as read.group_pause has them
+
 
 def by_scope(said: Iterable[Said]) -> list[Said]:
     """In a stable order."""
@@ -106,8 +108,13 @@ def queues(cursor: sqlite3.Cursor) -> list[QueueRecord]:
 
 
 def group(cursor: sqlite3.Cursor, queue: str, name: str) -> GroupRecord:
-    rules = Rules(cursor)
-    head = cursor.execute(SQL["read.group_head"], (queue, name)).fetchone()
+    return _group(cursor, Rules(cursor), queue, name)
+
+
+def _group(cursor: sqlite3.Cursor, rules: Rules, queue: str, name: str) -> GroupRecord:
+    """One state at a time: each has an index of its own by group, so a group costs what is in it."""
+    paused = cursor.execute(SQL["read.group_pause"], (queue, name)).fetchone()
+    counts = cursor.execute(SQL["read.group_counts"], (queue, name)).fetchall()
     limit, rate = rules.said(queue, name)
     bucket = rules.bucket(("group", queue, name))
     return GroupRecord(
@@ -119,16 +126,40 @@ def group(cursor: sqlite3.Cursor, queue: str, name: str) -> GroupRecord:
         rate_override=rate,
         flow=None if bucket is None else Flow(queue=queue, group=name, **bucket._asdict()),
         order=rules.order(queue, name),
-        pause=next((one for one in pauses(cursor) if (one.queue, one.group) == (queue, name)), None),
-        counts=dict(cursor.execute(SQL["read.group_counts"], (queue, name)).fetchall()),
-        head=None if head is None else head[0],
+        pause=None if paused is None else Pause(queue=queue, group=name, **dict(zip(_PAUSE, paused, strict=True))),
+        counts={state: number for state, number in counts if number},
+        head=_head(cursor, queue, name),
     )
 
 
+def _head(cursor: sqlite3.Cursor, queue: str, name: str) -> str | None:
+    """The job whose turn it is: what runs, else what is ready, else the head in its back-off, else who comes next."""
+    for statement in ("read.group_in_play", "read.group_waiting", "read.group_scheduled"):
+        row = cursor.execute(SQL[statement], (queue, name)).fetchone()
+        if row is not None:
+            return str(row[0])
+    return None
+
+
 def groups(cursor: sqlite3.Cursor, queue: str | None, limit: int) -> list[GroupRecord]:
-    return [
-        group(cursor, *row) for row in cursor.execute(SQL["read.groups"], {"queue": queue, "most": limit}).fetchall()
-    ]
+    """From name to name, without looking at the jobs between."""
+    rules = Rules(cursor)
+    found: list[GroupRecord] = []
+    name, of = "", queue or ""
+    while len(found) < limit:
+        [name] = cursor.execute(SQL["read.next_group"], (of, name)).fetchone()
+        if name is not None:
+            found.append(_group(cursor, rules, of, name))
+            continue
+        [of] = cursor.execute(SQL["read.next_group_queue"], (of,)).fetchone()
+        if of is None or queue is not None:
+            break
+        name = ""
+    return found
+
+
+def waking(cursor: sqlite3.Cursor, queues: Sequence[str]) -> bool:
+    return any(cursor.execute(SQL["read.waking"], (queue,)).fetchone() is not None for queue in queues)
 
 
 def tasks(cursor: sqlite3.Cursor) -> list[TaskRecord]:

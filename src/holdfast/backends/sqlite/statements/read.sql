@@ -41,24 +41,71 @@ WHERE state = 'running' AND worker IS NOT NULL GROUP BY task
 -- :: oldest_ready
 SELECT min(due_at) FROM holdfast_jobs INDEXED BY holdfast_jobs_ready WHERE state = 'ready' AND queue = ?
 
--- :: groups
-SELECT queue, name FROM (
-    SELECT DISTINCT queue, grp AS name FROM holdfast_jobs
-    WHERE grp IS NOT NULL AND state IN ('scheduled', 'waiting', 'ready', 'running')
-    UNION SELECT queue, name FROM holdfast_overrides WHERE kind = 'group'
-    UNION SELECT queue, name FROM holdfast_pauses WHERE kind = 'group'
-) WHERE (:queue IS NULL OR queue = :queue) ORDER BY queue, name LIMIT :most
+-- :: next_group
+SELECT min(found) FROM (
+    SELECT (SELECT grp FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
+            WHERE state = 'waiting'
+              AND queue = ?1 AND grp > ?2 ORDER BY grp LIMIT 1) AS found
+    UNION ALL
+    SELECT (SELECT grp FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
+            WHERE grp IS NOT NULL AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))
+              AND queue = ?1 AND grp > ?2 ORDER BY grp LIMIT 1) AS found
+    UNION ALL
+    SELECT (SELECT grp FROM holdfast_jobs INDEXED BY holdfast_jobs_group_due
+            WHERE state = 'scheduled' AND grp IS NOT NULL
+              AND queue = ?1 AND grp > ?2 ORDER BY grp LIMIT 1) AS found
+    UNION ALL
+    SELECT (SELECT name FROM holdfast_overrides WHERE kind = 'group' AND queue = ?1 AND name > ?2 ORDER BY name LIMIT 1)
+    UNION ALL
+    SELECT (SELECT name FROM holdfast_pauses WHERE kind = 'group' AND queue = ?1 AND name > ?2 ORDER BY name LIMIT 1))
+
+-- :: next_group_queue
+SELECT min(found) FROM (
+    SELECT (SELECT queue FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
+            WHERE state = 'waiting'
+              AND queue > ?1 ORDER BY queue LIMIT 1) AS found
+    UNION ALL
+    SELECT (SELECT queue FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
+            WHERE grp IS NOT NULL AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))
+              AND queue > ?1 ORDER BY queue LIMIT 1) AS found
+    UNION ALL
+    SELECT (SELECT queue FROM holdfast_jobs INDEXED BY holdfast_jobs_group_due
+            WHERE state = 'scheduled' AND grp IS NOT NULL
+              AND queue > ?1 ORDER BY queue LIMIT 1) AS found
+    UNION ALL
+    SELECT (SELECT queue FROM holdfast_overrides WHERE kind = 'group' AND queue > ?1 ORDER BY queue LIMIT 1)
+    UNION ALL
+    SELECT (SELECT queue FROM holdfast_pauses WHERE kind = 'group' AND queue > ?1 ORDER BY queue LIMIT 1))
 
 -- :: group_counts
-SELECT state, count(*) FROM holdfast_jobs
-WHERE queue = ? AND grp = ? AND state IN ('scheduled', 'waiting', 'ready', 'running') GROUP BY state
+SELECT 'waiting', count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
+WHERE state = 'waiting' AND queue = ?1 AND grp = ?2
+UNION ALL
+SELECT 'scheduled', count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_group_due
+WHERE state = 'scheduled' AND queue = ?1 AND grp = ?2
+UNION ALL
+SELECT state, count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
+WHERE queue = ?1 AND grp = ?2 AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))
+GROUP BY state HAVING state <> 'scheduled'
 
--- :: group_head
-SELECT id FROM holdfast_jobs
-WHERE queue = ? AND grp = ? AND state IN ('scheduled', 'waiting', 'ready', 'running')
-ORDER BY state <> 'running', state <> 'ready', NOT (state = 'scheduled' AND held), state <> 'waiting',
-         (state = 'waiting' AND held) DESC, priority DESC, seq
-LIMIT 1
+-- :: group_in_play
+SELECT id FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
+WHERE queue = ? AND grp = ? AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))
+ORDER BY state <> 'running', state <> 'ready', priority DESC, seq LIMIT 1
+
+-- :: group_waiting
+SELECT id FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
+WHERE state = 'waiting' AND queue = ? AND grp = ? ORDER BY held DESC, priority DESC, seq LIMIT 1
+
+-- :: group_scheduled
+SELECT id FROM holdfast_jobs INDEXED BY holdfast_jobs_group_due
+WHERE state = 'scheduled' AND queue = ? AND grp = ? ORDER BY priority DESC, seq LIMIT 1
+
+-- :: group_pause
+SELECT reason, paused_by, paused_at FROM holdfast_pauses WHERE kind = 'group' AND queue = ? AND name = ?
+
+-- :: waking
+SELECT 1 FROM holdfast_flows WHERE kind = 'group' AND queue = ? AND wakes_at IS NOT NULL LIMIT 1
 
 -- :: workers
 SELECT w.id, w.host, w.pid, w.boot_id, w.pid_namespace, w.lease_seconds, w.queues, w.slots, w.started_at, w.renewed_at,

@@ -78,6 +78,11 @@ WHERE seq IN (
 -- :: wake
 UPDATE holdfast_flows SET wakes_at = ? WHERE kind = ? AND queue = ? AND name = ?
 
--- :: groups_waiting
-SELECT DISTINCT queue, grp FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
-WHERE state = 'waiting' AND (queue, grp) > (?, ?) ORDER BY queue, grp LIMIT ?
+-- Not (queue, grp) > (?, ?): SQLite begins such a search at the group itself and reads all its jobs to leave it.
+-- :: next_waiting
+SELECT queue, grp FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
+WHERE state = 'waiting' AND queue = ? AND grp > ? ORDER BY grp LIMIT 1
+
+-- :: next_waiting_queue
+SELECT queue, grp FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
+WHERE state = 'waiting' AND queue > ? ORDER BY queue, grp LIMIT 1
