@@ -28,6 +28,7 @@ from ...records import (
     Dump,
     Enqueued,
     Exchanged,
+    Flaw,
     GroupRecord,
     Held,
     JobQuery,
@@ -56,6 +57,7 @@ from ..numbering import ALONE, Numbering
 from . import rows, rules
 from .connection import CONNECTIONS_MAX, Connections, accepted, keep_inherited
 from .direct import Direct
+from .flaws import Flaws
 from .keys import KEY_TYPES, OLDER, PREFIX_DEFAULT, SCHEMA_VERSION
 from .lua import SCRIPTS
 from .moving import Moving
@@ -103,6 +105,7 @@ class RedisBackend(Backend):
         self._mover = Moving(self._connections, self._reader)
         self._ruler = Ruling(self._connections)
         self._retainer = Retaining(self._connections)
+        self._flaws = Flaws(self._connections)
         self._numbering = numbering
         self._misses = 0  # exchanges in a row that were not plain
         self._is_set_up = False
@@ -393,6 +396,10 @@ class RedisBackend(Backend):
 
     async def dump(self) -> Dump:
         return await self._reading().dump()
+
+    async def flaws(self, *, limit: int = 1000) -> list[Flaw]:
+        self._check_open()
+        return await self._flaws.flaws(limit)
 
     # ------------------------------------------------------------------ moving to another store
 

@@ -57,6 +57,7 @@ KEY_TYPES = {
     "waking": "zset",  # groups by the time their rate lets the next job start
     "lapsing": "zset",  # buckets by the time from which they say nothing
     "entries": "hash",  # cron entry → version, whether the code declares it, JSON
+    "quarantine": "hash",  # index and member, or table and name → when and why it was set aside
     "registry": "string",  # of a cluster's store: which queues have how many shards
     "wake": "stream",  # hints that there may be work
 }

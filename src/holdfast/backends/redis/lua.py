@@ -27,7 +27,7 @@ from .keys import FIELDS, KEY_NAMES, SCHEMA_VERSION
 
 # Verbs that only read. They run on a full server, too.
 READING = (
-    *("count", "ended", "export", "find", "get", "groups", "queues"),
+    *("count", "ended", "export", "find", "flaws", "get", "groups", "queues"),
     *("rights", "tasks", "wait_for_work", "workers"),
 )
 # Verbs that bring more work into the store: refused by a full server. All others run there, so that a worker can start,

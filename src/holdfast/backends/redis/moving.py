@@ -113,7 +113,7 @@ def _rules(tick: bytes, *stored: list[bytes]) -> Shipment:
         overrides=tuple(rules.overrides(overrides)),
         flows=tuple(rules.flows(flows, group_flows)),
         entries=tuple(rules.entries(entries)),
-        pauses=tuple(rules.in_order(map(rows.pause, pauses[1::2]))),
+        pauses=tuple(rules.pauses(pauses)),
         tick=int(tick),
     )
 

@@ -27,7 +27,7 @@ from ...records import (
     WorkerRecord,
 )
 from ...rules import QueueRule, TaskRecord, TaskRule
-from . import rows, rules
+from . import rows, rules, tolerant
 from .connection import Connections, packed_command
 from .keys import KEY_NAMES
 from .lua import SCRIPTS
@@ -131,7 +131,8 @@ class Reader:
         while True:
             page: list[bytes] = await self._command("find", "ZREVRANGEBYLEX", "finished", high, low, "LIMIT", 0, PAGE)
             for member in page:
-                yield _number("finished", member, tail)
+                if (number := _number("finished", member, tail)) is not None:
+                    yield number
             if len(page) < PAGE:
                 return
             high = b"(" + page[-1]
@@ -149,7 +150,7 @@ class Reader:
         for key, low, high, tail in ranges:
             async for member in self._members(key, low, high):
                 number = _number(key, member, tail)
-                if query.before is None or number[0] < query.before:
+                if number is not None and (query.before is None or number[0] < query.before):
                     numbers.add(number)
         return heapq.nlargest(len(numbers), numbers)
 
@@ -173,7 +174,7 @@ class Reader:
         _, low, high, _ = _range("holders", prefix, 0)
         held = await self._command("letter", "ZRANGEBYLEX", "holders", low, high, "LIMIT", 0, 1)
         packed = await self._command("letter", "HGET", "letters", held[0][len(prefix) :]) if held else None
-        found = None if packed is None else rows.letter(packed)
+        found = None if packed is None else rows.letter_of(held[0][len(prefix) :], packed)
         return found if found is not None and found.id == job_id else None
 
     async def letters(self, query: LetterQuery) -> list[DeadLetter]:
@@ -183,7 +184,7 @@ class Reader:
         while True:
             names = await self._command("letters", "ZRANGE", "failed", start, start + PAGE - 1, "REV")
             packed = await self._command("letters", "HMGET", "letters", *names) if names else []
-            page = [rows.letter(one) for one in packed if one is not None]
+            page = [rows.letter_of(*one) for one in zip(names, packed, strict=True) if one[1] is not None]
             found += [one for one in page if _letter_meets(one, query)]
             start += PAGE
             enough = len(found) >= query.limit and page and page[-1].failed_at < found[query.limit - 1].failed_at
@@ -193,7 +194,7 @@ class Reader:
     # ------------------------------------------------------------------ queues, groups, workers
 
     async def pauses(self) -> list[Pause]:
-        return rules.in_order(map(rows.pause, await self._command("pauses", "HVALS", "pauses")))
+        return rules.pauses(await self._command("pauses", "HGETALL", "pauses"))
 
     async def entries(self) -> list[CronEntry]:
         return rules.entries(await self._command("entries", "HGETALL", "entries"))
@@ -220,9 +221,7 @@ class Reader:
         counts = _counts(rows.unpack(packed_counts), None)
         oldest = rows.unpack(packed_oldest) or {}
         declared = {rule.name: rule for rule in rules.queue_rules(said)}
-        paused = {
-            one.queue: one for one in map(rows.pause, packed_pauses) if one.queue is not None and one.group is None
-        }
+        paused = {one.queue: one for one in rules.pauses(packed_pauses) if one.queue is not None and one.group is None}
         by_operators = {
             one.queue: one for one in rules.overrides(overrides) if one.queue is not None and one.group is None
         }
@@ -269,8 +268,8 @@ class Reader:
         packed_now, lines = await self._connections.run(SCRIPTS["workers"], [now])
         at = rows.unpack(packed_now)
         found: list[WorkerRecord] = []
-        for packed, running, portrait in zip(lines[1::4], lines[2::4], lines[3::4], strict=True):
-            record, deadline = rows.worker(packed, portrait)
+        for name, packed, running, portrait in zip(lines[::4], lines[1::4], lines[2::4], lines[3::4], strict=True):
+            record, deadline = rows.worker(name, packed, portrait)
             found.append(msgspec.structs.replace(record, expired=at >= deadline, running=running))
         return sorted(found, key=lambda one: (one.started_at, one.id))
 
@@ -286,13 +285,15 @@ class Reader:
         said = dict(zip(names, reply, strict=True))
         tables = {name: _pairs(said[name]) for name in names[:10]}
         pieces = [tables[name] for name in ("jobs", "bodies", "values", "errors", "progress")]
-        jobs = [rows.job_line([one.get(job_id) for one in pieces]) for job_id in tables["jobs"]]
+        jobs = [rows.job_line([job_id, *(one.get(job_id) for one in pieces)]) for job_id in tables["jobs"]]
         jobs.sort(key=lambda job: job["seq"])
         return Dump(
             tables={
                 "jobs": tuple(jobs),
                 "letters": tuple(
-                    sorted((rows.plain(rows.letter(one)) for one in tables["letters"].values()), key=lambda x: x["id"])
+                    sorted(
+                        (rows.plain(rows.letter_of(*one)) for one in tables["letters"].items()), key=lambda x: x["id"]
+                    )
                 ),
                 "workers": tuple(_worker_lines(tables["workers"], tables["calls"], tables["portraits"])),
                 "queues": tuple(map(rows.plain, rules.queue_rules(said["rules"]))),
@@ -300,7 +301,7 @@ class Reader:
                 "overrides": tuple(map(rows.plain, rules.overrides(said["overrides"]))),
                 "flows": tuple(map(rows.plain, rules.flows(said["flows"], said["group_flows"]))),
                 "entries": tuple(map(rows.plain, rules.entries(said["entries"]))),
-                "pauses": tuple(map(rows.plain, rules.in_order(map(rows.pause, said["pauses"][1::2])))),
+                "pauses": tuple(map(rows.plain, rules.pauses(said["pauses"]))),
                 "logs": tuple(
                     {"job_id": job["id"], "at": line.at, "text": line.text}
                     for job in jobs
@@ -352,15 +353,18 @@ _LAYOUT = {
 }
 
 
-def _number(key: str, member: bytes, tail: int) -> Number:
-    """(seq, id) of an index member."""
+def _number(key: str, member: bytes, tail: int) -> Number | None:
+    """(seq, id) of an index member; None where it is none of ours."""
     names, offset = _LAYOUT[key]
     start = 0
-    for _ in range(names):
-        start = member.index(b"\0", start) + 1
-    seq: int = struct.unpack_from(">Q", member, start + offset)[0]
-    if key == "running":  # a queue's name, of any length, stands before the id
-        return seq, member[member.index(b"\0", start + tail) + 1 :]
+    try:
+        for _ in range(names):
+            start = member.index(b"\0", start) + 1
+        seq: int = struct.unpack_from(">Q", member, start + offset)[0]
+        if key == "running":  # a queue's name, of any length, stands before the id
+            return seq, member[member.index(b"\0", start + tail) + 1 :]
+    except tolerant.UNREADABLE:
+        return None
     return seq, member[start + tail :]
 
 
@@ -382,10 +386,17 @@ def _worker_lines(
 ) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     for name, packed in sorted(workers.items()):
-        record, deadline = rows.worker(packed, portraits.get(name))
-        last_call = rows.unpack(calls[name])[0] if name in calls else 0
+        record, deadline = rows.worker(name, packed, portraits.get(name))
+        last_call = _last_call(calls.get(name))
         lines.append(rows.plain(record) | {"deadline": deadline, "last_call": last_call})
     return lines
+
+
+def _last_call(packed: bytes | None) -> int:
+    try:
+        return int(rows.unpack(packed)[0]) if packed is not None else 0
+    except tolerant.UNREADABLE:
+        return 0
 
 
 def _letter_meets(letter: DeadLetter, query: LetterQuery) -> bool:

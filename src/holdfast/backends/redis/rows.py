@@ -7,11 +7,12 @@ its body is packed here at enqueue and opened here at claim: the server hands it
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from ...errors import ConfigurationError
 from ...lifecycle import Ending, Failure, Settlement, State
 from ...records import (
     Answer,
@@ -28,6 +29,7 @@ from ...records import (
     StoredJob,
     WorkerRecord,
 )
+from . import tolerant
 from .keys import FIELDS
 
 STATES = {
@@ -50,7 +52,7 @@ _INTO = {
     Ending.STALLED: "t",
 }
 _RETAIN = 86400.0  # RETAIN_SECONDS of parts/endings.lua
-PIECES = 5  # of a whole job: record, body, value, errors, progress
+PIECES = 6  # of a whole job: id, record, body, value, errors, progress
 
 pack = msgspec.msgpack.Encoder().encode
 unpack = msgspec.msgpack.Decoder().decode
@@ -115,7 +117,9 @@ def body(job: NewJob | StoredJob) -> bytes:
 
 
 def _opened(body: bytes) -> tuple[bytes, bytes | None, bytes]:
-    """(arguments, options, packed revival)."""
+    """(arguments, options, packed revival). A body that somebody cut has none of them."""
+    if len(body) <= _LENGTHS.size:
+        return b"", None, b""
     length, more = _LENGTHS.unpack_from(body)
     middle = 8 + length
     return body[8:middle], body[middle : middle + more] if more else None, body[middle + more :]
@@ -218,12 +222,12 @@ def enqueued(jobs: Sequence[NewJob], letters: bytes, others: Sequence[Any]) -> l
     return answered
 
 
-def leases(pieces: Sequence[bytes]) -> tuple[Lease, ...]:
-    return tuple([_lease(unpack(record), body) for record, body in zip(pieces[::2], pieces[1::2], strict=True)])
+def leases(pieces: Sequence[bytes | None]) -> tuple[Lease, ...]:
+    return tuple([_lease(unpack(record or b""), body) for record, body in zip(pieces[::2], pieces[1::2], strict=True)])
 
 
-def _lease(row: Sequence[Any], body: bytes) -> Lease:
-    args, options, _ = _opened(body)
+def _lease(row: Sequence[Any], body: bytes | None) -> Lease:
+    args, options, _ = _opened(body or b"")
     group, key = row[6], row[7]
     return Lease(
         row[0],
@@ -251,9 +255,10 @@ def _or_none(value: Any) -> Any:
     return None if value is False else value
 
 
-def _record(packed: bytes) -> dict[str, Any]:
-    """A record by names, none for false, times as floats."""
-    values: dict[str, Any] = dict(zip(FIELDS, unpack(packed), strict=True))
+def _record(job_id: bytes | None, packed: bytes | None) -> dict[str, Any]:
+    """A record by names, none for false, times as floats; `unreadable` names what has its default instead."""
+    values, unreadable = tolerant.fields((job_id or b"").decode(errors="replace"), packed or b"")
+    values["unreadable"] = tuple(unreadable)
     for name in ("group", "key", "turn", "token", "worker", "claim_call", "reason", *_NUMBERS):
         values[name] = _or_none(values[name])
     for name in _NUMBERS:
@@ -278,38 +283,71 @@ def _float_or_none(value: Any) -> float | None:
 
 def _job(values: dict[str, Any], pieces: Sequence[bytes | None]) -> JobRecord:
     body, value, errors, progress = pieces
-    args, options, revival = _opened(body) if body else (b"", None, _NOTHING)
-    fraction, text = unpack(progress) if progress else (None, None)
-    return JobRecord(
+    unreadable = list(values["unreadable"])
+
+    def read(name: str, piece: bytes | None, decode: Callable[[bytes], Any], default: Any) -> Any:
+        try:
+            return decode(piece) if piece else default
+        except tolerant.UNREADABLE:
+            unreadable.append(name)
+            return default
+
+    args, options, revival = _opened(body or b"")
+    if body is None or len(body) <= _LENGTHS.size:
+        unreadable.append("args")
+    if values["value"] is True:
+        value = b"null"
+    elif values["value"] is False:
+        value = None
+    elif value is None:
+        unreadable.append("value")
+    fraction, text = read("progress", progress, _progress, (None, None))
+    shown = JobRecord(
         **{name: values[name] for name in _SHOWN},
         state=values["state"],
         args=args,
         options=options,
-        revival=_revival(revival),
-        value={False: None, True: b"null"}[values["value"]] if isinstance(values["value"], bool) else value,
-        errors=_failures(errors) if errors else (),
-        progress=None if fraction is None or fraction is False else float(fraction),
-        progress_text=_or_none(text),
+        revival=read("revival", revival, _revival, None),
+        value=value,
+        errors=read("errors", errors, _failures, ()),
+        progress=fraction,
+        progress_text=text,
     )
+    return msgspec.structs.replace(shown, unreadable=tuple(unreadable)) if unreadable else shown
+
+
+def _progress(packed: bytes) -> tuple[float | None, str | None]:
+    fraction, text = unpack(packed)
+    return None if fraction is None or fraction is False else float(fraction), _or_none(text)
 
 
 def jobs(pieces: Sequence[bytes | None]) -> list[JobRecord]:
     """Whole jobs from their pieces, PIECES each."""
-    return [_job(_record(pieces[at] or b""), pieces[at + 1 : at + PIECES]) for at in range(0, len(pieces), PIECES)]
+    return [
+        _job(_record(pieces[at], pieces[at + 1]), pieces[at + 2 : at + PIECES]) for at in range(0, len(pieces), PIECES)
+    ]
 
 
 def job_line(pieces: Sequence[bytes | None]) -> dict[str, Any]:
     """A whole job as the dump shows it."""
-    values = _record(pieces[0] or b"")
-    return plain(_job(values, pieces[1:])) | {name: values[name] for name in _BEYOND}
+    values = _record(*pieces[:2])
+    line = plain(_job(values, pieces[2:])) | {name: values[name] for name in _BEYOND}
+    del line["unreadable"]
+    return line
 
 
 def stored_jobs(pieces: Sequence[bytes | None], lines: Sequence[bytes | None]) -> list[StoredJob]:
-    """Whole jobs as they are carried."""
+    """Whole jobs as they are carried. One that cannot be read is refused by name: garbage is not carried on."""
     found: list[StoredJob] = []
     for place, packed in enumerate(lines):
-        values = _record(pieces[PIECES * place] or b"")
-        job = _job(values, pieces[PIECES * place + 1 : PIECES * (place + 1)])
+        job_id, record, *others = pieces[PIECES * place : PIECES * (place + 1)]
+        values = _record(job_id, record)
+        job = _job(values, others)
+        if job.unreadable:
+            raise ConfigurationError(
+                f"job {job.id!r} cannot be read ({', '.join(job.unreadable)}): a store is carried whole or not at all. "
+                "Repair or remove it, see `holdfast doctor`."
+            )
         beyond = {name: values[name] for name in ("turn", "rank", "lane", "prune_at")}
         found.append(StoredJob(**msgspec.structs.asdict(job), **beyond, logs=tuple(log_lines(packed))))
     return found
@@ -327,6 +365,20 @@ def letter(packed: bytes) -> DeadLetter:
     return msgspec.convert({"key": None, "group": None, **_letter_values(fields), "history": history}, DeadLetter)
 
 
+def letter_of(logical: bytes, packed: bytes) -> DeadLetter:
+    """The letter of a logical job; where it cannot be read, what the name it is kept under tells."""
+    try:
+        return letter(packed)
+    except tolerant.UNREADABLE:
+        parts = [_unescaped(part) for part in logical[1:].split(b"\0", 2)]
+    queue, task, key = parts if logical[:1] == b"k" and len(parts) == 3 else ("", "", None)
+    nothing = {"args": b"", "failure_count": 0, "first_failed_at": 0.0, "failed_at": 0.0, "reason": "unreadable"}
+    job_id = "" if key is not None else parts[0]
+    return msgspec.convert(
+        {"id": job_id, "task": task, "queue": queue, "key": key, "group": None, **nothing}, DeadLetter
+    )
+
+
 def _letter_values(fields: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
     return {name: _unread(bytes(raw)) if name == "args" else unpack(raw) for name, raw in fields.items()}
 
@@ -337,7 +389,11 @@ def _unread(text: bytes) -> bytes:
 
 
 def log_lines(packed: bytes | None) -> list[LogLine]:
-    return [LogLine(float(at), text) for at, text in unpack(packed)] if packed else []
+    """None where they cannot be read: flaws() tells."""
+    try:
+        return [LogLine(float(at), text) for at, text in unpack(packed)] if packed else []
+    except tolerant.UNREADABLE:
+        return []
 
 
 def recovered(packed: bytes) -> tuple[Recovered, ...]:
@@ -364,10 +420,13 @@ def worker_facts(worker: WorkerRecord) -> bytes:
     )
 
 
-def worker(packed: bytes, portrait: bytes | None) -> tuple[WorkerRecord, float]:
-    """(record, deadline)."""
-    _, started_at, renewed_at, deadline = _TIMES.unpack_from(packed)
-    record = msgspec.msgpack.decode(packed[_TIMES.size :], type=WorkerRecord)
+def worker(name: bytes, packed: bytes, portrait: bytes | None) -> tuple[WorkerRecord, float]:
+    """(record, deadline); where the row cannot be read, its name alone, and a deadline that has passed."""
+    try:
+        _, started_at, renewed_at, deadline = _TIMES.unpack_from(packed)
+        record = msgspec.msgpack.decode(packed[_TIMES.size :], type=WorkerRecord)
+    except tolerant.UNREADABLE:
+        return WorkerRecord(id=name.decode(errors="replace"), portrait=portrait), 0.0
     return msgspec.structs.replace(record, started_at=started_at, renewed_at=renewed_at, portrait=portrait), deadline
 
 
@@ -390,4 +449,4 @@ def names_in(place: bytes) -> tuple[str, str]:
 
 
 def _unescaped(part: bytes) -> str:
-    return part.replace(b"\1\1", b"\0").replace(b"\1\2", b"\1").decode()
+    return part.replace(b"\1\1", b"\0").replace(b"\1\2", b"\1").decode(errors="replace")

@@ -6,6 +6,7 @@ Called by backend.py, ruling.py, moving.py and reading.py. Pure. parts/flow.lua 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,10 +17,11 @@ from ...lifecycle import State
 from ...rates import Rate
 from ...records import GroupRecord, Pause
 from ...rules import Flow, Override, QueueRule, TaskRule
-from . import rows
+from . import rows, tolerant
 
 Place = tuple[str, str | None, str | None]  # kind (q, g, t), queue, name of the group or task
 Scoped = TypeVar("Scoped", Override, Flow, Pause)
+Read = TypeVar("Read")
 
 _VERSION_BYTES = 9  # before an entry's JSON: version, and whether the code declares it
 _entry = msgspec.json.Decoder(CronEntry).decode
@@ -100,39 +102,42 @@ def read_rate(stored: Any) -> Rate | None:
 
 
 def queue_rules(flat: Sequence[bytes]) -> list[QueueRule]:
-    found: list[QueueRule] = []
-    for name, packed in _pairs(flat):
-        group_limit, order, limit, each, group_rate, aging = rows.unpack(packed)
-        found.append(
-            QueueRule(
-                name=name.decode(),
-                group_limit=group_limit,
-                group_order=order,
-                limit=limit or None,
-                rate=read_rate(each),
-                group_rate=read_rate(group_rate),
-                aging=None if aging is False else float(aging),
-            )
-        )
-    return sorted(found, key=lambda rule: rule.name)
+    """Rules that cannot be read are left out here, and wherever else many are read: flaws() lists them."""
+    return sorted(_readable(flat, queue_rule_of), key=lambda rule: rule.name)
+
+
+def queue_rule_of(name: bytes, packed: bytes) -> QueueRule:
+    group_limit, order, limit, each, group_rate, aging = rows.unpack(packed)
+    return msgspec.convert(
+        QueueRule(
+            name=name.decode(),
+            group_limit=group_limit,
+            group_order=order,
+            limit=limit or None,
+            rate=read_rate(each),
+            group_rate=read_rate(group_rate),
+            aging=None if aging is False else float(aging),
+        ),
+        QueueRule,
+        from_attributes=True,
+    )
 
 
 def task_rules(flat: Sequence[bytes]) -> list[TaskRule]:
-    found: list[TaskRule] = []
-    for name, packed in _pairs(flat):
-        limit, each, apart, retain_count, retain_dead, retain_dead_count = rows.unpack(packed)
-        found.append(
-            TaskRule(
-                name=name.decode(),
-                limit=limit or None,
-                rate=read_rate(each),
-                apart=apart,
-                retain_count=_or_none(retain_count),
-                retain_dead=None if retain_dead is False else float(retain_dead),
-                retain_dead_count=_or_none(retain_dead_count),
-            )
-        )
-    return sorted(found, key=lambda rule: rule.name)
+    return sorted(_readable(flat, task_rule_of), key=lambda rule: rule.name)
+
+
+def task_rule_of(name: bytes, packed: bytes) -> TaskRule:
+    limit, each, apart, retain_count, retain_dead, retain_dead_count = rows.unpack(packed)
+    return TaskRule(
+        name=name.decode(),
+        limit=limit or None,
+        rate=read_rate(each),
+        apart=apart,
+        retain_count=_or_none(retain_count),
+        retain_dead=None if retain_dead is False else float(retain_dead),
+        retain_dead_count=_or_none(retain_dead_count),
+    )
 
 
 def _or_none(stored: Any) -> Any:
@@ -140,20 +145,29 @@ def _or_none(stored: Any) -> Any:
 
 
 def overrides(flat: Sequence[bytes]) -> list[Override]:
-    return in_order(_scoped(flat, _override))
+    return in_order(_readable(flat, override_of))
 
 
-def _override(packed: bytes, **names: str) -> Override:
+def override_of(scope: bytes, packed: bytes) -> Override:
     limit, each = rows.unpack(packed)
-    return Override(**names, limit=limit or None, rate=read_rate(each), apart=None)
+    return Override(**_names(scope), limit=limit or None, rate=read_rate(each), apart=None)
 
 
 def flows(*flats: Sequence[bytes]) -> list[Flow]:
-    return in_order([one for flat in flats for one in _scoped(flat, _flow)])
+    return in_order([one for flat in flats for one in _readable(flat, flow_of)])
 
 
-def _flow(packed: bytes, **names: str) -> Flow:
-    return read_flow(rows.unpack(packed), **names)
+def flow_of(scope: bytes, packed: bytes) -> Flow:
+    return read_flow(rows.unpack(packed), **_names(scope))
+
+
+def pauses(flat: Sequence[bytes]) -> list[Pause]:
+    return in_order(_readable(flat, pause_of))
+
+
+def pause_of(scope: bytes, packed: bytes) -> Pause:
+    _names(scope)
+    return rows.pause(packed)
 
 
 def read_flow(stored: Sequence[Any], **names: str) -> Flow:
@@ -164,10 +178,6 @@ def read_flow(stored: Sequence[Any], **names: str) -> Flow:
         shut_until=float(shut_until),
         wakes_at=None if wakes_at is False else float(wakes_at),
     )
-
-
-def _scoped(flat: Sequence[bytes], read: Callable[..., Scoped]) -> list[Scoped]:
-    return [read(packed, **_names(scope)) for scope, packed in _pairs(flat)]
 
 
 def _names(scope: bytes) -> dict[str, str]:
@@ -200,12 +210,16 @@ def group(line: Sequence[Any]) -> GroupRecord:
 
 
 def entries(flat: Sequence[bytes]) -> list[CronEntry]:
-    return sorted((read_entry(stored) for _, stored in _pairs(flat)), key=lambda entry: entry.name)
+    return sorted(_readable(flat, entry_of), key=lambda entry: entry.name)
+
+
+def entry_of(_: bytes, stored: bytes) -> CronEntry:
+    return read_entry(stored)
 
 
 def read_entry(stored: bytes) -> CronEntry:
     return replace(_entry(stored[_VERSION_BYTES:]), version=int.from_bytes(stored[:8], "big"))
 
 
-def _pairs(flat: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:
-    return zip(flat[::2], flat[1::2], strict=True)
+def _readable(flat: Sequence[bytes], read: Callable[[bytes, bytes], Read]) -> list[Read]:
+    return tolerant.readable(partial(read, name, packed) for name, packed in zip(flat[::2], flat[1::2], strict=True))

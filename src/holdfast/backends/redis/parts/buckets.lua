@@ -12,7 +12,8 @@ function hf.flow_of(scope)
     if flow == nil then
         local of_group = byte(scope) == 103
         local packed = hf.any(of_group and 'g' or 'f') and call('HGET', of_group and GROUP_FLOWS or FLOWS, scope)
-        flow = packed and cunpack(packed)
+        flow = packed and hf.read(packed)
+        if flow and not (type(flow[1]) == 'number' and type(flow[2]) == 'number') then flow = false end
         hf.flow_memo[scope] = flow
     end
     return flow
@@ -87,9 +88,14 @@ end
 function hf.wake_groups(limit)
     for _, scope in ipairs(call('ZRANGEBYSCORE', WAKING, '-inf', now, 'LIMIT', 0, limit)) do
         local flow, place = hf.flow_of(scope), sub(scope, 2)
-        flow[3] = false
-        hf.keep_flow(scope, flow)
-        hf.queue_at[place] = hf.plain(sub(place, 1, string.find(place, '\0', 1, true) - 1))
-        hf.touch(place)
+        local ends = string.find(place, '\0', 1, true)
+        if flow and ends then
+            flow[3] = false
+            hf.keep_flow(scope, flow)
+            hf.queue_at[place] = hf.plain(sub(place, 1, ends - 1))
+            hf.touch(place)
+        else
+            hf.set_aside('waking', WAKING, scope)
+        end
     end
 end

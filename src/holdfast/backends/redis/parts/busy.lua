@@ -25,7 +25,8 @@ function hf.save_busy()
     for name, number in pairs(hf.ended_of) do changes['q' .. name] = (changes['q' .. name] or 0) - number end
     for name, number in pairs(hf.ended_for) do changes['t' .. name] = (changes['t' .. name] or 0) - number end
     for scope, number in pairs(changes) do
-        if number ~= 0 and call('HINCRBY', BUSY, scope, number) == 0 then call('HDEL', BUSY, scope) end
+        local left = number == 0 or redis.pcall('HINCRBY', BUSY, scope, number)
+        if left == 0 or type(left) == 'table' then call('HDEL', BUSY, scope) end -- a table: what was there is no number
     end
     hf.begun_of, hf.begun_for, hf.ended_of, hf.ended_for = {}, {}, {}, {}
 end

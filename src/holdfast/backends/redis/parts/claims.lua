@@ -35,7 +35,10 @@ function hf.draw(lane, most, claim)
         local taken = {}
         for i = 1, #ids do
             local row = hf.cache[ids[i]]
-            if row[EXPIRES_AT] and row[EXPIRES_AT] <= now then
+            if not row or row[STATE] ~= 'r' then
+                hf.set_aside(lane.task and 'apart' or 'ready', lane.key, members[i], row)
+                hf.passed = hf.passed + 1
+            elseif row[EXPIRES_AT] and row[EXPIRES_AT] <= now then
                 hf.expire(row)
                 hf.passed = hf.passed + 1
             elseif claim.ruled and hf.lane_of(row) ~= row[LANE] % 4 then

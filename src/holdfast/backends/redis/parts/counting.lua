@@ -1,14 +1,22 @@
 -- counting: jobs by queue and state, counted off the indexes by jumping from queue to queue. Never writes.
+-- What is not ours in an index is passed over.
+
+local QUEUES_SEEN_MAX = 20000
 
 -- Calls each(prefix, queue) for every queue that has members in this index behind `before`.
 function hf.each_queue(key, before, each)
     local from = '[' .. before
-    while true do
+    for _ = 1, QUEUES_SEEN_MAX do
         local first = call('ZRANGEBYLEX', key, from, '(' .. before .. '\255', 'LIMIT', 0, 1)[1]
         if not first then return end
-        local prefix = sub(first, 1, string.find(first, '\0', #before + 1, true))
-        each(prefix, hf.plain(sub(prefix, #before + 1, -2)))
-        from = '[' .. sub(prefix, 1, -2) .. '\1'
+        local ends = string.find(first, '\0', #before + 1, true)
+        if ends then
+            local prefix = sub(first, 1, ends)
+            each(prefix, hf.plain(sub(prefix, #before + 1, -2)))
+            from = '[' .. sub(prefix, 1, -2) .. '\1'
+        else
+            from = '(' .. first -- nothing of ours
+        end
     end
 end
 
@@ -29,8 +37,9 @@ function hf.counted()
     of_index(SCHEDULED, '', 's')
     for _, state in ipairs({ 'o', 'c', 'd' }) do of_index(FINISHED, state, state) end
     for _, member in ipairs(call('ZRANGE', RUNNING, 0, -1)) do -- as many as all workers have slots
-        local seq_end = string.find(member, '\0', 1, true) + 16
-        add(hf.plain(sub(member, seq_end + 1, string.find(member, '\0', seq_end + 1, true) - 1)), 'x', 1)
+        local seq_end = (string.find(member, '\0', 1, true) or #member) + 16
+        local ends = string.find(member, '\0', seq_end + 1, true)
+        if ends then add(hf.plain(sub(member, seq_end + 1, ends - 1)), 'x', 1) end
     end
     return counts
 end

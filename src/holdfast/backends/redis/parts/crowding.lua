@@ -19,11 +19,9 @@ end
 
 -- The group's ready jobs, by going through all it has in play.
 function hf.ready_of(place)
-    local ids = hf.ids_after(call('ZRANGEBYLEX', PLAY, '[' .. place, '(' .. place .. '\255'), #place)
-    hf.load_rows(ids)
+    local members = call('ZRANGEBYLEX', PLAY, '[' .. place, '(' .. place .. '\255')
     local ready = {}
-    for i = 1, #ids do
-        local row = hf.cache[ids[i]]
+    for _, row in ipairs(hf.rows_at('play', PLAY, members, hf.ids_after(members, #place), 'rxs')) do
         if row[STATE] == 'r' then ready[#ready + 1] = row end
     end
     return ready
@@ -33,11 +31,10 @@ end
 function hf.join_due(place)
     local due = call('ZRANGEBYLEX', SCHEDULED, '[' .. place .. '1', '(' .. place .. '1' .. spack('>d', now) .. '\255',
         'LIMIT', 0, JOINING_MAX)
-    local ids = hf.ids_after(due, #place + 17)
-    hf.load_rows(ids)
-    for i = 1, #ids do hf.move_to(hf.cache[ids[i]], 'w') end
-    if #ids > 0 then hf.flush() end
-    return #ids > 0
+    local rows = hf.rows_at('scheduled', SCHEDULED, due, hf.ids_after(due, #place + 17), 's')
+    for i = 1, #rows do hf.move_to(rows[i], 'w') end
+    if #rows > 0 then hf.flush() end
+    return #rows > 0
 end
 
 -- Where a group has more in play than its limit or its rate allows, those that are only ready step back, the last
@@ -66,7 +63,7 @@ function hf.crowd_of(place, ready)
     local last = 0
     if ready > 0 then
         local member = call('ZREVRANGEBYLEX', STAGED, '(' .. place .. '\255', '[' .. place, 'LIMIT', 0, 1)[1]
-        last = struct.unpack('>I8', member, #place + 1) - TURN_ZERO
+        if #member >= #place + 8 then last = struct.unpack('>I8', member, #place + 1) - TURN_ZERO end
     end
     return { ready, last }
 end

@@ -4,15 +4,12 @@
 function hf.promote(limit)
     hf.flush()
     local expired = call('ZRANGEBYSCORE', EXPIRING, '-inf', now, 'LIMIT', 0, limit)
-    hf.load_rows(expired)
-    for _, id in ipairs(expired) do hf.expire(hf.cache[id]) end
+    for _, row in ipairs(hf.rows_at('expiring', EXPIRING, expired, expired, 'swr')) do hf.expire(row) end
     hf.flush()
     local room = limit - #expired
     local due = {}
-    if room > 0 then due = hf.ids_after(call('ZRANGEBYSCORE', DUE, '-inf', now, 'LIMIT', 0, room), 8) end
-    hf.load_rows(due)
-    for _, id in ipairs(due) do
-        local row = hf.cache[id]
+    if room > 0 then due = call('ZRANGEBYSCORE', DUE, '-inf', now, 'LIMIT', 0, room) end
+    for _, row in ipairs(hf.rows_at('due', DUE, due, hf.ids_after(due, 8), 's')) do
         local was_in, had_key = hf.leave(row)
         hf.enter_play(row, was_in, had_key)
     end
@@ -22,9 +19,11 @@ function hf.promote(limit)
     if room > 0 then late = call('ZRANGEBYSCORE', REVIVALS, '-inf', now, 'LIMIT', 0, room) end
     for _, logical in ipairs(late) do
         local letter = hf.letter_at(logical)
-        local row = hf.row_of(letter.id)
-        local taken = row[KEY] and hf.key_taken(hf.key_name(row))
-        if taken and taken ~= row then
+        local row = letter and hf.row_of(letter.id)
+        local taken = row and row[KEY] and hf.key_taken(hf.key_name(row))
+        if not row or row[STATE] ~= 'd' then
+            hf.set_aside('revivals', REVIVALS, logical, row)
+        elseif taken and taken ~= row then
             -- a newer job of this key is on its way: its end will close or merge the letter
             letter.revive_at = nil
             hf.keep_letter(logical, letter)

@@ -6,6 +6,12 @@
 local UNLIMITED, SERIAL_PREFIX = 1000000000, 'one-at-a-time:'
 hf.any_memo, hf.pause_memo, hf.rule_memo, hf.said_memo, hf.task_memo, hf.lane_memo = {}, {}, {}, {}, {}, {}
 
+-- What was packed as a list or a map; false where it cannot be read: it says nothing then.
+function hf.read(packed)
+    local is_sound, value = pcall(cunpack, packed)
+    return is_sound and type(value) == 'table' and value
+end
+
 -- Are there any pauses (p), overrides (o), rules of tasks (t), buckets (f), buckets of groups (g), letters (d)?
 function hf.any(kind)
     local there = hf.any_memo[kind]
@@ -28,7 +34,7 @@ function hf.in_force(scope, limit, rate)
         local said = hf.said_memo[scope]
         if said == nil then
             local packed = call('HGET', OVERRIDES, scope)
-            said = packed and cunpack(packed)
+            said = packed and hf.read(packed)
             hf.said_memo[scope] = said
         end
         if said then limit, rate = said[1] or limit, said[2] or rate end
@@ -42,7 +48,8 @@ function hf.rule_of(queue)
     local rule = hf.rule_memo[queue]
     if not rule then
         local packed = call('HGET', RULES, queue)
-        rule = packed and cunpack(packed) or { 1, 'strict' }
+        rule = packed and hf.read(packed)
+        if not rule or type(rule[1]) ~= 'number' then rule = { 1, 'strict' } end
         rule.limit, rule.rate = hf.in_force('q' .. queue, rule[3], rule[4])
         hf.rule_memo[queue] = rule
     end
@@ -54,7 +61,7 @@ function hf.task_of(task)
     local known = hf.task_memo[task]
     if not known then
         local packed = hf.any('t') and call('HGET', TASKS, task)
-        local rule = packed and cunpack(packed) or {}
+        local rule = packed and hf.read(packed) or {}
         local limit, rate = hf.in_force('t' .. task, rule[1], rule[2])
         known = { limit, rate, rule[3] or limit < UNLIMITED or rate, rule[4] or nil }
         hf.task_memo[task] = known

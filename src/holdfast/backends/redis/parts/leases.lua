@@ -4,13 +4,11 @@
 -- The worker's running jobs, in the order of their fences; at most so many where it is said.
 function hf.held_by(worker, most)
     hf.flush()
-    local prefix, ids, rows = hf.escape(worker), {}, {}
+    local prefix, ids = hf.escape(worker), {}
     local upper = '(' .. sub(prefix, 1, -2) .. '\1'
     local members = call('ZRANGEBYLEX', RUNNING, '[' .. prefix, upper, 'LIMIT', 0, most or -1)
     for i, member in ipairs(members) do
-        ids[i] = sub(member, string.find(member, '\0', #prefix + 17, true) + 1)
+        ids[i] = sub(member, (string.find(member, '\0', #prefix + 17, true) or #member) + 1)
     end
-    hf.load_rows(ids)
-    for i, id in ipairs(ids) do rows[i] = hf.cache[id] end
-    return rows
+    return (hf.rows_at('running', RUNNING, members, ids, 'x'))
 end

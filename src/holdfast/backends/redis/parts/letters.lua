@@ -4,7 +4,7 @@
 -- seldom: built when a script first uses one of its names.
 
 local HISTORY_KEPT_MAX, REMEMBER_SECONDS_MIN = 10, 600
-local NO_BODY = '\0\0\0\0\0\0\0\0\192' -- for a job whose body somebody removed: it can still be buried
+local NO_BODY = '\0\0\0\0\0\0\0\0\192' -- for a job whose body somebody removed or cut: it can still be buried
 hf.letter_memo = {}
 
 -- The letter of a logical job, or false.
@@ -13,7 +13,11 @@ function hf.letter_at(logical)
     local letter = hf.letter_memo[logical]
     if letter == nil then
         local packed = call('HGET', LETTERS, logical)
-        letter = packed and cunpack(packed) or false
+        letter = packed and hf.read(packed) or false
+        if packed and not (letter and letter.id) then
+            letter = false
+            hf.keep_unread('letters', logical, packed)
+        end
         hf.letter_memo[logical] = letter
     end
     return letter
@@ -67,7 +71,7 @@ end
 -- Another job of the key took over or closed its letter. A job that was revived goes on without.
 function hf.supersede(id)
     local row = hf.row_of(id)
-    if row[STATE] == 'd' then hf.let_go(row, 'superseded') end
+    if row and row[STATE] == 'd' then hf.let_go(row, 'superseded') end
 end
 
 function hf.cooldown(revival, cycles)
@@ -89,8 +93,9 @@ function hf.bury(row, was_in, had_key, reason, failure)
     local logical = hf.logical_of(row)
     local earlier = hf.letter_at(logical)
     local body = call('HGET', BODIES, row[ID]) or NO_BODY
+    if #body < #NO_BODY then body = NO_BODY end
     local args_length, options_length, args_from = struct.unpack('>I4I4', body)
-    local revival = cunpack(sub(body, args_from + args_length + options_length))
+    local revival = hf.read(sub(body, args_from + args_length + options_length))
     local cycles = earlier and earlier.cycles or 0
     local wait = hf.cooldown(revival, cycles)
     local letter = {

@@ -2,6 +2,8 @@
 -- whoever waits for work share it. Never writes; reads indexes, so its caller has flushed.
 -- seldom: built when a script first uses one of its names.
 
+local TASKS_SEEN_MAX = 5000
+
 -- How many jobs of a queue (q) or task (t) run.
 function hf.running(scope)
     local name = sub(scope, 2)
@@ -30,13 +32,19 @@ function hf.tasks_apart(queue)
     local found = {}
     local prefix = hf.escape(queue)
     local from, upper = '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1'
-    while true do
+    for _ = 1, TASKS_SEEN_MAX do
         local first = call('ZRANGEBYLEX', APART, from, upper, 'LIMIT', 0, 1)[1]
         if not first then return found end
-        local place = sub(first, 1, string.find(first, '\0', #prefix + 1, true))
-        found[#found + 1] = { hf.plain(sub(place, #prefix + 1, -2)), place }
-        from = '(' .. place .. '\255'
+        local ends = string.find(first, '\0', #prefix + 1, true)
+        if ends then
+            local place = sub(first, 1, ends)
+            found[#found + 1] = { hf.plain(sub(place, #prefix + 1, -2)), place }
+            from = '(' .. place .. '\255'
+        else
+            from = '(' .. first -- nothing of ours
+        end
     end
+    return found
 end
 
 -- Has a queue ready jobs in its lanes 0 and 1?
@@ -76,15 +84,8 @@ end
 
 -- Queues in which a task apart has ready jobs.
 function hf.stir_apart(task)
-    local from = '-'
-    while true do
-        local first = call('ZRANGEBYLEX', APART, from, '+', 'LIMIT', 0, 1)[1]
-        if not first then return end
-        local prefix = sub(first, 1, string.find(first, '\0', 1, true))
+    hf.each_queue(APART, '', function(prefix, queue)
         local place = prefix .. hf.escape(task)
-        if call('ZLEXCOUNT', APART, '[' .. place, '(' .. place .. '\255') > 0 then
-            hf.stirred[hf.plain(sub(prefix, 1, -2))] = true
-        end
-        from = '[' .. sub(prefix, 1, -2) .. '\1'
-    end
+        if call('ZLEXCOUNT', APART, '[' .. place, '(' .. place .. '\255') > 0 then hf.stirred[queue] = true end
+    end)
 end

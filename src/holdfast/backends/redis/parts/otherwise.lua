@@ -5,7 +5,9 @@ local ERRORS_KEPT_MAX = 10
 
 function hf.add_error(id, failure)
     local packed = call('HGET', ERRORS, id)
-    local failures = packed and cunpack(packed) or {}
+    local failures = packed and hf.read(packed)
+    if packed and not failures then hf.keep_unread('errors', id, packed) end
+    failures = failures or {}
     failures[#failures + 1] = failure
     if #failures > ERRORS_KEPT_MAX then table.remove(failures, 1) end
     call('HSET', ERRORS, id, cpack(failures))

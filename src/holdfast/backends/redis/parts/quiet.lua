@@ -9,7 +9,7 @@
 function hf.may_lack_writes(life, told, trust_restarts)
     local packed = call('HGET', META, 'server')
     if not packed then return true end
-    local was, is, before = cunpack(packed), life.server(), life.id(told, 'master_replid2')
+    local was, is, before = hf.read(packed) or {}, life.server(), life.id(told, 'master_replid2')
     -- The same process: it served another one meanwhile, or it only got its first replica.
     if is[1] and is[1] == was[1] then return before ~= life.none end
     -- A replica took over: it had its primary's id, or is another node of the shard.

@@ -4,7 +4,7 @@
 -- Safe against a rival: a script runs alone, so what it counted still holds when it writes.
 -- seldom: built when a script first uses one of its names.
 
-local READY_PER_GROUP_MAX = 256
+local READY_PER_GROUP_MAX, ASIDE_MAX = 256, 1000
 
 function hf.strict(queue, group)
     return hf.rule_of(queue)[2] == 'strict' or sub(group, 1, #SERIAL_PREFIX) == SERIAL_PREFIX
@@ -63,12 +63,19 @@ function hf.refill(places)
         end
     end
     hf.load_rows(chosen)
+    local number = 0
     for i = 1, n do
         local row = hf.cache[chosen[i]]
-        hf.become_ready(row, crowds[at[i]])
-        hf.ready_after_waiting(row, members[i], at[i])
+        if row and row[STATE] == 'w' then
+            hf.become_ready(row, crowds[at[i]])
+            hf.ready_after_waiting(row, members[i], at[i])
+            number = number + 1
+        else
+            hf.set_aside('waiting', WAITING, members[i], row)
+            if hf.number_aside < ASIDE_MAX then hf.touch(at[i]) end -- another one may take its place
+        end
     end
-    return n
+    return number
 end
 
 -- leave and enter in one, for the step most often taken with groups: its member and place are known already, its key

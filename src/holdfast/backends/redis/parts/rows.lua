@@ -1,11 +1,16 @@
 -- rows: jobs read, kept for the length of the script, and written back once.
 -- Takes ids. Nothing is written before save_rows, which the verb calls last. Safe: a script runs alone.
 
-hf.cache, hf.changed = {}, {}
+hf.cache, hf.changed, hf.ended_states = {}, {}, { o = true, c = true, d = true }
 
--- A record's fields. Taken one by one from behind the three bytes that say how many they are, they go into a table of
--- the right size at once: unpacked as an array, their table grows six times, which takes as long again.
-function hf.opened(packed) return { select(2, cmsgpack.unpack_limit(packed, FIELDS_NUMBER, 3)) } end
+-- A record's fields, or false where they cannot be read. Taken one by one from behind the three bytes that say how many
+-- they are, they go into a table of the right size at once: unpacked as an array, their table grows six times, which
+-- takes as long again.
+function hf.opened(packed, id)
+    local row = { select(3, pcall(cmsgpack.unpack_limit, packed, FIELDS_NUMBER, 3)) }
+    local state = row[STATE]
+    return row[TERMS] ~= nil and row[ID] == id and (LIVE_STATES[state] or hf.ended_states[state]) and row or false
+end
 
 function hf.load_rows(ids)
     local missing, n = {}, 0
@@ -21,12 +26,13 @@ function hf.load_rows(ids)
         local upto = math.min(n, from + ARGUMENTS_MAX - 1)
         local found = call('HMGET', JOBS, unpack(missing, from, upto))
         for i = 1, upto - from + 1 do
-            if found[i] then hf.cache[missing[from + i - 1]] = hf.opened(found[i]) end
+            local id = missing[from + i - 1]
+            if found[i] then hf.cache[id] = hf.opened(found[i], id) end
         end
     end
 end
 
--- The job, or false.
+-- The job, or false where there is none or it cannot be read.
 function hf.row_of(id)
     if hf.cache[id] == nil then hf.load_rows({ id }) end
     return hf.cache[id]

@@ -1,4 +1,5 @@
--- showing: whole jobs for the caller: record, body, value, errors, progress, as flat lists of packed pieces.
+-- showing: whole jobs for the caller: id, record, body, value, errors, progress, as flat lists of packed pieces. Jobs
+-- whose record cannot be read are shown, too.
 
 function hf.shown(ids)
     local records, n = {}, #ids
@@ -10,6 +11,7 @@ function hf.shown(ids)
         end
         for i = 1, upto - from + 1 do
             if pieces[1][i] then
+                records[#records + 1] = ids[from + i - 1]
                 for j = 1, 5 do records[#records + 1] = pieces[j][i] end
             end
         end

@@ -4,6 +4,13 @@
 -- The name of an escaped part, without its zero byte.
 function hf.plain(part) return (string.gsub(part, '\1[\1\2]', { ['\1\1'] = '\0', ['\1\2'] = '\1' })) end
 
+-- The place that a member of an index by queue and group, or queue and task, begins with; nil where it is not ours.
+function hf.place_in(member)
+    local queue_end = string.find(member, '\0', 1, true)
+    local ends = queue_end and string.find(member, '\0', queue_end + 1, true)
+    return ends and sub(member, 1, ends)
+end
+
 -- Does a name or place come first in an index? Those go by bytes; Lua's own < goes by the language the server runs in.
 function hf.precedes(one, two)
     for i = 1, math.min(#one, #two) do

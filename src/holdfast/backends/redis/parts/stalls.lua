@@ -63,7 +63,8 @@ function hf.recover(dead, limit)
         local room = limit - #ended
         local rows = hf.held_by(id, room + 1)
         local worker = #rows > 0 and hf.worker_row(id)
-        local isolates = worker and cunpack(worker[5]).isolates
+        local told = worker and hf.read(worker[5])
+        local isolates = told and told.isolates
         for i = 1, math.min(room, #rows) do
             ended[#ended + 1] = { rows[i], id, hf.lose(rows[i], isolates) }
         end

@@ -11,7 +11,7 @@ for from = 1, #ids, ARGUMENTS_MAX do
             unknown[#unknown + 1] = ids[i]
         else
             -- the state is the second field, behind the three bytes that say how many they are
-            local _, _, state = cmsgpack.unpack_limit(packed, 2, 3)
+            local _, _, _, state = pcall(cmsgpack.unpack_limit, packed, 2, 3)
             if state == 'o' or state == 'c' or state == 'd' then finished[#finished + 1] = ids[i] end
         end
     end

@@ -14,16 +14,22 @@ hf.load_rows(ids)
 local met, last = {}, ''
 for _, id in ipairs(ids) do
     local row = hf.cache[id]
-    if row then
+    if not row then
+        last = at_end and last or tonumber(call('ZSCORE', SEQS, id) or nil) or last
+        local asked = states or queue or task or group or key or worker
+        if not asked and (not prefix or sub(id, 1, #prefix) == prefix) then
+            met[#met + 1] = id -- shown as one that cannot be read, if it is there at all
+        end
+    else
         last = row[SEQ]
         if (not states or string.find(states, row[STATE], 1, true)) and (not queue or row[QUEUE] == queue)
             and (not task or row[TASK] == task) and (not group or row[GROUP] == group)
             and (not key or row[KEY] == key) and (not worker or row[WORKER] == worker)
             and (not prefix or sub(id, 1, #prefix) == prefix) then
             met[#met + 1] = id
-            if #met == wanted then break end
         end
     end
+    if #met == wanted then break end
 end
 if at_end or last == '' then last = '' else last = format('%.0f', last) end
 return { last, hf.shown(met) }

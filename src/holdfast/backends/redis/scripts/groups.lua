@@ -23,10 +23,10 @@ local function places_in(key)
     while found < most + 1 do
         local first = call('ZRANGEBYLEX', key, from, high, 'LIMIT', 0, 1)[1]
         if not first then return end
-        local place = sub(first, 1, string.find(first, '\0', string.find(first, '\0', 1, true) + 1, true))
-        note(place)
+        local place = hf.place_in(first)
+        if place then note(place) end
         found = found + 1
-        from = '(' .. place .. '\255'
+        from = place and '(' .. place .. '\255' or '(' .. first
     end
 end
 
@@ -36,7 +36,7 @@ else
     for _, key in ipairs({ WAITING, PLAY, SCHEDULED }) do places_in(key) end
     for _, key in ipairs({ OVERRIDES, PAUSES }) do
         for _, scope in ipairs(call('HKEYS', key)) do
-            if sub(scope, 1, 1) == 'g' then note(sub(scope, 2)) end
+            if sub(scope, 1, 1) == 'g' and hf.place_in(scope) == scope then note(sub(scope, 2)) end
         end
     end
     table.sort(places, hf.precedes)
@@ -46,7 +46,9 @@ local function rows_of(key, place, tail, limit)
     local found = call('ZRANGEBYLEX', key, '[' .. place, '(' .. place .. '\255', 'LIMIT', 0, limit)
     local ids, rows = hf.ids_after(found, #place + tail), {}
     hf.load_rows(ids)
-    for i, id in ipairs(ids) do rows[i] = hf.cache[id] end
+    for _, id in ipairs(ids) do
+        if hf.cache[id] then rows[#rows + 1] = hf.cache[id] end
+    end
     return rows
 end
 
@@ -75,11 +77,11 @@ for i = 1, math.min(most, #places) do
     local scheduled = call('ZLEXCOUNT', SCHEDULED, range[1], range[2])
     if not head and scheduled > 0 then head = first_of(rows_of(SCHEDULED, place, 17, SCHEDULED_SEEN_MAX), 's') end
     local packed, pause = call('HGET', OVERRIDES, 'g' .. place), call('HGET', PAUSES, 'g' .. place)
-    local said = packed and cunpack(packed) or { false, false }
+    local said = packed and hf.read(packed) or { false, false }
     local limit, rate, strict = hf.group_of(place)
     lines[i] = {
-        place, limit, said[1], strict and 'strict' or 'relaxed', pause and cunpack(pause) or false,
-        scheduled, waiting, numbers.r, numbers.x, head and head[ID] or false, rate or false, said[2],
+        place, limit, said[1] or false, strict and 'strict' or 'relaxed', pause and hf.read(pause) or false,
+        scheduled, waiting, numbers.r, numbers.x, head and head[ID] or false, rate or false, said[2] or false,
         hf.flow_of('g' .. place),
     }
 end

@@ -9,9 +9,8 @@ local limit, before, from = args[2], args[3], args[4]
 local ids, next_from = {}, -1
 if before then
     local found = call('ZRANGE', PRUNABLE, from, from + SEEN_MAX - 1)
-    hf.load_rows(found)
-    for _, id in ipairs(found) do
-        local row = hf.cache[id]
+    for _, row in ipairs(hf.rows_at('prunable', PRUNABLE, found, found, 'ocd')) do
+        local id = row[ID]
         if row[FINISHED_AT] <= before and #ids < limit and hf.is_past_window(row) then ids[#ids + 1] = id end
     end
     if #ids == limit then
@@ -20,8 +19,8 @@ if before then
         next_from = from + SEEN_MAX - #ids
     end
 else
-    ids = call('ZRANGEBYSCORE', PRUNABLE, '-inf', now, 'LIMIT', 0, limit)
-    hf.load_rows(ids)
+    local found = call('ZRANGEBYSCORE', PRUNABLE, '-inf', now, 'LIMIT', 0, limit)
+    ids = select(2, hf.rows_at('prunable', PRUNABLE, found, found, 'ocd'))
 end
 hf.remove_rows(ids)
 local lapsed = call('ZRANGEBYSCORE', LAPSING, '-inf', now, 'LIMIT', 0, SEEN_MAX)

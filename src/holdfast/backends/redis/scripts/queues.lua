@@ -12,8 +12,8 @@ local function look(queue, key, low, high, bytes)
     local seen = number <= left and number or NEXT_SEEN
     left = left - math.min(left, seen)
     for _, member in ipairs(call('ZRANGEBYLEX', key, low, high, 'LIMIT', 0, seen)) do
-        local due = struct.unpack('>d', member, bytes + 21)
-        if not oldest[queue] or due < oldest[queue] then oldest[queue] = due end
+        local due = #member > bytes + 28 and struct.unpack('>d', member, bytes + 21)
+        if due and (not oldest[queue] or due < oldest[queue]) then oldest[queue] = due end
     end
 end
 
@@ -25,5 +25,5 @@ hf.each_queue(APART, '', function(prefix, queue)
         look(queue, APART, '[' .. one[2], '(' .. one[2] .. '\255', #one[2])
     end
 end)
-return { cpack(hf.counted()), cpack(oldest), call('HGETALL', RULES), call('HVALS', PAUSES), call('HGETALL', OVERRIDES),
-    call('HGETALL', FLOWS) }
+return { cpack(hf.counted()), cpack(oldest), call('HGETALL', RULES), call('HGETALL', PAUSES),
+    call('HGETALL', OVERRIDES), call('HGETALL', FLOWS) }

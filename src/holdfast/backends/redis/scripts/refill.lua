@@ -17,10 +17,13 @@ local function places_after(key)
     while #places < limit do
         local first = call('ZRANGEBYLEX', key, from, high, 'LIMIT', 0, 1)[1]
         if not first then break end
-        local queue_end = string.find(first, '\0', 1, true)
-        local place = sub(first, 1, string.find(first, '\0', queue_end + 1, true))
-        places[#places + 1] = place
-        from = '(' .. place .. '\255'
+        local place = hf.place_in(first)
+        if place then
+            places[#places + 1] = place
+            from = '(' .. place .. '\255'
+        else
+            from = '(' .. first
+        end
     end
     return places
 end
@@ -48,6 +51,9 @@ if after then
         if place == two then p = p + 1 end
         page[#page + 1] = place
         hf.queue_at[place] = hf.plain(sub(place, 1, string.find(place, '\0', 1, true) - 1))
+    end
+    if call('EXISTS', QUARANTINE) == 1 then -- what was set aside may still hold the place of its group
+        for _, place in ipairs(page) do hf.ready_of(place) end
     end
     if opened then
         for _, place in ipairs(page) do stage(place) end

@@ -6,7 +6,8 @@ local id, lease_seconds = args[2], args[3]
 if lease_seconds > hf.lease_max() then call('HSET', META, 'lease_max', format('%.17g', lease_seconds)) end
 local worker = hf.worker_row(id)
 if worker then
-    local told, tells = cunpack(worker[5]), cunpack(ARGV[2])
+    local tells = cunpack(ARGV[2])
+    local told = hf.read(worker[5]) or tells
     told.queues, told.slots = tells.queues, tells.slots
     worker[5] = cpack(told)
 end

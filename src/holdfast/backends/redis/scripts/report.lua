@@ -8,7 +8,7 @@ hf.load_rows(ids)
 
 local function add_lines(id, lines)
     local packed = call('HGET', LOGS, id)
-    local kept = packed and cunpack(packed) or {}
+    local kept = packed and hf.read(packed) or {}
     for _, text in ipairs(lines) do kept[#kept + 1] = { now, text } end
     local newest = {}
     for i = math.max(1, #kept - LOGS_KEPT_MAX + 1), #kept do newest[#newest + 1] = kept[i] end
@@ -21,7 +21,7 @@ for i, report in ipairs(args[2]) do
     if answers[i] == 'o' then
         if report[3] or report[4] then
             local packed = call('HGET', PROGRESS, id)
-            local progress = packed and cunpack(packed) or { false, false }
+            local progress = packed and hf.read(packed) or { false, false }
             call('HSET', PROGRESS, id, cpack({ report[3] or progress[1], report[4] or progress[2] }))
         end
         if #report[5] > 0 then add_lines(id, report[5]) end

@@ -21,9 +21,8 @@ if what == 'list' then
         end
     end
     local ids = {}
-    for i, member in ipairs(found) do ids[i] = sub(member, string.find(member, '\0', 2, true) + 9) end
-    hf.load_rows(ids)
-    for _, id in ipairs(ids) do hf.list_kept(hf.cache[id], true) end
+    for i, member in ipairs(found) do ids[i] = sub(member, (string.find(member, '\0', 2, true) or #member) + 9) end
+    for _, row in ipairs(hf.rows_at('finished', FINISHED, found, ids, 'oc')) do hf.list_kept(row, true) end
     hf.flush()
     local last = #found == page and found[page] or ''
     if last == '' then call('HDEL', META, 'listing') else call('HSET', META, 'listing', last) end

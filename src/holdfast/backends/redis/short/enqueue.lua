@@ -15,7 +15,9 @@ if used and (find(used, 'p', 1, true) and call('HLEN', PAUSES) > 0
     or find(used, 'g', 1, true) and call('HLEN', GROUP_FLOWS) > 0
     or find(used, 't', 1, true) and call('HEXISTS', TASKS, task) == 1) then break end
 local rule = call('HGET', RULES, queue)
-rule = rule and cunpack(rule)
+local is_sound = true
+if rule then is_sound, rule = pcall(cunpack, rule) end
+if not is_sound or rule and type(rule) ~= 'table' then break end
 if rule and (rule[6] or group and (rule[2] ~= 'strict' or rule[5])) then break end
 
 local key_name = key and 'k' .. queue .. '\0' .. task .. '\0' .. key

@@ -36,9 +36,13 @@ local function check_queues()
     if more == 0 then return end
     local rules, scopes = call('HMGET', RULES, unpack(names, checked + 1)), {}
     for i = 1, more do
-        local name, rule = names[checked + i], rules[i] and cunpack(rules[i])
-        if find(name, ODD_BYTES) or rule and (rule[2] ~= 'strict' or rule[3] or rule[4] or rule[5] or rule[6]) then
+        local name, rule, is_sound = names[checked + i], rules[i], true
+        if rule then is_sound, rule = pcall(cunpack, rule) end
+        if not is_sound or find(name, ODD_BYTES) then
             plain = false
+        elseif rule then
+            plain = plain and type(rule) == 'table' and rule[2] == 'strict'
+                and not (rule[3] or rule[4] or rule[5] or rule[6])
         end
         scopes[i] = 'q' .. name
     end
@@ -53,7 +57,11 @@ if not plain then break end
 
 -- The worker, the store's life, and whether anything is late.
 local facts, last = call('HGET', WORKERS, worker), call('HGET', CALLS, worker)
-if not facts or struct.unpack('>d', facts, 25) <= now or last and cunpack(last)[1] >= number then break end
+if not facts or #facts < 33 or struct.unpack('>d', facts, 25) <= now then break end
+if last then
+    local _, _, call_before = pcall(cmsgpack.unpack_limit, last, 1, 1) -- the first field, behind their number
+    if type(call_before) ~= 'number' or call_before >= number then break end
+end
 local told, late = redis.pcall('INFO', 'replication'), format('%.17g', now)
 if type(told) ~= 'string' or not (meta[6] and find(told, 'master_replid:' .. meta[6], 1, true))
     or (tonumber(meta[5]) or 0) > now or call('ZCOUNT', DEADLINES, '-inf', late) > 0 then break end
@@ -64,11 +72,18 @@ if call('EXISTS', EXPIRING, DUE, REVIVALS) > 0 and (call('ZCOUNT', EXPIRING, '-i
 local rows, packed = {}, n > 0 and call('HMGET', JOBS, unpack(ids))
 for i = 1, n do
     if packed[i] and not rows[ids[i]] then
-        local row = { select(2, cmsgpack.unpack_limit(packed[i], FIELDS_NUMBER, 3)) }
+        local row = { select(3, pcall(cmsgpack.unpack_limit, packed[i], FIELDS_NUMBER, 3)) }
+        local queue = row[QUEUE]
         rows[ids[i]] = row
-        if not known[row[QUEUE]] then names[#names + 1], known[row[QUEUE]] = row[QUEUE], true end
+        if row[TERMS] == nil or row[ID] ~= ids[i] then
+            plain = false
+            break
+        elseif not known[queue] then
+            names[#names + 1], known[queue] = queue, true
+        end
     end
 end
+if not plain then break end
 check_queues()
 
 local answers, settled, s, of_queue, of_task, off_running, finished, prunable = {}, {}, 0, {}, {}, {}, {}, {}

@@ -6,8 +6,12 @@
 local tick, micros, fresh_of, stirred = tonumber(meta[2]) or 0, math.floor(now * 1000000), {}, {}
 packed = f > 0 and call('HMGET', JOBS, unpack(fresh))
 for i = 1, f do
-    local row = { select(2, cmsgpack.unpack_limit(packed[i], FIELDS_NUMBER, 3)) }
+    local row = { select(3, pcall(cmsgpack.unpack_limit, packed[i], FIELDS_NUMBER, 3)) }
     local queue = row[QUEUE]
+    if row[STATE] ~= 'w' or row[TERMS] == nil or row[ID] ~= fresh[i] then
+        plain = false
+        break
+    end
     local those = fresh_of[queue] or {}
     local before = those[#those]
     if not row[TURN] then
@@ -20,6 +24,8 @@ for i = 1, f do
         or before[PRIORITY] == row[PRIORITY] and before[TURN] >= row[TURN]))
     those[#those + 1], fresh_of[queue], stirred[queue] = row, those, true
 end
+
+if not plain then break end
 
 -- Which jobs are leased: those of both lanes, 0 without a group and 1 with one, share as hf.take lets them.
 local leased, taken, off_ready, new, unread = 0, {}, {}, {}, 0
@@ -79,9 +85,13 @@ if leased > 1 and leased * (tonumber(meta[8]) or HUGE) > request[8] then -- toge
     if bytes > request[8] then break end
 end
 packed = unread > 0 and call('HMGET', JOBS, unpack(new))
-for i = 1, unread do rows[new[i]] = { select(2, cmsgpack.unpack_limit(packed[i], FIELDS_NUMBER, 3)) } end
+for i = 1, unread do rows[new[i]] = { select(3, pcall(cmsgpack.unpack_limit, packed[i], FIELDS_NUMBER, 3)) } end
 for i = 1, leased do
     local row = rows[taken[i]]
+    if row[STATE] ~= 'r' or row[TERMS] == nil or row[ID] ~= taken[i] then
+        plain = false
+        break
+    end
     if row[LANE] > 7 or row[KEY] and find(row[TASK], ODD_BYTES) then plain = false end
 end
 if plain and used and find(used, 't', 1, true) then -- tasks that say nothing have no rule

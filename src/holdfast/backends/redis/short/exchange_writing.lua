@@ -60,7 +60,8 @@ if #values > 0 then call('HSET', VALUES, unpack(values)) end
 if r > 0 then call('HSET', JOBS, unpack(records)) end
 for kind, changes in pairs({ q = of_queue, t = of_task }) do
     for name, change in pairs(changes) do
-        if change ~= 0 and call('HINCRBY', BUSY, kind .. name, change) == 0 then call('HDEL', BUSY, kind .. name) end
+        local left = change == 0 or redis.pcall('HINCRBY', BUSY, kind .. name, change)
+        if left == 0 or type(left) == 'table' then call('HDEL', BUSY, kind .. name) end
     end
 end
 if leased + f > 0 then call('HSET', META, 'tick', format('%.0f', tick)) end

@@ -1,0 +1,98 @@
+"""What is wrong with a store: records that cannot be read, indexes that say something else, what claims set aside.
+
+Called by backend.py. Reads only, page by page: each page is one short script, which sees one instant, so a job that
+moves meanwhile is not reported. What the server cannot judge, such as the rules and letters, is read here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from ...records import Flaw
+from . import rows, rules, tolerant
+from .connection import Connections
+from .keys import KEY_NAMES
+from .lua import SCRIPTS
+
+PAGE = 250
+INDEXES = (
+    "ready", "apart", "staged", "waiting", "scheduled", "due", "running", "play", "finished", "prunable", "expiring",
+    "seqs", "kept",
+)  # fmt: skip
+_NOT_PRINTED = re.compile(r"[^\x20-\x7e]")
+
+
+def _worker(name: bytes, packed: bytes) -> None:
+    _, deadline = rows.worker(name, packed, None)
+    if not deadline:
+        raise ValueError
+
+
+def _letter(_: bytes, packed: bytes) -> None:
+    rows.letter(packed)
+
+
+_HASHES: dict[str, Callable[[bytes, bytes], Any]] = {
+    "rules": rules.queue_rule_of,
+    "tasks": rules.task_rule_of,
+    "overrides": rules.override_of,
+    "flows": rules.flow_of,
+    "group_flows": rules.flow_of,
+    "pauses": rules.pause_of,
+    "entries": rules.entry_of,
+    "workers": _worker,
+    "letters": _letter,
+}
+
+
+def _shown(name: bytes) -> str:
+    """An id or name for people: whatever is in it, it can be printed."""
+    return _NOT_PRINTED.sub("?", name.decode(errors="replace"))
+
+
+class Flaws:
+    """Looks for flaws in one store."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._keys = dict(zip(KEY_NAMES, connections.keys, strict=True))
+
+    async def flaws(self, limit: int) -> list[Flaw]:
+        found: list[Flaw] = []
+        async for flaw in self._all():
+            if len(found) >= limit:
+                break
+            if flaw not in found:  # a scan may come by twice
+                found.append(flaw)
+        return found
+
+    async def _all(self) -> AsyncIterator[Flaw]:
+        for what in ("quarantine", "jobs", *INDEXES):
+            async for flaw in self._pages(what):
+                yield flaw
+        for name, read in _HASHES.items():
+            async for flaw in self._hash(name, read):
+                yield flaw
+
+    async def _pages(self, what: str) -> AsyncIterator[Flaw]:
+        cursor = b"0"
+        while True:
+            cursor, lines = await self._connections.run(SCRIPTS["flaws"], [None, what, cursor.decode(), PAGE])
+            for place, job_id, field, text in zip(lines[::4], lines[1::4], lines[2::4], lines[3::4], strict=True):
+                yield Flaw(place=place.decode(), text=text.decode(), id=_shown(job_id), field=field.decode() or None)
+            if cursor == b"0":
+                return
+
+    async def _hash(self, name: str, read: Callable[[bytes, bytes], Any]) -> AsyncIterator[Flaw]:
+        cursor = b"0"
+        while True:
+            cursor, flat = await self._connections.command("flaws", "HSCAN", self._keys[name], cursor, "COUNT", PAGE)
+            for field, packed in zip(flat[::2], flat[1::2], strict=True):
+                try:
+                    read(field, packed)
+                except tolerant.UNREADABLE:
+                    yield Flaw(place=name, text="it cannot be read and is left out", id=_shown(field))
+            if cursor == b"0":
+                return
