@@ -64,20 +64,29 @@ _REFUSED: Mapping[str, Callable[[Any], HoldfastError]] = {
 }
 AGAIN = ("40001", "40P01")
 HELD = "55P03"
+READ_ONLY = "25006"
 SAFE = {  # the transaction was rolled back, so nothing was changed
     HELD: "another session holds a lock we need. Look for a long transaction; try again.",
     "57014": "the statement took longer than call_timeout. Nothing was changed; try again.",
-    "25006": "the server is read-only: a standby, or a primary being demoted. Name the primary in the URL.",
+    READ_ONLY: "the server is read-only: a standby, or a primary being demoted. Name the primary in the URL.",
     "53100": "the server's disk is full. Free some space; nothing was changed.",
     "53200": "the server is out of memory. Nothing was changed; try again.",
     "53300": "the server has no connection left for us. Raise max_connections, or use fewer workers.",
 }
+LENT = ("26000", "42P05")  # our prepared statement is gone, or is there before we made it: a session somebody lent us
+# The session is not what it was: its server was demoted, or its statements are gone or out of date. What was asked was
+# rolled back, and a new session may do it.
+STALE = (READ_ONLY, *LENT, "0A000")
 NO_STORE = ("3F000", "42P01", "42883", "42704")
 FORBIDDEN = "42501"
 
 
 class HeldElsewhere(BackendUnavailable):
     """A lock we need was not given in time; nothing was changed."""
+
+
+class SessionStale(Exception):
+    """A session that was used before has gone stale; nothing was changed, so another may be asked at once."""
 
 
 def mapped(error: psycopg.Error, verb: str, *, writes: bool, broken: bool) -> HoldfastError:
@@ -99,6 +108,11 @@ def mapped(error: psycopg.Error, verb: str, *, writes: bool, broken: bool) -> Ho
         return BackendUnavailable(f"the connection to PostgreSQL was lost during {verb}. Try again.")
     if state in AGAIN:
         return BackendUnavailable(f"{verb} met too many rivals at once. Nothing was changed; try again.")
+    if state in LENT:
+        return ConfigurationError(
+            f"{verb} met a session that is not ours alone: a pooler lends us another one for each transaction. "
+            "Leave pooled=false out of the URL. Nothing was changed."
+        )
     if state == FORBIDDEN:
         return ConfigurationError(f"PostgreSQL refuses {verb}: {said(error)}. Check the role's rights.")
     return BackendError(f"PostgreSQL failed during {verb} ({state or type(error).__name__}): {said(error)}")
@@ -178,11 +192,13 @@ class Connections:
         self.call_timeout = call_timeout
         millis = int(call_timeout * 1000)
         self._bounds = {"statement_timeout": millis, "lock_timeout": millis // 2, "jit": "off"}
+        self.generation = 0  # of connections: when one proves to be of no use, all made before are given up
         self._begin(None)
 
     def _begin(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._loop, self._process = loop, os.getpid()
-        self._idle: list[AsyncConnection[Any]] = []
+        self._idle: list[AsyncConnection[Any]] = []  # all of one generation
+        self._idle_generation = self.generation
         self._served: WeakKeyDictionary[AsyncConnection[Any], set[str]] = WeakKeyDictionary()  # verbs
         self._slots = asyncio.Semaphore(self.most)
 
@@ -235,12 +251,16 @@ class Connections:
             connection = await AsyncConnection.connect(
                 conninfo, autocommit=True, prepare_threshold=None if self._pooled else PREPARE_AFTER, **settings
             )
-            if self._pooled is None:
-                self._pooled = await _is_pooled(connection)
-                connection.prepare_threshold = None if self._pooled else PREPARE_AFTER
-            if self.said_again is not None:
-                await connection.execute(self.said_again)
-            await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)  # of transactions psycopg begins
+            try:
+                if self._pooled is None:
+                    self._pooled = await _is_pooled(connection)
+                    connection.prepare_threshold = None if self._pooled else PREPARE_AFTER
+                if self.said_again is not None:
+                    await connection.execute(self.said_again)
+                await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)  # of transactions psycopg begins
+            except BaseException:
+                connection.pgconn.finish()
+                raise
         return connection
 
     @property
@@ -269,6 +289,7 @@ class Connections:
         lengthy: bool = False,
     ) -> Any:
         """Carry out `work` on a connection of ours; what the server gave up for a rival is tried again, with jitter.
+        What a session refuses that has gone stale is tried again on a new one.
 
         An urgent call does not queue behind others: where all connections are busy it gets one of its own. A patient
         one asks again, holding nothing meanwhile, until a transaction of somebody else that is in its way has ended.
@@ -283,6 +304,10 @@ class Connections:
                     return await self._once(verb, work, seconds, writes=writes)
                 async with self._slot(verb):
                     return await self._once(verb, work, seconds, writes=writes)
+            except SessionStale as stale:
+                if attempt >= TRIES_MAX:
+                    raise mapped(stale.args[0], verb, writes=writes, broken=False) from stale.args[0]
+                continue
             except psycopg.Error as error:
                 in_the_way = patient and error.sqlstate == HELD and asyncio.get_running_loop().time() < patience_ends
                 if not in_the_way and (error.sqlstate not in AGAIN or attempt >= TRIES_MAX):
@@ -304,27 +329,44 @@ class Connections:
             slots.release()
 
     async def _once(self, verb: str, work: Work, seconds: float, *, writes: bool) -> Any:
-        connection = await self._take(verb)
+        generation = self.generation
+        connection, is_new = await self._take(verb)
         self._served.setdefault(connection, set()).add(verb)
         try:
             async with asyncio.timeout(seconds):
                 answer = await work(self._cursor(connection))
         except psycopg.Error as error:
             broken = connection.closed or connection.broken
-            self._put(connection)
+            if broken or error.sqlstate in STALE:
+                self.give_up(generation, error)
+            self._put(connection, generation)
             if broken:
                 raise mapped(error, verb, writes=writes, broken=True) from error
+            if error.sqlstate in STALE and not is_new:
+                raise SessionStale(error) from error
             raise
         except TimeoutError:
             connection.pgconn.finish()
+            self.give_up(generation)  # the server bounds its statements itself: nobody is at the other end
             if writes:
                 raise OutcomeUnknown(verb) from None
             raise BackendUnavailable(f"PostgreSQL did not answer {verb} in time. Try again.") from None
         except BaseException:
             connection.pgconn.finish()  # given up in the middle: what it is doing is unknown
             raise
-        self._put(connection)
+        self._put(connection, generation)
         return answer
+
+    def give_up(self, generation: int, error: psycopg.Error | None = None) -> None:
+        """A connection of that generation was lost or is stale: so are, most likely, all made before now.
+
+        After a failover behind an address that moves, every one of them is with the old server. From any thread: who
+        holds idle ones lets go of them before the next use.
+        """
+        if error is not None and error.sqlstate in LENT and not self._trusting:
+            self._pooled = True  # nobody but a pooler could have touched our statements
+        if generation == self.generation:
+            self.generation += 1
 
     def _adopt_loop(self) -> None:
         loop = asyncio.get_running_loop()
@@ -335,18 +377,23 @@ class Connections:
             self.abandon()
             self._begin(loop)
 
-    async def _take(self, verb: str) -> AsyncConnection[Any]:
-        """One that has done this before, if there is: the first time, a session makes functions and plans for it."""
+    async def _take(self, verb: str) -> tuple[AsyncConnection[Any], bool]:
+        """A connection, and whether it is new. If there is one that has done this before, that one: the first time, a
+        session makes functions and plans for it."""
+        if self._idle_generation != self.generation:
+            self.abandon()
+            self._idle_generation = self.generation
         while self._idle:
             places = [place for place, one in enumerate(self._idle) if verb in self._served.get(one, ())]
             connection = self._idle.pop(places[-1] if places else -1)
             if is_sound(connection):
-                return connection
+                return connection, False
             connection.pgconn.finish()
-        return await self.connect()
+        return await self.connect(), True
 
-    def _put(self, connection: AsyncConnection[Any]) -> None:
-        if connection.closed or connection.pgconn.transaction_status or len(self._idle) >= self.most:
+    def _put(self, connection: AsyncConnection[Any], generation: int) -> None:
+        outlived = generation != self.generation or len(self._idle) >= self.most
+        if outlived or connection.closed or connection.pgconn.transaction_status:
             connection.pgconn.finish()
         else:
             self._idle.append(connection)

@@ -27,8 +27,11 @@ from .connection import (
     AGAIN,
     FINE,
     HELD,
+    LENT,
+    STALE,
     TRIES_MAX,
     Connections,
+    SessionStale,
     decisive,
     is_sound,
     keep_inherited,
@@ -51,7 +54,8 @@ class Direct:
 
     def _begin(self) -> None:
         self._process = os.getpid()
-        self._idle: list[psycopg.Connection[Any]] = []
+        self._idle: list[psycopg.Connection[Any]] = []  # all of one generation of connections
+        self._generation = self._connections.generation
 
     def enqueue(
         self, jobs: Sequence[NewJob], watch: tuple[asyncio.AbstractEventLoop, Watch] | None
@@ -65,7 +69,10 @@ class Direct:
         if not is_single(jobs):
             return None
         [job] = jobs
-        created = self.call("enqueue", *in_bytes(job)) == b"t"
+        try:
+            created = self.call("enqueue", *in_bytes(job)) == b"t"
+        except SessionStale:  # and there is a pooler, which was not noticed before
+            return None
         watch[1].tell_from_elsewhere(watch[0], [job.queue])
         return [Enqueued(job.id, created)]
 
@@ -75,6 +82,12 @@ class Direct:
         for attempt in itertools.count(1):
             try:
                 return self._once(verb, values, formats)
+            except SessionStale as stale:
+                if self._connections.pooled:
+                    raise
+                if attempt >= TRIES_MAX:
+                    raise mapped(stale.args[0], verb, writes=True, broken=False) from stale.args[0]
+                continue
             except psycopg.Error as error:
                 in_the_way = error.sqlstate == HELD and time.monotonic() < patience_ends
                 if not in_the_way and (error.sqlstate not in AGAIN or attempt >= TRIES_MAX):
@@ -90,36 +103,46 @@ class Direct:
                 connection.pgconn.finish()
 
     def _once(self, verb: str, values: Sequence[bytes | None], formats: Sequence[int]) -> bytes:
-        connection, idle = self._take()
+        connection, idle, is_new = self._take()
+        generation = self._generation
         line = connection.pgconn
         try:
             line.send_query_prepared(_NAME, values, formats)
             result = _answer(line, 2 * self._connections.call_timeout)
         except (psycopg.Error, OSError, EOFError, TimeoutError) as error:
             line.finish()
+            self._connections.give_up(generation)
             raise OutcomeUnknown(verb) from error
         except BaseException:
             line.finish()  # interrupted in the middle: its answer would be taken for another's
             raise
+        refused = None if result.status in FINE else error_from_result(result)
         broken = line.status != pq.ConnStatus.OK  # asked while it is ours: put back, it may be another thread's at once
-        if broken or idle is not self._idle or len(idle) >= self._connections.most:
+        stale = refused is not None and refused.sqlstate in STALE
+        if broken or stale:
+            self._connections.give_up(generation, refused)
+        if broken or stale or idle is not self._idle or len(idle) >= self._connections.most:
             line.finish()  # or closed meanwhile, or enough of them
         else:
             idle.append(connection)
-        if result.status in FINE:
+        if refused is None:
             return result.get_value(0, 0) or b""
-        refused = error_from_result(result)
         if broken:
             raise mapped(refused, verb, writes=True, broken=True) from refused
+        if stale and (self._connections.pooled or not is_new):
+            raise SessionStale(refused) from refused
         raise refused
 
     # ------------------------------------------------------------------ connections
 
-    def _take(self) -> tuple[psycopg.Connection[Any], list[psycopg.Connection[Any]]]:
-        """A connection, and where it goes afterwards."""
+    def _take(self) -> tuple[psycopg.Connection[Any], list[psycopg.Connection[Any]], bool]:
+        """A connection, where it goes afterwards, and whether it is new."""
         if self._process != os.getpid():
             keep_inherited(self._idle)  # the parent's: a word on these sockets would end its sessions
             self._begin()
+        if self._generation != self._connections.generation:
+            self._generation = self._connections.generation
+            self.close()
         idle = self._idle
         while idle:
             try:
@@ -127,9 +150,9 @@ class Direct:
             except IndexError:  # another thread was first
                 break
             if is_sound(connection):
-                return connection, idle
+                return connection, idle, False
             connection.pgconn.finish()
-        return self._connect(), idle
+        return self._connect(), idle, True
 
     def _connect(self) -> psycopg.Connection[Any]:
         conninfo, settings = self._connections.settings()
@@ -153,7 +176,12 @@ class Direct:
             raise
         if result.status not in FINE:
             line.finish()
-            raise mapped(error_from_result(result), "enqueue", writes=False, broken=False)
+            refused = error_from_result(result)
+            if refused.sqlstate in LENT:
+                self._connections.give_up(self._generation, refused)
+                if self._connections.pooled:
+                    raise SessionStale(refused)
+            raise mapped(refused, "enqueue", writes=False, broken=False)
         return connection
 
 

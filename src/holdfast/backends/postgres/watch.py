@@ -44,6 +44,7 @@ class Watch:
         self._pending: set[str] = set()
         self._telling: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
+        self._generation = connections.generation  # of connections, when it began to listen
         self._heard = asyncio.Event()
         self._waiting: dict[asyncio.Event, frozenset[str]] = {}
 
@@ -86,7 +87,11 @@ class Watch:
         """Be heard from now on, as far as possible: what is told after this wakes who waits."""
         if self._connections.pooled:
             return
+        if self._listening is not None and self._generation != self._connections.generation:
+            self._listening.cancel()  # it may listen to a server that was demoted, and hear nothing for ever
+            self._listening = None
         if self._listening is None or self._listening.done():
+            self._generation = self._connections.generation
             self._heard.clear()
             self._listening = asyncio.create_task(self._listen())
             with contextlib.suppress(TimeoutError):
