@@ -22,6 +22,7 @@ from .clock import Clock, SystemClock
 from .cron.face import Cron
 from .entries import CronEntry
 from .errors import ConfigurationError
+from .keywords import known_options
 from .limiting import Groups, Queues, RegisteredTasks
 from .names import check_list, check_name
 from .operations import Dead
@@ -68,6 +69,7 @@ class WorkerSettings(TypedDict, total=False):
 class Holdfast(Producing):
     """An app: `app = Holdfast("sqlite:///jobs.db")`."""
 
+    @known_options("Holdfast()")
     def __init__(
         self,
         url: str | None = None,
@@ -165,6 +167,7 @@ class Holdfast(Producing):
         """A task by name, for a producer that does not have its code."""
         return NamedTask(self, check_name(name, "task name"), *refine(TaskOptions(), Placement(), settings))
 
+    @known_options("app.queue()")
     def queue(
         self,
         name: str,
@@ -248,6 +251,7 @@ class Holdfast(Producing):
         worker = self.worker(queues, slots=slots, drain=drain, lease=lease, grace=grace, on_fence=on_fence, **settings)
         return await worker.run()
 
+    @known_options("app.worker()", WorkerSettings)
     def worker(
         self,
         queues: str | Iterable[str] | Mapping[str, int | None] | None = None,

@@ -17,6 +17,7 @@ from .codec import Codec
 from .errors import ArgumentsRejected, BackendError, ConfigurationError
 from .ids import new_id
 from .job import BoundCall
+from .keywords import nearest
 from .lifecycle import State
 from .names import check_name
 from .options import (
@@ -149,7 +150,8 @@ def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
             raise ConfigurationError(f"{name}= belongs to the task, not to one call. Set it where the task is defined.")
         else:
             known = ", ".join(sorted(UsingSettings.__annotations__))
-            raise ConfigurationError(f".using() has no {name}=. It takes {known}.")
+            near = nearest(name, UsingSettings.__annotations__)
+            raise ConfigurationError(f".using() has no {name}=.{near} It takes {known}.")
     return stored, placed
 
 

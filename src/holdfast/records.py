@@ -7,6 +7,7 @@ Times are wall-clock seconds since the epoch on the store's clock; arguments, va
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .entries import CronEntry
+from .keywords import known_options
 from .lifecycle import Failure, State
 from .rates import Rate
 from .rules import Flow, GroupOrder, Override, QueueRule, TaskRule
@@ -46,13 +48,22 @@ class Answer(StrEnum):
     BUSY = "busy"  # a stranger to this store's verbs holds the job's row (PostgreSQL): say it again later
 
 
-class Revival(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, init=False, slots=True)
+class Revival:
     """Automatic revival of a dead letter: a cooldown from the latest failure, growing, up to a cap of cycles."""
 
     after: float = 3600.0
     factor: float = 2.0
     cap: float = 86400.0
     cycles: int = 5
+
+    @known_options("Revival()")
+    def __init__(self, *, after: float = 3600.0, factor: float = 2.0, cap: float = 86400.0, cycles: int = 5) -> None:
+        put = object.__setattr__  # the class is frozen for everyone else
+        put(self, "after", after)
+        put(self, "factor", factor)
+        put(self, "cap", cap)
+        put(self, "cycles", cycles)
 
     def cooldown(self, cycles_done: int) -> float | None:
         """Seconds from the latest failure to the next automatic revival; None when the cycles are used up."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from .clock import SECONDS_MAX, to_seconds
 from .errors import ConfigurationError
+from .keywords import known_options
 from .names import check_list
 from .verdicts import Verdict
 
@@ -47,6 +48,7 @@ class RetryPolicy:
     step: float
     backoff: Backoff | None
 
+    @known_options("RetryPolicy()")
     def __init__(
         self,
         limit: int | None = _ABSENT,

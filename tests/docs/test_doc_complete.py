@@ -169,7 +169,7 @@ def test_what_using_takes_is_listed() -> None:
 def test_the_default_revival_is_told_truly() -> None:
     table = listed("Revival")
     assert {name: row[1] for name, row in table.items()} == {
-        name: spelt(getattr(Revival(), name)) for name in Revival.__struct_fields__
+        name: spelt(getattr(Revival(), name)) for name in Revival.__slots__
     }
 
 

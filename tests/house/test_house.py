@@ -19,8 +19,8 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # Lower may not import from higher. A module is looked up by its first part below the package.
 WORDS = """
-    bulk calls clock codec context entries errors events ids job lifecycle logs names options portrait rates records
-    retry rules task verdicts
+    bulk calls clock codec context entries errors events ids job keywords lifecycle logs names options portrait rates
+    records retry rules task verdicts
 """
 FACE = "app following joining limiting operations portal producing waiting"
 LAYERS = {

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from ..errors import TaskNotRegistered
+from ..keywords import nearest
 from ..options import OnConflict
 from ..records import KeyScope, KeyUntil, OnExpire
 from .documents import job_document, plain
 from .exits import CommandFailed, Exit
 from .session import Session, session_options
-from .spelling import Duration, Moment, nearest, read_arguments
+from .spelling import Duration, Moment, read_arguments
 
 if TYPE_CHECKING:
     from ..app import Holdfast

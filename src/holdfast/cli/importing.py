@@ -16,9 +16,9 @@ from typing import Any
 
 from ..app import Holdfast
 from ..errors import HoldfastError
+from ..keywords import nearest
 from ..worker.outcomes import said
 from .exits import CommandFailed, Exit
-from .spelling import nearest
 
 
 class ImportFailed(CommandFailed):

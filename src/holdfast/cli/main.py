@@ -15,8 +15,8 @@ from typing import Any
 import click
 
 from .. import __version__
+from ..keywords import nearest
 from .exits import Exit, tell
-from .spelling import nearest
 
 # section → command → (module, one line)
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {

@@ -12,6 +12,7 @@ import click
 from msgspec import UNSET
 
 from ..inspection.brakes import limit_in_force, rate_in_force
+from ..keywords import nearest
 from ..lifecycle import State
 from ..operations import make_pause
 from ..rates import Rate
@@ -21,7 +22,7 @@ from .documents import queue_document, rate_word
 from .exits import CommandFailed, Exit
 from .pausing import me, pause_it, resume_it
 from .session import Session, lists, session_options
-from .spelling import ago, nearest
+from .spelling import ago
 from .words import LimitWord, RateWord, limit_word, reset_or
 
 if TYPE_CHECKING:

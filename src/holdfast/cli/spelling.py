@@ -6,7 +6,6 @@ click.UsageError that shows the right one.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import time
@@ -91,12 +90,6 @@ def duration_seconds(text: str) -> float | None:
     if not parts or _PART.sub("", text).strip():
         return None
     return float(sum(float(amount) * _UNITS[unit] for amount, unit in parts))
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """ " Did you mean …?" with a leading space, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=2, cutoff=0.6)
-    return f" Did you mean {' or '.join(close)}?" if close else ""
 
 
 def read_arguments(pairs: Iterable[str], document: str | None, text_fields: frozenset[str]) -> dict[str, Any]:

@@ -15,11 +15,12 @@ import click
 
 from .. import __version__
 from ..backends import parse_url
+from ..keywords import nearest
 from ..options import SLOTS_DEFAULT, QueueOrder, WorkerOptions
 from .exits import CommandFailed, Exit
 from .logbook import logs_on_stderr
 from .printing import Printer
-from .spelling import Duration, Numbered, Size, nearest
+from .spelling import Duration, Numbered, Size
 
 if TYPE_CHECKING:
     from ..worker.embedded import Drained

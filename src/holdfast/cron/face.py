@@ -19,6 +19,7 @@ from ..context import Context
 from ..entries import CronEntry
 from ..errors import ConfigurationError
 from ..job import BoundCall, Job
+from ..keywords import check_options
 from ..names import check_name, check_text
 from ..options import Duration, whole
 from ..task import Task
@@ -106,6 +107,7 @@ class Cron:
         """
         if cron is not None and not isinstance(cron, str):
             raise ConfigurationError('say when: @app.cron("*/5 * * * *") or @app.cron(every=30).')
+        check_options("app.cron()", settings, [*CronSettings.__annotations__, "name", "args"])
         options = CronOptions(cron=cron, **settings)
         given = dict(args or {})
 
@@ -273,4 +275,5 @@ def _wanted(name: str, call: object, cron: str | None, settings: CronSettings) -
         raise ConfigurationError(f"a cron entry makes jobs of a task or a bound call, not of a {type(call).__name__}.")
     if call.connection is not None:
         raise ConfigurationError("a cron entry is no part of a transaction. Leave out connection=.")
+    check_options("app.cron.add()", settings, CronSettings.__annotations__)
     return wanted_entry(_name(name), call.new, CronOptions(cron=cron, **settings), declared=False)

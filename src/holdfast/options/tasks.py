@@ -14,6 +14,7 @@ import msgspec
 
 from ..clock import to_seconds
 from ..errors import ConfigurationError
+from ..keywords import nearest
 from ..names import check_list, check_name
 from ..rates import Rate
 from ..records import KeyScope, KeyUntil, OnExpire, Revival
@@ -94,8 +95,9 @@ class TaskOptions:
         for option, value in given.items():
             check = _TASK_CHECKS.get(option)
             if check is None:
+                known = ", ".join(sorted(_TASK_CHECKS))
                 raise ConfigurationError(
-                    f"there is no task option {option!r}. Known: {', '.join(sorted(_TASK_CHECKS))}."
+                    f"there is no task option {option!r}.{nearest(option, _TASK_CHECKS)} Known: {known}."
                 )
             checked[option] = check(value)
         if checked.get("on_conflict", self.on_conflict) != self.on_conflict:

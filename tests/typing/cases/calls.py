@@ -108,6 +108,13 @@ wrong: str = add.enqueue(1).result()  # E: assignment
 app.enqueue(add)  # E: arg-type
 app.queue("mail", group_order="loose")  # E: arg-type
 app.task(retries=3)  # E: call-overload
+app.queue("mail", limits=3)  # E: call-arg
+app.worker(slot=3)  # E: call-arg
+app.work(slot=3)  # E: call-arg
+app.cron("* * * * *", timezone="UTC")  # E: call-arg
+RetryPolicy(limits=3)  # E: call-arg
+Revival(delay=3)  # E: call-arg
+Holdfast("memory://", import_="x")  # E: call-arg
 
 
 async def must_not() -> None:
