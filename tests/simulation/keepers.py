@@ -1,0 +1,246 @@
+"""A worker as the keeper is one, and the journal of what its handlers did: who ran what, and what the store was told.
+
+Called by the walk in in_flight.py. A keeper repeats an exchange until it is answered, renews beside it, marks jobs that
+run at most once before they start, and stops handlers before their lease can pass to somebody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any, TypeVar
+
+from holdfast.backends.contract import Backend
+from holdfast.errors import HoldfastError, OutcomeUnknown
+from holdfast.lifecycle import Ending, Failure, Settlement
+from holdfast.records import Answer, ClaimRequest, Held, Lease, NewJob, Recovered, Release, Renewal, WorkerRecord
+
+from .flight import Message
+
+LEASE_SECONDS = 30.0
+MARGIN_SECONDS = 6.0
+TRIES_MAX = 200
+
+T = TypeVar("T")
+
+
+class Journal:
+    """The truth, from the handlers' side and from what stores carried out."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, NewJob] = {}  # in the order in which they were stored
+        self.running: dict[str, str] = {}  # job → token of the handler that runs now
+        self.begun: set[tuple[str, int]] = set()  # attempts that started
+        self.given_back: set[str] = set()  # tokens of handlers that gave their job back unfinished
+        self.settled: dict[str, Settlement] = {}  # by the store's own token: outcomes a store took
+        self.stalls: Counter[str] = Counter()
+        self.finished: set[str] = set()
+        self.starts: Counter[str] = Counter()
+
+    def start(self, lease: Lease) -> None:
+        job = self.jobs[lease.id]
+        assert lease.id not in self.running, f"{lease.id} runs twice at once"
+        if job.max_stalls == 0:
+            assert (lease.id, lease.attempt) not in self.begun, f"{lease.id} must run at most once and starts again"
+        if job.group is not None:
+            earlier = [one for one in self.jobs.values() if one.group == job.group]
+            before = earlier[: earlier.index(job)]
+            late = [one.id for one in before if one.id not in self.finished]
+            assert not late, f"{lease.id} starts before {late} of its group"
+        self.running[lease.id] = lease.token
+        self.begun.add((lease.id, lease.attempt))
+        self.starts[lease.id] += 1
+
+    def stop(self, lease: Lease) -> None:
+        if self.running.get(lease.id) == lease.token:
+            del self.running[lease.id]
+
+    def watch(self, message: Message) -> None:
+        """Note what a store carried out: each outcome counts once, however often it is told."""
+        settlements = message.arguments.get("settlements", ())
+        answers = message.answer if message.verb == "settle" else getattr(message.answer, "answers", ())
+        for settlement, answer in zip(settlements, answers, strict=False):
+            if answer is Answer.OK:
+                self.settled[settlement.token] = settlement
+                if settlement.ending is Ending.SUCCEEDED:
+                    self.finished.add(settlement.id)
+        if message.verb in ("exchange", "claim", "recover"):
+            ends = message.answer if message.verb == "recover" else message.answer.recovered
+            self.recovered(ends)
+
+    def recovered(self, ends: list[Recovered]) -> None:
+        for end in ends:
+            self.stalls[end.id] += end.counted
+            if end.state.finished:
+                self.finished.add(end.id)
+
+    def expected(self, job_id: str) -> tuple[int, int]:
+        """attempts and failures of a job."""
+        outcomes = [one for one in self.settled.values() if one.id == job_id]
+        return len(outcomes) + self.stalls[job_id], sum(one.failed for one in outcomes)
+
+
+class Keeper:
+    """One worker. Its activities are tasks; the walk starts them and lets the messages fly."""
+
+    def __init__(self, name: str, backend: Backend, queues: tuple[str, ...], journal: Journal, dice: Random) -> None:
+        self.name, self.backend, self.queues, self.journal, self.dice = name, backend, queues, journal, dice
+        self.call = self.seen_call = 0
+        self.held: dict[str, Lease] = {}
+        self.handlers: dict[str, Lease] = {}
+        self.silent: dict[str, float] = {}
+        self.done: list[Settlement] = []
+        self.back: list[Release] = []
+        self.sent = 0.0
+        self.gone = False  # forgotten, fenced or ended: another worker takes its place
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.asking: dict[str, asyncio.Task[Any]] = {}
+
+    # ------------------------------------------------------------------ activities
+
+    def busy(self, what: str) -> bool:
+        return what in self.tasks and not self.tasks[what].done()
+
+    def do(self, what: str, now: Callable[[], float]) -> None:
+        act: dict[str, Callable[[Callable[[], float]], Awaitable[None]]] = {
+            "register": self.register,
+            "exchange": self.exchange,
+            "renew": self.renew,
+        }
+        self.tasks[what] = asyncio.ensure_future(act[what](now))  # type: ignore[arg-type]
+
+    async def _ask(self, what: str, call: Awaitable[T]) -> T:
+        """A call the keeper may give up on by itself: then nobody knows what became of it."""
+        task = self.asking[what] = asyncio.ensure_future(call)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self.gone:
+                raise
+            raise OutcomeUnknown(what) from None
+
+    async def _until_answered(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
+        for _ in range(TRIES_MAX):
+            try:
+                return await self._ask(what, call())
+            except HoldfastError:
+                continue
+        raise AssertionError(f"{what} of {self.name} was never answered")
+
+    async def register(self, now: Callable[[], float]) -> None:
+        record = WorkerRecord(id=self.name, lease_seconds=LEASE_SECONDS, queues=self.queues, slots=4)
+        sent = now()
+
+        async def call() -> None:
+            nonlocal sent
+            sent = now()
+            await self.backend.register(record, now=now())
+
+        await self._until_answered("register", call)
+        self.sent = sent
+
+    async def exchange(self, now: Callable[[], float]) -> None:
+        self.call += 1
+        most = self.dice.choice((0, 1, 2, 3))
+        request = ClaimRequest(worker=self.name, call=self.call, queues=self.queues, most=most)
+        done, self.done = self.done, []
+        back, self.back = self.back, []
+        answer = await self._until_answered("exchange", lambda: self.backend.exchange(done, back, request, now=now()))
+        for settlement, word in zip(done, answer.answers, strict=False):
+            if word is Answer.UNHEARD and settlement.token in self.held:
+                self.done.append(settlement)
+            else:
+                self.held.pop(settlement.token, None)
+        for release in back:
+            self.held.pop(release.token, None)
+        if not answer.known:
+            self.end()
+            return
+        self.seen_call = request.call
+        assert len(answer.leases) <= most, f"{len(answer.leases)} leases for {most} slots"
+        for lease in answer.leases:
+            assert lease.token not in self.held, f"{lease.id} is handed out twice"
+            self.held[lease.token] = lease
+            if lease.max_stalls == 0:
+                self.tasks[lease.token] = asyncio.ensure_future(self.begin(lease, now))
+            else:
+                self.start(lease)
+
+    async def begin(self, lease: Lease, now: Callable[[], float]) -> None:
+        held = [Held(lease.id, lease.token)]
+        [word] = await self._until_answered(lease.token, lambda: self.backend.begin(held, now=now()))
+        if word is Answer.OK and lease.token in self.held:
+            self.start(lease)
+        elif word is Answer.LOST:
+            self.held.pop(lease.token, None)
+        elif lease.token in self.held:
+            self.back.append(Release(id=lease.id, token=lease.token))
+
+    def start(self, lease: Lease) -> None:
+        self.journal.start(lease)
+        self.handlers[lease.token] = lease
+
+    async def renew(self, now: Callable[[], float]) -> None:
+        sent, named = now(), [Held(lease.id, lease.token) for lease in self.held.values()]
+        call = self.backend.renew(self.name, named, seen_call=self.seen_call, now=now())
+        if self.dice.random() < 0.3:  # put together, and sent a moment later
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        try:
+            answer = await self._ask("renew", call)
+        except HoldfastError:
+            return
+        if not answer.known:
+            self.end()
+            return
+        self._heed(answer, named, sent)
+
+    def _heed(self, answer: Renewal, named: list[Held], sent: float) -> None:
+        quiet = [lease for lease in self.held.values() if lease.id in answer.unheard]
+        self.silent = {lease.token: self.silent.get(lease.token, self.sent) for lease in quiet}
+        self.sent = sent
+        lost = [item.token for item in named if item.id in answer.lost]
+        for lease in [self.handlers[token] for token in lost if token in self.handlers]:
+            self.stop(lease)
+            self.held.pop(lease.token, None)
+
+    # ------------------------------------------------------------------ handlers
+
+    def finish(self, lease: Lease, how: str) -> None:
+        """A handler returns, fails, or is asked to give its job back."""
+        self.stop(lease)
+        if how == "release":
+            self.back.append(Release(id=lease.id, token=lease.token))
+            return
+        failed = how == "failed"
+        ending = Ending.RETRY if failed else Ending.SUCCEEDED
+        failure = Failure(reason="failed", type="ValueError", text="no") if failed else None
+        self.done.append(
+            Settlement(id=lease.id, token=lease.token, ending=ending, failed=failed, delay=0.0, failure=failure)
+        )
+
+    def stop(self, lease: Lease) -> None:
+        self.handlers.pop(lease.token, None)
+        self.journal.stop(lease)
+
+    def fence(self, now: float) -> None:
+        """Stop what may pass to somebody else soon; all of it, if no renewal was taken for too long."""
+        patience = LEASE_SECONDS - MARGIN_SECONDS
+        if now >= self.sent + patience and not self.busy("register"):
+            self.end()
+        for token, since in self.silent.items():
+            if now >= since + patience and (token in self.handlers or self.busy(token)):
+                if token in self.handlers:
+                    self.stop(self.handlers[token])
+                self.held.pop(token, None)  # what has ended is left to its settlement
+
+    def end(self) -> None:
+        """Handlers stop and nothing more is said; what was said may still fly."""
+        self.gone = True
+        for lease in list(self.handlers.values()):
+            self.stop(lease)
+        for task in (*self.tasks.values(), *self.asking.values()):
+            if task is not asyncio.current_task():
+                task.cancel()

@@ -1,0 +1,100 @@
+"""Do the walks with messages in flight find faults? Each is planted, and one that survives fails its test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.backends.sharded.service import Service
+from holdfast.backends.sharded.sharding import last_number_of
+from holdfast.lifecycle import Settlement
+from holdfast.records import ClaimRequest, Exchanged, Held, Release, Renewal
+
+from .test_in_flight import walk_on, walk_over_shards
+
+WALKS_MAX = 1000  # it ends at the first walk that finds the fault
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def _seen_by_call(self: Service, shard: str, seen_call: int) -> int:
+    return last_number_of(seen_call)
+
+
+def _nothing_written_off(self: Service, seen_call: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param({"seen_at": _seen_by_call, "write_off": _nothing_written_off}, id="both"),
+        pytest.param({"seen_at": _seen_by_call}, id="late leases are taken for seen"),
+        pytest.param({"write_off": _nothing_written_off}, id="what is given back is handed out"),
+    ],
+)
+def test_the_walks_find_leases_given_back_while_their_handlers_run(
+    faults: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, fault in faults.items():
+        monkeypatch.setattr(Service, name, fault)
+    with pytest.raises(AssertionError, match=r"runs twice at once|starts again"):
+        walk_over_shards(WALKS_MAX)
+
+
+class RenewalsGiveBackWhatIsOnItsWay(MemoryBackend):
+    async def renew(
+        self,
+        worker: str,
+        held: Sequence[Held],
+        *,
+        seen_call: int,
+        portrait: bytes | None = None,
+        now: float | None = None,
+    ) -> Renewal:
+        return await super().renew(worker, held, seen_call=1_000_000, portrait=portrait, now=now)
+
+
+class GoesByIdAlone(MemoryBackend):
+    """Whatever token is named: the one that is current is meant."""
+
+    async def exchange(
+        self,
+        settlements: Sequence[Settlement],
+        releases: Sequence[Release],
+        request: ClaimRequest | None,
+        now: float | None = None,
+    ) -> Exchanged:
+        tokens = {row.id: row.token for row in self._store.jobs.values() if row.token is not None}
+        own = [replace(item, token=tokens.get(item.id) or item.token) for item in self._meant(settlements)]
+        back = [replace(item, token=tokens.get(item.id) or item.token) for item in self._given(releases)]
+        return await super().exchange(own or settlements, back or releases, request, now)
+
+    def _meant(self, settlements: Sequence[Settlement]) -> Sequence[Settlement]:
+        return ()
+
+    def _given(self, releases: Sequence[Release]) -> Sequence[Release]:
+        return ()
+
+
+class SettleGoesByIdAlone(GoesByIdAlone):
+    def _meant(self, settlements: Sequence[Settlement]) -> Sequence[Settlement]:
+        return settlements
+
+
+class ReleaseGoesByIdAlone(GoesByIdAlone):
+    def _given(self, releases: Sequence[Release]) -> Sequence[Release]:
+        return releases
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [RenewalsGiveBackWhatIsOnItsWay, SettleGoesByIdAlone, ReleaseGoesByIdAlone],
+    ids=lambda mutant: mutant.__name__,
+)
+def test_the_walks_find(mutant: type[MemoryBackend], tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        walk_on(lambda _: mutant(), tmp_path, WALKS_MAX)
