@@ -116,7 +116,7 @@ class Progress(JobEvent, frozen=True, kw_only=True):
 
 
 class UnknownTask(JobEvent, frozen=True, kw_only=True):
-    """A job names a task this worker does not have; it was given back, due again after `delay` seconds."""
+    """A job names a task this worker does not have; it was given back, for at most `delay` seconds."""
 
     name: ClassVar[str] = "unknown_task"
     delay: float = 0.0

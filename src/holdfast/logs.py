@@ -207,14 +207,21 @@ def job_stalled(job: str, task: str, holder: str, stalls: int, shared_stalls: in
     logger.warning("job %s (%s) stalled under worker %s (%s): now %s", job, task, holder, counts, state)
 
 
-def unknown_task(job: str, task: str, delay: float) -> None:
+def unknown_task(job: str, task: str) -> None:
     logger.error(
-        "job %s names task %r, which is not registered here: given back for %g s. Import the module that defines it, "
-        "or let a worker that has it serve the queue",
+        "job %s names task %r, which is not registered here: it is given back, and its task left to workers that know "
+        "it. Import the module that defines it, or let a worker that has it serve the queue",
         job,
         task,
-        delay,
     )
+
+
+def unknown_not_apart(task: str, delay: float, error: BaseException) -> None:
+    logger.warning("task %r, unknown here, could not be set apart (%s): its jobs wait %g s", task, _kind(error), delay)
+
+
+def unknown_not_reset(task: str, error: BaseException) -> None:
+    logger.warning("task %r keeps the lane of its own that this worker gave it (%s)", task, _kind(error))
 
 
 def thread_overran(job: str, task: str, timeout: float) -> None:

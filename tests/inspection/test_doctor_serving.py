@@ -64,6 +64,8 @@ EXPIRED = replace(WORKER, id="x", expired=True)
         ({"waiting": {"send": 2, "gone": 5}}, {"unknown": "wrong"}),
         ({"pauses": [Pause(queue="mail")]}, {"pauses": "note"}),
         ({"workers": [STUCK]}, {"runners": "note"}),
+        ({"workers": [replace(WORKER, portrait=draw([], unknown=["new"]))]}, {"deploy": "wrong"}),
+        ({"workers": [WORKER, replace(WORKER, id="o", portrait=draw([], unknown=["new"]))]}, {"deploy": "note"}),
         ({"workers": [replace(WORKER, portrait=draw([DEAF]))]}, {"runners": "note"}),
     ],
 )

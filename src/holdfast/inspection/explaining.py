@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ..backends.contract import Backend
 from ..errors import JobNotFound, StoreSealed
 from ..lifecycle import SHARED_STALLS_MAX, UNSTARTED, State
-from ..portrait import read
+from ..portrait import TASK_CHARS_MAX, read
 from ..rates import UNLIMITED
 from ..records import JobRecord, Pause, WorkerRecord
 from .brakes import brakes, group_brake
@@ -265,9 +265,29 @@ def _obstacles(scene: _Scene) -> list[str]:
         found.append(
             f"No live worker serves queue {job.queue!r}.{tail} Start one: `holdfast work MODULE:APP -q {job.queue}`."
         )
+    found += _strangers(scene)
     if scene.tasks is not None and job.task not in scene.tasks:
         found.append(f"The app has no task {job.task!r}: a worker running this code gives the job back untouched.")
     return found
+
+
+def _strangers(scene: _Scene) -> list[str]:
+    """Workers of its queue that showed that they do not know its task."""
+    task, serving = scene.job.task, scene.serving
+    shown = [(worker, read(worker.portrait)) for worker in serving]
+    strangers = [worker.id for worker, view in shown if view is not None and task[:TASK_CHARS_MAX] in view.unknown]
+    if not strangers:
+        return []
+    if len(strangers) == len(serving):
+        return [
+            f"No live worker of queue {scene.job.queue!r} knows task {task!r}: deploy code that has it, give another "
+            "task that name as an alias, or cancel the job."
+        ]
+    others = ", ".join(worker.id for worker in serving if worker.id not in strangers)
+    return [
+        f"Task {task!r} is unknown to {_count(len(strangers), 'live worker')} of queue {scene.job.queue!r} "
+        f"({', '.join(strangers[:5])}), which leave it to the others: {others}."
+    ]
 
 
 def _pause_of(

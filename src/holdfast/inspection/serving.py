@@ -66,6 +66,7 @@ def judge_service(service: Service, app: AppFacts | None = None) -> list[Finding
     """What that means for jobs, and for this app's."""
     findings = [_workers(service), _queues(service)]
     findings += _runners(service)
+    findings += _strangers(service)
     if service.pauses:
         findings.append(_pauses(service.pauses))
     if app is not None:
@@ -106,6 +107,25 @@ def _runners(service: Service) -> list[Finding]:
         step = "A handler holds the loop or the interpreter. The worker's log shows where; a timeout= ends it."
         return [note("runners", text, step, **facts)]
     return []
+
+
+def _strangers(service: Service) -> list[Finding]:
+    """Tasks that workers were given jobs of and do not know."""
+    alive = [one for one in service.workers if not one.expired]
+    views = {one.id: view for one in alive if (view := read(one.portrait)) is not None and view.unknown}
+    if not views:
+        return []
+    names: dict[str, int] = {}
+    for view in views.values():
+        for name in view.unknown:
+            names[name] = names.get(name, 0) + 1
+    nobody = [name for name, number in names.items() if number == len(alive)]
+    facts = {"tasks": names, "workers": sorted(views)}
+    if nobody:
+        text = f"tasks with jobs that no live worker knows: {', '.join(sorted(nobody)[:NAMES_SHOWN])}."
+        return [wrong("deploy", text, "Deploy code that has them, or cancel the jobs.", **facts)]
+    text = f"tasks that some live workers do not know, by their number: {_told(names)}."
+    return [note("deploy", text, "They leave them to the others. Restart them with the newer code.", **facts)]
 
 
 def _served(service: Service) -> set[str]:

@@ -167,6 +167,7 @@ class EmbeddedWorker:
             link=link,
             reports=reports,
             clock=self._clock,
+            unknown_delay=self._unknown_delay,
         )
 
     def _on_ready(self) -> None:

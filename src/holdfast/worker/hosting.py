@@ -31,7 +31,7 @@ from .limits import OUT_OF_MEMORY, Limits
 from .marks import Marks
 from .remote import DUMP_SIGNAL
 from .reports import FLUSH_EVERY_SECONDS, Reports
-from .runner import Ended, Runner, Stop
+from .runner import Ended, Runner, Stop, Unknown
 
 KEEPER_GONE = 71  # exit code: nobody is left who could be told
 
@@ -168,6 +168,7 @@ class Host(asyncio.Protocol):
         settlements: list[Settlement] = []
         releases: list[Release] = []
         gone: list[tuple[str, str]] = []
+        unknown: list[tuple[str, str]] = []
         places = self._places
         for end in batch:
             places.pop(end.token, None)
@@ -176,12 +177,12 @@ class Host(asyncio.Protocol):
             elif isinstance(end, Release):
                 releases.append(end)
             else:
-                gone.append((end.id, end.token))
+                (unknown if isinstance(end, Unknown) else gone).append((end.id, end.token))
         spoilt = self._limits is not None and not (self._limits.lift() and self._flush_output())
         reported = self._reports.pending_of(end.token for end in batch)
         if reported:  # before the end they belong to
             self._report(reported)
-        self._write(wire.pack_ends(wire.Ended(settlements, releases, gone)))
+        self._write(wire.pack_ends(wire.Ended(settlements, releases, gone, unknown)))
         if spoilt and self._transport is not None:
             self._transport.close()  # once that is sent: the next job gets a process nobody has tampered with
 

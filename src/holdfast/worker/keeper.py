@@ -24,12 +24,13 @@ from .ledger import Ledger
 from .line import Line, backoff
 from .link import Link
 from .reports import Reports
-from .runner import Ended, Stop
+from .runner import UNKNOWN_TASK_DELAY_SECONDS, Ended, Stop
 from .stopping import Stopping
 from .sweeper import Sweeper
 from .tenure import Tenure
 from .ticker import Ticker
 from .trading import Abandoned, Trader
+from .unknown import UnknownTasks
 from .watch import Watch
 
 TICK_LOOK_SECONDS = 5.0
@@ -57,13 +58,17 @@ class Keeper:
         link: Link,
         reports: Reports,
         clock: Clock,
+        unknown_delay: float = UNKNOWN_TASK_DELAY_SECONDS,
     ) -> None:
         self._declared, self._options, self._queues = declared.serving(options), options, queues
         self._link, self._reports = link, reports
         self._line = Line(backend, clock, options.call_timeout)
         self._ledger = Ledger(options.slots, options.slots_by_queue, options.task_slots)
         self._tenure = Tenure(self._line, self._link, self._ledger, options, queues)
-        self._trader = Trader(self._line, self._link, self._ledger, self._tenure, reports, options, queues)
+        self._unknown = UnknownTasks(self._line, link, unknown_delay)
+        self._trader = Trader(
+            self._line, self._link, self._ledger, self._tenure, reports, self._unknown, options, queues
+        )
         self._tenure.on_change, self._tenure.abandon = self._trader.look_again, self._trader.abandon
         self._tenure.unwanted, self._tenure.on_try = lambda: self.stopping, self._trader.goes_round
         self._trader.redeclare = self._declare_again
@@ -137,7 +142,7 @@ class Keeper:
             self._draining.serve(queues)
             self._tenure.serve(queues)
         declared = declared.serving(self._options)
-        if declared != self._declared:
+        if declared != self._declared or self._unknown.caps:  # what was unknown may be known now
             self._declared = declared
             self._undeclared.set()
         self._ticker.serve(self._queues, declared)
@@ -271,6 +276,7 @@ class Keeper:
         while True:
             await self._undeclared.wait()
             self._undeclared.clear()
+            await self._unknown.reset(self._link.knows)
             try:
                 await self._line.call("declare", self._declared.tell(self._line.backend))
                 tries = 0
@@ -295,6 +301,7 @@ class Keeper:
             logs.left_running(worker, running)
         try:
             await self._reports.flush(self._line, self._link, None)
+            await self._unknown.reset()
             if not (running or unsent):
                 await self._line.call("retire", self._line.backend.retire(worker))
             left = await self._draining.left()

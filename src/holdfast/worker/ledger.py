@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..lifecycle import Settlement
 from ..records import Held, Lease, Release
 from ..sweeps.adaptive import AdaptiveLimit
-from .runner import Ended, Gone
+from .runner import Ended, Gone, Unknown
 
 BATCH_MAX = 1000  # outcomes in one exchange: bounds the store's step
 BATCH_BYTES_MAX = 8 << 20  # of their values: what a slow line cannot bring within one call it never brings
@@ -61,7 +61,7 @@ class Ledger:
         """Handlers have stopped: their slots are free, their outcomes wait to be sent."""
         for end in batch:
             self.busy.pop(end.token, None)
-            if end.token not in self.held or isinstance(end, Gone):
+            if end.token not in self.held or isinstance(end, Gone | Unknown):
                 self.held.pop(end.token, None)  # lost meanwhile: there is nobody to tell
             elif isinstance(end, Settlement):
                 self.settlements.append(end)

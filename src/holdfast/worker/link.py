@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from .. import events, logs
+from ..portrait import draw
 from ..records import Lease, Recovered
 from .runner import Ended, Stop, about
 
@@ -23,6 +24,7 @@ class Link(ABC):
 
     def __init__(self) -> None:
         self.worker = ""
+        self.unknown: tuple[str, ...] = ()  # tasks it was given jobs of and does not know
         self.broken = False  # nothing can be run any more
         self.on_room: Callable[[], None] = lambda: None  # jobs may begin again where they could not
         self.on_news: Callable[[], None] = lambda: None  # the portrait has changed: show it soon
@@ -84,9 +86,13 @@ class Link(ABC):
     def renewed(self, fence_at: float, margin: float) -> None:
         """The worker's deadline moved: its handlers must be still by `fence_at` (steady), or soon after."""
 
+    @abstractmethod
+    def knows(self, task: str) -> bool:
+        """Whether the code here, the newest of it, has this task."""
+
     def portrait(self) -> bytes | None:
-        """The runners as people see them, for the worker's row; None: there are none to show."""
-        return None
+        """The runners as people see them, for the worker's row; None: there is nothing to show."""
+        return draw((), unknown=self.unknown) if self.unknown else None
 
     # ------------------------------------------------------------------ what is said
 

@@ -37,6 +37,9 @@ class LocalLink(Link):
     def room(self, free: int) -> int:
         return free
 
+    def knows(self, task: str) -> bool:
+        return self._runner.knows(task)
+
     def start(self, leases: Sequence[Lease]) -> None:
         self._call(self._runner.start, leases)
 

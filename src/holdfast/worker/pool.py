@@ -28,7 +28,7 @@ from .link import Link
 from .overseer import Overseer
 from .remote import Remote, Stage
 from .reports import Reports
-from .runner import Ended, Gone, Stop, settlement_of
+from .runner import Ended, Gone, Stop, Unknown, settlement_of
 from .sharing import Dealing
 from .staff import Plan, Staff
 
@@ -168,7 +168,10 @@ class Pool(Link):
         ]
 
     def portrait(self) -> bytes:
-        return draw(self.runners(), self.unbegun())
+        return draw(self.runners(), self.unbegun(), self.unknown)
+
+    def knows(self, task: str) -> bool:
+        return task in self.facts
 
     def unbegun(self) -> list[str]:
         """Jobs held here that no runner has begun for a while, or whose end nobody has judged yet."""
@@ -288,6 +291,7 @@ class Pool(Link):
             frame.settlements,
             frame.releases,
             [Gone(job_id, token) for job_id, token in frame.gone],
+            [Unknown(job_id, token) for job_id, token in frame.unknown],
         )
         for kind in ends:
             for end in kind:

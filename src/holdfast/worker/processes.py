@@ -171,6 +171,7 @@ class ProcessWorker:
             link=pool,
             reports=reports,
             clock=self._clock,
+            unknown_delay=self._plan.unknown_delay,
         )
 
     def _queues(self, hello: wire.Hello) -> tuple[str, ...]:

@@ -55,7 +55,16 @@ class Gone:
         self.id, self.token = id, token
 
 
-Ended = Settlement | Release | Gone
+class Unknown:
+    """An attempt that was never begun because nobody here knows its task."""
+
+    __slots__ = ("id", "token")
+
+    def __init__(self, id: str, token: str) -> None:
+        self.id, self.token = id, token
+
+
+Ended = Settlement | Release | Gone | Unknown
 
 
 class Run:
@@ -134,6 +143,9 @@ class Runner:
                 if running.successor is not None:
                     self._end_with(Gone(lease.id, running.successor.token))
                 running.successor = lease
+
+    def knows(self, task: str) -> bool:
+        return self._find_task(task) is not None
 
     def stop(self, marked: Sequence[tuple[str, str]], reason: Stop) -> None:
         """Tell attempts, named by (id, token), to stop."""
@@ -375,10 +387,10 @@ class Runner:
             self._end_with(Release(id=lease.id, token=lease.token))
 
     def _give_back_unknown(self, lease: Lease) -> None:
-        logs.unknown_task(lease.id, lease.task, self._unknown_delay)
+        logs.unknown_task(lease.id, lease.task)
         if self._hub.wanted("unknown_task"):
             self._hub.emit(events.UnknownTask(**self._about(lease), delay=self._unknown_delay))
-        self._end_with(Release(id=lease.id, token=lease.token, delay=self._unknown_delay))
+        self._end_with(Unknown(lease.id, lease.token))
 
     def _end_with(self, ended: Ended) -> None:
         self._ended.append(ended)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -33,14 +34,16 @@ from .ledger import Ledger
 from .line import Line, backoff
 from .link import Link
 from .reports import Reports
-from .runner import Ended, about
+from .runner import Ended, Unknown, about
 from .tenure import Tenure
 from .turns import Turns
+from .unknown import UnknownTasks
 
 BUSY_AGAIN_SECONDS = 0.5  # after which an outcome is told again whose job a stranger held
 EARLY_SECONDS = 0.005  # a wake-up that comes sooner than this after listening began was there already
 EARLY_FREE = 3  # so many of them in a row without work, and the next looks are slowed down
 EARLY_WAIT_SECONDS_MAX = 0.05
+UNKNOWN_WAIT_SECONDS_MAX = 0.5  # … where a backlog of tasks this worker does not know is known to wake it
 OPENS_SECONDS_MIN = 0.001  # a rate or slow-down that lets the next start sooner is not worth a timer
 CLAIM_JOBS_MIN = 100  # so many may come at once: cut smaller, the call itself would cost more than it brings
 CLAIM_BYTES_MIN = 1 << 14  # a claim asks for no less: one job is leased whatever its size
@@ -74,10 +77,12 @@ class Trader:
         ledger: Ledger,
         tenure: Tenure,
         reports: Reports,
+        unknown: UnknownTasks,
         options: WorkerOptions,
         queues: tuple[str, ...],
     ) -> None:
         self._line, self._link, self._ledger, self._tenure, self._reports = line, link, ledger, tenure, reports
+        self._unknown = unknown
         self._options = options
         # Half the slots at a time: one half runs while the store settles and fills the other, so neither side waits.
         # In one process they would only take turns at the interpreter, and each turn costs.
@@ -104,7 +109,7 @@ class Trader:
         self._quiet_until = 0.0  # until then the store, or a part of it, hands out nothing
         self._later: list[Settlement | Release] = []  # the store could not take them: told again in a while
         self._listening: asyncio.Task[None] | None = None
-        self._beginning: set[asyncio.Task[None]] = set()
+        self._beside: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------------ one step
 
@@ -114,7 +119,7 @@ class Trader:
         self.goes_round()
         inbox = self.inbox
         if inbox:
-            self._ledger.ended([inbox.popleft() for _ in range(len(inbox))])
+            self._take_in([inbox.popleft() for _ in range(len(inbox))])
         most = self.free()
         if not self._ledger.unsent and (self._dry or not most):
             return False
@@ -125,6 +130,26 @@ class Trader:
                 raise Abandoned
             await self._woken_within(UNHEARD_AGAIN_SECONDS)  # the rest of the store goes on meanwhile
         return True
+
+    def _take_in(self, batch: list[Ended]) -> None:
+        """Handlers have stopped. Jobs of tasks nobody here knows keep their slots until it is clear where they go."""
+        unknown = [end for end in batch if isinstance(end, Unknown)]
+        if unknown:
+            batch = [end for end in batch if not isinstance(end, Unknown)]
+            self._spawn(self._give_back_unknown(unknown))
+        self._ledger.ended(batch)
+
+    async def _give_back_unknown(self, ends: Sequence[Unknown]) -> None:
+        for end in ends:
+            lease = self._ledger.held.get(end.token)
+            delay = 0.0 if lease is None else await self._unknown.met(lease.task)
+            self.inbox.append(Release(id=end.id, token=end.token, delay=delay))
+        self.wake.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
 
     def goes_round(self, seconds: float = 0.0) -> None:
         """Show the watchdog that this loop lives: it makes a call, which is bounded, or waits so long on purpose."""
@@ -151,13 +176,14 @@ class Trader:
         tenure = self._tenure
         tenure.call += 1
         isolated = self._link.most_by_task() if most else {}
+        capped, unknown = self._ledger.free_by_task(), self._unknown.caps
         request = ClaimRequest(
             worker=tenure.worker.id,
             call=tenure.call,
             queues=self._turns.order(),
             most=most,
             most_by_queue=self._ledger.free_by_queue(),
-            most_by_task=_least(isolated, self._ledger.free_by_task()),
+            most_by_task=_least(isolated, {**capped, **unknown} if unknown else capped),
             most_by_group=self._options.group_slots,
             bytes_max=self._bytes_limit.value,
             sweep_max=self._sweep_limit.value,
@@ -377,7 +403,7 @@ class Trader:
         if not leases:
             return
         self._early = 0
-        free = dict(self._ledger.free_by_task())
+        free = {**self._ledger.free_by_task(), **self._unknown.caps}
         self._ledger.add(leases)
         if free:
             leases = await self._within(free, leases)
@@ -387,17 +413,17 @@ class Trader:
         marked = [lease for lease in leases if lease.max_stalls == 0]
         if marked:
             leases = [lease for lease in leases if lease.max_stalls != 0]
-            task = asyncio.get_running_loop().create_task(self._begin(marked))
-            self._beginning.add(task)
-            task.add_done_callback(self._beginning.discard)
+            self._spawn(self._begin(marked))
         if leases:
             self._link.start(leases)
 
     async def _within(self, free: dict[str, int], leases: Sequence[Lease]) -> list[Lease]:
         """Those that fit under this worker's own caps. More come only where another worker, without such a cap,
-        declared that the task needs no lane of its own: they go back unused, and ours is declared again."""
+        declared that the task needs no lane of its own, or took back that an unknown one has one: they go back unused,
+        and ours is told again."""
         fitting: list[Lease] = []
         excess: list[Ended] = []
+        declares = False
         for lease in leases:
             left = free.get(lease.task)
             if left is None or left > 0:
@@ -405,9 +431,12 @@ class Trader:
                 if left is not None:
                     free[lease.task] = left - 1
             else:
-                excess.append(Release(id=lease.id, token=lease.token))
-        if excess:
-            self._ledger.ended(excess)
+                stray = lease.task in self._unknown.caps
+                delay = await self._unknown.strayed(lease.task) if stray else 0.0
+                declares = declares or not stray
+                excess.append(Release(id=lease.id, token=lease.token, delay=delay))
+        self._ledger.ended(excess)
+        if declares:
             await self.redeclare()
         return fitting
 
@@ -461,7 +490,8 @@ class Trader:
         else:  # perhaps it tells of jobs nobody may claim: do not spin on it
             self._early += 1
             if self._early > EARLY_FREE:
-                await asyncio.sleep(min(EARLY_WAIT_SECONDS_MAX, 0.001 * 2.0 ** min(self._early - EARLY_FREE, 10)))
+                most = UNKNOWN_WAIT_SECONDS_MAX if self._unknown.caps else EARLY_WAIT_SECONDS_MAX
+                await asyncio.sleep(min(most, 0.001 * 2.0 ** min(self._early - EARLY_FREE, 10)))
         self._listening = None
         self.look_again()
 
@@ -485,7 +515,7 @@ class Trader:
         self._ledger.ended(self._later)  # among the unsent, whoever asks
         if self._opening is not None:
             self._opening.cancel()
-        for task in (*self._beginning, *([self._listening] if self._listening is not None else [])):
+        for task in (*self._beside, *([self._listening] if self._listening is not None else [])):
             task.cancel()
 
 

@@ -143,11 +143,13 @@ class Refused(Frame, frozen=True, tag=21):
 
 
 class Ended(Frame, frozen=True, tag=22):
-    """Handlers have stopped, and what that means for their leases. `gone`: nothing is to be told to the store."""
+    """Handlers have stopped, and what that means for their leases. `gone`: nothing is to be told to the store;
+    `unknown`: never begun, the runner does not know their tasks."""
 
     settlements: list[Settlement]
     releases: list[Release]
     gone: list[tuple[str, str]]
+    unknown: list[tuple[str, str]] = []
 
 
 class Said(Struct, frozen=True, array_like=True):
@@ -196,7 +198,7 @@ def pack_ends(ended: Ended) -> bytes:
     packed = pack([ended])
     if len(packed) <= SHARE_BYTES:
         return packed
-    return pack(shares(ended.settlements, ended.releases, ended.gone))
+    return pack(shares(ended.settlements, ended.releases, ended.gone, ended.unknown))
 
 
 def pack_reports(said: Sequence[Said]) -> bytes:
@@ -206,7 +208,10 @@ def pack_reports(said: Sequence[Said]) -> bytes:
 
 
 def shares(
-    settlements: Sequence[Settlement], releases: Sequence[Release], gone: Sequence[tuple[str, str]]
+    settlements: Sequence[Settlement],
+    releases: Sequence[Release],
+    gone: Sequence[tuple[str, str]],
+    unknown: Sequence[tuple[str, str]] = (),
 ) -> Iterator[Ended]:
     """Ends, in frames that the keeper takes."""
     start = size = 0
@@ -216,10 +221,10 @@ def shares(
             yield Ended(list(settlements[start:place]), [], [])
             start, size = place, 0
         size += own
-    for first in range(0, max(len(releases), len(gone), 1), SHARE_PARTS):
+    for first in range(0, max(len(releases), len(gone), len(unknown), 1), SHARE_PARTS):
         last = first + SHARE_PARTS
         ended = list(settlements[start:]) if first == 0 else []
-        yield Ended(ended, list(releases[first:last]), list(gone[first:last]))
+        yield Ended(ended, list(releases[first:last]), list(gone[first:last]), list(unknown[first:last]))
 
 
 def _settlement_bytes(settlement: Settlement) -> int:
