@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast.backends import open_backend, parse_url
-from holdfast.backends.redis.nodes import Node
+from holdfast.backends.redis.node import Node
 from holdfast.moving import Mover, Side, comparing
 
 SECONDS_MAX = 60

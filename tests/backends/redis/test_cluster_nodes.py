@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
 
-from holdfast.backends.redis import nodes
-from holdfast.backends.redis.nodes import Node
-from holdfast.errors import BackendUnavailable
+from holdfast.backends.redis import node as nodes
+from holdfast.backends.redis.node import Node
+from holdfast.errors import BackendUnavailable, OutcomeUnknown
+
+PATIENCE_SECONDS = 60.0
 
 
 class Played:
@@ -18,15 +21,23 @@ class Played:
     def __init__(self) -> None:
         self.mood = "well"
         self.calls: list[str] = []
+        self.free, self.looked = asyncio.Event(), asyncio.Event()
+        self.slow: float | None = None
 
     async def call(self, verb: str, command: bytes, **how: Any) -> str:
         self.calls.append(verb)
+        if verb == "ping":
+            self.looked.set()
         if self.mood == "gone":
             raise BackendUnavailable("gone. Nothing to do.")
         if self.mood == "hangs" or (self.mood == "busy" and not how.get("urgent")):
-            await asyncio.Event().wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.free.wait(), self.slow)
         await asyncio.sleep(0)
         return "answer"
+
+    def abandon(self) -> None:
+        pass
 
 
 def played() -> tuple[Played, Node]:
@@ -71,9 +82,95 @@ def test_a_node_that_does_not_answer_when_looked_at_costs_the_next_ones_nothing(
         for _ in range(5):
             with pytest.raises(BackendUnavailable, match="does not answer"):
                 await call(node)
+            await asyncio.sleep(0)  # it is looked at meanwhile, and nobody waits for that
         assert connections.calls == ["exchange", "ping"]
 
     asyncio.run(whole())
+
+
+def test_who_has_nothing_better_to_do_waits_to_hear_whether_a_silent_node_is_back() -> None:
+    async def whole() -> None:
+        connections, node = played()
+        connections.mood = "gone"
+        with pytest.raises(BackendUnavailable, match="gone"):
+            await call(node, "enqueue")
+        connections.mood = "well"
+        assert await call(node, "enqueue") == "answer"
+        assert connections.calls == ["enqueue", "ping", "enqueue"]
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_workers_call_to_a_node_that_hangs_is_given_up_when_a_look_is_not_answered(
+    monkeypatch: pytest.MonkeyPatch, writes: bool
+) -> None:
+    monkeypatch.setattr(nodes, "LONG_SECONDS", 0.01)
+    monkeypatch.setattr(nodes, "LOOK_SECONDS", 0.01)
+
+    async def whole() -> None:
+        connections, node = played()
+        connections.mood = "hangs"
+        with pytest.raises(OutcomeUnknown if writes else BackendUnavailable):
+            await node.call("exchange", b"", writes=writes)
+        assert connections.calls == ["exchange", "ping"]
+        assert node.silent
+        node.abandon()
+
+    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
+
+
+def test_a_workers_long_call_to_a_node_that_answers_a_look_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "LONG_SECONDS", 0.01)
+
+    async def whole() -> None:
+        connections, node = played()
+        connections.mood = "busy"
+        calling = asyncio.create_task(call(node))
+        await connections.looked.wait()
+        connections.free.set()
+        assert await calling == "answer"
+        assert not node.silent
+        connections.mood = "well"
+        assert await call(node) == "answer"
+
+    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
+
+
+def test_a_slow_node_gets_more_time_with_every_call_that_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "LONG_SECONDS", 0.001)
+    monkeypatch.setattr(nodes, "LOOK_SECONDS", 0.0)
+
+    async def whole() -> None:
+        connections, node = played()
+        connections.mood = "hangs"
+        connections.slow = 0.05
+        tries = 0
+        while True:
+            node.silent = False  # as after a look that was answered
+            tries += 1
+            try:
+                assert await call(node) == "answer"
+                break
+            except OutcomeUnknown:
+                assert tries < 20
+        assert tries > 1
+        node.abandon()
+
+    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
+
+
+def test_producers_are_patient_with_a_node_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "LONG_SECONDS", 0.0)
+
+    async def whole() -> None:
+        connections, node = played()
+        connections.mood = "hangs"
+        connections.slow = 0.05
+        assert await call(node, "enqueue") == "answer"
+        assert connections.calls == ["enqueue"]
+
+    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
 
 
 def test_a_doubted_node_that_is_gone_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from redis.crc import key_slot
 
 from holdfast.backends import open_backend
-from holdfast.backends.redis import nodes
+from holdfast.backends.redis import node as nodes
 from holdfast.backends.redis.keys import keys_of
 from holdfast.errors import ConfigurationError
 from holdfast.records import ClaimRequest, NewJob, WorkerRecord
@@ -117,7 +117,7 @@ def test_a_node_that_was_started_anew_is_looked_at_again(cluster: Cluster) -> No
         assert (await backend.enqueue([NewJob(id="b", task="t")]))[
             0
         ].created  # settings changed on the fly go unnoticed
-        known._silent = True
+        known.silent = True
         with pytest.raises(ConfigurationError, match="allkeys-lru"):
             await backend.enqueue([NewJob(id="c", task="t")])
         await backend.close()

@@ -29,9 +29,12 @@ class RegistryKey:
     def __init__(self, connections: SlotConnections) -> None:
         self._connections = connections
         self._key = connections.keys[KEY_NAMES.index("registry")]
+        self._was_read = False
 
     async def read(self) -> bytes | None:
-        text: bytes | None = await self._connections.command("registry", "GET", self._key)
+        verb = "registry" if self._was_read else "open"  # only who knows it already can do without it for a while
+        text: bytes | None = await self._connections.command(verb, "GET", self._key)
+        self._was_read = True
         return text
 
     async def swap(self, before: bytes | None, after: bytes) -> bool:

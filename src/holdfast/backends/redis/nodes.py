@@ -2,11 +2,7 @@
 
 Called by cluster.py. redis-py's own cluster client is not used: it repeats calls that may have been carried out, and it
 gives up during a slot's move. Here a call is sent again only after a refusal, which says that nothing was done: MOVED,
-ASK, TRYAGAIN, CLUSTERDOWN, LOADING. Replicas are never asked. A node that does not answer is left alone for a moment:
-it must not hold up those who have work for the others.
-
-A node is inspected before it is used: at the start, when it joined, when a slot first came to it, after it was silent.
-One that could lose jobs gets no new ones; those that came to it with their slot are worked off.
+ASK, TRYAGAIN, CLUSTERDOWN, LOADING. Replicas are never asked. What is said of a single node is in node.py.
 """
 
 from __future__ import annotations
@@ -14,26 +10,21 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from redis.asyncio.connection import AbstractConnection
 from redis.crc import key_slot
-from redis.exceptions import BusyLoadingError, ResponseError
 
-from ... import logs
-from ...errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
+from ...errors import BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 from .connection import CONNECTIONS_MAX, Connections, packed_command
-from .lua import FILLING
+from .node import SWEEPS, Address, Judge, Node, refusal
 
 SLOTS = 16384
 ASKING = packed_command("ASKING")
 MAP = packed_command("CLUSTER", "SLOTS")
-LOOK_SECONDS = 0.25  # a silent node is looked at this often, for no longer than this
-HANG_SECONDS = 0.05  # a call given up after this long speaks against its node: it is looked at before the next one
 REFRESH_SECONDS = 0.2  # the map of slots is not asked for more often
 AGAIN_SECONDS_MAX = 0.1
-INSPECT_SECONDS = 5.0  # a node that was found to be unsafe is inspected this often
 REDIRECTS_MAX = 16
 PASSING = (
     "TRYAGAIN",
@@ -46,94 +37,7 @@ PASSING = (
 # How long a refusal that will pass is waited for. A worker's calls go to many shards at once, and the slowest of them
 # holds up the others: so it waits once, and not again before that shard was heard. Producers and operators have nothing
 # better to do, and wait as long as a call may take.
-SWEEPS = ("promote", "prune", "recover", "refill", "retain")
 PATIENCE = {"exchange": 0.2, **dict.fromkeys(SWEEPS, 0.2), "register": 0.5, "renew": 0.5}
-
-KEEPING = (*FILLING, "open")  # verbs that bring work into a store, or make one
-
-Address = tuple[str, int]
-Judge = Callable[[Connections], Awaitable[None]]
-
-
-class Node:
-    """One primary."""
-
-    def __init__(self, address: Address, connections: Connections, judge: Judge | None = None) -> None:
-        self.address, self.connections = address, connections
-        self._judge = judge
-        self._unsafe: ConfigurationError | None = None  # why it is not to be trusted with jobs
-        self._inspect_at = 0.0  # in the past: before the next call
-        self._silent = False  # it did not answer: calls fail at once, until it answers when it is looked at
-        self._doubted = False  # a call to it was given up: it may be busy, or its caller was; it is looked at first
-        self._look_at = 0.0
-
-    async def call(self, verb: str, command: bytes, *, bare: bool = False, **how: Any) -> Any:
-        """As `Connections.call`; fails at once while the node is known to be silent. A bare call needs no safe node."""
-        await self._look()
-        began = time.monotonic()
-        try:
-            if not bare and began >= self._inspect_at:
-                await self._inspect()
-            if not bare and self._unsafe is not None and verb in KEEPING:
-                raise self._unsafe
-            return await self.connections.call(verb, command, **how)
-        except HoldfastError as error:
-            self._silent = isinstance(error, BackendError | OutcomeUnknown) and not _refusal(error)
-            raise
-        except asyncio.CancelledError:
-            if verb != "wait_for_work" and time.monotonic() - began > HANG_SECONDS:  # who waits ends it when it likes
-                self._doubted = True
-            raise
-
-    async def inspect(self) -> None:
-        """Refuse a node that could lose jobs; one that cannot be asked is asked when it is first used."""
-        try:
-            await self._look()
-            await self._inspect()
-        except (BackendError, OutcomeUnknown):
-            return
-        if self._unsafe is not None:
-            raise self._unsafe
-
-    async def _inspect(self) -> None:
-        unsafe: ConfigurationError | None = None
-        try:
-            if self._judge is not None:
-                await self._judge(self.connections)
-        except ConfigurationError as error:
-            host, port = self.address
-            unsafe = ConfigurationError(f"the cluster's node {host}:{port} takes no jobs: {error}")
-            if self._unsafe is None:
-                logs.unsafe_node(unsafe)
-        self._unsafe = unsafe
-        self._inspect_at = float("inf") if unsafe is None else time.monotonic() + INSPECT_SECONDS
-
-    async def _look(self) -> None:
-        """Ask a silent node whether it is there, one caller at a time; a doubted one, whoever comes."""
-        now = time.monotonic()
-        if self._silent and now >= self._look_at:
-            self._look_at = now + LOOK_SECONDS
-        elif self._silent:
-            raise self._unavailable()
-        elif not self._doubted:
-            return
-        try:
-            async with asyncio.timeout(LOOK_SECONDS):  # urgent: a node all of whose connections are busy is there
-                await self.connections.call("ping", packed_command("PING"), writes=False, urgent=True)
-        except (HoldfastError, TimeoutError):
-            self._silent, self._look_at = True, time.monotonic() + LOOK_SECONDS
-            raise self._unavailable() from None
-        except asyncio.CancelledError:
-            if time.monotonic() - now > HANG_SECONDS:
-                self._silent, self._look_at = True, time.monotonic() + LOOK_SECONDS
-            raise
-        if self._silent:
-            self._inspect_at = 0.0  # it may have been started anew, with other settings
-        self._silent = self._doubted = False
-
-    def _unavailable(self) -> BackendUnavailable:
-        host, port = self.address
-        return BackendUnavailable(f"the cluster's node {host}:{port} does not answer. Try again.")
 
 
 class Nodes:
@@ -197,9 +101,9 @@ class Nodes:
         """Refuse the cluster where one of its primaries could lose jobs, whether it has any of ours or not."""
         await self.refresh()
         found = {address for address in self._owners if address is not None}
-        for refusal in await asyncio.gather(*(self.node(one).inspect() for one in found), return_exceptions=True):
-            if refusal is not None:
-                raise refusal
+        for error in await asyncio.gather(*(self.node(one).inspect() for one in found), return_exceptions=True):
+            if error is not None:
+                raise error
 
     async def refresh(self) -> None:
         """Ask any node for the map of slots. Not more often than is useful."""
@@ -208,10 +112,11 @@ class Nodes:
         self._asked_at = time.monotonic()
         addresses = list(dict.fromkeys([*self._nodes, *self._seeds]))
         random.shuffle(addresses)
+        addresses.sort(key=lambda address: self.node(address).silent)
         failure: HoldfastError | None = None
         for address in addresses:
             try:
-                reply = await self.node(address).call("open", MAP, writes=False, bare=True)
+                reply = await self.node(address).call("map", MAP, writes=False, bare=True)
                 self._learn(reply, address[0])
                 return
             except HoldfastError as error:
@@ -233,11 +138,11 @@ class Nodes:
         self._owners = owners
         seen = {address for address in owners if address is not None} | set(self._seeds)
         for gone in set(self._nodes) - seen:
-            self._nodes.pop(gone).connections.abandon()
+            self._nodes.pop(gone).abandon()
 
     def abandon(self) -> None:
         for node in self._nodes.values():
-            node.connections.abandon()
+            node.abandon()
 
 
 class SlotConnections(Connections):
@@ -270,7 +175,7 @@ class SlotConnections(Connections):
                 self._away = False
                 return answer
             except HoldfastError as error:
-                said, tries = _refusal(error), tries + 1
+                said, tries = refusal(error), tries + 1
                 if said.startswith(("MOVED ", "ASK ")) and tries < REDIRECTS_MAX:
                     asking = said.startswith("ASK ")
                     node = self._nodes.redirected(self._place, said, node)
@@ -312,14 +217,6 @@ class SlotConnections(Connections):
 
 def _asking(whole: Callable[[], bytes]) -> Callable[[], bytes]:
     return lambda: ASKING + whole()
-
-
-def _refusal(error: HoldfastError) -> str:
-    """The node's own words, if it refused; nothing, if it was not heard."""
-    said = error.__cause__
-    if isinstance(said, BusyLoadingError):
-        return "LOADING"
-    return str(said) if isinstance(said, ResponseError) else ""
 
 
 def _address(host: str) -> Address:

@@ -1,0 +1,85 @@
+"""A node of a cluster that hangs, as under a stopped process or a dead line: the other nodes' shards go on.
+
+The time of a call is far longer here than the tests wait: whoever waited for it would fail them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.backends import open_backend
+from holdfast.backends.contract import Backend
+from holdfast.lifecycle import Ending, Settlement
+from holdfast.records import Answer, ClaimRequest, Held, Lease, NewJob, WorkerRecord
+from holdfast.rules import QueueRule
+
+from ...servers.valkey import Server
+from ...servers.valkey_cluster import Cluster, own_cluster
+from .cluster_load import a_moment
+
+CALL_SECONDS, PATIENCE_SECONDS = 600.0, 60.0
+PREFIX, SHARDS, JOBS = "hanging", 6, 60
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    yield from own_cluster(cluster_node_timeout="60000")  # nobody is voted out meanwhile
+
+
+class Worker:
+    """Claims and settles, as a keeper does."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend, self.call = backend, 0
+        self.held: list[Lease] = []
+        self.done: set[str] = set()
+
+    async def step(self) -> None:
+        self.call += 1
+        done = [Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED) for one in self.held]
+        request = ClaimRequest(worker="w", call=self.call, queues=("default",), most=10)
+        answer = await self.backend.exchange(done, (), request)
+        settled = [one for one, said in zip(self.held, answer.answers, strict=True) if said is Answer.OK]
+        self.done |= {one.id for one in settled}
+        self.held = [one for one in self.held if one not in settled] + list(answer.leases)
+
+
+def owners(cluster: Cluster) -> list[Server]:
+    return [cluster.owner(f"{PREFIX}:default:{place}") for place in range(SHARDS)]
+
+
+@pytest.mark.parametrize("home", [False, True])
+def test_the_shards_of_other_nodes_go_on_while_one_hangs(cluster: Cluster, home: bool) -> None:
+    at_home = cluster.owner(PREFIX)
+    victim = at_home if home else next(node for node in owners(cluster) if node is not at_home)
+    there = sum(owner is victim for owner in owners(cluster))
+
+    async def body() -> None:
+        backend = open_backend(f"{cluster.url(PREFIX)}&call_timeout={CALL_SECONDS}")
+        await backend.open()
+        await backend.declare([QueueRule(name="default", shards=SHARDS)])
+        await backend.register(WorkerRecord(id="w", lease_seconds=600.0))
+        await backend.enqueue([NewJob(id=f"{n:02}", task="t") for n in range(JOBS)])
+        worker = Worker(backend)
+        await worker.step()
+        victim.send(signal.SIGSTOP)
+        for _ in range(JOBS):
+            await worker.step()
+        elsewhere = len(worker.done)
+        renewal = await backend.renew("w", [Held(one.id, one.token) for one in worker.held], seen_call=worker.call)
+        assert renewal.known
+        assert 0 < elsewhere < JOBS if there else elsewhere == JOBS
+        victim.send(signal.SIGCONT)
+        while len(worker.done) < JOBS:
+            await worker.step()
+            await a_moment()
+        await backend.close()
+
+    try:
+        asyncio.run(asyncio.wait_for(body(), PATIENCE_SECONDS))
+    finally:
+        victim.send(signal.SIGCONT)
