@@ -30,7 +30,7 @@ def test_opening_creates_the_store_and_opening_again_keeps_it(make: Make) -> Non
         await first.enqueue([NewJob(id="a", task="t")])
         await first.open()
         await second.open()
-        assert await second.migrate() == (1, 1)
+        assert await second.migrate() == (2, 2)
         assert await second.get("a") is not None
         await first.close()
         await second.close()
@@ -43,7 +43,7 @@ def test_eight_may_set_it_up_at_once(make: Make) -> None:
         backends = [make() for _ in range(8)]
         await asyncio.gather(*(one.open() for one in backends))
         versions = await asyncio.gather(*(one.migrate() for one in backends))
-        assert set(versions) == {(1, 1)}
+        assert set(versions) == {(2, 2)}
         for one in backends:
             await one.close()
 
@@ -54,20 +54,20 @@ def test_set_up_cut_off_before_its_end_left_nothing(make: Make, server: Server, 
     async def cut_off() -> None:
         connection = await psycopg.AsyncConnection.connect(server.conninfo, autocommit=True)
         async with connection.transaction():  # around set-up's own, and never committed
-            assert await set_up(connection.cursor(), schema) == (0, 1)
+            assert await set_up(connection.cursor(), schema) == (0, 2)
             connection.pgconn.finish()
 
     async def run() -> None:
         with contextlib.suppress(psycopg.Error):
             await cut_off()
         backend = make()
-        assert await backend.migrate() == (0, 1)
+        assert await backend.migrate() == (0, 2)
         await backend.close()
 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(("found", "advice"), [(2, "Upgrade holdfast"), (0, "holdfast migrate")])
+@pytest.mark.parametrize(("found", "advice"), [(3, "Upgrade holdfast"), (0, "holdfast migrate")])
 def test_another_version_is_refused_and_not_touched(make: Make, session: psycopg.Connection, found: int, advice: str,
                                                     schema: str) -> None:  # fmt: skip
     async def run() -> None:

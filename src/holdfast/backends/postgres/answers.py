@@ -11,7 +11,7 @@ import msgspec
 
 from ...entries import CronEntry
 from ...records import Answer, Enqueued, Exchanged, NewJob, Promoted, Recovered, Renewal, Seal, Ticked
-from .reading import LeaseTexts, as_lease
+from .reading import LeaseTexts, as_leases
 
 as_answers = msgspec.json.Decoder(list[Answer]).decode
 as_promoted = msgspec.json.Decoder(Promoted).decode
@@ -47,8 +47,11 @@ _read_enqueued = msgspec.json.Decoder(Stored).decode
 _read_ticked = msgspec.json.Decoder(_Ticked).decode
 
 
-def as_exchanged(answer: str, places: Sequence[int] | None) -> tuple[Exchanged, list[str]]:
-    """The answer to an exchange, and the queues to be told of. `places`: where the first answers belong."""
+def as_exchanged(answer: str, bodies: bytes, places: Sequence[int] | None) -> tuple[Exchanged, list[str]]:
+    """The answer to an exchange, and the queues to be told of.
+
+    `bodies`: the arguments of all leases, one behind the other. `places`: where the first answers belong.
+    """
     told = _read_exchanged(answer)
     sorted_answers = told.answers
     if places is not None:
@@ -56,7 +59,7 @@ def as_exchanged(answer: str, places: Sequence[int] | None) -> tuple[Exchanged, 
         sorted_answers = (*(answer for _, answer in settled), *told.answers[len(places) :])
     exchanged = Exchanged(
         answers=sorted_answers,
-        leases=tuple(map(as_lease, told.leases)),
+        leases=as_leases(told.leases, bodies),
         known=told.known,
         recovered=told.recovered,
         sealed=told.sealed,

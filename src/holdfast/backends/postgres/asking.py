@@ -1,4 +1,4 @@
-"""A prepared statement from the event loop, one value back: libpq's own calls, without the driver's cursor.
+"""A prepared statement from the event loop, one row back: libpq's own calls, without the driver's cursor.
 
 Called by backend.py and watch.py for what workers and producers call most; it costs the client a third of a cursor's
 way. The connection is the caller's alone meanwhile. Time is bounded and errors become ours in connection.py. Behind a
@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import psycopg
-from psycopg import AsyncConnection, AsyncCursor
+from psycopg import AsyncConnection, AsyncCursor, pq
 from psycopg.errors import error_from_result
 
 from .connection import FINE, PREPARE_AFTER, PooledCursor, decisive
@@ -26,7 +26,7 @@ CANCEL_SECONDS = 1.0
 
 
 class Question:
-    """A statement that returns one text, with its parameters numbered."""
+    """A statement that returns one row, a text and perhaps bytes beside it, with its parameters numbered."""
 
     def __init__(self, name: str, statement: str) -> None:
         self._name, self._statement = f"holdfast_{name}".encode(), statement
@@ -35,14 +35,17 @@ class Question:
         self._uses: WeakKeyDictionary[AsyncConnection[Any], int] = WeakKeyDictionary()
 
     async def ask(self, cursor: AsyncCursor[Any], given: Mapping[str, Any]) -> str:
+        return (await self.ask_both(cursor, given))[0]
+
+    async def ask_both(self, cursor: AsyncCursor[Any], given: Mapping[str, Any]) -> tuple[str, bytes]:
         """The first few times on a connection it is asked by the cursor: it may not live to be worth more."""
         connection = cursor.connection
         uses = self._uses.get(connection, 0)
         if uses < PREPARE_AFTER or isinstance(cursor, PooledCursor):
             self._uses[connection] = uses + 1
-            await cursor.execute(self._statement, given, prepare=False)
+            await cursor.execute(self._statement, given, prepare=False, binary=not isinstance(cursor, PooledCursor))
             row: Any = await cursor.fetchone()
-            return str(row[0])
+            return str(row[0]), (row[1] or b"") if len(row) > 1 else b""
         try:
             if uses == PREPARE_AFTER:
                 connection.pgconn.send_prepare(self._name, self._numbered)
@@ -54,12 +57,13 @@ class Question:
                 await connection.cancel_safe(timeout=CANCEL_SECONDS)
             raise
 
-    async def _execute(self, line: Any, given: Mapping[str, Any]) -> str:
+    async def _execute(self, line: Any, given: Mapping[str, Any]) -> tuple[str, bytes]:
         values = [given[name] for name in self._names]
         formats = [int(isinstance(value, bytes)) for value in values]
-        line.send_query_prepared(self._name, [sent(value) for value in values], formats)
+        line.send_query_prepared(self._name, [sent(value) for value in values], formats, pq.Format.BINARY)
         result = await _answer(line)
-        return str((result.get_value(0, 0) or b"").decode())
+        content = result.get_value(0, 1) if result.nfields > 1 else None
+        return (result.get_value(0, 0) or b"").decode(), content or b""
 
 
 async def hints(connection: AsyncConnection[Any]) -> AsyncIterator[str]:

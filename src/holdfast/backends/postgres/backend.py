@@ -161,6 +161,12 @@ class PostgresBackend(Backend):
 
         return await self._call(_verb(part), work, writes=True, urgent=urgent, patient=patient)
 
+    async def _ask(self, part: str, **values: Any) -> tuple[str, bytes]:
+        """Execute one statement that writes; answers a text and the bytes beside it."""
+        return await self._call(
+            part.removesuffix(".call"), lambda cursor: self._asked[part].ask_both(cursor, values), writes=True
+        )
+
     async def _change(self, part: str, **values: Any) -> int:
         """Execute one statement that returns no rows; answers how many it changed."""
         text = self._sql[part]
@@ -188,7 +194,9 @@ class PostgresBackend(Backend):
         for task in tasks:
             check_limit(task.limit, f"limit of task {task.name!r}")
         if rules or tasks:
-            await self._write("declare.call", rules=encoded(rules), tasks=encoded(tasks), now=now)
+            await self._write(
+                "declare.call", rules=encoded(rules), tasks=encoded(tasks), step=self.rule_step_max, now=now
+            )
             self._watching().tell([EVERY_QUEUE] if tasks else [rule.name for rule in rules])
 
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
@@ -276,12 +284,12 @@ class PostgresBackend(Backend):
         answer = None
         if clock() >= self._careful_until:
             try:
-                answer = await self._write("exchange.call", careful=False, **values)
+                answer = await self._ask("exchange.call", careful=False, **values)
             except HeldElsewhere:
                 self._careful_until = clock() + CAREFUL_SECONDS
         if answer is None:
-            answer = await self._write("exchange.call", careful=True, **values)
-        exchanged, stirred = answers.as_exchanged(answer, told.places)
+            answer = await self._ask("exchange.call", careful=True, **values)
+        exchanged, stirred = answers.as_exchanged(*answer, told.places)
         if stirred:
             self._watching().tell(stirred)
         return exchanged
@@ -319,6 +327,12 @@ class PostgresBackend(Backend):
     async def prune(self, *, limit: int = 1000, older_than: float | None = None, now: float | None = None) -> int:
         return int(await self._write("prune.call", limit=limit, older_than=older_than, now=now))
 
+    async def rearrange(self, *, limit: int = 500, now: float | None = None) -> bool:
+        more = await self._write("rearrange.call", limit=limit, now=now)
+        if more is not None:  # jobs that were out of reach may be claimable now
+            self._watching().tell([EVERY_QUEUE])
+        return bool(more)
+
     # ------------------------------------------------------------------ operating
 
     async def _operate(self, part: str, now: float | None, **values: Any) -> JobRecord:
@@ -346,20 +360,24 @@ class PostgresBackend(Backend):
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
         reason, by = pause.reason.replace("\0", "\ufffd"), pause.by.replace("\0", "\ufffd")
-        await self._write("pause.call", **scope(pause, "a pause"), reason=reason, by=by, now=now)
+        await self._write(
+            "pause.call", **scope(pause, "a pause"), reason=reason, by=by, step=self.rule_step_max, now=now
+        )
 
     async def resume(self, pause: Pause, now: float | None = None) -> bool:
-        found = bool(await self._write("pause.resume", **scope(pause, "a pause"), now=now))
+        found = bool(await self._write("pause.resume", **scope(pause, "a pause"), step=self.rule_step_max, now=now))
         self._watching().tell([EVERY_QUEUE])
         return found
 
     async def limit(self, override: Override, now: float | None = None) -> None:
         place = scope(override, "a limit")
         check_limit(override.limit, f"the limit of {named(place)}")
-        says = {"says_limit": override.limit is not UNSET, "says_rate": override.rate is not UNSET}
+        says = {f"says_{name}": getattr(override, name) is not UNSET for name in ("limit", "rate", "apart")}
         limit = override.limit if isinstance(override.limit, int) else None
+        apart = override.apart if isinstance(override.apart, bool) else None
         rate = encoded(override.rate) if isinstance(override.rate, Rate) else None
-        await self._write("limit.call", **place, **says, limit=limit, rate=rate, now=now)
+        step = self.rule_step_max
+        await self._write("limit.call", **place, **says, limit=limit, rate=rate, apart=apart, step=step, now=now)
         self._watching().tell([place["queue"] or EVERY_QUEUE])
 
     async def slow_down(self, queue: str, seconds: float, now: float | None = None) -> float:

@@ -6,7 +6,7 @@ Called by backend.py with a cursor. Most records come as JSON in the shape of th
 from __future__ import annotations
 
 from binascii import a2b_base64
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -45,16 +45,26 @@ _as_flow = msgspec.json.Decoder(Flow).decode
 as_entry = msgspec.json.Decoder(CronEntry).decode
 
 
-# What the function `lease` in statements/claim.sql tells of a lease, all as text: read so, in its order.
+# What the function `lease` in statements/claim.sql tells of a lease, all as text: read so, in its order. Of the
+# arguments it tells the length.
 LeaseTexts = tuple[
-    str, str, int, str, str, str, int, str | None, str | None, int, int, int, int, float, float, str | None, bool, int
+    str, str, int, str, str, int, int, str | None, str | None, int, int, int, int, float, float, str | None, bool, int
 ]
 
 
-def as_lease(told: LeaseTexts) -> Lease:
-    (id, token, fence, task, queue, args, priority, group, key, attempt, failures, stalls, max_stalls,
+def as_leases(told: Sequence[LeaseTexts], bodies: bytes) -> tuple[Lease, ...]:
+    """Leases, whose arguments stand one behind the other in `bodies`."""
+    leases, place = [], 0
+    for one in told:
+        leases.append(_as_lease(one, bodies, place))
+        place += one[5]
+    return tuple(leases)
+
+
+def _as_lease(told: LeaseTexts, bodies: bytes, place: int) -> Lease:
+    (id, token, fence, task, queue, size, priority, group, key, attempt, failures, stalls, max_stalls,
      created_at, started_at, options, suspect, shared_stalls) = told  # fmt: skip
-    content, said = a2b_base64(args), None if options is None else a2b_base64(options)
+    content, said = bodies[place : place + size], None if options is None else a2b_base64(options)
     return Lease(
         id, token, fence, task, queue, content, priority, group, key, attempt, failures, stalls, max_stalls,
         created_at, started_at, said, suspect, shared_stalls,

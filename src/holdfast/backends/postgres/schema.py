@@ -44,6 +44,7 @@ VERBS = [
     "prune",
     "rate",
     "read",
+    "rearrange",
     "recover",
     "refill",
     "register",

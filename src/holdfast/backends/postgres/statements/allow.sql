@@ -82,6 +82,8 @@ BEGIN
     names := ARRAY(
         SELECT b.name FROM holdfast.bounds b WHERE b.kind = 'task' AND CASE
             WHEN known ? b.name OR NOT holdfast.has_lane(ARRAY[named], b.lane) THEN false
+            WHEN EXISTS (SELECT 1 FROM holdfast.pauses p WHERE p.kind = 'task' AND p.queue = '' AND p.name = b.name)
+            THEN false  -- its jobs are still to be parked
             WHEN b.job_limit IS NULL AND (b.rate).count IS NULL THEN true
             ELSE pg_try_advisory_xact_lock(hashtext('holdfast.flows'), holdfast.flow_stripe('task', b.name)) END);
     IF names = '{}' THEN RETURN '{}'; END IF;

@@ -8,11 +8,12 @@ WITH q AS (
 ), t AS (
     INSERT INTO holdfast.tasks SELECT r.* FROM holdfast.tasks_of(%(tasks)s::jsonb) r ON CONFLICT (name) DO NOTHING
 ), o AS (
-    INSERT INTO holdfast.overrides (kind, queue, name, job_limit, rate)
+    INSERT INTO holdfast.overrides (kind, queue, name, job_limit, rate, apart)
     SELECT CASE WHEN r.task IS NOT NULL THEN 'task' WHEN r."group" IS NOT NULL THEN 'group' ELSE 'queue' END,
-           coalesce(r.queue, ''), coalesce(r.task, r."group", ''), r."limit", r.rate
+           coalesce(r.queue, ''), coalesce(r.task, r."group", ''), r."limit", r.rate,
+           r.apart
     FROM jsonb_to_recordset(%(overrides)s::jsonb)
-        AS r(queue text, "group" text, task text, "limit" integer, rate holdfast.rate)
+        AS r(queue text, "group" text, task text, "limit" integer, rate holdfast.rate, apart boolean)
     ON CONFLICT DO NOTHING
 ), f AS (
     INSERT INTO holdfast.flows (kind, queue, name, spent_until, shut_until, wakes_at)
@@ -36,7 +37,7 @@ ON CONFLICT DO NOTHING
 -- :: bind
 SELECT (SELECT count(holdfast.bind_queue(q.name)) FROM (SELECT name FROM holdfast.queues UNION
             SELECT queue FROM holdfast.overrides WHERE kind <> 'task') q),
-       (SELECT count(holdfast.bind_task(t.name)) FROM (SELECT name FROM holdfast.tasks UNION
+       (SELECT count(holdfast.bind_task(t.name, 1000)) FROM (SELECT name FROM holdfast.tasks UNION
             SELECT name FROM holdfast.overrides WHERE kind = 'task') t)
 
 -- :: jobs

@@ -5,15 +5,18 @@
 -- read off the clock after the job was found: by then `at` may be older than what made it ready, or than a rival's start
 -- that is charged to the same bucket, and no window of a rate could be counted by it.
 -- A token says what settle would otherwise have to look up: whose it is, and whether that one has a group.
+-- A claim ends before the arguments it hands out exceed `free` bytes; the first job of all fits always (`opening`). What
+-- a stored value takes is read off its header: the arguments of jobs that are left out are not fetched.
 
 -- :: function_claim_lanes
 -- Of the room, the second lane gets its half where it can use it; what one cannot use the other may.
 CREATE OR REPLACE FUNCTION holdfast.claim_lanes(named text, room integer, first integer, claimer text, number bigint,
-    nonce text, caps boolean, at double precision, given double precision) RETURNS text[] LANGUAGE plpgsql AS $$
-DECLARE leases text[];
+    nonce text, caps boolean, opening boolean, free bigint, at double precision, given double precision)
+RETURNS holdfast.taken LANGUAGE plpgsql AS $$
+DECLARE got holdfast.taken;
 BEGIN
     WITH ahead AS MATERIALIZED (
-        SELECT seq FROM holdfast.jobs
+        SELECT seq, octet_length(args) AS size FROM holdfast.jobs
         WHERE state = 'ready' AND queue = named AND lane = first AND (expires_at IS NULL OR expires_at > at)
         ORDER BY rank DESC, turn, seq
         LIMIT room - (SELECT count(*) FROM (
@@ -22,13 +25,20 @@ BEGIN
             ORDER BY rank DESC, turn, seq LIMIT room / 2) s)
         FOR UPDATE SKIP LOCKED
     ), behind AS MATERIALIZED (
-        SELECT seq FROM holdfast.jobs
+        SELECT seq, octet_length(args) AS size FROM holdfast.jobs
         WHERE state = 'ready' AND queue = named AND lane = 1 - first AND (expires_at IS NULL OR expires_at > at)
         ORDER BY rank DESC, turn, seq LIMIT room - (SELECT count(*) FROM ahead)
         FOR UPDATE SKIP LOCKED
-    ), numbered AS MATERIALIZED (
+    ), numbered AS MATERIALIZED (  -- mostly all fit, and need not be weighed one by one
         SELECT b.seq, nextval('holdfast.ticks') AS fence
-        FROM (SELECT seq FROM ahead UNION ALL SELECT seq FROM behind) b
+        FROM (SELECT seq, size FROM ahead UNION ALL SELECT seq, size FROM behind) b
+        WHERE CASE WHEN coalesce((SELECT sum(size) FROM ahead), 0) + coalesce((SELECT sum(size) FROM behind), 0) <= free
+                   THEN true
+                   ELSE b.seq = ANY (ARRAY(
+            SELECT l.seq FROM (
+                SELECT u.seq, sum(u.size) OVER (ROWS UNBOUNDED PRECEDING) AS bytes, row_number() OVER () AS n
+                FROM (SELECT seq, size FROM ahead UNION ALL SELECT seq, size FROM behind) u) l
+            WHERE l.bytes <= free OR opening AND l.n = 1)) END
     ), taken AS (
         UPDATE holdfast.jobs j
         SET state = 'running', fence = n.fence, token = j.seq || '.' || to_hex(n.fence) || '.' || nonce
@@ -36,19 +46,31 @@ BEGIN
             claim_call = number, started_at = (SELECT holdfast.store_now(given)), begun = false, limited = caps,
             holds_key = j.holds_key AND NOT (j.key_until_started AND j.key_window IS NULL)
         FROM numbered n WHERE j.seq = n.seq
-        RETURNING j.fence, holdfast.lease(j) AS lease
+        RETURNING j.fence, holdfast.lease(j) AS lease, j.args
     )
-    SELECT array_agg(lease ORDER BY taken.fence) INTO leases FROM taken;
-    RETURN leases;
+    SELECT array_agg(t.lease), string_agg(t.args, ''), (SELECT count(*) FROM ahead) + (SELECT count(*) FROM behind) > count(*)
+    INTO got
+    FROM (SELECT * FROM taken ORDER BY taken.fence) t;
+    RETURN got;
 END $$
 
 -- :: function_lease
--- The fields of the record Lease, in its order, all as text: a third of what building a JSON object would cost.
+-- The fields of the record Lease, in its order, all as text: a third of what building a JSON object would cost. Of the
+-- arguments only the length: they travel as they are, one behind the other (`bodies`).
 CREATE OR REPLACE FUNCTION holdfast.lease(j holdfast.jobs) RETURNS text[] LANGUAGE sql STABLE AS $$
-    SELECT ARRAY[j.id, j.token, j.fence::text, j.task, j.queue, encode(j.args, 'base64'), j.priority::text, j.grp, j.key,
+    SELECT ARRAY[j.id, j.token, j.fence::text, j.task, j.queue, octet_length(j.args)::text, j.priority::text, j.grp, j.key,
         (j.attempts + 1)::text, j.failures::text, j.stalls::text, j.max_stalls::text, j.created_at::text,
         j.started_at::text, encode(j.options, 'base64'), j.suspect::text, j.shared_stalls::text]
 $$
+
+-- :: function_taken_with
+CREATE OR REPLACE FUNCTION holdfast.taken_with(taken holdfast.taken, more holdfast.taken)
+RETURNS holdfast.taken LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF taken.leases IS NULL THEN RETURN more; END IF;
+    IF more.leases IS NULL THEN RETURN taken; END IF;
+    RETURN ROW(taken.leases || more.leases, taken.bodies || more.bodies, more.is_full)::holdfast.taken;
+END $$
 
 -- :: function_base64
 CREATE OR REPLACE FUNCTION holdfast.base64(content bytea) RETURNS text LANGUAGE sql IMMUTABLE AS $$
@@ -57,8 +79,8 @@ $$
 
 -- :: function_claim
 CREATE OR REPLACE FUNCTION holdfast.claim(request jsonb, paused text[], freed holdfast.place[], nonce text,
-    bounded boolean, apart boolean, flowing boolean, at double precision, given double precision) RETURNS text[]
-LANGUAGE plpgsql AS $$
+    bounded boolean, apart boolean, flowing boolean, pending boolean, at double precision, given double precision)
+RETURNS holdfast.taken LANGUAGE plpgsql AS $$
 DECLARE
     most integer := (request ->> 'most')::integer;
     number bigint := (request ->> 'call')::bigint;
@@ -69,8 +91,10 @@ DECLARE
     b holdfast.bounds;
     named text;
     room integer;
-    leases text[];
-    got text[];
+    free bigint := (request ->> 'bytes_max')::bigint;
+    taken holdfast.taken;
+    got holdfast.taken;
+    shared record;
 BEGIN
     IF bounded AND flowing THEN
         PERFORM holdfast.set_back('queue', ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')), at);
@@ -78,7 +102,7 @@ BEGIN
     FOR n IN 0 .. jsonb_array_length(request -> 'queues') - 1 LOOP
         named := request -> 'queues' ->> n;
         CONTINUE WHEN named = ANY (paused);
-        room := least(most - coalesce(array_length(leases, 1), 0), (request -> 'most_by_queue' ->> named)::integer);
+        room := least(most - coalesce(array_length(taken.leases, 1), 0), (request -> 'most_by_queue' ->> named)::integer);
         CONTINUE WHEN room <= 0;
         IF freed IS NOT NULL AND NOT holdfast.may_follow(named, freed, apart, at) THEN
             PERFORM holdfast.refill_groups(freed, at);
@@ -94,25 +118,28 @@ BEGIN
         END IF;
         IF freed IS NOT NULL THEN
             got := holdfast.claim_followers(freed, named, room, (number % 2)::integer, request ->> 'worker', number,
-                                            nonce, at, given);
+                                            nonce, taken.leases IS NULL, free, at, given);
             freed := (SELECT array_agg(f) FROM unnest(freed) f WHERE f.queue <> named);
-        ELSIF rooms = '{}' AND share IS NULL AND b.rated IS NOT TRUE THEN
+        ELSIF rooms = '{}' AND share IS NULL AND b.rated IS NOT TRUE AND NOT pending THEN
             got := holdfast.claim_lanes(named, room, (number % 2)::integer, request ->> 'worker', number, nonce,
-                                        b.job_limit IS NOT NULL, at, given);
+                                        b.job_limit IS NOT NULL, taken.leases IS NULL, free, at, given);
         ELSE
-            SELECT c.rooms, c.leases INTO rooms, got
-            FROM holdfast.claim_shares(named, room, request, nonce, b.job_limit IS NOT NULL, b.rated IS TRUE, at, given,
-                                       rooms) c;
+            shared := holdfast.claim_shares(named, room, request, nonce, b.job_limit IS NOT NULL, b.rated IS TRUE,
+                                            pending, taken.leases IS NULL, free, at, given, rooms);
+            rooms := shared.rooms;
+            got := shared.got;
         END IF;
-        leases := CASE WHEN leases IS NULL THEN got ELSE leases || got END;
+        taken := holdfast.taken_with(taken, got);
+        free := free - coalesce(octet_length(got.bodies), 0);
         at := holdfast.store_now(given);
-        IF bounded THEN PERFORM holdfast.charge('queue', named, coalesce(array_length(got, 1), 0), at); END IF;
+        IF bounded THEN PERFORM holdfast.charge('queue', named, coalesce(array_length(got.leases, 1), 0), at); END IF;
+        EXIT WHEN got.is_full;
     END LOOP;
     IF freed IS NOT NULL THEN PERFORM holdfast.refill_groups(freed, at); END IF;
-    IF leases IS NOT NULL AND before <> '{}' THEN
+    IF taken.leases IS NOT NULL AND before <> '{}' THEN
         PERFORM holdfast.charge('task', t.name, (before ->> t.name)::integer - (rooms ->> t.name)::integer, at)
         FROM jsonb_object_keys(before) t(name);
     END IF;
-    IF leases IS NOT NULL AND bounded THEN PERFORM holdfast.charge_groups(request ->> 'worker', number, at); END IF;
-    RETURN leases;
+    IF taken.leases IS NOT NULL AND bounded THEN PERFORM holdfast.charge_groups(request ->> 'worker', number, at); END IF;
+    RETURN taken;
 END $$

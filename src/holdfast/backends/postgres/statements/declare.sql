@@ -1,8 +1,10 @@
 -- declare: the rules of queues and tasks; the latest word wins.
--- Rules are changed by one at a time, alone: everyone who brings jobs into play shares this lock to its end.
+-- Rules are changed by one at a time, alone: everyone who brings jobs into play shares this lock to its end. So a change
+-- is brief however many jobs it concerns: at most `step` of them, or groups, are rearranged here, the others piecewise
+-- (rearrange.sql).
 
 -- :: call
-SELECT holdfast.declare_rules(%(rules)s::jsonb, %(tasks)s::jsonb, %(now)s)
+SELECT holdfast.declare_rules(%(rules)s::jsonb, %(tasks)s::jsonb, %(step)s, %(now)s)
 
 -- :: function_share_rules
 CREATE OR REPLACE FUNCTION holdfast.share_rules() RETURNS void LANGUAGE sql AS $$
@@ -44,13 +46,14 @@ BEGIN  -- how far the finished jobs were counted is not part of the rule
 END $$
 
 -- :: function_declare_rules
-CREATE OR REPLACE FUNCTION holdfast.declare_rules(rules jsonb, tasks jsonb, given double precision)
-RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.declare_rules(rules jsonb, tasks jsonb, step integer, given double precision)
+RETURNS void LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     at double precision;
     rule holdfast.queues;
+    before holdfast.queues;
     task holdfast.tasks;
-    places holdfast.place[];
 BEGIN
     -- Every start of every worker declares the same again: that must wait for nobody.
     IF NOT EXISTS (SELECT 1 FROM holdfast.rules_of(rules) r LEFT JOIN holdfast.queues q ON q.name = r.name
@@ -62,20 +65,22 @@ BEGIN
     PERFORM holdfast.refuse_sealed();
     at := holdfast.store_now(given);
     PERFORM holdfast.keep_up(at);
-    FOR task IN SELECT * FROM holdfast.tasks_of(tasks) LOOP PERFORM holdfast.declare_task(task); END LOOP;
+    FOR task IN SELECT * FROM holdfast.tasks_of(tasks) LOOP PERFORM holdfast.declare_task(task, step); END LOOP;
     FOR rule IN SELECT * FROM holdfast.rules_of(rules) LOOP
-        CONTINUE WHEN EXISTS (SELECT 1 FROM holdfast.queues q WHERE q.name = rule.name AND q IS NOT DISTINCT FROM rule);
+        SELECT * INTO before FROM holdfast.queues q WHERE q.name = rule.name;
+        CONTINUE WHEN before IS NOT DISTINCT FROM rule;
         DELETE FROM holdfast.queues WHERE name = rule.name;
         INSERT INTO holdfast.queues SELECT rule.*;
         PERFORM holdfast.bind_queue(rule.name);
-        SELECT array_agg(DISTINCT ROW(j.queue, j.grp)::holdfast.place) INTO places
-        FROM holdfast.jobs j WHERE j.queue = rule.name AND j.grp IS NOT NULL AND j.state IN ('waiting', 'ready');
-        PERFORM holdfast.fit(places, at);
+        IF (coalesce(before.group_limit, 1), coalesce(before.group_order, 'strict'), before.group_rate)
+           IS DISTINCT FROM (rule.group_limit, rule.group_order, rule.group_rate) THEN
+            PERFORM holdfast.groups_changed(rule.name, step, at);
+        END IF;
     END LOOP;
 END $$
 
 -- :: function_declare_task
-CREATE OR REPLACE FUNCTION holdfast.declare_task(rule holdfast.tasks) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.declare_task(rule holdfast.tasks, step integer) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE before holdfast.tasks;
 BEGIN
     SELECT * INTO before FROM holdfast.tasks WHERE name = rule.name;
@@ -88,5 +93,5 @@ BEGIN
         rule.count_until := (SELECT coalesce(max(seq), 0) FROM holdfast.jobs);
     END IF;
     IF NOT holdfast.says_nothing(rule) THEN INSERT INTO holdfast.tasks SELECT rule.*; END IF;
-    PERFORM holdfast.bind_task(rule.name);
+    PERFORM holdfast.bind_task(rule.name, step);
 END $$

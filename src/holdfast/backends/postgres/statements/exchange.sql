@@ -2,24 +2,27 @@
 -- The worker's call row is locked first, so a repeat waits for the first one to end; then the queues and tasks that have
 -- a limit or a rate (allow.sql). All groups any part may touch are gathered and locked once, in order; what turns up
 -- later in a group that was not locked is left to the next call.
+-- Returns the answer as JSON, and beside it the arguments of all leases as bytes, one behind the other, in their order.
 
 -- :: call
-SELECT holdfast.exchange(%(successes)s::jsonb, %(settlements)s::jsonb, %(releases)s::jsonb, %(request)s::jsonb,
-                         %(nonce)s, %(careful)s, %(now)s)::text
+SELECT answer::text, bodies FROM holdfast.exchange(%(successes)s::jsonb, %(settlements)s::jsonb, %(releases)s::jsonb,
+                                                   %(request)s::jsonb, %(nonce)s, %(careful)s, %(now)s)
 
 -- :: function_exchange
 CREATE OR REPLACE FUNCTION holdfast.exchange(successes jsonb, settlements jsonb, releases jsonb, request jsonb, nonce text,
-                                             careful boolean, given double precision) RETURNS json LANGUAGE plpgsql
+    careful boolean, given double precision, OUT answer json, OUT bodies bytea) LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 SET enable_material = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     claimer text := request ->> 'worker';
     number bigint := (request ->> 'call')::bigint;
+    sweep integer := (request ->> 'sweep_max')::integer;  -- jobs that one promote may touch
     others boolean := settlements <> '[]' OR releases <> '[]';
     known boolean;
     claims boolean := false;  -- whether this call may hand out leases
     bounded boolean;  -- whether a limit or rate is in force that may matter to this call
+    pending boolean;  -- whether a changed rule is still to be carried out
     apart boolean;  -- whether any task has a lane of its own
     flowing boolean;  -- whether any bucket was charged or queue slowed down
     due boolean := false;
@@ -37,7 +40,7 @@ DECLARE
     answers text[] := '{}';
     elsewhere text[] := '{}';
     recovered jsonb := '[]';
-    leases text[];
+    taken holdfast.taken;
     opens_in double precision;
     seal text;
 BEGIN
@@ -47,11 +50,15 @@ BEGIN
         SELECT c.* INTO last FROM holdfast.workers w JOIN holdfast.calls c ON c.worker = w.id
         WHERE w.id = claimer FOR KEY SHARE OF w FOR UPDATE OF c;
         known := FOUND;
-        IF known AND number = last.last_call THEN RETURN holdfast.first_answer(last); END IF;
+        IF known AND number = last.last_call THEN
+            SELECT f.answer, f.bodies INTO answer, bodies FROM holdfast.first_answer(last, request, at) f;
+            RETURN;
+        END IF;
     END IF;
     -- All that is mostly not so, in one look. Rules cannot change now; what else does the next call will see.
     SELECT EXISTS (SELECT FROM holdfast.bounds WHERE kind = 'queue'),
            EXISTS (SELECT FROM holdfast.bounds WHERE kind = 'task'), EXISTS (SELECT FROM holdfast.flows),
+           EXISTS (SELECT FROM holdfast.rearranging),
            EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)  -- as any_due does
            OR EXISTS (SELECT FROM holdfast.jobs WHERE expires_at <= at AND expires_at IS NOT NULL
                       AND state IN ('scheduled', 'waiting', 'ready'))
@@ -60,20 +67,20 @@ BEGIN
            EXISTS (SELECT FROM holdfast.workers WHERE deadline <= at),
            ARRAY(SELECT p.queue FROM holdfast.pauses p WHERE p.kind = 'queue'),
            (SELECT record FROM holdfast.seal WHERE closed), t.last_value, i.timeline, greatest(0, i.quiet_until - at)
-    INTO bounded, apart, flowing, due, stalls, paused, seal, tick, line, quiet FROM holdfast.ticks t, holdfast.incarnation i;
+    INTO bounded, apart, flowing, pending, due, stalls, paused, seal, tick, line, quiet FROM holdfast.ticks t, holdfast.incarnation i;
     IF request IS NOT NULL THEN
         IF line <> holdfast.timeline() THEN quiet := holdfast.quiet_seconds(at); END IF;
         claims := known AND number > last.last_call AND quiet = 0;
     END IF;
     -- What is said of tasks matters where their jobs are ready, or end and were counted.
     IF apart AND NOT bounded THEN bounded := holdfast.tasks_bound(request, claims); END IF;
-    due := due AND claims;
+    due := due AND claims AND holdfast.try_promote();
     IF claims THEN
         IF bounded AND (request ->> 'most')::integer > 0 THEN
             PERFORM holdfast.lock_flows(ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')));
         END IF;
         IF stalls THEN stalled := holdfast.stalled_workers('{}', at); END IF;
-        IF due THEN PERFORM holdfast.lock_letters_due(200, at); END IF;
+        IF due THEN PERFORM holdfast.lock_letters_due(sweep, at); END IF;
     END IF;
     IF others OR bounded OR careful THEN
         ending := holdfast.seqs_named(successes, settlements || releases);
@@ -82,8 +89,8 @@ BEGIN
         named := holdfast.places_ended(successes);
     END IF;
     places := named;
-    IF cardinality(stalled) > 0 THEN places := places || holdfast.places_stalled(stalled, 100); END IF;
-    IF due THEN places := places || holdfast.places_due(200, at); END IF;
+    IF cardinality(stalled) > 0 THEN places := places || holdfast.places_stalled(stalled, (sweep + 1) / 2); END IF;
+    IF due THEN places := places || holdfast.places_due(sweep, at); END IF;
     IF places IS NOT NULL THEN PERFORM holdfast.lock_groups(places); END IF;
     at := holdfast.store_now(given);  -- who held the locks may have had them for a while
     IF tick < at * 1000000 THEN PERFORM holdfast.keep_up(at); END IF;
@@ -92,38 +99,64 @@ BEGIN
     IF settlements <> '[]' THEN answers := answers || holdfast.settle_others(settlements, elsewhere, at); END IF;
     IF releases <> '[]' THEN answers := answers || holdfast.release_leases(releases, elsewhere, at); END IF;
     -- Mostly the claim refills these groups, as it leases what comes next in them (follow.sql).
-    IF claims AND seal IS NULL AND stalled IS NULL AND NOT (bounded OR due OR others)
+    IF claims AND seal IS NULL AND stalled IS NULL AND NOT (bounded OR due OR others OR pending)
        AND request ->> 'most_by_group' IS NULL THEN freed := named; END IF;
     IF named IS NOT NULL AND freed IS NULL THEN PERFORM holdfast.refill_groups(named, at); END IF;
     IF request IS NULL OR NOT known OR number < last.last_call THEN
-        RETURN json_build_object('answers', answers, 'known', coalesce(known, true),
-                                 'stirred', CASE WHEN bounded THEN holdfast.stirred(ending, at) END);
+        answer := json_build_object('answers', answers, 'known', coalesce(known, true),
+                                    'stirred', CASE WHEN bounded THEN holdfast.stirred(ending, at) END);
+        RETURN;
     END IF;
     IF cardinality(stalled) > 0 THEN
-        recovered := holdfast.recover_leases(stalled, 100, places, at);
+        recovered := holdfast.recover_leases(stalled, (sweep + 1) / 2, places, at);
         PERFORM 1 FROM holdfast.workers WHERE id = claimer;
         IF NOT FOUND THEN  -- it was this very worker whose deadline had passed
-            RETURN json_build_object('answers', answers, 'known', false, 'recovered', recovered);
+            answer := json_build_object('answers', answers, 'known', false, 'recovered', recovered);
+            RETURN;
         END IF;
     END IF;
     IF claims AND seal IS NULL THEN
         -- A job put off for no time at all by this very call is due as well.
-        IF due OR others AND holdfast.any_due(flowing, at) THEN PERFORM holdfast.promote_due(200, places, at); END IF;
-        leases := holdfast.claim(request, paused, freed, nonce, bounded, apart, flowing, at, given);
+        IF due OR others AND holdfast.any_due(flowing, at) AND holdfast.try_promote() THEN
+            PERFORM holdfast.promote_due(sweep, places, at);
+        END IF;
+        IF pending THEN pending := holdfast.carry_on(sweep, at); END IF;
+        taken := holdfast.claim(request, paused, freed, nonce, bounded, apart, flowing, pending, at, given);
         IF bounded OR apart OR flowing THEN
             at := holdfast.store_now(given);
             opens_in := holdfast.opens(ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')), at) - at;
         END IF;
     END IF;
     UPDATE holdfast.calls SET last_call = number, last_answers = to_jsonb(answers) WHERE worker = claimer;
-    RETURN json_build_object('answers', answers, 'leases', to_json(coalesce(leases, '{}')), 'recovered', recovered,
-                             'sealed', seal::json, 'quiet_seconds', quiet, 'opens_in', opens_in,
-                             'stirred', CASE WHEN bounded THEN holdfast.stirred(ending, at) END);
+    bodies := taken.bodies;
+    answer := json_build_object('answers', answers, 'leases', to_json(coalesce(taken.leases, '{}')),
+                                'recovered', recovered, 'sealed', seal::json, 'quiet_seconds', quiet,
+                                'opens_in', opens_in,
+                                'stirred', CASE WHEN bounded THEN holdfast.stirred(ending, at) END);
 END $$
 
 -- :: function_first_answer
-CREATE OR REPLACE FUNCTION holdfast.first_answer(last holdfast.calls) RETURNS json LANGUAGE sql AS $$
-    SELECT json_build_object('answers', last.last_answers, 'leases', coalesce(
-        (SELECT json_agg(to_json(holdfast.lease(j)) ORDER BY j.fence) FROM holdfast.jobs j
-         WHERE j.state = 'running' AND j.worker = last.worker AND j.claim_call = last.last_call), '[]'))
-$$
+-- A call that is repeated. It may ask for less than the first time: what does not fit any more is given back.
+CREATE OR REPLACE FUNCTION holdfast.first_answer(last holdfast.calls, request jsonb, at double precision,
+                                                 OUT answer json, OUT bodies bytea) LANGUAGE plpgsql AS $$
+DECLARE
+    most integer := (request ->> 'most')::integer;
+    free bigint := (request ->> 'bytes_max')::bigint;
+    beyond jsonb;
+    leases json;
+BEGIN
+    WITH ours AS MATERIALIZED (
+        SELECT j.id, j.token, row_number() OVER by_fence AS n, sum(octet_length(j.args)) OVER by_fence AS bytes
+        FROM holdfast.jobs j
+        WHERE j.state = 'running' AND j.worker = last.worker AND j.claim_call = last.last_call
+        WINDOW by_fence AS (ORDER BY j.fence))
+    SELECT jsonb_agg(jsonb_build_object('id', o.id, 'token', o.token, 'delay', 0) ORDER BY o.n) INTO beyond
+    FROM ours o WHERE o.n > most OR o.bytes > free AND o.n > 1;
+    IF beyond IS NOT NULL THEN PERFORM holdfast.release_unseen(beyond, at); END IF;
+    SELECT json_agg(to_json(holdfast.lease(t.j))), string_agg((t.j).args, '') INTO leases, bodies FROM (
+        SELECT j FROM holdfast.jobs j
+        WHERE j.state = 'running' AND j.worker = last.worker AND j.claim_call = last.last_call
+          AND (beyond IS NULL OR j.token <> ALL (ARRAY(SELECT b ->> 'token' FROM jsonb_array_elements(beyond) b)))
+        ORDER BY j.fence) t;
+    answer := json_build_object('answers', last.last_answers, 'leases', coalesce(leases, '[]'));
+END $$

@@ -28,9 +28,9 @@ END $$
 -- The room is shared with jobs that have no group as in claim_lanes. No queue ages its jobs here, and none of them is of
 -- a task apart.
 CREATE OR REPLACE FUNCTION holdfast.claim_followers(freed holdfast.place[], named text, room integer, first integer,
-    claimer text, number bigint, nonce text, at double precision, given double precision) RETURNS text[]
-LANGUAGE plpgsql AS $$
-DECLARE leases text[];
+    claimer text, number bigint, nonce text, opening boolean, free bigint, at double precision, given double precision)
+RETURNS holdfast.taken LANGUAGE plpgsql AS $$
+DECLARE got holdfast.taken;
 BEGIN
     WITH heads AS MATERIALIZED (
         SELECT w.seq, w.turn, w.held, w.priority FROM unnest(freed) f CROSS JOIN LATERAL (
@@ -43,15 +43,15 @@ BEGIN
         WHERE f.queue = named
           AND f.grp <> ALL (ARRAY(SELECT z.name FROM holdfast.pauses z WHERE z.kind = 'group' AND z.queue = named))
     ), locked AS MATERIALIZED (  -- said so that only the key can find the row: planned on an empty store, kept for long
-        SELECT h.*, j.expires_at IS NOT NULL AND j.expires_at <= at AS expired,
+        SELECT h.*, octet_length(j.args) AS size, j.expires_at IS NOT NULL AND j.expires_at <= at AS expired,
                j.task = ANY (ARRAY(SELECT z.name FROM holdfast.pauses z WHERE z.kind = 'task')) AS parked
         FROM heads h JOIN holdfast.jobs j ON j.seq = h.seq
         WHERE CASE j.state WHEN 'waiting' THEN true END FOR UPDATE OF j SKIP LOCKED
     ), turned AS MATERIALIZED (
-        SELECT l.seq, l.priority, l.expired, l.parked, coalesce(l.turn, nextval('holdfast.ticks')) AS turn
+        SELECT l.seq, l.size, l.priority, l.expired, l.parked, coalesce(l.turn, nextval('holdfast.ticks')) AS turn
         FROM (SELECT * FROM locked ORDER BY held DESC, priority DESC, seq) l
     ), ungrouped AS MATERIALIZED (
-        SELECT seq FROM holdfast.jobs
+        SELECT seq, octet_length(args) AS size FROM holdfast.jobs
         WHERE state = 'ready' AND queue = named AND lane = 0 AND (expires_at IS NULL OR expires_at > at)
         ORDER BY rank DESC, turn, seq
         LIMIT room - least((SELECT count(*) FROM turned WHERE NOT expired AND NOT parked), CASE first
@@ -62,14 +62,20 @@ BEGIN
                 ORDER BY rank DESC, turn, seq LIMIT room / 2) s) END)
         FOR UPDATE SKIP LOCKED
     ), lined AS (
-        SELECT t.seq, t.turn, t.parked, row_number() OVER (ORDER BY t.expired OR t.parked, t.priority DESC, t.turn, t.seq)
-               AS n, t.expired OR t.parked AS stays FROM turned t
+        SELECT t.seq, t.size, t.turn, t.parked, t.expired OR t.parked AS stays,
+               row_number() OVER (ORDER BY t.expired OR t.parked, t.priority DESC, t.turn, t.seq) AS n FROM turned t
         UNION ALL
-        SELECT u.seq, NULL, false, row_number() OVER (), false FROM ungrouped u
-    ), numbered AS MATERIALIZED (
-        SELECT o.seq, o.turn, o.parked, CASE WHEN o.goes THEN nextval('holdfast.ticks') END AS fence
-        FROM (SELECT l.*, l.turn IS NULL OR NOT l.stays AND l.n <= room - (SELECT count(*) FROM ungrouped) AS goes
-              FROM lined l ORDER BY (l.turn IS NULL) = (first = 1), l.n) o
+        SELECT u.seq, u.size, NULL, false, false, row_number() OVER () FROM ungrouped u
+    ), chosen AS (
+        SELECT l.*, l.turn IS NULL OR NOT l.stays AND l.n <= room - (SELECT count(*) FROM ungrouped) AS goes,
+               row_number() OVER (ORDER BY (l.turn IS NULL) = (first = 1), l.n) AS place FROM lined l
+    ), weighed AS MATERIALIZED (
+        SELECT c.*, sum(c.size) FILTER (WHERE c.goes) OVER upto AS bytes, count(*) FILTER (WHERE c.goes) OVER upto AS nth
+        FROM chosen c WINDOW upto AS (ORDER BY c.place)
+    ), numbered AS MATERIALIZED (  -- what fits no more stays where it is; who comes next in a group becomes ready
+        SELECT w.seq, w.turn, w.parked, CASE WHEN w.goes AND (w.bytes <= free OR opening AND w.nth = 1)
+                                             THEN nextval('holdfast.ticks') END AS fence
+        FROM (SELECT * FROM weighed ORDER BY place) w
     ), taken AS (
         UPDATE holdfast.jobs j
         SET state = CASE WHEN n.fence IS NULL THEN 'ready' ELSE 'running' END,
@@ -82,9 +88,10 @@ BEGIN
             started_at = CASE WHEN n.fence IS NULL THEN j.started_at ELSE (SELECT holdfast.store_now(given)) END,
             begun = j.begun AND n.fence IS NULL, limited = j.limited AND n.fence IS NULL,
             holds_key = j.holds_key AND NOT (n.fence IS NOT NULL AND j.key_until_started AND j.key_window IS NULL)
-        FROM numbered n WHERE j.seq = n.seq
-        RETURNING n.fence, holdfast.lease(j) AS lease
+        FROM numbered n WHERE j.seq = n.seq AND (n.turn IS NOT NULL OR n.fence IS NOT NULL)
+        RETURNING n.fence, holdfast.lease(j) AS lease, j.args
     )
-    SELECT array_agg(lease ORDER BY taken.fence) FILTER (WHERE taken.fence IS NOT NULL) INTO leases FROM taken;
-    RETURN leases;
+    SELECT array_agg(t.lease), string_agg(t.args, ''), (SELECT count(*) FROM weighed WHERE goes) > count(*) INTO got
+    FROM (SELECT * FROM taken WHERE taken.fence IS NOT NULL ORDER BY taken.fence) t;
+    RETURN got;
 END $$

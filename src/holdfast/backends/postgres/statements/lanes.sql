@@ -5,7 +5,8 @@
 
 -- :: function_claim_shares
 CREATE OR REPLACE FUNCTION holdfast.claim_shares(named text, room integer, request jsonb, nonce text, caps boolean,
-    guarded boolean, at double precision, given double precision, INOUT rooms jsonb, OUT leases text[])
+    guarded boolean, pending boolean, opening boolean, free bigint, at double precision, given double precision, INOUT rooms jsonb,
+    OUT got holdfast.taken)
 LANGUAGE plpgsql AS $$
 DECLARE
     number bigint := (request ->> 'call')::bigint;
@@ -21,6 +22,8 @@ DECLARE
     wanted integer;
     passed integer;
     heads bigint[];
+    more holdfast.taken;
+    started integer;
 BEGIN
     FOR round IN 1 .. 2 LOOP
         FOR place IN 0 .. lanes_number - 1 LOOP
@@ -30,7 +33,8 @@ BEGIN
             wanted := least(wanted, (rooms ->> b.name)::integer);
             CONTINUE WHEN wanted <= 0 OR done[nth];
             heads := holdfast.lane_heads(named, coalesce(b.lane, nth - 1)::smallint, wanted + CASE
-                WHEN share IS NULL THEN 0 ELSE 64 - looks[nth] END, guarded, at);
+                WHEN share IS NULL THEN 0 ELSE 64 - looks[nth] END, guarded,
+                CASE WHEN pending THEN (request ->> 'sweep_max')::integer END, at);
             IF share IS NOT NULL THEN
                 SELECT w.fitting, w.passed INTO heads, passed
                 FROM holdfast.within_share(heads, named, request ->> 'worker', share, wanted, looks[nth]) w;
@@ -38,20 +42,29 @@ BEGIN
             END IF;
             done[nth] := cardinality(heads) < wanted;
             CONTINUE WHEN cardinality(heads) = 0;
-            leases := leases || holdfast.take(heads, request ->> 'worker', number, nonce,
-                                              caps OR b.job_limit IS NOT NULL, given);
-            room := room - cardinality(heads);
+            more := holdfast.take(heads, request ->> 'worker', number, nonce, caps OR b.job_limit IS NOT NULL,
+                                  opening AND got.leases IS NULL, free, given);
+            got := holdfast.taken_with(got, more);
+            free := free - coalesce(octet_length(more.bodies), 0);
+            started := coalesce(array_length(more.leases, 1), 0);
+            room := room - started;
             IF nth > 2 THEN
-                rooms := rooms || jsonb_build_object(b.name, (rooms ->> b.name)::integer - cardinality(heads));
+                rooms := rooms || jsonb_build_object(b.name, (rooms ->> b.name)::integer - started);
+            END IF;
+            IF more.is_full THEN
+                got.is_full := true;
+                RETURN;
             END IF;
         END LOOP;
     END LOOP;
 END $$
 
 -- :: function_lane_heads
-CREATE OR REPLACE FUNCTION holdfast.lane_heads(named text, number smallint, most integer, guarded boolean,
+-- `sweep` is given while something is still to be rearranged, and says how much of it may be done here.
+CREATE OR REPLACE FUNCTION holdfast.lane_heads(named text, number smallint, most integer, guarded boolean, sweep integer,
                                                at double precision) RETURNS bigint[] LANGUAGE plpgsql AS $$
 BEGIN
+    IF sweep IS NOT NULL THEN RETURN holdfast.sound_heads(named, number, most, sweep, guarded, at); END IF;
     RETURN ARRAY(SELECT seq FROM holdfast.jobs
         WHERE state = 'ready' AND queue = named AND lane = number AND (expires_at IS NULL OR expires_at > at)
           AND CASE WHEN guarded AND grp IS NOT NULL THEN holdfast.try_group(queue, grp) ELSE true END
@@ -82,14 +95,16 @@ $$
 
 -- :: function_take
 CREATE OR REPLACE FUNCTION holdfast.take(seqs bigint[], claimer text, number bigint, nonce text, caps boolean,
-                                         given double precision) RETURNS text[] LANGUAGE plpgsql AS $$
+    opening boolean, free bigint, given double precision) RETURNS holdfast.taken LANGUAGE plpgsql AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
-    leases text[];
+    got holdfast.taken;
 BEGIN
-    WITH numbered AS MATERIALIZED (
-        SELECT b.seq, nextval('holdfast.ticks') AS fence
-        FROM (SELECT seq FROM unnest(seqs) WITH ORDINALITY s(seq, n) ORDER BY n) b
+    WITH lined AS MATERIALIZED (
+        SELECT s.seq, s.n, sum(octet_length(j.args)) OVER (ORDER BY s.n) AS bytes
+        FROM unnest(seqs) WITH ORDINALITY s(seq, n) JOIN holdfast.jobs j ON j.seq = s.seq ORDER BY s.n
+    ), numbered AS MATERIALIZED (
+        SELECT l.seq, nextval('holdfast.ticks') AS fence FROM lined l WHERE l.bytes <= free OR opening AND l.n = 1
     ), taken AS (
         UPDATE holdfast.jobs j
         SET state = 'running', fence = n.fence, token = j.seq || '.' || to_hex(n.fence) || '.' || nonce
@@ -97,8 +112,9 @@ BEGIN
             claim_call = number, started_at = at, begun = false, limited = caps,
             holds_key = j.holds_key AND NOT (j.key_until_started AND j.key_window IS NULL)
         FROM numbered n WHERE j.seq = n.seq
-        RETURNING j.fence, holdfast.lease(j) AS lease
+        RETURNING j.fence, holdfast.lease(j) AS lease, j.args
     )
-    SELECT array_agg(lease ORDER BY taken.fence) INTO leases FROM taken;
-    RETURN leases;
+    SELECT array_agg(t.lease), string_agg(t.args, ''), cardinality(seqs) > count(*) INTO got
+    FROM (SELECT * FROM taken ORDER BY taken.fence) t;
+    RETURN got;
 END $$

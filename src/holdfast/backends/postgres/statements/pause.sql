@@ -1,38 +1,45 @@
 -- pause: of a queue, a group or a task; who, when and why are kept. The rules are held alone meanwhile.
 
 -- :: call
-SELECT holdfast.pause(%(kind)s, %(queue)s, %(name)s, %(reason)s, %(by)s, %(now)s)
+SELECT holdfast.pause(%(kind)s, %(queue)s, %(name)s, %(reason)s, %(by)s, %(step)s, %(now)s)
 
 -- :: resume
-SELECT holdfast.resume(%(kind)s, %(queue)s, %(name)s, %(now)s)
+SELECT holdfast.resume(%(kind)s, %(queue)s, %(name)s, %(step)s, %(now)s)
 
 -- :: function_pause
-CREATE OR REPLACE FUNCTION holdfast.pause(what text, queued text, named text, why text, who text,
-                                          given double precision) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE at double precision;
+CREATE OR REPLACE FUNCTION holdfast.pause(what text, queued text, named text, why text, who text, step integer,
+                                          given double precision) RETURNS void LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+DECLARE
+    at double precision;
+    before smallint[];
 BEGIN
     PERFORM holdfast.own_rules();
     PERFORM holdfast.refuse_sealed();
     at := holdfast.store_now(given);
+    before := holdfast.lanes_of(named);
     INSERT INTO holdfast.pauses (kind, queue, name, reason, paused_by, paused_at)
     VALUES (what, queued, named, why, who, at) ON CONFLICT DO NOTHING;
     IF what = 'group' THEN
         PERFORM holdfast.fit(ARRAY[ROW(queued, named)::holdfast.place], at);
     ELSIF what = 'task' THEN
-        PERFORM holdfast.set_lanes(named);
+        PERFORM holdfast.lanes_changed(named, before, step);
     END IF;
 END $$
 
 -- :: function_resume
-CREATE OR REPLACE FUNCTION holdfast.resume(what text, queued text, named text, given double precision)
-RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.resume(what text, queued text, named text, step integer,
+                                           given double precision) RETURNS boolean LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     at double precision;
+    before smallint[];
     paused boolean;
 BEGIN
     PERFORM holdfast.own_rules();
     PERFORM holdfast.refuse_sealed();
     at := holdfast.store_now(given);
+    before := holdfast.lanes_of(named);
     DELETE FROM holdfast.pauses WHERE kind = what AND queue = queued AND name = named;
     paused := FOUND;
     IF what = 'queue' THEN
@@ -43,7 +50,7 @@ BEGIN
     IF what = 'group' THEN
         PERFORM holdfast.fit(ARRAY[ROW(queued, named)::holdfast.place], at);
     ELSIF what = 'task' THEN
-        PERFORM holdfast.set_lanes(named);
+        PERFORM holdfast.lanes_changed(named, before, step);
     END IF;
     RETURN true;
 END $$

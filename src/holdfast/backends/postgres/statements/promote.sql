@@ -1,5 +1,8 @@
 -- promote: bring what is due into play: scheduled jobs, expiries, automatic revivals.
--- Bounded. Groups (and the keys of letters) are gathered and locked before; what is not in a locked group is left alone.
+-- Bounded over all three together. Groups (and the keys of letters) are gathered and locked before; what is not in a
+-- locked group is left alone. Only the first of what is due is ever looked at, whatever becomes of it.
+-- Safe against a rival: one promotes at a time. A claim that finds another at it goes on without; were they to go for
+-- the same rows, each would read all that the others took before it found its own.
 
 -- :: call
 SELECT holdfast.promote(%(limit)s, %(now)s)::text
@@ -13,6 +16,11 @@ BEGIN  -- mostly not: then a claim spares itself the rest
         OR EXISTS (SELECT 1 FROM holdfast.letters WHERE revive_at <= at AND revive_at IS NOT NULL)
         OR flowing AND EXISTS (SELECT 1 FROM holdfast.flows WHERE wakes_at <= at AND wakes_at IS NOT NULL);
 END $$
+
+-- :: function_try_promote
+CREATE OR REPLACE FUNCTION holdfast.try_promote() RETURNS boolean LANGUAGE sql AS $$
+    SELECT pg_try_advisory_xact_lock(hashtext('holdfast.promote'), 0)
+$$
 
 -- :: function_lock_letters_due
 CREATE OR REPLACE FUNCTION holdfast.lock_letters_due(most integer, at double precision)
@@ -29,48 +37,78 @@ END $$
 CREATE OR REPLACE FUNCTION holdfast.places_due(most integer, at double precision)
 RETURNS holdfast.place[] LANGUAGE plpgsql AS $$
 BEGIN
-    RETURN (SELECT array_agg(DISTINCT ROW(f.queue, f.grp)::holdfast.place) FROM (
-        (SELECT queue, grp FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at ORDER BY due_at, seq LIMIT most)
-        UNION ALL
-        (SELECT queue, grp FROM holdfast.jobs
-         WHERE expires_at <= at AND expires_at IS NOT NULL AND state IN ('scheduled', 'waiting', 'ready')
-         ORDER BY expires_at LIMIT most)
-        UNION ALL
-        (SELECT queue, grp FROM holdfast.letters WHERE revive_at <= at AND revive_at IS NOT NULL
-         ORDER BY revive_at LIMIT most)
-        UNION ALL
-        (SELECT queue, name FROM holdfast.flows WHERE wakes_at <= at AND wakes_at IS NOT NULL
-         ORDER BY wakes_at LIMIT most)) f WHERE f.grp IS NOT NULL);
+    RETURN (WITH expired AS MATERIALIZED (
+        SELECT queue, grp FROM holdfast.jobs
+        WHERE expires_at <= at AND expires_at IS NOT NULL AND state IN ('scheduled', 'waiting', 'ready')
+        ORDER BY expires_at LIMIT most
+    ), due AS MATERIALIZED (
+        SELECT queue, grp FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at ORDER BY due_at, seq LIMIT most
+    ), letters AS MATERIALIZED (
+        SELECT queue, grp FROM holdfast.letters WHERE revive_at <= at AND revive_at IS NOT NULL
+        ORDER BY revive_at LIMIT most - least(most, (SELECT count(*) FROM expired) + (SELECT count(*) FROM due))
+    ), flows AS MATERIALIZED (
+        SELECT queue, name AS grp FROM holdfast.flows WHERE wakes_at <= at AND wakes_at IS NOT NULL
+        ORDER BY wakes_at LIMIT most)
+    SELECT array_agg(DISTINCT ROW(f.queue, f.grp)::holdfast.place)
+    FROM (TABLE expired UNION ALL TABLE due UNION ALL TABLE letters UNION ALL TABLE flows) f WHERE f.grp IS NOT NULL);
 END $$
 
 -- :: function_promote_due
 CREATE OR REPLACE FUNCTION holdfast.promote_due(most integer, places holdfast.place[], at double precision)
 RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
-    j holdfast.jobs;
-    letter text;
-    due integer;
-    expired integer := 0;
-    letters integer := 0;
-    revived integer := 0;
+    expired integer := holdfast.end_expired(most, places, at);
+    due integer := holdfast.promote_scheduled(most - expired, places, at);
+    letters integer;
+    revived integer;
     woken integer;
 BEGIN
-    FOR j IN SELECT * FROM holdfast.jobs e
-             WHERE e.expires_at <= at AND e.expires_at IS NOT NULL AND e.state IN ('scheduled', 'waiting', 'ready')
+    SELECT r.letters, r.revived INTO letters, revived FROM holdfast.revive_due(most - expired - due, places, at) r;
+    UPDATE holdfast.flows f SET wakes_at = NULL FROM unnest(places) p
+    WHERE f.kind = 'group' AND f.queue = p.queue AND f.name = p.grp AND f.wakes_at <= at;
+    GET DIAGNOSTICS woken = ROW_COUNT;
+    IF due + expired + revived + woken > 0 THEN PERFORM holdfast.refill_groups(places, at); END IF;
+    RETURN jsonb_build_object('due', due, 'expired', expired, 'revived', revived,
+                              'more', expired + due + letters >= most);
+END $$
+
+-- :: function_end_expired
+CREATE OR REPLACE FUNCTION holdfast.end_expired(most integer, places holdfast.place[], at double precision)
+RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    j holdfast.jobs;
+    number integer := 0;
+BEGIN
+    FOR j IN WITH first AS MATERIALIZED (
+                 SELECT seq FROM holdfast.jobs
+                 WHERE expires_at <= at AND expires_at IS NOT NULL AND state IN ('scheduled', 'waiting', 'ready')
+                 ORDER BY expires_at LIMIT most)
+             SELECT e.* FROM first f JOIN holdfast.jobs e ON e.seq = f.seq
+             WHERE e.expires_at <= at AND CASE WHEN e.state IN ('scheduled', 'waiting', 'ready') THEN true END
                AND (e.grp IS NULL OR ROW(e.queue, e.grp)::holdfast.place = ANY (places))
-             ORDER BY e.expires_at LIMIT most FOR UPDATE SKIP LOCKED LOOP
+             ORDER BY e.expires_at FOR UPDATE OF e SKIP LOCKED LOOP
         IF j.drop_expired THEN
             PERFORM holdfast.finish(j, 'cancelled', 0, 0, 0, 0, 'expired', 86400, at);
         ELSE
             PERFORM holdfast.kill(j, 'expired', 'text:expired', at);
         END IF;
-        expired := expired + 1;
+        number := number + 1;
     END LOOP;
-    WITH picked AS MATERIALIZED (
-        SELECT seq FROM holdfast.jobs s
-        WHERE s.state = 'scheduled' AND s.due_at <= at
+    RETURN number;
+END $$
+
+-- :: function_promote_scheduled
+CREATE OR REPLACE FUNCTION holdfast.promote_scheduled(most integer, places holdfast.place[], at double precision)
+RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE number integer;
+BEGIN
+    WITH first AS MATERIALIZED (
+        SELECT seq FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at ORDER BY due_at, seq LIMIT most
+    ), picked AS MATERIALIZED (  -- said so that only the key can find the row: planned on an empty store, kept for long
+        SELECT s.seq FROM first f JOIN holdfast.jobs s ON s.seq = f.seq
+        WHERE CASE s.state WHEN 'scheduled' THEN s.due_at <= at END
           AND (s.grp IS NULL OR ROW(s.queue, s.grp)::holdfast.place = ANY (places))
-        ORDER BY s.due_at, s.seq LIMIT most FOR UPDATE SKIP LOCKED
+        ORDER BY s.due_at, s.seq FOR UPDATE OF s SKIP LOCKED
     ), numbered AS MATERIALIZED (SELECT seq, nextval('holdfast.ticks') AS tick FROM picked)
     UPDATE holdfast.jobs d
     SET state = CASE WHEN d.grp IS NULL THEN 'ready' ELSE 'waiting' END,
@@ -83,20 +121,8 @@ BEGIN
                     WHEN d.queue = ANY (ARRAY(SELECT b.name FROM holdfast.bounds b WHERE b.aging IS NOT NULL))
                     THEN n.tick - holdfast.age_shift(d.queue, d.priority) ELSE n.tick END
     FROM numbered n WHERE d.seq = n.seq;
-    GET DIAGNOSTICS due = ROW_COUNT;
-    FOR letter IN SELECT l.job_id FROM holdfast.letters l
-                  WHERE l.revive_at <= at AND l.revive_at IS NOT NULL
-                    AND (l.grp IS NULL OR ROW(l.queue, l.grp)::holdfast.place = ANY (places))
-                  ORDER BY l.revive_at LIMIT most FOR UPDATE SKIP LOCKED LOOP
-        letters := letters + 1;
-        revived := revived + holdfast.revive_letter(letter, at)::integer;
-    END LOOP;
-    UPDATE holdfast.flows f SET wakes_at = NULL FROM unnest(places) p
-    WHERE f.kind = 'group' AND f.queue = p.queue AND f.name = p.grp AND f.wakes_at <= at;
-    GET DIAGNOSTICS woken = ROW_COUNT;
-    IF due + expired + revived + woken > 0 THEN PERFORM holdfast.refill_groups(places, at); END IF;
-    RETURN jsonb_build_object('due', due, 'expired', expired, 'revived', revived,
-                              'more', most IN (due, expired, letters));
+    GET DIAGNOSTICS number = ROW_COUNT;
+    RETURN number;
 END $$
 
 -- :: function_promote
@@ -107,6 +133,8 @@ DECLARE
 BEGIN
     PERFORM holdfast.share_rules();
     PERFORM holdfast.refuse_sealed();
+    PERFORM pg_advisory_xact_lock(hashtext('holdfast.promote'), 0);
+    at := holdfast.store_now(given);  -- who was at it may have taken a while
     PERFORM holdfast.lock_letters_due(most, at);
     places := holdfast.places_due(most, at);
     PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);

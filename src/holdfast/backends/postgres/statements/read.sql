@@ -65,7 +65,8 @@ SELECT task, count(*) FROM holdfast.jobs WHERE state = 'running' GROUP BY task
 
 -- :: overrides
 SELECT jsonb_build_object('queue', CASE WHEN kind <> 'task' THEN queue END, 'group', CASE kind WHEN 'group' THEN name END,
-    'task', CASE kind WHEN 'task' THEN name END, 'limit', job_limit, 'rate', rate)::text FROM holdfast.overrides
+    'task', CASE kind WHEN 'task' THEN name END, 'limit', job_limit, 'rate', rate, 'apart', apart)::text
+FROM holdfast.overrides
 ORDER BY queue, CASE kind WHEN 'group' THEN name ELSE '' END, name
 
 -- :: flows

@@ -2,8 +2,8 @@
 -- What is in play is read off the jobs' own states: no counter exists that could drift. Safe against rivals: a group is
 -- locked first, then looked at in a later statement with a snapshot of its own (READ COMMITTED). Groups are locked by
 -- advisory transaction locks on 1024 stripes, in order: no row per group to write, vacuum or prune, and never more than
--- 1024 entries of the server's lock table in use. Lock order everywhere: rules, entries, flows, keys,
--- groups, jobs, letters.
+-- 1024 entries of the server's lock table in use. Lock order everywhere: rules, promote,
+-- entries, flows, keys, groups, jobs, letters.
 
 -- :: call
 SELECT holdfast.refill(%(queue)s, %(grp)s, %(limit)s, %(now)s)::text

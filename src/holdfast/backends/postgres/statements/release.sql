@@ -30,6 +30,22 @@ BEGIN
     RETURN answers;
 END $$
 
+-- :: function_release_unseen
+-- Leases that their worker does not know of are given back. Returns the tokens of those whose jobs a stranger holds:
+-- they are left to a later call, this one must not fail.
+CREATE OR REPLACE FUNCTION holdfast.release_unseen(unseen jsonb, at double precision) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    ending bigint[] := holdfast.seqs_named(NULL, unseen);
+    places holdfast.place[] := holdfast.places_named(ending);
+    elsewhere text[];
+BEGIN
+    PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
+    elsewhere := holdfast.held_elsewhere(ending);
+    PERFORM holdfast.release_leases(unseen, elsewhere, at);
+    PERFORM holdfast.refill_groups(places, at);
+    RETURN elsewhere;
+END $$
+
 -- :: function_give_back
 CREATE OR REPLACE FUNCTION holdfast.give_back(j holdfast.jobs, delay double precision, at double precision)
 RETURNS void LANGUAGE plpgsql AS $$

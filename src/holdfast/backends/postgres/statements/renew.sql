@@ -11,8 +11,6 @@ DECLARE
     at double precision := holdfast.store_now(given);
     unnamed jsonb;
     answer jsonb;
-    ending bigint[];
-    places holdfast.place[];
     elsewhere text[];
 BEGIN
     UPDATE holdfast.workers SET deadline = at + lease_seconds, renewed_at = at, portrait = coalesce(shown, portrait)
@@ -38,12 +36,7 @@ BEGIN
     FROM named n FULL JOIN ours o ON o.id = n.id AND o.token = n.token;
     IF unnamed IS NULL THEN RETURN answer; END IF;
     PERFORM holdfast.share_rules();
-    ending := holdfast.seqs_named(NULL, unnamed);
-    places := holdfast.places_named(ending);
-    PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
-    elsewhere := holdfast.held_elsewhere(ending);  -- those are left to a later renewal: this one must not fail
-    PERFORM holdfast.release_leases(unnamed, elsewhere, at);
-    PERFORM holdfast.refill_groups(places, at);
+    elsewhere := holdfast.release_unseen(unnamed, at);
     RETURN answer || jsonb_build_object('released', (SELECT coalesce(jsonb_agg(u -> 'id'), '[]')
         FROM jsonb_array_elements(unnamed) u WHERE u ->> 'token' <> ALL (elsewhere)));
 END $$

@@ -18,6 +18,13 @@ SET lock_timeout = '20ms' AS $$
 BEGIN
     PERFORM holdfast.keep_up(at);
     IF j.key IS NOT NULL AND NOT j.holds_key THEN PERFORM holdfast.take_key(j, at); END IF;
+    PERFORM holdfast.reset_jobs(ARRAY[j.seq], at);
+EXCEPTION WHEN unique_violation THEN RAISE EXCEPTION USING ERRCODE = 'serialization_failure';
+END $$
+
+-- :: function_reset_jobs
+CREATE OR REPLACE FUNCTION holdfast.reset_jobs(seqs bigint[], at double precision) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN  -- the caller locked their rows and saw to their keys
     UPDATE holdfast.jobs
     SET state = CASE WHEN grp IS NULL THEN 'ready' ELSE 'waiting' END, lane = holdfast.lane_of(task, grp),
         rank = holdfast.rank_of(queue, priority),
@@ -25,9 +32,8 @@ BEGIN
         attempts = 0, failures = 0, stalls = 0, shared_stalls = 0, suspect = false, due_at = at, expires_at = NULL,
         finished_at = NULL, prune_at = NULL, reason = NULL, value = NULL, cancel_requested = false, begun = false,
         held = false, progress = NULL, progress_text = NULL, holds_key = key IS NOT NULL
-    WHERE seq = j.seq;
-    DELETE FROM holdfast.retained WHERE seq = j.seq;
-EXCEPTION WHEN unique_violation THEN RAISE EXCEPTION USING ERRCODE = 'serialization_failure';
+    WHERE seq = ANY (seqs);
+    DELETE FROM holdfast.retained WHERE seq = ANY (seqs);
 END $$
 
 -- :: function_twin
@@ -69,6 +75,48 @@ BEGIN
     PERFORM holdfast.start_afresh(j, at);
     UPDATE holdfast.letters SET revived_at = at, revive_at = NULL WHERE job_id = named;
     RETURN holdfast.job_changed(j, at);
+END $$
+
+-- :: function_revive_due
+-- Letters due for it, the first ones: how many were looked at, how many jobs live again. Those without a key all at once:
+-- a sub-transaction each, which a key needs, took most of the time.
+CREATE OR REPLACE FUNCTION holdfast.revive_due(most integer, places holdfast.place[], at double precision,
+                                               OUT letters integer, OUT revived integer) LANGUAGE plpgsql AS $$
+DECLARE
+    plain text[];
+    keyed text[];
+    seqs bigint[];
+    letter text;
+BEGIN
+    IF most > 0 THEN
+        WITH first AS MATERIALIZED (
+            SELECT l.logical FROM holdfast.letters l WHERE l.revive_at <= at AND l.revive_at IS NOT NULL
+            ORDER BY l.revive_at LIMIT most
+        ), locked AS MATERIALIZED (
+            SELECT l.job_id, l.key FROM first f JOIN holdfast.letters l ON l.logical = f.logical
+            WHERE l.revive_at <= at AND (l.grp IS NULL OR ROW(l.queue, l.grp)::holdfast.place = ANY (places))
+            ORDER BY l.revive_at FOR UPDATE OF l SKIP LOCKED)
+        SELECT array_agg(job_id) FILTER (WHERE key IS NULL), array_agg(job_id) FILTER (WHERE key IS NOT NULL)
+        INTO plain, keyed FROM locked;
+    END IF;
+    letters := coalesce(cardinality(plain), 0) + coalesce(cardinality(keyed), 0);
+    revived := 0;
+    IF plain IS NOT NULL THEN
+        seqs := ARRAY(SELECT j.seq FROM unnest(plain) p(id) JOIN holdfast.ids i ON i.id = p.id
+                      JOIN holdfast.jobs j ON j.seq = i.seq WHERE CASE j.state WHEN 'dead' THEN j.key IS NULL END
+                      ORDER BY j.seq FOR UPDATE OF j SKIP LOCKED);
+        PERFORM holdfast.keep_up(at), holdfast.reset_jobs(seqs, at);
+        revived := cardinality(seqs);
+        UPDATE holdfast.letters l  -- of a job that a stranger holds: look again later
+        SET revived_at = CASE WHEN j.seq = ANY (seqs) THEN at ELSE l.revived_at END,
+            cycles = l.cycles + (j.seq IS NOT NULL AND j.seq = ANY (seqs))::integer,
+            revive_at = CASE WHEN j.state = 'dead' THEN at + 5 END
+        FROM unnest(plain) p(id) LEFT JOIN holdfast.ids i ON i.id = p.id LEFT JOIN holdfast.jobs j ON j.seq = i.seq
+        WHERE l.job_id = p.id;
+    END IF;
+    FOREACH letter IN ARRAY coalesce(keyed, '{}') LOOP
+        revived := revived + holdfast.revive_letter(letter, at)::integer;
+    END LOOP;
 END $$
 
 -- :: function_revive_letter
