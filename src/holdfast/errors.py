@@ -181,6 +181,19 @@ class BackendUnavailable(BackendError):
     """The store cannot be reached or is busy; nothing was changed; safe to try again."""
 
 
+class StoreReplaced(BackendUnavailable):
+    """A SQLite file was deleted, moved or replaced while this process had it open; nothing was changed."""
+
+    def __init__(self, name: str, *, gone: bool) -> None:
+        self.name, self.gone = name, gone
+        what = "was deleted or moved" if gone else "was replaced by another file"
+        advice = "Put the file back" if gone else "If the new file is the right one, stop every process that uses it"
+        super().__init__(
+            f"{name} {what} while it was in use: nothing more is written, because it would be lost. {advice}, then "
+            "start again."
+        )
+
+
 class SchemaMismatch(BackendError):
     """The store's schema is not the one this version speaks."""
 

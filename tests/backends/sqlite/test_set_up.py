@@ -16,7 +16,7 @@ import pytest
 from holdfast.backends.sqlite import connection as opening
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, SchemaMismatch
-from holdfast.records import NewJob
+from holdfast.records import ClaimRequest, NewJob, WorkerRecord
 
 
 def set_up(path: Path, share: bool = False) -> tuple[int, int]:
@@ -222,3 +222,50 @@ def test_a_lock_held_by_another_process_gives_unavailable_not_a_driver_error(tmp
 def test_an_unknown_synchronous_setting_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="FULL"):
         SqliteBackend("jobs.db", synchronous="OFF")
+
+
+@pytest.mark.parametrize(
+    ("damage", "found"),
+    [
+        ("UPDATE holdfast_schema SET version = 'abc'", 0),
+        ("UPDATE holdfast_schema SET version = NULL", 0),
+        ("UPDATE holdfast_schema SET version = -7", 0),
+        ("DELETE FROM holdfast_schema", 0),
+        ("UPDATE holdfast_schema SET version = 1", 1),
+        ("UPDATE holdfast_schema SET version = 3", 3),
+        ("UPDATE holdfast_schema SET version = 99", 99),
+    ],
+)
+def test_a_wrong_schema_number_is_a_schema_mismatch(tmp_path: Path, damage: str, found: int) -> None:
+    path = tmp_path / "jobs.db"
+    set_up(path)
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute(damage)
+    connection.close()
+    for share in (False, True):
+        with pytest.raises(SchemaMismatch) as caught:
+            set_up(path, share=share)
+        assert caught.value.found == found
+    with pytest.raises(SchemaMismatch):
+        opening.connect(str(path))
+
+
+@pytest.mark.parametrize("damage", ["DROP TABLE holdfast_rearranging", "DROP INDEX holdfast_jobs_ready"])
+def test_a_number_that_lies_about_the_tables_is_a_schema_mismatch(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "jobs.db"
+    set_up(path)
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute(damage)
+    connection.close()
+
+    async def look() -> None:
+        backend = SqliteBackend(str(path))
+        await backend.open()
+        try:
+            await backend.register(WorkerRecord(id="w"))
+            await backend.claim(ClaimRequest(worker="w", call=1, queues=("default",), most=1))
+        finally:
+            await backend.close()
+
+    with pytest.raises(SchemaMismatch, match="holdfast_"):
+        asyncio.run(look())

@@ -54,6 +54,7 @@ from . import joining, leasing, limiting, moving, operating, producing, pruning,
 from .answering import answered, answered_here
 from .connection import SYNCHRONOUS, set_up
 from .hearing import call_out
+from .identity import Identity, check, identity_of
 from .transaction import Transaction
 from .watch import Watch, forget_inherited, nudge
 from .writer import ReaderThread, StoreThread
@@ -105,6 +106,7 @@ class SqliteBackend(Backend):
         self._boot = boot_id()
         self._guard = threading.Lock()
         self._refill_after = ("", "")
+        self._identity: Identity | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -122,7 +124,10 @@ class SqliteBackend(Backend):
             _opened.add(self)
 
     def _set_up(self) -> tuple[int, int]:
-        return set_up(self.path, synchronous=self._synchronous, share=self._share, seconds=self._call_timeout)
+        versions = set_up(self.path, synchronous=self._synchronous, share=self._share, seconds=self._call_timeout)
+        if self._writer is None and self._reader is None:
+            self._identity = identity_of(self.path)
+        return versions
 
     async def close(self) -> None:
         with self._guard:
@@ -159,6 +164,7 @@ class SqliteBackend(Backend):
                 self._need_open()
                 self._writer = StoreThread(
                     self.path,
+                    identity=self._identity,
                     synchronous=self._synchronous,
                     call_timeout=self._call_timeout,
                     after_commit=self._committed,
@@ -181,6 +187,7 @@ class SqliteBackend(Backend):
                 self._need_open()
                 self._reader = ReaderThread(
                     self.path,
+                    identity=self._identity,
                     synchronous=self._synchronous,
                     call_timeout=self._call_timeout,
                     after_commit=_nothing,
@@ -241,9 +248,11 @@ class SqliteBackend(Backend):
         return answered_here("enqueue", writer.submit("enqueue", carry_out), 2 * self._call_timeout)
 
     def enqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        check(self.path, self._identity)
         return joining.enqueue_on(connection, self.path, jobs, self._clock.wall())
 
     async def aenqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        check(self.path, self._identity)
         return await joining.aenqueue_on(connection, self.path, jobs, self._clock.wall())
 
     # ------------------------------------------------------------------ leasing

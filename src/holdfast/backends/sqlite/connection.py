@@ -6,6 +6,7 @@ knows about jobs, and no sqlite3 error leaves this package unmapped.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import sqlite3
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import resources
+from pathlib import Path
 from typing import TypeVar
 
 from ...errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, SchemaMismatch
@@ -45,8 +47,7 @@ _TEXTS = {
 
 def mapped(error: sqlite3.Error, path: str) -> HoldfastError:
     """The one place where SQLite's errors become ours."""
-    code = getattr(error, "sqlite_errorcode", None)
-    primary = None if code is None else code & 0xFF
+    primary = _primary(error)
     name = os.path.basename(path)
     if primary in _BUSY:
         return BackendUnavailable(
@@ -57,13 +58,25 @@ def mapped(error: sqlite3.Error, path: str) -> HoldfastError:
     if primary in _TEXTS:
         kind = BackendUnavailable if primary in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN) else BackendError
         return kind(f"{name}: {_TEXTS[primary]}")
+    if primary == sqlite3.SQLITE_ERROR and _names_ours(error):
+        return SchemaMismatch(SCHEMA_VERSION, SCHEMA_VERSION, _other_tables(error))
     return BackendError(f"{name}: SQLite failed ({type(error).__name__}: {error}).")
+
+
+def _primary(error: sqlite3.Error) -> int | None:
+    """SQLite's code without its details; None where the module itself complains, as of text that is not UTF-8."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
+
+
+def _names_ours(error: sqlite3.Error) -> bool:
+    """Whether a table, column or index of this schema is missing."""
+    return str(error).startswith(("no such table: holdfast_", "no such index: holdfast_", "no such column"))
 
 
 def is_full(error: sqlite3.Error) -> bool:
     """Whether the disk had no room for it."""
-    code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF == sqlite3.SQLITE_FULL
+    return _primary(error) == sqlite3.SQLITE_FULL
 
 
 @contextmanager
@@ -119,13 +132,15 @@ def file_system_of(folder: str, mounts: str = "/proc/self/mounts") -> str | None
 def connect(
     path: str, *, synchronous: str = "FULL", check_schema: bool = True, patience: float = 0.0
 ) -> sqlite3.Connection:
-    """A connection in autocommit mode, with our pragmas; its schema is checked unless it is about to be made.
+    """A connection in autocommit mode, with our pragmas; its schema is checked unless it is about to be made. It never
+    makes a file: one that was deleted under us must not come back empty.
 
     `patience`: seconds to wait while another has the file to itself.
     """
     with errors_mapped(path):
+        name = f"{Path(os.path.abspath(path)).as_uri()}?mode=rw"
         connection = sqlite3.connect(
-            path, isolation_level=None, check_same_thread=False, cached_statements=256, timeout=0.02
+            name, uri=True, isolation_level=None, check_same_thread=False, cached_statements=256, timeout=0.02
         )
         try:
             for pragma in (f"synchronous = {synchronous}", *_PRAGMAS):
@@ -145,7 +160,10 @@ def schema_version(connection: sqlite3.Connection) -> int | None:
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'holdfast_schema'").fetchone():
         return None
     row = connection.execute("SELECT version FROM holdfast_schema").fetchone()
-    return int(row[0]) if row else None
+    if row is None or not isinstance(row[0], int) or row[0] < 1:
+        advice = "The number in holdfast_schema is missing or no number. Restore the file from a backup."
+        raise SchemaMismatch(0, SCHEMA_VERSION, advice)
+    return int(row[0])
 
 
 def begin_immediate(connection: sqlite3.Connection, seconds: float) -> None:
@@ -156,7 +174,7 @@ def begin_immediate(connection: sqlite3.Connection, seconds: float) -> None:
             connection.execute("BEGIN IMMEDIATE")
             return
         except sqlite3.OperationalError as error:
-            if (error.sqlite_errorcode & 0xFF) not in _BUSY or time.monotonic() >= deadline:
+            if _primary(error) not in _BUSY or time.monotonic() >= deadline:
                 raise
         time.sleep(random.uniform(0.0005, 0.004))
 
@@ -178,6 +196,7 @@ def set_up(path: str, *, synchronous: str, share: bool, seconds: float) -> tuple
     """
     check_path(path)
     post = Post(rank=0)
+    _make_private(path)
     with post.at_work, errors_mapped(path):
         connection = post.connection = connect(path, synchronous=synchronous, check_schema=False, patience=seconds)
         try:
@@ -189,10 +208,7 @@ def set_up(path: str, *, synchronous: str, share: bool, seconds: float) -> tuple
                 begin_immediate(connection, seconds)
                 try:
                     if (_admissible_version(connection, path, share) or 0) < version:
-                        for statement in statements_of(text):
-                            connection.execute(statement)
-                        connection.execute("DELETE FROM holdfast_schema")
-                        connection.execute("INSERT INTO holdfast_schema (only, version) VALUES (1, ?)", (version,))
+                        _migrate_to(connection, version, text)
                     connection.execute("COMMIT")
                 except BaseException:
                     if connection.in_transaction:
@@ -201,6 +217,28 @@ def set_up(path: str, *, synchronous: str, share: bool, seconds: float) -> tuple
             return before or 0, SCHEMA_VERSION
         finally:
             post.close()
+
+
+def _make_private(path: str) -> None:
+    """A new file is its owner's alone: arguments are in it. The log and its index get the mode of the file."""
+    with contextlib.suppress(OSError):  # it exists; or it cannot be made, which opening it will tell
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def _migrate_to(connection: sqlite3.Connection, version: int, text: str) -> None:
+    try:
+        for statement in statements_of(text):
+            connection.execute(statement)
+    except sqlite3.OperationalError as error:
+        if _primary(error) != sqlite3.SQLITE_ERROR:
+            raise
+        raise SchemaMismatch(version - 1, SCHEMA_VERSION, _other_tables(error)) from error
+    connection.execute("DELETE FROM holdfast_schema")
+    connection.execute("INSERT INTO holdfast_schema (only, version) VALUES (1, ?)", (version,))
+
+
+def _other_tables(error: sqlite3.Error) -> str:
+    return f"But its tables are not those of that schema ({error}). Restore the file from a backup."
 
 
 def _admissible_version(connection: sqlite3.Connection, path: str, share: bool) -> int | None:
@@ -237,7 +275,7 @@ def patiently(call: Callable[[], T], seconds: float) -> T:
         try:
             return call()
         except sqlite3.OperationalError as error:
-            if (error.sqlite_errorcode & 0xFF) not in _BUSY or time.monotonic() >= deadline:
+            if _primary(error) not in _BUSY or time.monotonic() >= deadline:
                 raise
         time.sleep(random.uniform(0.001, 0.01))
 

@@ -15,9 +15,10 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-from ...errors import BackendUnavailable, OutcomeUnknown
+from ...errors import BackendUnavailable, OutcomeUnknown, StoreReplaced
 from .connection import begin_at_once, begin_immediate, connect, is_full, mapped, patiently
 from .forking import Post
+from .identity import Identity, check, replaced
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Cursor], Any]
@@ -39,9 +40,15 @@ class StoreThread:
     """A thread with a connection of its own that carries out requests one after another."""
 
     def __init__(
-        self, path: str, *, synchronous: str, call_timeout: float, after_commit: Callable[[set[str]], None]
+        self,
+        path: str,
+        *,
+        identity: Identity | None,
+        synchronous: str,
+        call_timeout: float,
+        after_commit: Callable[[set[str]], None],
     ) -> None:
-        self._path, self._synchronous = path, synchronous
+        self._path, self._identity, self._synchronous = path, identity, synchronous
         self._call_timeout = call_timeout
         self._after_commit = after_commit
         self._requests: deque[Request] = deque()
@@ -134,6 +141,7 @@ class StoreThread:
 
     def _connected(self) -> sqlite3.Connection:
         if self._post.connection is None:
+            check(self._path, self._identity)
             self._post.connection = connect(self._path, synchronous=self._synchronous, patience=self._call_timeout)
         return self._post.connection
 
@@ -169,6 +177,12 @@ class StoreThread:
             undone: list[Outcome] = [(None, failed or gone) for _, failed in answers]
             rest = batch[len(answers) :]
             return [*undone, *self._carry_out(rest)] if rest else undone
+        # The last moment to notice that the file has lost its name; what is committed now would be lost with it.
+        refusal = None if self._identity is None else replaced(self._path, self._identity)
+        if refusal is not None:
+            self._undo(connection)
+            self._post.close()
+            return [(None, failed or refusal) for _, failed in answers]
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
@@ -231,6 +245,11 @@ class ReaderThread(StoreThread):
                 request.future.set_exception(failure)
 
     def _read(self, work: Work) -> Any:
+        try:
+            check(self._path, self._identity)
+        except StoreReplaced:
+            self._post.close()
+            raise
         connection = self._connected()
         connection.execute("BEGIN")
         try:

@@ -1,0 +1,38 @@
+"""Which file a store is, so that a process notices when it was deleted, moved or replaced under it.
+
+Called by the writer before every commit, by the reader before every look and whenever a connection is opened: one stat
+each, about a microsecond. An open connection goes on writing into the file it opened, whatever became of its name; what
+it acknowledged then would be in no file that anybody opens again. It never repairs anything: a file put in the place of
+one that is in use may be paired with the other's write-ahead log, so only a new start takes it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ...errors import StoreReplaced
+
+Identity = tuple[int, int]  # device and inode
+
+
+def identity_of(path: str) -> Identity | None:
+    """The file that has this name now; None where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def replaced(path: str, opened: Identity) -> StoreReplaced | None:
+    """The refusal, where the name no longer means the file that was opened."""
+    found = identity_of(path)
+    if found == opened:
+        return None
+    return StoreReplaced(os.path.basename(path), gone=found is None)
+
+
+def check(path: str, opened: Identity | None) -> None:
+    refusal = None if opened is None else replaced(path, opened)
+    if refusal is not None:
+        raise refusal
