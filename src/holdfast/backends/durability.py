@@ -73,8 +73,8 @@ async def _ask_postgres(address: Address) -> StoreFacts:
 
     options = address.options
     timeout = options.get("call_timeout", CALL_TIMEOUT_DEFAULT)
-    connections = Connections(address.path, call_timeout=timeout, most=1, pooled=options.get("pooled"))
     schema = options.get("schema", "holdfast")  # a name that was checked
+    connections = Connections(address.path, call_timeout=timeout, most=1, pooled=options.get("pooled"), schema=schema)
 
     async def read(cursor: Any) -> tuple[dict[str, str], float]:
         await cursor.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", (list(POSTGRES_SETTINGS),))

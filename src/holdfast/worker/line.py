@@ -13,7 +13,7 @@ from typing import TypeVar
 from .. import logs
 from ..backends.contract import Backend
 from ..clock import Clock
-from ..errors import BackendError, BackendUnavailable, HoldfastError, OutcomeUnknown, StoreSealed
+from ..errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown, StoreSealed
 from ..sweeps.adaptive import AdaptiveLimit
 
 T = TypeVar("T")
@@ -32,7 +32,8 @@ class Line:
         self.last_error = ""
 
     async def call(self, verb: str, answer: Awaitable[T]) -> T:
-        """The call's answer, or BackendError / OutcomeUnknown: anything else is turned into one and logged."""
+        """The call's answer, or BackendError, OutcomeUnknown or ConfigurationError (the store refuses us: a right is
+        missing); anything else is turned into one and logged."""
         sent = self.clock.steady()
         try:
             async with asyncio.timeout(self.call_timeout):
@@ -43,7 +44,7 @@ class Line:
         except StoreSealed:
             self.down_since = None  # an answer, if not the one hoped for
             raise
-        except (BackendError, OutcomeUnknown) as error:
+        except (BackendError, ConfigurationError, OutcomeUnknown) as error:
             self._note(sent, error)
             raise
         except Exception as error:  # a fault in a backend must not end the worker and drop its outcomes

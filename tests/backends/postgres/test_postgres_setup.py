@@ -67,7 +67,7 @@ def test_set_up_cut_off_before_its_end_left_nothing(make: Make, server: Server, 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(("found", "advice"), [(3, "Upgrade holdfast"), (0, "holdfast migrate")])
+@pytest.mark.parametrize(("found", "advice"), [(99, "Upgrade holdfast"), (1, "migrate"), (0, "No version")])
 def test_another_version_is_refused_and_not_touched(make: Make, session: psycopg.Connection, found: int, advice: str,
                                                     schema: str) -> None:  # fmt: skip
     async def run() -> None:

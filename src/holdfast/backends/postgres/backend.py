@@ -54,7 +54,7 @@ from ..contract import Backend
 from ..refusing import check_limit
 from . import answers, moving, reading
 from .asking import Question
-from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, HeldElsewhere
+from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, is_held
 from .direct import Direct
 from .producing import Joined, Outcomes, aenqueue_on, by_column, by_field, encoded, enqueue_on, is_single, outcomes
 from .schema import for_schema, schema_version, set_up, store_id
@@ -95,7 +95,9 @@ class PostgresBackend(Backend):
             raise ConfigurationError(f"connections is a whole number above 0, not {connections!r}.")
         self._sql = for_schema(schema)
         self.schema = schema
-        self._connections = Connections(conninfo, call_timeout=call_timeout, most=connections, pooled=pooled)
+        self._connections = Connections(
+            conninfo, call_timeout=call_timeout, most=connections, pooled=pooled, schema=schema
+        )
         self._asked = {part: Question(part, self._sql[part]) for part in ASKED_OFTEN}
         self._direct = Direct(self._connections, self._sql["single.direct"])
         self._is_set_up = False
@@ -285,7 +287,9 @@ class PostgresBackend(Backend):
         if clock() >= self._careful_until:
             try:
                 answer = await self._ask("exchange.call", careful=False, **values)
-            except HeldElsewhere:
+            except BackendUnavailable as error:
+                if not is_held(error):
+                    raise
                 self._careful_until = clock() + CAREFUL_SECONDS
         if answer is None:
             answer = await self._ask("exchange.call", careful=True, **values)

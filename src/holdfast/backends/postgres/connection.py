@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import os
 import random
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -46,6 +47,8 @@ PREPARE_AFTER = 5  # calls of one statement on one connection
 FINE = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 # Statements lock first and look afterwards, which needs a snapshot per statement, whatever the database's default is.
 ISOLATION = "read committed"
+# All that is ours is named with its schema: nobody's functions can take the place of the server's own.
+SEARCH_PATH = "pg_catalog,pg_temp"
 
 
 def _state_conflict(facts: dict[str, Any]) -> HoldfastError:
@@ -81,10 +84,6 @@ NO_STORE = ("3F000", "42P01", "42883", "42704")
 FORBIDDEN = "42501"
 
 
-class HeldElsewhere(BackendUnavailable):
-    """A lock we need was not given in time; nothing was changed."""
-
-
 class SessionStale(Exception):
     """A session that was used before has gone stale; nothing was changed, so another may be asked at once."""
 
@@ -98,8 +97,7 @@ def mapped(error: psycopg.Error, verb: str, *, writes: bool, broken: bool) -> Ho
             facts["verb"] = verb  # of a dead job it is carried out as revive
         return _REFUSED[state](facts)
     if state in SAFE:
-        kind = HeldElsewhere if state == HELD else BackendUnavailable
-        return kind(f"PostgreSQL: {SAFE[state]}")
+        return BackendUnavailable(f"PostgreSQL: {SAFE[state]}")
     if state in NO_STORE:
         return SchemaMismatch(0, SCHEMA_VERSION)
     if broken:
@@ -113,9 +111,36 @@ def mapped(error: psycopg.Error, verb: str, *, writes: bool, broken: bool) -> Ho
             f"{verb} met a session that is not ours alone: a pooler lends us another one for each transaction. "
             "Leave pooled=false out of the URL. Nothing was changed."
         )
-    if state == FORBIDDEN:
-        return ConfigurationError(f"PostgreSQL refuses {verb}: {said(error)}. Check the role's rights.")
     return BackendError(f"PostgreSQL failed during {verb} ({state or type(error).__name__}): {said(error)}")
+
+
+def is_held(error: HoldfastError) -> bool:
+    """Whether a call failed because a lock it needs was not given in time."""
+    return isinstance(error.__cause__, psycopg.Error) and error.__cause__.sqlstate == HELD
+
+
+_DENIED = re.compile(r"permission denied for (schema|table|sequence|function|database) ")
+_RIGHTS = {  # what we need of each kind of object
+    "schema": 'USAGE ON SCHEMA "{schema}"',
+    "table": 'SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "{schema}"',
+    "sequence": 'USAGE, SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA "{schema}"',
+    "function": 'EXECUTE ON ALL FUNCTIONS IN SCHEMA "{schema}"',
+    "database": "CREATE ON DATABASE {database}",
+}
+
+
+def forbidden(error: psycopg.Error, verb: str, schema: str, given: Mapping[str, Any]) -> ConfigurationError:
+    """The role lacks a right: which one, and what gives it. `given`: the URL's parts."""
+    role, database = given.get("user") or "ROLE", given.get("dbname") or "NAME"
+    denied = _DENIED.match(said(error))
+    kinds = [denied[1]] if denied else ["schema", "table", "sequence", "function"]
+    grants = " ".join(f"GRANT {_RIGHTS[kind]} TO {role};".format(schema=schema, database=database) for kind in kinds)
+    advice = f"Let the owner of the schema execute: {grants}"
+    if kinds == ["database"]:
+        advice = f"Let a role that may create the schema run `holdfast migrate`, or execute: {grants}"
+    elif denied is None and "owner" in said(error):
+        advice = "Run `holdfast migrate` as the role that owns the schema."
+    return ConfigurationError(f"PostgreSQL refuses {verb}: {said(error)}. Nothing was changed. {advice}")
 
 
 def said(error: psycopg.Error) -> str:
@@ -123,9 +148,15 @@ def said(error: psycopg.Error) -> str:
     return (error.diag.message_primary or str(error)).strip().splitlines()[0]
 
 
-def unreached(conninfo: str, error: psycopg.OperationalError) -> BackendUnavailable:
+_BAD_VALUE = re.compile(r'invalid (\w+) value: "|invalid integer value .* option "(\w+)"|invalid (port) number')
+
+
+def unreached(conninfo: str, error: psycopg.OperationalError) -> HoldfastError:
     """No connection. libpq's words, unless they quote what must not be shown; its error is not kept as a cause."""
     words = said(error)
+    if bad := _BAD_VALUE.search(words):
+        name = next(filter(None, bad.groups()))
+        return ConfigurationError(f"the PostgreSQL URL is not understood: libpq knows no such value of {name}.")
     return BackendUnavailable(
         f"PostgreSQL cannot be reached: {words if tellable(conninfo, words) else 'libpq refuses an option of the URL.'}"
     )
@@ -185,9 +216,15 @@ class Connections:
     """A few connections to one server, for one event loop at a time."""
 
     def __init__(
-        self, conninfo: str, *, call_timeout: float, most: int = CONNECTIONS_MAX, pooled: bool | None = None
+        self,
+        conninfo: str,
+        *,
+        call_timeout: float,
+        most: int = CONNECTIONS_MAX,
+        pooled: bool | None = None,
+        schema: str = "holdfast",
     ) -> None:
-        self._conninfo, self.most, self._pooled = conninfo, most, pooled
+        self._conninfo, self.most, self._pooled, self._schema = conninfo, most, pooled, schema
         self._trusting = pooled is False
         self.call_timeout = call_timeout
         millis = int(call_timeout * 1000)
@@ -233,7 +270,8 @@ class Connections:
             ours = "".join(f" -c {name}={value}" for name, value in self._bounds.items())
             isolation = ISOLATION.replace(" ", "\\ ")
             settings["client_encoding"] = "UTF8"
-            settings["options"] = f"{ours} {given.get('options') or ''} -c default_transaction_isolation={isolation}"
+            pinned = f"-c default_transaction_isolation={isolation} -c search_path={SEARCH_PATH}"
+            settings["options"] = f"{ours} {given.get('options') or ''} {pinned}"
         return self._conninfo, settings
 
     @property
@@ -243,7 +281,7 @@ class Connections:
         if not self._trusting:
             return None
         ours = "".join(f"SET {name} = {value}; " for name, value in self._bounds.items())
-        return f"{ours}SET default_transaction_isolation = '{ISOLATION}'"
+        return f"{ours}SET search_path = {SEARCH_PATH}; SET default_transaction_isolation = '{ISOLATION}'"
 
     async def _reach(self) -> AsyncConnection[Any]:
         conninfo, settings = self.settings()
@@ -263,6 +301,12 @@ class Connections:
                 raise
         return connection
 
+    def mapped(self, error: psycopg.Error, verb: str, *, writes: bool, broken: bool) -> HoldfastError:
+        """As `mapped`, and a missing right is told with the schema and the role it is about."""
+        if error.sqlstate == FORBIDDEN:
+            return forbidden(error, verb, self._schema, psycopg.conninfo.conninfo_to_dict(self._conninfo))
+        return mapped(error, verb, writes=writes, broken=broken)
+
     @property
     def pooled(self) -> bool:
         """Whether sessions are shared with strangers, as behind a pooler in transaction mode: nothing may stay in one.
@@ -275,7 +319,8 @@ class Connections:
         if not self._pooled:
             return connection.cursor()
         cursor = PooledCursor(connection)
-        cursor.bounds = "".join(f"SET LOCAL {name} = {value}; " for name, value in self._bounds.items())
+        bounds = {**self._bounds, "search_path": SEARCH_PATH}
+        cursor.bounds = "".join(f"SET LOCAL {name} = {value}; " for name, value in bounds.items())
         return cursor
 
     async def call(
@@ -306,12 +351,12 @@ class Connections:
                     return await self._once(verb, work, seconds, writes=writes)
             except SessionStale as stale:
                 if attempt >= TRIES_MAX:
-                    raise mapped(stale.args[0], verb, writes=writes, broken=False) from stale.args[0]
+                    raise self.mapped(stale.args[0], verb, writes=writes, broken=False) from stale.args[0]
                 continue
             except psycopg.Error as error:
                 in_the_way = patient and error.sqlstate == HELD and asyncio.get_running_loop().time() < patience_ends
                 if not in_the_way and (error.sqlstate not in AGAIN or attempt >= TRIES_MAX):
-                    raise mapped(error, verb, writes=writes, broken=False) from error
+                    raise self.mapped(error, verb, writes=writes, broken=False) from error
             await asyncio.sleep(random.uniform(0, 0.002 * 2 ** min(attempt, TRIES_MAX)))
         raise AssertionError  # the loop either answers or raises
 
@@ -341,7 +386,7 @@ class Connections:
                 self.give_up(generation, error)
             self._put(connection, generation)
             if broken:
-                raise mapped(error, verb, writes=writes, broken=True) from error
+                raise self.mapped(error, verb, writes=writes, broken=True) from error
             if error.sqlstate in STALE and not is_new:
                 raise SessionStale(error) from error
             raise

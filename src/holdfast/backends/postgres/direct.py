@@ -35,7 +35,6 @@ from .connection import (
     decisive,
     is_sound,
     keep_inherited,
-    mapped,
     not_understood,
     unreached,
 )
@@ -86,12 +85,12 @@ class Direct:
                 if self._connections.pooled:
                     raise
                 if attempt >= TRIES_MAX:
-                    raise mapped(stale.args[0], verb, writes=True, broken=False) from stale.args[0]
+                    raise self._connections.mapped(stale.args[0], verb, writes=True, broken=False) from stale.args[0]
                 continue
             except psycopg.Error as error:
                 in_the_way = error.sqlstate == HELD and time.monotonic() < patience_ends
                 if not in_the_way and (error.sqlstate not in AGAIN or attempt >= TRIES_MAX):
-                    raise mapped(error, verb, writes=True, broken=False) from error
+                    raise self._connections.mapped(error, verb, writes=True, broken=False) from error
             time.sleep(random.uniform(0, 0.002 * 2 ** min(attempt, TRIES_MAX)))
         raise AssertionError  # the loop either answers or raises
 
@@ -128,7 +127,7 @@ class Direct:
         if refused is None:
             return result.get_value(0, 0) or b""
         if broken:
-            raise mapped(refused, verb, writes=True, broken=True) from refused
+            raise self._connections.mapped(refused, verb, writes=True, broken=True) from refused
         if stale and (self._connections.pooled or not is_new):
             raise SessionStale(refused) from refused
         raise refused
@@ -181,7 +180,7 @@ class Direct:
                 self._connections.give_up(self._generation, refused)
                 if self._connections.pooled:
                     raise SessionStale(refused)
-            raise mapped(refused, "enqueue", writes=False, broken=False)
+            raise self._connections.mapped(refused, "enqueue", writes=False, broken=False)
         return connection
 
 

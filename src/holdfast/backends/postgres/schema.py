@@ -11,10 +11,20 @@ from importlib import resources
 from typing import Any
 
 from psycopg import AsyncCursor
+from psycopg.errors import (
+    DuplicateColumn,
+    DuplicateFunction,
+    DuplicateObject,
+    DuplicateTable,
+    UndefinedColumn,
+    UndefinedFunction,
+    UndefinedObject,
+    UndefinedTable,
+)
 
 from ...errors import ConfigurationError, SchemaMismatch
 from ..statements import load_statements
-from .connection import SCHEMA_VERSION
+from .connection import SCHEMA_VERSION, SEARCH_PATH, said
 
 SERVER_VERSION_MIN = 140000
 VERBS = [
@@ -94,18 +104,43 @@ async def schema_version(cursor: AsyncCursor[Any], schema: str) -> int | None:
     )
     if await cursor.fetchone() is None:
         return None
-    await cursor.execute(f'SELECT version FROM "{schema}".schema_version')  # noqa: S608 - the name was checked
-    row = await cursor.fetchone()
-    return None if row is None else int(row[0])
+    try:
+        await cursor.execute(f'SELECT version FROM "{schema}".schema_version')  # noqa: S608 - the name was checked
+    except UndefinedColumn:
+        raise _unreadable() from None
+    found = await cursor.fetchall()
+    try:
+        [(version,)] = found
+        number = int(version)
+    except (TypeError, ValueError):
+        raise _unreadable() from None
+    if number < 1:
+        raise SchemaMismatch(number, SCHEMA_VERSION, _NOT_OURS)
+    return number
+
+
+_NOT_OURS = "No version has that number: its table schema_version was changed. Restore it from a backup."
+
+
+def _unreadable() -> SchemaMismatch:
+    return SchemaMismatch(0, SCHEMA_VERSION, _NOT_OURS)
 
 
 async def store_id(cursor: AsyncCursor[Any], schema: str) -> str:
     """What tells this store from one of the same name in another database."""
-    await cursor.execute(f'SELECT store::text FROM "{schema}".schema_version')  # noqa: S608 - the name was checked
+    try:
+        await cursor.execute(f'SELECT store::text FROM "{schema}".schema_version')  # noqa: S608 - the name was checked
+    except UndefinedColumn:
+        raise _unreadable() from None
     row = await cursor.fetchone()
     if row is None:
-        raise SchemaMismatch(0, SCHEMA_VERSION)
+        raise _unreadable()
     return str(row[0])
+
+
+_THERE_ALREADY = (DuplicateTable, DuplicateColumn, DuplicateObject, DuplicateFunction)
+_NOT_THERE = (UndefinedTable, UndefinedColumn, UndefinedObject, UndefinedFunction)
+_NOT_SO = "Its tables are those of another version ({}), and nothing was changed. Restore the store from a backup."
 
 
 async def set_up(cursor: AsyncCursor[Any], schema: str) -> tuple[int, int]:
@@ -125,10 +160,15 @@ async def set_up(cursor: AsyncCursor[Any], schema: str) -> tuple[int, int]:
             await _check_free(cursor, schema)
         for version, text in _migrations():
             if version > (found or 0):
-                await cursor.execute(_PLACE.sub(f'"{schema}".', text))
+                try:
+                    await cursor.execute(_PLACE.sub(f'"{schema}".', text))
+                except (*_THERE_ALREADY, *_NOT_THERE) as error:
+                    raise SchemaMismatch(found or 0, SCHEMA_VERSION, _NOT_SO.format(said(error))) from error
         await cursor.execute("SET LOCAL check_function_bodies = off")  # they name each other
         functions = [sql for part, sql in for_schema(schema).items() if ".function" in part]
         await cursor.execute(";\n".join(functions))
+        # The one function that is called in callers' sessions; in ours the path is the session's, which costs nothing.
+        await cursor.execute(f'ALTER FUNCTION "{schema}".enqueue_on SET search_path = {SEARCH_PATH}')
         await cursor.execute(
             f'INSERT INTO "{schema}".incarnation (timeline) SELECT "{schema}".timeline() '  # noqa: S608
             f'WHERE NOT EXISTS (SELECT 1 FROM "{schema}".incarnation)'
