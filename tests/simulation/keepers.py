@@ -33,7 +33,6 @@ class Journal:
         self.jobs: dict[str, NewJob] = {}  # in the order in which they were stored
         self.running: dict[str, str] = {}  # job → token of the handler that runs now
         self.begun: set[tuple[str, int]] = set()  # attempts that started
-        self.given_back: set[str] = set()  # tokens of handlers that gave their job back unfinished
         self.settled: dict[str, Settlement] = {}  # by the store's own token: outcomes a store took
         self.stalls: Counter[str] = Counter()
         self.finished: set[str] = set()
@@ -52,6 +51,10 @@ class Journal:
         self.running[lease.id] = lease.token
         self.begun.add((lease.id, lease.attempt))
         self.starts[lease.id] += 1
+
+    def give_back(self, lease: Lease) -> None:
+        """Its handler was stopped by its own worker, which lets the job go: that attempt may start again."""
+        self.begun.discard((lease.id, lease.attempt))
 
     def stop(self, lease: Lease) -> None:
         if self.running.get(lease.id) == lease.token:
@@ -233,6 +236,7 @@ class Keeper:
         for token, since in self.silent.items():
             if now >= since + patience and (token in self.handlers or self.busy(token)):
                 if token in self.handlers:
+                    self.journal.give_back(self.handlers[token])
                     self.stop(self.handlers[token])
                 self.held.pop(token, None)  # what has ended is left to its settlement
 

@@ -130,6 +130,37 @@ async def test_a_handler_that_will_not_stop_holds_back_the_fence_of_all(parts: P
     await asyncio.wait_for(running, WAIT_SECONDS)
 
 
+async def test_a_part_that_speaks_again_does_not_give_a_job_away_whose_handler_still_stops(parts: Parts) -> None:
+    app = parts.app
+    begun, over = asyncio.Event(), asyncio.Event()
+
+    @app.task(name="left", queue="left")
+    async def left() -> None:
+        begun.set()
+        while not over.is_set():
+            try:
+                await over.wait()
+            except asyncio.CancelledError:
+                continue
+
+    lost = app.listen("lease_lost")
+    [quiet] = await app.put(left.bind())
+    worker = app.worker(lease=4.0)
+    running = asyncio.create_task(worker.run(signals=False))
+    await soon(begun)
+    parts.silence("left", "down")
+    await lost.next()
+    shard = parts.shelf.shards["left:0"]
+    renewals = shard.calls.count("renew")
+    parts.silence("left", "well")
+    await _until(lambda: shard.calls.count("renew") >= renewals + 3)
+    assert (await app.job(quiet)).state is State.RUNNING
+    over.set()
+    worker.request_stop()
+    await asyncio.wait_for(running, WAIT_SECONDS)
+    assert len(lost.seen) == 1
+
+
 async def test_a_worker_stops_although_an_outcome_cannot_be_told(parts: Parts) -> None:
     app = parts.app
     ran = asyncio.Event()

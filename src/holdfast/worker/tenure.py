@@ -46,6 +46,7 @@ class Tenure:
         self.abandon = asyncio.Event()  # the worker ends although the store does not answer
         self.sent = 0.0  # steady time the last successful renewal was sent
         self._silent: dict[str, float] = {}  # by token: when the last renewal its part of the store took was sent
+        self._given_up: set[str] = set()  # tokens of handlers told to stop because their part of the store is silent
         self._changing = asyncio.Lock()
         self._shown: bytes | None = None  # the portrait the store has
         self._other_queues = False  # than the store has been told
@@ -230,9 +231,13 @@ class Tenure:
         # exchange that overtook this renewal.
         busy = self._ledger.busy
         lost = [leases[job_id] for job_id in answer.lost if job_id in leases and leases[job_id].token in busy]
-        lost += [lease for lease in late if lease.token in busy]
         for lease in lost:
             self._ledger.held.pop(lease.token, None)
+        # One in a silent part is named until its handler has ended: should that part speak again before the deadline,
+        # it would give back a lease that is not named, and another worker would start the job beside the handler.
+        given_up = [lease for lease in late if lease.token in busy]
+        lost += [lease for lease in given_up if lease.token not in self._given_up]
+        self._given_up = {token for token in self._given_up if token in busy} | {lease.token for lease in given_up}
         if lost:
             self._link.stop(lost, Stop.LOST)
             self._link.lost(lost)
