@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from holdfast.backends import parse_url
 from holdfast.backends.numbering import ALONE, Numbering
-from holdfast.backends.redis import ruling
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.errors import StoreSealed
 from holdfast.lifecycle import State
@@ -35,41 +34,29 @@ def on_store(test: Callable[[RedisBackend], Awaitable[None]]) -> None:
     asyncio.run(whole())
 
 
-async def seal_after_the_first_page(store: RedisBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next verb that works page by page finds the store sealed after its first page."""
-    whole = store._ruler._run
-    monkeypatch.setattr(ruling, "REFILL_PAGE", 2)
-
-    async def run(verb: str, *values: object, **how: object) -> object:
-        answer = await whole(verb, *values, **how)  # type: ignore[arg-type]
-        if verb == "refill":
-            await store.seal(SOURCE, instead_of=None)
-        return answer
-
-    monkeypatch.setattr(store._ruler, "_run", run)
-
-
-def test_a_job_is_exported_in_the_lane_it_belongs_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_exported_in_the_lane_it_belongs_to() -> None:
     """A task's pause ends page by page. Where a seal comes between, no parked job must reach a store without pages."""
 
     async def test(store: RedisBackend) -> None:
         await store.enqueue([NewJob(id=f"j{n}", task="t") for n in range(6)])
         await store.pause(Pause(task="t"))
         assert {job.lane for job in (await store.export("jobs")).jobs} == {2}
-        await seal_after_the_first_page(store, monkeypatch)
+        store.rule_step_max = 2
         assert await store.resume(Pause(task="t"))
+        await store.seal(SOURCE, instead_of=None)
         assert {row["lane"] for row in (await store.dump()).tables["jobs"]} == {0, 2}, "the seal came in between"
         assert {job.lane for job in (await store.export("jobs")).jobs} == {0}
 
     on_store(test)
 
 
-def test_a_rule_that_was_stored_is_not_called_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_that_was_stored_is_not_called_refused() -> None:
     async def test(store: RedisBackend) -> None:
         await store.enqueue([NewJob(id=f"{n}-{m}", task="t", group=f"g{n}") for n in range(9) for m in range(3)])
-        await seal_after_the_first_page(store, monkeypatch)
+        store.rule_step_max = 2
         relaxed = QueueRule(name="default", group_limit=2, group_order="relaxed")
         await store.declare([relaxed])
+        await store.seal(SOURCE, instead_of=None)
         assert (await store.export("rules")).queues == (relaxed,)
         with pytest.raises(StoreSealed):
             await store.declare([replace(relaxed, group_limit=3)])

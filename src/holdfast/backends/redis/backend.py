@@ -172,7 +172,7 @@ class RedisBackend(Backend):
     async def declare(
         self, rules: Sequence[QueueRule], tasks: Sequence[TaskRule] = (), now: float | None = None
     ) -> None:
-        await self._ruling().declare(rules, tasks, now)
+        await self._ruling().declare(rules, tasks, self.rule_step_max, now)
 
     def enqueue_here(self, jobs: Sequence[NewJob]) -> list[Enqueued] | None:
         self._check_open()
@@ -307,6 +307,9 @@ class RedisBackend(Backend):
     async def refill(self, *, limit: int = 500, now: float | None = None) -> int:
         return await self._ruling().refill(limit, now)
 
+    async def rearrange(self, *, limit: int = 500, now: float | None = None) -> bool:
+        return await self._ruling().rearrange(limit, now)
+
     async def prune(self, *, limit: int = 1000, older_than: float | None = None, now: float | None = None) -> int:
         self._check_open()
         return await self._retainer.prune(limit, older_than, now)
@@ -339,13 +342,13 @@ class RedisBackend(Backend):
         return rows.letter(packed)
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
-        await self._ruling().pause(pause, now)
+        await self._ruling().pause(pause, self.rule_step_max, now)
 
     async def resume(self, pause: Pause, now: float | None = None) -> bool:
-        return await self._ruling().resume(pause, now)
+        return await self._ruling().resume(pause, self.rule_step_max, now)
 
     async def limit(self, override: Override, now: float | None = None) -> None:
-        await self._ruling().limit(override, now)
+        await self._ruling().limit(override, self.rule_step_max, now)
 
     async def slow_down(self, queue: str, seconds: float, now: float | None = None) -> float:
         return await self._ruling().slow_down(queue, seconds, now)

@@ -51,6 +51,7 @@ KEY_TYPES = {
     "rules": "hash",  # queue → what the code declares of it
     "tasks": "hash",  # task → what the code declares of it
     "overrides": "hash",  # queue, group or task → limit and rate an operator wants
+    "changes": "hash",  # what changed rules left to rearrange: see parts/rearranging.lua
     "pauses": "hash",  # what is paused → reason, by, since
     "flows": "hash",  # queue or task → its bucket
     "group_flows": "hash",  # group → its bucket

@@ -45,6 +45,7 @@ DRAINING = (
     "pause",
     "promote",
     "prune",
+    "rearrange",
     "recover",
     "refill",
     "register",

@@ -122,7 +122,8 @@ def _is_apart(task: TaskRecord) -> bool:
     said = task.override
     limit = said.limit if said is not None and isinstance(said.limit, int) else task.rule.limit
     rate = said.rate if said is not None and isinstance(said.rate, Rate) else task.rule.rate
-    return task.rule.apart or (limit or UNLIMITED) < UNLIMITED or (rate is not None and not rate.none)
+    says = said is not None and said.apart is True
+    return task.rule.apart or says or (limit or UNLIMITED) < UNLIMITED or (rate is not None and not rate.none)
 
 
 def _to_its_lane(job: StoredJob, lanes: Mapping[str, int]) -> StoredJob:

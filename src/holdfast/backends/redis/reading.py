@@ -33,6 +33,7 @@ from .keys import KEY_NAMES
 from .lua import SCRIPTS
 
 PAGE = 1000
+GROUPS_PAGE = 200  # a group takes as long as five jobs
 CANDIDATES_MAX = 50_000  # ids gathered from an index before going through all jobs is the cheaper way
 
 Number = tuple[int, bytes]  # seq, id
@@ -252,7 +253,7 @@ class Reader:
         found: list[GroupRecord] = []
         after = ""
         while len(found) < limit:
-            packed, more = await self._run("groups", queue, after, min(PAGE, limit - len(found)), None)
+            packed, more = await self._run("groups", queue, after, min(GROUPS_PAGE, limit - len(found)), None)
             page = [rules.group(line) for line in rows.unpack(packed)]
             found += page
             if not more or not page:

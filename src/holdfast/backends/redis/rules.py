@@ -71,11 +71,12 @@ def task_rule(rule: TaskRule) -> tuple[Any, ...] | bool:
     return (_or_false(rule.limit), rate(rule.rate), rule.apart, *map(_or_false, kept))
 
 
-def override(said: Override) -> tuple[Any, Any]:
-    """(limit, rate) as they are stored; UNSET is not."""
+def override(said: Override) -> tuple[Any, Any, bool]:
+    """(limit, rate, apart) as they are stored; UNSET is not. Only of a task it is said that it is apart."""
     return (
         said.limit if isinstance(said.limit, int) else False,
         rate(said.rate) if isinstance(said.rate, Rate) else False,
+        said.apart is True and said.task is not None,
     )
 
 
@@ -149,8 +150,8 @@ def overrides(flat: Sequence[bytes]) -> list[Override]:
 
 
 def override_of(scope: bytes, packed: bytes) -> Override:
-    limit, each = rows.unpack(packed)
-    return Override(**_names(scope), limit=limit or None, rate=read_rate(each), apart=None)
+    limit, each, *apart = rows.unpack(packed)  # an earlier version stored two
+    return Override(**_names(scope), limit=limit or None, rate=read_rate(each), apart=apart == [True] or None)
 
 
 def flows(*flats: Sequence[bytes]) -> list[Flow]:

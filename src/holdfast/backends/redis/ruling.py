@@ -1,29 +1,23 @@
-"""The verbs that change what queues, groups and tasks may do: declare, limit, slow_down, pause, resume, refill.
+"""The verbs that change what queues, groups and tasks may do, and those that carry it out: refill and rearrange.
 
-Called by backend.py. A new word holds from the step that stores it: claims obey it from then on. What it means for jobs
-that are ready or wait is carried out page by page, for a script keeps the server waiting; who dies half-way, or meets a
-seal that came meanwhile, leaves the rest to claims and to the sweep.
+Called by backend.py. A new word holds from the step that stores it: claims obey it from then on. That step moves as
+many jobs and groups as it is told to; the store remembers what is left, for claims and rearrange to carry on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import UNSET
 
-from ...errors import ConfigurationError, StoreSealed
+from ...errors import ConfigurationError
 from ...records import Pause
 from ...rules import Override, QueueRule, TaskRule
 from ..refusing import check_limit
 from . import rows, rules
 from .connection import Connections
 from .lua import SCRIPTS
-
-REFILL_PAGE = 500  # groups, or ready jobs, in one step
-
-Lanes = Literal["all", "parked", "apart"]  # all: but those of tasks apart
 
 
 class Ruling:
@@ -36,7 +30,9 @@ class Ruling:
     async def _run(self, verb: str, now: float | None, *values: Any, pieces: Sequence[bytes] = ()) -> list[Any]:
         return await self._connections.run(SCRIPTS[verb], [now, *values], pieces)
 
-    async def declare(self, queues: Sequence[QueueRule], tasks: Sequence[TaskRule], now: float | None) -> None:
+    async def declare(
+        self, queues: Sequence[QueueRule], tasks: Sequence[TaskRule], step: int, now: float | None
+    ) -> None:
         for rule in queues:
             check_limit(rule.group_limit, f"group_limit of queue {rule.name!r}")
             check_limit(rule.limit, f"limit of queue {rule.name!r}")
@@ -46,63 +42,37 @@ class Ruling:
             return
         of_queues = [(rule.name, rules.queue_rule(rule)) for rule in queues]
         of_tasks = [(task.name, rules.task_rule(task)) for task in tasks]
-        changed, opened, into, out_of = await self._run("declare", now, of_queues, of_tasks)
-        if into:
-            await self._move(now, "all")
-        if out_of:
-            await self._move(now, "apart")
-        for queue in changed:
-            await self._bring_to_rule(queue.decode(), queue in opened, now)
+        await self._run("declare", now, of_queues, of_tasks, step)
 
-    async def _bring_to_rule(self, queue: str, opened: bool, now: float | None) -> None:
-        """Refill or withdraw the queue's groups. `opened`: they may have several ready jobs from now on."""
-        after: bytes | None = b""
-        with suppress(StoreSealed):
-            while after is not None:
-                _, last, _ = await self._run("refill", now, queue, after.decode(), REFILL_PAGE, "parked", opened)
-                after = last or None
-
-    async def _move(self, now: float | None, lanes: Lanes) -> None:
-        """Let ready jobs go into the lanes where they now belong."""
-        after: bytes | None = b""
-        with suppress(StoreSealed):
-            while after is not None:
-                _, _, last = await self._run("refill", now, None, None, REFILL_PAGE, lanes, False, pieces=[after])
-                after = last or None
+    async def rearrange(self, limit: int, now: float | None) -> bool:
+        [more] = await self._run("rearrange", now, limit)
+        return bool(more)
 
     async def refill(self, limit: int, now: float | None) -> int:
         """One page of groups and of parked jobs, going on where the last call stopped."""
         place, member = self._refill_after
-        made, last, last_member = await self._run("refill", now, None, place, limit, "parked", False, pieces=[member])
+        made, last, last_member = await self._run("refill", now, place, limit, pieces=[member])
         self._refill_after = (last.decode(), last_member)
         return int(made)
 
     # ------------------------------------------------------------------ operators
 
-    async def limit(self, said: Override, now: float | None) -> None:
+    async def limit(self, said: Override, step: int, now: float | None) -> None:
         place = _checked(said, "a limit")
         what = f"{ {'q': 'queue', 'g': 'group', 't': 'task'}[place[0]] } {place[2] or place[1]!r}"
         check_limit(said.limit, f"the limit of {what}")
-        limit, rate = rules.override(said)
-        told = (None if said.limit is UNSET else [limit], None if said.rate is UNSET else [rate])
-        [moves] = await self._run("limit", now, *place, *told)
-        if moves:
-            await self._move(now, "all" if moves == 1 else "apart")
+        told = zip((said.limit, said.rate, said.apart), rules.override(said), strict=True)
+        await self._run("limit", now, *place, *(None if one is UNSET else [stored] for one, stored in told), step)
 
     async def slow_down(self, queue: str, seconds: float, now: float | None) -> float:
         [until] = await self._run("slow_down", now, queue, seconds)
         return float(until)
 
-    async def pause(self, pause: Pause, now: float | None) -> None:
-        [changed] = await self._run("pause", now, *_checked(pause, "a pause"), rows.named(pause))
-        if changed and pause.task is not None:
-            await self._move(now, "all")
-            await self._move(now, "apart")
+    async def pause(self, pause: Pause, step: int, now: float | None) -> None:
+        await self._run("pause", now, *_checked(pause, "a pause"), rows.named(pause), step)
 
-    async def resume(self, pause: Pause, now: float | None) -> bool:
-        [changed] = await self._run("pause", now, *_checked(pause, "a pause"), None)
-        if changed and pause.task is not None:
-            await self._move(now, "parked")
+    async def resume(self, pause: Pause, step: int, now: float | None) -> bool:
+        [changed] = await self._run("pause", now, *_checked(pause, "a pause"), None, step)
         return bool(changed)
 
 

@@ -93,7 +93,8 @@ function hf.wake_groups(limit)
             flow[3] = false
             hf.keep_flow(scope, flow)
             hf.queue_at[place] = hf.plain(sub(place, 1, ends - 1))
-            hf.touch(place)
+            hf.refill({ place })
+            if hf.moved >= limit then return end
         else
             hf.set_aside('waking', WAKING, scope)
         end

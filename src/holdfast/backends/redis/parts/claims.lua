@@ -2,11 +2,34 @@
 -- ready; ready and running both count as in play, so a claim changes no group's occupancy. Those of queues and tasks
 -- are obeyed here: nothing is leased beyond them, and each bucket is charged once with all that started.
 
--- Expired jobs and those of a task that changed its lane on the way to what may be taken, in one claim: the server does
--- nothing else meanwhile. A lane behind them still gets one look; the next claim goes on where this one stopped.
-local PASSED_OVER_MAX = 1000
+-- Expired jobs, those of a task that changed its lane and groups still to be brought to a rule are seen to on the way
+-- to what may be taken, as many as the claim may sweep; what it meets beyond is left where it is. A lane behind
+-- them still gets one look; the next claim goes on.
 local GROUP_LOOKS_MAX = 64
 hf.passed = 0
+
+-- Sees to what keeps the job from being leased. Answers whether it may be leased now, and whether it stays where it is.
+function hf.see_to(row, claim)
+    if hf.passed >= claim.sweep then return false, true end
+    hf.passed = hf.passed + 1
+    if row[EXPIRES_AT] and row[EXPIRES_AT] <= now then
+        hf.expire(row)
+    elseif hf.lane_of(row) ~= row[LANE] % 4 then
+        hf.change_lane(row) -- a pause, a limit or a rule of its task is still being carried out
+    else
+        local before = hf.moved
+        hf.fit(hf.place_of(row[QUEUE], row[GROUP]))
+        hf.passed = hf.passed + hf.moved - before
+        return row[STATE] == 'r', false
+    end
+    return false, false
+end
+
+-- Is there something that keeps the job from being leased?
+function hf.is_kept_back(row, claim)
+    return row[EXPIRES_AT] and row[EXPIRES_AT] <= now or claim.ruled and hf.lane_of(row) ~= row[LANE] % 4
+        or claim.is_changing and row[GROUP] and not hf.is_fitted(row[QUEUE], hf.place_of(row[QUEUE], row[GROUP]))
+end
 
 function hf.lease(row, claim)
     row[STATE], row[FENCE] = 'x', hf.next_tick()
@@ -32,18 +55,21 @@ function hf.draw(lane, most, claim)
         local ids = hf.ids_after(members, #lane.prefix + 28)
         hf.load_rows(ids)
         if #ids < most then lane.more = false end
-        local taken = {}
+        local taken, was_kept = {}, false
         for i = 1, #ids do
             local row = hf.cache[ids[i]]
-            if not row or row[STATE] ~= 'r' then
-                hf.set_aside(lane.task and 'apart' or 'ready', lane.key, members[i], row)
-                hf.passed = hf.passed + 1
-            elseif row[EXPIRES_AT] and row[EXPIRES_AT] <= now then
-                hf.expire(row)
-                hf.passed = hf.passed + 1
-            elseif claim.ruled and hf.lane_of(row) ~= row[LANE] % 4 then
-                hf.change_lane(row) -- a pause, a limit or a rule of its task is still being carried out
-                hf.passed = hf.passed + 1
+            local may, stays = row and row[STATE] == 'r', false
+            if not may then -- where it was not withdrawn just now, it leads to no job
+                if not (row and hf.changed[ids[i]]) then
+                    hf.set_aside(lane.task and 'apart' or 'ready', lane.key, members[i], row)
+                    hf.passed = hf.passed + 1
+                end
+            elseif hf.is_kept_back(row, claim) then
+                may, stays = hf.see_to(row, claim)
+                was_kept = true
+            end
+            if not may then
+                if stays then skipped = skipped + 1 end
             elseif claim.by_group and row[GROUP] and hf.has_share(row, claim) then
                 if lane.looks == GROUP_LOOKS_MAX then
                     lane.more = false
@@ -59,12 +85,12 @@ function hf.draw(lane, most, claim)
             end
         end
         most = most - #taken
-        if #taken == #ids and #ids > 0 then -- one range, removed at the cost of one
+        if #taken == #ids and #ids > 0 and not was_kept then -- one range, removed at the cost of one
             call('ZREMRANGEBYLEX', lane.key, '[' .. members[1], '[' .. members[#ids])
         else
             for i = 1, #taken do hf.put(lane.key, taken[i], false) end
         end
-        if claim.full or hf.passed >= PASSED_OVER_MAX then return end
+        if claim.full or hf.passed >= claim.sweep then return end
     end
 end
 

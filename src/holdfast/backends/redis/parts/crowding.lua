@@ -17,11 +17,14 @@ function hf.move_to(row, state)
     hf.enter(row, was_in, had_key)
 end
 
--- The group's ready jobs, by going through all it has in play.
+-- The group's ready jobs, by going through all it has in play. Where that is much, it never had but one ready and all
+-- that are ready are listed.
 function hf.ready_of(place)
-    local members = call('ZRANGEBYLEX', PLAY, '[' .. place, '(' .. place .. '\255')
-    local ready = {}
-    for _, row in ipairs(hf.rows_at('play', PLAY, members, hf.ids_after(members, #place), 'rxs')) do
+    local name, key, tail, ready = 'play', PLAY, 0, {}
+    local low, high = '[' .. place, '(' .. place .. '\255'
+    if call('ZLEXCOUNT', PLAY, low, high) > READY_PER_GROUP_MAX then name, key, tail = 'staged', STAGED, 8 end
+    local members = call('ZRANGEBYLEX', key, low, high, 'LIMIT', 0, 2 * READY_PER_GROUP_MAX)
+    for _, row in ipairs(hf.rows_at(name, key, members, hf.ids_after(members, #place + tail), 'rxs')) do
         if row[STATE] == 'r' then ready[#ready + 1] = row end
     end
     return ready
@@ -33,6 +36,7 @@ function hf.join_due(place)
         'LIMIT', 0, JOINING_MAX)
     local rows = hf.rows_at('scheduled', SCHEDULED, due, hf.ids_after(due, #place + 17), 's')
     for i = 1, #rows do hf.move_to(rows[i], 'w') end
+    hf.moved = hf.moved + #rows
     if #rows > 0 then hf.flush() end
     return #rows > 0
 end
@@ -49,6 +53,7 @@ function hf.withdraw(place, surplus)
     end)
     local number = math.min(surplus, #ready)
     for i = 1, number do hf.move_to(ready[i], 'w') end
+    hf.moved = hf.moved + number
     return number
 end
 

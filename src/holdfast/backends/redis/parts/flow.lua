@@ -12,7 +12,8 @@ function hf.read(packed)
     return is_sound and type(value) == 'table' and value
 end
 
--- Are there any pauses (p), overrides (o), rules of tasks (t), buckets (f), buckets of groups (g), letters (d)?
+-- Are there any pauses (p), overrides (o), rules of tasks (t), buckets (f), buckets of groups (g), letters (d), changes
+-- to be carried out (r)?
 function hf.any(kind)
     local there = hf.any_memo[kind]
     if there == nil then
@@ -56,6 +57,11 @@ function hf.rule_of(queue)
     return rule
 end
 
+-- What was looked up of rules, pauses and overrides holds no longer.
+function hf.forget_rules()
+    hf.any_memo, hf.said_memo, hf.rule_memo, hf.task_memo, hf.lane_memo, hf.pause_memo = {}, {}, {}, {}, {}, {}
+end
+
 -- {limit, rate, whether it is apart, how many finished jobs are kept or nil} of a task.
 function hf.task_of(task)
     local known = hf.task_memo[task]
@@ -63,7 +69,8 @@ function hf.task_of(task)
         local packed = hf.any('t') and call('HGET', TASKS, task)
         local rule = packed and hf.read(packed) or {}
         local limit, rate = hf.in_force('t' .. task, rule[1], rule[2])
-        known = { limit, rate, rule[3] or limit < UNLIMITED or rate, rule[4] or nil }
+        local said = hf.said_memo['t' .. task]
+        known = { limit, rate, rule[3] or said and said[3] or limit < UNLIMITED or rate, rule[4] or nil }
         hf.task_memo[task] = known
     end
     return known

@@ -1,6 +1,7 @@
 -- readying: how jobs become ready. A step that touched groups ends with refill_touched.
 
 local STAGGER_TICKS = 2592000000000
+hf.moved = 0 -- jobs that refills of this script moved, beyond one for each group
 
 -- Makes ready a job that its caller took out of the index, with the turn it had or a new one. `crowd`: how many others
 -- of its group are ready, and the last of their turns; nil where it has no others.

@@ -4,7 +4,7 @@
 -- Safe against a rival: a script runs alone, so what it counted still holds when it writes.
 -- seldom: built when a script first uses one of its names.
 
-local READY_PER_GROUP_MAX, ASIDE_MAX = 256, 1000
+local READY_PER_GROUP_MAX, ASIDE_MAX, MOVED_MAX = 256, 1000, 1000
 
 function hf.strict(queue, group)
     return hf.rule_of(queue)[2] == 'strict' or sub(group, 1, #SERIAL_PREFIX) == SERIAL_PREFIX
@@ -22,7 +22,8 @@ function hf.group_of(place)
     return limit, rate, strict
 end
 
--- Brings these groups to their limits and rates; answers how many jobs became ready.
+-- Brings these groups to their limits and rates; answers how many jobs became ready. Those it has no time for are left
+-- for later: the server does nothing else meanwhile.
 function hf.refill(places)
     hf.flush()
     local any_due = call('ZCOUNT', DUE, '-inf', now) > 0
@@ -30,6 +31,10 @@ function hf.refill(places)
     local chosen, members, at, crowds, n = {}, {}, {}, {}, 0
     for i = 1, #places do
         local place = places[i]
+        if hf.moved + n - i >= MOVED_MAX then -- one job of each group is what the call is about
+            for j = i, #places do hf.leave_for_later('g' .. places[j]) end
+            break
+        end
         local low, high = '[' .. place, '(' .. place .. '\255'
         local rule = hf.rule_of(hf.queue_at[place])
         local limit, rate, strict = 1, false, true -- as it is with almost all
@@ -75,6 +80,7 @@ function hf.refill(places)
             if hf.number_aside < ASIDE_MAX then hf.touch(at[i]) end -- another one may take its place
         end
     end
+    hf.moved = hf.moved + math.max(0, number - #places)
     return number
 end
 

@@ -1,5 +1,6 @@
 -- carry: put rows of another store into this one as they are, and move the counters above them.
--- Takes now, rules of queues and of tasks as [name, rule], overrides as [kind, queue, name, limit, rate], buckets as
+-- Takes now, rules of queues and of tasks as [name, rule], overrides as [kind, queue, name, limit, rate, whether it is
+-- apart], buckets as
 -- [kind, queue, name, bucket], entries as [name, version, whether the code declares it], pauses as [kind, queue, name,
 -- pause], jobs as their records, letters as [queue, task, key, letter], what ticks and seqs go on above. ARGV[2] and
 -- ARGV[3]: the seal that was read and the one that remembers how far it is; then each entry's text; then for each job
@@ -29,7 +30,7 @@ for _, one in ipairs(tasks) do
 end
 for _, one in ipairs(overrides) do
     hf.use('o')
-    call('HSETNX', OVERRIDES, hf.scope_of(one[1], one[2], one[3]), cpack({ one[4], one[5] }))
+    call('HSETNX', OVERRIDES, hf.scope_of(one[1], one[2], one[3]), cpack({ one[4], one[5], one[6] }))
 end
 for _, one in ipairs(flows) do
     local scope = hf.scope_of(one[1], one[2], one[3])

@@ -116,12 +116,13 @@ if now >= worker[4] then return ended(0, recovered) end
 if sealed then return gave_nothing(recovered, 0) end
 
 hf.promote(request[9])
+local is_changing = meta[7] and string.find(meta[7], 'r', 1, true) and hf.rearrange(request[9])
 hf.flush()
 hf.stir_freed()
 local most, by_queue, by_task, by_group = request[4], request[5], request[6], request[7]
 local claim = { worker = request[1], call = request[2], nonce = nonce, rows = {}, tasks = {}, buckets = {}, groups = {},
-    held = {}, by_task = by_task, by_group = by_group, bodies = {}, bytes = request[8],
-    weighs = most * (tonumber(meta[8]) or HUGE) > request[8] }
+    held = {}, by_task = by_task, by_group = by_group, sweep = request[9], is_changing = is_changing,
+    bodies = {}, bytes = request[8], weighs = most * (tonumber(meta[8]) or HUGE) > request[8] }
 local any_rules = meta[7] and string.find(meta[7], '[ot]') -- without, no task ever had a lane of its own
 claim.any_apart = any_rules and call('ZCARD', APART) > 0
 claim.capped = by_group or claim.any_apart and next(by_task) -- jobs may be left that others can take

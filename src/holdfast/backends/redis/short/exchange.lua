@@ -21,7 +21,7 @@ for i = 1, n do
     ids[i] = one[1]
     if one[3] and (one[3] ~= 'o' or one[4] or one[7]) then plain = false end
 end
-if not plain or used and (find(used, 'p', 1, true) and call('HLEN', PAUSES) > 0
+if not plain or used and (find(used, 'r', 1, true) or find(used, 'p', 1, true) and call('HLEN', PAUSES) > 0
     or find(used, 'o', 1, true) and call('HLEN', OVERRIDES) > 0 or find(used, '[ot]') and call('ZCARD', APART) > 0
     or find(used, 'g', 1, true) and call('HLEN', GROUP_FLOWS) > 0) then break end
 local names, known, checked = {}, {}, 0
