@@ -142,6 +142,10 @@ def claims_stopped(worker: str, seconds: float) -> None:
     )
 
 
+def old_snapshot(text: str, advice: str) -> None:
+    logger.warning("%s. %s", text, advice)
+
+
 def exchange_failed(error: BaseException, tries: int, outcomes: int) -> None:
     level = logging.WARNING if tries == 1 else logging.DEBUG
     logger.log(level, "settle and claim not answered (%s), repeating; %d outcomes wait", _kind(error), outcomes)

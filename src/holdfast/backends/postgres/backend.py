@@ -7,6 +7,7 @@ in the functions of the statement files, which run in the server beside the rows
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -14,9 +15,10 @@ from typing import Any, TypeVar
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from ... import logs
 from ...clock import Clock
 from ...entries import CronEntry
-from ...errors import BackendUnavailable, ConfigurationError, SchemaMismatch
+from ...errors import BackendUnavailable, ConfigurationError, HoldfastError, SchemaMismatch
 from ...lifecycle import Settlement, State
 from ...portrait import bounded
 from ...rates import Rate
@@ -59,6 +61,7 @@ from .direct import Direct
 from .producing import Joined, Outcomes, aenqueue_on, by_column, by_field, encoded, enqueue_on, is_single, outcomes
 from .schema import for_schema, schema_version, set_up, store_id
 from .scopes import named, scope
+from .snapshots import SnapshotWatch, oldest_snapshot
 from .watch import EVERY_QUEUE, Watch
 
 T = TypeVar("T")
@@ -104,6 +107,7 @@ class PostgresBackend(Backend):
         self._store: str | None = None  # the store's own id, once it was opened
         self._watch: tuple[asyncio.AbstractEventLoop, Watch] | None = None
         self._refill_after = ("", "")
+        self._snapshots = SnapshotWatch()
         self._careful_until = 0.0  # on the loop's clock: a stranger was seen to hold a job
 
     # ------------------------------------------------------------------ opening and closing
@@ -329,7 +333,19 @@ class PostgresBackend(Backend):
         return made_ready
 
     async def prune(self, *, limit: int = 1000, older_than: float | None = None, now: float | None = None) -> int:
-        return int(await self._write("prune.call", limit=limit, older_than=older_than, now=now))
+        pruned = int(await self._write("prune.call", limit=limit, older_than=older_than, now=now))
+        await self._look_for_snapshots()
+        return pruned
+
+    async def _look_for_snapshots(self) -> None:
+        """Say now and then who keeps dead rows from being removed. Failing, it prevents nothing."""
+        clock = asyncio.get_running_loop().time
+        if not self._snapshots.wants(clock()):
+            return
+        with contextlib.suppress(HoldfastError):
+            found = await self._call("look", lambda cursor: oldest_snapshot(cursor, self.schema))
+            if found is not None and self._snapshots.tells(clock()):
+                logs.old_snapshot(found.text, found.advice)
 
     async def rearrange(self, *, limit: int = 500, now: float | None = None) -> bool:
         more = await self._write("rearrange.call", limit=limit, now=now)

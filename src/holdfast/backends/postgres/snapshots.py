@@ -1,0 +1,105 @@
+"""The oldest snapshot that keeps the server from removing our dead rows: a forgotten transaction, a dump, a replica.
+
+Called by backend.py for a worker's log and by the doctor. Reads the server's own views, which show other roles'
+sessions only to members of pg_read_all_stats; what is not shown is not told. Never ends anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+from psycopg import AsyncCursor
+
+OLD_SECONDS = 60.0
+DEAD_ROWS_MIN = 10_000  # twice what autovacuum waits for
+TRANSACTIONS_MIN = 1_000  # of a replica or slot, whose age in seconds is not told
+LOOK_EVERY_SECONDS = 60.0
+TELL_EVERY_SECONDS = 600.0
+
+_OLDEST = """
+WITH holders(kind, name, who, state, seconds, transactions) AS (
+    SELECT CASE WHEN a.xact_start IS NULL THEN 'replica' ELSE 'session' END, a.pid::text,
+           concat_ws(', ', nullif(a.application_name, ''), a.usename::text), coalesce(a.state, a.backend_type),
+           extract(epoch FROM clock_timestamp() - a.xact_start)::float8,
+           greatest(age(a.backend_xmin), age(a.backend_xid))
+    FROM pg_stat_activity a
+    WHERE (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL) AND a.pid <> pg_backend_pid()
+      AND a.backend_type <> 'autovacuum worker' AND (a.datname IS NULL OR a.datname = current_database())
+    UNION ALL
+    SELECT 'prepared transaction', p.gid, p.owner::text, 'prepared',
+           extract(epoch FROM clock_timestamp() - p.prepared)::float8, age(p.transaction)
+    FROM pg_prepared_xacts p WHERE p.database = current_database()
+    UNION ALL
+    SELECT 'replication slot', s.slot_name::text, s.slot_type, CASE WHEN s.active THEN 'active' ELSE 'inactive' END,
+           NULL, age(s.xmin)
+    FROM pg_replication_slots s WHERE s.xmin IS NOT NULL
+), dead(number) AS (
+    SELECT coalesce(sum(t.n_dead_tup), 0)::bigint FROM pg_stat_user_tables t WHERE t.schemaname = %(schema)s
+)
+SELECT h.kind, h.name, h.who, h.state, h.seconds, h.transactions, d.number FROM holders h CROSS JOIN dead d
+WHERE d.number >= %(rows)s AND CASE WHEN h.seconds IS NULL THEN h.transactions >= %(transactions)s
+                                    ELSE h.seconds >= %(seconds)s END
+ORDER BY h.transactions DESC, h.seconds DESC NULLS LAST LIMIT 1
+"""
+
+
+class OldSnapshot(Struct, frozen=True, kw_only=True):
+    """Who holds it, for how long, and what it costs."""
+
+    kind: str  # session, replica, prepared transaction, replication slot
+    name: str  # pid, or the name of the transaction or slot
+    who: str
+    state: str
+    seconds: float | None  # None: not told
+    transactions: int  # begun since
+    dead_rows: int  # of the store, as the server counts them
+
+    @property
+    def text(self) -> str:
+        named = f"pid {self.name}" if self.kind in ("session", "replica") else repr(self.name)
+        age = "" if self.seconds is None else f"{self.seconds:.0f} s and "
+        return (
+            f"{self.kind} {named} ({self.who or '?'}; {self.state}) has held a snapshot for {age}{self.transactions} "
+            f"transactions: the server cannot remove rows that died since ({self.dead_rows} are dead now), and claims "
+            "step over them"
+        )
+
+    @property
+    def advice(self) -> str:
+        if self.kind == "session":
+            return f"End it: SELECT pg_terminate_backend({self.name}). Set idle_in_transaction_session_timeout."
+        if self.kind == "prepared transaction":
+            return f"COMMIT PREPARED or ROLLBACK PREPARED {self.name!r}."
+        if self.kind == "replica":
+            return "Look for a long query on that replica, or turn its hot_standby_feedback off."
+        return "Drop the slot if nobody uses it: pg_drop_replication_slot()."
+
+
+async def oldest_snapshot(cursor: AsyncCursor[Any], schema: str) -> OldSnapshot | None:
+    """The oldest one, if it is old enough and rows have died to be worth a word."""
+    given = {"schema": schema, "rows": DEAD_ROWS_MIN, "seconds": OLD_SECONDS, "transactions": TRANSACTIONS_MIN}
+    await cursor.execute(_OLDEST, given)
+    row = await cursor.fetchone()
+    return None if row is None else OldSnapshot(**dict(zip(OldSnapshot.__struct_fields__, row, strict=True)))
+
+
+class SnapshotWatch:
+    """When to look, and when to say it again."""
+
+    def __init__(self) -> None:
+        self._look_at = self._tell_at = 0.0
+
+    def wants(self, now: float) -> bool:
+        """Whether it is time to look; asked on a steady clock."""
+        if now < self._look_at:
+            return False
+        self._look_at = now + LOOK_EVERY_SECONDS
+        return True
+
+    def tells(self, now: float) -> bool:
+        """Whether what was found is to be told, or was told a while ago."""
+        if now < self._tell_at:
+            return False
+        self._tell_at = now + TELL_EVERY_SECONDS
+        return True
