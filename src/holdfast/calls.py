@@ -119,7 +119,7 @@ class Placement:
         delay, at = given.get("delay"), given.get("at")
         if delay is not None and at is not None:
             raise ConfigurationError("delay= and at= exclude each other. Give one of them.")
-        if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
+        if at is not None and (not isinstance(at, datetime) or at.utcoffset() is None):
             raise ConfigurationError(
                 "at= takes an aware datetime, such as datetime.now(UTC) + timedelta(hours=1). "
                 "A naive one does not say which clock it means."

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from .errors import ConfigurationError
+from .names import shown
 
 SECONDS_MAX = 3_200_000_000.0  # about a century: keeps every due time inside what datetime can show
 
@@ -28,7 +29,7 @@ def to_seconds(value: float | timedelta, what: str, *, least: float = 0.0) -> fl
         kind = type(value).__name__
         raise ConfigurationError(f"{what} must be seconds (a number) or a timedelta, not {kind}.")
     if not least <= value <= SECONDS_MAX:  # NaN fails both comparisons
-        raise ConfigurationError(f"{what} must be between {least:g} and {SECONDS_MAX:g} seconds, not {value!r}.")
+        raise ConfigurationError(f"{what} must be between {least:g} and {SECONDS_MAX:g} seconds, not {shown(value)}.")
     return float(value)
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from .clock import to_seconds
 from .errors import ConfigurationError
+from .names import plain
 from .records import Lease
 
 PROGRESS_TEXT_CHARS_MAX = 500
@@ -145,14 +146,16 @@ class Context:
             if math.isnan(fraction) or not 0.0 <= fraction <= 1.0:
                 raise ValueError(f"progress must be between 0 and 1, not {fraction!r}")
         if self._reports is not None:
-            self._reports.progress(self._lease, fraction, None if text is None else text[:PROGRESS_TEXT_CHARS_MAX])
+            self._reports.progress(
+                self._lease, fraction, None if text is None else plain(text)[:PROGRESS_TEXT_CHARS_MAX]
+            )
 
     def log(self, text: str, **fields: Any) -> None:
         """Add a line to the job's own log: the text, then the fields as name=value."""
         if fields:
             text = " ".join([text, *(f"{name}={_shown(value)}" for name, value in fields.items())])
         if self._reports is not None:
-            self._reports.line(self._lease, text[:LOG_LINE_CHARS_MAX])
+            self._reports.line(self._lease, plain(text)[:LOG_LINE_CHARS_MAX])
 
     def slow_down(self, seconds: float | timedelta) -> None:
         """Nothing of this job's queue starts for so long, on any worker: a remote side says it is too much.

@@ -16,7 +16,7 @@ from .clock import moment
 from .codec import decode_plain
 from .errors import ArgumentsRejected, ConfigurationError
 from .lifecycle import Failure, State
-from .names import check_list, check_name
+from .names import check_list, check_name, plain
 from .options import Duration
 from .records import JobQuery, JobRecord, NewJob
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .app import Holdfast
 
 R = TypeVar("R")
+QUERY_LENGTH_MAX = 4000  # characters of a query written as text
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,8 +296,12 @@ def parse_query(text: str) -> JobQuery:
 
     A word without a colon is a state if there is one of that name, else the beginning of an id. Quotes keep spaces.
     """
+    if len(text) > QUERY_LENGTH_MAX:
+        raise ConfigurationError(
+            f"the query has {len(text)} characters; at most {QUERY_LENGTH_MAX} are read. Shorten it."
+        )
     try:
-        words = shlex.split(text)
+        words = shlex.split(plain(text))
     except ValueError as error:
         raise ConfigurationError(f"the query cannot be read: {error}. Close its quotes.") from None
     found: dict[str, Any] = {}
@@ -333,7 +338,7 @@ def make_query(query: str | JobQuery | None, filters: Mapping[str, Any]) -> JobQ
             )
     for name in ("queue", "task", "group", "key", "worker", "id_prefix"):
         if fields[name] is not None:
-            check_name(fields[name], name)
+            fields[name] = check_name(fields[name], name)
     return JobQuery(**fields)
 
 

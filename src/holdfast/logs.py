@@ -10,8 +10,20 @@ import logging
 from collections.abc import Sequence
 
 from .errors import HoldfastError
+from .names import visible
+
+
+class _Visible(logging.Filter):
+    """Names, and classes of exceptions, come from users and handlers: what could steer a terminal is spelt out."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(visible(one) if isinstance(one, str) else one for one in record.args)
+        return True
+
 
 logger = logging.getLogger("holdfast")
+logger.addFilter(_Visible())
 
 
 def _some(ids: Sequence[str]) -> str:
@@ -21,7 +33,8 @@ def _some(ids: Sequence[str]) -> str:
 
 def _kind(error: BaseException) -> str:
     # Our own errors never quote arguments; of others only the class is safe to show.
-    return f"{type(error).__name__}: {error}" if isinstance(error, HoldfastError) else type(error).__name__
+    kind = visible(type(error).__name__, "")
+    return f"{kind}: {error}" if isinstance(error, HoldfastError) else kind
 
 
 # ---------------------------------------------------------------------- the worker's life
@@ -199,11 +212,13 @@ def leases_given_back(jobs: Sequence[str]) -> None:
 
 
 def attempt_failed(job: str, task: str, attempt: int, kind: str, delay: float) -> None:
-    logger.warning("job %s (%s) failed on attempt %d: %s; next try in %.1f s", job, task, attempt, kind, delay)
+    logger.warning(
+        "job %s (%s) failed on attempt %d: %s; next try in %.1f s", job, task, attempt, visible(kind, ""), delay
+    )
 
 
 def job_dead(job: str, task: str, reason: str, kind: str) -> None:
-    logger.error("job %s (%s) is dead: %s%s", job, task, reason, f" ({kind})" if kind else "")
+    logger.error("job %s (%s) is dead: %s%s", job, task, reason, f" ({visible(kind, '')})" if kind else "")
 
 
 def job_stalled(job: str, task: str, holder: str, stalls: int, shared_stalls: int, state: str) -> None:

@@ -7,6 +7,7 @@ what is wrong with it; a good one comes back unchanged, never trimmed or folded.
 from __future__ import annotations
 
 import sys
+import unicodedata
 from collections.abc import Iterable
 from pathlib import PurePath
 from types import FunctionType
@@ -16,6 +17,50 @@ from .errors import ConfigurationError
 
 NAME_LENGTH_MAX = 200
 TEXT_LENGTH_MAX = 2000
+
+
+def plain(text: str) -> str:
+    """Of a subclass of str (markupsafe.Markup, Django's SafeString) a plain one: drivers and encoders refuse others."""
+    return text if type(text) is str else str.__str__(text)
+
+
+def shown(value: object, most: int = 60) -> str:
+    """A value as an error shows it: cut where it is long, and never an error of its own."""
+    try:
+        text = repr(value)
+    except Exception:  # an int of more than 4,300 digits, or whatever a class of its own raises
+        return f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+# Characters that steer a terminal or make one name look like another: controls, bidi and zero-width marks, line ends.
+_HIDDEN_CATEGORIES = ("Cc", "Cf", "Zl", "Zp", "Cs")
+
+
+def visible(text: str, kept: str = "\n\t") -> str:
+    """The text with such characters spelt out: a name or a handler's words must not steer or deceive who reads them."""
+    if text.isprintable():
+        return text
+    return "".join(c if c in kept or unicodedata.category(c) not in _HIDDEN_CATEGORIES else _spelt(c) for c in text)
+
+
+def _spelt(character: str) -> str:
+    point = ord(character)
+    return f"\\x{point:02x}" if point < 0x100 else f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
+
+
+def visible_json(document: str) -> str:
+    """JSON with such characters as its own escapes: the same value, and nothing in it steers a terminal."""
+    if document.isprintable():
+        return document
+    return "".join(
+        c if c == "\n" or unicodedata.category(c) not in _HIDDEN_CATEGORIES else _json_escape(c) for c in document
+    )
+
+
+def _json_escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))
 
 
 def check_name(value: object, what: str) -> str:
@@ -42,7 +87,7 @@ def check_name(value: object, what: str) -> str:
                 f"the {what} has a lone surrogate (U+{point:04X}) at position {place}, which is not text. "
                 "Decode it properly (errors='replace') first."
             )
-    return str(value)
+    return plain(value)
 
 
 def check_text(value: object, what: str) -> str:
@@ -57,7 +102,7 @@ def check_text(value: object, what: str) -> str:
         value.encode()
     except UnicodeEncodeError:
         raise ConfigurationError(f"the {what} has a lone surrogate, which is not text. Decode it properly.") from None
-    return value
+    return plain(value)
 
 
 def check_list(value: object, what: str) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from .clock import to_seconds
 from .errors import ConfigurationError
+from .names import shown
 
 UNLIMITED = 1_000_000_000  # a limit or a rate this high is none: how an operator lifts what the code declares
 SLACK_SHARE = 0.01  # of the window: how late a claim may come without the rate falling behind
@@ -22,7 +23,7 @@ RATE_SECONDS_MAX = 366 * 86400.0
 ROUNDING = 1e-6  # seconds: what a sum of floats as large as the clock may be off; it must not cost a start
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_WRITTEN = re.compile(r"(\d+)\s*/\s*(\d+(?:\.\d+)?)?\s*([smhd])(?:\s+burst\s+(\d+))?", re.ASCII)
+_WRITTEN = re.compile(r"(\d{1,20})\s*/\s*(\d{1,20}(?:\.\d{1,20})?)?\s*([smhd])(?:\s+burst\s+(\d{1,20}))?", re.ASCII)
 
 
 class Rate(Struct, frozen=True):
@@ -72,7 +73,7 @@ def parse_rate(value: object, what: str = "rate=") -> Rate:
         if said is not None:
             seconds = float(said[2] or 1) * _UNITS[said[3]]
             return _checked(Rate(int(said[1]), seconds, None if said[4] is None else int(said[4])), what)
-    raise ConfigurationError(f'{what} takes text such as "100/m", "5/10s" or "100/h burst 20", not {value!r}.')
+    raise ConfigurationError(f'{what} takes text such as "100/m", "5/10s" or "100/h burst 20", not {shown(value)}.')
 
 
 def rate_of(count: int, per: float | timedelta, burst: int | None = None) -> Rate:
@@ -82,12 +83,14 @@ def rate_of(count: int, per: float | timedelta, burst: int | None = None) -> Rat
 
 def _checked(rate: Rate, what: str) -> Rate:
     if isinstance(rate.count, bool) or not isinstance(rate.count, int) or not 1 <= rate.count <= UNLIMITED:
-        raise ConfigurationError(f"{what} must allow from 1 to {UNLIMITED} starts, not {rate.count!r}. To stop, pause.")
+        raise ConfigurationError(
+            f"{what} must allow from 1 to {UNLIMITED} starts, not {shown(rate.count)}. To stop, pause."
+        )
     if not 0.001 <= rate.seconds <= RATE_SECONDS_MAX:
         raise ConfigurationError(f"{what} must be per 0.001 s to 366 days, not per {rate.seconds:g} s.")
     burst = rate.burst
     if burst is not None and (isinstance(burst, bool) or not isinstance(burst, int) or not 1 <= burst <= UNLIMITED):
-        raise ConfigurationError(f"{what} must have a burst of at least 1, not {burst!r}.")
+        raise ConfigurationError(f"{what} must have a burst of at least 1, not {shown(burst)}.")
     return Rate(rate.count, float(rate.seconds), burst)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from .clock import SECONDS_MAX, to_seconds
 from .errors import ConfigurationError
 from .keywords import known_options
-from .names import check_list
+from .names import check_list, shown
 from .verdicts import Verdict
 
 Backoff = Callable[[int, BaseException | None], float | timedelta | None]
@@ -69,7 +69,7 @@ class RetryPolicy:
         if limit is _ABSENT:
             limit = len(waits) or RETRIES_DEFAULT
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-            raise ConfigurationError(f"RetryPolicy(limit=…) must be an int of at least 0, or None, not {limit!r}.")
+            raise ConfigurationError(f"RetryPolicy(limit=…) must be an int of at least 0, or None, not {shown(limit)}.")
         if backoff is not None and not callable(backoff):
             raise ConfigurationError("RetryPolicy(backoff=…) must be callable: (failures, error) -> seconds or None.")
         put = object.__setattr__  # the class is frozen for everyone else
@@ -156,7 +156,9 @@ def as_policy(value: RetryPolicy | int | Backoff | None) -> RetryPolicy:
 
 def _number(value: float, what: str, least: float, most: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise ConfigurationError(f"RetryPolicy({what}=…) must be a number from {least:g} to {most:g}, not {value!r}.")
+        raise ConfigurationError(
+            f"RetryPolicy({what}=…) must be a number from {least:g} to {most:g}, not {shown(value)}."
+        )
     return float(value)
 
 

@@ -11,12 +11,12 @@ import json
 import os
 import sys
 import traceback
-import unicodedata
 from enum import IntEnum
 
 import click
 
 from .. import errors
+from ..names import visible
 
 
 class Exit(IntEnum):
@@ -105,13 +105,6 @@ def tell(error: BaseException, *, as_json: bool) -> Exit:
 def colour_wanted() -> bool | None:
     """False under NO_COLOR; else click decides by the terminal."""
     return False if os.environ.get("NO_COLOR") else None
-
-
-def visible(text: str, kept: str = "\n\t") -> str:
-    """The text with control characters spelt out: what a handler raised must not steer the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(c if c in kept or unicodedata.category(c) != "Cc" else f"\\x{ord(c):02x}" for c in text)
 
 
 def _sentence(error: BaseException) -> tuple[str, str]:

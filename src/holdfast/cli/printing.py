@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .exits import colour_wanted, visible
+from ..names import visible, visible_json
+from .exits import colour_wanted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,11 +53,11 @@ class Printer:
 
     def document(self, document: Mapping[str, Any]) -> None:
         """The one JSON document of this command."""
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
+        click.echo(visible_json(json.dumps(document, indent=2, ensure_ascii=False, default=str)))
 
     def record(self, document: Mapping[str, Any]) -> None:
         """One of several JSON documents, a line each, as they come."""
-        click.echo(json.dumps(document, ensure_ascii=False, default=str))
+        click.echo(visible_json(json.dumps(document, ensure_ascii=False, default=str)))
 
     def note(self, text: str, *, label: str = "", colour: str = "red") -> None:
         """Anything that is not what was asked for: to stderr."""

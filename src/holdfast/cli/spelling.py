@@ -101,8 +101,8 @@ def read_arguments(pairs: Iterable[str], document: str | None, text_fields: froz
     arguments: dict[str, Any] = {}
     if document is not None:
         try:
-            arguments = json.loads(document)
-        except ValueError as error:
+            arguments = _read_json(document, "--args")
+        except json.JSONDecodeError as error:
             raise click.UsageError(f'--args is not JSON: {error}. Write --args \'{{"to": "ann"}}\'.') from None
         if not isinstance(arguments, dict):
             raise click.UsageError("--args must be a JSON object: arguments are given by name.")
@@ -110,15 +110,31 @@ def read_arguments(pairs: Iterable[str], document: str | None, text_fields: froz
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
             raise click.UsageError(f"cannot read {pair!r}. Arguments are given by name: NAME=VALUE.")
-        arguments[name] = value if name in text_fields else _json_or_text(value)
+        arguments[name] = value if name in text_fields else _json_or_text(value, name)
     return arguments
 
 
-def _json_or_text(value: str) -> Any:
+def _json_or_text(value: str, name: str) -> Any:
     try:
-        return json.loads(value, parse_constant=lambda _: value)
-    except ValueError:
+        return _read_json(value, f"{name}=", parse_constant=lambda _: value)
+    except json.JSONDecodeError:
         return value
+
+
+def _read_json(text: str, what: str, **how: Any) -> Any:
+    """JSON, or JSONDecodeError. What is JSON and cannot be carried is refused, never taken for text."""
+    try:
+        return json.loads(text, **how)
+    except json.JSONDecodeError:
+        raise
+    except RecursionError:
+        raise click.UsageError(
+            f"{what} is nested too deep: flatten it, or store it elsewhere and give its name."
+        ) from None
+    except ValueError:
+        raise click.UsageError(
+            f"{what} has a number of too many digits. Write it in quotes if it is text: '\"123…\"'."
+        ) from None
 
 
 def iso(at: float | None) -> str | None:

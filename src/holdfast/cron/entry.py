@@ -9,6 +9,7 @@ hour field go by real time. Entries with `every` tick so many seconds apart, cou
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
@@ -24,7 +25,7 @@ from msgspec.structs import replace
 from ..clock import to_seconds
 from ..entries import CronEntry
 from ..errors import ConfigurationError
-from ..names import check_name
+from ..names import check_name, plain, shown
 from ..options import Duration, one_of, serial_group
 from ..records import NewJob
 
@@ -33,6 +34,8 @@ CatchUp = Literal["none", "last", "all"]
 
 EVERY_SECONDS_MIN = 0.1
 YEAR_MAX = 3000
+EXPRESSION_LENGTH_MAX = 1000
+_STEP_MAX = (60, 24, 31, 12, 8)  # values of minute, hour, day of month, month, day of week
 _SAME_TICK_SECONDS = 1e-4  # two moments closer than this are one tick of `every`: sums of floats differ
 _NICKNAMES: Mapping[str, str] = {
     "@hourly": "0 * * * *",
@@ -83,15 +86,15 @@ def zone_name(zone: str | tzinfo) -> str:
     """The name of a time zone this machine knows."""
     name = getattr(zone, "key", None) or ("UTC" if zone is UTC else zone)
     if not isinstance(name, str):
-        raise ConfigurationError(f'tz= takes a name such as "Europe/Berlin", or a ZoneInfo, not {zone!r}.')
+        raise ConfigurationError(f'tz= takes a name such as "Europe/Berlin", or a ZoneInfo, not {shown(zone)}.')
     try:
         _zone(name)
     except (KeyError, ValueError, OSError):
         raise ConfigurationError(
-            f'there is no time zone {name!r} here. Write a name such as "Europe/Berlin"; '
+            f'there is no time zone {shown(name)} here. Write a name such as "Europe/Berlin"; '
             "where the system has no zones, install tzdata."
         ) from None
-    return name
+    return plain(name)
 
 
 @lru_cache(maxsize=64)
@@ -103,20 +106,32 @@ def check_expression(text: object) -> str:
     """A cron expression of five fields, its spaces made single; ConfigurationError says what is wrong."""
     if not isinstance(text, str):
         raise ConfigurationError(f'a cron expression is text such as "*/5 * * * *", not {type(text).__name__}.')
+    text = plain(text)
+    if len(text) > EXPRESSION_LENGTH_MAX:
+        raise ConfigurationError(
+            f"the cron expression has {len(text)} characters; at most {EXPRESSION_LENGTH_MAX} are read. Shorten it."
+        )
     written = " ".join(_NICKNAMES.get(text.strip().lower(), text).split())
     fields = written.split(" ")
     if len(fields) != 5:
         known = ", ".join(_NICKNAMES)
         raise ConfigurationError(
-            f"the cron expression {text!r} has {len(fields)} fields, not 5: minute hour day-of-month month day-of-week "
-            f"(or one of {known}). For seconds use every=."
+            f"the cron expression {shown(text)} has {len(fields)} fields, not 5: minute hour day-of-month month "
+            f"day-of-week (or one of {known}). For seconds use every=."
         )
+    for field, most in zip(fields, _STEP_MAX, strict=True):
+        for step in re.findall(r"/(\d+)", field):
+            if int(step) > most:
+                raise ConfigurationError(
+                    f"the cron expression {shown(text)} has the step {step}, and its field only {most} values. "
+                    "Write a smaller step, or every= for longer times."
+                )
     try:
         next(CronSim(written, datetime.now(UTC)))
     except CronSimError as error:
-        raise ConfigurationError(f"the cron expression {text!r} cannot be read: {error}.") from None
+        raise ConfigurationError(f"the cron expression {shown(text)} cannot be read: {error}.") from None
     except StopIteration:
-        raise ConfigurationError(f"the cron expression {text!r} never comes. Is that day in that month?") from None
+        raise ConfigurationError(f"the cron expression {shown(text)} never comes. Is that day in that month?") from None
     return written
 
 

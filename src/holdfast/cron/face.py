@@ -261,7 +261,7 @@ def _pausing(name: str, reason: str, by: str) -> Callable[[Backend], Coroutine[A
 
 def _span(start: object, end: object) -> tuple[float, float]:
     for bound in (start, end):
-        if not isinstance(bound, datetime) or bound.tzinfo is None:
+        if not isinstance(bound, datetime) or bound.utcoffset() is None:
             raise ConfigurationError("backfill takes aware datetimes, such as datetime(2030, 1, 1, tzinfo=UTC).")
         if bound.year < YEAR_MIN:
             raise ConfigurationError(f"backfill goes back to the year {YEAR_MIN}, not to {bound.year}.")

@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from ..clock import to_seconds
 from ..errors import ConfigurationError
+from ..names import plain, shown
 from ..rates import NO_RATE, UNLIMITED, Rate, parse_rate
 
 Duration = float | timedelta
@@ -25,15 +26,15 @@ def whole(value: object, what: str, least: int, most: int | None = None) -> int:
     """`value` if it is an int in the range, else ConfigurationError naming `what`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         span = f"from {least} to {most}" if most is not None else f"of at least {least}"
-        raise ConfigurationError(f"{what} must be an int {span}, not {value!r}.")
+        raise ConfigurationError(f"{what} must be an int {span}, not {shown(value)}.")
     return value
 
 
 def one_of(value: object, what: str, choices: Sequence[str]) -> str:
     """`value` if it is one of the choices, else ConfigurationError listing them."""
     if not isinstance(value, str) or value not in choices:
-        raise ConfigurationError(f"{what} must be one of {', '.join(map(repr, choices))}, not {value!r}.")
-    return value
+        raise ConfigurationError(f"{what} must be one of {', '.join(map(repr, choices))}, not {shown(value)}.")
+    return plain(value)
 
 
 def optional_seconds(what: str, least: float) -> Callable[[Any], float | None]:
@@ -56,7 +57,7 @@ def said_limit(value: object, what: str) -> int | UnsetType | None:
     if value == LIFTED:
         return UNLIMITED
     if isinstance(value, str):
-        raise ConfigurationError(f'{what} must be an int of at least 1, "none" or None, not {value!r}.')
+        raise ConfigurationError(f'{what} must be an int of at least 1, "none" or None, not {shown(value)}.')
     return whole(value, what, 1, COUNT_MAX)
 
 

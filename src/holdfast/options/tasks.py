@@ -15,7 +15,7 @@ import msgspec
 from ..clock import to_seconds
 from ..errors import ConfigurationError
 from ..keywords import nearest
-from ..names import check_list, check_name
+from ..names import check_list, check_name, shown
 from ..rates import Rate
 from ..records import KeyScope, KeyUntil, OnExpire, Revival
 from ..retry import RetryPolicy, as_policy
@@ -42,7 +42,7 @@ def check_revival(value: object) -> Revival | None:
         raise ConfigurationError(f"revive= takes a Revival(after=…, cycles=…) or None, not {type(value).__name__}.")
     whole(value.cycles, "Revival(cycles=…)", 1)
     if isinstance(value.factor, bool) or not isinstance(value.factor, int | float) or not 1 <= value.factor <= 1e6:
-        raise ConfigurationError(f"Revival(factor=…) must be a number from 1 to 1e6, not {value.factor!r}.")
+        raise ConfigurationError(f"Revival(factor=…) must be a number from 1 to 1e6, not {shown(value.factor)}.")
     return Revival(
         after=to_seconds(value.after, "Revival(after=…)"),
         factor=float(value.factor),

@@ -12,7 +12,7 @@ from typing import Final, Literal, get_args
 
 from ..clock import to_seconds
 from ..errors import ConfigurationError
-from ..names import check_list, check_name
+from ..names import check_list, check_name, shown
 from .checks import COUNT_MAX, Duration, one_of, optional_whole, whole
 from .queues import queue_name
 
@@ -147,7 +147,7 @@ def _numbers(given: Mapping[str, int] | None, what: str, named: str, most: int) 
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise ConfigurationError(f"{what} takes names with numbers, such as {{'pdf': 2}}, not {given!r}.")
+        raise ConfigurationError(f"{what} takes names with numbers, such as {{'pdf': 2}}, not {shown(given)}.")
     return {check_name(name, named): whole(number, f"{what} of {name!r}", 1, most) for name, number in given.items()}
 
 
