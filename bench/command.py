@@ -105,6 +105,7 @@ def main() -> None:
         report["stores"].setdefault(store, {})[scenario.name] = found
         report["seconds"] = round(time.monotonic() - began)
         if options.json:
+            options.json.parent.mkdir(parents=True, exist_ok=True)
             options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     for store, records in report["stores"].items():
         for record in records.values():
