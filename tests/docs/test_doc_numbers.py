@@ -6,7 +6,6 @@ import pytest
 from doc_pages import DOCS, rows, section
 
 from holdfast.backends.sqlite.connection import SQLITE_VERSION_MIN
-from holdfast.backends.sqlite.leasing import PROMOTE_PER_CLAIM_MAX, RECOVER_PER_CLAIM_MAX
 from holdfast.backends.sqlite.writer import REQUESTS_PER_COMMIT_MAX
 from holdfast.bulk import CHUNK_BYTES_MAX, CHUNK_JOBS_MAX
 from holdfast.codec import DEPTH_MAX
@@ -15,7 +14,7 @@ from holdfast.cron.changing import BACKFILL_MAX
 from holdfast.cron.ticking import JOBS_PER_TICK_MAX
 from holdfast.names import NAME_LENGTH_MAX
 from holdfast.options import ARGS_BYTES_MAX, RESULT_BYTES_MAX, WorkerOptions
-from holdfast.records import ERRORS_KEPT_MAX, HISTORY_KEPT_MAX, LOGS_KEPT_MAX, REMEMBER_SECONDS_MIN
+from holdfast.records import CLAIM_SWEEP_MAX, ERRORS_KEPT_MAX, HISTORY_KEPT_MAX, LOGS_KEPT_MAX, REMEMBER_SECONDS_MIN
 from holdfast.rules import READY_PER_GROUP_MAX
 from holdfast.worker.outcomes import TEXT_CHARS_MAX, TRACEBACK_CHARS_MAX
 from holdfast.worker.runner import UNKNOWN_TASK_DELAY_SECONDS
@@ -60,8 +59,8 @@ def test_the_lease_arithmetic_is_the_codes() -> None:
     [
         ("internals/sqlite.md", f"SQLite {SQLITE_VERSION_MIN[0]}.{SQLITE_VERSION_MIN[1]} or newer is needed"),
         ("internals/sqlite.md", f"up to {REQUESTS_PER_COMMIT_MAX} of them"),
-        ("internals/walk-of-a-job.md", f"at most {RECOVER_PER_CLAIM_MAX} leases"),
-        ("internals/walk-of-a-job.md", f"at most {PROMOTE_PER_CLAIM_MAX} jobs"),
+        ("internals/walk-of-a-job.md", f"at most {CLAIM_SWEEP_MAX // 2} leases"),
+        ("internals/walk-of-a-job.md", f"at most {CLAIM_SWEEP_MAX} jobs"),
         ("internals/walk-of-a-job.md", f"a delay of {UNKNOWN_TASK_DELAY_SECONDS:g} seconds"),
         ("guarantees.md", f"ends itself with code {EXIT_CODE}"),
         ("how-to/shutdown.md", f"They have {STOP_WITHIN_SECONDS:g} seconds."),
