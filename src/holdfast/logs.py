@@ -326,6 +326,22 @@ def judged_without_runner(job: str, task: str) -> None:
     )
 
 
+def stray_signal(name: str) -> None:
+    logger.warning("%s came and means nothing to a worker: it goes on", name)
+
+
+def runner_continued(pid: int, seconds: float) -> None:
+    logger.warning("runner %d was stopped and has not responded for %.0f s: it is continued", pid, seconds)
+
+
+def runner_broken(pid: int, seconds: float, why: str) -> None:
+    logger.error("runner %d has not responded for %.0f s (%s): it is killed, and its jobs run again", pid, seconds, why)
+
+
+def end_failed(job: str, task: str, error: BaseException) -> None:
+    logger.error("the end of job %s (%s) could not be recorded", job, task, exc_info=error)
+
+
 def jobs_taken_back(pid: int, jobs: int, seconds: float) -> None:
     logger.warning("runner %d has not responded for %.1f s: %d jobs it has not begun go elsewhere", pid, seconds, jobs)
 

@@ -97,6 +97,36 @@ def babbles(ctx: Context, announces: int) -> None:
         time.sleep(0.01)
 
 
+@app.task(name="breaks", retry=0, max_stalls=1)
+def breaks(ctx: Context, how: str) -> None:
+    """Leaves a runner behind that cannot answer any more, unless it is alone."""
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    if len([line for line in open(f"{HERE}/journal") if ctx.id in line]) > 1:
+        return
+    import holdfast.worker.runner as runner
+    from holdfast.worker import wire
+
+    if how == "half a frame":
+        os.write(3, wire.pack([wire.Quit()])[:4] + (15 << 20).to_bytes(4, "little"))
+    elif how == "a wild pong":
+        os.write(3, wire.pack([wire.Pong(2**62, 2**62)]))
+    elif how == "no text":
+        frame = wire.pack([wire.Refused("ab", "")])
+        os.write(3, frame.replace(b"ab", b"\\xff\\xfe"))
+    elif how == "stops itself":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif how == "patches":
+        runner.settlement_for = None
+    elif how == "patches the pong":
+        from holdfast.worker.hosting import Host
+
+        Host._write = lambda self, packed: None
+    elif how == "a signal to the keeper":
+        keeper = int(open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()[1])
+        os.kill(keeper, signal.SIGUSR1)
+        os.kill(os.getppid(), signal.SIGUSR1)
+
+
 @app.task(name="large", retry=0)
 def large(size: int) -> str:
     return "x" * size
@@ -226,6 +256,31 @@ def test_what_a_handler_writes_into_its_runners_socket_fills_nothing(hostile: Pr
         assert memory_of(family.keeper.pid) < 150 << 20
         assert app.named("quick").enqueue(n=1).result(timeout=20) == 1
         assert family.stop() == 0
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "half a frame",
+        "a wild pong",
+        "no text",
+        "stops itself",
+        "patches",
+        "patches the pong",
+        "a signal to the keeper",
+    ],
+)
+def test_a_runner_that_a_handler_broke_keeps_nobody_waiting(hostile: ProcessScene, how: str) -> None:
+    with hostile.app() as app:
+        family = hostile.start("--slots", "4")
+        before = [app.named("quick_thread").enqueue(n=n) for n in range(3)]
+        odd = app.named("breaks").enqueue(how=how)
+        after = [app.named("quick_thread").enqueue(n=n) for n in range(20)]
+        for job in (*before, *after, odd):
+            job.result(timeout=60)
+        assert family.keeper.poll() is None
+        assert "never retrieved" not in family.text() and "Fatal error" not in family.text()
+        assert app.audit().violations == []
 
 
 def test_results_as_large_as_the_app_allows_come_through(hostile: ProcessScene) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from worker_bench import WorkerApp, soon
 
-from holdfast.worker.health import HealthPort, Notifier
+from holdfast.worker.health import CONNECTIONS_MAX, HealthPort, Notifier
 
 
 async def ask(port: int, request: bytes) -> tuple[int, Any]:
@@ -51,6 +51,18 @@ async def test_a_request_that_never_ends_is_cut_off() -> None:
     port = await health.start("127.0.0.1", 0)
     assert await ask(port, b"GET /" + b"x" * 100_000) == (0, None)
     assert (await ask(port, b"GET /healthz HTTP/1.1\r\n\r\n"))[0] == 200
+    health.close()
+
+
+async def test_clients_that_say_nothing_make_way_for_a_probe() -> None:
+    health = HealthPort(lambda: {"ready": True})
+    port = await health.start("127.0.0.1", 0)
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3 * CONNECTIONS_MAX)]
+    for _ in range(10):
+        assert (await ask(port, b"GET /healthz HTTP/1.1\r\n\r\n"))[0] == 200
+    assert len(health._open) <= CONNECTIONS_MAX
+    for _, writer in silent:
+        writer.close()
     health.close()
 
 

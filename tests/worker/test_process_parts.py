@@ -18,7 +18,7 @@ from holdfast.clock import SystemClock
 from holdfast.context import CURRENT, Context
 from holdfast.lifecycle import Ending, Failure, Outcome, OutcomeKind, State
 from holdfast.records import Lease
-from holdfast.worker import capture, spoken, staff, wire
+from holdfast.worker import capture, spoken, staff, vitals, wire
 from holdfast.worker.deaths import how_it_ended
 from holdfast.worker.limits import Limits, children_of, memory_of, memory_of_family
 from holdfast.worker.overseer import BEGIN_SECONDS, stack_of
@@ -227,6 +227,20 @@ async def test_a_job_that_waits_too_long_for_a_process_of_its_own_is_given_back(
     assert not ended and pool.running() == ("suspect",)
     pool.look_at_waiting(clock.steady() + RUNNER_WITHIN_SECONDS + 1)
     assert [one.id for one in ended] == ["suspect"] and not pool.running()
+
+
+def test_a_loop_is_idle_only_where_nothing_but_its_wait_is_on_the_stack() -> None:
+    wait = '  File "/usr/lib/python3/selectors.py", line 468 in select\n'
+    step = '  File "/usr/lib/python3/asyncio/base_events.py", line 1884 in _run_once\n'
+    handler = '  File "/app/shop.py", line 3 in render\n'
+    head = "Current thread 0x00007f0000000001 (most recent call first):\n"
+    assert vitals.loop_is_idle(head + wait + step)
+    assert not vitals.loop_is_idle(head + wait + handler + step)
+    assert not vitals.loop_is_idle(head + wait + step + handler + step)
+    assert not vitals.loop_is_idle(head + handler + step)
+    assert not vitals.loop_is_idle("")
+    assert not vitals.is_stopped(os.getpid()) and not vitals.is_stopped(2**22 + 1)
+    assert not vitals.waits_for_events(os.getpid())
 
 
 def test_limits_that_an_attempt_made_final_are_told_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,16 @@ MARKER = "HOLDFAST_RUNNER"  # in the environment of a runner and of all it start
 _PDEATHSIG, _SUBREAPER = 1, 36
 _ORPHANED = signal.SIGUSR2  # what the kernel sends when the keeper dies
 # A supervisor may send these to every process of the worker; only the keeper knows how to stop in order.
-_DEAF_TO = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_DEAF_TO = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGALRM,
+    signal.SIGVTALRM,
+    signal.SIGPROF,
+)
 _BOOTTIME = 7
 _ROUNDS_MAX = 50  # of looking for descendants that were born meanwhile
 _LOOK_MS = 250  # where the kernel has no timer for us

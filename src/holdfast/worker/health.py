@@ -16,8 +16,8 @@ from typing import Any
 from ..errors import ConfigurationError
 
 REQUEST_BYTES_MAX = 8192
-REQUEST_SECONDS_MAX = 5.0
-CONNECTIONS_MAX = 32
+REQUEST_SECONDS_MAX = 2.0
+CONNECTIONS_MAX = 32  # one more, and the oldest that has not asked yet is closed
 
 Report = Mapping[str, Any]  # `ready` (bool) and whatever else is worth showing
 
@@ -28,7 +28,7 @@ class HealthPort:
     def __init__(self, report: Callable[[], Report]) -> None:
         self._report = report
         self._server: asyncio.Server | None = None
-        self._open = 0
+        self._open: dict[asyncio.StreamWriter, None] = {}  # in the order they came
 
     async def start(self, host: str, port: int) -> int:
         """Listen; answers the port (another than asked for only when that was 0)."""
@@ -45,17 +45,18 @@ class HealthPort:
             self._server.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+        if len(self._open) >= CONNECTIONS_MAX:  # a probe says what it wants at once: who does not makes way
+            next(iter(self._open)).transport.abort()
+        self._open[writer] = None
         try:
-            if self._open <= CONNECTIONS_MAX:
-                async with asyncio.timeout(REQUEST_SECONDS_MAX):
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(self._reply(head))
-                    await writer.drain()
+            async with asyncio.timeout(REQUEST_SECONDS_MAX):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._reply(head))
+                await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # whoever asked is gone, or did not ask
         finally:
-            self._open -= 1
+            self._open.pop(writer, None)
             writer.close()
 
     def _reply(self, head: bytes) -> bytes:

@@ -33,6 +33,7 @@ from .remote import DUMP_SIGNAL
 from .reports import FLUSH_EVERY_SECONDS, Reports
 from .runner import Ended, Runner, Stop, Unknown
 
+BROKEN = 73  # exit code: its own code failed, so nothing it says is worth anything; its jobs run again, each alone
 KEEPER_GONE = 71  # exit code: nobody is left who could be told
 
 
@@ -85,6 +86,7 @@ class Host(asyncio.Protocol):
             unknown_delay=setup.unknown_delay,
             mark_begin=self._mark_begin,
             on_end=on_end,
+            on_fault=lambda: os._exit(BROKEN),
         )
         if self._limits is not None:
             self._runner.relieve = self._limits.lift

@@ -9,6 +9,7 @@ job is charged, the others are given back.
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,8 @@ from ..context import LOG_LINE_CHARS_MAX
 from ..lifecycle import Failure, Outcome, OutcomeKind
 from ..options import TaskOptions
 from ..records import Lease
-from . import wire
-from .limits import STACK_BYTES, memory_of_family
+from . import vitals, wire
+from .limits import STACK_BYTES, memory_of, memory_of_family
 from .outcomes import TRACEBACK_CHARS_MAX, bounded
 from .remote import DUMP_SIGNAL, Remote, Sent, Stage
 from .runner import Stop
@@ -37,6 +38,11 @@ BEGIN_SECONDS = 10.0  # after this what a runner that responds has not begun is 
 OBEY_SECONDS = 2.0  # from an attempt's timeout, or from being told to stop, to its runner's end
 OBEY_SECONDS_ALONE = 0.5  # where nobody else would be hurt
 SOLO_IDLE_SECONDS = 60.0
+STOPPED_SECONDS = 5.0  # after this a runner that was stopped is continued
+CONTINUED_MAX = 3  # … so often; then it is killed
+DEAF_SECONDS = 5.0  # after this a runner whose loop is idle and does not answer is killed
+DEAF_LOOKS = 20
+SILENT_SECONDS_MAX = 3600.0  # after this one that does not answer is killed, if several jobs had begun there
 
 
 class Overseer:
@@ -46,6 +52,7 @@ class Overseer:
         self._pool, self._clock = pool, clock
         self._told: set[int] = set()  # runners whose silence was told
         self._leaving: set[int] = set()  # runners somebody sees off already
+        self._broken: set[int] = set()  # runners that were killed because they cannot answer
         self._idle_since: dict[int, float] = {}
 
     # ------------------------------------------------------------------ what the pool tells
@@ -130,7 +137,9 @@ class Overseer:
             if silent > BLOCKED_SECONDS and remote.held and remote.tag not in self._told:
                 self._told.add(remote.tag)
                 self._pool.staff.spawn(self._tell_blocked(remote, silent))
+            self._check_vitals(remote, silent)
         else:
+            remote.idle_looks = 0
             if was_blocked:
                 self._told.discard(remote.tag)
                 self._pool.on_room()
@@ -141,6 +150,43 @@ class Overseer:
         if remote.solo:
             self._check_idle(remote, now)
             self._check_memory(remote)
+
+    def _check_vitals(self, remote: Remote, silent: float) -> None:
+        """It does not answer. A handler may hold it for long; but it may be stopped, or out of its mind."""
+        staff = self._pool.staff
+        if staff.plan.max_memory is not None:
+            remote.memory = memory_of(remote.pid)  # it does not tell any more
+        if silent > STOPPED_SECONDS * (1 + remote.continued) and vitals.is_stopped(remote.pid):
+            remote.continued += 1
+            if remote.continued > CONTINUED_MAX or staff.guarding is None:
+                self._kill_broken(remote, silent, "it stops itself time and again")
+            else:
+                logs.runner_continued(remote.pid, silent)
+                staff.guarding.signal(remote.tag, signal.SIGCONT)
+        elif silent > DEAF_SECONDS and vitals.waits_for_events(remote.pid):
+            remote.idle_looks += 1
+            if remote.idle_looks == DEAF_LOOKS:
+                staff.spawn(self._end_deaf(remote, silent))
+        else:
+            remote.idle_looks = 0
+        if silent > SILENT_SECONDS_MAX and sum(remote.begun(sent) > 0.0 for sent in remote.held.values()) > 1:
+            self._kill_broken(remote, silent, "one of its jobs blocks the others")
+
+    async def _end_deaf(self, remote: Remote, silent: float) -> None:
+        """Its loop waits for events, and what it is told is one: it cannot answer any more. Make sure, and end it."""
+        stacks = (await self._stacks(remote)).strip().split("\n\n")
+        if remote.blocked and remote.stage is not Stage.GONE and vitals.loop_is_idle(stacks[-1]):
+            self._kill_broken(remote, silent, "its loop is idle and does not answer")
+        else:
+            remote.idle_looks = 0
+
+    def _kill_broken(self, remote: Remote, silent: float, why: str) -> None:
+        """What it had begun runs again, each job alone."""
+        if remote.tag not in self._broken:
+            self._broken.add(remote.tag)
+            logs.runner_broken(remote.pid, silent, why)
+            self._pool.staff.kill(remote)
+            self._pool.staff.fill()
 
     def _check_begins(self, remote: Remote, now: float) -> None:
         """It responds; but does it begin what it was given? If not, something in it is broken, and it is replaced."""

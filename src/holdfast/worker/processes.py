@@ -34,6 +34,9 @@ from .reports import Reports
 from .staff import Plan
 from .stopping import stop_signals
 
+# Any process of the user may send these, and their default is to end the keeper.
+STRAY_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF)
+
 
 class ProcessWorker:
     """A worker of several processes. Run it once."""
@@ -185,7 +188,8 @@ class ProcessWorker:
 
 @contextmanager
 def _own_signals(loop: asyncio.AbstractEventLoop, hang_up: Callable[[], None]) -> Iterator[None]:
-    """While inside, SIGHUP is heard (unless it is ignored: nohup) and, as PID 1, orphans are collected."""
+    """While inside, SIGHUP is heard (unless it is ignored: nohup), stray signals end nothing and, as PID 1, orphans are
+    collected."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -193,6 +197,10 @@ def _own_signals(loop: asyncio.AbstractEventLoop, hang_up: Callable[[], None]) -
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         loop.add_signal_handler(signal.SIGHUP, hang_up)
         heard.append(signal.SIGHUP)
+    for stray in STRAY_SIGNALS:  # heard, not ignored: what is started gets the default back
+        if signal.getsignal(stray) == signal.SIG_DFL:
+            loop.add_signal_handler(stray, logs.stray_signal, stray.name)
+            heard.append(stray)
     if os.getpid() == 1:
         loop.add_signal_handler(signal.SIGCHLD, reap_orphans)
         heard.append(signal.SIGCHLD)

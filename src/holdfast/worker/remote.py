@@ -78,6 +78,8 @@ class Remote(asyncio.Protocol):
         self.spared = False  # killed for what is no fault of the jobs it has
         self.in_company = False  # others died in the same instant: who is to blame cannot be told
         self.pinged_at = 0.0
+        self.continued = 0  # how often it had to be continued after it was stopped
+        self.idle_looks = 0  # in a row at which its loop was idle although it did not answer
         self.let_go = False
         self.closed = False  # everything it ever said has been read
         self.ended: tuple[int, int] | None = None  # wait status and cause
@@ -228,7 +230,8 @@ class Remote(asyncio.Protocol):
         return now - self.pinged_at
 
     def pong(self, frame: wire.Pong) -> None:
-        self._pongs, self.memory = frame.number, frame.memory
+        if frame.number == self._pings:  # any other was written by a handler, not by the loop
+            self._pongs, self.memory = frame.number, frame.memory
 
     def read_evidence(self) -> str:
         """The stacks written since the last time."""

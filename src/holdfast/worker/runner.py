@@ -109,6 +109,7 @@ class Runner:
         unknown_delay: float = UNKNOWN_TASK_DELAY_SECONDS,
         mark_begin: Callable[[str], bool] | None = None,
         on_end: Callable[[Context], None] | None = None,
+        on_fault: Callable[[], None] = lambda: None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.thread_id = threading.get_ident()
@@ -120,6 +121,7 @@ class Runner:
         self._told: dict[str, Stop] = {}  # by token: told to stop, perhaps before it could start
         self._find_task, self._hub, self._reports, self._hand_over = find_task, hub, reports, hand_over
         self._unknown_delay = unknown_delay
+        self._on_fault = on_fault  # our own code failed
         self._on_end = on_end  # an attempt is over, its outcome not yet handed over
         self._mark_begin = mark_begin  # by token; False: it was taken back and must not begin
         self._pool = ThreadPool(slots, "holdfast-handler")
@@ -337,6 +339,15 @@ class Runner:
     # ------------------------------------------------------------------ the end of an attempt
 
     def _end(self, run: Run, outcome: Outcome, error: BaseException | None) -> None:
+        try:
+            self._end_run(run, outcome, error)
+        except Exception as fault:  # a handler tampered with our own code, or we are wrong: nobody must wait for it
+            logs.end_failed(run.lease.id, run.lease.task, fault)
+            self._on_fault()
+            self.runs.pop(run.lease.id, None)
+            self._end_with(Release(id=run.lease.id, token=run.lease.token))
+
+    def _end_run(self, run: Run, outcome: Outcome, error: BaseException | None) -> None:
         lease = run.lease
         del self.runs[lease.id]
         if run.timer is not None:
