@@ -167,6 +167,12 @@ def _count(value: str) -> int:
     return int(value)
 
 
+def _replicas(value: str) -> int:
+    if not re.fullmatch(r"[0-9]", value):
+        raise ConfigurationError(f"wait={value!r} is not a number of replicas from 0 to 9.")
+    return int(value)
+
+
 def _synchronous(value: str) -> str:
     level = value.upper()
     if level not in ("FULL", "NORMAL", "EXTRA"):
@@ -219,6 +225,7 @@ _REDIS_OPTIONS: Mapping[str, Callable[[str], Any]] = {
     "allow_eviction": _yes_or_no("allow_eviction"),
     "allow_no_aof": _yes_or_no("allow_no_aof"),
     "trust_restarts": _yes_or_no("trust_restarts"),
+    "wait": _replicas,
 }
 
 

@@ -22,7 +22,7 @@ CALL_TIMEOUT_DEFAULT = 5.0
 POSTGRES_SETTINGS = ("fsync", "full_page_writes", "server_version", "synchronous_commit")
 REDIS_SETTINGS = (
     *("redis_version", "valkey_version", "maxmemory", "maxmemory_policy", "used_memory"),
-    *("aof_enabled", "aof_last_write_status", "rdb_last_bgsave_status"),
+    *("aof_enabled", "aof_last_write_status", "rdb_last_bgsave_status", "connected_slaves"),
 )
 
 
@@ -109,6 +109,7 @@ async def _ask_redis(address: Address) -> StoreFacts:
         until = await connections.command("doctor", "HGET", connections.keys[KEY_NAMES.index("meta")], "quiet_until")
         seconds, _ = await connections.command("doctor", "TIME")
         settings = {name: told[name] for name in REDIS_SETTINGS if name in told}
+        settings["wait"] = str(options.get("wait", 0))
         try:
             pair = await connections.command("doctor", "CONFIG", "GET", "appendfsync")
             settings["appendfsync"] = pair[1].decode()

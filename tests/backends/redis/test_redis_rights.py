@@ -31,11 +31,11 @@ NOT_NEEDED = {"CLUSTER"}  # a server that does not tell its place in a cluster w
 def user(server: Server, client: redis.Redis, prefix: str) -> User:
     """A backend of a user with these rights, on an empty store."""
 
-    def make(*rights: str, keys: str = "own") -> RedisBackend:
+    def make(*rights: str, keys: str = "own", wait: int = 0) -> RedisBackend:
         pattern = {"own": f"~{{{prefix}}}:*", "none": "", "read": f"%R~{{{prefix}}}:*"}[keys]
         words = [word for word in (pattern, *" ".join(rights).split()) if word]
         client.execute_command("ACL", "SETUSER", prefix, "reset", "on", ">word", *words)
-        return RedisBackend(f"redis://{prefix}:word@127.0.0.1:{server.port}/0", prefix=prefix)
+        return RedisBackend(f"redis://{prefix}:word@127.0.0.1:{server.port}/0", prefix=prefix, wait=wait)
 
     return make
 
@@ -72,6 +72,10 @@ def test_a_missing_command_is_named_with_the_rule_that_gives_it(
     assert f"may not run {command.upper()}, which" in said
     assert f"ACL SETUSER {prefix} +{command}" in said
     assert client.exists(*keys_of(prefix)) == 0
+
+
+def test_who_waits_for_replicas_needs_the_right_to(user: User) -> None:
+    assert "+wait" in refused(user("+@all -wait", wait=1))
 
 
 def test_all_missing_commands_are_named_at_once(user: User) -> None:

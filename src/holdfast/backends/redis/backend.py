@@ -89,6 +89,7 @@ class RedisBackend(Backend):
         allow_no_aof: bool = False,
         trust_restarts: bool = False,
         clock: Clock | None = None,  # the server's clock decides; accepted so that every store is made alike
+        wait: int = 0,  # for so many replicas, before an enqueue or an outcome is acknowledged
         through: Connections | None = None,  # connections made elsewhere, with their own prefix: a shard of a cluster
         numbering: Numbering = ALONE,  # of a shard's jobs
     ) -> None:
@@ -97,7 +98,9 @@ class RedisBackend(Backend):
         if connections < 1:
             raise ConfigurationError(f"connections is a whole number above 0, not {connections!r}.")
         self.prefix = prefix
-        self._connections = through or Connections(url, prefix=prefix, call_timeout=call_timeout, most=connections)
+        self._connections = through or Connections(
+            url, prefix=prefix, call_timeout=call_timeout, most=connections, wait=wait
+        )
         self._direct = Direct(url, call_timeout=call_timeout, most=connections) if through is None else None
         self._allowed = {"allow_eviction": allow_eviction, "allow_no_aof": allow_no_aof}
         self._trust_restarts = trust_restarts
@@ -156,10 +159,16 @@ class RedisBackend(Backend):
         return self._reader
 
     async def _run(
-        self, verb: str, now: float | None, *values: Any, pieces: Sequence[bytes] = (), urgent: bool = False
+        self,
+        verb: str,
+        now: float | None,
+        *values: Any,
+        pieces: Sequence[bytes] = (),
+        urgent: bool = False,
+        confirm: bool = False,
     ) -> list[Any]:
         self._check_open()
-        return await self._connections.run(SCRIPTS[verb], [now, *values], pieces, urgent=urgent)
+        return await self._connections.run(SCRIPTS[verb], [now, *values], pieces, urgent=urgent, confirm=confirm)
 
     async def _answers(self, verb: str, now: float | None, named: list[Any]) -> list[Answer]:
         if not named:
@@ -183,7 +192,7 @@ class RedisBackend(Backend):
             return []
         values = [None, list(map(rows.new_job, jobs)), self._numbering]
         command, whole = self._connections.spelled(SCRIPTS["enqueue"], values, list(map(rows.body, jobs)))
-        letters, others = accepted(direct.call("enqueue", command, whole))
+        letters, others = accepted(direct.call("enqueue", command, whole, self._connections.confirmation))
         return rows.enqueued(jobs, letters, others)
 
     def _ruling(self) -> Ruling:
@@ -194,7 +203,12 @@ class RedisBackend(Backend):
         if not jobs:
             return []
         letters, others = await self._run(
-            "enqueue", now, list(map(rows.new_job, jobs)), self._numbering, pieces=list(map(rows.body, jobs))
+            "enqueue",
+            now,
+            list(map(rows.new_job, jobs)),
+            self._numbering,
+            pieces=list(map(rows.body, jobs)),
+            confirm=True,
         )
         return rows.enqueued(jobs, letters, others)
 
@@ -214,6 +228,7 @@ class RedisBackend(Backend):
             list(map(rows.new_job, jobs)),
             self._numbering,
             pieces=[*texts, *map(rows.body, jobs)],
+            confirm=True,
         )
         return Ticked(
             done=bool(done),
@@ -274,6 +289,7 @@ class RedisBackend(Backend):
             self._trust_restarts,
             goes_long,
             pieces=values,
+            confirm=bool(settlements),
         )
         if request is not None:
             self._misses = 0 if known == TOOK_SHORT_WAY else self._misses + 1

@@ -58,12 +58,13 @@ class ClusterBackend(ShardedBackend):
         allow_eviction: bool = False,
         allow_no_aof: bool = False,
         trust_restarts: bool = False,
+        wait: int = 0,
         clock: Clock | None = None,  # the servers' clocks decide; accepted so that every store is made alike
     ) -> None:
         if not call_timeout > 0:
             raise ConfigurationError(f"call_timeout is a number of seconds above 0, not {call_timeout!r}.")
         judge = functools.partial(inspect, allow_eviction=allow_eviction, allow_no_aof=allow_no_aof)
-        nodes = Nodes(url, prefix=prefix, call_timeout=call_timeout, most=connections, judge=judge)
+        nodes = Nodes(url, prefix=prefix, call_timeout=call_timeout, most=connections, judge=judge, wait=wait)
 
         def slot_of(name: str) -> SlotConnections:
             return SlotConnections(nodes, prefix if name == HOME else f"{prefix}:{name}")

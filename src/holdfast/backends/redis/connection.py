@@ -131,9 +131,14 @@ def _words_about(url: str, error: Exception) -> str:
     return f": {error}" if tellable(url, str(error)) else ". Check the names and values of its options."
 
 
+def is_refusal(reply: Any) -> bool:
+    """Did a script refuse by itself, having changed nothing?"""
+    return isinstance(reply, list) and reply[:1] == [b"refused"]
+
+
 def accepted(reply: list[Any]) -> list[Any]:
     """What a script answered; a refusal of its own is raised."""
-    if reply and reply[0] == b"refused":
+    if is_refusal(reply):
         raise _REFUSED[reply[1].decode()](msgspec.msgpack.decode(reply[2]))
     return reply
 
@@ -149,6 +154,48 @@ _inherited: list[Any] = []  # kept for ever in a forked child: never used, never
 def keep_inherited(something: Any) -> None:
     """Keep what a forked child has of its parent's: its end would reach into the parent's event loop."""
     _inherited.append(something)
+
+
+class Unconfirmed(Exception):
+    """A write is done, and too few replicas have it, or nobody knows whether they have."""
+
+
+@dataclass(slots=True, frozen=True)
+class Confirmation:
+    """What is sent after a write, on the same connection, to hear how many replicas have it: see `confirmation_by`."""
+
+    command: bytes
+    replies: int
+    replicas: int
+
+    def check(self, answers: Sequence[Any]) -> None:
+        refused = next((one for one in answers if isinstance(one, ResponseError)), None)
+        if refused is None and answers[-1] >= self.replicas:
+            return
+        told = words_of(refused) if refused is not None else f"{answers[-1]} of {self.replicas} replicas have it"
+        raise Unconfirmed(f"the write is done on the primary, but is not known to have reached the replicas: {told}")
+
+
+def confirmation_by(replicas: int, key: str, call_timeout: float, of_cluster: bool) -> Confirmation:
+    """WAIT speaks of the connection's own latest write. A call that is repeated may find nothing left to write: so
+    there is one more, which every replica gets after whatever it repeats. On the same connection, because after a
+    failover another server would speak for this one."""
+    mark = packed_command("HSET", key, "waited", "1")
+    wait = packed_command("WAIT", replicas, max(1, int(call_timeout * 500)))
+    before = packed_command("ASKING") if of_cluster else b""  # a slot that just came here may not be its own yet
+    return Confirmation(before + mark + wait, 3 if of_cluster else 2, replicas)
+
+
+@dataclass(slots=True)
+class Call:
+    """A command as it is sent, and what is to be heard."""
+
+    verb: str
+    command: bytes
+    writes: bool
+    replies: int
+    whole: Callable[[], bytes] | None
+    confirm: Confirmation | None
 
 
 @dataclass(slots=True)
@@ -175,6 +222,7 @@ class Connections:
         call_timeout: float,
         most: int = CONNECTIONS_MAX,
         of_cluster: bool = False,
+        wait: int = 0,
     ) -> None:
         try:
             settings: dict[str, Any] = dict(parse_driver_url(url))
@@ -193,6 +241,7 @@ class Connections:
         self.call_timeout = call_timeout
         self.of_cluster = of_cluster
         self.keys = keys_of(prefix)
+        self.confirmation = confirmation_by(wait, self.keys[0], call_timeout, of_cluster) if wait else None
         self._heads: dict[str, bytes] = {}
         self._generation = 0
         self._begin(None)
@@ -206,14 +255,22 @@ class Connections:
     # ------------------------------------------------------------------ calls
 
     async def run(
-        self, script: Script, values: Sequence[Any], pieces: Sequence[bytes] = (), *, urgent: bool = False
+        self,
+        script: Script,
+        values: Sequence[Any],
+        pieces: Sequence[bytes] = (),
+        *,
+        urgent: bool = False,
+        confirm: bool = False,
     ) -> list[Any]:
         """Run a script; a refusal of the script's own is raised. Known by its content; sent whole where it is not.
 
-        `values` travel packed; `pieces` as they are: the server's packing knows text, but no other bytes.
+        `values` travel packed; `pieces` as they are: the server's packing knows text, but no other bytes. `confirm`:
+        replicas are waited for, if the store was told to.
         """
         command, whole = self.spelled(script, values, pieces)
-        reply = await self.call(script.verb, command, writes=script.writes, urgent=urgent, whole=whole)
+        how: dict[str, Any] = {"confirm": self.confirmation} if confirm and self.confirmation is not None else {}
+        reply = await self.call(script.verb, command, writes=script.writes, urgent=urgent, whole=whole, **how)
         return accepted(reply)
 
     def spelled(
@@ -249,14 +306,16 @@ class Connections:
         urgent: bool = False,
         replies: int = 1,
         whole: Callable[[], bytes] | None = None,
+        confirm: Confirmation | None = None,
     ) -> Any:
         """Send, and answer the last of so many replies. An urgent call does not queue behind others: where all
         connections are busy it gets one of its own."""
         self._adopt_loop()
+        call = Call(verb, command, writes, replies, whole, confirm)
         if urgent:
-            return await self._ask(verb, command, writes, replies, whole)
+            return await self._ask(call)
         async with self._slot(verb):
-            return await self._ask(verb, command, writes, replies, whole)
+            return await self._ask(call)
 
     @asynccontextmanager
     async def _slot(self, verb: str) -> AsyncIterator[None]:
@@ -274,25 +333,24 @@ class Connections:
         finally:
             slots.release()
 
-    async def _ask(
-        self, verb: str, command: bytes, writes: bool, replies: int, whole: Callable[[], bytes] | None
-    ) -> Any:
+    async def _ask(self, call: Call) -> Any:
         """Once; and on a new connection once more, where an older one leads to the wrong server."""
         line = await self._take()
         try:
-            return await self._once(line, verb, command, writes, replies, whole)
+            return await self._once(line, call)
         except BackendUnavailable as error:
             if not (line.rested and is_misdirected(error.__cause__)):
                 raise
-        return await self._once(await self._take(), verb, command, writes, replies, whole)
+        return await self._once(await self._take(), call)
 
-    async def _once(
-        self, line: Line, verb: str, command: bytes, writes: bool, replies: int, whole: Callable[[], bytes] | None
-    ) -> Any:
-        connection = line.connection
+    async def _once(self, line: Line, call: Call) -> Any:
+        connection, verb = line.connection, call.verb
         try:
             async with asyncio.timeout(self.call_timeout):
-                answer = await self._conversation(line, command, writes, replies, whole)
+                answer = await self._conversation(line, call)
+        except Unconfirmed as error:
+            self._put(line)
+            raise OutcomeUnknown(verb) from error
         except (ResponseError, BusyLoadingError) as error:
             if is_misdirected(error):
                 self._leave(line)
@@ -302,12 +360,12 @@ class Connections:
         except TimeoutError:  # which is an OSError
             let_go(connection)
             self.abandon()  # who did not hear us here does not on those that rest
-            if writes:
+            if call.writes:
                 raise OutcomeUnknown(verb) from None
             raise BackendUnavailable(f"Redis did not answer {verb} in time. Try again.") from None
         except (RedisError, OSError, EOFError) as error:
             let_go(connection)
-            if writes:
+            if call.writes:
                 raise OutcomeUnknown(verb) from error
             raise BackendUnavailable(f"the connection to Redis was lost during {verb}. Try again.") from error
         except BaseException:
@@ -316,12 +374,11 @@ class Connections:
         self._put(line)
         return answer
 
-    async def _conversation(
-        self, line: Line, command: bytes, writes: bool, replies: int, whole: Callable[[], bytes] | None
-    ) -> Any:
+    async def _conversation(self, line: Line, call: Call) -> Any:
         connection, now = line.connection, time.monotonic()
+        command, replies, whole = call.command, call.replies, call.whole
         try:
-            if writes or self.of_cluster or now - line.primary_at < PRIMARY_SECONDS:
+            if call.writes or self.of_cluster or now - line.primary_at < PRIMARY_SECONDS:
                 answer = await converse(connection, command, replies)
             else:
                 told, *answers = await replies_to(connection, ROLE + command, replies + 1)
@@ -332,6 +389,8 @@ class Connections:
                 raise
             answer = await converse(connection, whole(), replies)
         line.primary_at = now
+        if call.confirm is not None and not is_refusal(answer):
+            call.confirm.check(await replies_to(connection, call.confirm.command, call.confirm.replies))
         return answer
 
     # ------------------------------------------------------------------ connections

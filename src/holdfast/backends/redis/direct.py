@@ -20,7 +20,20 @@ from redis.exceptions import AuthenticationError, AuthorizationError, BusyLoadin
 from redis.retry import Retry
 
 from ...errors import BackendUnavailable, OutcomeUnknown
-from .connection import READ_BYTES, is_misdirected, is_quiet, keep_inherited, mapped, may_not_be_named, words_of
+from .connection import (
+    READ_BYTES,
+    Call,
+    Confirmation,
+    Unconfirmed,
+    is_misdirected,
+    is_quiet,
+    is_refusal,
+    keep_inherited,
+    last_of,
+    mapped,
+    may_not_be_named,
+    words_of,
+)
 
 
 class Direct:
@@ -41,33 +54,33 @@ class Direct:
         self._process = os.getpid()
         self._idle: list[AbstractConnection] = []
 
-    def call(self, verb: str, command: bytes, whole: Callable[[], bytes]) -> Any:
+    def call(self, verb: str, command: bytes, whole: Callable[[], bytes], confirm: Confirmation | None = None) -> Any:
         """Send a write and wait for its reply; `whole` is the command with the script's text."""
+        call = Call(verb, command, True, 1, whole, confirm)
         connection, idle, rested = self._take()
         try:
-            return self._once(connection, idle, verb, command, whole)
+            return self._once(connection, idle, call)
         except BackendUnavailable as error:
             if not (rested and is_misdirected(error.__cause__)):
                 raise
         connection, idle, _ = self._take()
-        return self._once(connection, idle, verb, command, whole)
+        return self._once(connection, idle, call)
 
-    def _once(
-        self,
-        connection: AbstractConnection,
-        idle: list[AbstractConnection],
-        verb: str,
-        command: bytes,
-        whole: Callable[[], bytes],
-    ) -> Any:
+    def _once(self, connection: AbstractConnection, idle: list[AbstractConnection], call: Call) -> Any:
+        verb = call.verb
         try:
             line = _socket_of(connection)
             try:
-                answer = _converse(line, command)
+                answer = last_of(_replies_to(line, call.command))
             except ResponseError as error:
-                if not str(error).startswith("NOSCRIPT"):
+                if call.whole is None or not str(error).startswith("NOSCRIPT"):
                     raise
-                answer = _converse(line, whole())
+                answer = last_of(_replies_to(line, call.whole()))
+            if call.confirm is not None and not is_refusal(answer):
+                call.confirm.check(_replies_to(line, call.confirm.command, call.confirm.replies))
+        except Unconfirmed as error:
+            self._put(connection, idle)
+            raise OutcomeUnknown(verb) from error
         except (ResponseError, BusyLoadingError) as error:
             if is_misdirected(error):
                 _let_go(connection)
@@ -149,19 +162,20 @@ def _socket_of(connection: AbstractConnection) -> socket.socket:
     return line
 
 
-def _converse(line: socket.socket, command: bytes) -> Any:
+def _replies_to(line: socket.socket, command: bytes, count: int = 1) -> list[Any]:
     line.sendall(command)
     parser = hiredis.Reader(replyError=ResponseError)
-    while True:
+    answers: list[Any] = []
+    while len(answers) < count:
+        answer = parser.gets()
+        if answer is not False:
+            answers.append(answer)
+            continue
         content = line.recv(READ_BYTES)
         if not content:
             raise EOFError
         parser.feed(content)
-        answer = parser.gets()
-        if answer is not False:
-            if isinstance(answer, ResponseError):
-                raise answer
-            return answer
+    return answers
 
 
 def _let_go(connection: AbstractConnection) -> None:

@@ -17,7 +17,8 @@ PREFIX_DEFAULT = "holdfast"
 
 # name → its type in the server. The order is the order of KEYS in every script.
 KEY_TYPES = {
-    "meta": "hash",  # schema, tick, seq; seal, sealed; life, server, quiet_until, lease_max; listing; used; body_max
+    "meta": "hash",  # schema, tick, seq; seal, sealed; life, server, quiet_until, lease_max; listing; used; body_max;
+    # waited, which says nothing: it is written for its place among the writes
     "jobs": "hash",  # id → the record below
     "bodies": "hash",  # id → arguments, options, revival: written at enqueue, read at claim
     "values": "hash",  # id → what the handler returned, unless that was nothing

@@ -17,7 +17,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.crc import key_slot
 
 from ...errors import BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
-from .connection import CONNECTIONS_MAX, Connections, packed_command
+from .connection import CONNECTIONS_MAX, Confirmation, Connections, packed_command
 from .node import SWEEPS, Address, Judge, Node, refusal
 
 SLOTS = 16384
@@ -51,6 +51,7 @@ class Nodes:
         call_timeout: float,
         most: int = CONNECTIONS_MAX,
         judge: Judge | None = None,
+        wait: int = 0,
     ) -> None:
         scheme, _, rest = url.partition("://")
         place, mark, query = rest.partition("?")
@@ -58,7 +59,7 @@ class Nodes:
         self._url = (f"{scheme}://{user}{at}", f"{mark}{query}")
         self._seeds = [_address(host) for host in hosts.split(",")]
         self._prefix, self._most, self._judge = prefix, most, judge
-        self.call_timeout = call_timeout
+        self.call_timeout, self.wait = call_timeout, wait
         self._nodes: dict[Address, Node] = {}
         self._owners: list[Address | None] = [None] * SLOTS
         self._asked_at = float("-inf")
@@ -69,7 +70,7 @@ class Nodes:
         found = self._nodes.get(address)
         if found is None:
             url = self.url(address)
-            bounds: dict[str, Any] = {"call_timeout": self.call_timeout, "most": self._most}
+            bounds: dict[str, Any] = {"call_timeout": self.call_timeout, "most": self._most, "wait": self.wait}
             connections = Connections(url, prefix=self._prefix, of_cluster=True, **bounds)
             found = self._nodes[address] = Node(address, connections, self._judge)
         return found
@@ -149,7 +150,7 @@ class SlotConnections(Connections):
     """Connections to whichever node has the slot of one store's keys."""
 
     def __init__(self, nodes: Nodes, prefix: str) -> None:
-        super().__init__(nodes.url(), prefix=prefix, call_timeout=nodes.call_timeout, of_cluster=True)
+        super().__init__(nodes.url(), prefix=prefix, call_timeout=nodes.call_timeout, of_cluster=True, wait=nodes.wait)
         self._nodes = nodes
         self._place: int = key_slot(self.keys[0].encode())
         self._away = False  # refused for longer than a worker waits, and not heard since
@@ -163,6 +164,7 @@ class SlotConnections(Connections):
         urgent: bool = False,
         replies: int = 1,
         whole: Callable[[], bytes] | None = None,
+        confirm: Confirmation | None = None,
     ) -> Any:
         """Send to the slot's node; after a refusal that will pass, or to where a redirection points, send again."""
         until = time.monotonic() + (self.call_timeout if verb not in PATIENCE else self._patience(verb))
@@ -170,6 +172,7 @@ class SlotConnections(Connections):
         while True:
             how: dict[str, Any] = {"writes": writes, "urgent": urgent, "replies": replies + asking}
             how["whole"] = _asking(whole) if asking and whole is not None else whole
+            how["confirm"] = confirm
             try:
                 answer = await node.call(verb, ASKING + command if asking else command, **how)
                 self._away = False

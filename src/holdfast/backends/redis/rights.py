@@ -30,6 +30,8 @@ async def check_rights(connections: Connections) -> None:
     asked = [["EVAL", "return 1", "1", key], ["EVAL", "return 1", "0"], ["EVALSHA", "0" * 40, "0"]]
     asked += [[name, key] for name in commands_of_scripts()]
     asked += [[name] for name in ("MULTI", "EXEC", *(COMMANDS_OF_CLUSTERS if connections.of_cluster else ()))]
+    if connections.confirmation is not None:
+        asked += [["WAIT", "0", "0"]]
     asked += [["XREAD", "STREAMS", connections.keys[-1], "0"]]
     refused = await connections.run(SCRIPTS["rights"], asked)
     if refused[:1] == [1] and refused[1:2] != [2]:  # a script may be run, but not with the key
