@@ -16,7 +16,8 @@ import math
 import re
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, time
 from pathlib import PurePath
 from typing import Any, Union
 
@@ -32,6 +33,7 @@ _AT_PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _ROUND_TO_SQUARE = bytes.maketrans(b"{}", b"[]")
+_ATOMS = frozenset({str, int, float, bool, type(None)})
 _PLAIN: Any = ((str, str.__str__), (int, int.__int__), (float, float.__float__))
 
 
@@ -157,13 +159,44 @@ def _changed_on_the_way(value: Any, rebuilt: Any) -> str | None:
     """Why a value would reach the handler as something else although its JSON fits the annotation; None if not."""
     kind, found = type(value), type(rebuilt)
     if found is kind:
-        if kind is dict and value.keys() != rebuilt.keys():
-            return "not all of its keys would arrive as they are: annotate them with their type, or make them str"
-    elif found is str and not isinstance(value, str):  # many types become text, which is what the annotation wants
+        return None if kind in _ATOMS else _changed_within(value, rebuilt)
+    if found is str and not isinstance(value, str):  # many types become text, which is what the annotation wants
         return f"expected `str`, got `{kind.__name__}`"
-    elif isinstance(value, found) and (hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__struct_fields__")):
+    if isinstance(value, found) and _field_names(kind) is not None:
         return f"expected `{found.__name__}`, got `{kind.__name__}`, a subclass, whose own fields would be lost"
     return None
+
+
+def _changed_within(value: Any, rebuilt: Any) -> str | None:
+    """As `_changed_on_the_way`, for the parts of a value whose own type stays."""
+    if isinstance(value, list | tuple):
+        if _ATOMS.issuperset(map(type, value)):
+            return None  # the common case, decided at C speed
+        pairs: Any = zip(value, rebuilt, strict=False)
+    elif isinstance(value, dict):
+        if value.keys() != rebuilt.keys():
+            return "not all of its keys would arrive as they are: annotate them with their type, or make them str"
+        if _ATOMS.issuperset(map(type, value.values())):
+            return None
+        pairs = ((value[name], rebuilt[name]) for name in value)
+    elif isinstance(value, set | frozenset):
+        return None if value == rebuilt else "not all of its members would arrive as they are"
+    elif isinstance(value, datetime | time):
+        if value.utcoffset() == rebuilt.utcoffset():
+            return None
+        return "its UTC offset has seconds, which would be cut off: convert it with .astimezone(UTC)"
+    else:
+        names = _field_names(type(value)) or ()
+        pairs = ((getattr(value, name, None), getattr(rebuilt, name, None)) for name in names)
+    return next((fault for pair in pairs if (fault := _changed_on_the_way(*pair)) is not None), None)
+
+
+def _field_names(kind: type) -> Iterable[str] | None:
+    """The fields of a dataclass, a Struct or an attrs class; None for any other type."""
+    fields = getattr(kind, "__struct_fields__", None) or getattr(kind, "__dataclass_fields__", None)
+    if fields is None and hasattr(kind, "__attrs_attrs__"):
+        return [field.name for field in kind.__attrs_attrs__]
+    return fields
 
 
 def _without_values(text: str) -> str:

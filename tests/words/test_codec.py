@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast import Holdfast
 from holdfast.codec import DEPTH_MAX, Codec, encode_unseen, read_parameters
 from holdfast.context import Context
 from holdfast.errors import ArgumentsRejected, ConfigurationError
@@ -511,3 +512,75 @@ def test_keys_of_an_annotated_type_arrive() -> None:
     given = {"a": {1: "one"}, "b": {Level.LOW: 1}, "c": {uuid.uuid4(): 1}}
     made = codec(run)
     assert made.decode(made.encode(given, LIMIT)) == given
+
+
+# ---------------------------------------------------------------------- what would change on its way
+
+
+@dataclasses.dataclass
+class Item:
+    x: int
+    when: dt.datetime | None = None
+
+
+@dataclasses.dataclass
+class RichItem(Item):
+    z: int = 5
+
+
+class Box(msgspec.Struct):
+    items: list[Item]
+
+
+class RichBox(Box):
+    more: int = 1
+
+
+AMSTERDAM = dt.timezone(dt.timedelta(minutes=19, seconds=32))
+ODD = dt.datetime(1900, 1, 1, tzinfo=AMSTERDAM)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "fault"),
+    [
+        (list[Item], [Item(1), RichItem(1, z=7)], "`RichItem`, a subclass"),
+        (tuple[Item, ...], (RichItem(1),), "`RichItem`, a subclass"),
+        (dict[str, list[Item]], {"a": [RichItem(1)]}, "`RichItem`, a subclass"),
+        (Item | None, RichItem(1), "`RichItem`, a subclass"),
+        (Box, Box([RichItem(1)]), "`RichItem`, a subclass"),
+        (list[Box], [RichBox([])], "`RichBox`, a subclass"),
+        (list[str], ["a", ODD.replace(tzinfo=dt.UTC)], "expected `str`, got `datetime`"),
+        (dt.datetime, ODD, "UTC offset has seconds"),
+        (dt.time, dt.time(1, 2, tzinfo=AMSTERDAM), "UTC offset has seconds"),
+        (Item, Item(1, ODD), "UTC offset has seconds"),
+        (dict[str, dt.datetime], {"a": ODD}, "UTC offset has seconds"),
+        (set[dt.datetime], {ODD}, "not all of its members"),
+    ],
+)
+def test_what_would_arrive_as_something_else_is_refused_however_deep(kind: Any, value: object, fault: str) -> None:
+    def fn(x: Any) -> None: ...
+
+    fn.__annotations__ = {"x": kind}
+    with pytest.raises(ArgumentsRejected, match=fault):
+        Holdfast("memory://").task(name="t")(fn).bind(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (list[Item], [Item(1, dt.datetime(2020, 1, 1, tzinfo=dt.UTC)), Item(2)]),
+        (Box, Box([Item(1)])),
+        (dict[str, Box], {"a": Box([])}),
+        (dt.datetime, dt.datetime(2020, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=5, minutes=30)))),
+        (dt.datetime, dt.datetime(2020, 1, 1)),
+        (dt.time, dt.time(1, 2)),
+        (set[int], {1, 2}),
+        (dict[int, list[str]], {1: ["a"]}),
+    ],
+)
+def test_what_arrives_as_it_is_passes_however_deep(kind: Any, value: object) -> None:
+    def fn(x: Any) -> None: ...
+
+    fn.__annotations__ = {"x": kind}
+    task = Holdfast("memory://").task(name="t")(fn)
+    assert task.decode(task.bind(value).new.args)["x"] == value
