@@ -56,6 +56,16 @@ def worker_stopped(worker: str) -> None:
     logger.info("worker %s stopped", worker)
 
 
+def rows_set_aside(rows: Sequence[tuple[str, str]]) -> None:
+    for place, name in rows:
+        logger.error(
+            "a row of %s (%r) holds text that is not UTF-8: it was set aside, whole, so that it stops nobody. "
+            "`holdfast doctor` lists it",
+            place,
+            name,
+        )
+
+
 def left_running(worker: str, jobs: Sequence[str]) -> None:
     logger.error(
         "worker %s ends while %d handlers have not stopped (%s): threads cannot be killed. Their leases are left to "

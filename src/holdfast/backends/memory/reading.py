@@ -206,7 +206,7 @@ def dump(store: Store) -> Dump:
     """Everything, as plain values, in a stable order."""
     return Dump(
         tables={
-            "jobs": tuple(_plain(job_record(row)) | _beyond(row) for row in store.jobs.values()),
+            "jobs": tuple(_job(row) | _beyond(row) for row in store.jobs.values()),
             "letters": tuple(_plain(store.letters[logical]) for logical in sorted(store.letters)),
             "workers": tuple(
                 _plain(holder.record) | {"deadline": holder.deadline, "last_call": holder.last_call}
@@ -234,6 +234,12 @@ def by_scope(said: Mapping[Scope, T]) -> list[T]:
 
 def _plain(record: msgspec.Struct) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(record, builtin_types=(bytes,))
+    return plain
+
+
+def _job(row: Row) -> dict[str, Any]:
+    plain = _plain(job_record(row))
+    del plain["unreadable"]
     return plain
 
 

@@ -27,6 +27,7 @@ from ...records import (
     Dump,
     Enqueued,
     Exchanged,
+    Flaw,
     GroupRecord,
     Held,
     JobQuery,
@@ -50,9 +51,22 @@ from ...records import (
 )
 from ...rules import Override, QueueRule, TaskRecord, TaskRule
 from ..contract import Backend
-from . import joining, leasing, limiting, moving, operating, producing, pruning, reading, rearranging, showing, ticking
+from . import (
+    flaws,
+    joining,
+    leasing,
+    limiting,
+    moving,
+    operating,
+    producing,
+    pruning,
+    reading,
+    rearranging,
+    showing,
+    ticking,
+)
 from .answering import answered, answered_here
-from .connection import SYNCHRONOUS, set_up
+from .connection import SYNCHRONOUS, errors_mapped, set_up
 from .hearing import call_out
 from .identity import Identity, check, identity_of
 from .transaction import Transaction
@@ -419,6 +433,12 @@ class SqliteBackend(Backend):
     async def workers(self, now: float | None = None) -> list[WorkerRecord]:
         steady, boot = (self._clock.steady(), self._boot) if now is None else (now, "")
         return await self._read("workers", lambda cursor: reading.workers(cursor, steady, boot))
+
+    async def flaws(self, *, limit: int = 1000) -> list[Flaw]:
+        self._need_open()
+        check(self.path, self._identity)
+        with errors_mapped(self.path):
+            return await asyncio.to_thread(flaws.flaws, self.path, limit, self._call_timeout)
 
     async def dump(self) -> Dump:
         return await self._read("dump", showing.dump)

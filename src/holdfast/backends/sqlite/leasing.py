@@ -24,7 +24,7 @@ from ...records import (
     Report,
     WorkerRecord,
 )
-from . import claiming, endings, flow, rearranging
+from . import claiming, endings, flow, rearranging, tolerant
 from .operating import expire, revive_row
 from .stored import SQL
 from .transaction import Transaction
@@ -121,7 +121,9 @@ def _first_answer(tx: Transaction, request: ClaimRequest, last_answers: str | No
         endings.release(tx, [Release(id=row[1], token=row[-3]) for row in rows[fit:]])
         tx.close()
     leases = tuple(claiming.as_lease(row[:-3], *row[-3:]) for row in claiming.with_bodies(tx, rows[:fit]))
-    return Exchanged(answers=() if last_answers is None else _answers(last_answers), leases=leases)
+    return Exchanged(
+        answers=() if last_answers is None else tolerant.read_or((), _answers, last_answers), leases=leases
+    )
 
 
 def begin(tx: Transaction, held: Sequence[Held]) -> list[Answer]:

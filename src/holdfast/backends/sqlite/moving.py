@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 
+from ...errors import ConfigurationError
 from ...lifecycle import State
 from ...rates import Rate
 from ...records import LogLine, Part, Pause, Seal, Shipment, StoredJob
 from ...rules import Flow, Override
 from .. import sealing
-from . import reading, showing, ticking
+from . import reading, showing, ticking, tolerant
 from .keys import EVERYWHERE
 from .limiting import apart_word, queue_row, task_row
 from .stored import LANE_APART, LANE_UNGROUPED, SQL, encoded, logical_name, place_of, rate_text
@@ -80,7 +81,12 @@ def _export_jobs(cursor: sqlite3.Cursor, after: int, limit: int) -> Shipment:
 
 
 def _stored(row: Any, lines: list[LogLine]) -> StoredJob:
-    record = reading.record(row[:_BEYOND])
+    record = reading.record(tolerant.head(row, _BEYOND))
+    if record.unreadable:
+        raise ConfigurationError(
+            f"job {record.id!r} cannot be read ({', '.join(record.unreadable)}): a store is carried whole or not at "
+            "all. Repair or remove it, see `holdfast doctor`."
+        )
     fields = {name: getattr(record, name) for name in record.__struct_fields__}
     turn, rank, lane, prune_at = row[_BEYOND:]
     rank = rank if record.state is State.READY else 0

@@ -14,6 +14,7 @@ from ...records import REMEMBER_SECONDS_MIN, DeadLetter, JobRecord
 from . import endings, keys, reading
 from .producing import free_key
 from .stored import SQL, logical_name, with_failure
+from .tolerant import state_of
 from .transaction import Transaction
 
 _NAMES = """
@@ -43,7 +44,7 @@ def _done(tx: Transaction, job_id: str) -> JobRecord:
 
 def cancel(tx: Transaction, job_id: str) -> JobRecord:
     job = _job(tx, job_id)
-    state = State(job["state"])
+    state = state_of(job["state"])
     if state in (State.SUCCEEDED, State.DEAD):
         raise state_conflict(job_id, "cancel", state)
     if state is State.RUNNING:
@@ -57,7 +58,7 @@ def cancel(tx: Transaction, job_id: str) -> JobRecord:
 def bury(tx: Transaction, job_id: str, reason: str) -> JobRecord:
     tx.refuse_sealed()
     job = _job(tx, job_id)
-    if State(job["state"]) not in UNSTARTED:
+    if state_of(job["state"]) not in UNSTARTED:
         raise state_conflict(job_id, "bury", job["state"])
     _kill(tx, job, "bury", reason or FAILURE_TEXTS["buried"])
     return _done(tx, job_id)
@@ -111,7 +112,7 @@ def revive(tx: Transaction, job_id: str, verb: str = "revive") -> JobRecord:
     job = _job(tx, job_id)
     letter = tx.cursor.execute(SQL["revive.letter_of"], (job_id,)).fetchone()
     if job["state"] != State.DEAD:
-        if letter is not None and State(job["state"]).live:
+        if letter is not None and state_of(job["state"]).live:
             return _done(tx, job_id)  # the second click: already revived
         raise state_conflict(job_id, "revive", job["state"])
     _refuse_if_key_is_held(tx, job, verb)

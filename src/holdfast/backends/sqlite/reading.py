@@ -5,14 +5,16 @@ Called by backend.py on the reader's thread and by operating.py inside its trans
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from ...lifecycle import State
 from ...records import DeadLetter, JobQuery, JobRecord, LetterQuery, LogLine, WorkerRecord
+from . import tolerant
 from .keys import EVERYWHERE
 from .stored import SQL, as_text, deaths_of, failure_of, failures_of, revival_of
 
@@ -21,7 +23,46 @@ _LETTER = SQL["read.letter"]
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
+_FIELDS = (
+    *("seq", "id", "task", "queue", "state", "args", "priority", "group", "key", "attempts", "failures", "stalls"),
+    *("max_stalls", "created_at", "due_at", "expires_at", "started_at", "finished_at", "fence", "worker", "begun"),
+    *("held", "cancel_requested", "progress", "progress_text", "value", "reason", "errors", "revival", "options"),
+    *("shared_stalls", "suspect", "holds_key", "key_scope", "key_until", "key_window", "due_max", "on_expire"),
+)
+
+
+def _time(value: float) -> float:
+    if not tolerant.is_time(value):
+        raise ValueError("no time that a calendar has")
+    return value
+
+
+def _time_or_none(value: float | None) -> float | None:
+    return None if value is None else _time(value)
+
+
+_DECODERS: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "state": (State, State.DEAD),
+    **dict.fromkeys(("created_at", "due_at"), (_time, 0.0)),
+    **dict.fromkeys(("expires_at", "started_at", "finished_at"), (_time_or_none, None)),
+    **dict.fromkeys(("begun", "held", "cancel_requested", "suspect", "holds_key"), (bool, False)),
+    "errors": (failures_of, ()),
+    "revival": (revival_of, None),
+    "key_scope": (lambda place: "global" if place == EVERYWHERE else "queue", "queue"),
+    "key_until": (lambda started: "started" if started else "finished", "finished"),
+    "on_expire": (lambda dropped: "drop" if dropped else "bury", "bury"),
+}
+
+
 def record(row: Sequence[Any]) -> JobRecord:
+    """A job. Where a field cannot be read it has its default, and the job says which."""
+    if type(row) is tuple:
+        with contextlib.suppress(*tolerant.UNREADABLE):
+            return _record(row)
+    return JobRecord(**tolerant.fields(_FIELDS, row, _DECODERS))
+
+
+def _record(row: Sequence[Any]) -> JobRecord:
     return JobRecord(
         seq=row[0],
         id=row[1],
@@ -36,11 +77,11 @@ def record(row: Sequence[Any]) -> JobRecord:
         failures=row[10],
         stalls=row[11],
         max_stalls=row[12],
-        created_at=row[13],
-        due_at=row[14],
-        expires_at=row[15],
-        started_at=row[16],
-        finished_at=row[17],
+        created_at=_time(row[13]),
+        due_at=_time(row[14]),
+        expires_at=_time_or_none(row[15]),
+        started_at=_time_or_none(row[16]),
+        finished_at=_time_or_none(row[17]),
         fence=row[18],
         worker=row[19],
         begun=bool(row[20]),
@@ -110,7 +151,9 @@ def find(cursor: sqlite3.Cursor, query: JobQuery) -> list[JobRecord]:
 def count(cursor: sqlite3.Cursor, queue: str | None) -> Mapping[str, Mapping[State, int]]:
     counts: dict[str, dict[State, int]] = {}
     for name, state, number in cursor.execute(SQL["read.count"], {"queue": queue}):
-        counts.setdefault(name, {})[State(state)] = number
+        known = tolerant.read_or(None, State, state)  # flaws lists a job whose state is none
+        if known is not None:
+            counts.setdefault(name, {})[known] = number
     return counts
 
 
@@ -130,8 +173,8 @@ def _letter(row: Sequence[Any]) -> DeadLetter:
         first_failed_at=row[7],
         failed_at=row[8],
         reason=row[9],
-        error=failure_of(row[10]),
-        history=deaths_of(row[11]),
+        error=tolerant.read_or(None, failure_of, row[10]),
+        history=tolerant.read_or((), deaths_of, row[11]),
         cycles=row[12],
         revive_at=row[13],
         revived_at=row[14],
@@ -178,7 +221,7 @@ def workers(cursor: sqlite3.Cursor, steady: float, boot: str) -> list[WorkerReco
             boot_id=row[3],
             pid_namespace=row[4],
             lease_seconds=row[5],
-            queues=_names(row[6]),
+            queues=tolerant.read_or((), _names, row[6]),
             slots=row[7],
             started_at=row[8],
             renewed_at=row[9],

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ...records import Dump, GroupRecord, Pause, QueueRecord
+from ...records import Dump, GroupRecord, JobRecord, Pause, QueueRecord
 from ...rules import Flow, Override, QueueRule, TaskRecord, TaskRule
 from . import flow, reading, ticking
 from .ruling import Rules
@@ -190,7 +190,7 @@ def dump(cursor: sqlite3.Cursor) -> Dump:
     shown = [msgspec.structs.replace(one, running=0) for one in reading.workers(cursor, float("-inf"), "")]
     tables: dict[str, list[dict[str, Any]]] = {
         "jobs": [
-            _plain(job) | dict(zip(_BEYOND, more, strict=True))
+            _job(job) | dict(zip(_BEYOND, more, strict=True))
             for job, more in zip(reading.all_jobs(cursor), beyond, strict=True)
         ],
         "letters": _all_plain(reading.all_letters(cursor)),
@@ -211,6 +211,12 @@ def dump(cursor: sqlite3.Cursor) -> Dump:
 
 def _plain(record: msgspec.Struct) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(record, builtin_types=(bytes,))
+    return plain
+
+
+def _job(job: JobRecord) -> dict[str, Any]:
+    plain = _plain(job)
+    del plain["unreadable"]
     return plain
 
 

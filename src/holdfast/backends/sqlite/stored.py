@@ -18,6 +18,7 @@ from ...rates import Rate
 from ...records import ERRORS_KEPT_MAX, PastDeath, Pause, Revival
 from ...rules import Flow, Override
 from ..statements import load_statements
+from . import tolerant
 
 VERBS = [
     "begin",
@@ -29,10 +30,12 @@ VERBS = [
     "discard",
     "enqueue",
     "export",
+    "flaws",
     "limit",
     "pause",
     "promote",
     "prune",
+    "quarantine",
     "read",
     "rearrange",
     "recover",
@@ -77,8 +80,8 @@ def logical_name(job_id: str, queue: str, task: str, key: str | None) -> str:
 
 
 def with_failure(errors: bytes | None, failure: Failure) -> bytes:
-    """A job's error history with one more, bounded to the newest."""
-    return _encode((*(() if errors is None else _failures(errors)), failure)[-ERRORS_KEPT_MAX:])
+    """A job's error history with one more, bounded to the newest. One that cannot be read begins anew."""
+    return _encode((*tolerant.read_or((), failures_of, errors), failure)[-ERRORS_KEPT_MAX:])
 
 
 def failures_of(errors: bytes | None) -> tuple[Failure, ...]:
@@ -102,8 +105,8 @@ def rate_text(rate: Rate | None) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def _rate_read(text: str) -> Rate:
-    return _rate(text)
+def _rate_read(text: str) -> Rate | None:
+    return tolerant.read_or(None, _rate, text)  # flaws lists a rate that cannot be read; it holds nothing back
 
 
 def rate_of(text: str | None) -> Rate | None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ...entries import CronEntry
 from ...lifecycle import State
 from ...records import Enqueued, Tick, Ticked
-from . import operating, producing
+from . import operating, producing, tolerant
 from .stored import SQL, encoded, entry_of
 from .transaction import Transaction
 
@@ -21,7 +21,7 @@ from .transaction import Transaction
 def tick(tx: Transaction, wanted: Tick) -> Ticked:
     tx.refuse_sealed()
     row = tx.cursor.execute(SQL["tick.entry"], (wanted.name,)).fetchone()
-    there = None if row is None else entry_of(row[0])
+    there = None if row is None else tolerant.read_or(None, entry_of, row[0])
     early = wanted.not_before is not None and tx.now < wanted.not_before
     if early or (0 if there is None else there.version) != wanted.version:
         return Ticked(done=False, entry=there)
@@ -52,4 +52,6 @@ def _is_live(tx: Transaction, job_id: str | None) -> bool:
 
 
 def entries(cursor: sqlite3.Cursor) -> list[CronEntry]:
-    return [entry_of(row[0]) for row in cursor.execute(SQL["tick.all"])]
+    """Those that can be read; flaws lists the others."""
+    found = [tolerant.read_or(None, entry_of, row[0]) for row in cursor.execute(SQL["tick.all"])]
+    return [entry for entry in found if entry is not None]

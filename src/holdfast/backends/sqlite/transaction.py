@@ -14,11 +14,14 @@ from ...lifecycle import Failure
 from ...rates import Rate, bounded
 from ...records import HISTORY_KEPT_MAX, REMEMBER_SECONDS_MIN, PastDeath, Seal
 from .. import sealing
-from . import filling
+from . import filling, tolerant
 from .ruling import Rules, age_shift
 from .stored import SQL, Place, deaths_of, encoded, failure_of, logical_name, revival_of
 
 _CLOSED = SQL["seal.closed"]
+_STORE_TICK = SQL["limit.store_tick"]
+
+TICK_MAX = 1 << 62  # microseconds: no clock comes near, and there is room to count on
 
 
 class Transaction:
@@ -37,7 +40,8 @@ class Transaction:
     def ticks(self, count: int) -> int:
         """Reserve `count` numbers above every earlier one and above the wall clock; answers the first."""
         if self._tick is None:
-            self._tick = max(self.rules.tick, int(self.now * 1_000_000))
+            stored = self.rules.tick if self.rules.tick < TICK_MAX else 0  # damaged: the clock is above all it issued
+            self._tick = max(stored, int(self.now * 1_000_000))
         first = self._tick + 1
         self._tick += count
         return first
@@ -46,7 +50,7 @@ class Transaction:
         """End of the request: groups that were touched are refilled, the counter is stored."""
         self.refill()
         if self._tick is not None:
-            self.cursor.execute("UPDATE holdfast_ticks SET tick = ?", (self._tick,))
+            self.cursor.execute(_STORE_TICK, (self._tick,))
 
     # ------------------------------------------------------------------ the seal
 
@@ -135,7 +139,7 @@ class Transaction:
         self.rules.any_letter = 1
         logical = logical_name(job["id"], job["queue"], job["task"], job["key"])
         row = execute(SQL["bury.letter"], (job["seq"], logical)).fetchone()
-        revival = revival_of(job["revival"])
+        revival = tolerant.read_or(None, revival_of, job["revival"])
         cooldown = None if revival is None else revival.cooldown(0 if row is None else row[6])
         values = {
             "logical": logical,
@@ -156,7 +160,7 @@ class Transaction:
         earlier_id, earlier_args, failed_at, earlier_reason, error, history, _ = row
         if earlier_id != job["id"]:
             execute(SQL["bury.supersede"], (self.now + REMEMBER_SECONDS_MIN, earlier_id))
-        past = failure_of(error)
+        past = tolerant.read_or(None, failure_of, error)
         earlier = PastDeath(
             job_id=earlier_id,
             at=failed_at,
@@ -164,7 +168,7 @@ class Transaction:
             error="" if past is None else past.text,
             args=earlier_args,
         )
-        deaths = (*deaths_of(history), earlier)[-HISTORY_KEPT_MAX:]
+        deaths = (*tolerant.read_or((), deaths_of, history), earlier)[-HISTORY_KEPT_MAX:]
         execute(SQL["bury.merge"], {**values, "history": encoded(deaths)})
 
     def close_letters(self, logicals: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ itself, with the writer's connection, while nobody else wants it. Also the reade
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections import deque
@@ -15,7 +16,9 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-from ...errors import BackendUnavailable, OutcomeUnknown, StoreReplaced
+from ... import logs
+from ...errors import BackendError, BackendUnavailable, OutcomeUnknown, StoreReplaced
+from . import quarantine, tolerant
 from .connection import begin_at_once, begin_immediate, connect, is_full, mapped, patiently
 from .forking import Post
 from .identity import Identity, check, replaced
@@ -24,6 +27,10 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Cursor], Any]
 Outcome = tuple[Any, Exception | None]  # what it answered, or why it was refused
 REQUESTS_PER_COMMIT_MAX = 64
+
+
+class Undecodable(Exception):
+    """A request met text that is not UTF-8. Never leaves this module."""
 
 
 class Request:
@@ -100,6 +107,8 @@ class StoreThread:
                 raise
             finally:
                 self._here = 0
+        if isinstance(failed, Undecodable):
+            return None  # the thread sets aside what cannot be read
         if failed is not None:
             raise failed
         self._after_commit({name})
@@ -148,6 +157,8 @@ class StoreThread:
     def _answer(self, batch: list[Request]) -> None:
         """Carry out a batch and tell each caller what became of its request."""
         outcomes = self._carry_out(batch)
+        if any(isinstance(failed, Undecodable) for _, failed in outcomes):
+            outcomes = self._set_aside(batch, outcomes)
         for request, (answer, failed) in zip(batch, outcomes, strict=True):
             if failed is None:
                 request.future.set_result(answer)
@@ -156,6 +167,29 @@ class StoreThread:
         done = {request.name for request, (_, failed) in zip(batch, outcomes, strict=True) if failed is None}
         if done:
             self._after_commit(done)
+
+    def _set_aside(self, batch: list[Request], outcomes: list[Outcome]) -> list[Outcome]:
+        """Rows that cannot be read are set aside, and what met one of them is carried out again."""
+        met = [place for place, (_, failed) in enumerate(outcomes) if isinstance(failed, Undecodable)]
+        try:
+            aside = quarantine.set_aside(self._connected(), self._call_timeout)
+        except sqlite3.Error as error:
+            again: list[Outcome] = [(None, mapped(error, self._path))] * len(met)
+        else:
+            logs.rows_set_aside(aside)
+            again = self._carry_out([batch[place] for place in met])
+        outcomes = list(outcomes)
+        for place, (answer, failed) in zip(met, again, strict=True):
+            outcomes[place] = answer, BackendError(str(failed)) if isinstance(failed, Undecodable) else failed
+        return outcomes
+
+    def _refusal(self, error: Exception) -> Exception:
+        """Why a request failed, in our words."""
+        if tolerant.is_undecodable(error):
+            return Undecodable(
+                f"{os.path.basename(self._path)}: text that is not UTF-8 ({error}). See `holdfast doctor`."
+            )
+        return mapped(error, self._path) if isinstance(error, sqlite3.Error) else error
 
     def _carry_out(self, batch: list[Request]) -> list[Outcome]:
         try:
@@ -203,7 +237,7 @@ class StoreThread:
             try:
                 answers.append((request.work(cursor), None))
             except Exception as error:
-                answers.append((None, mapped(error, self._path) if isinstance(error, sqlite3.Error) else error))
+                answers.append((None, self._refusal(error)))
                 if not connection.in_transaction:
                     break
                 cursor.execute("ROLLBACK" if alone else "ROLLBACK TO request")
@@ -254,5 +288,10 @@ class ReaderThread(StoreThread):
         connection.execute("BEGIN")
         try:
             return work(connection.cursor())
+        except sqlite3.OperationalError as error:
+            if not tolerant.is_undecodable(error):
+                raise
+            with tolerant.garbled_text(connection) as cursor:
+                return work(cursor)
         finally:
             connection.execute("ROLLBACK")

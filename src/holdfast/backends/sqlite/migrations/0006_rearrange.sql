@@ -22,3 +22,13 @@ CREATE TABLE holdfast_rearranging (
     place TEXT NOT NULL,                                 -- JSON, see rearranging.py
     PRIMARY KEY (kind, queue)
 ) STRICT, WITHOUT ROWID;
+
+-- Rows that cannot be read, taken out whole so that they stop nobody.
+CREATE TABLE holdfast_quarantine (
+    id     INTEGER PRIMARY KEY,
+    place  TEXT NOT NULL,                                -- the table it was in, without the prefix
+    name   TEXT NOT NULL,                                -- as far as it can be read
+    fields TEXT NOT NULL,                                -- which of them are garbled
+    at     REAL NOT NULL,
+    record TEXT NOT NULL                                 -- JSON: the whole row, bytes as {"hex": …}
+) STRICT;

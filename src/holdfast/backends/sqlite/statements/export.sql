@@ -12,4 +12,4 @@ FROM holdfast_jobs WHERE seq > ? ORDER BY seq LIMIT ?
 SELECT job_seq, at, text FROM holdfast_logs WHERE job_seq > ? AND job_seq <= ? ORDER BY job_seq, line
 
 -- :: tick
-SELECT tick FROM holdfast_ticks
+SELECT COALESCE(max(tick), 0) FROM holdfast_ticks

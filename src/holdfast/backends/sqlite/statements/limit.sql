@@ -13,7 +13,10 @@ SELECT EXISTS (SELECT 1 FROM holdfast_pauses),
        EXISTS (SELECT 1 FROM holdfast_letters),
        EXISTS (SELECT 1 FROM holdfast_rearranging),
        (SELECT record FROM holdfast_seal WHERE closed = 1),
-       (SELECT tick FROM holdfast_ticks)
+       COALESCE((SELECT tick FROM holdfast_ticks), 0)
+
+-- :: store_tick
+INSERT INTO holdfast_ticks (only, tick) VALUES (1, ?) ON CONFLICT (only) DO UPDATE SET tick = excluded.tick
 
 -- :: kinds_paused
 SELECT EXISTS (SELECT 1 FROM holdfast_pauses WHERE kind = 'queue'),

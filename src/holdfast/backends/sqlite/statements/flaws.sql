@@ -1,0 +1,26 @@
+-- flaws: what cannot be read, and what contradicts its index. Never writes.
+
+-- :: letters
+SELECT job_id, error, history FROM holdfast_letters
+
+-- :: workers
+SELECT id, queues FROM holdfast_workers
+
+-- :: entries
+SELECT name, record FROM holdfast_entries
+
+-- :: rates
+SELECT 'queues', name, 'rate', rate FROM holdfast_queues WHERE rate IS NOT NULL
+UNION ALL SELECT 'queues', name, 'group_rate', group_rate FROM holdfast_queues WHERE group_rate IS NOT NULL
+UNION ALL SELECT 'tasks', name, 'rate', rate FROM holdfast_tasks WHERE rate IS NOT NULL
+UNION ALL SELECT 'overrides', IIF(kind = 'queue', queue, name), 'rate', rate FROM holdfast_overrides
+          WHERE rate IS NOT NULL
+
+-- :: ticks
+SELECT tick FROM holdfast_ticks
+
+-- :: parts
+SELECT type, name FROM sqlite_master WHERE type IN ('table', 'index') AND name LIKE 'holdfast_%'
+
+-- :: integrity
+PRAGMA integrity_check(holdfast_jobs)
