@@ -67,6 +67,7 @@ from .watch import EVERY_QUEUE, Watch
 T = TypeVar("T")
 NO_OUTCOMES = Outcomes(None, "[]", None)
 ASKED_OFTEN = ("exchange.call", "renew.call", "enqueue.call", "single.call")
+READ_OFTEN = ("get", "ended", "wait_for_work")  # by index whatever the plan; all other looks are planned each time
 CAREFUL_SECONDS = 5.0  # so long exchanges look for jobs that a stranger holds, after they met one
 
 
@@ -152,7 +153,7 @@ class PostgresBackend(Backend):
         return answer
 
     async def _read(self, verb: str, read: Callable[..., Awaitable[T]], *values: Any) -> T:
-        return await self._call(verb, lambda cursor: read(cursor, self._sql, *values))
+        return await self._call(verb, lambda cursor: read(cursor, self._sql, *values), planned=verb in READ_OFTEN)
 
     async def _write(self, part: str, *, urgent: bool = False, patient: bool = False, **values: Any) -> Any:
         """Execute one statement that writes; answers the single value it returns."""

@@ -332,13 +332,15 @@ class Connections:
         urgent: bool = False,
         patient: bool = False,
         lengthy: bool = False,
+        planned: bool = True,
     ) -> Any:
         """Carry out `work` on a connection of ours; what the server gave up for a rival is tried again, with jitter.
         What a session refuses that has gone stale is tried again on a new one.
 
         An urgent call does not queue behind others: where all connections are busy it gets one of its own. A patient
         one asks again, holding nothing meanwhile, until a transaction of somebody else that is in its way has ended.
-        A lengthy one is made of many statements, each of which is bounded.
+        A lengthy one is made of many statements, each of which is bounded. One that is not `planned` prepares nothing:
+        it is planned each time, for the store as it is then.
         """
         seconds = (LENGTHY if lengthy else 2) * self.call_timeout
         patience_ends = asyncio.get_running_loop().time() + self.call_timeout
@@ -346,9 +348,9 @@ class Connections:
             try:
                 self._adopt_loop()
                 if urgent:
-                    return await self._once(verb, work, seconds, writes=writes)
+                    return await self._once(verb, work, seconds, writes=writes, planned=planned)
                 async with self._slot(verb):
-                    return await self._once(verb, work, seconds, writes=writes)
+                    return await self._once(verb, work, seconds, writes=writes, planned=planned)
             except SessionStale as stale:
                 if attempt >= TRIES_MAX:
                     raise self.mapped(stale.args[0], verb, writes=writes, broken=False) from stale.args[0]
@@ -373,10 +375,11 @@ class Connections:
         finally:
             slots.release()
 
-    async def _once(self, verb: str, work: Work, seconds: float, *, writes: bool) -> Any:
+    async def _once(self, verb: str, work: Work, seconds: float, *, writes: bool, planned: bool = True) -> Any:
         generation = self.generation
         connection, is_new = await self._take(verb)
         self._served.setdefault(connection, set()).add(verb)
+        connection.prepare_threshold = PREPARE_AFTER if planned and not self._pooled else None
         try:
             async with asyncio.timeout(seconds):
                 answer = await work(self._cursor(connection))

@@ -74,6 +74,9 @@ VERBS = [
 ]
 STATEMENTS: Mapping[str, str] = load_statements(__package__ + ".statements", VERBS)
 
+# Functions of operators and sweeps, which go by indexes as the busy ones do. A session keeps its plans: one made while
+# the store was empty would look through all of it, long after.
+_BY_INDEX = ("bury", "cancel", "discard", "prune", "retire", "retry", "revive", "run_now", "slow_down", "tick")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
 _PLACE = re.compile(r"\bholdfast\.")
 
@@ -167,8 +170,7 @@ async def set_up(cursor: AsyncCursor[Any], schema: str) -> tuple[int, int]:
         await cursor.execute("SET LOCAL check_function_bodies = off")  # they name each other
         functions = [sql for part, sql in for_schema(schema).items() if ".function" in part]
         await cursor.execute(";\n".join(functions))
-        # The one function that is called in callers' sessions; in ours the path is the session's, which costs nothing.
-        await cursor.execute(f'ALTER FUNCTION "{schema}".enqueue_on SET search_path = {SEARCH_PATH}')
+        await cursor.execute(_settings(schema))
         await cursor.execute(
             f'INSERT INTO "{schema}".incarnation (timeline) SELECT "{schema}".timeline() '  # noqa: S608
             f'WHERE NOT EXISTS (SELECT 1 FROM "{schema}".incarnation)'
@@ -178,6 +180,16 @@ async def set_up(cursor: AsyncCursor[Any], schema: str) -> tuple[int, int]:
             text = f'INSERT INTO "{schema}".schema_version (version) VALUES (%s)'  # noqa: S608
             await cursor.execute(text, (SCHEMA_VERSION,))
         return found or 0, SCHEMA_VERSION
+
+
+def _settings(schema: str) -> str:
+    """What some functions are executed with."""
+    # The one function that is called in callers' sessions; in ours the path is the session's, which costs nothing.
+    said = [f'ALTER FUNCTION "{schema}".enqueue_on SET search_path = {SEARCH_PATH}']
+    for name in _BY_INDEX:
+        for way in ("seqscan", "hashjoin", "mergejoin", "bitmapscan"):
+            said.append(f'ALTER FUNCTION "{schema}".{name} SET enable_{way} = off')
+    return "; ".join(said)
 
 
 def _migrations() -> list[tuple[int, str]]:
