@@ -224,3 +224,49 @@ async def test_a_worker_starts_although_its_rules_cannot_be_stored_and_tells_the
             while not any(one.rule.limit == 2 for one in await store.tasks()):
                 await store.wait_for_work(["none"], 0.01)
     assert faulty.calls.count("declare") == 4
+
+
+async def test_a_store_that_is_away_is_asked_for_one_sweep_at_a_time_and_ever_more_seldom() -> None:
+    asked: list[str] = []
+
+    class Away(MemoryBackend):
+        async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
+            asked.append("promote")
+            raise BackendUnavailable("away.")
+
+        async def prune(self, *, limit: int = 1000, older_than: float | None = None, now: float | None = None) -> int:
+            asked.append("prune")
+            return 0
+
+    sweeper = Sweeper(
+        Line(Away(), SystemClock(), 5.0),
+        None,  # type: ignore[arg-type]
+        on_found=lambda: None,
+        on_sealed=lambda error: None,
+    )
+    for tries in range(1, 4):
+        assert not await sweeper._each([sweeper._promote, sweeper._prune])
+        assert sweeper._failed == tries
+    assert asked == ["promote"] * 3
+
+
+async def test_after_the_fence_a_renewal_that_goes_on_failing_is_logged_now_and_then(
+    memory_app: WorkerApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = memory_app
+    faulty = app.break_store()
+    fenced = app.listen("fence_passed")
+
+    @app.task(name="any")
+    async def any_job() -> None: ...
+
+    async with app.worker(lease=0.5, poll_every=0.01):
+        faulty.cut("renew", "register")
+        await fenced.next()
+        caplog.clear()
+        tries = faulty.calls.count("renew")
+        async with asyncio.timeout(WAIT_SECONDS):
+            while faulty.calls.count("renew") < tries + 6:
+                await (await app.store()).wait_for_work(["none"], 0.01)
+        assert sum("could not renew (" in record.getMessage() for record in caplog.records) <= 1
+        faulty.mend()

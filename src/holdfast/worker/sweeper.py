@@ -11,7 +11,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 
 from .. import logs
-from ..errors import HoldfastError, StoreSealed
+from ..errors import BackendUnavailable, HoldfastError, StoreSealed
 from ..records import Promoted, Recovered
 from ..sweeps.adaptive import AdaptiveLimit
 from ..sweeps.promote import LIMIT as PROMOTE_LIMIT
@@ -24,7 +24,7 @@ from ..sweeps.recover import LIMIT as RECOVER_LIMIT
 from ..sweeps.recover import recover
 from ..sweeps.refill import LIMIT as REFILL_LIMIT
 from ..sweeps.refill import refill
-from .line import Line
+from .line import Line, backoff
 from .link import Link
 
 AGAIN_SECONDS = 0.05  # after a pass that hit its bound: other calls get their turn in between
@@ -37,6 +37,7 @@ class Sweeper:
         self, line: Line, link: Link, *, on_found: Callable[[], None], on_sealed: Callable[[StoreSealed], None]
     ) -> None:
         self._line, self._link, self._on_found, self._on_sealed = line, link, on_found, on_sealed
+        self._failed = 0  # passes in a row
         self._promote_limit = AdaptiveLimit(PROMOTE_LIMIT)
         self._recover_limit = AdaptiveLimit(RECOVER_LIMIT)
         self._refill_limit = AdaptiveLimit(REFILL_LIMIT)
@@ -56,6 +57,8 @@ class Sweeper:
             await asyncio.sleep(wait)
             again = await self._each(passes)
             wait = (AGAIN_SECONDS if again else every) * random.uniform(0.75, 1.25)
+            if self._failed:
+                wait = max(wait, backoff(self._failed))
 
     async def _each(self, passes: Sequence[Callable[[], Awaitable[bool]]]) -> bool:
         """One pass of each; answers whether one of them hit its bound."""
@@ -68,6 +71,13 @@ class Sweeper:
                 return False
             except HoldfastError as error:
                 logs.sweep_failed(one.__name__.strip("_"), error)
+                self._failed += 1
+                if isinstance(
+                    error, BackendUnavailable
+                ):  # there is no store just now: the others would not fare better
+                    return False
+            else:
+                self._failed = 0
         return again
 
     # ------------------------------------------------------------------ one pass each

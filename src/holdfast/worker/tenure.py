@@ -25,6 +25,7 @@ from .link import Link
 from .runner import Stop
 
 FENCE_LOOK_SECONDS = 0.5  # a suspend moves the steady clock without moving the loop's timers: look now and then
+SAY_AGAIN_SECONDS = 10.0  # after the fence a renewal that goes on failing is logged no more often
 NEWS_SECONDS = 0.5  # runners that come or go together are shown together
 EXIT_CODE = 70
 
@@ -48,6 +49,7 @@ class Tenure:
         self._silent: dict[str, float] = {}  # by token: when the last renewal its part of the store took was sent
         self._given_up: set[str] = set()  # tokens of handlers told to stop because their part of the store is silent
         self._changing = asyncio.Lock()
+        self._said_at = 0.0  # when a failed renewal was last logged
         self._shown: bytes | None = None  # the portrait the store has
         self._other_queues = False  # than the store has been told
         self._news = asyncio.Event()  # there is another portrait to show
@@ -140,14 +142,17 @@ class Tenure:
 
     async def renew_forever(self) -> None:
         every = self._options.renew_every
-        wait = every
+        wait, tries = every, 0
         while True:
             await self._due_or_news(wait)
             began = self._line.clock.steady()
             renewed = await self.renew()
             spent = self._line.clock.steady() - began
-            # After a failure sooner: there must be several tries before the fence.
+            # After a failure sooner: there must be several tries before the fence. After it there is no hurry.
+            tries = 0 if renewed else tries + 1
             wait = max(0.0, every - spent) if renewed else every / 4 * random.uniform(0.5, 1.0)
+            if self.fenced and not renewed:
+                wait = max(wait, backoff(tries))
 
     async def _due_or_news(self, seconds: float) -> None:
         """Wait until a renewal is due, and only a moment once there is something to show."""
@@ -249,7 +254,10 @@ class Tenure:
 
     def _say_failed(self, error: HoldfastError, worker_id: str | None = None) -> None:
         worker, fence_in = worker_id or self.worker.id, max(0.0, self.fence_at - self._line.clock.steady())
-        logs.renewal_failed(worker, error, fence_in)
+        now = self._line.clock.steady()
+        if not self.fenced or now - self._said_at >= SAY_AGAIN_SECONDS:
+            self._said_at = now
+            logs.renewal_failed(worker, error, fence_in)
         if self._link.wanted("renewal_failed"):
             self._link.tell(events.RenewalFailed(worker=worker, error=type(error).__name__, fence_in=fence_in))
 
