@@ -194,6 +194,6 @@ def _redis_memory(settings: Mapping[str, str]) -> list[Finding]:
     text = f"{used >> 20} of {most >> 20} MiB are used ({used / most:.0%}); when full it takes no new jobs."
     facts = {"used_bytes": used, "most_bytes": most}
     if used > MEMORY_NOTE_SHARE * most:
-        step = "Give it more memory, or prune: `holdfast prune`."
+        step = "Finished jobs give way early above 90 %. Give it more memory, or discard dead letters."
         return [(wrong if used > MEMORY_WRONG_SHARE * most else note)("memory", text, step, **facts)]
     return [fine("memory", text, **facts)]

@@ -62,7 +62,7 @@ from .keys import KEY_TYPES, OLDER, PREFIX_DEFAULT, SCHEMA_VERSION
 from .lua import SCRIPTS
 from .moving import Moving
 from .reading import Reader
-from .retaining import Retaining
+from .retaining import Retaining, is_full
 from .ruling import Ruling
 from .server import inspect
 from .watch import Watch
@@ -70,6 +70,7 @@ from .watch import Watch
 # After so many exchanges in a row that were not plain, only every so many-th is tried the short way: see short/.
 MISSES_MAX, TRIED_EVERY = 3, 16
 TOOK_SHORT_WAY = 2
+RELIEVED_MAX = 5  # times that finished jobs give way to one enqueue
 
 
 class RedisBackend(Backend):
@@ -192,7 +193,12 @@ class RedisBackend(Backend):
             return []
         values = [None, list(map(rows.new_job, jobs)), self._numbering]
         command, whole = self._connections.spelled(SCRIPTS["enqueue"], values, list(map(rows.body, jobs)))
-        letters, others = accepted(direct.call("enqueue", command, whole, self._connections.confirmation))
+        try:
+            letters, others = accepted(direct.call("enqueue", command, whole, self._connections.confirmation))
+        except BackendUnavailable as error:
+            if is_full(error):
+                return None  # nothing was carried out; `enqueue` lets finished jobs give way
+            raise
         return rows.enqueued(jobs, letters, others)
 
     def _ruling(self) -> Ruling:
@@ -202,15 +208,19 @@ class RedisBackend(Backend):
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
         if not jobs:
             return []
-        letters, others = await self._run(
-            "enqueue",
-            now,
-            list(map(rows.new_job, jobs)),
-            self._numbering,
-            pieces=list(map(rows.body, jobs)),
-            confirm=True,
-        )
-        return rows.enqueued(jobs, letters, others)
+        values, pieces = (list(map(rows.new_job, jobs)), self._numbering), list(map(rows.body, jobs))
+        relieved = 0
+        while True:
+            try:
+                letters, others = await self._run("enqueue", now, *values, pieces=pieces, confirm=True)
+            except BackendUnavailable as error:  # a full server refuses before anything is carried out
+                relieved += 1
+                if not is_full(error) or relieved > RELIEVED_MAX:
+                    raise
+                if not await self._retainer.relieve(refused=True, now=now):
+                    raise
+            else:
+                return rows.enqueued(jobs, letters, others)
 
     async def tick(self, tick: Tick, now: float | None = None) -> Ticked:
         jobs = [replace(job, on_conflict="keep") if job.on_conflict == "raise" else job for job in tick.jobs]

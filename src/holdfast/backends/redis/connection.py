@@ -62,7 +62,8 @@ READ_BYTES = 262144
 PRIMARY_SECONDS = 1.0  # a connection that showed so recently that it leads to a primary is not asked again
 
 _SAFE = {  # refused before anything was carried out
-    "OOM": "its memory is full (maxmemory): it takes no new jobs until others are done or pruned. Give it more memory.",
+    "OOM": "its memory is full (maxmemory), and no finished job can give way: each does 10 seconds after its end, dead "
+    "letters never do. It takes new jobs once others are done. Discard dead letters, or give it more memory.",
     "BUSYLOADING": "it is still loading its files. Try again.",
     "BUSY": "another script keeps the server busy. Try again.",
     "LOADING": "it is still loading its files. Try again.",

@@ -37,6 +37,7 @@ KEY_TYPES = {
     "busy": "hash",  # queue or task → how many of its jobs run
     "finished": "zset",  # by state, queue, seq
     "prunable": "zset",  # by the time they may be pruned
+    "remembered": "zset",  # ids of jobs that gave way to others, by the time until which they are known
     "expiring": "zset",  # unstarted jobs by the time they expire
     "kept": "zset",  # succeeded and cancelled jobs of tasks that keep a number of them, by task, time of their end
     "keyed": "hash",  # key of a queue and task, or of a task → the job that holds it

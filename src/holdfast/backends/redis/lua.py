@@ -49,6 +49,7 @@ DRAINING = (
     "recover",
     "refill",
     "register",
+    "relieve",
     "renew",
     "report",
     "retain",

@@ -1,4 +1,4 @@
-"""prune: what is past its retention goes, then what the tasks' rules let go.
+"""prune: what is past its retention goes, then what the tasks' rules let go; more, while the server's memory is short.
 
 Called by backend.py. Page by page, for a script keeps the server waiting; each page judges anew what it removes.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from ...errors import BackendUnavailable
 from ...records import REMEMBER_SECONDS_MIN
 from ...rules import TaskRule
 from . import rules
@@ -16,8 +17,14 @@ from .keys import KEY_NAMES
 from .lua import SCRIPTS
 
 PRUNE_PAGE = 1000
+RELIEVE_PAGE, RELIEVE_PAGES_MAX = 500, 10
 
 Kind = Literal["list", "count", "dead_age", "dead_count"]
+
+
+def is_full(error: BackendUnavailable) -> bool:
+    """Did the server refuse the call for want of memory?"""
+    return str(error.__cause__).startswith("OOM")
 
 
 class Retaining:
@@ -32,9 +39,23 @@ class Retaining:
 
     async def prune(self, limit: int, older_than: float | None, now: float | None) -> int:
         removed = await self._past_retention(limit, older_than, now)
+        removed += await self.relieve(now=now)
         said = await self._connections.command("prune", "HGETALL", self._tasks)
         for rule in rules.task_rules(said):
             removed += await self._by_rule(rule, limit - removed, now)
+        return removed
+
+    async def relieve(self, *, refused: bool = False, now: float | None = None) -> int:
+        """While the server's memory is short, let finished jobs give way. Answers how many went.
+
+        `refused`: it has just refused a call for want of memory.
+        """
+        removed = 0
+        for _ in range(1 if refused else RELIEVE_PAGES_MAX):
+            number, more = await self._run("relieve", now, RELIEVE_PAGE, refused)
+            removed += number
+            if not more:
+                break
         return removed
 
     async def _clock(self) -> float:

@@ -1,5 +1,11 @@
--- conflicts: new jobs whose key another job holds. Takes jobs as producing does.
+-- conflicts: new jobs whose key another job holds, or whose id was there. Takes jobs as producing does.
 -- seldom: built when a script first uses one of its names.
+
+-- Was there a job of this id that gave way to others, and is it to be known still?
+function hf.is_remembered(id)
+    local ends = call('ZSCORE', REMEMBERED, id)
+    return ends and tonumber(ends) > now
+end
 
 -- What the key of a new job is kept under, as hf.key_name says it of a stored one.
 function hf.new_key_name(job)

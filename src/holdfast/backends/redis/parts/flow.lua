@@ -13,7 +13,7 @@ function hf.read(packed)
 end
 
 -- Are there any pauses (p), overrides (o), rules of tasks (t), buckets (f), buckets of groups (g), letters (d), changes
--- to be carried out (r)?
+-- to be carried out (r), ids remembered without their jobs (m)?
 function hf.any(kind)
     local there = hf.any_memo[kind]
     if there == nil then

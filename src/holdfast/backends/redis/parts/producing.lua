@@ -9,7 +9,7 @@ local SEQ_EPOCH = 1577836800
 
 -- The ids that are there already, and whether any of the jobs has a key.
 function hf.known_among(jobs)
-    local ids, known, n, any_key = {}, {}, #jobs, false
+    local ids, known, n, any_key, any_remembered = {}, {}, #jobs, false, hf.any('m')
     for i = 1, n do
         ids[i] = jobs[i][1]
         if jobs[i][6] then any_key = true end
@@ -18,7 +18,7 @@ function hf.known_among(jobs)
         local upto = math.min(n, from + ARGUMENTS_MAX - 1)
         local found = call('HMGET', JOBS, unpack(ids, from, upto))
         for i = from, upto do
-            if found[i - from + 1] then known[ids[i]] = true end
+            if found[i - from + 1] or any_remembered and hf.is_remembered(ids[i]) then known[ids[i]] = true end
         end
     end
     return known, any_key

@@ -2,6 +2,7 @@
 -- seldom: built when a script first uses one of its names.
 
 function hf.count_of(kind)
+    if kind == 'm' then return call('ZCARD', REMEMBERED) end
     local key = kind == 'p' and PAUSES or kind == 'o' and OVERRIDES or kind == 't' and TASKS or kind == 'f' and FLOWS
         or kind == 'g' and GROUP_FLOWS or kind == 'r' and CHANGES or LETTERS
     return call('HLEN', key)

@@ -1,5 +1,6 @@
--- prune: remove finished jobs past their retention, or finished before a given time; and buckets that say nothing any
--- more. A dead job that holds its letter is not in the index this reads, so it is never seen here.
+-- prune: remove finished jobs past their retention, or finished before a given time; buckets that say nothing any
+-- more, and ids that need be known no longer. A dead job that holds its letter is not in the index this reads, so it is
+-- never seen here.
 -- Takes now, limit, a time or nil, a place in the index to go on from. Returns how many jobs, where to go on (-1: end),
 -- and how many buckets.
 
@@ -27,4 +28,9 @@ local lapsed = call('ZRANGEBYSCORE', LAPSING, '-inf', now, 'LIMIT', 0, SEEN_MAX)
 hf.in_pieces('HDEL', FLOWS, lapsed, #lapsed)
 hf.in_pieces('HDEL', GROUP_FLOWS, lapsed, #lapsed)
 hf.in_pieces('ZREM', LAPSING, lapsed, #lapsed)
+if hf.any('m') then
+    local past = call('ZRANGEBYSCORE', REMEMBERED, '-inf', now, 'LIMIT', 0, SEEN_MAX)
+    hf.in_pieces('ZREM', REMEMBERED, past, #past)
+    if call('ZCARD', REMEMBERED) == 0 then hf.no_longer_use('m') end
+end
 return { #ids, next_from, #lapsed }

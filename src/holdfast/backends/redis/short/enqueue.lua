@@ -13,6 +13,7 @@ if #args[2] > 1 or sealed or #ARGV[2] > (tonumber(meta[8]) or HUGE)
 if used and (find(used, 'p', 1, true) and call('HLEN', PAUSES) > 0
     or find(used, 'o', 1, true) and call('HLEN', OVERRIDES) > 0
     or find(used, 'g', 1, true) and call('HLEN', GROUP_FLOWS) > 0
+    or find(used, 'm', 1, true) and call('ZSCORE', REMEMBERED, id)
     or find(used, 't', 1, true) and call('HEXISTS', TASKS, task) == 1) then break end
 local rule = call('HGET', RULES, queue)
 local is_sound = true
