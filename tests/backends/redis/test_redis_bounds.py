@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import redis
 
+from holdfast.backends.redis import rows
 from holdfast.backends.redis.backend import RedisBackend
+from holdfast.lifecycle import State
 from holdfast.records import ClaimRequest, NewJob, WorkerRecord
+from holdfast.rules import Override, QueueRule, TaskRule
 
 BIG = b"x" * 100_000
 NUMBER = 40
@@ -64,6 +68,86 @@ def test_options_do_not_count_as_arguments(make: Callable[..., RedisBackend]) ->
         jobs = [NewJob(id=f"j{number}", task="t", args=b"y" * 5000, options=options) for number in range(4)]
         await backend.enqueue(jobs)
         assert len((await backend.claim(_request(1, 15_000))).leases) == 3
+        await backend.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_big_group_is_counted_off_the_indexes(make: Callable[..., RedisBackend], client: redis.Redis) -> None:
+    async def scenario() -> None:
+        backend = make()
+        await backend.open()
+        await backend.register(WorkerRecord(id="w", lease_seconds=3600.0))
+        await backend.declare([QueueRule(name="default", group_order="relaxed", group_limit=1000)])
+        jobs = [NewJob(id=f"j{number}", task="t", group="g") for number in range(600)]
+        await backend.enqueue(jobs)
+        assert len((await backend.claim(_request(1, 10**9, most=150))).leases) == 150
+        before = client.info("commandstats")["cmdstat_hmget"]["calls"]
+        [group] = await backend.groups()
+        assert client.info("commandstats")["cmdstat_hmget"]["calls"] - before < 10
+        assert group.counts == {State.RUNNING: 150, State.READY: 256, State.WAITING: 194}
+        await backend.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_group_limit_as_high_as_it_goes_makes_no_more_ready_than_a_step_may(
+    make: Callable[..., RedisBackend],
+) -> None:
+    """Thirty groups of 300 waiting jobs: each may have 256 ready. No script moves them all."""
+
+    async def scenario() -> None:
+        backend = make(call_timeout=60.0)
+        await backend.open()
+        for group in range(30):
+            await backend.enqueue([NewJob(id=f"{group}-{n}", task="t", group=f"g{group}") for n in range(300)])
+        await backend.declare([QueueRule(name="default", group_order="relaxed", group_limit=100_000)])
+        ready = [(await backend.count())["default"][State.READY]]
+        for _ in range(1000):
+            more = await backend.rearrange()
+            ready.append((await backend.count())["default"][State.READY])
+            if not more:
+                break
+        assert ready[-1] == 30 * 256
+        assert max(two - one for one, two in pairwise(ready)) < 1500
+        assert ready[0] < 1500
+        await backend.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_changed_rule_costs_nothing_once_it_is_carried_out(
+    make: Callable[..., RedisBackend], client: redis.Redis, prefix: str
+) -> None:
+    async def scenario() -> None:
+        backend = make()
+        await backend.open()
+        await backend.enqueue([NewJob(id=f"j{number}", task="t") for number in range(20)])
+        backend.rule_step_max = 3
+        await backend.declare([], [TaskRule(name="t", limit=5)])
+        assert b"r" in client.hget(f"{{{prefix}}}:meta", "used")
+        while await backend.rearrange(limit=3):
+            pass
+        assert b"r" not in client.hget(f"{{{prefix}}}:meta", "used")
+        assert not client.exists(f"{{{prefix}}}:changes")
+        await backend.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_override_stored_before_it_could_say_apart_is_read(
+    make: Callable[..., RedisBackend], client: redis.Redis, prefix: str
+) -> None:
+    async def scenario() -> None:
+        backend = make()
+        await backend.open()
+        await backend.limit(Override(task="t", limit=3))
+        client.hset(f"{{{prefix}}}:overrides", "tt", rows.pack([4, False]))
+        [task] = await backend.tasks()
+        assert task.override == Override(task="t", limit=4, rate=None, apart=None)
+        await backend.limit(Override(task="t", apart=True))
+        [task] = await backend.tasks()
+        assert task.override == Override(task="t", limit=4, rate=None, apart=True)
         await backend.close()
 
     asyncio.run(scenario())

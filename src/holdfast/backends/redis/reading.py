@@ -33,7 +33,7 @@ from .keys import KEY_NAMES
 from .lua import SCRIPTS
 
 PAGE = 1000
-GROUPS_PAGE = 200  # a group takes as long as five jobs
+GROUPS_PAGE = 200  # a group takes as long as several jobs
 CANDIDATES_MAX = 50_000  # ids gathered from an index before going through all jobs is the cheaper way
 
 Number = tuple[int, bytes]  # seq, id

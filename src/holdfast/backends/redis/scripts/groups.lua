@@ -3,7 +3,10 @@
 -- Returns packed lines: place, limit, override, order, pause, number of scheduled, waiting, ready, running jobs, head,
 -- rate, rate an operator said, bucket.
 
-local SCHEDULED_SEEN_MAX = 1000
+-- Records looked at in all, of one group's scheduled jobs, and of what it has in play; beyond, a head is the first of
+-- those seen, and what runs is what is in play and neither ready nor scheduled.
+local SEEN_MAX_IN_ALL, SCHEDULED_SEEN_MAX, PLAY_SEEN_MAX = 5000, 1000, 64
+local unseen = SEEN_MAX_IN_ALL
 local within, after, most, name = args[2], args[3], args[4], args[5]
 local places, known = {}, {}
 local low, high = '-', '+'
@@ -43,7 +46,9 @@ else
 end
 
 local function rows_of(key, place, tail, limit)
+    limit = math.max(1, math.min(limit, unseen))
     local found = call('ZRANGEBYLEX', key, '[' .. place, '(' .. place .. '\255', 'LIMIT', 0, limit)
+    unseen = unseen - #found
     local ids, rows = hf.ids_after(found, #place + tail), {}
     hf.load_rows(ids)
     for _, id in ipairs(ids) do
@@ -67,10 +72,15 @@ end
 local lines = {}
 for i = 1, math.min(most, #places) do
     local place = places[i]
-    local playing = rows_of(PLAY, place, 0, SCHEDULED_SEEN_MAX)
+    local playing = rows_of(PLAY, place, 0, PLAY_SEEN_MAX)
     local numbers = { r = 0, x = 0 }
     for _, row in ipairs(playing) do numbers[row[STATE]] = (numbers[row[STATE]] or 0) + 1 end
     local range = { '[' .. place, '(' .. place .. '\255' }
+    local in_play = call('ZLEXCOUNT', PLAY, range[1], range[2])
+    if in_play > #playing then
+        numbers.r = call('ZLEXCOUNT', STAGED, range[1], range[2])
+        numbers.x = in_play - numbers.r - call('ZLEXCOUNT', SCHEDULED, range[1], '(' .. place .. '1')
+    end
     local head = first_of(playing, 'x') or first_of(playing, 'r') or first_of(playing, 's')
     local waiting = call('ZLEXCOUNT', WAITING, range[1], range[2])
     if not head and waiting > 0 then head = rows_of(WAITING, place, 13, 1)[1] end
