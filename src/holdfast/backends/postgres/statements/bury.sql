@@ -87,7 +87,8 @@ END $$
 
 -- :: function_bury
 CREATE OR REPLACE FUNCTION holdfast.bury(named text, said text, given double precision)
-RETURNS json LANGUAGE plpgsql AS $$
+RETURNS json LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     j holdfast.jobs := holdfast.job_to_change(named);

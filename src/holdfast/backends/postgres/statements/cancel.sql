@@ -50,7 +50,8 @@ BEGIN
 END $$
 
 -- :: function_cancel
-CREATE OR REPLACE FUNCTION holdfast.cancel(named text, given double precision) RETURNS json LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.cancel(named text, given double precision) RETURNS json LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     j holdfast.jobs := holdfast.job_to_change(named);

@@ -126,7 +126,8 @@ BEGIN
 END $$
 
 -- :: function_promote
-CREATE OR REPLACE FUNCTION holdfast.promote(most integer, given double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.promote(most integer, given double precision) RETURNS jsonb LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     places holdfast.place[];

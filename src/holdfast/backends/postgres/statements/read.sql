@@ -87,31 +87,81 @@ FROM holdfast.ids i JOIN holdfast.jobs j ON j.seq = i.seq WHERE i.id = ANY (%(id
 SELECT queue, min(due_at) FROM holdfast.jobs WHERE state = 'ready' GROUP BY queue
 
 -- :: groups
-WITH named AS MATERIALIZED (
-    SELECT queue, name FROM (
-        SELECT queue, grp AS name FROM holdfast.jobs
-        WHERE grp IS NOT NULL AND state IN ('scheduled', 'waiting', 'ready', 'running')
-        UNION SELECT queue, name FROM holdfast.overrides WHERE kind = 'group'
-        UNION SELECT queue, name FROM holdfast.pauses WHERE kind = 'group') u
-    WHERE (%(queue)s::text IS NULL OR queue = %(queue)s) AND %(name)s::text IS NULL
-    UNION ALL SELECT %(queue)s, %(name)s WHERE %(name)s::text IS NOT NULL
-    ORDER BY queue, name LIMIT %(limit)s)
 SELECT n.queue, n.name, l.most, o.job_limit, to_jsonb(l.rate)::text, to_jsonb(o.rate)::text,
     (SELECT jsonb_build_object('queue', f.queue, 'group', f.name, 'spent_until', f.spent_until,
                                'shut_until', f.shut_until, 'wakes_at', f.wakes_at)::text FROM holdfast.flows f
      WHERE f.kind = 'group' AND f.queue = n.queue AND f.name = n.name),
-    holdfast.is_strict(n.queue, n.name),
-    (SELECT jsonb_object_agg(c.state, c.number) FROM (
-        SELECT state, count(*) AS number FROM holdfast.jobs j WHERE j.queue = n.queue AND j.grp = n.name
-        AND state IN ('scheduled', 'waiting', 'ready', 'running') GROUP BY state) c),
-    (SELECT id FROM holdfast.jobs j WHERE j.queue = n.queue AND j.grp = n.name
-     AND state IN ('scheduled', 'waiting', 'ready', 'running')
-     ORDER BY state <> 'running', state <> 'ready', NOT (state = 'scheduled' AND held), state <> 'waiting', held DESC,
-              priority DESC, seq LIMIT 1)
-FROM named n
+    holdfast.is_strict(n.queue, n.name), holdfast.group_counts(n.queue, n.name), holdfast.group_head(n.queue, n.name)
+FROM (SELECT p.queue, p.grp AS name
+      FROM unnest(CASE WHEN %(name)s::text IS NULL THEN holdfast.groups_known(%(queue)s, %(limit)s)
+                       ELSE ARRAY[ROW(%(queue)s, %(name)s)::holdfast.place] END) p) n
 CROSS JOIN LATERAL holdfast.limits(ARRAY[ROW(n.queue, n.name)::holdfast.place]) l
 LEFT JOIN holdfast.overrides o ON o.kind = 'group' AND o.queue = n.queue AND o.name = n.name
 ORDER BY n.queue, n.name
+
+-- :: function_groups_known
+-- Groups with unfinished jobs, an override or a pause, by queue and name: from one to the next by the partial indexes.
+CREATE OR REPLACE FUNCTION holdfast.groups_known(asked text, most integer) RETURNS holdfast.place[] LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    last holdfast.place := ROW(coalesce(asked, ''), '')::holdfast.place;
+    found_places holdfast.place[] := '{}';
+BEGIN
+    WHILE cardinality(found_places) < most LOOP
+        SELECT u.queue, u.grp INTO last.queue, last.grp FROM (
+            (SELECT j.queue, j.grp FROM holdfast.jobs j
+             WHERE j.state = 'waiting' AND (j.queue, j.grp) > (last.queue, last.grp) ORDER BY j.queue, j.grp LIMIT 1)
+            UNION ALL
+            (SELECT j.queue, j.grp FROM holdfast.jobs j
+             WHERE j.state = 'scheduled' AND j.grp IS NOT NULL AND (j.queue, j.grp) > (last.queue, last.grp)
+             ORDER BY j.queue, j.grp LIMIT 1)
+            UNION ALL
+            (SELECT j.queue, j.grp FROM holdfast.jobs j
+             WHERE j.grp IS NOT NULL AND (j.state IN ('ready', 'running') OR (j.state = 'scheduled' AND j.held))
+               AND (j.queue, j.grp) > (last.queue, last.grp) ORDER BY j.queue, j.grp LIMIT 1)
+            UNION ALL
+            (SELECT o.queue, o.name FROM holdfast.overrides o
+             WHERE o.kind = 'group' AND (o.queue, o.name) > (last.queue, last.grp) ORDER BY o.queue, o.name LIMIT 1)
+            UNION ALL
+            (SELECT p.queue, p.name FROM holdfast.pauses p
+             WHERE p.kind = 'group' AND (p.queue, p.name) > (last.queue, last.grp) ORDER BY p.queue, p.name LIMIT 1)) u
+        ORDER BY u.queue, u.grp LIMIT 1;
+        EXIT WHEN NOT FOUND OR last.queue <> asked;
+        found_places := found_places || last;
+    END LOOP;
+    RETURN found_places;
+END $$
+
+-- :: function_group_counts
+CREATE OR REPLACE FUNCTION holdfast.group_counts(queued text, named text) RETURNS jsonb LANGUAGE sql STABLE
+SET enable_seqscan = off AS $$
+    SELECT jsonb_object_agg(c.state, c.number) FILTER (WHERE c.number > 0) FROM (
+        SELECT 'waiting' AS state, count(*) AS number FROM holdfast.jobs
+        WHERE state = 'waiting' AND queue = queued AND grp = named
+        UNION ALL
+        SELECT 'scheduled', count(*) FROM holdfast.jobs
+        WHERE state = 'scheduled' AND grp IS NOT NULL AND queue = queued AND grp = named
+        UNION ALL
+        SELECT s.state, count(*) FROM holdfast.jobs j JOIN (VALUES ('ready'), ('running')) s(state) ON s.state = j.state
+        WHERE j.grp IS NOT NULL AND (j.state IN ('ready', 'running') OR (j.state = 'scheduled' AND j.held))
+          AND j.queue = queued AND j.grp = named GROUP BY s.state) c
+$$
+
+-- :: function_group_head
+-- What runs, else is ready, else backs off at the head, else waits longest in line, else is scheduled.
+CREATE OR REPLACE FUNCTION holdfast.group_head(queued text, named text) RETURNS text LANGUAGE sql STABLE
+SET enable_seqscan = off AS $$
+    SELECT coalesce(
+        (SELECT j.id FROM holdfast.jobs j
+         WHERE j.grp IS NOT NULL AND (j.state IN ('ready', 'running') OR (j.state = 'scheduled' AND j.held))
+           AND j.queue = queued AND j.grp = named
+         ORDER BY j.state <> 'running', j.state <> 'ready', j.held DESC, j.priority DESC, j.seq LIMIT 1),
+        (SELECT j.id FROM holdfast.jobs j WHERE j.state = 'waiting' AND j.queue = queued AND j.grp = named
+         ORDER BY j.held DESC, j.priority DESC, j.seq LIMIT 1),
+        (SELECT j.id FROM holdfast.jobs j
+         WHERE j.state = 'scheduled' AND j.grp IS NOT NULL AND j.queue = queued AND j.grp = named
+         ORDER BY j.priority DESC, j.seq LIMIT 1))
+$$
 
 -- :: workers
 SELECT jsonb_build_object('id', w.id, 'host', w.host, 'pid', w.pid, 'boot_id', w.boot_id,

@@ -94,7 +94,8 @@ END $$
 
 -- :: function_recover
 CREATE OR REPLACE FUNCTION holdfast.recover(dead text[], most integer, given double precision)
-RETURNS jsonb LANGUAGE plpgsql AS $$
+RETURNS jsonb LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     stalled text[];

@@ -33,11 +33,14 @@ BEGIN
     -- Who is due but not yet promoted must not be overtaken by a later one of its group.
     IF EXISTS (SELECT 1 FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at) THEN
         WITH joining AS MATERIALIZED (
-            SELECT j.seq FROM holdfast.group_rooms(places, at) g
-            JOIN holdfast.jobs j ON j.state = 'scheduled' AND j.queue = g.queue AND j.grp = g.grp
-                                AND j.due_at <= at AND NOT j.held
-            WHERE g.room > 0 AND EXISTS (SELECT 1 FROM holdfast.jobs w
-                                         WHERE w.state = 'waiting' AND w.queue = g.queue AND w.grp = g.grp)
+            SELECT j.seq FROM holdfast.group_rooms(places, at) g CROSS JOIN LATERAL (  -- no more of them than may go on
+                SELECT d.seq FROM holdfast.jobs d WHERE d.state = 'scheduled' AND d.queue = g.queue AND d.grp = g.grp
+                AND d.grp IS NOT NULL AND d.due_at <= at AND NOT d.held
+                ORDER BY d.priority DESC, d.seq LIMIT greatest(0, least(g.room, 256))) c
+            JOIN holdfast.jobs j ON j.seq = c.seq
+            WHERE EXISTS (SELECT 1 FROM holdfast.jobs w
+                          WHERE w.state = 'waiting' AND w.queue = g.queue AND w.grp = g.grp)
+              AND CASE j.state WHEN 'scheduled' THEN true END
             FOR UPDATE OF j SKIP LOCKED)
         UPDATE holdfast.jobs j SET state = 'waiting', turn = NULL FROM joining WHERE j.seq = joining.seq;
     END IF;
@@ -88,9 +91,24 @@ BEGIN
     RETURN made;
 END $$
 
+-- :: function_groups_waiting
+-- The groups that have waiting jobs, behind this one: from one to the next by the index, however many jobs each has.
+CREATE OR REPLACE FUNCTION holdfast.groups_waiting(after_queue text, after_grp text, most integer)
+RETURNS holdfast.place[] LANGUAGE sql STABLE AS $$
+    WITH RECURSIVE g(place, n) AS (
+        SELECT ROW(after_queue, after_grp)::holdfast.place, 0
+        UNION ALL
+        SELECT (SELECT ROW(j.queue, j.grp)::holdfast.place FROM holdfast.jobs j
+                WHERE j.state = 'waiting' AND (j.queue, j.grp) > ((g.place).queue, (g.place).grp)
+                ORDER BY j.queue, j.grp LIMIT 1), g.n + 1
+        FROM g WHERE (g.place).grp IS NOT NULL AND g.n < most)
+    SELECT array_agg(g.place ORDER BY g.n) FROM g WHERE g.n > 0 AND (g.place).grp IS NOT NULL
+$$
+
 -- :: function_refill
 CREATE OR REPLACE FUNCTION holdfast.refill(after_queue text, after_grp text, most integer, given double precision)
-RETURNS jsonb LANGUAGE plpgsql AS $$
+RETURNS jsonb LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     places holdfast.place[];
@@ -98,9 +116,7 @@ DECLARE
 BEGIN
     PERFORM holdfast.share_rules();
     PERFORM holdfast.refuse_sealed();
-    SELECT array_agg(ROW(w.queue, w.grp)::holdfast.place ORDER BY w.queue, w.grp) INTO places
-    FROM (SELECT DISTINCT queue, grp FROM holdfast.jobs WHERE state = 'waiting'
-          AND (queue, grp) > (after_queue, after_grp) ORDER BY queue, grp LIMIT most) w;
+    places := holdfast.groups_waiting(after_queue, after_grp, most);
     PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
     made := holdfast.refill_groups(places, at);
     IF coalesce(cardinality(places), 0) < most THEN RETURN jsonb_build_array(made, '', ''); END IF;

@@ -95,7 +95,8 @@ CREATE OR REPLACE FUNCTION holdfast.age_shift(queued text, priority integer) RET
 $$
 
 -- :: function_retire
-CREATE OR REPLACE FUNCTION holdfast.retire(leaving text, given double precision) RETURNS integer LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.retire(leaving text, given double precision) RETURNS integer LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     places holdfast.place[];

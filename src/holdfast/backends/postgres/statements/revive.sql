@@ -52,7 +52,8 @@ BEGIN
 END $$
 
 -- :: function_revive
-CREATE OR REPLACE FUNCTION holdfast.revive(named text, given double precision) RETURNS json LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.revive(named text, given double precision) RETURNS json LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     j holdfast.jobs := holdfast.job_to_change(named);
@@ -139,7 +140,8 @@ EXCEPTION WHEN lock_not_available OR serialization_failure THEN  -- its key is o
 END $$
 
 -- :: function_retry
-CREATE OR REPLACE FUNCTION holdfast.retry(named text, given double precision) RETURNS json LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.retry(named text, given double precision) RETURNS json LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     j holdfast.jobs := holdfast.job_to_change(named);
@@ -154,7 +156,8 @@ BEGIN
 END $$
 
 -- :: function_run_now
-CREATE OR REPLACE FUNCTION holdfast.run_now(named text, given double precision) RETURNS json LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.run_now(named text, given double precision) RETURNS json LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     j holdfast.jobs := holdfast.job_to_change(named);
