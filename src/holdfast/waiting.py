@@ -10,12 +10,13 @@ import asyncio
 
 from .backends.contract import Backend
 from .clock import to_seconds
-from .errors import ResultGone, WaitTimedOut
+from .errors import BackendUnavailable, OutcomeUnknown, ResultGone, WaitTimedOut
 from .options import Duration
 from .records import JobRecord
 
 LOOK_IDS_MAX = 1000  # in one call to the store
 PAUSE_FIRST, PAUSE_GROWTH, PAUSE_MOST = 0.005, 1.5, 0.25  # seconds between two looks; a newcomer makes it short again
+PATIENCE_SECONDS = 10.0  # with a store that answered before and does not now
 
 
 class Awaited:
@@ -77,17 +78,21 @@ class Waiter:
     # ------------------------------------------------------------------ looking
 
     async def _look_forever(self, backend: Backend) -> None:
-        """Look while anybody waits. An error of the store is everybody's."""
-        pause = PAUSE_FIRST
+        """Look while anybody waits. An error of the store is told at once to who was not answered yet, and to everybody
+        once it has lasted; a moment's absence is no reason to give up a wait."""
+        pause, absent_since, clock = PAUSE_FIRST, None, asyncio.get_running_loop().time
         while self._awaited:
             if self._newcomer.is_set():
                 self._newcomer.clear()
                 pause = PAUSE_FIRST
             try:
                 await self._look(backend)
+                absent_since = None
+            except (BackendUnavailable, OutcomeUnknown) as error:
+                absent_since = clock() if absent_since is None else absent_since
+                self._fail(error, everybody=clock() - absent_since >= PATIENCE_SECONDS)
             except Exception as error:
-                self._fail_all(error)
-                return
+                self._fail(error, everybody=True)
             await asyncio.sleep(PAUSE_FIRST)  # also between newcomers: a stream of them is no storm
             await self._newcomer_within(pause - PAUSE_FIRST)
             pause = min(pause * PAUSE_GROWTH, PAUSE_MOST)
@@ -113,9 +118,10 @@ class Waiter:
                     awaited.ended.set_result(ended[id])
                 awaited.seen.set()
 
-    def _fail_all(self, error: Exception) -> None:
-        awaited, self._awaited = list(self._awaited.values()), {}
-        for one in awaited:
+    def _fail(self, error: Exception, *, everybody: bool) -> None:
+        failed = {id: one for id, one in self._awaited.items() if everybody or not one.seen.is_set()}
+        for id, one in failed.items():
+            del self._awaited[id]
             one.ended.set_exception(error)
             one.ended.exception()  # looked at: whoever waited may be gone
             one.seen.set()

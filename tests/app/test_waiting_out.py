@@ -1,0 +1,80 @@
+"""A store that is away for a moment ends nobody's wait for a result; one that stays away does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+
+from holdfast import waiting
+from holdfast.backends.contract import Backend
+from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, OutcomeUnknown
+from holdfast.records import JobRecord
+from holdfast.waiting import Waiter
+
+
+class Store:
+    """Answers each look with the next of these: an error, ids that have ended, or nothing."""
+
+    def __init__(self, *answers: HoldfastError | str | None) -> None:
+        self.answers = list(answers)
+        self.looks = 0
+        self.looked = asyncio.Event()
+
+    async def ended(self, ids: Sequence[str]) -> Mapping[str, Any]:
+        self.looks += 1
+        self.looked.set()
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, HoldfastError):
+            raise answer
+        return {answer: cast(JobRecord, answer)} if answer in ids else {}
+
+
+def wait(store: Store) -> Any:
+    return asyncio.run(asyncio.wait_for(Waiter().wait("a", 60, cast(Backend, store)), 60))
+
+
+@pytest.mark.parametrize("error", [BackendUnavailable("away"), OutcomeUnknown("ended")])
+def test_who_waits_already_waits_on_through_a_moments_absence(error: HoldfastError) -> None:
+    store = Store(None, error, error, None, error, "a")
+    assert wait(store) == "a"
+    assert store.looks == 6
+
+
+def test_who_comes_to_a_store_that_is_away_is_told_at_once() -> None:
+    store = Store(BackendUnavailable("away"))
+    with pytest.raises(BackendUnavailable):
+        wait(store)
+    assert store.looks == 1
+
+
+def test_a_store_that_stays_away_is_everybodys_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "PATIENCE_SECONDS", 0.05)
+    store = Store(None, BackendUnavailable("away"))
+    with pytest.raises(BackendUnavailable):
+        wait(store)
+    assert store.looks > 2
+
+
+def test_another_error_is_everybodys_at_once() -> None:
+    store = Store(None, BackendError("broken"))
+    with pytest.raises(BackendError, match="broken"):
+        wait(store)
+    assert store.looks == 2
+
+
+def test_a_newcomer_is_told_and_who_waits_already_is_not() -> None:
+    async def run() -> None:
+        waiter, store = Waiter(), Store(None)
+        old = asyncio.create_task(waiter.wait("a", 60, cast(Backend, store)))
+        await store.looked.wait()
+        store.answers = [BackendUnavailable("away")]
+        with pytest.raises(BackendUnavailable):
+            await waiter.wait("b", 60, cast(Backend, store))
+        assert not old.done()
+        store.answers = ["a"]
+        assert await asyncio.wait_for(old, 60) == cast(JobRecord, "a")
+
+    asyncio.run(run())
