@@ -54,6 +54,7 @@ from ...rules import Override, QueueRule, TaskRecord, TaskRule
 from .. import sealing
 from ..contract import Backend
 from ..numbering import ALONE, Numbering
+from ..pace import Pace
 from . import rows, rules
 from .connection import CONNECTIONS_MAX, Connections, accepted, keep_inherited
 from .direct import Direct
@@ -99,10 +100,9 @@ class RedisBackend(Backend):
         if connections < 1:
             raise ConfigurationError(f"connections is a whole number above 0, not {connections!r}.")
         self.prefix = prefix
-        self._connections = through or Connections(
-            url, prefix=prefix, call_timeout=call_timeout, most=connections, wait=wait
-        )
-        self._direct = Direct(url, call_timeout=call_timeout, most=connections) if through is None else None
+        bounds: dict[str, Any] = {"call_timeout": call_timeout, "most": connections, "pace": Pace()}
+        self._connections = through or Connections(url, prefix=prefix, wait=wait, **bounds)
+        self._direct = Direct(url, **bounds) if through is None else None
         self._allowed = {"allow_eviction": allow_eviction, "allow_no_aof": allow_no_aof}
         self._trust_restarts = trust_restarts
         self._reader = Reader(self._connections)

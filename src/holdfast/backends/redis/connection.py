@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import os
 import re
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -50,6 +51,7 @@ from ...errors import (
 )
 from ...lifecycle import state_conflict
 from .. import sealing
+from ..pace import Pace
 from ..refusing import strict_limit
 from ..sockets import is_ready
 from ..urls import tellable
@@ -59,6 +61,14 @@ from .rows import STATES
 
 CONNECTIONS_MAX = 4
 READ_BYTES = 262144
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+# Of a connection over TCP that rests: who forwards it does not forget it, and who did is found out.
+KEEPALIVE: Mapping[str, Any] = {
+    "socket_keepalive": True,
+    "socket_keepalive_options": {
+        getattr(socket, name): value for name, value in _KEEPALIVE.items() if hasattr(socket, name)
+    },
+}
 PRIMARY_SECONDS = 1.0  # a connection that showed so recently that it leads to a primary is not asked again
 
 _SAFE = {  # refused before anything was carried out
@@ -224,6 +234,7 @@ class Connections:
         most: int = CONNECTIONS_MAX,
         of_cluster: bool = False,
         wait: int = 0,
+        pace: Pace | None = None,
     ) -> None:
         try:
             settings: dict[str, Any] = dict(parse_driver_url(url))
@@ -231,7 +242,7 @@ class Connections:
             raise ConfigurationError(f"the Redis URL is not understood{_words_about(url, error)}") from None
         self._class: type[AbstractConnection] = settings.pop("connection_class", Connection)
         ours = {"retry": Retry(NoBackoff(), 0), "protocol": 2, "client_name": "holdfast", "socket_timeout": None}
-        self._settings = {**settings, **ours}
+        self._settings = {**(KEEPALIVE if issubclass(self._class, Connection) else {}), **settings, **ours}
         try:
             self._class(**self._settings)  # connects to nothing; finds an option the driver does not have
         except (TypeError, ValueError, RedisError) as error:
@@ -245,6 +256,7 @@ class Connections:
         self.confirmation = confirmation_by(wait, self.keys[0], call_timeout, of_cluster) if wait else None
         self._heads: dict[str, bytes] = {}
         self._generation = 0
+        self._pace = pace or Pace()
         self._begin(None)
 
     def _begin(self, loop: asyncio.AbstractEventLoop | None) -> None:
@@ -353,11 +365,12 @@ class Connections:
             self._put(line)
             raise OutcomeUnknown(verb) from error
         except (ResponseError, BusyLoadingError) as error:
+            refusal = mapped(error, verb)
             if is_misdirected(error):
-                self._leave(line)
+                self._leave(line, refusal)
             else:
                 self._put(line)
-            raise mapped(error, verb) from error
+            raise refusal from error
         except TimeoutError:  # which is an OSError
             let_go(connection)
             self.abandon()  # who did not hear us here does not on those that rest
@@ -398,6 +411,16 @@ class Connections:
 
     async def connect(self) -> AbstractConnection:
         """A new connection, ready for commands. Whoever gets it lets it go."""
+        await self._pace.turn()
+        try:
+            connection = await self._connect()
+        except HoldfastError as error:
+            self._pace.failed(error)
+            raise
+        self._pace.succeeded()
+        return connection
+
+    async def _connect(self) -> AbstractConnection:
         connection = self._class(**self._settings)
         try:
             async with asyncio.timeout(2 * self.call_timeout):
@@ -418,7 +441,7 @@ class Connections:
         else:
             return connection
         self._settings["client_name"] = None
-        return await self.connect()
+        return await self._connect()
 
     def _adopt_loop(self) -> None:
         loop = asyncio.get_running_loop()
@@ -446,9 +469,11 @@ class Connections:
             line.rested = True
             self._idle.append(line)
 
-    def _leave(self, line: Line) -> None:
+    def _leave(self, line: Line, refusal: HoldfastError) -> None:
         """Its server is the wrong one, and so it is for all connections made before this was known."""
         let_go(line.connection)
+        if not line.rested:
+            self._pace.failed(refusal)  # the address still leads there
         if line.generation == self._generation:
             self._generation += 1
             self.abandon()
@@ -527,9 +552,9 @@ def let_go(connection: AbstractConnection) -> None:
     with contextlib.suppress(RuntimeError, OSError):
         writer.transport.abort()
         return
-    socket = getattr(writer.transport, "_sock", None)
-    if socket is not None:
-        socket.close()
+    line = getattr(writer.transport, "_sock", None)
+    if line is not None:
+        line.close()
         writer.transport._sock = None  # type: ignore[attr-defined]
 
 

@@ -19,8 +19,10 @@ from redis.connection import parse_url as parse_driver_url
 from redis.exceptions import AuthenticationError, AuthorizationError, BusyLoadingError, RedisError, ResponseError
 from redis.retry import Retry
 
-from ...errors import BackendUnavailable, OutcomeUnknown
+from ...errors import BackendUnavailable, HoldfastError, OutcomeUnknown
+from ..pace import Pace
 from .connection import (
+    KEEPALIVE,
     READ_BYTES,
     Call,
     Confirmation,
@@ -39,14 +41,15 @@ from .connection import (
 class Direct:
     """A few blocking connections to one server."""
 
-    def __init__(self, url: str, *, call_timeout: float, most: int) -> None:
+    def __init__(self, url: str, *, call_timeout: float, most: int, pace: Pace | None = None) -> None:
         settings: dict[str, Any] = dict(parse_driver_url(url))  # type: ignore[no-untyped-call]
         self._class: type[AbstractConnection] = settings.pop("connection_class", Connection)
         # What the server says of itself first over TLS looks like an unasked answer on a connection that rests.
         self.usable = not issubclass(self._class, SSLConnection)
         ours = {"retry": Retry(NoBackoff(), 0), "protocol": 2, "client_name": "holdfast"}
         bounds = {"socket_timeout": call_timeout, "socket_connect_timeout": 2 * call_timeout}
-        self._settings = {**settings, **ours, **bounds}
+        self._settings = {**(KEEPALIVE if issubclass(self._class, Connection) else {}), **settings, **ours, **bounds}
+        self._pace = pace or Pace()
         self._most = most
         self._begin()
 
@@ -61,7 +64,10 @@ class Direct:
         try:
             return self._once(connection, idle, call)
         except BackendUnavailable as error:
-            if not (rested and is_misdirected(error.__cause__)):
+            if not is_misdirected(error.__cause__):
+                raise
+            if not rested:
+                self._pace.failed(error)  # the address still leads there
                 raise
         connection, idle, _ = self._take()
         return self._once(connection, idle, call)
@@ -136,6 +142,16 @@ class Direct:
             idle.append(connection)
 
     def _connect(self) -> AbstractConnection:
+        self._pace.turn_here()
+        try:
+            connection = self._connect_now()
+        except HoldfastError as error:
+            self._pace.failed(error)
+            raise
+        self._pace.succeeded()
+        return connection
+
+    def _connect_now(self) -> AbstractConnection:
         connection = self._class(**self._settings)
         try:
             connection.connect()  # type: ignore[no-untyped-call]
@@ -152,7 +168,7 @@ class Direct:
         else:
             return connection
         self._settings["client_name"] = None
-        return self._connect()
+        return self._connect_now()
 
 
 def _socket_of(connection: AbstractConnection) -> socket.socket:
