@@ -77,8 +77,8 @@ POISONS: dict[str, Poison] = {
     "ready gone": lambda r, k: r.delete(k("ready")),
     "seqs gone": lambda r, k: r.delete(k("seqs")),
 }
-UNSEEN = {"foreign in failed", "foreign in waking", "foreign in lapsing", "foreign in deadlines", "busy", "calls",
-          "foreign in revivals"}  # fmt: skip
+_UNSEEN_IN = ("failed", "waking", "lapsing", "remembered", "deadlines", "revivals")
+UNSEEN = {"busy", "calls", *(f"foreign in {index}" for index in _UNSEEN_IN)}
 LOST = {"ready gone": ["good-1", "good-2", "good-g"]}
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import struct
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ from .keys import KEY_NAMES
 from .lua import SCRIPTS
 
 PAGE = 1000
-GROUPS_PAGE = 200  # a group takes as long as several jobs
+GROUPS_PAGE = 100  # a group takes as long as several jobs
 CANDIDATES_MAX = 50_000  # ids gathered from an index before going through all jobs is the cheaper way
 
 Number = tuple[int, bytes]  # seq, id
@@ -252,8 +253,11 @@ class Reader:
     async def groups(self, queue: str | None, limit: int) -> list[GroupRecord]:
         found: list[GroupRecord] = []
         after = ""
+        said = await self._groups_spoken_of()
         while len(found) < limit:
-            packed, more = await self._run("groups", queue, after, min(GROUPS_PAGE, limit - len(found)), None)
+            size = min(GROUPS_PAGE, limit - len(found))
+            start = bisect_right(said, after or ("" if queue is None else rows.escaped(queue).decode()))
+            packed, more = await self._run("groups", queue, after, size, None, said[start : start + size + 1])
             page = [rules.group(line) for line in rows.unpack(packed)]
             found += page
             if not more or not page:
@@ -261,8 +265,14 @@ class Reader:
             after = (rows.escaped(page[-1].queue) + rows.escaped(page[-1].name)).decode()
         return found
 
+    async def _groups_spoken_of(self) -> list[str]:
+        """The places of groups with an override or a pause, in the order of the indexes, which is that of texts."""
+        scopes = [scope for key in ("overrides", "pauses") for scope in await self._command("groups", "HKEYS", key)]
+        places = {scope[1:] for scope in scopes if scope[:1] == b"g" and scope.count(b"\0") == 2 and scope[-1] == 0}
+        return sorted(tolerant.readable(place.decode for place in places))
+
     async def group(self, queue: str, name: str) -> GroupRecord:
-        packed, _ = await self._run("groups", queue, "", 1, name)
+        packed, _ = await self._run("groups", queue, "", 1, name, [])
         return rules.group(rows.unpack(packed)[0])
 
     async def workers(self, now: float | None) -> list[WorkerRecord]:

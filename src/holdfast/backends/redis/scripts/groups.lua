@@ -1,5 +1,6 @@
 -- groups: groups with unfinished jobs, an override or a pause, by queue and name.
--- Takes now, queue or nil, the place to go on after, how many, and one group's name or nil. Never writes.
+-- Takes now, queue or nil, the place to go on after, how many, one group's name or nil, and the places that
+-- follow of groups with an override or a pause: more of them than are asked for. Never writes.
 -- Returns packed lines: place, limit, override, order, pause, number of scheduled, waiting, ready, running jobs, head,
 -- rate, rate an operator said, bucket.
 
@@ -37,11 +38,7 @@ if name then
     places[1] = hf.place_of(within, name)
 else
     for _, key in ipairs({ WAITING, PLAY, SCHEDULED }) do places_in(key) end
-    for _, key in ipairs({ OVERRIDES, PAUSES }) do
-        for _, scope in ipairs(call('HKEYS', key)) do
-            if sub(scope, 1, 1) == 'g' and hf.place_in(scope) == scope then note(sub(scope, 2)) end
-        end
-    end
+    for _, place in ipairs(args[6]) do note(place) end
     table.sort(places, hf.precedes)
 end
 
