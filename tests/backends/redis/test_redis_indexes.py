@@ -161,6 +161,7 @@ def test_indexes_and_numbers_are_those_of_the_records(kind: type[Walk], seed: in
                 name, answer = await walk.step()
                 faults = audit(client, prefix)
                 assert not faults, f"seed {seed}, step {number}, {name} → {answer}:\n" + "\n".join(faults)
+            assert await world.backend.flaws() == []
         await world.close()
 
     asyncio.run(run())

@@ -11,11 +11,14 @@ from collections.abc import Callable
 import pytest
 import redis
 
+from holdfast import Holdfast
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.keys import KEY_TYPES
 from holdfast.entries import CronEntry
 from holdfast.lifecycle import Ending, Settlement, State
 from holdfast.records import ClaimRequest, JobQuery, LetterQuery, NewJob, Revival, Tick, WorkerRecord
+
+from ...servers.valkey import Server
 
 NOW = 1_800_000_000.0
 GOOD = ["good-1", "good-2", "good-g", "good-later"]
@@ -74,10 +77,14 @@ POISONS: dict[str, Poison] = {
     "worker": _put("workers", "somebody", b"\xff"),
     "busy": lambda r, k: r.hset(k("busy"), mapping={"qdefault": b"x", "tt": b"y"}),
     "calls": _put("calls", "w", b"\xc1"),
+    "keyed": _put("keyed", "knobody", b"nobody"),
+    "holders gone": lambda r, k: r.delete(k("holders")),
+    "failed gone": lambda r, k: r.delete(k("failed")),
+    "job of a letter gone": lambda r, k: r.hdel(k("jobs"), "dead"),
     "ready gone": lambda r, k: r.delete(k("ready")),
     "seqs gone": lambda r, k: r.delete(k("seqs")),
 }
-_UNSEEN_IN = ("failed", "waking", "lapsing", "remembered", "deadlines", "revivals")
+_UNSEEN_IN = ("waking", "lapsing", "remembered")
 UNSEEN = {"busy", "calls", *(f"foreign in {index}" for index in _UNSEEN_IN)}
 LOST = {"ready gone": ["good-1", "good-2", "good-g"]}
 
@@ -199,6 +206,25 @@ def test_what_is_set_aside_is_kept_and_listed_with_its_id(
         await backend.close()
 
     asyncio.run(scenario())
+
+
+def test_a_job_without_arguments_dies_alone_and_is_shown(server: Server, prefix: str, client: redis.Redis) -> None:
+    joint = "&" if "?" in server.plain_url else "?"
+    app = Holdfast(f"{server.plain_url}{joint}prefix={prefix}")
+
+    @app.task(name="ok", retry=0)
+    def ok(number: int = 1) -> int:
+        return number
+
+    names = ("good-1", "gone", "cut", "good-2")
+    for name in names:
+        ok.using(id=name).enqueue(3)
+    client.hdel(f"{{{prefix}}}:bodies", "gone")
+    client.hset(f"{{{prefix}}}:bodies", "cut", b"\0\0")
+    app.work(drain=True)
+    assert [app.job(name).state for name in names] == ["succeeded", "dead", "dead", "succeeded"]
+    assert {letter.reason for letter in app.dead.list()} == {"undecodable"}
+    app.close()
 
 
 def test_a_group_goes_on_behind_a_job_whose_record_is_gone(

@@ -257,6 +257,7 @@ def test_a_store_with_short_ways_is_the_one_without_to_the_byte(
             ours, theirs = _content(client, one.prefix), _content(client, two.prefix)
             assert ours == theirs, f"seed {seed}, step {number}, {name}: {ours - theirs} instead of {theirs - ours}"
         assert audit(client, one.prefix) == []
+        assert await one.flaws() == []
         await one.close()
         await two.close()
 

@@ -19,7 +19,7 @@ from .lua import SCRIPTS
 PAGE = 250
 INDEXES = (
     "ready", "apart", "staged", "waiting", "scheduled", "due", "running", "play", "finished", "prunable", "expiring",
-    "seqs", "kept",
+    "seqs", "kept", "letters", "keyed", "holders", "failed", "revivals", "deadlines",
 )  # fmt: skip
 _NOT_PRINTED = re.compile(r"[^\x20-\x7e]")
 

@@ -58,6 +58,7 @@ pack = msgspec.msgpack.Encoder().encode
 unpack = msgspec.msgpack.Decoder().decode
 _revival = msgspec.msgpack.Decoder(Revival | None).decode
 _NOTHING = pack(None)
+_NO_ARGS = b"{}"  # shown where they cannot be read; a lease has none instead, so that its job fails, and does not run
 _USUAL = (False, False, False, False, False)
 _AGED = 4  # what a lane that is above 3 says: see FIELDS
 _LENGTHS = struct.Struct(">II")
@@ -293,7 +294,8 @@ def _job(values: dict[str, Any], pieces: Sequence[bytes | None]) -> JobRecord:
             return default
 
     args, options, revival = _opened(body or b"")
-    if body is None or len(body) <= _LENGTHS.size:
+    if not args:  # there is at least "{}"
+        args = _NO_ARGS
         unreadable.append("args")
     if values["value"] is True:
         value = b"null"
@@ -372,7 +374,7 @@ def letter_of(logical: bytes, packed: bytes) -> DeadLetter:
     except tolerant.UNREADABLE:
         parts = [_unescaped(part) for part in logical[1:].split(b"\0", 2)]
     queue, task, key = parts if logical[:1] == b"k" and len(parts) == 3 else ("", "", None)
-    nothing = {"args": b"", "failure_count": 0, "first_failed_at": 0.0, "failed_at": 0.0, "reason": "unreadable"}
+    nothing = {"args": _NO_ARGS, "failure_count": 0, "first_failed_at": 0.0, "failed_at": 0.0, "reason": "unreadable"}
     job_id = "" if key is not None else parts[0]
     return msgspec.convert(
         {"id": job_id, "task": task, "queue": queue, "key": key, "group": None, **nothing}, DeadLetter
@@ -380,7 +382,7 @@ def letter_of(logical: bytes, packed: bytes) -> DeadLetter:
 
 
 def _letter_values(fields: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
-    return {name: _unread(bytes(raw)) if name == "args" else unpack(raw) for name, raw in fields.items()}
+    return {name: _unread(bytes(raw)) or _NO_ARGS if name == "args" else unpack(raw) for name, raw in fields.items()}
 
 
 def _unread(text: bytes) -> bytes:

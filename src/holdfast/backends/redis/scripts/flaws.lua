@@ -1,7 +1,7 @@
 -- flaws: one page of what contradicts itself or cannot be read: records against all they should be listed in, or the
 -- members of an index against their records. A page is one instant, so a job that moves is never taken for a flaw.
--- Takes now, what (jobs, quarantine, or an index), a cursor of the server's scan, how many to look at. Never writes.
--- Returns the cursor to go on with ('0' at the end), then flat lines: place, id, field, what is wrong.
+-- Takes now, what (jobs, letters, quarantine, or an index), a cursor of the server's scan, how many to look at.
+-- Never writes. Returns the cursor to go on with ('0' at the end), then flat lines: place, id, field, what is wrong.
 
 local SMALL_BODY = 65536 -- a longer body is not read to see whether its lengths are true
 local what, cursor, page = args[2], args[3], args[4]
@@ -76,8 +76,45 @@ local function check_job(id, packed)
     check_pieces(row)
 end
 
+-- What a letter is listed in, and its job.
+local function check_letter(logical, packed)
+    local letter = hf.read(packed)
+    if not (letter and letter.id and type(letter.failed_at) == 'number') then return end -- the caller reads it, too
+    local lists = { { 'holders', HOLDERS, hf.escape(letter.id) .. logical }, { 'failed', FAILED, logical },
+        { 'dead', DEAD, hf.dead_member(logical, letter) } }
+    if letter.revive_at then lists[4] = { 'revivals', REVIVALS, logical } end
+    for _, one in ipairs(lists) do
+        if not call('ZSCORE', one[2], one[3]) then note(one[1], letter.id, '', 'the index lacks this dead letter') end
+    end
+    if not hf.row_of(letter.id) then note('letters', letter.id, 'id', 'its job is gone or cannot be read') end
+end
+
+-- Entries that lead to a letter, a worker or the holder of a key; those that lead nowhere.
+local function check_entry(member, value)
+    if what == 'keyed' then
+        local row = hf.row_of(value)
+        if not (row and row[KEY] and hf.holds(row) and hf.key_name(row) == member) then
+            note('keyed', value, 'key', 'it is listed as the holder of a key that it does not hold')
+        end
+    elseif what == 'deadlines' then
+        if call('HEXISTS', WORKERS, member) == 0 then note(what, member, '', 'the index has a worker that is gone') end
+    else
+        local logical = what == 'holders' and sub(member, (string.find(member, '\0', 1, true) or 0) + 1) or member
+        if call('HEXISTS', LETTERS, logical) == 0 then
+            note(what, logical, '', 'the index has a dead letter that is not there')
+        end
+    end
+end
+
+local ENTRIES_OF = { keyed = KEYED, deadlines = DEADLINES, holders = HOLDERS, failed = FAILED, revivals = REVIVALS }
 local found
-if what == 'jobs' then
+if ENTRIES_OF[what] then
+    found = call(what == 'keyed' and 'HSCAN' or 'ZSCAN', ENTRIES_OF[what], cursor, 'COUNT', page)
+    for i = 1, #found[2], 2 do check_entry(found[2][i], found[2][i + 1]) end
+elseif what == 'letters' then
+    found = call('HSCAN', LETTERS, cursor, 'COUNT', page)
+    for i = 1, #found[2], 2 do check_letter(found[2][i], found[2][i + 1]) end
+elseif what == 'jobs' then
     found = call('HSCAN', JOBS, cursor, 'COUNT', page)
     for i = 1, #found[2], 2 do check_job(found[2][i], found[2][i + 1]) end
 elseif what == 'quarantine' then
