@@ -16,7 +16,7 @@ from holdfast.backends.postgres import backend
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.backends.postgres.schema import STATEMENTS, set_up
 from holdfast.errors import BackendNotInstalled, BackendUnavailable, ConfigurationError, SchemaMismatch
-from holdfast.records import NewJob
+from holdfast.records import ClaimRequest, NewJob, WorkerRecord
 
 from ...servers.postgres import Server
 
@@ -91,6 +91,26 @@ def test_migrate_refuses_a_newer_store(make: Make, session: psycopg.Connection, 
         session.commit()
         with pytest.raises(SchemaMismatch):
             await backend.migrate()
+        await backend.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("lost", ["DROP FUNCTION {}.exchange", "DELETE FROM {}.incarnation"])
+def test_migrate_brings_back_what_a_store_of_this_version_has_lost(
+    make: Make, session: psycopg.Connection, schema: str, lost: str
+) -> None:
+    async def run() -> None:
+        backend = make()
+        await backend.open()
+        session.execute(lost.format(schema))
+        session.commit()
+        before = await backend.migrate()
+        assert before[0] == before[1]
+        await backend.register(WorkerRecord(id="w"))
+        await backend.enqueue([NewJob(id="a", task="t")])
+        request = ClaimRequest(worker="w", call=1, queues=("default",), most=1)
+        assert [lease.id for lease in (await backend.claim(request)).leases] == ["a"]
         await backend.close()
 
     asyncio.run(run())

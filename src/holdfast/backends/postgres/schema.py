@@ -77,6 +77,7 @@ STATEMENTS: Mapping[str, str] = load_statements(__package__ + ".statements", VER
 # Functions of operators and sweeps, which go by indexes as the busy ones do. A session keeps its plans: one made while
 # the store was empty would look through all of it, long after.
 _BY_INDEX = ("bury", "cancel", "discard", "prune", "retire", "retry", "revive", "run_now", "slow_down", "tick")
+_FUNCTION = ".function_"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
 _PLACE = re.compile(r"\bholdfast\.")
 
@@ -157,6 +158,8 @@ async def set_up(cursor: AsyncCursor[Any], schema: str) -> tuple[int, int]:
         if found is not None and found > SCHEMA_VERSION:
             raise SchemaMismatch(found, SCHEMA_VERSION)
         if found == SCHEMA_VERSION:
+            if not await _is_whole(cursor, schema):
+                await _make_functions(cursor, schema)
             return found, found
         if found is None:
             await _check_server(cursor)
@@ -167,19 +170,35 @@ async def set_up(cursor: AsyncCursor[Any], schema: str) -> tuple[int, int]:
                     await cursor.execute(_PLACE.sub(f'"{schema}".', text))
                 except (*_THERE_ALREADY, *_NOT_THERE) as error:
                     raise SchemaMismatch(found or 0, SCHEMA_VERSION, _NOT_SO.format(said(error))) from error
-        await cursor.execute("SET LOCAL check_function_bodies = off")  # they name each other
-        functions = [sql for part, sql in for_schema(schema).items() if ".function" in part]
-        await cursor.execute(";\n".join(functions))
-        await cursor.execute(_settings(schema))
-        await cursor.execute(
-            f'INSERT INTO "{schema}".incarnation (timeline) SELECT "{schema}".timeline() '  # noqa: S608
-            f'WHERE NOT EXISTS (SELECT 1 FROM "{schema}".incarnation)'
-        )
+        await _make_functions(cursor, schema)
         await cursor.execute(f'UPDATE "{schema}".schema_version SET version = %s', (SCHEMA_VERSION,))  # noqa: S608
         if not cursor.rowcount:
             text = f'INSERT INTO "{schema}".schema_version (version) VALUES (%s)'  # noqa: S608
             await cursor.execute(text, (SCHEMA_VERSION,))
         return found or 0, SCHEMA_VERSION
+
+
+async def _is_whole(cursor: AsyncCursor[Any], schema: str) -> bool:
+    """Whether a store of this version has all its functions, and the row that tells its incarnation."""
+    names = [part.partition(_FUNCTION)[2] for part in STATEMENTS if _FUNCTION in part]
+    await cursor.execute(
+        "SELECT count(DISTINCT p.proname) "  # noqa: S608 - the name was checked
+        "FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace "
+        f'WHERE n.nspname = %s AND p.proname = ANY (%s) AND EXISTS (SELECT 1 FROM "{schema}".incarnation)',
+        (schema, names),
+    )
+    return await cursor.fetchone() == (len(names),)
+
+
+async def _make_functions(cursor: AsyncCursor[Any], schema: str) -> None:
+    await cursor.execute("SET LOCAL check_function_bodies = off")  # they name each other
+    functions = [sql for part, sql in for_schema(schema).items() if _FUNCTION in part]
+    await cursor.execute(";\n".join(functions))
+    await cursor.execute(_settings(schema))
+    await cursor.execute(
+        f'INSERT INTO "{schema}".incarnation (timeline) SELECT "{schema}".timeline() '  # noqa: S608
+        f'WHERE NOT EXISTS (SELECT 1 FROM "{schema}".incarnation)'
+    )
 
 
 def _settings(schema: str) -> str:
