@@ -67,9 +67,19 @@ class BoundCall(Generic[R]):
 
 
 def plain_args(raw: bytes) -> dict[str, Any]:
-    """Stored arguments as plain values, for showing."""
+    """Stored arguments as plain values, for showing; none where they cannot be read."""
+    if not _is_json(raw):
+        return {}
     stored = decode_plain(raw)
     return stored if isinstance(stored, dict) else {"": stored}
+
+
+def _is_json(raw: bytes) -> bool:
+    try:
+        decode_plain(raw)
+    except ValueError:  # msgspec's errors too
+        return False
+    return True
 
 
 def _moment(value: float | None) -> datetime | None:
@@ -196,7 +206,7 @@ class Job(Generic[R]):
     def value(self) -> R | None:
         """What its handler returned, None until it succeeded."""
         raw = self._record.value
-        return None if raw is None else self._app._rebuild(self._record.task, raw)
+        return None if raw is None or not _is_json(raw) else self._app._rebuild(self._record.task, raw)
 
     @property
     def error(self) -> Failure | None:
@@ -212,6 +222,14 @@ class Job(Generic[R]):
     def reason(self) -> str | None:
         """Why it is dead, or was dropped ("expired")."""
         return self._record.reason
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Fields whose stored value cannot be read; they are shown here with their defaults."""
+        record = self._record
+        stored = {"args": record.args, "value": record.value}
+        more = (name for name, raw in stored.items() if raw is not None and not _is_json(raw))
+        return tuple(dict.fromkeys((*record.unreadable, *more)))
 
     @property
     def worker(self) -> str | None:

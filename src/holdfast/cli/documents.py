@@ -53,6 +53,7 @@ def job_document(job: Job[Any]) -> dict[str, Any]:
         "worker": job.worker,
         "fence": job.fence,
         "cancel_requested": job.cancel_requested,
+        "unreadable": list(job.unreadable),
     }
 
 

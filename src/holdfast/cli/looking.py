@@ -54,12 +54,16 @@ def jobs(session: Session, query: tuple[str, ...], limit: int) -> int:
         )
         if len(found) == limit:
             session.print.note(f"the newest {limit}; --limit shows more.")
+        if any(job.unreadable for job in found):
+            session.print.note("not all fields could be read: `holdfast audit` names them.")
     return Exit.DONE
 
 
 def _job_row(job: Job[Any], now: float) -> tuple[str, ...]:
     note = ""
-    if job.state is State.DEAD:
+    if unreadable := job.unreadable:
+        note = f"cannot be read: {', '.join(unreadable)}"
+    elif job.state is State.DEAD:
         note = job.reason or ""
     elif job.cancel_requested:
         note = "cancel asked for"
@@ -149,6 +153,7 @@ def _show_job(session: Session, job: Job[Any], now: float) -> None:
             ("progress", progress),
             ("cancel", "asked for" if job.cancel_requested and not job.state.finished else None),
             ("value", json.dumps(plain(job.value), ensure_ascii=False, default=str) if job.value is not None else None),
+            ("unreadable", ", ".join(job.unreadable)),
         ]
     )
 

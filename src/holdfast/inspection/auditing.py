@@ -1,21 +1,22 @@
 """Audit: do the promises hold in this store, now?
 
-Called by `app.audit()`, `holdfast audit`, the demo and tests. Computed from ONE dump; never changes anything and never
-looks at a clock: what depends on time (a deadline that passed and is not recovered yet) is no violation.
+Called by `app.audit()`, `holdfast audit`, the demo and tests. Computed from ONE dump, and from the flaws that the store
+lists; never changes anything and never looks at a clock: what depends on time (a deadline that passed and is not
+recovered yet) is no violation.
 The rules themselves are in rules.py, one small function each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
 from ..backends.contract import Backend
-from ..records import Dump
+from ..records import Dump, Flaw
 from .picture import picture_of
 from .rules import RULES
-from .violations import Violation
+from .violations import Violation, named
 
 
 class Audit(Struct, frozen=True, kw_only=True):
@@ -30,14 +31,18 @@ class Audit(Struct, frozen=True, kw_only=True):
 
 
 async def audit(backend: Backend) -> Audit:
-    """Look at everything in the store at one instant and list what contradicts the promises."""
-    return judge(await backend.dump())
+    """Look at everything in the store at one instant and list what contradicts the promises.
+
+    What the store itself cannot read, or finds contradicting its indexes, is listed first.
+    """
+    return judge(await backend.dump(), await backend.flaws())
 
 
-def judge(dump: Dump) -> Audit:
-    """The audit of a dump: pure."""
+def judge(dump: Dump, flaws: Iterable[Flaw] = ()) -> Audit:
+    """The audit of a dump and of a store's flaws: pure."""
     picture = picture_of(dump)
-    found = [violation for rule in RULES for violation in rule(picture)]
+    found = [Violation(rule="readable", job_id=flaw.id, text=named(flaw)) for flaw in flaws]
+    found += [violation for rule in RULES for violation in rule(picture)]
     checked = {
         "jobs": len(picture.jobs),
         "groups": len(picture.groups),

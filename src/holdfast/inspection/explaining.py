@@ -67,6 +67,14 @@ async def explain(backend: Backend, job_id: str, tasks: Collection[str] | None =
     if job.state in UNSTARTED:
         scene = await _braked(backend, scene)
     explanation = await _explained(backend, scene)
+    if job.unreadable:
+        fields = ", ".join(job.unreadable)
+        bad = f"What is stored of it cannot all be read ({fields}): what is said here takes the defaults for that."
+        explanation = replace(
+            explanation,
+            reasons=(bad, *explanation.reasons),
+            next=(*explanation.next, "Look at the row in the store: `holdfast audit` names it."),
+        )
     seal = await backend.sealed()
     if seal is None or not seal.closed or job.state.finished:
         return explanation

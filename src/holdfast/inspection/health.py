@@ -6,6 +6,7 @@ settings; `judge_store` is pure. Nothing is changed.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 
@@ -14,14 +15,18 @@ from msgspec import Struct
 from ..backends import Address
 from ..backends.contract import Backend
 from ..backends.durability import StoreFacts, ask_store
-from ..records import Seal
+from ..records import Flaw, Seal
 from .findings import Finding, fine, note, wrong
+from .violations import named
 
 CLOCK_NOTE_SECONDS = 1.0
 CLOCK_WRONG_SECONDS = 60.0
 SLOW_SECONDS = 1.0
 DISK_NOTE_BYTES = 1 << 30
 DISK_WRONG_BYTES = 64 << 20
+FLAWS_SECONDS = 10.0  # how long the doctor looks for rows that cannot be read
+FLAWS_MAX = 100
+FLAWS_SHOWN = 3
 MEMORY_NOTE_SHARE = 0.8
 MEMORY_WRONG_SHARE = 0.95
 
@@ -35,6 +40,7 @@ class StoreLook(Struct, frozen=True, kw_only=True):
     answer_seconds: float = 0.0
     difference_seconds: float = 0.0  # its clock less this machine's
     seal: Seal | None = None
+    flaws: tuple[Flaw, ...] | None = ()  # None: there was too much to look at
 
 
 async def look_at_store(backend: Backend, address: Address) -> StoreLook:
@@ -49,12 +55,21 @@ async def look_at_store(backend: Backend, address: Address) -> StoreLook:
         answer_seconds=took,
         difference_seconds=clock - (before + took / 2),
         seal=await backend.sealed(),
+        flaws=await _flaws(backend),
     )
+
+
+async def _flaws(backend: Backend) -> tuple[Flaw, ...] | None:
+    try:
+        async with asyncio.timeout(FLAWS_SECONDS):
+            return tuple(await backend.flaws(limit=FLAWS_MAX))
+    except TimeoutError:
+        return None
 
 
 def judge_store(look: StoreLook) -> list[Finding]:
     """What that means for jobs."""
-    findings = [_reached(look), _schema(look), _clock(look), *_settings(look), _open(look)]
+    findings = [_reached(look), _schema(look), _clock(look), *_settings(look), _open(look), _sound(look)]
     if look.facts.quiet_seconds > 0:
         findings.append(_quiet(look))
     if look.facts.old_snapshot is not None:
@@ -101,6 +116,22 @@ def _open(look: StoreLook) -> Finding:
         f"the store is the {seal.role} of a move ({seal.stage}) and takes no work; the other side is {seal.other}.",
         "`holdfast move` goes on with it, or gives it up.",
         **facts,
+    )
+
+
+def _sound(look: StoreLook) -> Finding:
+    if look.flaws is None:
+        text = f"in {FLAWS_SECONDS:g} s not all rows could be looked at; none that was is bad."
+        return note("rows", text, "`holdfast audit` looks at all of them.", flaws=None)
+    if not look.flaws:
+        return fine("rows", "all of them can be read, and indexes and records agree.", flaws=0)
+    number = f"{FLAWS_MAX} or more" if len(look.flaws) >= FLAWS_MAX else str(len(look.flaws))
+    listed = "; ".join(named(flaw) for flaw in look.flaws[:FLAWS_SHOWN])
+    return wrong(
+        "rows",
+        f"{number} cannot be read or contradict an index; all others go on. {listed}.",
+        "`holdfast audit` lists them all, by id and field.",
+        flaws=len(look.flaws),
     )
 
 

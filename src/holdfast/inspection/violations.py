@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
+from ..records import Flaw
 from .picture import JobRow, Picture
 
 
@@ -19,6 +20,13 @@ class Violation(Struct, frozen=True, kw_only=True):
     text: str
     job_id: str | None = None
     group: str | None = None
+
+
+def named(flaw: Flaw) -> str:
+    """A flaw as a sentence: where it is, of which row, in which field, and what is wrong."""
+    row = "" if flaw.id is None else f" {flaw.id}"
+    field = "" if flaw.field is None else f", field {flaw.field}"
+    return f"{flaw.place}{row}{field}: {flaw.text}"
 
 
 Rule = Callable[[Picture], Iterator[Violation]]

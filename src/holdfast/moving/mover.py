@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from ..backends.contract import Backend
 from ..errors import BackendUnavailable, MoveRefused, OutcomeUnknown
+from ..inspection.violations import named
 from ..records import JobQuery, LetterQuery, Part, Seal, Shipment, WorkerRecord
 from ..sweeps.adaptive import AdaptiveLimit
 from ..sweeps.rearrange import LIMIT as REARRANGE_LIMIT
@@ -29,6 +30,7 @@ from .deciding import Plan, decide, is_begun_target
 StepName = Literal["seal", "wait", "carry", "compare", "open"]
 
 LOOK_EVERY_SECONDS = 0.2
+FLAWS_COUNTED_MAX = 100
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class Mover:
         plan, on_source, on_target = await _decided(self._source, self._target)
         if plan.begins == "at its end":
             return Moved(move=plan.move, begins=plan.begins)
+        await _refuse_if_flawed(self._source.backend)
         if plan.begins == "anew":
             await _refuse_if_held(self._target.backend)
             if self._wait <= 0 and (held := await _leases(self._source.backend)):
@@ -198,6 +201,7 @@ async def survey(source: Side, target: Side | None) -> Survey:
             await _refuse_if_held(target.backend)
     else:
         plan = decide(await source.backend.sealed(), None, source_name=source.name, target_name="")
+    await _refuse_if_flawed(source.backend)
     counts = await source.backend.count()
     jobs = {queue: {state.value: number for state, number in by.items()} for queue, by in counts.items()}
     leases = sum(worker.running for worker in await _leases(source.backend))
@@ -231,6 +235,17 @@ async def abandon(source: Side, target: Side) -> bool:
 
 
 # ---------------------------------------------------------------------- asking the stores
+
+
+async def _refuse_if_flawed(source: Backend) -> None:
+    """A row that cannot be read cannot be carried: nothing moves, rather than all but that row."""
+    flaws = await patiently(partial(source.flaws, limit=FLAWS_COUNTED_MAX))
+    if flaws:
+        number = f"{len(flaws)} or more" if len(flaws) >= FLAWS_COUNTED_MAX else str(len(flaws))
+        raise MoveRefused(
+            f"the source has {number} rows that cannot be read, or that contradict an index ({named(flaws[0])}). "
+            "`holdfast audit` lists them. Repair or remove them first: a move would lose them."
+        )
 
 
 async def _decided(source: Side, target: Side) -> tuple[Plan, Seal | None, Seal | None]:

@@ -52,6 +52,11 @@ def _shown(name: bytes) -> str:
     return _NOT_PRINTED.sub("?", name.decode(errors="replace"))
 
 
+def _id_of(name: str, field: bytes) -> bytes:
+    """The id to name: a letter without a key is kept under its job's id, behind a mark."""
+    return field[1:] if name == "letters" and field.startswith(b"i") else field
+
+
 class Flaws:
     """Looks for flaws in one store."""
 
@@ -93,6 +98,6 @@ class Flaws:
                 try:
                     read(field, packed)
                 except tolerant.UNREADABLE:
-                    yield Flaw(place=name, text="it cannot be read and is left out", id=_shown(field))
+                    yield Flaw(place=name, text="it cannot be read and is left out", id=_shown(_id_of(name, field)))
             if cursor == b"0":
                 return

@@ -18,6 +18,7 @@ from ...lifecycle import State
 from ...records import (
     DeadLetter,
     Dump,
+    Flaw,
     GroupRecord,
     JobQuery,
     JobRecord,
@@ -197,6 +198,12 @@ class ShardedLooking(Looking):
 
     async def entries(self) -> list[CronEntry]:
         return await (await self._home()).entries()
+
+    async def flaws(self, *, limit: int = 1000) -> list[Flaw]:
+        found = await (await self._home()).flaws(limit=limit)
+        for listed in (await self._everywhere(lambda store: store.flaws(limit=limit))).values():
+            found += listed
+        return found[:limit]
 
     async def dump(self) -> Dump:
         home = await (await self._home()).dump()
