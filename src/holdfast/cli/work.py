@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 @click.option("--app-dir", metavar="DIR", default=".", show_default=True, help="Where to import from.")
 @click.option("--url", "-u", metavar="URL", help="Another store than the app's own.")
 @click.option("--reload", is_flag=True, help="Restart the runners when code below --app-dir changes.")
-@click.option("--max-jobs", type=click.IntRange(1), metavar="N", help="Replace a runner after so many jobs.")
+@click.option("--max-jobs", type=click.IntRange(1), metavar="N", help="Replace a runner after about N jobs.")
 @click.option(
     "--max-memory", type=Size(), metavar="SIZE", help="Replace a runner that has grown to this, such as 512M."
 )

@@ -38,6 +38,9 @@ BEGIN_SECONDS = 10.0  # after this what a runner that responds has not begun is 
 OBEY_SECONDS = 2.0  # from an attempt's timeout, or from being told to stop, to its runner's end
 OBEY_SECONDS_ALONE = 0.5  # where nobody else would be hurt
 SOLO_IDLE_SECONDS = 60.0
+SUCCESSOR_AGAIN_SECONDS = 5.0  # after one that could not start
+JOBS_URGENT = 2  # times max_jobs: it leaves at once, before its successor is ready
+MEMORY_URGENT = 1.5  # of max_memory: it leaves at once, before its successor is ready
 STOPPED_SECONDS = 5.0  # after this a runner that was stopped is continued
 CONTINUED_MAX = 3  # … so often; then it is killed
 DEAF_SECONDS = 5.0  # after this a runner whose loop is idle and does not answer is killed
@@ -52,6 +55,8 @@ class Overseer:
         self._pool, self._clock = pool, clock
         self._told: set[int] = set()  # runners whose silence was told
         self._leaving: set[int] = set()  # runners somebody sees off already
+        self._succeeding: set[int] = set()  # runners whose successor is on its way, or waits for its turn
+        self._succession = asyncio.Lock()
         self._broken: set[int] = set()  # runners that were killed because they cannot answer
         self._idle_since: dict[int, float] = {}
 
@@ -77,8 +82,35 @@ class Overseer:
     def look_at(self, remote: Remote) -> None:
         """Some of its jobs ended: has it done its share?"""
         most = self._pool.staff.plan.max_jobs
-        if most is not None and remote.done >= most and remote.stage is Stage.READY:
+        if most is None or remote.stage is not Stage.READY:
+            return
+        if remote.done >= most * JOBS_URGENT:
             self.replace(remote, f"{remote.done} jobs")
+        elif remote.done >= max(1, int(most * remote.lifetime)):
+            self.succeed(remote, f"{remote.done} jobs")
+
+    def succeed(self, remote: Remote, why: str) -> None:
+        """Replace a runner that is still of use: its successor is ready before it leaves, and one leaves at a time."""
+        if remote.solo:
+            self.replace(remote, why)
+        elif remote.tag not in self._succeeding:
+            self._succeeding.add(remote.tag)
+            self._pool.staff.spawn(self._succeed(remote, why))
+
+    async def _succeed(self, remote: Remote, why: str) -> None:
+        staff = self._pool.staff
+        try:
+            async with self._succession:
+                if remote.stage is not Stage.READY:
+                    return  # it has left for another reason meanwhile
+                new = staff.start()
+                if new is not None and await staff.ready(new):
+                    if remote.stage is Stage.READY:
+                        self.replace(remote, why)
+                else:
+                    await asyncio.sleep(SUCCESSOR_AGAIN_SECONDS)  # the old one goes on until there is another
+        finally:
+            self._succeeding.discard(remote.tag)
 
     def replace(self, remote: Remote, why: str) -> None:
         """Have another runner in its place; it leaves when its jobs have ended, or the grace is over."""
@@ -146,7 +178,11 @@ class Overseer:
             self._check_begins(remote, now)
         most = self._pool.staff.plan.max_memory
         if most is not None and remote.memory > most and remote.stage is Stage.READY:
-            self.replace(remote, f"{remote.memory >> 20} MiB of memory")
+            why = f"{remote.memory >> 20} MiB of memory"
+            if remote.memory > most * MEMORY_URGENT:
+                self.replace(remote, why)
+            else:
+                self.succeed(remote, why)
         if remote.solo:
             self._check_idle(remote, now)
             self._check_memory(remote)

@@ -34,6 +34,8 @@ from .staff import Plan, Staff
 
 END_WITHIN_SECONDS = 3.0
 RUNNER_WITHIN_SECONDS = 30.0  # so long a job waits for a runner of its own, then it is given back
+SUSPECT_PATIENCE_SECONDS = 2.0  # each time suspects have waited so long, twice as many processes may run them
+SUSPECT_DOUBLINGS_MAX = 2
 JUDGED_WITHIN_SECONDS = 5.0  # so long a killed job waits for a runner that knows its policy, then that is applied here
 SHOWN_AFTER_SECONDS = 2.0  # a job that has not begun for so long is shown
 
@@ -223,9 +225,19 @@ class Pool(Link):
                 remote.give([lease])
                 self.overseer.expect(remote, [lease])
         starting = sum(one.stage is Stage.STARTING for one in solos)
-        room = self.staff.plan.isolated - len(solos)  # the others wait: they are not begun, and cost nothing at a stop
+        room = self._solos_max() - len(solos)  # the others wait: they are not begun, and cost nothing at a stop
         for _ in range(min(len(self._waiting) - starting, room)):
             self.staff.start(solo=True)
+
+    def _solos_max(self) -> int:
+        """How many processes for jobs that run alone: more than planned while suspects wait.
+
+        After a store was away for longer than the lease every interrupted job is one. Their order in a line for a few
+        processes would hold the last of them back for minutes.
+        """
+        since = [self._waits_since[lease.token] for lease in self._waiting if lease.suspect]
+        waited = self._clock.steady() - min(since) if since else 0.0
+        return self.staff.plan.isolated << min(SUSPECT_DOUBLINGS_MAX, int(waited / SUSPECT_PATIENCE_SECONDS))
 
     def _follow(self, remote: Remote, lease: Lease) -> None:
         if remote.spare:
@@ -351,6 +363,7 @@ class Pool(Link):
     def look_at_waiting(self, now: float) -> None:
         """Nobody waits here for a runner without a bound: what has waited too long goes back, or is judged here."""
         if self._waiting:
+            self.serve_waiting()
             late = now - RUNNER_WITHIN_SECONDS
             overdue = [lease for lease in self._waiting if self._waits_since.get(lease.token, now) < late]
             if overdue:

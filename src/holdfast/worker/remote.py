@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import socket
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from .spoken import Spoken
 
 DUMP_SIGNAL = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR2
 SPARE_PLACES = 16  # for lost attempts that have not stopped
+AGE_SPREAD = 0.8
 EVIDENCE_BYTES_MAX = 1 << 20
 TELL_BYTES_MAX = 1 << 20  # events queue up no further for a runner that does not read
 
@@ -77,6 +79,8 @@ class Remote(asyncio.Protocol):
         self.blocked = False  # it has not answered for a while
         self.spared = False  # killed for what is no fault of the jobs it has
         self.in_company = False  # others died in the same instant: who is to blame cannot be told
+        self.ready_at = 0.0
+        self.lifetime = random.uniform(AGE_SPREAD, 1.0)  # share of max_jobs it lives for: not all leave together
         self.pinged_at = 0.0
         self.continued = 0  # how often it had to be continued after it was stopped
         self.idle_looks = 0  # in a row at which its loop was idle although it did not answer

@@ -27,6 +27,7 @@ EVIDENCE_WITHIN_SECONDS = 0.5  # for stacks to be written
 END_WITHIN_SECONDS = 0.5  # from closing its socket to its end
 QUIT_WITHIN_SECONDS = 7.0  # for callbacks to finish
 RESTART_SECONDS_MAX = 30.0
+SHORT_LIFE_SECONDS = 10.0  # one that ends by itself so soon after its hello, without a job, counts as not started
 START_SECONDS_DEFAULT = 120.0  # from its start to its hello: it imports the app meanwhile
 PROGRAM = "holdfast.cli.runner"
 
@@ -86,6 +87,8 @@ class Staff:
         self.deadlines = (0.0, 0.0)
         self._tags = 0
         self._failed_starts = 0
+        self._short_lives = 0  # in a row
+        self._hold_until = 0.0  # runners that are missing are started no sooner
         self._tasks: set[asyncio.Task[Any]] = set()
         self._first: asyncio.Future[wire.Hello] | None = None
 
@@ -191,7 +194,7 @@ class Staff:
 
     def fill(self) -> None:
         """Start the runners that are missing."""
-        if not (self.closing or self.barred):
+        if not (self.closing or self.barred or self._clock.steady() < self._hold_until):
             for _ in range(self.plan.runners - len(self.shared)):
                 self.start()
 
@@ -221,7 +224,7 @@ class Staff:
 
     def on_frame(self, remote: Remote, frame: object) -> None:
         if isinstance(frame, wire.Hello):
-            remote.hello = frame
+            remote.hello, remote.ready_at = frame, self._clock.steady()
             self._failed_starts = 0
             if self._first is not None and not self._first.done():
                 self._first.set_result(frame)
@@ -292,13 +295,17 @@ class Staff:
         if remote.stage is Stage.GONE:
             return
         started, expected = remote.hello is not None, self.closing or remote.stage is Stage.LEAVING
+        brief = started and not expected and self._was_brief(remote)
         remote.stage = Stage.GONE
         del self.remotes[remote.tag]
         wait_status, cause = remote.ended or (0, guard.OWN)
         self._owner.on_died(remote, wait_status, cause, expected)
         remote.changed.set()
         remote.close()
-        if started or self.closing:
+        self._short_lives = self._short_lives + 1 if brief else 0
+        if brief:
+            self._hold_back(remote, self._short_lives, f"a runner process {how_it_ended(wait_status)} without a job.")
+        elif started or self.closing:
             self.fill()
         else:
             self._could_not_start(remote, wait_status)
@@ -312,11 +319,25 @@ class Staff:
             self._first.set_exception(RunnerRefused(refused.text, refused.hint))
             return
         self._failed_starts += 1
-        wait = min(RESTART_SECONDS_MAX, 50 * backoff(self._failed_starts))
-        logs.runner_refused(refused.text, wait)
+        self._hold_back(remote, self._failed_starts, refused.text)
+
+    def _was_brief(self, remote: Remote) -> bool:
+        """Whether it ended soon after its hello, and not for what a job did."""
+        begun = any(remote.begun(sent) for sent in remote.held.values())
+        lived = self._clock.steady() - remote.ready_at
+        by_itself = remote.ended is not None and remote.ended[1] == guard.OWN
+        return by_itself and lived < SHORT_LIFE_SECONDS and not (remote.done or begun)
+
+    def _hold_back(self, remote: Remote, times: int, why: str) -> None:
+        """It was of no use, and the next one may be none: start it after a pause that grows."""
+        wait = min(RESTART_SECONDS_MAX, 50 * backoff(times))
+        self._hold_until = self._clock.steady() + wait
+        logs.runner_refused(why, wait)
         self.spawn(self._fill_after(wait))
         self._owner.on_not_started(remote, wait)
 
     async def _fill_after(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+        if self._hold_until - self._clock.steady() < 0.05:  # not held back once more meanwhile
+            self._hold_until = 0.0
         self.fill()
