@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.backends.sharded.leasing import HOME
@@ -39,6 +40,11 @@ class Delayed:
 
 def ask(call: int, most: int = 4, worker: str = "a") -> ClaimRequest:
     return ClaimRequest(worker=worker, call=call, queues=("mail",), most=most)
+
+
+def no_slot(call: int) -> ClaimRequest:
+    """The worker has free slots, but none for this queue."""
+    return replace(ask(call), most_by_queue={"mail": 0})
 
 
 def named(*leases: Lease) -> list[Held]:
@@ -148,7 +154,7 @@ def test_late_leases_that_cannot_be_released_do_not_fail_the_call() -> None:
             raise OutcomeUnknown("release")
 
         shard.release = lost
-        assert (await a.claim(ask(2, 0), now=NOW)).leases == ()
+        assert (await a.claim(no_slot(2), now=NOW)).leases == ()
         assert (await a.renew("a", [], seen_call=2, now=NOW)).released == ("once",)
 
     asyncio.run(whole())
@@ -162,11 +168,11 @@ def test_a_call_repeated_after_it_was_given_up_brings_no_more_than_is_free() -> 
         await lose_the_claim(shelf, a, 1)
         other.mood = "well"
         repeat = Delayed(other, "exchange")
-        second = asyncio.ensure_future(a.claim(ask(2, 0), now=NOW))
+        second = asyncio.ensure_future(a.claim(no_slot(2), now=NOW))
         await repeat.sent.wait()
         await asyncio.sleep(0)  # the shard that has the job has answered
         second.cancel()
         await asyncio.gather(second, return_exceptions=True)
-        assert (await a.claim(ask(2, 0), now=NOW)).leases == ()
+        assert (await a.claim(no_slot(2), now=NOW)).leases == ()
 
     asyncio.run(whole())

@@ -100,6 +100,7 @@ class ShardedBackend(ShardedLooking, Backend):
         if name not in self._opened:
             await store.open()
             self._opened.add(name)
+        store.rule_step_max = self.rule_step_max
         return store
 
     # ------------------------------------------------------------------ opening and closing
@@ -233,6 +234,14 @@ class ShardedBackend(ShardedLooking, Backend):
             limit=part, older_than=older_than, now=now
         )
         return sum(await self._swept(limit, verb, int))
+
+    async def rearrange(self, *, limit: int = 500, now: float | None = None) -> bool:
+        """Every shard its part, at least one step each. One that is silent has more to do, for all we know."""
+        await self._shards.refresh(FRESH_SECONDS)
+        names = [HOME, *self._shards.all()]
+        part = max(1, limit // len(names))
+        found = await self._at_all(names, lambda store: store.rearrange(limit=part, now=now))
+        return any(found.of_some().values()) or bool(found.silent)
 
     # ------------------------------------------------------------------ operating, one job at a time
 

@@ -72,7 +72,7 @@ def override_share(said: Override, shards: int, place: int) -> Override:
     """An operator's word as stored: None where nothing is said, which resets what a shard may still have."""
     limit = limit_share(said.limit, shards, place) if isinstance(said.limit, int) else None
     rate = rate_share(said.rate, shards, place) if isinstance(said.rate, Rate) else None
-    return replace(said, limit=limit, rate=rate)
+    return replace(said, limit=limit, rate=rate, apart=said.apart if isinstance(said.apart, bool) else None)
 
 
 def concerning(rules: Shipment, registry: Registry, queue: str, place: int) -> Shipment:
@@ -120,7 +120,7 @@ def task_rules_for(rules: Shipment, registry: Registry, queue: str, place: int) 
 
 def said_of(overrides: Iterable[Override], scope: Scope) -> Override:
     """An operator's word of that scope; one that says nothing where there is none."""
-    nothing = Override(queue=scope[0], group=scope[1], task=scope[2], limit=None, rate=None)
+    nothing = Override(queue=scope[0], group=scope[1], task=scope[2], limit=None, rate=None, apart=None)
     return next((said for said in overrides if (said.queue, said.group, said.task) == scope), nothing)
 
 

@@ -7,7 +7,7 @@ needed to be safe: every write about a lease is fenced by its token in its own s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
@@ -31,7 +31,7 @@ from .asking import SILENCE, at_once
 from .portions import QueueRoom, turned, within
 from .registry import Shards
 from .service import Sent, Service
-from .sharding import number_of, parted
+from .sharding import number_of, parted, shares
 
 HOME = ""  # the store beside the shards: rules, pauses, limits, cron entries and every worker's row, but no user's job
 RECOVERED_PER_CLAIM_MAX = 100
@@ -184,19 +184,22 @@ class Leasing:
         some cannot use, those that used theirs up are asked for next.
         """
         service.turn_to(request.call, len(settlements) + len(releases))
+        swept = dict.fromkeys(shard for queue in request.queues for shard in self._shards.of(queue))
+        service.sweeps = shares(request.sweep_max, turned(list(swept), request.call)) if swept else {}
         await self._hear_again(service, request, now)
         batch = service.divided(self._shards, settlements, releases)
         for queue in request.queues:
             room = QueueRoom(request, service.leases, queue, turned(self._shards.of(queue), request.call))
             while portions := room.next_round(service.may_ask):
                 for shard, portion in portions.items():
-                    claim = service.asking(shard, queue, portion.most, portion.by_task, request.most_by_group)
+                    claim = service.asking(shard, queue, portion, request.most_by_group)
                     batch.setdefault(shard, Sent(shard, claim)).request = claim
                 sending, batch = list(batch.values()), {}
                 await self._send(service, sending, now)
                 heard = {sent.shard: sent.answer.leases for sent in sending if sent.answer is not None}
                 room.heard({shard: heard[shard] for shard in portions if shard in heard})
         await self._send(service, list(batch.values()), now)
+        await self._fit(service, request, now)
 
     async def _send(self, service: Service, batch: Sequence[Sent], now: float | None) -> None:
         """Make these calls at once. They are noted first, so that a call given up in the middle can be repeated."""
@@ -221,12 +224,19 @@ class Leasing:
     async def _hear_again(self, service: Service, request: ClaimRequest, now: float | None) -> None:
         """Repeat the calls that were not answered. What they bring beyond the free slots goes back at no cost."""
         owed = list(service.unheard.values())
+        for sent in owed:
+            sent.ask_for_less(request, part=2)
         await at_once({sent.shard: self._exchange_at(service, sent, now) for sent in owed})
-        await self._fit(service, request, now)
+        await self._fit(service, request, now, request.most_by_task)
 
-    async def _fit(self, service: Service, request: ClaimRequest, now: float | None) -> None:
-        """Release the leases beyond the free slots. Where a shard does not answer, the next renewal gives them back."""
-        service.leases, surplus = within(request, service.leases)
+    async def _fit(
+        self, service: Service, request: ClaimRequest, now: float | None, by_task: Mapping[str, int] = {}
+    ) -> None:
+        """Release the leases there is no room for. Where a shard does not answer, the next renewal gives them back.
+
+        What is asked of a task binds late leases alone: in other claims the shards know whether the task is apart.
+        """
+        service.leases, surplus = within(request, service.leases, by_task)
         if surplus:
             with suppress(*SILENCE):
                 await self.by_token(surplus, lambda store, items: store.release(items, now))
@@ -246,7 +256,10 @@ class Leasing:
 
         ends = await at_once({lease.token: ended(lease) for lease in service.leases})
         service.leases = [lease for lease in service.leases if not ends.get(lease.token)]
-        await self._send(service, [sent for sent in service.sent if sent.answer is None], now)
+        unanswered = [sent for sent in service.sent if sent.answer is None]
+        for sent in unanswered:
+            sent.ask_for_less(request)
+        await self._send(service, unanswered, now)
         if all(sent.answer is None for sent in service.sent):
             found.of_all()  # nobody is there at all
         await self._fit(service, request, now)

@@ -208,7 +208,7 @@ class Ruling:
             words = {_scope(said): said for said in (*wanted.overrides, *of_tasks.overrides)}
             for said in there.overrides:
                 if _scope(said) not in words:
-                    await store.limit(replace(said, limit=None, rate=None), now)
+                    await store.limit(replace(said, limit=None, rate=None, apart=None), now)
             for said in words.values():
                 with suppress(ConfigurationError):  # a limit from before the queue became strict
                     await store.limit(said, now)

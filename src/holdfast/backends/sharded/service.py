@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from ...errors import HoldfastError
 from ...lifecycle import Settlement
 from ...records import Answer, ClaimRequest, Exchanged, Lease, Recovered, Release, Seal, WorkerRecord
+from .portions import NOTHING, Portion
 from .registry import Shards
 from .sharding import ROUNDS_MAX, call_of, last_number_of, number_of, parted, signed
 
@@ -31,6 +32,16 @@ class Sent:
     answer: Exchanged | None = None
     error: HoldfastError | None = None
     written_off: bool = False  # a renewal may give its leases back: they are not handed out any more
+
+    def ask_for_less(self, request: ClaimRequest, *, part: int = 1) -> None:
+        """It is repeated, for no more than is asked for now, and only for a part of what was not done in time."""
+        own = self.request
+        self.request = replace(
+            own,
+            most=min(-(-own.most // part), request.most),
+            bytes_max=max(1, min(own.bytes_max // part, request.bytes_max)),
+            sweep_max=min(own.sweep_max // part, request.sweep_max),
+        )
 
     @property
     def tokens(self) -> list[tuple[str, bool]]:
@@ -58,6 +69,7 @@ class Service:
     answers: list[Answer | None] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
     recovered: list[Recovered] = field(default_factory=list)
+    sweeps: Mapping[str, int] = field(default_factory=dict)  # by shard: its part of what the call may sweep
     sealed: Seal | None = None
 
     def turn_to(self, call: int, number: int) -> None:
@@ -72,21 +84,19 @@ class Service:
         self.answers = [None] * number
 
     def asking(
-        self,
-        shard: str,
-        queue: str,
-        most: int,
-        most_by_task: Mapping[str, int] = {},
-        most_by_group: int | None = None,
+        self, shard: str, queue: str, portion: Portion = NOTHING, most_by_group: int | None = None
     ) -> ClaimRequest:
-        """This call as that shard gets it now."""
+        """This call as that shard gets it now. What it may sweep it does in its first round."""
+        round = sum(sent.shard == shard for sent in self.sent)
         return ClaimRequest(
             worker=self.record.id,
-            call=number_of(self.call, sum(sent.shard == shard for sent in self.sent)),
+            call=number_of(self.call, round),
             queues=(queue,),
-            most=most,
-            most_by_task=most_by_task,
+            most=portion.most,
+            most_by_task=portion.by_task,
             most_by_group=most_by_group,
+            bytes_max=portion.bytes_max,
+            sweep_max=0 if round else self.sweeps.get(shard, 0),
         )
 
     @property
@@ -116,7 +126,7 @@ class Service:
                 if queue is None:
                     self.answers[place] = Answer.LOST
                     continue
-                batch[shard] = Sent(shard, self.asking(shard, queue, 0)) if self.may_ask(shard) else None
+                batch[shard] = Sent(shard, self.asking(shard, queue)) if self.may_ask(shard) else None
             sent = batch[shard]
             if sent is not None:
                 own = replace(item, token=token)

@@ -20,7 +20,6 @@ from ...errors import HoldfastError, JobNotFound, StateConflict, StoreSealed
 from ...lifecycle import LIVE
 from ...records import REMEMBER_SECONDS_MIN, Enqueued, JobQuery, JobRecord, NewJob, Tick, Ticked
 from ..contract import Backend
-from .asking import SILENCE
 
 NOTED = "{ticks}"  # the queue of the rows at home: no queue of a user can be called so
 GRACE_SECONDS = 5.0  # rows younger than this are left to whoever made them
@@ -73,7 +72,7 @@ class Ticking:
         if not done.done:
             return done
         enqueued = [Enqueued(job.id, created=True) for job in jobs]
-        with suppress(*SILENCE):  # the rows are there: a sweep will hand them over
+        with suppress(HoldfastError):  # home has decided and the rows are there: a sweep will hand them over
             enqueued = await self._hand_over(jobs, cancels, now)
             await self._tear_up([row.id for row in written.jobs], now)
         return replace(done, enqueued=tuple(enqueued), skipped=skipped)
@@ -114,11 +113,15 @@ class Ticking:
             before = page[-1].seq
 
     async def finish(self, now: float | None, *, age: float = GRACE_SECONDS) -> HoldfastError | None:
-        """Hand over the jobs of ticks that somebody did not end. Answers the error of a shard that was silent."""
+        """Hand over the jobs of ticks that somebody did not end. Answers why one was left.
+
+        One that is refused (its task may have got a limit that cannot be divided), or whose shard is silent, stays for
+        the next time and holds no other up.
+        """
         rows = await self._left()
         if not rows:
             return None
-        silent: HoldfastError | None = None
+        left: HoldfastError | None = None
         before = (await (await self._home()).clock() if now is None else now) - age
         for row in rows:
             if row.created_at <= before:
@@ -128,9 +131,9 @@ class Ticking:
                     await self._tear_up([row.id], now)
                 except StoreSealed:
                     continue  # its job is in its shard, or goes there when the store is open again
-                except SILENCE as error:
-                    silent = error
-        return silent
+                except HoldfastError as error:
+                    left = error
+        return left
 
     async def forget(self, now: float | None) -> None:
         """Remove the rows of jobs that were handed over."""

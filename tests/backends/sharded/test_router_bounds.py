@@ -1,0 +1,184 @@
+"""The bounds of a claim over shards: what they are given together is no more than what was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.entries import CronEntry
+from holdfast.errors import ConfigurationError, OutcomeUnknown
+from holdfast.lifecycle import State
+from holdfast.records import ClaimRequest, Flaw, JobQuery, NewJob, Pause, Tick, WorkerRecord
+from holdfast.rules import Override, QueueRule, TaskRule
+
+from .shelves import NOW, Moody, Shelf, split_store
+
+SHARDS = 4
+
+
+def jobs(number: int, size: int = 2) -> list[NewJob]:
+    return [NewJob(id=f"job-{n:03}", task="work", queue="mail", args=b"x" * size) for n in range(number)]
+
+
+def ask(call: int = 1, most: int = 40, **fields: Any) -> ClaimRequest:
+    return ClaimRequest(worker="w", call=call, queues=("mail",), most=most, **fields)
+
+
+def asked(shard: Moody) -> list[ClaimRequest]:
+    """Note the claims a shard gets."""
+    seen: list[ClaimRequest] = []
+    real = shard.exchange
+
+    async def exchange(settlements: Any, releases: Any, request: ClaimRequest, now: float | None = None) -> Any:
+        seen.append(request)
+        return await real(settlements, releases, request, now)
+
+    shard.exchange = exchange
+    return seen
+
+
+async def scene(number: int, size: int = 2) -> tuple[Shelf, Any, dict[str, list[ClaimRequest]]]:
+    shelf, router = await split_store(SHARDS, jobs(number, size))
+    await router.register(WorkerRecord(id="w", lease_seconds=30.0, queues=("mail",)), now=NOW)
+    return shelf, router, {name: asked(shard) for name, shard in shelf.shards.items() if name}
+
+
+@pytest.mark.parametrize("bytes_max", [1, 1000, 3500, 20_000])
+def test_the_leases_of_a_call_carry_no_more_bytes_than_asked_for(bytes_max: int) -> None:
+    async def whole() -> None:
+        _, router, seen = await scene(30, 1000)
+        leases = (await router.claim(ask(bytes_max=bytes_max), now=NOW)).leases
+        assert len(leases) == max(1, bytes_max // 1000)
+        first = [requests[0].bytes_max for requests in seen.values()]
+        assert sum(first) <= max(bytes_max, SHARDS)
+        running = await router.find(JobQuery(states=(State.RUNNING,), limit=100))
+        assert {job.id for job in running} == {lease.id for lease in leases}
+
+    asyncio.run(whole())
+
+
+def test_a_claim_sweeps_no_more_over_all_its_shards_than_asked_for() -> None:
+    async def whole() -> None:
+        _, router, seen = await scene(40)
+        await router.claim(ask(most=40, sweep_max=10), now=NOW)
+        assert sum(request.sweep_max for requests in seen.values() for request in requests) == 10
+
+    asyncio.run(whole())
+
+
+def test_a_call_that_is_owed_is_repeated_with_less() -> None:
+    async def whole() -> None:
+        shelf, router, seen = await scene(40)
+        quiet = shelf.shards["mail:1"]
+        quiet.mood = "down"
+        for call in range(1, 6):
+            await router.claim(ask(call, sweep_max=160), now=NOW)
+        first, *repeats = seen["mail:1"]
+        assert {request.call for request in repeats} == {first.call}
+        assert [(one.most, one.sweep_max) for one in seen["mail:1"]] == [(10, 40), (5, 20), (3, 10), (2, 5), (1, 2)]
+        assert [one.bytes_max for one in repeats] == [first.bytes_max // 2**n for n in range(1, 5)]
+
+    asyncio.run(whole())
+
+
+async def words(stores: list[Any]) -> list[object]:
+    return [said.apart for store in stores for said in (await store.export("rules")).overrides]
+
+
+def test_an_operators_word_on_lanes_reaches_every_shard_and_goes_again() -> None:
+    async def whole() -> None:
+        shelf, router, _ = await scene(12)
+        shards = [shard.store for name, shard in shelf.shards.items() if name]
+        await router.limit(Override(task="work", apart=True), now=NOW)
+        assert await words(shards) == [True] * SHARDS
+        await router.declare([QueueRule(name="mail", shards=SHARDS, limit=100)], [TaskRule(name="work")], now=NOW)
+        assert await words(shards) == [True] * SHARDS
+        none = await router.claim(replace(ask(), most_by_task={"work": 0}), now=NOW)
+        assert none.leases == ()
+        await router.limit(Override(task="work", apart=None), now=NOW)
+        assert await words(shards) == []
+
+    asyncio.run(whole())
+
+
+def test_what_rules_leave_to_do_is_carried_on_in_every_shard() -> None:
+    async def whole() -> None:
+        shelf, router, _ = await scene(8)
+        limits: list[int] = []
+        left = dict.fromkeys(shelf.shards, 3)
+
+        def piecewise(name: str) -> Any:
+            async def rearrange(*, limit: int, now: float | None = None) -> bool:
+                limits.append(limit)
+                left[name] = max(0, left[name] - 1)
+                return left[name] > 0
+
+            return rearrange
+
+        for name, shard in shelf.shards.items():
+            shard.rearrange = piecewise(name)
+        passes = 1
+        while await router.rearrange(limit=50, now=NOW):
+            passes += 1
+        assert (passes, set(limits), set(left.values())) == (3, {10}, {0})
+        router.rule_step_max = 7
+        await router.pause(Pause(task="work"), now=NOW)
+        assert {shard.rule_step_max for shard in shelf.shards.values()} == {7}
+
+    asyncio.run(whole())
+
+
+def test_a_silent_shard_may_have_more_to_rearrange() -> None:
+    async def whole() -> None:
+        shelf, router, _ = await scene(8)
+        shelf.shards["mail:0"].mood = "down"
+        assert await router.rearrange(now=NOW)
+
+    asyncio.run(whole())
+
+
+def test_flaws_of_home_and_all_shards_are_listed_within_the_bound() -> None:
+    async def whole() -> None:
+        shelf, router, _ = await scene(8)
+
+        async def flaws(*, limit: int) -> list[Flaw]:
+            return [Flaw(place="ready", text="an entry without its job", id="x")] * min(3, limit)
+
+        shelf.shards["mail:1"].flaws = flaws
+        shelf.shards[""].flaws = flaws
+        assert len(await router.flaws()) == 6
+        assert len(await router.flaws(limit=4)) == 4
+
+    asyncio.run(whole())
+
+
+def test_a_tick_whose_job_is_refused_stops_no_sweep() -> None:
+    """Its task got a limit that cannot be divided once the job's queue is counted, after home had taken the tick."""
+
+    async def whole() -> None:
+        _, router, _ = await scene(0)
+        refused = True
+        enqueue = router._ticking._enqueue
+
+        async def refusing(jobs: list[NewJob], now: float | None) -> Any:
+            if refused and jobs[0].task == "bad":
+                raise ConfigurationError("cannot be divided")
+            if refused:
+                raise OutcomeUnknown("enqueue")
+            return await enqueue(jobs, now)
+
+        router._ticking._enqueue = refusing
+        for name, task in (("a", "good"), ("b", "bad")):
+            entry = CronEntry(name=name, call=b"{}")
+            tick = Tick(name=name, version=0, entry=entry, jobs=(NewJob(id=name, task=task, queue="mail"),))
+            assert (await router.tick(tick, now=NOW)).done
+        await router.promote(now=NOW + 60)
+        await router.prune(now=NOW + 60)
+        refused = False
+        await router.promote(now=NOW + 60)
+        assert {job.id for job in await router.find(JobQuery())} == {"a", "b"}
+
+    asyncio.run(whole())
