@@ -33,6 +33,7 @@ from ...errors import (
     StoreSealed,
 )
 from ...lifecycle import state_conflict
+from ..pace import Pace
 from ..refusing import strict_limit
 from ..sockets import is_ready
 from ..urls import tellable
@@ -229,6 +230,7 @@ class Connections:
         self.call_timeout = call_timeout
         millis = int(call_timeout * 1000)
         self._bounds = {"statement_timeout": millis, "lock_timeout": millis // 2, "jit": "off"}
+        self.pace = Pace()
         self.generation = 0  # of connections: when one proves to be of no use, all made before are given up
         self._begin(None)
 
@@ -241,6 +243,16 @@ class Connections:
 
     async def connect(self) -> AsyncConnection[Any]:
         """A connection in autocommit mode, every call on it bounded by the server as well."""
+        await self.pace.turn()
+        try:
+            connection = await self._connect()
+        except HoldfastError as error:
+            self.pace.failed(error)
+            raise
+        self.pace.succeeded()
+        return connection
+
+    async def _connect(self) -> AsyncConnection[Any]:
         try:
             return await self._reach()
         except psycopg.OperationalError as error:
@@ -252,7 +264,7 @@ class Connections:
         except TimeoutError:
             raise BackendUnavailable("PostgreSQL did not answer the connection in time. Try again.") from None
         self._pooled = True
-        return await self.connect()
+        return await self._connect()
 
     def settings(self) -> tuple[str, dict[str, Any]]:
         """What a connection is made with: the caller's words, and ours where they say nothing."""

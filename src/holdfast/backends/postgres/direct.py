@@ -155,12 +155,17 @@ class Direct:
 
     def _connect(self) -> psycopg.Connection[Any]:
         conninfo, settings = self._connections.settings()
+        pace = self._connections.pace
+        pace.turn_here()
         try:
             connection = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None, **settings)
         except psycopg.OperationalError as error:
-            raise unreached(conninfo, error) from None
+            failure = unreached(conninfo, error)
+            pace.failed(failure)
+            raise failure from None
         except psycopg.ProgrammingError:
             raise not_understood() from None
+        pace.succeeded()
         line = connection.pgconn
         try:
             if self._connections.said_again is not None:
