@@ -106,6 +106,7 @@ def test_a_row_with_text_that_is_not_utf8_is_set_aside_whole(tmp_path: Path, col
         "UPDATE holdfast_letters SET job_id = CAST(x'ff' AS TEXT), revive_at = 1.0",
         "INSERT INTO holdfast_pauses VALUES ('task', '', CAST(x'ff' AS TEXT), '', '', 0)",
         "UPDATE holdfast_letters SET error = x'ff', history = x'ff'",
+        "INSERT INTO holdfast_queues (name, group_limit, group_order, rate) VALUES ('default', 0, 'weird', 'x')",
     ],
 )
 def test_nothing_else_that_is_damaged_stops_claims(tmp_path: Path, damage: str) -> None:
@@ -116,6 +117,8 @@ def test_nothing_else_that_is_damaged_stops_claims(tmp_path: Path, damage: str) 
         assert await claimed(backend, 2) == ["late"]
         await backend.letters(LetterQuery())
         await backend.workers()
+        await backend.queues()
+        await backend.dump()
 
     run(tmp_path / "jobs.db", damage, look)
 

@@ -64,6 +64,8 @@ def _others(cursor: sqlite3.Cursor) -> Iterator[Flaw]:
         yield from _unreadable("entries", name, "record", entry_of, record)
     for place, name, field, rate in cursor.execute(SQL["flaws.rates"]).fetchall():
         yield from _unreadable(place, name, field, _rate, rate)
+    for (name,) in cursor.execute(SQL["flaws.orders"]).fetchall():
+        yield Flaw(place="queues", id=name, field="group_order", text=_CANNOT_BE_READ)
 
 
 def _unreadable(place: str, name: str, field: str, decode: Callable[[Any], Any], value: Any) -> Iterator[Flaw]:

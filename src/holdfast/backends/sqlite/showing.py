@@ -52,8 +52,8 @@ def queue_rules(cursor: sqlite3.Cursor) -> list[QueueRule]:
     return [
         QueueRule(
             name=row[0],
-            group_limit=row[1],
-            group_order=row[2],
+            group_limit=max(1, row[1]),
+            group_order="relaxed" if row[2] == "relaxed" else "strict",  # flaws lists what is neither
             limit=row[3],
             rate=rate_of(row[4]),
             group_rate=rate_of(row[5]),

@@ -59,6 +59,18 @@ async def a_groups_rate_holds_no_other_group_and_no_ungrouped_job(world: World) 
 
 
 @case
+async def a_store_tells_whether_a_rate_keeps_a_group_of_these_queues_waiting(world: World) -> None:
+    await _rated(world, Rate(2, 10.0))
+    await world.enqueue_many(2, group="g")
+    await world.enqueue_many(2, group="h", queue="other")  # waits for its turn, no rate
+    same(await world.backend.waking(["default", "other"]), False, "before its rate is used up")
+    await world.claim(9, lease=FOREVER)
+    same(await world.backend.waking(["default"]), True, "of the queue")
+    same(await world.backend.waking(["other"]), False, "of another")
+    same(await world.backend.waking([]), False, "of none")
+
+
+@case
 async def a_group_that_its_rate_holds_back_says_when_it_wakes(world: World) -> None:
     rate = Rate(2, 10.0)
     await _rated(world, rate)

@@ -16,6 +16,9 @@ UNION ALL SELECT 'tasks', name, 'rate', rate FROM holdfast_tasks WHERE rate IS N
 UNION ALL SELECT 'overrides', IIF(kind = 'queue', queue, name), 'rate', rate FROM holdfast_overrides
           WHERE rate IS NOT NULL
 
+-- :: orders
+SELECT name FROM holdfast_queues WHERE group_order NOT IN ('strict', 'relaxed') OR group_limit < 1
+
 -- :: ticks
 SELECT tick FROM holdfast_ticks
 
