@@ -30,6 +30,7 @@ from ...records import (
     Dump,
     Enqueued,
     Exchanged,
+    Flaw,
     GroupRecord,
     Held,
     JobQuery,
@@ -58,10 +59,12 @@ from . import answers, moving, reading
 from .asking import Question
 from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, is_held
 from .direct import Direct
+from .flaws import flaws
 from .producing import Joined, Outcomes, aenqueue_on, by_column, by_field, encoded, enqueue_on, is_single, outcomes
 from .schema import for_schema, schema_version, set_up, store_id
 from .scopes import named, scope
 from .snapshots import SnapshotWatch, oldest_snapshot
+from .tolerant import as_job, as_letter
 from .watch import EVERY_QUEUE, Watch
 
 T = TypeVar("T")
@@ -357,7 +360,7 @@ class PostgresBackend(Backend):
     # ------------------------------------------------------------------ operating
 
     async def _operate(self, part: str, now: float | None, **values: Any) -> JobRecord:
-        record = reading.as_job(await self._write(part, patient=True, now=now, **values))
+        record = as_job(await self._write(part, patient=True, now=now, **values))
         self._watching().tell([record.queue])
         return record
 
@@ -377,7 +380,7 @@ class PostgresBackend(Backend):
         return await self._operate("revive.retry", now, id=job_id)
 
     async def discard(self, job_id: str, now: float | None = None) -> DeadLetter:
-        return reading.as_letter(await self._write("discard.call", id=job_id, now=now))
+        return as_letter(await self._write("discard.call", id=job_id, now=now))
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
         reason, by = pause.reason.replace("\0", "\ufffd"), pause.by.replace("\0", "\ufffd")
@@ -454,6 +457,9 @@ class PostgresBackend(Backend):
 
     async def workers(self, now: float | None = None) -> list[WorkerRecord]:
         return await self._read("workers", reading.workers, now)
+
+    async def flaws(self, *, limit: int = 1000) -> list[Flaw]:
+        return await self._call("flaws", lambda cursor: flaws(cursor, self._sql, limit), lengthy=True)
 
     async def dump(self) -> Dump:
         return await self._call("dump", lambda cursor: reading.dump(cursor, self._sql), lengthy=True)

@@ -10,12 +10,14 @@ import msgspec
 from msgspec.structs import replace
 from psycopg.errors import UniqueViolation
 
-from ...records import LogLine, Part, Seal, Shipment, StoredJob
+from ...errors import ConfigurationError
+from ...records import DeadLetter, LogLine, Part, Seal, Shipment, StoredJob
 from .. import sealing
 from .producing import encoded
-from .reading import Cursor, Statements, as_letter, one_picture, pauses, rows, rules
+from .reading import Cursor, Statements, one_picture, pauses, rows, rules
+from .tolerant import as_job, read_letter
 
-_as_stored = msgspec.json.Decoder(StoredJob).decode
+_read_stored = msgspec.json.Decoder(StoredJob).decode
 _as_lines = msgspec.json.Decoder(tuple[LogLine, ...]).decode
 
 
@@ -57,8 +59,30 @@ async def export(cursor: Cursor, sql: Statements, part: Part, after: str, limit:
         jobs = tuple(replace(_as_stored(job), logs=_as_lines(lines)) for job, lines in found)
         return Shipment(part=part, jobs=jobs, after=str(jobs[-1].seq) if len(jobs) == limit else None)
     found = await rows(cursor, sql["export.letters"], {"after": after, "limit": limit})
-    letters = tuple(as_letter(row[0]) for row in found)
+    letters = tuple(_as_letter(row[0]) for row in found)
     return Shipment(part=part, letters=letters, after=letters[-1].id if len(letters) == limit else None)
+
+
+def _as_stored(record: str) -> StoredJob:
+    try:
+        return _read_stored(record)
+    except msgspec.DecodeError:
+        job = as_job(record)
+        raise _refused("job", job.id, job.unreadable) from None
+
+
+def _as_letter(record: str) -> DeadLetter:
+    letter, unreadable = read_letter(record)
+    if unreadable:
+        raise _refused("dead letter", letter.id, unreadable)
+    return letter
+
+
+def _refused(what: str, named: str, fields: tuple[str, ...]) -> ConfigurationError:
+    return ConfigurationError(
+        f"{what} {named!r} cannot be read ({', '.join(fields)}): a store is carried whole or not at all. "
+        "Repair or remove it, see `holdfast doctor`."
+    )
 
 
 async def _export_rules(cursor: Cursor, sql: Statements) -> Shipment:

@@ -30,19 +30,17 @@ from ...records import (
     WorkerRecord,
 )
 from ...rules import Flow, Override, QueueRule, TaskRecord, TaskRule
+from .tolerant import as_job, as_letter, as_worker, entry_or_none
 
 Cursor = AsyncCursor[Any]
+_STATES = frozenset(State)
 Statements = Mapping[str, str]
 
-as_job = msgspec.json.Decoder(JobRecord).decode
-as_letter = msgspec.json.Decoder(DeadLetter).decode
-_as_worker = msgspec.json.Decoder(WorkerRecord).decode
 _as_rule = msgspec.json.Decoder(QueueRule).decode
 _as_task = msgspec.json.Decoder(TaskRule).decode
 _as_override = msgspec.json.Decoder(Override).decode
 _as_rate = msgspec.json.Decoder(Rate).decode
 _as_flow = msgspec.json.Decoder(Flow).decode
-as_entry = msgspec.json.Decoder(CronEntry).decode
 
 
 # What the function `lease` in statements/claim.sql tells of a lease, all as text: read so, in its order. Of the
@@ -115,7 +113,8 @@ async def find(cursor: Cursor, sql: Statements, query: JobQuery) -> list[JobReco
 async def count(cursor: Cursor, sql: Statements, queue: str | None) -> dict[str, dict[State, int]]:
     counts: dict[str, dict[State, int]] = {}
     for name, state, number in await rows(cursor, sql["read.count"], {"queue": queue}):
-        counts.setdefault(name, {})[State(state)] = number
+        if state in _STATES:  # `flaws` lists the others
+            counts.setdefault(name, {})[State(state)] = number
     return counts
 
 
@@ -171,7 +170,8 @@ async def rules(cursor: Cursor, sql: Statements) -> Rules:
 
 
 async def entries(cursor: Cursor, sql: Statements) -> list[CronEntry]:
-    return [as_entry(row[0]) for row in await rows(cursor, sql["tick.entries"])]
+    found = [entry_or_none(row[0]) for row in await rows(cursor, sql["tick.entries"])]
+    return [entry for entry in found if entry is not None]  # `flaws` lists the others
 
 
 async def tasks(cursor: Cursor, sql: Statements) -> list[TaskRecord]:
@@ -260,7 +260,7 @@ async def groups(
 
 
 async def workers(cursor: Cursor, sql: Statements, now: float | None) -> list[WorkerRecord]:
-    return [_as_worker(row[0]) for row in await rows(cursor, sql["read.workers"], {"now": now})]
+    return [as_worker(row[0]) for row in await rows(cursor, sql["read.workers"], {"now": now})]
 
 
 async def dump(cursor: Cursor, sql: Statements) -> Dump:
@@ -291,8 +291,14 @@ async def _all_jobs(cursor: Cursor, sql: Statements) -> list[dict[str, Any]]:
     """A page at a time: each statement is bounded by the call timeout, and the store may be large."""
     jobs: list[dict[str, Any]] = []
     while page := await rows(cursor, sql["read.page"], {"after": jobs[-1]["seq"] if jobs else 0}):
-        jobs += [_plain(as_job(record)) | dict(zip(_BEYOND, beyond, strict=True)) for record, *beyond in page]
+        jobs += [_as_row(as_job(record)) | dict(zip(_BEYOND, beyond, strict=True)) for record, *beyond in page]
     return jobs
+
+
+def _as_row(job: JobRecord) -> dict[str, Any]:
+    row = _plain(job)
+    del row["unreadable"]  # a row is what is stored, not how it was read
+    return row
 
 
 _BEYOND = ("token", "turn", "rank", "lane", "claim_call", "prune_at")

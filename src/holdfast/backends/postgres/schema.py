@@ -41,6 +41,7 @@ VERBS = [
     "exchange",
     "export",
     "finish",
+    "flaws",
     "follow",
     "ids",
     "key",

@@ -12,7 +12,7 @@ $$
 -- :: function_stamped
 CREATE OR REPLACE FUNCTION holdfast.stamped(j holdfast.jobs, failure jsonb, at double precision)
 RETURNS jsonb LANGUAGE sql STABLE AS $$
-    SELECT failure || jsonb_build_object('at', at, 'attempt', j.attempts + 1, 'fence', j.fence, 'worker', j.worker,
+    SELECT failure || jsonb_build_object('at', at, 'attempt', least(j.attempts, 2147483646) + 1, 'fence', j.fence, 'worker', j.worker,
                                          'started_at', j.started_at)
 $$
 

@@ -67,9 +67,9 @@ BEGIN
            EXISTS (SELECT FROM holdfast.workers WHERE deadline <= at),
            ARRAY(SELECT p.queue FROM holdfast.pauses p WHERE p.kind = 'queue'),
            (SELECT record FROM holdfast.seal WHERE closed), t.last_value, i.timeline, greatest(0, i.quiet_until - at)
-    INTO bounded, apart, flowing, pending, due, stalls, paused, seal, tick, line, quiet FROM holdfast.ticks t, holdfast.incarnation i;
+    INTO bounded, apart, flowing, pending, due, stalls, paused, seal, tick, line, quiet FROM holdfast.ticks t LEFT JOIN holdfast.incarnation i ON true;
     IF request IS NOT NULL THEN
-        IF line <> holdfast.timeline() THEN quiet := holdfast.quiet_seconds(at); END IF;
+        IF line IS DISTINCT FROM holdfast.timeline() THEN quiet := holdfast.quiet_seconds(at); END IF;
         claims := known AND number > last.last_call AND quiet = 0;
     END IF;
     -- What is said of tasks matters where their jobs are ready, or end and were counted.

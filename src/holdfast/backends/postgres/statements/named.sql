@@ -13,11 +13,19 @@ BEGIN
     SELECT coalesce(array_agg(token), '{}') FROM ours WHERE seq NOT IN (SELECT seq FROM free));
 END $$
 
+-- :: function_seq_named
+-- A token of ours begins with the seq of its job: it is found although its row in ids may be missing.
+CREATE OR REPLACE FUNCTION holdfast.seq_named(named text, its_token text) RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN its_token ~ '^[0-9]{1,18}[.]' THEN split_part(its_token, '.', 1)::bigint
+                ELSE (SELECT i.seq FROM holdfast.ids i WHERE i.id = named) END
+$$
+
 -- :: function_seqs_named
 CREATE OR REPLACE FUNCTION holdfast.seqs_named(successes jsonb, others jsonb) RETURNS bigint[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN ARRAY(SELECT split_part(t, '.', 1)::bigint FROM jsonb_array_elements_text(successes -> 'token') t)
-        || ARRAY(SELECT i.seq FROM jsonb_array_elements(others) o JOIN holdfast.ids i ON i.id = o ->> 'id');
+        || ARRAY(SELECT n.seq FROM jsonb_array_elements(others) o
+                 CROSS JOIN LATERAL holdfast.seq_named(o ->> 'id', o ->> 'token') n(seq) WHERE n.seq IS NOT NULL);
 END $$
 
 -- :: function_places_named

@@ -36,7 +36,8 @@ SELECT holdfast.job_record(j)::text, token, turn, CASE WHEN state = 'ready' THEN
 SELECT holdfast.letter_record(l)::text FROM holdfast.letters l
 
 -- :: worker_beyond
-SELECT w.id, w.deadline, c.last_call FROM holdfast.workers w JOIN holdfast.calls c ON c.worker = w.id ORDER BY w.id
+SELECT w.id, w.deadline, coalesce(c.last_call, 0) FROM holdfast.workers w LEFT JOIN holdfast.calls c ON c.worker = w.id
+ORDER BY w.id
 
 -- :: all_logs
 SELECT j.id, l.at, l.text FROM holdfast.logs l JOIN holdfast.jobs j ON j.seq = l.job_seq ORDER BY l.job_seq, l.line

@@ -48,8 +48,7 @@ BEGIN
     PERFORM holdfast.refill_groups(places, at);
     -- A grouped job went back as waiting; the refill may have made it ready.
     RETURN (SELECT coalesce(jsonb_agg(e.r || jsonb_build_object('state', s.state) ORDER BY e.n), '[]')
-            FROM unnest(ended) WITH ORDINALITY e(r, n) JOIN holdfast.ids i ON i.id = e.r ->> 'id'
-            JOIN holdfast.jobs s ON s.seq = i.seq);
+            FROM unnest(ended) WITH ORDINALITY e(r, n) JOIN holdfast.jobs s ON s.seq = (e.r ->> 'seq')::bigint);
 END $$
 
 -- :: function_stall
@@ -69,7 +68,7 @@ BEGIN
     j.errors := holdfast.with_failure(j.errors, failure);
     IF j.cancel_requested THEN
         PERFORM holdfast.finish(j, 'cancelled', 1, 0, own, shared, NULL, retain, at);
-    ELSIF j.max_stalls = 0 OR j.stalls + own > j.max_stalls OR j.shared_stalls + shared > 10 THEN
+    ELSIF j.max_stalls = 0 OR holdfast.counted(j.stalls, own) > j.max_stalls OR holdfast.counted(j.shared_stalls, shared) > 10 THEN
         PERFORM holdfast.finish(j, 'dead', 1, 0, own, shared, why, 0, at), holdfast.bury_letter(j, why, failure, at);
     ELSE
         PERFORM holdfast.put_back(j, own, shared);
@@ -88,8 +87,8 @@ DECLARE
     counted boolean := holdfast.stall(j, failure, alone, j.begun, 86400, at);
 BEGIN
     RETURN jsonb_build_object('id', j.id, 'task', j.task, 'queue', j.queue, 'group', j.grp, 'worker', j.worker,
-        'stalls', j.stalls + (counted AND alone)::integer, 'counted', counted,
-        'shared_stalls', j.shared_stalls + (counted AND NOT alone)::integer);
+        'stalls', holdfast.counted(j.stalls, (counted AND alone)::integer), 'counted', counted, 'seq', j.seq,
+        'shared_stalls', holdfast.counted(j.shared_stalls, (counted AND NOT alone)::integer));
 END $$
 
 -- :: function_recover

@@ -30,6 +30,10 @@ DECLARE
     line bigint := holdfast.timeline();
 BEGIN
     SELECT * INTO last FROM holdfast.incarnation;
+    IF NOT FOUND THEN  -- somebody removed it: nobody can tell what happened meanwhile
+        INSERT INTO holdfast.incarnation (timeline, lease_max)
+        SELECT line - 1, greatest(30, max(w.lease_seconds)) FROM holdfast.workers w RETURNING * INTO last;
+    END IF;
     IF last.timeline = line THEN RETURN greatest(0, last.quiet_until - at); END IF;
     UPDATE holdfast.incarnation SET timeline = line, quiet_until = at + lease_max WHERE timeline <> line;
     RETURN last.lease_max;

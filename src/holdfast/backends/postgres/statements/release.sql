@@ -18,7 +18,7 @@ BEGIN
             CONTINUE;
         END IF;
         SELECT * INTO j FROM holdfast.jobs
-        WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = one ->> 'id')
+        WHERE seq = holdfast.seq_named(one ->> 'id', one ->> 'token') AND id = one ->> 'id'
           AND token = one ->> 'token' AND state = 'running' FOR UPDATE;
         IF FOUND THEN
             PERFORM holdfast.give_back(j, (one ->> 'delay')::double precision, at);
@@ -65,7 +65,8 @@ LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE holdfast.jobs
     SET state = CASE WHEN grp IS NULL THEN 'ready' ELSE 'waiting' END,
-        attempts = attempts + stalled + shared, stalls = stalls + stalled, shared_stalls = shared_stalls + shared,
+        attempts = holdfast.counted(attempts, stalled + shared), stalls = holdfast.counted(stalls, stalled),
+        shared_stalls = holdfast.counted(shared_stalls, shared),
         suspect = suspect OR stalled + shared > 0, errors = j.errors,
         expires_at = CASE WHEN stalled + shared = 0 THEN expires_at END,
         lane = holdfast.lane_of(task, grp), rank = holdfast.rank_of(queue, priority),

@@ -19,7 +19,7 @@ DECLARE
 BEGIN
     WITH ended AS (
         UPDATE holdfast.jobs j
-        SET state = 'succeeded', attempts = j.attempts + 1, finished_at = at,
+        SET state = 'succeeded', attempts = least(j.attempts, 2147483646) + 1, finished_at = at,
             prune_at = greatest(at + greatest(coalesce(a.retain::double precision, shared_retain), 600),
                                 CASE WHEN j.key IS NOT NULL THEN j.created_at + j.key_window END),
             value = coalesce(decode(a.value, 'base64'), shared_value), token = NULL, worker = NULL, claim_call = NULL,
@@ -80,8 +80,8 @@ DECLARE
     failed integer := (s ->> 'failed')::boolean::integer;
     ending text := s ->> 'ending';
 BEGIN
-    SELECT * INTO j FROM holdfast.jobs WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = s ->> 'id')
-    AND token = s ->> 'token' AND state = 'running' FOR UPDATE;
+    SELECT * INTO j FROM holdfast.jobs WHERE seq = holdfast.seq_named(s ->> 'id', s ->> 'token')
+    AND id = s ->> 'id' AND token = s ->> 'token' AND state = 'running' FOR UPDATE;
     IF NOT FOUND THEN RETURN 'lost'; END IF;
     IF ending = 'stalled' THEN
         PERFORM holdfast.stall(j, coalesce(failure, '{"reason": "crash"}'), (s ->> 'alone')::boolean, true,

@@ -1,0 +1,95 @@
+"""What cannot be read in a PostgreSQL store, and what contradicts itself: the answer to `flaws`. Never writes.
+
+Called by backend.py with a cursor. Goes through the store a page at a time; each page is one statement.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from psycopg import AsyncCursor
+
+from ...records import Flaw
+from .reading import rows
+from .tolerant import as_job, entry_or_none, read_letter, read_worker
+
+_FUNCTION = re.compile(r"FUNCTION [^ (]*\.(\w+)\(")
+TICKS_MAX = 2**62  # microseconds: a hundred thousand years from now
+_UNREADABLE = "its stored value cannot be read"
+
+
+async def flaws(cursor: AsyncCursor[Any], sql: Mapping[str, str], limit: int) -> list[Flaw]:
+    found: list[Flaw] = []
+    for part in (_of_store, _of_jobs, _of_ids, _of_letters, _of_workers, _of_entries):
+        async for flaw in part(cursor, sql):
+            if len(found) >= limit:
+                return found
+            found.append(flaw)
+    return found
+
+
+async def _of_store(cursor: AsyncCursor[Any], sql: Mapping[str, str]) -> AsyncIterator[Flaw]:
+    [(there, ticks, incarnations, seals, workers)] = await rows(cursor, sql["flaws.store"])
+    wanted = {name for part, text in sql.items() if ".function" in part for name in _FUNCTION.findall(text)}
+    for name in sorted(wanted - set(there)):
+        yield Flaw(place="functions", text="a function of the schema is missing: run `holdfast migrate`", id=name)
+    if ticks > TICKS_MAX:
+        yield Flaw(place="ticks", text="the counter behind fences and turns is near its maximum")
+    for place, number in (("incarnation", incarnations), ("seal", seals)):
+        if number != 1:
+            yield Flaw(place=place, text=f"there must be one row, and there are {number}")
+    for worker in workers:
+        yield Flaw(place="workers", text="it would never be taken for dead", id=worker, field="deadline")
+
+
+async def _of_jobs(cursor: AsyncCursor[Any], sql: Mapping[str, str]) -> AsyncIterator[Flaw]:
+    after = 0
+    while True:
+        page = await rows(cursor, sql["flaws.jobs"], {"after": after})
+        for _, job_id, record, wrong in page:
+            if record is None:
+                continue
+            for field in as_job(record).unreadable:
+                yield Flaw(place="jobs", text=_UNREADABLE, id=job_id, field=field)
+            for text in wrong:
+                yield Flaw(place="jobs", text=text, id=job_id)
+        if page[0][0] is None:
+            return
+        after = page[0][0]
+
+
+async def _of_ids(cursor: AsyncCursor[Any], sql: Mapping[str, str]) -> AsyncIterator[Flaw]:
+    after = ""
+    while True:
+        page = await rows(cursor, sql["flaws.ids"], {"after": after})
+        for _, job_id in page:
+            if job_id is not None:
+                yield Flaw(place="ids", text="it names no job of this id", id=job_id)
+        if page[0][0] is None:
+            return
+        after = page[0][0]
+
+
+async def _of_letters(cursor: AsyncCursor[Any], sql: Mapping[str, str]) -> AsyncIterator[Flaw]:
+    after = ""
+    while page := await rows(cursor, sql["flaws.letters"], {"after": after}):
+        for after, record, orphaned in page:
+            letter_id = after.removeprefix("id:")
+            for field in read_letter(record)[1]:
+                yield Flaw(place="letters", text=_UNREADABLE, id=letter_id, field=field)
+            if orphaned:
+                yield Flaw(place="letters", text="its job is not there", id=letter_id)
+
+
+async def _of_workers(cursor: AsyncCursor[Any], sql: Mapping[str, str]) -> AsyncIterator[Flaw]:
+    for worker, record in await rows(cursor, sql["flaws.workers"]):
+        for field in read_worker(record)[1]:
+            yield Flaw(place="workers", text=_UNREADABLE, id=worker, field=field)
+
+
+async def _of_entries(cursor: AsyncCursor[Any], sql: Mapping[str, str]) -> AsyncIterator[Flaw]:
+    for name, record in await rows(cursor, sql["flaws.entries"]):
+        if entry_or_none(record) is None:
+            yield Flaw(place="entries", text="it cannot be read, and never fires", id=name, field="record")

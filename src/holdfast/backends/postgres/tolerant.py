@@ -1,0 +1,88 @@
+"""Records as far as they can be read: a field that makes no sense hides neither the rest of its row nor other rows.
+
+Called by reading.py where a record cannot be read as a whole, which is seldom: then field by field. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, get_type_hints
+
+import msgspec
+
+from ...entries import CronEntry
+from ...lifecycle import State
+from ...records import DeadLetter, JobRecord, WorkerRecord
+
+Record = TypeVar("Record", bound=msgspec.Struct)
+_plain = msgspec.json.Decoder(strict=False).decode
+
+# What is shown of a required field that cannot be read. A job in no known state takes part in nothing, as a dead one.
+_INSTEAD: Mapping[type[msgspec.Struct], Mapping[str, Any]] = {
+    JobRecord: {"id": "", "seq": 0, "task": "", "queue": "", "state": State.DEAD, "args": b""},
+    DeadLetter: {
+        "id": "",
+        "task": "",
+        "queue": "",
+        "key": None,
+        "group": None,
+        "args": b"",
+        "failure_count": 0,
+        "first_failed_at": 0.0,
+        "failed_at": 0.0,
+        "reason": "unreadable",
+    },
+    WorkerRecord: {"id": ""},
+}
+
+
+def reader(kind: type[Record]) -> Callable[[str], tuple[Record, tuple[str, ...]]]:
+    """Reads a record of this kind from JSON, and says which of its fields could not be read."""
+    whole = msgspec.json.Decoder(kind).decode
+    hints, instead = get_type_hints(kind), _INSTEAD[kind]
+
+    def read(text: str) -> tuple[Record, tuple[str, ...]]:
+        try:
+            return whole(text), ()
+        except msgspec.DecodeError:
+            pass
+        stored: dict[str, Any] = _plain(text)
+        values: dict[str, Any] = {}
+        unreadable = []
+        for field in msgspec.structs.fields(kind):
+            if field.encode_name not in stored:
+                continue
+            try:
+                values[field.name] = msgspec.convert(stored[field.encode_name], hints[field.name])
+            except msgspec.ValidationError:
+                unreadable.append(field.name)
+        return kind(**{**instead, **values}), tuple(unreadable)
+
+    return read
+
+
+_read_entry = msgspec.json.Decoder(CronEntry).decode
+_read_job = reader(JobRecord)
+read_letter = reader(DeadLetter)
+read_worker = reader(WorkerRecord)
+
+
+def as_job(text: str) -> JobRecord:
+    job, unreadable = _read_job(text)
+    return msgspec.structs.replace(job, unreadable=unreadable) if unreadable else job
+
+
+def as_letter(text: str) -> DeadLetter:
+    return read_letter(text)[0]
+
+
+def as_worker(text: str) -> WorkerRecord:
+    return read_worker(text)[0]
+
+
+def entry_or_none(text: str) -> CronEntry | None:
+    """A cron entry; None if it cannot be read: nobody could tell when it is due."""
+    try:
+        return _read_entry(text)
+    except msgspec.DecodeError:
+        return None
