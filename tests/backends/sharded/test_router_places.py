@@ -9,16 +9,17 @@ from itertools import pairwise
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.backends.sharded import sharding
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, DuplicateJob
 from holdfast.inspection.picture import picture_of
 from holdfast.inspection.rules import RULES, fences_are_distinct
 from holdfast.lifecycle import State
 from holdfast.records import ClaimRequest, Dump, JobQuery, NewJob, Pause, WorkerRecord
 from holdfast.rules import Override, QueueRule
 
-from .shelves import Shelf
+from .shelves import Shelf, split_store
 
 NOW = 2_000_000_000.0
 
@@ -250,5 +251,30 @@ def test_two_who_declare_at_once_agree_in_the_end() -> None:
         kept = {(await shelf.shards[f"mail:{n}"].store.queues())[0].group_limit for n in range(3)}
         assert len(kept) == 1
         assert [record.group_limit for record in await routers[0].queues()] == list(kept)
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize("stored", [0, 400])
+def test_a_keyed_batch_that_may_raise_looks_once_into_each_shard_however_many_jobs_are_there(stored: int) -> None:
+    async def whole() -> None:
+        shelf, router = await split_store(3, [NewJob(id=f"old-{n}", task="work", queue="mail") for n in range(stored)])
+        batch = [
+            NewJob(id=f"new-{n}", task="work", queue="mail", key=f"k{n}", on_conflict="raise", args=b"[%d]" % n)
+            for n in range(30)
+        ]
+        for shard in shelf.shards.values():
+            shard.calls.clear()
+        assert all(one.created for one in await router.enqueue(batch, now=NOW))
+        calls = [shard.calls for name, shard in shelf.shards.items() if name]
+        assert calls == [["enqueue", "enqueue"]] * 3
+        found = await router.find(JobQuery(limit=1000))
+        assert len(found) == stored + len(batch)
+        assert {job.args for job in found if job.key is not None} == {job.args for job in batch}
+        with pytest.raises(DuplicateJob) as caught:
+            await router.enqueue([replace(job, id=f"again-{job.id}") for job in batch], now=NOW)
+        assert caught.value.existing_id.startswith("new-")
+        assert len(await router.find(JobQuery(limit=1000))) == stored + len(batch)
+        assert not any(one.created for one in await router.enqueue(batch, now=NOW))  # known ids
 
     asyncio.run(whole())

@@ -6,19 +6,18 @@ for what that means.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from ...errors import BackendUnavailable, DuplicateJob, HoldfastError, OutcomeUnknown, StoreSealed
-from ...records import Enqueued, JobQuery, NewJob
+from ...records import Enqueued, NewJob
 from ..contract import Backend
 from .asking import at_once
 from .leasing import Stores
 from .registry import Registry
 from .sharding import place_of_job, shard_name
-
-PAGE = 50
 
 
 async def enqueue(registry: Registry, stores: Stores, jobs: Sequence[NewJob], now: float | None) -> list[Enqueued]:
@@ -31,8 +30,11 @@ async def enqueue(registry: Registry, stores: Stores, jobs: Sequence[NewJob], no
         return await (await stores(next(iter(places)))).enqueue(jobs, now)
     parts = {name: [jobs[place] for place in found] for name, found in places.items()}
     choosy = [name for name, part in parts.items() if any(job.on_conflict == "raise" for job in part)]
-    for name in choosy:
+
+    async def rehearse(name: str) -> None:
         await _refuse_duplicates(await stores(name), parts[name], now)
+
+    (await at_once({name: rehearse(name) for name in choosy})).of_all()
 
     stored: dict[str, list[Enqueued]] = {}
     failed: list[HoldfastError] = []
@@ -59,28 +61,15 @@ async def enqueue(registry: Registry, stores: Stores, jobs: Sequence[NewJob], no
 
 
 async def _refuse_duplicates(store: Backend, jobs: Sequence[NewJob], now: float | None) -> None:
-    """Raise for the first job that may not share its key, as its shard would, before any shard stores anything."""
-    ids: set[str] = set()
-    keys: dict[tuple[str, ...], str] = {}
-    for job in jobs:
-        if job.key is None or job.id in ids or await store.get(job.id) is not None:
-            continue
-        logical = (job.key_scope, job.queue, job.task, job.key)
-        taken = await _holder(store, job, now) or keys.get(logical)
-        if taken is None:
-            ids.add(job.id)
-            keys[logical] = job.id
-        elif job.on_conflict == "raise":
-            raise DuplicateJob(job.key, taken)
+    """Raise for the first job that may not share its key, as its shard would, before any shard stores anything.
 
-
-async def _holder(store: Backend, job: NewJob, now: float | None) -> str | None:
-    """Who holds the job's key in this shard; a window that has passed counts for nothing."""
-    query = JobQuery(queue=job.queue, task=job.task, key=job.key, limit=PAGE)
-    while found := await store.find(query):
-        for one in found:
-            if one.holds_key and one.key_scope == job.key_scope:
-                at = await store.clock() if now is None else now
-                return one.id if one.key_window is None or at < one.created_at + one.key_window else None
-        query = replace(query, before=found[-1].seq)
-    return None
+    A rehearsal: the shard is given the batch with two more jobs at its end that share a new key. So it refuses the
+    batch, stores nothing, and names the first job it met: one call by the index of keys, however many jobs there are.
+    """
+    key = secrets.token_hex(16)
+    ends = [replace(jobs[0], id=f"{key}-{n}", key=key, group=None, on_conflict="raise") for n in range(2)]
+    try:
+        await store.enqueue([replace(job, args=b"{}") for job in (*jobs, *ends)], now)
+    except DuplicateJob as error:
+        if error.key != key:
+            raise
