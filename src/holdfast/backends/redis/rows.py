@@ -294,7 +294,7 @@ def _job(values: dict[str, Any], pieces: Sequence[bytes | None]) -> JobRecord:
             return default
 
     args, options, revival = _opened(body or b"")
-    if not args:  # there is at least "{}"
+    if body is None or len(body) <= _LENGTHS.size:
         args = _NO_ARGS
         unreadable.append("args")
     if values["value"] is True:
@@ -382,7 +382,7 @@ def letter_of(logical: bytes, packed: bytes) -> DeadLetter:
 
 
 def _letter_values(fields: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
-    return {name: _unread(bytes(raw)) or _NO_ARGS if name == "args" else unpack(raw) for name, raw in fields.items()}
+    return {name: _unread(bytes(raw)) if name == "args" else unpack(raw) for name, raw in fields.items()}
 
 
 def _unread(text: bytes) -> bytes:

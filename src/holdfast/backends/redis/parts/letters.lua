@@ -4,7 +4,7 @@
 -- seldom: built when a script first uses one of its names.
 
 local HISTORY_KEPT_MAX, REMEMBER_SECONDS_MIN = 10, 600
-local NO_BODY = '\0\0\0\0\0\0\0\0\192' -- for a job whose body somebody removed or cut: it can still be buried
+local NO_BODY = '\0\0\0\2\0\0\0\0{}\192' -- for a job whose body somebody removed or cut: it can still be buried
 hf.letter_memo = {}
 
 -- The letter of a logical job, or false.
@@ -93,7 +93,7 @@ function hf.bury(row, was_in, had_key, reason, failure)
     local logical = hf.logical_of(row)
     local earlier = hf.letter_at(logical)
     local body = call('HGET', BODIES, row[ID]) or NO_BODY
-    if #body < #NO_BODY then body = NO_BODY end
+    if #body < BODY_HEAD then body = NO_BODY end
     local args_length, options_length, args_from = struct.unpack('>I4I4', body)
     local revival = hf.read(sub(body, args_from + args_length + options_length))
     local cycles = earlier and earlier.cycles or 0
