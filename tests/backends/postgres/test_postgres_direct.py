@@ -188,6 +188,8 @@ def test_what_the_server_gave_up_is_no_lost_reply_whatever_becomes_of_the_connec
 
 
 def test_a_reply_that_never_comes_leaves_the_fate_unknown(mortal: Server, loop: Loop) -> None:
+    patient = opened(PostgresBackend(mortal.conninfo), loop)  # sets it up, which may take longer on a busy machine
+    loop.run(patient.close())
     backend = opened(PostgresBackend(mortal.conninfo, call_timeout=0.3), loop)
     backend.enqueue_here(one("a"))
     with psycopg.connect(mortal.conninfo, autocommit=True) as session:
