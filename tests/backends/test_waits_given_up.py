@@ -14,6 +14,7 @@ class Silent:
 
     pooled = False
     call_timeout = 60.0
+    generation = 0
 
     async def connect(self) -> Any:
         await asyncio.Event().wait()
