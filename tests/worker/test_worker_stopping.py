@@ -113,6 +113,29 @@ async def test_what_outlives_the_grace_is_given_back_at_no_cost(app: WorkerApp) 
         all_begun.clear()
 
 
+async def test_what_must_run_at_most_once_does_not_run_again_after_it_outlived_the_grace(app: WorkerApp) -> None:
+    begun: list[int] = []
+    first = asyncio.Event()
+
+    @app.task(name="once", retry=0, max_stalls=0)
+    async def once(ctx: Context) -> None:
+        begun.append(ctx.attempt)
+        first.set()
+        await asyncio.Event().wait()
+
+    [job_id] = await app.put(once.bind())
+    worker = app.worker(grace=0.0)
+    running = asyncio.create_task(worker.run(signals=False))
+    await soon(first)
+    worker.request_stop()
+    await running
+    job = await app.job(job_id)
+    assert (job.state, job.reason, job.stalls) == (State.DEAD, "stalled", 1)
+    assert "must not run twice" in job.errors[-1].text
+    await app.drain()
+    assert begun == [1]
+
+
 async def test_a_second_request_ends_the_grace(app: WorkerApp) -> None:
     begun = asyncio.Event()
 

@@ -17,7 +17,7 @@ from . import guard
 from .limits import OUT_OF_MEMORY
 from .outcomes import TRACEBACK_CHARS_MAX, bounded
 from .remote import Remote, Sent
-from .runner import Ended, Gone, Stop
+from .runner import Ended, Gone, Stop, interrupted
 
 
 @dataclass
@@ -46,8 +46,10 @@ def settle_estate(remote: Remote, wait_status: int, cause: int, now: float) -> E
             text = f"the attempt used up its {limit}_limit: {remote.where()} {how_it_ended(wait_status)}"
             failure = Failure(reason=limit, text=text, traceback=bounded(remote.read_evidence(), TRACEBACK_CHARS_MAX))
             estate.charged.append((lease, Outcome(kind=OutcomeKind.FAILED, failure=failure)))
-        elif not began or remote.spared or cause == guard.TOO_LATE or sent.told:
+        elif not began:
             estate.ended.append(Release(id=lease.id, token=lease.token))
+        elif remote.spared or cause == guard.TOO_LATE or sent.told:
+            estate.ended.append(interrupted(lease))
         else:
             evidence = evidence or bounded(remote.read_evidence(), TRACEBACK_CHARS_MAX)
             estate.crashed.append(lease.id)

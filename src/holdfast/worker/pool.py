@@ -28,7 +28,7 @@ from .link import Link
 from .overseer import Overseer
 from .remote import Remote, Stage
 from .reports import Reports
-from .runner import Ended, Gone, Stop, Unknown, settlement_of
+from .runner import Ended, Gone, Stop, Unknown, interrupted, settlement_of
 from .sharing import Dealing
 from .staff import Plan, Staff
 
@@ -387,7 +387,7 @@ class Pool(Link):
             return
         if self.staff.closing or self.staff.barred:  # nobody will answer: given back, uncharged
             self._charged.clear()
-            self._end([Release(id=charge.lease.id, token=charge.lease.token) for charge in cases])
+            self._end([interrupted(charge.lease) for charge in cases])
             return
         ready = next((one for one in self.staff.shared if one.stage is Stage.READY and not one.blocked), None)
         if ready is not None:
@@ -403,7 +403,7 @@ class Pool(Link):
             del self._charged[lease.token]
             facts = self.facts.get(lease.task)
             if facts is None:
-                ended.append(Release(id=lease.id, token=lease.token))
+                ended.append(interrupted(lease))
                 continue
             logs.judged_without_runner(lease.id, lease.task)
             options = TaskOptions(retry=RetryPolicy(limit=facts.retries), retain=facts.retain).for_call(lease.options)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from .. import events, logs
 from ..context import CURRENT, CancelRequested, Context, ReportSink
 from ..errors import ConfigurationError
-from ..lifecycle import Outcome, OutcomeKind, Settlement, settlement_for
+from ..lifecycle import Ending, Failure, Outcome, OutcomeKind, Settlement, settlement_for
 from ..records import Lease, Release
 from . import forked, outcomes
 from .threads import ThreadPool
@@ -345,7 +345,7 @@ class Runner:
             logs.end_failed(run.lease.id, run.lease.task, fault)
             self._on_fault()
             self.runs.pop(run.lease.id, None)
-            self._end_with(Release(id=run.lease.id, token=run.lease.token))
+            self._end_with(interrupted(run.lease))
 
     def _end_run(self, run: Run, outcome: Outcome, error: BaseException | None) -> None:
         lease = run.lease
@@ -375,7 +375,7 @@ class Runner:
         elif stop is Stop.TIMED_OUT:
             outcome, error = outcomes.timed_out(options.timeout, run.evidence), None
         elif kind is OutcomeKind.CANCELLED or (run.context.cancelled and kind is OutcomeKind.FAILED):
-            return Release(id=lease.id, token=lease.token)  # stopped by us: what it raised on the way is no failure
+            return interrupted(lease)  # stopped by us: what it raised on the way is no failure
         elif error is not None and outcomes.slows_queue(error):
             self._reports.slow_down(lease, outcome.delay or 0.0)  # told to the store before this end is
         return settlement_of(lease, options, outcome, error)
@@ -457,6 +457,18 @@ def _options_for(task: Task[..., Any], stored: bytes) -> TaskOptions:
         return task.options.for_call(stored)
     except ConfigurationError:
         return task.options
+
+
+def interrupted(lease: Lease) -> Release | Settlement:
+    """The end of an attempt that had begun and was stopped by its worker: given back free, to be run again.
+
+    Where a job must run at most once, that was its run: it ends as a stall, which is one too many for it.
+    """
+    if lease.max_stalls:
+        return Release(id=lease.id, token=lease.token)
+    text = "its worker stopped it before it ended, and it must not run twice"
+    failure = Failure(reason="stalled", text=text)
+    return Settlement(id=lease.id, token=lease.token, ending=Ending.STALLED, alone=True, failure=failure)
 
 
 def settlement_of(lease: Lease, options: TaskOptions, outcome: Outcome, error: BaseException | None) -> Settlement:

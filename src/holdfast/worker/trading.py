@@ -396,7 +396,8 @@ class Trader:
             events.Stalled(**facts, holder=holder, stalls=stalls, shared_stalls=shared_stalls, state=state)
         ]
         if state == "dead":
-            seen.append(events.Dead(**facts, reason="crash", error=settlement.failure))
+            reason = settlement.failure.reason if settlement.failure is not None else "crash"
+            seen.append(events.Dead(**facts, reason=reason, error=settlement.failure))
         return seen
 
     async def _received(self, leases: Sequence[Lease]) -> None:
