@@ -397,6 +397,7 @@ class Dump(Struct, frozen=True, kw_only=True):
 
     tables: Mapping[str, tuple[Mapping[str, Any], ...]]
     sharded: bool = False  # made of several stores, each with a counter of its own for fences
+    rearranging: bool = False  # a changed rule is still being carried out: jobs may stand where the old one put them
 
 
 class Tick(Struct, frozen=True, kw_only=True):

@@ -183,6 +183,7 @@ class Picture(Struct, frozen=True, kw_only=True):
     flows: tuple[FlowRow, ...] = ()
     entries: tuple[EntryRow, ...] = ()
     newest: float | None = None  # the latest moment the store knows of
+    rearranging: bool = False  # a changed rule is still being carried out; claims obey it already
     sharded: bool = False  # two jobs in different shards may have the same fence
     split_queues: frozenset[str] = frozenset()  # in several shards: there a key is unique among the jobs of a shard
 
@@ -247,6 +248,7 @@ def picture_of(dump: Dump) -> Picture:
         flows=flows,
         entries=tuple(_rows(tables, "entries", EntryRow)),
         newest=_newest(jobs, tables),
+        rearranging=dump.rearranging,
         sharded=dump.sharded,
         split_queues=frozenset(row.name for row in queues if row.shards > 1),
     )

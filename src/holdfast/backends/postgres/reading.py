@@ -284,7 +284,8 @@ async def dump(cursor: Cursor, sql: Statements) -> Dump:
                 {"job_id": row[0], "at": row[1], "text": row[2]} for row in await rows(cursor, sql["read.all_logs"])
             ],
         }
-    return Dump(tables={name: tuple(found) for name, found in tables.items()})
+        pending = bool(await rows(cursor, sql["read.rearranging"]))
+    return Dump(tables={name: tuple(found) for name, found in tables.items()}, rearranging=pending)
 
 
 async def _all_jobs(cursor: Cursor, sql: Statements) -> list[dict[str, Any]]:

@@ -289,7 +289,7 @@ class Reader:
     async def dump(self) -> Dump:
         """One picture of one instant: all hashes in one transaction. Long on a large store, which waits meanwhile."""
         names = ("jobs", "bodies", "values", "errors", "progress", "logs", "letters", "workers", "calls", "portraits",
-                 "rules", "tasks", "overrides", "flows", "group_flows", "entries", "pauses")  # fmt: skip
+                 "rules", "tasks", "overrides", "flows", "group_flows", "entries", "pauses", "changes")  # fmt: skip
         commands = [packed_command("HGETALL", self._keys[name]) for name in names]
         script = packed_command("MULTI") + b"".join(commands) + packed_command("EXEC")
         reply = await self._connections.call("dump", script, writes=False, replies=len(names) + 2)
@@ -318,7 +318,8 @@ class Reader:
                     for job in jobs
                     for line in rows.log_lines(tables["logs"].get(job["id"].encode()))
                 ),
-            }
+            },
+            rearranging=bool(said["changes"]),
         )
 
 

@@ -130,7 +130,8 @@ def dump_of(home: Dump, found: Mapping[str, Dump], shards: Mapping[str, int]) ->
     tables["letters"] = tuple(row for dump in found.values() for row in dump.tables["letters"])
     flows = [[msgspec.convert(row, Flow) for row in dump.tables["flows"]] for dump in (home, *found.values())]
     tables["flows"] = tuple(msgspec.to_builtins(flow) for flow in flows_of(flows[0], flows[1:]))
-    return Dump(tables=tables, sharded=True)
+    pending = any(dump.rearranging for dump in (home, *found.values()))
+    return Dump(tables=tables, sharded=True, rearranging=pending)
 
 
 def _job_row(shard: str, row: Row) -> dict[str, Any]:

@@ -206,7 +206,8 @@ def dump(cursor: sqlite3.Cursor) -> Dump:
         "pauses": _all_plain(pauses(cursor)),
         "logs": [{"job_id": row[0], "at": row[1], "text": row[2]} for row in cursor.execute(SQL["read.all_logs"])],
     }
-    return Dump(tables={name: tuple(rows) for name, rows in tables.items()})
+    pending = cursor.execute(SQL["rearrange.pending"]).fetchone() is not None
+    return Dump(tables={name: tuple(rows) for name, rows in tables.items()}, rearranging=pending)
 
 
 def _plain(record: msgspec.Struct) -> dict[str, Any]:

@@ -35,6 +35,9 @@ SELECT holdfast.job_record(j)::text, token, turn, CASE WHEN state = 'ready' THEN
 -- :: letters
 SELECT holdfast.letter_record(l)::text FROM holdfast.letters l
 
+-- :: rearranging
+SELECT 1 FROM holdfast.rearranging LIMIT 1
+
 -- :: worker_beyond
 SELECT w.id, w.deadline, coalesce(c.last_call, 0) FROM holdfast.workers w LEFT JOIN holdfast.calls c ON c.worker = w.id
 ORDER BY w.id
