@@ -11,6 +11,17 @@ WORK = ("holdfast work, 1 runner", "holdfast work, 2 runners")  # one worker, ei
 GROUPED = ("100 groups in turn", "100 groups, adjacent", "10,000 groups")
 LATENCIES_MS = {"redis": (1.3, 4.0), "postgres": (3.0, 10.0), "sqlite": (2.0, 8.0)}
 LEASE_SECONDS = 10.0
+FLAT_CALLS = (
+    "pause and resume a task, a claim after each",
+    "limit a task and lift it",
+    "declare another group limit and the old one",
+    "rearrange",
+    "refill",
+    "first page of groups",
+    "waking",
+    "promote 100",
+    "cancel",
+)  # what they cost does not depend on how much is stored
 
 
 class Goal(NamedTuple):
@@ -81,7 +92,18 @@ def _times() -> Iterator[Goal]:
         )
 
 
-GOALS: tuple[Goal, ...] = (*_rates(), *_enqueues(), *_times())
+def _growth() -> Iterator[Goal]:
+    for store in ("sqlite", "postgres", "redis"):
+        for call in FLAT_CALLS:
+            case, smallest = f"{call}, 1,000,000 jobs", f"{call}, 1,000 jobs"
+            yield Goal(store, f"{call}: 1,000,000 jobs, ÷ 1,000 jobs", "growth", (case,), f"÷ {smallest}", most=1.3)
+        case, alone = "promote 100, four at once, 1,000,000 jobs", "promote 100, 1,000 jobs"
+        yield Goal(
+            store, "promote 100, four at once: 1,000,000 jobs, ÷ alone", "growth", (case,), f"÷ {alone}", most=1.3
+        )
+
+
+GOALS: tuple[Goal, ...] = (*_rates(), *_enqueues(), *_times(), *_growth())
 
 
 def _values(goal: Goal, cases: Mapping[str, Any]) -> Iterator[float]:

@@ -140,6 +140,7 @@ def regenerated(page: str, report: Report) -> str:
         "layers",
         "workers",
         "backlog",
+        "growth",
         "churn",
         "crash",
         "memory",

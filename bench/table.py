@@ -14,6 +14,7 @@ HEADS = {
     "p99_ms": "p99 ms",
     "max_ms": "max ms",
     "exchange_ms": "exchange ms",
+    "call_ms": "call ms",
     "most_mb": "most MB",
     "jobs_per_exchange": "jobs/exchange",
     "enqueue_us": "enqueue µs",

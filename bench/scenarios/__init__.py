@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 from ..scenario import Scenario
-from . import backlog, churn, crash, enqueue, groups, isolated, latency, layers, memory, noop, parts, workers
+from . import backlog, churn, crash, enqueue, groups, growth, isolated, latency, layers, memory, noop, parts, workers
 
 ALL: dict[str, Scenario] = {
     module.SCENARIO.name: module.SCENARIO
-    for module in (noop, enqueue, latency, groups, parts, layers, workers, isolated, memory, crash, backlog, churn)
+    for module in (
+        noop,
+        enqueue,
+        latency,
+        groups,
+        parts,
+        layers,
+        workers,
+        isolated,
+        memory,
+        crash,
+        backlog,
+        growth,
+        churn,
+    )
 }
