@@ -13,6 +13,7 @@ from holdfast.backends.sqlite import operating, showing
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.backends.sqlite.connection import connect
 from holdfast.backends.sqlite.transaction import Transaction
+from holdfast.lifecycle import State
 from holdfast.records import NewJob
 
 from .costs import fill, steps, transaction
@@ -69,3 +70,19 @@ def test_groups_are_listed_once_each_in_order(make: Callable[[int], sqlite3.Conn
     assert names == [*(f"g{n:06}" for n in range(200)), "huge"]
     first = showing.groups(cursor, "default", 1)[0]
     assert (first.counts, first.head) == ({"waiting": 1, "scheduled": 1, "ready": 1}, "b0")
+
+
+def test_one_step_lets_a_bounded_number_of_due_jobs_of_a_group_join(tmp_path: Path) -> None:
+    async def joined() -> int:
+        store, now = SqliteBackend(str(tmp_path / "jobs.db")), 2_000_000_000.0
+        await store.open()
+        try:
+            jobs = [NewJob(id=f"j{n:05}", task="work", group="g", delay=1.0) for n in range(2_500)]
+            await store.enqueue(jobs, now=now)
+            await store.promote(limit=5, now=now + 2.0)
+            found = (await store.count())["default"]
+            return found.get(State.WAITING, 0) + found.get(State.READY, 0)
+        finally:
+            await store.close()
+
+    assert 5 <= asyncio.run(joined()) <= 2_005

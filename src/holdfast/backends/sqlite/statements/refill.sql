@@ -10,7 +10,8 @@ UPDATE holdfast_jobs
 SET state = 'waiting', turn = NULL
 WHERE seq IN (
     SELECT seq FROM holdfast_jobs INDEXED BY holdfast_jobs_group_due
-    WHERE state = 'scheduled' AND queue = :queue AND grp = :grp AND due_at <= :now AND held = 0)
+    WHERE state = 'scheduled' AND queue = :queue AND grp = :grp AND due_at <= :now AND held = 0
+    ORDER BY due_at LIMIT 2000) -- the rest joins when these have gone on: one step stays short whatever is due
   AND EXISTS (
     SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
     WHERE state = 'waiting' AND queue = :queue AND grp = :grp)
