@@ -154,15 +154,10 @@ def _needed(verb: str, body: str, parts: Mapping[str, str]) -> list[str]:
 
 def _built_seldom(parts: list[str]) -> str:
     """A look for a name that is not there yet builds the part that has it."""
-    lines = ["setmetatable(hf, { __index = function(_, name)", "local wanted = ' ' .. name .. ' '"]
+    lines = ["setmetatable(hf, { __index = function(_, name)"]
     for part in parts:
-        names = [name.removeprefix("hf.") for name in _names_in(part)]
-        lines += [
-            f"if string.find(' {' '.join(names)} ', wanted, 1, true) then",
-            part,
-            "return rawget(hf, name)",
-            "end",
-        ]
+        is_here = " or ".join(f"name == '{name.removeprefix('hf.')}'" for name in _names_in(part))
+        lines += [f"if {is_here} then", part, "return rawget(hf, name)", "end"]
     return "\n".join([*lines, "end })"])
 
 

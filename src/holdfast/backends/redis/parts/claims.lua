@@ -55,7 +55,7 @@ function hf.draw(lane, most, claim)
         local ids = hf.ids_after(members, #lane.prefix + 28)
         hf.load_rows(ids)
         if #ids < most then lane.more = false end
-        local taken, was_kept = {}, false
+        local taken, was_kept, may_be_kept = {}, false, claim.ruled or claim.is_changing
         for i = 1, #ids do
             local row = hf.cache[ids[i]]
             local may, stays = row and row[STATE] == 'r', false
@@ -64,7 +64,7 @@ function hf.draw(lane, most, claim)
                     hf.set_aside(lane.task and 'apart' or 'ready', lane.key, members[i], row)
                     hf.passed = hf.passed + 1
                 end
-            elseif hf.is_kept_back(row, claim) then
+            elseif (may_be_kept or row[EXPIRES_AT]) and hf.is_kept_back(row, claim) then
                 may, stays = hf.see_to(row, claim)
                 was_kept = true
             end

@@ -1,5 +1,6 @@
 -- counting: jobs by queue and state, counted off the indexes by jumping from queue to queue. Never writes.
 -- What is not ours in an index is passed over.
+-- seldom: built when a script first uses one of its names.
 
 local QUEUES_SEEN_MAX = 20000
 

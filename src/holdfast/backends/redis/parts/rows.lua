@@ -3,13 +3,29 @@
 
 hf.cache, hf.changed, hf.ended_states = {}, {}, { o = true, c = true, d = true }
 
--- A record's fields, or false where they cannot be read. Taken one by one from behind the three bytes that say how many
--- they are, they go into a table of the right size at once: unpacked as an array, their table grows six times, which
--- takes as long again.
-function hf.opened(packed, id)
-    local row = { select(3, pcall(cmsgpack.unpack_limit, packed, FIELDS_NUMBER, 3)) }
-    local state = row[STATE]
-    return row[TERMS] ~= nil and row[ID] == id and (LIVE_STATES[state] or hf.ended_states[state]) and row or false
+-- Opens these records, as many as there are ids from a place on, where they were found. Fails at one that cannot be
+-- unpacked; another that makes no sense is false.
+-- Taken one by one from behind the three bytes that say how many they are, fields go into a table of the right size at
+-- once: unpacked as an array, their table grows six times, which takes as long again.
+function hf.open_rows(found, ids, from, upto)
+    local cache, open, ended_states = hf.cache, cmsgpack.unpack_limit, hf.ended_states
+    for i = from, upto do
+        local packed, id = found[i - from + 1], ids[i]
+        if packed then
+            local row = { select(2, open(packed, FIELDS_NUMBER, 3)) }
+            local state = row[STATE]
+            cache[id] = row[TERMS] ~= nil and row[ID] == id and (LIVE_STATES[state] or ended_states[state]) and row
+                or false
+        end
+    end
+end
+
+-- All at once, which costs less; one by one only where one of them fails.
+function hf.open_readable(found, ids, from, upto)
+    if pcall(hf.open_rows, found, ids, from, upto) then return end
+    for i = from, upto do
+        if not pcall(hf.open_rows, { found[i - from + 1] }, ids, i, i) then hf.cache[ids[i]] = false end
+    end
 end
 
 function hf.load_rows(ids)
@@ -24,11 +40,7 @@ function hf.load_rows(ids)
     end
     for from = 1, n, ARGUMENTS_MAX do
         local upto = math.min(n, from + ARGUMENTS_MAX - 1)
-        local found = call('HMGET', JOBS, unpack(missing, from, upto))
-        for i = 1, upto - from + 1 do
-            local id = missing[from + i - 1]
-            if found[i] then hf.cache[id] = hf.opened(found[i], id) end
-        end
+        hf.open_readable(call('HMGET', JOBS, unpack(missing, from, upto)), missing, from, upto)
     end
 end
 

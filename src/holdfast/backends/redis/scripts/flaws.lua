@@ -60,7 +60,8 @@ local function check_pieces(row)
 end
 
 local function check_job(id, packed)
-    local row = hf.opened(packed, id)
+    hf.open_readable({ packed }, { id }, 1, 1)
+    local row = hf.cache[id]
     local members = row and listed(row)
     if not members then
         note('jobs', id, 'record', 'its record cannot be read')

@@ -68,22 +68,25 @@ if type(told) ~= 'string' or not (meta[6] and find(told, 'master_replid:' .. met
 if call('EXISTS', EXPIRING, DUE, REVIVALS) > 0 and (call('ZCOUNT', EXPIRING, '-inf', late) > 0
     or call('ZCOUNT', DUE, '-inf', late) > 0 or call('ZCOUNT', REVIVALS, '-inf', late) > 0) then break end
 
--- What is settled.
-local rows, packed = {}, n > 0 and call('HMGET', JOBS, unpack(ids))
-for i = 1, n do
-    if packed[i] and not rows[ids[i]] then
-        local row = { select(3, pcall(cmsgpack.unpack_limit, packed[i], FIELDS_NUMBER, 3)) }
-        local queue = row[QUEUE]
-        rows[ids[i]] = row
-        if row[TERMS] == nil or row[ID] ~= ids[i] then
-            plain = false
-            break
-        elseif not known[queue] then
-            names[#names + 1], known[queue] = queue, true
+-- Opens these jobs' records, where they are there and not open yet. Fails at one that cannot be read.
+local rows = {}
+local function open_rows(found, wanted, number)
+    for i = 1, number do
+        local id = wanted[i]
+        if found[i] and not rows[id] then
+            local row = { select(2, cmsgpack.unpack_limit(found[i], FIELDS_NUMBER, 3)) }
+            if row[TERMS] == nil or row[ID] ~= id then error('it makes no sense') end
+            rows[id] = row
         end
     end
 end
-if not plain then break end
+
+-- What is settled.
+if n > 0 and not pcall(open_rows, call('HMGET', JOBS, unpack(ids)), ids, n) then break end
+for i = 1, n do
+    local queue = rows[ids[i]] and rows[ids[i]][QUEUE]
+    if queue and not known[queue] then names[#names + 1], known[queue] = queue, true end
+end
 check_queues()
 
 local answers, settled, s, of_queue, of_task, off_running, finished, prunable = {}, {}, 0, {}, {}, {}, {}, {}

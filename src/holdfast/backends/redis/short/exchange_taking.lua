@@ -4,14 +4,14 @@
 
 -- The next jobs of groups become ready, in this order.
 local tick, micros, fresh_of, stirred = tonumber(meta[2]) or 0, math.floor(now * 1000000), {}, {}
-packed = f > 0 and call('HMGET', JOBS, unpack(fresh))
+if f > 0 and not pcall(open_rows, call('HMGET', JOBS, unpack(fresh)), fresh, f) then break end
 for i = 1, f do
-    local row = { select(3, pcall(cmsgpack.unpack_limit, packed[i], FIELDS_NUMBER, 3)) }
-    local queue = row[QUEUE]
-    if row[STATE] ~= 'w' or row[TERMS] == nil or row[ID] ~= fresh[i] then
+    local row = rows[fresh[i]]
+    if not row or row[STATE] ~= 'w' then
         plain = false
         break
     end
+    local queue = row[QUEUE]
     local those = fresh_of[queue] or {}
     local before = those[#those]
     if not row[TURN] then
@@ -19,7 +19,7 @@ for i = 1, f do
         if tick < micros then tick = micros end
         row[TURN] = math.min(tick, TURN_ZERO)
     end
-    row[STATE], row[LANE], rows[fresh[i]] = 'r', 1, row
+    row[STATE], row[LANE] = 'r', 1
     plain = plain and not (before and (before[PRIORITY] < row[PRIORITY]
         or before[PRIORITY] == row[PRIORITY] and before[TURN] >= row[TURN]))
     those[#those + 1], fresh_of[queue], stirred[queue] = row, those, true
@@ -84,15 +84,13 @@ if leased > 1 and leased * (tonumber(meta[8]) or HUGE) > request[8] then -- toge
     for i = 1, leased do bytes = bytes + call('HSTRLEN', BODIES, taken[i]) - BODY_HEAD end
     if bytes > request[8] then break end
 end
-packed = unread > 0 and call('HMGET', JOBS, unpack(new))
-for i = 1, unread do rows[new[i]] = { select(3, pcall(cmsgpack.unpack_limit, packed[i], FIELDS_NUMBER, 3)) } end
+if unread > 0 and not pcall(open_rows, call('HMGET', JOBS, unpack(new)), new, unread) then break end
 for i = 1, leased do
     local row = rows[taken[i]]
-    if row[STATE] ~= 'r' or row[TERMS] == nil or row[ID] ~= taken[i] then
+    if not row or row[STATE] ~= 'r' or row[LANE] > 7 or row[KEY] and find(row[TASK], ODD_BYTES) then
         plain = false
         break
     end
-    if row[LANE] > 7 or row[KEY] and find(row[TASK], ODD_BYTES) then plain = false end
 end
 if plain and used and find(used, 't', 1, true) then -- tasks that say nothing have no rule
     local tasks = {}
