@@ -40,7 +40,7 @@ function hf.end_lease(row, into, how)
         hf.add_error(row[ID], failure)
     end
     row[TOKEN], row[WORKER], row[CLAIM_CALL] = false, false, false
-    local finished = not LIVE_STATES[into]
+    local finished = not hf.live_states[into]
     row[HELD] = row[GROUP] and not finished and hf.strict(row[QUEUE], row[GROUP]) or false
     -- it was claimed in time; what follows is not a late start
     if how.counted and not finished then row[EXPIRES_AT] = false end

@@ -57,11 +57,6 @@ function hf.rule_of(queue)
     return rule
 end
 
--- What was looked up of rules, pauses and overrides holds no longer.
-function hf.forget_rules()
-    hf.any_memo, hf.said_memo, hf.rule_memo, hf.task_memo, hf.lane_memo, hf.pause_memo = {}, {}, {}, {}, {}, {}
-end
-
 -- {limit, rate, whether it is apart, how many finished jobs are kept or nil} of a task.
 function hf.task_of(task)
     local known = hf.task_memo[task]

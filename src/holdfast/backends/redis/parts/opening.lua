@@ -5,7 +5,6 @@
 local call, cpack, cunpack, spack = redis.call, cmsgpack.pack, cmsgpack.unpack, struct.pack
 local sub, byte, find, format, concat = string.sub, string.byte, string.find, string.format, table.concat
 local hf = {}
-local LIVE_STATES = { s = true, w = true, r = true, x = true }
 local ARGUMENTS_MAX = 2000 -- of one call: Lua's stack holds some thousands; even, for field and value
 
 local args = cunpack(ARGV[1])
@@ -19,9 +18,5 @@ end
 local meta = call('HMGET', META, 'schema', 'tick', 'seq', 'sealed', 'quiet_until', 'life', 'used', 'body_max')
 if meta[1] ~= SCHEMA_VERSION then return { 'refused', 'SchemaMismatch', cpack({ found = tonumber(meta[1]) or 0 }) } end
 
-function hf.refused(error, facts) return { 'refused', error, cpack(facts) } end
-
 -- The seal's text while it closes the store, else false.
 local sealed = meta[4]
-
-function hf.refused_sealed() return hf.refused('StoreSealed', { seal = sealed }) end

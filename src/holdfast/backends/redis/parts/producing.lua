@@ -68,7 +68,7 @@ function hf.enqueue(jobs, first, numbering)
             answers[i], stored, known[job[1]] = 'c', job[1], true
         elseif holder then
             local state = holder[STATE]
-            if (job[7] == 'replace' or job[7] == 'debounce') and LIVE_STATES[state] and state ~= 'x' then
+            if (job[7] == 'replace' or job[7] == 'debounce') and hf.live_states[state] and state ~= 'x' then
                 hf.replace(holder, job)
                 answers[i], stored = 'r', holder[ID]
             end

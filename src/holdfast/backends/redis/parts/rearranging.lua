@@ -13,6 +13,11 @@ local LOOKS_PER_JOB, LOOKS_MIN, STEP_MAX = 5, 100, 500
 local GROUPS_MAX, FITTED_MAX = 200, 400 -- groups of one step, and jobs beyond one each that it moves in them
 hf.fitted, hf.mark_memo = {}, {}
 
+-- What was looked up of rules, pauses and overrides holds no longer.
+function hf.forget_rules()
+    hf.any_memo, hf.said_memo, hf.rule_memo, hf.task_memo, hf.lane_memo, hf.pause_memo = {}, {}, {}, {}, {}, {}
+end
+
 function hf.leave_for_later(field)
     hf.use('r')
     hf.mark_memo[field], hf.fitted[sub(field, 2)] = nil, nil

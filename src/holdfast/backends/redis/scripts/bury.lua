@@ -4,7 +4,7 @@
 if sealed then return hf.refused_sealed() end
 local row = hf.row_of(args[2])
 if not row then return hf.refused('JobNotFound', { job_id = args[2] }) end
-if row[STATE] == 'x' or not LIVE_STATES[row[STATE]] then
+if row[STATE] == 'x' or not hf.live_states[row[STATE]] then
     return hf.refused('StateConflict', { job_id = row[ID], verb = 'bury', state = row[STATE] })
 end
 hf.bury_unstarted(row, 'bury', args[3] ~= '' and args[3] or 'text:buried')

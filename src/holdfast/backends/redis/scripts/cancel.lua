@@ -4,7 +4,7 @@
 local row = hf.row_of(args[2])
 if not row then return hf.refused('JobNotFound', { job_id = args[2] }) end
 local state = row[STATE]
-if LIVE_STATES[state] then
+if hf.live_states[state] then
     if sealed and state ~= 'x' then return hf.refused_sealed() end
     hf.cancel(row)
 elseif state ~= 'c' then

@@ -5,7 +5,7 @@ if sealed then return hf.refused_sealed() end
 local row = hf.row_of(args[2])
 local logical = row and hf.held_letter(args[2])
 if not logical then return hf.refused('JobNotFound', { job_id = args[2], what = 'dead letter' }) end
-if LIVE_STATES[row[STATE]] then
+if hf.live_states[row[STATE]] then
     return hf.refused('StateConflict', { job_id = row[ID], verb = 'discard', state = row[STATE] })
 end
 local packed = call('HGET', LETTERS, logical)

@@ -12,7 +12,7 @@ local function conflict(live, heir)
         heir_id = heir })
 end
 
-if LIVE_STATES[state] then
+if hf.live_states[state] then
     if verb == 'retry' then return conflict() end
     if hf.held_letter(row[ID]) then return hf.shown({ row[ID] }) end -- revived before: nothing to do
 end

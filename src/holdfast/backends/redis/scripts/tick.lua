@@ -14,7 +14,7 @@ if (there and struct.unpack('>I8', there) or 0) ~= version or (not_before and no
     return { 0, 0, there or '', '', {} }
 end
 local row = previous and hf.row_of(previous)
-local live = row and LIVE_STATES[row[STATE]]
+local live = row and hf.live_states[row[STATE]]
 local skipped = live and overlap == 'skip'
 local answers, others = '', {}
 if not skipped then
