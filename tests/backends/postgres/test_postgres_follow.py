@@ -172,6 +172,35 @@ def test_what_there_is_no_room_for_becomes_ready(server: Server, make: Make, sch
     asyncio.run(go())
 
 
+def test_followers_whose_arguments_do_not_fit_become_ready(server: Server, make: Make, schema: str) -> None:
+    """The one that comes first is taken although it alone is too large; of the others as many as fit, in order."""
+    backend = make()
+
+    async def exchange(call: int, leases: tuple[Lease, ...], bytes_max: int) -> tuple[Lease, ...]:
+        done = [Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED) for one in leases]
+        request = ClaimRequest(worker="w", call=call, queues=("default",), most=3, bytes_max=bytes_max)
+        return (await backend.exchange(done, (), request)).leases
+
+    async def go() -> None:
+        await backend.open()
+        await backend.register(WorkerRecord(id="w", lease_seconds=1e6))
+        jobs = [NewJob(id=f"{n}", task="t", group=f"g{n % 3}", args=b"x" * 100) for n in range(9)]
+        await backend.enqueue(jobs)
+        first = await exchange(1, (), 300)
+        assert [one.id for one in first] == ["0", "1", "2"]
+        second = await exchange(2, first, 299)
+        assert [one.id for one in second] == ["3", "4"]
+        states = {row[0]: row[1] for row in picture(server, schema)}
+        assert [states[f"{n}"] for n in range(9)] == ["succeeded"] * 3 + ["running"] * 2 + ["ready"] + ["waiting"] * 3
+        third = await exchange(3, second, 99)
+        assert [(one.id, one.args) for one in third] == [("5", b"x" * 100)]
+        fourth = await exchange(4, third, 300)
+        assert sorted(one.id for one in fourth) == ["6", "7", "8"]
+        await backend.close()
+
+    asyncio.run(go())
+
+
 @pytest.mark.parametrize("rules", ["no task has a rule", "a task is apart", "a task that has no jobs"])
 def test_it_is_written_once(server: Server, make: Make, schema: str, rules: str) -> None:
     """Its index of ready jobs has nothing of it: it never was one. What is said of other tasks does not change that."""

@@ -6,12 +6,14 @@
 -- that is charged to the same bucket, and no window of a rate could be counted by it.
 -- A token says what settle would otherwise have to look up: whose it is, and whether that one has a group.
 -- A claim ends before the arguments it hands out exceed `free` bytes; the first job of all fits always (`opening`). What
--- a stored value takes is read off its header: the arguments of jobs that are left out are not fetched.
+-- a stored value takes is read off its header: the arguments of jobs that are left out are not fetched. Mostly all fit:
+-- they are weighed together, and one by one (lanes.sql) only where they do not.
 
 -- :: function_claim_lanes
--- Of the room, the second lane gets its half where it can use it; what one cannot use the other may.
+-- Of the room, the second lane gets its half where it can use it; what one cannot use the other may. All or nothing: where
+-- their arguments together exceed `free`, none is taken and `is_full` is true.
 CREATE OR REPLACE FUNCTION holdfast.claim_lanes(named text, room integer, first integer, claimer text, number bigint,
-    nonce text, caps boolean, opening boolean, free bigint, at double precision, given double precision)
+    nonce text, caps boolean, free bigint, at double precision, given double precision)
 RETURNS holdfast.taken LANGUAGE plpgsql AS $$
 DECLARE got holdfast.taken;
 BEGIN
@@ -29,27 +31,19 @@ BEGIN
         WHERE state = 'ready' AND queue = named AND lane = 1 - first AND (expires_at IS NULL OR expires_at > at)
         ORDER BY rank DESC, turn, seq LIMIT room - (SELECT count(*) FROM ahead)
         FOR UPDATE SKIP LOCKED
-    ), numbered AS MATERIALIZED (  -- mostly all fit, and need not be weighed one by one
-        SELECT b.seq, nextval('holdfast.ticks') AS fence
+    ), numbered AS MATERIALIZED (
+        SELECT b.seq, b.size, nextval('holdfast.ticks') AS fence
         FROM (SELECT seq, size FROM ahead UNION ALL SELECT seq, size FROM behind) b
-        WHERE CASE WHEN coalesce((SELECT sum(size) FROM ahead), 0) + coalesce((SELECT sum(size) FROM behind), 0) <= free
-                   THEN true
-                   ELSE b.seq = ANY (ARRAY(
-            SELECT l.seq FROM (
-                SELECT u.seq, sum(u.size) OVER (ROWS UNBOUNDED PRECEDING) AS bytes, row_number() OVER () AS n
-                FROM (SELECT seq, size FROM ahead UNION ALL SELECT seq, size FROM behind) u) l
-            WHERE l.bytes <= free OR opening AND l.n = 1)) END
     ), taken AS (
         UPDATE holdfast.jobs j
         SET state = 'running', fence = n.fence, token = j.seq || '.' || to_hex(n.fence) || '.' || nonce
                 || CASE WHEN j.grp IS NULL THEN '' ELSE 'g' END, worker = claimer,
             claim_call = number, started_at = (SELECT holdfast.store_now(given)), begun = false, limited = caps,
             holds_key = j.holds_key AND NOT (j.key_until_started AND j.key_window IS NULL)
-        FROM numbered n WHERE j.seq = n.seq
+        FROM numbered n WHERE j.seq = n.seq AND (SELECT sum(size) FROM numbered) <= free
         RETURNING j.fence, holdfast.lease(j) AS lease, j.args
     )
-    SELECT array_agg(t.lease), string_agg(t.args, ''), (SELECT count(*) FROM ahead) + (SELECT count(*) FROM behind) > count(*)
-    INTO got
+    SELECT array_agg(t.lease), string_agg(t.args, ''), count(*) = 0 AND (SELECT seq FROM numbered LIMIT 1) IS NOT NULL INTO got
     FROM (SELECT * FROM taken ORDER BY taken.fence) t;
     RETURN got;
 END $$
@@ -116,20 +110,23 @@ BEGIN
             before := before || further;
             rooms := rooms || further;
         END IF;
+        got := NULL;
         IF freed IS NOT NULL THEN
             got := holdfast.claim_followers(freed, named, room, (number % 2)::integer, request ->> 'worker', number,
-                                            nonce, taken.leases IS NULL, free, at, given);
-            freed := (SELECT array_agg(f) FROM unnest(freed) f WHERE f.queue <> named);
+                                            nonce, free, at, given);
+            IF got.is_full THEN PERFORM holdfast.refill_groups(freed, at); END IF;
+            freed := CASE WHEN NOT got.is_full THEN (SELECT array_agg(f) FROM unnest(freed) f WHERE f.queue <> named) END;
         ELSIF rooms = '{}' AND share IS NULL AND b.rated IS NOT TRUE AND NOT pending THEN
             got := holdfast.claim_lanes(named, room, (number % 2)::integer, request ->> 'worker', number, nonce,
-                                        b.job_limit IS NOT NULL, taken.leases IS NULL, free, at, given);
-        ELSE
+                                        b.job_limit IS NOT NULL, free, at, given);
+        END IF;
+        IF got.is_full IS NOT FALSE THEN  -- it is not that simple, or not all of them fit
             shared := holdfast.claim_shares(named, room, request, nonce, b.job_limit IS NOT NULL, b.rated IS TRUE,
                                             pending, taken.leases IS NULL, free, at, given, rooms);
             rooms := shared.rooms;
             got := shared.got;
         END IF;
-        taken := holdfast.taken_with(taken, got);
+        IF taken.leases IS NULL THEN taken := got; ELSE taken := holdfast.taken_with(taken, got); END IF;
         free := free - coalesce(octet_length(got.bodies), 0);
         at := holdfast.store_now(given);
         IF bounded THEN PERFORM holdfast.charge('queue', named, coalesce(array_length(got.leases, 1), 0), at); END IF;

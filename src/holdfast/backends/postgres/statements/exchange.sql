@@ -62,12 +62,15 @@ BEGIN
            EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)  -- as any_due does
            OR EXISTS (SELECT FROM holdfast.jobs WHERE expires_at <= at AND expires_at IS NOT NULL
                       AND state IN ('scheduled', 'waiting', 'ready'))
-           OR EXISTS (SELECT FROM holdfast.letters WHERE revive_at <= at AND revive_at IS NOT NULL)
-           OR EXISTS (SELECT FROM holdfast.flows WHERE wakes_at <= at AND wakes_at IS NOT NULL),
+           OR EXISTS (SELECT FROM holdfast.letters WHERE revive_at <= at AND revive_at IS NOT NULL),
            EXISTS (SELECT FROM holdfast.workers WHERE deadline <= at),
            ARRAY(SELECT p.queue FROM holdfast.pauses p WHERE p.kind = 'queue'),
            (SELECT record FROM holdfast.seal WHERE closed), t.last_value, i.timeline, greatest(0, i.quiet_until - at)
-    INTO bounded, apart, flowing, pending, due, stalls, paused, seal, tick, line, quiet FROM holdfast.ticks t LEFT JOIN holdfast.incarnation i ON true;
+    INTO bounded, apart, flowing, pending, due, stalls, paused, seal, tick, line, quiet
+    FROM holdfast.ticks t LEFT JOIN holdfast.incarnation i ON true;
+    IF flowing AND NOT due THEN
+        due := EXISTS (SELECT FROM holdfast.flows WHERE wakes_at <= at AND wakes_at IS NOT NULL);
+    END IF;
     IF request IS NOT NULL THEN
         IF line IS DISTINCT FROM holdfast.timeline() THEN quiet := holdfast.quiet_seconds(at); END IF;
         claims := known AND number > last.last_call AND quiet = 0;

@@ -25,10 +25,10 @@ BEGIN  -- the groups are locked: who comes next in them stays so
 END $$
 
 -- :: function_claim_followers
--- The room is shared with jobs that have no group as in claim_lanes. No queue ages its jobs here, and none of them is of
--- a task apart.
+-- The room is shared with jobs that have no group, and all of them fit or none is taken, as in claim_lanes. No queue ages
+-- its jobs here, and none of them is of a task apart.
 CREATE OR REPLACE FUNCTION holdfast.claim_followers(freed holdfast.place[], named text, room integer, first integer,
-    claimer text, number bigint, nonce text, opening boolean, free bigint, at double precision, given double precision)
+    claimer text, number bigint, nonce text, free bigint, at double precision, given double precision)
 RETURNS holdfast.taken LANGUAGE plpgsql AS $$
 DECLARE got holdfast.taken;
 BEGIN
@@ -66,16 +66,10 @@ BEGIN
                row_number() OVER (ORDER BY t.expired OR t.parked, t.priority DESC, t.turn, t.seq) AS n FROM turned t
         UNION ALL
         SELECT u.seq, u.size, NULL, false, false, row_number() OVER () FROM ungrouped u
-    ), chosen AS (
-        SELECT l.*, l.turn IS NULL OR NOT l.stays AND l.n <= room - (SELECT count(*) FROM ungrouped) AS goes,
-               row_number() OVER (ORDER BY (l.turn IS NULL) = (first = 1), l.n) AS place FROM lined l
-    ), weighed AS MATERIALIZED (
-        SELECT c.*, sum(c.size) FILTER (WHERE c.goes) OVER upto AS bytes, count(*) FILTER (WHERE c.goes) OVER upto AS nth
-        FROM chosen c WINDOW upto AS (ORDER BY c.place)
-    ), numbered AS MATERIALIZED (  -- what fits no more stays where it is; who comes next in a group becomes ready
-        SELECT w.seq, w.turn, w.parked, CASE WHEN w.goes AND (w.bytes <= free OR opening AND w.nth = 1)
-                                             THEN nextval('holdfast.ticks') END AS fence
-        FROM (SELECT * FROM weighed ORDER BY place) w
+    ), numbered AS MATERIALIZED (
+        SELECT o.seq, o.size, o.turn, o.parked, CASE WHEN o.goes THEN nextval('holdfast.ticks') END AS fence
+        FROM (SELECT l.*, l.turn IS NULL OR NOT l.stays AND l.n <= room - (SELECT count(*) FROM ungrouped) AS goes
+              FROM lined l ORDER BY (l.turn IS NULL) = (first = 1), l.n) o
     ), taken AS (
         UPDATE holdfast.jobs j
         SET state = CASE WHEN n.fence IS NULL THEN 'ready' ELSE 'running' END,
@@ -88,10 +82,12 @@ BEGIN
             started_at = CASE WHEN n.fence IS NULL THEN j.started_at ELSE (SELECT holdfast.store_now(given)) END,
             begun = j.begun AND n.fence IS NULL, limited = j.limited AND n.fence IS NULL,
             holds_key = j.holds_key AND NOT (n.fence IS NOT NULL AND j.key_until_started AND j.key_window IS NULL)
-        FROM numbered n WHERE j.seq = n.seq AND (n.turn IS NOT NULL OR n.fence IS NOT NULL)
+        FROM numbered n
+        WHERE j.seq = n.seq AND coalesce((SELECT sum(size) FROM numbered WHERE fence IS NOT NULL), 0) <= free
         RETURNING n.fence, holdfast.lease(j) AS lease, j.args
     )
-    SELECT array_agg(t.lease), string_agg(t.args, ''), (SELECT count(*) FROM weighed WHERE goes) > count(*) INTO got
+    SELECT array_agg(t.lease), string_agg(t.args, ''),
+           count(*) = 0 AND (SELECT fence FROM numbered WHERE fence IS NOT NULL LIMIT 1) IS NOT NULL INTO got
     FROM (SELECT * FROM taken WHERE taken.fence IS NOT NULL ORDER BY taken.fence) t;
     RETURN got;
 END $$
