@@ -103,6 +103,35 @@ def test_letters_groups_queues_and_counts_are_alike(make: Make) -> None:
     both(make, compare)
 
 
+def test_a_group_that_its_rate_keeps_waiting_is_found_behind_many_of_other_queues_and_without_listing_groups(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_groups(*_: object, **__: object) -> None:
+        raise AssertionError("it lists groups")
+
+    async def run() -> None:
+        backend = make()
+        await backend.open()
+        await backend.register(WorkerRecord(id="w", lease_seconds=1e9), now=NOW)
+        rated = {"group_order": "relaxed", "group_limit": 2, "group_rate": Rate(1, 60.0)}
+        rules = [QueueRule(name=name, **rated) for name in ("aa", "b")]  # type: ignore[arg-type]
+        await backend.declare(rules, now=NOW)
+        places = [("aa", f"g{n}") for n in range(20)] + [("b", "last")]
+        jobs = [
+            NewJob(id=f"{queue}{name}{n}", task="t", queue=queue, group=name) for queue, name in places for n in "12"
+        ]
+        await backend.enqueue(jobs, now=NOW)
+        monkeypatch.setattr(reading.Reader, "groups", no_groups)
+        assert not await backend.waking(["aa", "b"])
+        await backend.claim(ClaimRequest(worker="w", call=1, queues=("aa",), most=50), now=NOW)
+        assert [await backend.waking(queues) for queues in (["b"], ["a"], ["aa"], [])] == [False, False, True, False]
+        await backend.claim(ClaimRequest(worker="w", call=2, queues=("b",), most=50), now=NOW + 1)
+        assert await backend.waking(["b"])
+        await backend.close()
+
+    asyncio.run(run())
+
+
 def test_a_paused_task_is_parked_and_comes_back(make: Make) -> None:
     async def compare(here: Backend, model: Backend) -> None:
         for backend in (here, model):
@@ -283,7 +312,7 @@ def test_every_function_a_script_calls_is_there() -> None:
         made |= set(re.findall(r"local function (\w+)\(", text))
         made |= {name for line in re.findall(r"local ([\w, ]+)(?: =|$)", text, re.M) for name in line.split(", ")}
         made |= {"ipairs", "pairs", "next", "select", "tonumber", "unpack", "type", "each", "function"}
-        made |= {"setmetatable", "rawget", "build", "pcall", "tostring"}
+        made |= {"setmetatable", "rawget", "build", "error", "pcall", "tostring"}
         words = {"if", "and", "or", "not", "return", "while", "elseif", "until"}
         assert set(calls.findall(text)) - made - words == set(), verb
         fields = set(re.findall(r"hf\.\w+", text)) - set(re.findall(r"(hf\.\w+)(?:, hf\.\w+)* =", text)) - made

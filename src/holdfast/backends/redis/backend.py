@@ -408,6 +408,9 @@ class RedisBackend(Backend):
     async def groups(self, queue: str | None = None, *, limit: int = 100) -> list[GroupRecord]:
         return await self._reading().groups(queue, limit)
 
+    async def waking(self, queues: Sequence[str]) -> bool:
+        return await self._reading().waking(queues)
+
     async def group(self, queue: str, name: str) -> GroupRecord:
         return await self._reading().group(queue, name)
 

@@ -271,6 +271,18 @@ class Reader:
         places = {scope[1:] for scope in scopes if scope[:1] == b"g" and scope.count(b"\0") == 2 and scope[-1] == 0}
         return sorted(tolerant.readable(place.decode for place in places))
 
+    async def waking(self, queues: Sequence[str]) -> bool:
+        """Of groups that a rate keeps waiting: almost always there are none, and one short look tells."""
+        wanted = tuple(b"g" + rows.escaped(queue) for queue in queues)
+        start = 0
+        while True:
+            page: list[bytes] = await self._command("waking", "ZRANGE", "waking", start, start + PAGE - 1)
+            if any(scope.startswith(wanted) for scope in page):
+                return True
+            if len(page) < PAGE:
+                return False
+            start += PAGE
+
     async def group(self, queue: str, name: str) -> GroupRecord:
         packed, _ = await self._run("groups", queue, "", 1, name, [])
         return rules.group(rows.unpack(packed)[0])
