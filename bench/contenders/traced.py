@@ -26,10 +26,10 @@ def trace() -> None:
 
     async def timed(self: Trader, settlements: Any, releases: Any, request: Any) -> Any:
         sent = time.monotonic()
-        answer = await through(self, settlements, releases, request)
+        answer, asked = await through(self, settlements, releases, request)
         if settlements or answer.leases:
             noted.append((sent, time.monotonic(), len(settlements), [lease.id for lease in answer.leases]))
-        return answer
+        return answer, asked
 
     Trader._until_answered = timed  # type: ignore[method-assign]
     atexit.register(lambda: FILE.write_text(json.dumps(noted)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -17,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..backends.contract import Backend
-from ..errors import BackendUnavailable, MoveRefused, OutcomeUnknown
+from ..errors import BackendUnavailable, MoveRefused, OutcomeUnknown, StoreSealed
 from ..inspection.violations import named
 from ..records import JobQuery, LetterQuery, Part, Seal, Shipment, WorkerRecord
 from ..sweeps.adaptive import AdaptiveLimit
@@ -141,8 +142,9 @@ class Mover:
                 limit.timed_out()
                 raise
 
-        while await patiently(piece):
-            pass
+        with suppress(StoreSealed):  # by somebody else meanwhile: putting our own seal will say so
+            while await patiently(piece):
+                pass
 
     async def _until_no_lease(self, source: Seal, target: Seal) -> None:
         """Let running jobs end. If they do not in time, take the seals away again: nothing was carried."""
