@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from importlib import resources
+from itertools import pairwise
 
 import psycopg
 import pytest
@@ -69,7 +70,7 @@ def test_arguments_arrive_as_they_were_sent(make: Make, size: int) -> None:
 
 
 def test_promoting_together_nobody_reads_more_than_alone(make: Make, server: Server, schema: str) -> None:
-    async def run() -> tuple[float, float]:
+    async def run() -> tuple[list[float], float]:
         backends = [make(connections=1, call_timeout=60.0) for _ in range(4)]
         for backend in backends:
             await backend.open()
@@ -77,19 +78,22 @@ def test_promoting_together_nobody_reads_more_than_alone(make: Make, server: Ser
             connection.execute(_FILL_DUE.format(schema=schema), (20_000,))
             connection.execute(f"INSERT INTO {schema}.ids SELECT id, seq FROM {schema}.jobs")
             connection.execute("SELECT pg_stat_force_next_flush()")  # what it read itself is told now
-        before = await counted(server, schema, *backends)
-        for _ in range(4):
-            assert (await backends[0].promote(limit=100)).due == 100
-        between = await counted(server, schema, *backends)
-        done = await asyncio.gather(*(backend.promote(limit=100) for backend in backends))
-        assert [one.due for one in done] == [100] * 4
-        after = await counted(server, schema, *backends)
+        read = [(await counted(server, schema, *backends)).entries]
+        for _ in range(2):  # before and after the others: what was promoted leaves entries that are read past
+            for _ in range(4):
+                assert (await backends[0].promote(limit=100)).due == 100
+            read.append((await counted(server, schema, *backends)).entries)
+            if len(read) == 2:
+                done = await asyncio.gather(*(backend.promote(limit=100) for backend in backends))
+                assert [one.due for one in done] == [100] * 4
+                read.append((await counted(server, schema, *backends)).entries)
         for backend in backends:
             await backend.close()
-        return (between.entries - before.entries) / 4, (after.entries - between.entries) / 4
+        first, together, last = ((after - before) / 4 for before, after in pairwise(read))
+        return [first, last], together
 
     alone, together = asyncio.run(run())
-    assert together < 1.3 * alone + 100
+    assert together < 1.3 * max(alone) + 100
 
 
 def test_a_claim_beside_one_that_promotes_goes_on_without(make: Make, session: psycopg.Connection, schema: str) -> None:
