@@ -25,8 +25,6 @@ from ..records import (
 )
 from ..rules import TaskRecord
 
-GROUPS_LOOKED_AT_MAX = 10_000  # by a store that cannot ask for groups that wake
-
 
 class Looking(ABC):
     """How a store is looked at. One row that cannot be read never hides the others: get, find, letters, workers and
@@ -65,11 +63,10 @@ class Looking(ABC):
     async def groups(self, queue: str | None = None, *, limit: int = 100) -> list[GroupRecord]:
         """Groups with unfinished jobs, an override or a pause, by queue and name."""
 
+    @abstractmethod
     async def waking(self, queues: Sequence[str]) -> bool:
-        """Whether a group of these queues has jobs that its rate alone keeps waiting (wakes_at). A store overrides this
-        with a look that costs nothing where there is no such group: it is asked again and again."""
-        looks = [await self.groups(queue, limit=GROUPS_LOOKED_AT_MAX) for queue in queues]
-        return any(group.flow is not None and group.flow.wakes_at is not None for groups in looks for group in groups)
+        """Whether a group of these queues has jobs that its rate alone keeps waiting (wakes_at). Asked again and again
+        by a drain: it costs nothing where there is no such group."""
 
     @abstractmethod
     async def tasks(self) -> list[TaskRecord]:

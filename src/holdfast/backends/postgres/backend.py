@@ -443,6 +443,9 @@ class PostgresBackend(Backend):
     async def groups(self, queue: str | None = None, *, limit: int = 100) -> list[GroupRecord]:
         return await self._read("groups", reading.groups, queue, limit)
 
+    async def waking(self, queues: Sequence[str]) -> bool:
+        return await self._read("waking", reading.waking, queues)
+
     async def group(self, queue: str, name: str) -> GroupRecord:
         return (await self._read("group", reading.groups, queue, 1, name))[0]
 

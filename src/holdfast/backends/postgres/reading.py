@@ -235,6 +235,10 @@ async def queues(cursor: Cursor, sql: Statements) -> list[QueueRecord]:
     return records
 
 
+async def waking(cursor: Cursor, sql: Statements, queues: Sequence[str]) -> bool:
+    return bool(await rows(cursor, sql["read.waking"], {"queues": list(queues)}))
+
+
 async def groups(
     cursor: Cursor, sql: Statements, queue: str | None, limit: int, name: str | None = None
 ) -> list[GroupRecord]:

@@ -158,6 +158,10 @@ class ShardedLooking(Looking):
         home = await (await self._home()).queues()
         return reading.queues_of(home, (await self._everywhere(lambda store: store.queues())).values())
 
+    async def waking(self, queues: Sequence[str]) -> bool:
+        found = await self._everywhere(lambda store: store.waking(queues))
+        return any(found.values())
+
     async def groups(self, queue: str | None = None, *, limit: int = 100) -> list[GroupRecord]:
         home = await (await self._home()).groups(queue, limit=limit)
         found = await self._everywhere(lambda store: store.groups(queue, limit=limit), queue)

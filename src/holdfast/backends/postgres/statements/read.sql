@@ -35,6 +35,9 @@ SELECT holdfast.job_record(j)::text, token, turn, CASE WHEN state = 'ready' THEN
 -- :: letters
 SELECT holdfast.letter_record(l)::text FROM holdfast.letters l
 
+-- :: waking
+SELECT 1 FROM holdfast.flows WHERE wakes_at IS NOT NULL AND kind = 'group' AND queue = ANY (%(queues)s) LIMIT 1
+
 -- :: rearranging
 SELECT 1 FROM holdfast.rearranging LIMIT 1
 
