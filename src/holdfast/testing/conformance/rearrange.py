@@ -177,7 +177,7 @@ async def an_operators_word_that_a_task_is_apart_outlives_what_code_declares(wor
 async def a_dump_says_whether_a_changed_rule_is_still_being_carried_out(world: World) -> None:
     world.backend.rule_step_max = STEP
     await world.enqueue_many(9)
-    await task_rule(world, limit=1)
+    await limit(world, task="work", apart=True)
     same((await world.backend.dump()).rearranging, piecewise(world), "while jobs are left to move")
     await rearranged(world)
     same((await world.backend.dump()).rearranging, False, "once all have moved")
