@@ -11,6 +11,7 @@ import pytest
 from holdfast.backends.postgres.backend import PostgresBackend
 
 from ...servers.postgres import Server, own_server, shared_server
+from .loop_thread import Loop
 
 _numbers = count(1)
 
@@ -47,3 +48,10 @@ def session(server: Server) -> Iterator[psycopg.Connection]:
 def mortal() -> Iterator[Server]:
     """A server to be killed, which keeps what it promised to keep."""
     yield from own_server(durable=True)
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    loop = Loop()
+    yield loop
+    loop.end()

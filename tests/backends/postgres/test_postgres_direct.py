@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -19,32 +18,9 @@ from holdfast.errors import BackendUnavailable, OutcomeUnknown, StoreSealed
 from holdfast.records import Enqueued, NewJob, Revival, Seal
 
 from ...servers.postgres import Server
+from .loop_thread import Loop
 
 Make = Callable[..., PostgresBackend]
-
-
-class Loop:
-    """A loop on a thread of its own, as an app's portal has it."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever)
-        self.thread.start()
-
-    def run(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout=60)
-
-    def end(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
-
-
-@pytest.fixture
-def loop() -> Iterator[Loop]:
-    loop = Loop()
-    yield loop
-    loop.end()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,33 +19,10 @@ from holdfast.records import NewJob, WorkerRecord
 
 from ...servers.postgres import Server, own_server
 from ...servers.relay import Relay
+from .loop_thread import Loop
 
 Make = Callable[..., PostgresBackend]
 OFTEN = PREPARE_AFTER + 3  # the first by a cursor, one prepares, the last are prepared
-
-
-class Loop:
-    """A loop on a thread of its own, as an app's portal has it."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever)
-        self.thread.start()
-
-    def run(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout=60)
-
-    def end(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
-
-
-@pytest.fixture
-def loop() -> Iterator[Loop]:
-    loop = Loop()
-    yield loop
-    loop.end()
 
 
 @pytest.fixture
