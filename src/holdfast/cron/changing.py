@@ -17,7 +17,7 @@ from ..errors import BackendUnavailable, ConfigurationError, EntryNotFound
 from ..ids import new_id
 from ..records import Enqueued, NewJob, Tick, Ticked
 from .entry import decode_call, next_tick, placed, same_but_time, ticks_after, ticks_between
-from .ticking import JOBS_PER_TICK_MAX, correction, job_of_tick
+from .ticking import JOBS_PER_TICK_MAX, correction, decide, job_of_tick
 
 TRIES_MAX = 20  # of one change against rivals
 BACKFILL_MAX = 10_000  # ticks in one call
@@ -187,3 +187,9 @@ async def backfill(
 def _for_backfill(job: NewJob) -> NewJob:
     """Not due at its tick: it would have expired before anybody could run it. As in a tick, "raise" is "keep"."""
     return replace(job, due_at=None, on_conflict="keep" if job.on_conflict == "raise" else job.on_conflict)
+
+
+async def tick(backend: Backend, entry: CronEntry, now: float) -> Ticked | None:
+    """Fire the entry's due ticks; None: none is due."""
+    decided = decide(entry, now)
+    return None if decided is None else await write(backend, decided)

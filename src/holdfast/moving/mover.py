@@ -21,9 +21,7 @@ from ..backends.contract import Backend
 from ..errors import BackendUnavailable, MoveRefused, OutcomeUnknown, StoreSealed
 from ..inspection.violations import named
 from ..records import JobQuery, LetterQuery, Part, Seal, Shipment, WorkerRecord
-from ..sweeps.adaptive import AdaptiveLimit
-from ..sweeps.rearrange import LIMIT as REARRANGE_LIMIT
-from ..sweeps.rearrange import rearrange
+from ..sweeps.adaptive import REARRANGE_LIMIT, AdaptiveLimit
 from .asking import RETRY_FOR_SECONDS, patiently
 from .comparing import Comparison, PieceSize, compare
 from .deciding import Plan, decide, is_begun_target
@@ -137,7 +135,7 @@ class Mover:
 
         async def piece() -> bool:
             try:
-                return await rearrange(self._source.backend, limit.value)
+                return await self._source.backend.rearrange(limit=limit.value)
             except (BackendUnavailable, OutcomeUnknown):
                 limit.timed_out()
                 raise

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 FAST_SHARE = 0.25  # a call that took less of its timeout than this may ask for twice as much next time
 
+REARRANGE_LIMIT = 500  # jobs or groups that one piece of a rearrangement looks at
+
 
 class AdaptiveLimit:
     """A bound between `least` and `most`."""

@@ -13,20 +13,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from .. import logs
 from ..errors import BackendUnavailable, HoldfastError, StoreSealed
 from ..records import Promoted, Recovered
-from ..sweeps.adaptive import AdaptiveLimit
-from ..sweeps.promote import LIMIT as PROMOTE_LIMIT
-from ..sweeps.promote import promote
-from ..sweeps.prune import LIMIT as PRUNE_LIMIT
-from ..sweeps.prune import prune
-from ..sweeps.rearrange import LIMIT as REARRANGE_LIMIT
-from ..sweeps.rearrange import rearrange
-from ..sweeps.recover import LIMIT as RECOVER_LIMIT
-from ..sweeps.recover import recover
-from ..sweeps.refill import LIMIT as REFILL_LIMIT
-from ..sweeps.refill import refill
+from ..sweeps.adaptive import REARRANGE_LIMIT, AdaptiveLimit
 from .line import Line, backoff
 from .link import Link
 
+PROMOTE_LIMIT = RECOVER_LIMIT = REFILL_LIMIT = 500  # of one pass, jobs
+PRUNE_LIMIT = 1000
 AGAIN_SECONDS = 0.05  # after a pass that hit its bound: other calls get their turn in between
 
 
@@ -84,25 +76,25 @@ class Sweeper:
 
     async def promote(self) -> Promoted:
         return await self._line.call_within(
-            "promote", self._promote_limit, lambda limit: promote(self._line.backend, limit)
+            "promote", self._promote_limit, lambda limit: self._line.backend.promote(limit=limit)
         )
 
     async def recover(self, dead: Sequence[str] = ()) -> list[Recovered]:
         ends = await self._line.call_within(
-            "recover", self._recover_limit, lambda limit: recover(self._line.backend, dead, limit)
+            "recover", self._recover_limit, lambda limit: self._line.backend.recover(dead=dead, limit=limit)
         )
         self._link.recovered(ends)
         return ends
 
     async def refill(self) -> int:
         return await self._line.call_within(
-            "refill", self._refill_limit, lambda limit: refill(self._line.backend, limit)
+            "refill", self._refill_limit, lambda limit: self._line.backend.refill(limit=limit)
         )
 
     async def rearrange(self) -> bool:
         """One piece; answers whether there is more."""
         return await self._line.call_within(
-            "rearrange", self._rearrange_limit, lambda limit: rearrange(self._line.backend, limit)
+            "rearrange", self._rearrange_limit, lambda limit: self._line.backend.rearrange(limit=limit)
         )
 
     async def _promote(self) -> bool:
@@ -125,7 +117,7 @@ class Sweeper:
     async def _prune(self) -> bool:
         limit = self._prune_limit.value
         pruned = await self._line.call_within(
-            "prune", self._prune_limit, lambda limit: prune(self._line.backend, limit)
+            "prune", self._prune_limit, lambda limit: self._line.backend.prune(limit=limit)
         )
         return pruned >= limit
 

@@ -12,12 +12,11 @@ import random
 from collections.abc import Callable
 
 from .. import events, logs
-from ..cron.changing import put
+from ..cron.changing import put, tick
 from ..cron.entry import check_readable, decode_call
 from ..entries import CronEntry
 from ..errors import ConfigurationError, HoldfastError, StoreSealed
 from ..records import NewJob, Ticked
-from ..sweeps.tick import tick
 from .declared import Declared
 from .line import Line
 from .link import Link
