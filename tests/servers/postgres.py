@@ -92,6 +92,10 @@ class Server:
         return f"postgresql://postgres@/postgres?host={quote(str(self.home), safe='')}&schema={schema}{more}"
 
     @property
+    def socket(self) -> str:
+        return f"{self.home}/.s.PGSQL.5432"
+
+    @property
     def conninfo(self) -> str:
         return f"postgresql://postgres@/postgres?host={quote(str(self.home), safe='')}"
 

@@ -1,4 +1,4 @@
-"""A moving address before PostgreSQL servers of the tests: who connects is passed on to the server it now stands for.
+"""A moving address before servers of the tests: who connects is passed on to the server it now stands for.
 
 Connections made earlier stay with their server, as behind DNS, a virtual address or a proxy. Bytes are never altered,
 but for the settings in a greeting, which it can be told to swallow as some poolers do.
@@ -11,27 +11,38 @@ import socket
 import struct
 import threading
 from types import TracebackType
+from typing import Protocol
 from urllib.parse import quote
 
-from .postgres import Server
-
 _PROTOCOL = struct.pack("!I", 196608)
+
+
+class Reachable(Protocol):
+    """A server of the tests."""
+
+    @property
+    def socket(self) -> str: ...
 
 
 class Relay:
     """Listens on a loopback port; `with` ends it and every connection it carries."""
 
-    def __init__(self, server: Server, *, swallows: tuple[bytes, ...] = ()) -> None:
-        self.server, self._swallows = server, swallows
+    def __init__(self, server: Reachable, *, swallows: tuple[bytes, ...] = ()) -> None:
+        self.server: Reachable = server
+        self._swallows = swallows
         self.accepted = 0
         self._ends: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._start(self._serve)
 
+    @property
+    def port(self) -> int:
+        return int(self._listening.getsockname()[1])
+
     def conninfo(self, database: str = "postgres") -> str:
-        port = self._listening.getsockname()[1]
-        return f"postgresql://postgres@127.0.0.1:{port}/{quote(database)}?sslmode=disable&gssencmode=disable"
+        """The address before a PostgreSQL server."""
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{quote(database)}?sslmode=disable&gssencmode=disable"
 
     def __enter__(self) -> Relay:
         return self
@@ -59,7 +70,7 @@ class Relay:
             far = socket.socket(socket.AF_UNIX)
             self._ends += [near, far]
             try:
-                far.connect(f"{self.server.home}/.s.PGSQL.5432")
+                far.connect(self.server.socket)
                 far.sendall(self._greeting(near) if self._swallows else b"")
             except OSError:
                 _end(near)
