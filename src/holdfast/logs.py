@@ -253,6 +253,10 @@ def unknown_not_reset(task: str, error: BaseException) -> None:
     logger.warning("task %r keeps the lane of its own that this worker gave it (%s)", task, _kind(error))
 
 
+def unknown_lapsed(task: str) -> None:
+    logger.info("task %r has its own lane no longer: the worker that did not know it is gone", task)
+
+
 def thread_overran(job: str, task: str, timeout: float) -> None:
     logger.warning(
         "job %s (%s) is past its timeout of %g s in a thread, which cannot be killed: it ends as timed out",

@@ -70,6 +70,14 @@ def read(portrait: bytes | None) -> Portrait | None:
         return None
 
 
+def may_not_know(portrait: bytes | None, task: str) -> bool:
+    """Whether a worker that shows this may not know the task. One whose list is full, or cannot be read, may not."""
+    view = read(portrait)
+    if view is None:
+        return portrait is not None
+    return task[:TASK_CHARS_MAX] in view.unknown or len(view.unknown) >= TASKS_SHOWN_MAX
+
+
 def bounded(portrait: bytes | None) -> bytes | None:
     """The portrait as stores take it: one that is too long is not taken."""
     return None if portrait is None or len(portrait) > PORTRAIT_BYTES_MAX else portrait

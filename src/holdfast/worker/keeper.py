@@ -30,7 +30,7 @@ from .sweeper import Sweeper
 from .tenure import Tenure
 from .ticker import Ticker
 from .trading import Abandoned, Trader
-from .unknown import UnknownTasks
+from .unknown import LAPSE_SWEEPS, UnknownTasks
 from .watch import Watch
 
 TICK_LOOK_SECONDS = 5.0
@@ -213,6 +213,7 @@ class Keeper:
             parts.append(self._sweeper.sweep_forever(self._options.sweep_every))
             parts.append(self._sweeper.rearrange_forever(self._options.sweep_every))
             parts.append(self._ticker.tick_forever())
+            parts.append(self._unknown.lapse_forever(self._options.sweep_every * LAPSE_SWEEPS))
         return parts
 
     async def _trade(self) -> None:
