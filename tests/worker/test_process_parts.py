@@ -306,6 +306,7 @@ async def test_a_runner_that_dies_right_after_its_hello_is_started_again_after_a
     for tag in (1, 2, 3):
         remote = ready_runner(pool, tag)
         remote.hello, remote.ended = hello, (0, guard.OWN)
+        own._hold_until = 0.0
         own._bid_farewell(remote)
     assert waits == [1, 2, 3] and not started
     own._hold_until = 0.0
@@ -315,6 +316,33 @@ async def test_a_runner_that_dies_right_after_its_hello_is_started_again_after_a
     assert crashed.marks.begin(crashed.held["token of bad"].place, 1.0, 1)
     own._bid_farewell(crashed)
     assert len(waits) == 3 and started == [False], "a job's crash costs no pause"
+    for task in own._tasks:
+        task.cancel()
+
+
+async def test_runners_that_fail_together_are_one_failure_and_those_a_dead_guard_took_along_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = Pool(staff.Plan(app="shop:app"), SystemClock(), Reports())
+    waits: list[int] = []
+    started: list[bool] = []
+    monkeypatch.setattr(staff, "backoff", lambda tries: waits.append(tries) or 1.0)
+    monkeypatch.setattr(pool.staff, "start", lambda *, solo=False: started.append(solo))
+    own = pool.staff
+
+    def starting_runners_end(cause: int) -> None:
+        for tag in range(1, 5):
+            remote = ready_runner(pool, tag)
+            remote.stage, remote.ended = Stage.STARTING, (0, cause)
+            own._bid_farewell(remote)
+
+    starting_runners_end(guard.BEREFT)
+    assert not waits, "the guard died, not they"
+    starting_runners_end(guard.OWN)
+    assert waits == [1, 1, 1, 1]
+    own._hold_until = 0.0
+    starting_runners_end(guard.OWN)
+    assert waits[4:] == [2, 2, 2, 2], "the next round is the next failure"
     for task in own._tasks:
         task.cancel()
 

@@ -302,10 +302,13 @@ class Staff:
         self._owner.on_died(remote, wait_status, cause, expected)
         remote.changed.set()
         remote.close()
-        self._short_lives = self._short_lives + 1 if brief else 0
+        with_guard = cause in (guard.BEREFT, guard.TOO_LATE) and self._has_begun
         if brief:
+            self._short_lives += self._is_first_failure
             self._hold_back(remote, self._short_lives, f"a runner process {how_it_ended(wait_status)} without a job.")
-        elif started or self.closing:
+            return
+        self._short_lives = 0
+        if started or self.closing or with_guard:
             self.fill()
         else:
             self._could_not_start(remote, wait_status)
@@ -318,8 +321,18 @@ class Staff:
         if self._first is not None and not self._first.done():
             self._first.set_exception(RunnerRefused(refused.text, refused.hint))
             return
-        self._failed_starts += 1
+        self._failed_starts += self._is_first_failure
         self._hold_back(remote, self._failed_starts, refused.text)
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether a runner has ever been ready: from then on, one that its guard took with it is just started again."""
+        return self._first is None or self._first.done()
+
+    @property
+    def _is_first_failure(self) -> bool:
+        """Runners that were started together fail together: counted one by one, they would cost the longest pause."""
+        return self._clock.steady() >= self._hold_until
 
     def _was_brief(self, remote: Remote) -> bool:
         """Whether it ended soon after its hello, and not for what a job did."""
