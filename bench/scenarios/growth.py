@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from holdfast.backends import open_backend
 from holdfast.backends.contract import Backend
-from holdfast.lifecycle import State
+from holdfast.lifecycle import Ending, Settlement, State
 from holdfast.records import ClaimRequest, JobQuery, Lease, NewJob, Pause, Release, WorkerRecord
 from holdfast.rules import Override, QueueRule
 
@@ -58,20 +58,24 @@ class Sized:
         self._size, self._times = size, times
         self._added = self._calls = 0
         self._leases: tuple[Lease, ...] = ()
+        self._swapped: list[tuple[Lease, ...]] = [()] * RIVALS  # what each worker has of the busy group
         self._cancellable: list[str] = []
 
     async def open(self) -> None:
         for backend in self._backends:
             backend.rule_step_max = STEP
             await backend.open()
-        await self.backend.register(WorkerRecord(id="w", lease_seconds=864000.0))
+        for name in ("w", *(f"w{n}" for n in range(RIVALS))):
+            await self.backend.register(WorkerRecord(id=name, lease_seconds=864000.0))
 
     async def close(self) -> None:
         for backend in self._backends:
             await backend.close()
 
     async def fill(self) -> None:
-        await self.backend.declare([self._rule(1)])
+        busy = QueueRule(name="busy", group_limit=RIVALS, group_order="relaxed")
+        await self.backend.declare([self._rule(1), busy])
+        await self._add("busy", self._size, group=partial(_group_of, "g", 1))
         await self._add("ready", STEP, "rare")  # the oldest: whoever looks for them starts at the other end
         await self._add("ready", self._size, "t")
         await self._add("grouped", self._size, group=partial(_group_of, "g", self._size // GROUP_JOBS))
@@ -139,6 +143,17 @@ class Sized:
     async def promote(self, rivals: int = 1) -> None:
         now = time.time() + 2 * DELAY_SECONDS
         await asyncio.gather(*(one.promote(limit=PROMOTE_STEP, now=now) for one in self._backends[:rivals]))
+
+    async def swap(self, rivals: int = 1) -> None:
+        """Each settles its job of the busy group and claims another one."""
+        self._calls += 1
+        await asyncio.gather(*(self._swap(n) for n in range(rivals)))
+
+    async def _swap(self, number: int) -> None:
+        ended = [Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED) for one in self._swapped[number]]
+        request = ClaimRequest(worker=f"w{number}", call=self._calls, queues=("busy",), most=1, sweep_max=STEP)
+        self._swapped[number] = (await self._backends[number].exchange(ended, (), request)).leases
+        assert self._swapped[number], "nothing was claimed"
 
     # ------------------------------------------------------------------ before it
 
@@ -210,6 +225,8 @@ CALLS: dict[str, Call] = {
     "waking": Call(Sized.waking),
     "promote 100": Call(Sized.promote, Sized.replace_due),
     "promote 100, four at once": Call(partial(Sized.promote, rivals=RIVALS), Sized.replace_due, RIVALS, "promote 100"),
+    "swap a job of a busy group": Call(Sized.swap),
+    "swap, four at once": Call(partial(Sized.swap, rivals=RIVALS), None, RIVALS, "swap a job of a busy group"),
     "cancel": Call(Sized.cancel, Sized.cancellable),
     "find by task": Call(Sized.find),
 }

@@ -14,6 +14,7 @@ import pytest
 from holdfast.backends import open_backend, parse_url
 from holdfast.backends.postgres import backend
 from holdfast.backends.postgres.backend import PostgresBackend
+from holdfast.backends.postgres.connection import SCHEMA_VERSION
 from holdfast.backends.postgres.schema import STATEMENTS, set_up
 from holdfast.errors import BackendNotInstalled, BackendUnavailable, ConfigurationError, SchemaMismatch
 from holdfast.records import ClaimRequest, NewJob, WorkerRecord
@@ -30,7 +31,7 @@ def test_opening_creates_the_store_and_opening_again_keeps_it(make: Make) -> Non
         await first.enqueue([NewJob(id="a", task="t")])
         await first.open()
         await second.open()
-        assert await second.migrate() == (2, 2)
+        assert await second.migrate() == (SCHEMA_VERSION, SCHEMA_VERSION)
         assert await second.get("a") is not None
         await first.close()
         await second.close()
@@ -43,7 +44,7 @@ def test_eight_may_set_it_up_at_once(make: Make) -> None:
         backends = [make() for _ in range(8)]
         await asyncio.gather(*(one.open() for one in backends))
         versions = await asyncio.gather(*(one.migrate() for one in backends))
-        assert set(versions) == {(2, 2)}
+        assert set(versions) == {(SCHEMA_VERSION, SCHEMA_VERSION)}
         for one in backends:
             await one.close()
 
@@ -54,14 +55,14 @@ def test_set_up_cut_off_before_its_end_left_nothing(make: Make, server: Server, 
     async def cut_off() -> None:
         connection = await psycopg.AsyncConnection.connect(server.conninfo, autocommit=True)
         async with connection.transaction():  # around set-up's own, and never committed
-            assert await set_up(connection.cursor(), schema) == (0, 2)
+            assert await set_up(connection.cursor(), schema) == (0, SCHEMA_VERSION)
             connection.pgconn.finish()
 
     async def run() -> None:
         with contextlib.suppress(psycopg.Error):
             await cut_off()
         backend = make()
-        assert await backend.migrate() == (0, 2)
+        assert await backend.migrate() == (0, SCHEMA_VERSION)
         await backend.close()
 
     asyncio.run(run())

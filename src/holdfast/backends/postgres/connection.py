@@ -40,7 +40,7 @@ from ..urls import tellable
 
 Work = Callable[[AsyncCursor[Any]], Awaitable[Any]]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 TRIES_MAX = 8  # of a transaction the server gave up to end a deadlock, or that met a job in motion
 CONNECTIONS_MAX = 4
 LENGTHY = 60  # call timeouts: how long reading the whole store may take

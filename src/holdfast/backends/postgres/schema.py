@@ -69,6 +69,7 @@ VERBS = [
     "single",
     "slow_down",
     "store",
+    "swap",
     "tick",
     "wait_for_work",
     "wake",

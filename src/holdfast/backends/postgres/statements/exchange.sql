@@ -1,7 +1,7 @@
 -- exchange: settle, release and claim in one step and one round trip, recognising a repeated call.
 -- The worker's call row is locked first, so a repeat waits for the first one to end; then the queues and tasks that have
--- a limit or a rate (allow.sql). All groups any part may touch are gathered and locked once, in order; what turns up
--- later in a group that was not locked is left to the next call.
+-- a limit or a rate (allow.sql). All groups any part may touch are gathered and locked once, in order (or shared, see
+-- swap.sql); what turns up later in a group that was not locked is left to the next call.
 -- Returns the answer as JSON, and beside it the arguments of all leases as bytes, one behind the other, in their order.
 
 -- :: call
@@ -35,6 +35,8 @@ DECLARE
     stalled text[];
     ending bigint[];  -- the jobs named, where anybody asks
     named holdfast.place[];
+    follows boolean;  -- nothing but plain successes ended, and the claim is a plain one
+    swaps boolean := false;
     freed holdfast.place[];
     places holdfast.place[];
     answers text[] := '{}';
@@ -94,7 +96,14 @@ BEGIN
     places := named;
     IF cardinality(stalled) > 0 THEN places := places || holdfast.places_stalled(stalled, (sweep + 1) / 2); END IF;
     IF due THEN places := places || holdfast.places_due(sweep, at); END IF;
-    IF places IS NOT NULL THEN PERFORM holdfast.lock_groups(places); END IF;
+    follows := claims AND named IS NOT NULL AND seal IS NULL AND stalled IS NULL
+               AND NOT (bounded OR due OR others OR pending) AND request ->> 'most_by_group' IS NULL;
+    IF follows AND NOT careful THEN swaps := holdfast.may_swap(named); END IF;
+    IF swaps THEN
+        PERFORM holdfast.share_groups(named);
+    ELSIF places IS NOT NULL THEN
+        PERFORM holdfast.lock_groups(places);
+    END IF;
     at := holdfast.store_now(given);  -- who held the locks may have had them for a while
     IF tick < at * 1000000 THEN PERFORM holdfast.keep_up(at); END IF;
     IF careful THEN elsewhere := holdfast.held_elsewhere(ending); END IF;
@@ -102,9 +111,13 @@ BEGIN
     IF settlements <> '[]' THEN answers := answers || holdfast.settle_others(settlements, elsewhere, at); END IF;
     IF releases <> '[]' THEN answers := answers || holdfast.release_leases(releases, elsewhere, at); END IF;
     -- Mostly the claim refills these groups, as it leases what comes next in them (follow.sql).
-    IF claims AND seal IS NULL AND stalled IS NULL AND NOT (bounded OR due OR others OR pending)
-       AND request ->> 'most_by_group' IS NULL THEN freed := named; END IF;
-    IF named IS NOT NULL AND freed IS NULL THEN PERFORM holdfast.refill_groups(named, at); END IF;
+    IF swaps THEN
+        PERFORM holdfast.swap(successes, answers, named, at);
+    ELSIF follows THEN
+        freed := named;
+    ELSIF named IS NOT NULL THEN
+        PERFORM holdfast.refill_groups(named, at);
+    END IF;
     IF request IS NULL OR NOT known OR number < last.last_call THEN
         answer := json_build_object('answers', answers, 'known', coalesce(known, true),
                                     'stirred', CASE WHEN bounded THEN holdfast.stirred(ending, at) END);

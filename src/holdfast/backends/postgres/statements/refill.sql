@@ -30,7 +30,17 @@ BEGIN
     IF coalesce(cardinality(places), 0) = 0 THEN RETURN 0; END IF;
     rated := EXISTS (SELECT 1 FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.rated);
     IF rated THEN PERFORM holdfast.set_groups_back(places, at), holdfast.withdraw(places, at); END IF;
-    -- Who is due but not yet promoted must not be overtaken by a later one of its group.
+    PERFORM holdfast.join_due(places, at);
+    made := holdfast.make_ready(places, NULL, at);
+    IF rated THEN PERFORM holdfast.wake(places, at); END IF;
+    RETURN made;
+END $$
+
+-- :: function_join_due
+-- Who is due but not yet promoted must not be overtaken by a later one of its group.
+CREATE OR REPLACE FUNCTION holdfast.join_due(places holdfast.place[], at double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
     IF EXISTS (SELECT 1 FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at) THEN
         WITH joining AS MATERIALIZED (
             SELECT j.seq FROM holdfast.group_rooms(places, at) g CROSS JOIN LATERAL (  -- no more of them than may go on
@@ -44,29 +54,32 @@ BEGIN
             FOR UPDATE OF j SKIP LOCKED)
         UPDATE holdfast.jobs j SET state = 'waiting', turn = NULL FROM joining WHERE j.seq = joining.seq;
     END IF;
-    made := holdfast.make_ready(places, at);
-    IF rated THEN PERFORM holdfast.wake(places, at); END IF;
-    RETURN made;
 END $$
 
 -- :: function_make_ready
 -- A job that joins k others of its group gets a turn k * 30 days (STAGGER_TICKS) behind its number, but above all of
 -- theirs, kept ones too: so groups take turns. `base` is below every number issued here.
 -- A row that a stranger locked is passed over, not its successor taken: its group is refilled by the next sweep.
-CREATE OR REPLACE FUNCTION holdfast.make_ready(places holdfast.place[], at double precision)
+-- `picked`: these and no others, which the caller locked and there is room for (swap.sql).
+CREATE OR REPLACE FUNCTION holdfast.make_ready(places holdfast.place[], picked bigint[], at double precision)
 RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     base bigint := (SELECT last_value FROM holdfast.ticks);
     made integer;
 BEGIN
-    WITH chosen AS MATERIALIZED (
+    WITH picks AS MATERIALIZED (
+        SELECT j.seq, j.held, j.priority, j.turn, j.queue, j.grp
+        FROM unnest(picked) p(seq) JOIN holdfast.jobs j ON j.seq = p.seq
+    ), chosen AS MATERIALIZED (
         SELECT w.seq, w.turn, g.queue, g.grp, g.ready, g.last, g.aging,
                coalesce(floor(w.priority * g.aging * 1000000)::bigint, 0) AS shift,
                row_number() OVER (ORDER BY w.held DESC, w.priority DESC, w.seq) AS place
         FROM holdfast.group_rooms(places, at) g CROSS JOIN LATERAL (
-            SELECT c.seq, c.held, c.priority, c.turn FROM holdfast.jobs c
-            WHERE c.state = 'waiting' AND c.queue = g.queue AND c.grp = g.grp
-            ORDER BY c.held DESC, c.priority DESC, c.seq LIMIT greatest(0, least(g.room, 256 - g.ready))) w
+            (SELECT c.seq, c.held, c.priority, c.turn FROM holdfast.jobs c
+             WHERE picked IS NULL AND c.state = 'waiting' AND c.queue = g.queue AND c.grp = g.grp
+             ORDER BY c.held DESC, c.priority DESC, c.seq LIMIT greatest(0, least(g.room, 256 - g.ready)))
+            UNION ALL
+            SELECT p.seq, p.held, p.priority, p.turn FROM picks p WHERE p.queue = g.queue AND p.grp = g.grp) w
     ), locked AS MATERIALIZED (  -- said so that only the key can find the row: planned on an empty store, kept for long
         SELECT chosen.* FROM chosen JOIN holdfast.jobs j ON j.seq = chosen.seq
         WHERE CASE j.state WHEN 'waiting' THEN true END FOR UPDATE OF j SKIP LOCKED
@@ -105,6 +118,17 @@ RETURNS holdfast.place[] LANGUAGE sql STABLE AS $$
     SELECT array_agg(g.place ORDER BY g.n) FROM g WHERE g.n > 0 AND (g.place).grp IS NOT NULL
 $$
 
+-- :: function_places_lacking
+-- Those that seem to have room, looked at without their locks: a busy group is mostly full in every snapshot, and a sweep
+-- that waited for its lock would hold up the workers that keep it so. Where groups have rates, all of them.
+CREATE OR REPLACE FUNCTION holdfast.places_lacking(places holdfast.place[], at double precision)
+RETURNS holdfast.place[] LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.rated) THEN RETURN places; END IF;
+    RETURN ARRAY(SELECT ROW(g.queue, g.grp)::holdfast.place FROM holdfast.group_rooms(places, at) g
+                 WHERE g.room > 0 AND g.ready < 256);
+END $$
+
 -- :: function_refill
 CREATE OR REPLACE FUNCTION holdfast.refill(after_queue text, after_grp text, most integer, given double precision)
 RETURNS jsonb LANGUAGE plpgsql
@@ -112,13 +136,15 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SE
 DECLARE
     at double precision := holdfast.store_now(given);
     places holdfast.place[];
+    lacking holdfast.place[];
     made integer;
 BEGIN
     PERFORM holdfast.share_rules();
     PERFORM holdfast.refuse_sealed();
     places := holdfast.groups_waiting(after_queue, after_grp, most);
-    PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
-    made := holdfast.refill_groups(places, at);
+    lacking := holdfast.places_lacking(places, at);
+    PERFORM holdfast.lock_groups(lacking), holdfast.keep_up(at);
+    made := holdfast.refill_groups(lacking, at);
     IF coalesce(cardinality(places), 0) < most THEN RETURN jsonb_build_array(made, '', ''); END IF;
     RETURN jsonb_build_array(made, places[most].queue, places[most].grp);
 END $$
