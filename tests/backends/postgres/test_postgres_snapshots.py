@@ -23,7 +23,7 @@ Make = Callable[..., PostgresBackend]
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OLD_SECONDS", "DEAD_ROWS_MIN", "TRANSACTIONS_MIN"):
+    for name in ("OLD_SECONDS", "YOUNG_SECONDS", "DEAD_ROWS_MIN", "DEAD_ROWS_FEW", "TRANSACTIONS_MIN"):
         monkeypatch.setattr(snapshots, name, 0)
 
 

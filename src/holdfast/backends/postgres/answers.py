@@ -6,6 +6,7 @@ Called by backend.py. Pure.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -33,6 +34,7 @@ class _Exchanged(msgspec.Struct, frozen=True):
     quiet_seconds: float = 0.0
     opens_in: float | None = None
     stirred: list[str] | None = None  # queues in which a place that came free lets a job start
+    floors: dict[str, Any] | None = None  # only where some were given
 
 
 class _Ticked(msgspec.Struct, frozen=True):
@@ -47,8 +49,16 @@ _read_enqueued = msgspec.json.Decoder(Stored).decode
 _read_ticked = msgspec.json.Decoder(_Ticked).decode
 
 
-def as_exchanged(answer: str, bodies: bytes, places: Sequence[int] | None) -> tuple[Exchanged, list[str]]:
-    """The answer to an exchange, and the queues to be told of.
+class Told(NamedTuple):
+    """The answer to an exchange, the queues to be told of, and what floors.py remembers."""
+
+    exchanged: Exchanged
+    stirred: list[str]
+    floors: dict[str, Any] | None
+
+
+def as_exchanged(answer: str, bodies: bytes, places: Sequence[int] | None) -> Told:
+    """The answer to an exchange, and what comes with it.
 
     `bodies`: the arguments of all leases, one behind the other. `places`: where the first answers belong.
     """
@@ -66,7 +76,7 @@ def as_exchanged(answer: str, bodies: bytes, places: Sequence[int] | None) -> tu
         quiet_seconds=told.quiet_seconds,
         opens_in=told.opens_in,
     )
-    return exchanged, told.stirred or []
+    return Told(exchanged, told.stirred or [], told.floors)
 
 
 def as_enqueued(answer: str, jobs: Sequence[NewJob]) -> list[Enqueued]:

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from msgspec import UNSET
+from msgspec import UNSET, to_builtins
 from msgspec.structs import replace
 
 from ... import logs
@@ -60,6 +60,7 @@ from .asking import Question
 from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, is_held
 from .direct import Direct
 from .flaws import flaws
+from .floors import Floors
 from .producing import Joined, Outcomes, aenqueue_on, by_column, by_field, encoded, enqueue_on, is_single, outcomes
 from .schema import for_schema, schema_version, set_up, store_id
 from .scopes import named, scope
@@ -112,6 +113,7 @@ class PostgresBackend(Backend):
         self._watch: tuple[asyncio.AbstractEventLoop, Watch] | None = None
         self._refill_after = ("", "")
         self._snapshots = SnapshotWatch()
+        self._floors = Floors()
         self._careful_until = 0.0  # on the loop's clock: a stranger was seen to hold a job
 
     # ------------------------------------------------------------------ opening and closing
@@ -291,6 +293,10 @@ class PostgresBackend(Backend):
             "now": now,
         }
         clock = asyncio.get_running_loop().time
+        began = clock()
+        floors = None if request is None else self._floors.asked(began, full=bool(releases))
+        if floors is not None:
+            values["request"] = encoded({**to_builtins(request), "floors": floors})
         answer = None
         if clock() >= self._careful_until:
             try:
@@ -301,9 +307,11 @@ class PostgresBackend(Backend):
                 self._careful_until = clock() + CAREFUL_SECONDS
         if answer is None:
             answer = await self._ask("exchange.call", careful=True, **values)
-        exchanged, stirred = answers.as_exchanged(*answer, told.places)
+        exchanged, stirred, found = answers.as_exchanged(*answer, told.places)
         if stirred:
             self._watching().tell(stirred)
+        if floors is not None:
+            self._floors.answered(floors, found, began, clock())
         return exchanged
 
     async def release(self, releases: Sequence[Release], now: float | None = None) -> list[Answer]:
@@ -342,13 +350,15 @@ class PostgresBackend(Backend):
         return pruned
 
     async def _look_for_snapshots(self) -> None:
-        """Say now and then who keeps dead rows from being removed. Failing, it prevents nothing."""
+        """Learn now and then who keeps dead rows from being removed; claims look behind them, and after a while it is
+        said. Failing, it prevents nothing."""
         clock = asyncio.get_running_loop().time
         if not self._snapshots.wants(clock()):
             return
         with contextlib.suppress(HoldfastError):
-            found = await self._call("look", lambda cursor: oldest_snapshot(cursor, self.schema))
-            if found is not None and self._snapshots.tells(clock()):
+            found = await self._call("look", lambda cursor: oldest_snapshot(cursor, self.schema, young=True))
+            self._floors.use(found is not None)
+            if found is not None and found.is_old and self._snapshots.tells(clock()):
                 logs.old_snapshot(found.text, found.advice)
 
     async def rearrange(self, *, limit: int = 500, now: float | None = None) -> bool:
@@ -491,7 +501,8 @@ class PostgresBackend(Backend):
             held_back = True
             while held_back:  # then a hint may be of jobs that are held back as well: look again
                 told.clear()
-                seconds, held_back = await self._read("wait_for_work", reading.work_at_hand, list(queues))
+                floors = None if self._floors.told is None else encoded(self._floors.told)
+                seconds, held_back = await self._read("wait_for_work", reading.work_at_hand, list(queues), floors)
                 left = ends - clock()
                 try:
                     async with asyncio.timeout(max(0.0, left if seconds is None else min(left, seconds))):

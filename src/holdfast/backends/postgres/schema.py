@@ -42,6 +42,7 @@ VERBS = [
     "export",
     "finish",
     "flaws",
+    "floors",
     "follow",
     "ids",
     "key",

@@ -1,7 +1,8 @@
 """The oldest snapshot that keeps the server from removing our dead rows: a forgotten transaction, a dump, a replica.
 
-Called by backend.py for a worker's log and by the doctor. Reads the server's own views, which show other roles'
-sessions only to members of pg_read_all_stats; what is not shown is not told. Never ends anything.
+Called by backend.py, for a worker's log and for where its claims begin to look (floors.py), and by the doctor. Reads
+the server's own views, which tell of other roles' sessions only their age in transactions unless one is a member of
+pg_read_all_stats. Never ends anything.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from typing import Any
 from msgspec import Struct
 from psycopg import AsyncCursor
 
-OLD_SECONDS = 60.0
-DEAD_ROWS_MIN = 10_000  # twice what autovacuum waits for
+OLD_SECONDS, YOUNG_SECONDS = 60.0, 10.0
+DEAD_ROWS_MIN, DEAD_ROWS_FEW = 10_000, 5_000  # autovacuum waits for 5,000
 TRANSACTIONS_MIN = 1_000  # of a replica or slot, whose age in seconds is not told
-LOOK_EVERY_SECONDS = 60.0
+LOOK_EVERY_SECONDS = 10.0
 TELL_EVERY_SECONDS = 600.0
 
 _OLDEST = """
@@ -56,6 +57,11 @@ class OldSnapshot(Struct, frozen=True, kw_only=True):
     dead_rows: int  # of the store, as the server counts them
 
     @property
+    def is_old(self) -> bool:
+        """Whether it is worth a word."""
+        return self.dead_rows >= DEAD_ROWS_MIN and (self.seconds is None or self.seconds >= OLD_SECONDS)
+
+    @property
     def text(self) -> str:
         named = f"pid {self.name}" if self.kind in ("session", "replica") else repr(self.name)
         age = "" if self.seconds is None else f"{self.seconds:.0f} s and "
@@ -76,9 +82,14 @@ class OldSnapshot(Struct, frozen=True, kw_only=True):
         return "Drop the slot if nobody uses it: pg_drop_replication_slot()."
 
 
-async def oldest_snapshot(cursor: AsyncCursor[Any], schema: str) -> OldSnapshot | None:
-    """The oldest one, if it is old enough and rows have died to be worth a word."""
-    given = {"schema": schema, "rows": DEAD_ROWS_MIN, "seconds": OLD_SECONDS, "transactions": TRANSACTIONS_MIN}
+async def oldest_snapshot(cursor: AsyncCursor[Any], schema: str, *, young: bool = False) -> OldSnapshot | None:
+    """The oldest one, if it is old enough and rows have died to be worth a word; `young`: to be heeded by claims."""
+    given = {
+        "schema": schema,
+        "rows": DEAD_ROWS_FEW if young else DEAD_ROWS_MIN,
+        "seconds": YOUNG_SECONDS if young else OLD_SECONDS,
+        "transactions": TRANSACTIONS_MIN,
+    }
     await cursor.execute(_OLDEST, given)
     row = await cursor.fetchone()
     return None if row is None else OldSnapshot(**dict(zip(OldSnapshot.__struct_fields__, row, strict=True)))

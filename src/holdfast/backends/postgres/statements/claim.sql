@@ -73,8 +73,8 @@ $$
 
 -- :: function_claim
 CREATE OR REPLACE FUNCTION holdfast.claim(request jsonb, paused text[], freed holdfast.place[], nonce text,
-    bounded boolean, apart boolean, flowing boolean, pending boolean, at double precision, given double precision)
-RETURNS holdfast.taken LANGUAGE plpgsql AS $$
+    bounded boolean, apart boolean, flowing boolean, pending boolean, at double precision, given double precision,
+    OUT taken holdfast.taken, OUT floors jsonb) LANGUAGE plpgsql AS $$
 DECLARE
     most integer := (request ->> 'most')::integer;
     number bigint := (request ->> 'call')::bigint;
@@ -86,10 +86,10 @@ DECLARE
     named text;
     room integer;
     free bigint := (request ->> 'bytes_max')::bigint;
-    taken holdfast.taken;
     got holdfast.taken;
     shared record;
 BEGIN
+    floors := request -> 'floors';
     IF bounded AND flowing THEN
         PERFORM holdfast.set_back('queue', ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')), at);
     END IF;
@@ -98,7 +98,7 @@ BEGIN
         CONTINUE WHEN named = ANY (paused);
         room := least(most - coalesce(array_length(taken.leases, 1), 0), (request -> 'most_by_queue' ->> named)::integer);
         CONTINUE WHEN room <= 0;
-        IF freed IS NOT NULL AND NOT holdfast.may_follow(named, freed, apart, at) THEN
+        IF freed IS NOT NULL AND NOT holdfast.may_follow(named, freed, apart, floors, at) THEN
             PERFORM holdfast.refill_groups(freed, at);
             freed := NULL;
         END IF;
@@ -116,14 +116,15 @@ BEGIN
                                             nonce, free, at, given);
             IF got.is_full THEN PERFORM holdfast.refill_groups(freed, at); END IF;
             freed := CASE WHEN NOT got.is_full THEN (SELECT array_agg(f) FROM unnest(freed) f WHERE f.queue <> named) END;
-        ELSIF rooms = '{}' AND share IS NULL AND b.rated IS NOT TRUE AND NOT pending THEN
+        ELSIF rooms = '{}' AND share IS NULL AND b.rated IS NOT TRUE AND NOT pending AND floors IS NULL THEN
             got := holdfast.claim_lanes(named, room, (number % 2)::integer, request ->> 'worker', number, nonce,
                                         b.job_limit IS NOT NULL, free, at, given);
         END IF;
         IF got.is_full IS NOT FALSE THEN  -- it is not that simple, or not all of them fit
             shared := holdfast.claim_shares(named, room, request, nonce, b.job_limit IS NOT NULL, b.rated IS TRUE,
-                                            pending, taken.leases IS NULL, free, at, given, rooms);
+                                            pending, taken.leases IS NULL, free, at, given, rooms, floors);
             rooms := shared.rooms;
+            floors := shared.floors;
             got := shared.got;
         END IF;
         IF taken.leases IS NULL THEN taken := got; ELSE taken := holdfast.taken_with(taken, got); END IF;
@@ -138,5 +139,4 @@ BEGIN
         FROM jsonb_object_keys(before) t(name);
     END IF;
     IF taken.leases IS NOT NULL AND bounded THEN PERFORM holdfast.charge_groups(request ->> 'worker', number, at); END IF;
-    RETURN taken;
 END $$

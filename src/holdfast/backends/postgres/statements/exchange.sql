@@ -42,16 +42,25 @@ DECLARE
     answers text[] := '{}';
     elsewhere text[] := '{}';
     recovered jsonb := '[]';
+    claimed record;
     taken holdfast.taken;
+    floors jsonb := request -> 'floors';  -- see floors.sql; mostly none
     opens_in double precision;
     seal text;
 BEGIN
     PERFORM holdfast.share_rules();
     IF request IS NOT NULL THEN
         -- Held to the end: nobody can remove the worker while it is given leases. A renewal does not wait for this.
-        SELECT c.* INTO last FROM holdfast.workers w JOIN holdfast.calls c ON c.worker = w.id
-        WHERE w.id = claimer FOR KEY SHARE OF w FOR UPDATE OF c;
-        known := FOUND;
+        IF floors IS NOT NULL THEN
+            SELECT c.* INTO last FROM holdfast.calls c JOIN holdfast.workers w ON w.id = c.worker
+            WHERE c.ctid = (floors ->> 'call')::tid AND c.worker = claimer FOR KEY SHARE OF w FOR UPDATE OF c;
+            known := FOUND;
+        END IF;
+        IF known IS NOT TRUE THEN
+            SELECT c.* INTO last FROM holdfast.workers w JOIN holdfast.calls c ON c.worker = w.id
+            WHERE w.id = claimer FOR KEY SHARE OF w FOR UPDATE OF c;
+            known := FOUND;
+        END IF;
         IF known AND number = last.last_call THEN
             SELECT f.answer, f.bodies INTO answer, bodies FROM holdfast.first_answer(last, request, at) f;
             RETURN;
@@ -137,17 +146,23 @@ BEGIN
             PERFORM holdfast.promote_due(sweep, places, at);
         END IF;
         IF pending THEN pending := holdfast.carry_on(sweep, at); END IF;
-        taken := holdfast.claim(request, paused, freed, nonce, bounded, apart, flowing, pending, at, given);
+        claimed := holdfast.claim(request, paused, freed, nonce, bounded, apart, flowing, pending, at, given);
+        taken := claimed.taken;
+        floors := claimed.floors;
         IF bounded OR apart OR flowing THEN
             at := holdfast.store_now(given);
             opens_in := holdfast.opens(ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')), at) - at;
         END IF;
     END IF;
-    UPDATE holdfast.calls SET last_call = number, last_answers = to_jsonb(answers) WHERE worker = claimer;
+    IF floors IS NULL THEN
+        UPDATE holdfast.calls SET last_call = number, last_answers = to_jsonb(answers) WHERE worker = claimer;
+    ELSE
+        floors := floors || holdfast.note_call(claimer, number, answers, (floors ->> 'call')::tid);
+    END IF;
     bodies := taken.bodies;
     answer := json_build_object('answers', answers, 'leases', to_json(coalesce(taken.leases, '{}')),
                                 'recovered', recovered, 'sealed', seal::json, 'quiet_seconds', quiet,
-                                'opens_in', opens_in,
+                                'opens_in', opens_in, 'floors', floors,
                                 'stirred', CASE WHEN bounded THEN holdfast.stirred(ending, at) END);
 END $$
 

@@ -6,11 +6,16 @@
 -- stranger locked is passed over, not its successor taken: its group is refilled by the next sweep.
 
 -- :: function_may_follow
-CREATE OR REPLACE FUNCTION holdfast.may_follow(named text, freed holdfast.place[], apart boolean, at double precision)
-RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.may_follow(named text, freed holdfast.place[], apart boolean, floors jsonb,
+                                               at double precision) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-    RETURN NOT EXISTS (SELECT FROM holdfast.jobs WHERE state = 'ready' AND queue = named AND lane = 1)
-        AND NOT EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)
+    IF floors IS NOT NULL THEN  -- not where ready jobs without a group are looked for behind a floor: see floors.sql
+        IF (floors -> 'full')::boolean OR floors #> ARRAY['queues', named, '0'] <> '{}'
+           OR holdfast.has_ready_behind(named, 1::smallint, floors #> ARRAY['queues', named, '1']) THEN RETURN false; END IF;
+    ELSIF EXISTS (SELECT FROM holdfast.jobs WHERE state = 'ready' AND queue = named AND lane = 1) THEN
+        RETURN false;
+    END IF;
+    RETURN NOT EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)
         AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = named AND group_order = 'relaxed')
         AND NOT (apart AND (holdfast.has_lanes(named) OR holdfast.next_is_apart(named, freed)));
 END $$

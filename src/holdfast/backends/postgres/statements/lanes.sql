@@ -5,8 +5,8 @@
 
 -- :: function_claim_shares
 CREATE OR REPLACE FUNCTION holdfast.claim_shares(named text, room integer, request jsonb, nonce text, caps boolean,
-    guarded boolean, pending boolean, opening boolean, free bigint, at double precision, given double precision, INOUT rooms jsonb,
-    OUT got holdfast.taken)
+    guarded boolean, pending boolean, opening boolean, free bigint, at double precision, given double precision,
+    INOUT rooms jsonb, INOUT floors jsonb, OUT got holdfast.taken)
 LANGUAGE plpgsql AS $$
 DECLARE
     number bigint := (request ->> 'call')::bigint;
@@ -24,6 +24,10 @@ DECLARE
     heads bigint[];
     more holdfast.taken;
     started integer;
+    floored boolean := floors IS NOT NULL AND NOT (guarded OR pending OR share IS NOT NULL OR EXISTS (
+        SELECT FROM holdfast.bounds a WHERE a.kind = 'queue' AND a.name = named AND a.aging IS NOT NULL));
+    way text[];  -- to the lane's floors
+    behind jsonb;
 BEGIN
     FOR round IN 1 .. 2 LOOP
         FOR place IN 0 .. lanes_number - 1 LOOP
@@ -32,16 +36,25 @@ BEGIN
             SELECT * INTO b FROM holdfast.bounds WHERE kind = 'task' AND name = tasks[nth];
             wanted := least(wanted, (rooms ->> b.name)::integer);
             CONTINUE WHEN wanted <= 0 OR done[nth];
-            heads := holdfast.lane_heads(named, coalesce(b.lane, nth - 1)::smallint, wanted + CASE
-                WHEN share IS NULL THEN 0 ELSE 64 - looks[nth] END, guarded,
-                CASE WHEN pending THEN (request ->> 'sweep_max')::integer END, at);
+            IF floored THEN
+                way := ARRAY['queues', named, coalesce(b.lane, nth - 1)::text];
+                SELECT h.heads, h.behind INTO heads, behind FROM holdfast.heads_behind(
+                    named, coalesce(b.lane, nth - 1)::smallint, wanted, floors #> way, (floors -> 'full')::boolean, at) h;
+            ELSE
+                heads := holdfast.lane_heads(named, coalesce(b.lane, nth - 1)::smallint, wanted + CASE
+                    WHEN share IS NULL THEN 0 ELSE 64 - looks[nth] END, guarded,
+                    CASE WHEN pending THEN (request ->> 'sweep_max')::integer END, at);
+            END IF;
             IF share IS NOT NULL THEN
                 SELECT w.fitting, w.passed INTO heads, passed
                 FROM holdfast.within_share(heads, named, request ->> 'worker', share, wanted, looks[nth]) w;
                 looks[nth] := passed;
             END IF;
             done[nth] := cardinality(heads) < wanted;
-            CONTINUE WHEN cardinality(heads) = 0;
+            IF cardinality(heads) = 0 THEN
+                IF floored THEN floors := holdfast.with_floors(floors, way, behind); END IF;
+                CONTINUE;
+            END IF;
             more := holdfast.take(heads, request ->> 'worker', number, nonce, caps OR b.job_limit IS NOT NULL,
                                   opening AND got.leases IS NULL, free, given);
             got := holdfast.taken_with(got, more);
@@ -55,6 +68,7 @@ BEGIN
                 got.is_full := true;
                 RETURN;
             END IF;
+            IF floored THEN floors := holdfast.with_floors(floors, way, behind); END IF;
         END LOOP;
     END LOOP;
 END $$

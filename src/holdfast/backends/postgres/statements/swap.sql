@@ -26,20 +26,13 @@ END $$
 -- What ended is counted by the answers: a settlement that came too late ended nothing.
 CREATE OR REPLACE FUNCTION holdfast.swap(successes jsonb, answers text[], places holdfast.place[], at double precision)
 RETURNS void LANGUAGE plpgsql AS $$
-DECLARE picked bigint[];
-BEGIN
-    PERFORM holdfast.join_due(places, at);
-    WITH ended AS MATERIALIZED (
-        SELECT j.queue, j.grp, count(*) AS number
+DECLARE
+    ended holdfast.place[] := ARRAY(
+        SELECT ROW(j.queue, j.grp)::holdfast.place
         FROM jsonb_array_elements_text(successes -> 'token') WITH ORDINALITY t(token, n)
         JOIN holdfast.jobs j ON j.seq = split_part(t.token, '.', 1)::bigint
-        WHERE answers[t.n] = 'ok' AND j.grp IS NOT NULL GROUP BY j.queue, j.grp
-    ), next AS MATERIALIZED (
-        SELECT w.seq FROM holdfast.group_rooms(places, at) g JOIN ended e ON e.queue = g.queue AND e.grp = g.grp
-        CROSS JOIN LATERAL (
-            SELECT c.seq FROM holdfast.jobs c WHERE c.state = 'waiting' AND c.queue = g.queue AND c.grp = g.grp
-            ORDER BY c.held DESC, c.priority DESC, c.seq LIMIT greatest(0, least(g.room, 256 - g.ready, e.number))
-            FOR UPDATE SKIP LOCKED) w)
-    SELECT array_agg(next.seq) INTO picked FROM next;
-    IF picked IS NOT NULL THEN PERFORM holdfast.make_ready(places, picked, at); END IF;
+        WHERE answers[t.n] = 'ok' AND j.grp IS NOT NULL);
+BEGIN
+    PERFORM holdfast.join_due(places, at);
+    PERFORM holdfast.make_ready(places, ended, at);
 END $$

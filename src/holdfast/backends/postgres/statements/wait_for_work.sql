@@ -2,20 +2,20 @@
 -- about it, and whom the end of a lease concerns. Takes queues, returns seconds or names. Reads only; all is a hint.
 
 -- :: call
-SELECT seconds, held_back FROM holdfast.work_in(%(queues)s::text[])
+SELECT seconds, held_back FROM holdfast.work_in(%(queues)s::text[], %(floors)s::jsonb)
 
 -- :: function_work_in
 -- Seconds until there may be work in these queues: 0 now, NULL when nothing will come of itself. And whether ready jobs
--- are there that a limit, a rate or a slow-down holds back.
-CREATE OR REPLACE FUNCTION holdfast.work_in(asked text[], OUT seconds double precision, OUT held_back boolean)
+-- are there that a limit, a rate or a slow-down holds back. `floors`: see floors.sql.
+CREATE OR REPLACE FUNCTION holdfast.work_in(asked text[], floors jsonb DEFAULT NULL, OUT seconds double precision, OUT held_back boolean)
 LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE at double precision := holdfast.store_now(NULL);
 BEGIN
     asked := ARRAY(SELECT q.name FROM unnest(asked) q(name) WHERE NOT EXISTS (
         SELECT 1 FROM holdfast.pauses p WHERE p.kind = 'queue' AND p.queue = q.name));
-    held_back := EXISTS (SELECT 1 FROM unnest(asked) q(name) WHERE holdfast.has_ready(q.name));
+    held_back := EXISTS (SELECT 1 FROM unnest(asked) q(name) WHERE holdfast.has_ready(q.name, floors));
     IF held_back THEN
-        IF EXISTS (SELECT 1 FROM unnest(asked) q(name) WHERE holdfast.claimable(q.name, at)) THEN
+        IF EXISTS (SELECT 1 FROM unnest(asked) q(name) WHERE holdfast.claimable(q.name, at, floors)) THEN
             seconds := 0;
             held_back := false;
             RETURN;
@@ -27,21 +27,32 @@ BEGIN
 END $$
 
 -- :: function_claimable
-CREATE OR REPLACE FUNCTION holdfast.claimable(named text, at double precision) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.claimable(named text, at double precision, floors jsonb DEFAULT NULL)
+RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM holdfast.pauses p WHERE p.kind = 'queue' AND p.queue = named)
-       OR NOT holdfast.has_ready(named) THEN RETURN false; END IF;
+       OR NOT holdfast.has_ready(named, floors) THEN RETURN false; END IF;
     IF holdfast.queue_room(named, at) <= 0 THEN RETURN false; END IF;
-    RETURN EXISTS (SELECT 1 FROM holdfast.jobs j WHERE j.state = 'ready' AND j.queue = named AND j.lane < 2)
+    RETURN holdfast.has_common(named, floors)
         OR EXISTS (SELECT 1 FROM holdfast.bounds b WHERE b.kind = 'task' AND CASE
                    WHEN holdfast.has_lane(ARRAY[named], b.lane) THEN holdfast.task_room(b.name, at) > 0 END);
 END $$
 
 -- :: function_has_ready
-CREATE OR REPLACE FUNCTION holdfast.has_ready(named text) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.has_ready(named text, floors jsonb DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN  -- not parked
-    RETURN EXISTS (SELECT 1 FROM holdfast.jobs j WHERE j.state = 'ready' AND j.queue = named AND j.lane < 2)
+    RETURN holdfast.has_common(named, floors)
         OR EXISTS (SELECT 1 FROM holdfast.jobs j WHERE j.state = 'ready' AND j.queue = named AND j.lane > 2);
+END $$
+
+-- :: function_has_common
+CREATE OR REPLACE FUNCTION holdfast.has_common(named text, floors jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN  -- jobs that are in no task's own lane
+    IF floors IS NULL THEN
+        RETURN EXISTS (SELECT 1 FROM holdfast.jobs j WHERE j.state = 'ready' AND j.queue = named AND j.lane < 2);
+    END IF;
+    RETURN holdfast.has_ready_behind(named, 0::smallint, floors #> ARRAY['queues', named, '0'])
+        OR holdfast.has_ready_behind(named, 1::smallint, floors #> ARRAY['queues', named, '1']);
 END $$
 
 -- :: function_opens
