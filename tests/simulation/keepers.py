@@ -52,10 +52,6 @@ class Journal:
         self.begun.add((lease.id, lease.attempt))
         self.starts[lease.id] += 1
 
-    def give_back(self, lease: Lease) -> None:
-        """Its handler was stopped by its own worker, which lets the job go: that attempt may start again."""
-        self.begun.discard((lease.id, lease.attempt))
-
     def stop(self, lease: Lease) -> None:
         if self.running.get(lease.id) == lease.token:
             del self.running[lease.id]
@@ -67,7 +63,7 @@ class Journal:
         for settlement, answer in zip(settlements, answers, strict=False):
             if answer is Answer.OK:
                 self.settled[settlement.token] = settlement
-                if settlement.ending is Ending.SUCCEEDED:
+                if settlement.ending in (Ending.SUCCEEDED, Ending.STALLED):  # at most once: a stall was its last run
                     self.finished.add(settlement.id)
         if message.verb in ("exchange", "claim", "recover"):
             ends = message.answer if message.verb == "recover" else message.answer.recovered
@@ -235,10 +231,13 @@ class Keeper:
             self.end()
         for token, since in self.silent.items():
             if now >= since + patience and (token in self.handlers or self.busy(token)):
-                if token in self.handlers:
-                    self.journal.give_back(self.handlers[token])
-                    self.stop(self.handlers[token])
-                self.held.pop(token, None)  # what has ended is left to its settlement
+                lease = self.handlers.get(token)
+                if lease is not None:
+                    self.stop(lease)
+                if lease is not None and lease.max_stalls == 0:
+                    self.done.append(Settlement(id=lease.id, token=token, ending=Ending.STALLED, alone=True))
+                else:
+                    self.held.pop(token, None)  # what has ended is left to its settlement
 
     def end(self) -> None:
         """Handlers stop and nothing more is said; what was said may still fly."""

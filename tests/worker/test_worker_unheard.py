@@ -161,6 +161,34 @@ async def test_a_part_that_speaks_again_does_not_give_a_job_away_whose_handler_s
     assert len(lost.seen) == 1
 
 
+async def test_a_job_that_must_run_at_most_once_and_was_given_up_does_not_start_again(parts: Parts) -> None:
+    app = parts.app
+    begun, stopped, starts = asyncio.Event(), asyncio.Event(), list[int]()
+
+    @app.task(name="left", queue="left", max_stalls=0, retry=0)
+    async def left() -> None:
+        starts.append(1)
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    dead = app.listen("dead")
+    [quiet] = await app.put(left.bind())
+    worker = app.worker(lease=4.0)
+    running = asyncio.create_task(worker.run(signals=False))
+    await soon(begun)
+    parts.silence("left", "down")
+    await soon(stopped)
+    parts.silence("left", "well")  # before the lease is over: it would give back what is not named
+    assert [event.job_id for event in [await dead.next()]] == [quiet]
+    worker.request_stop()
+    await asyncio.wait_for(running, WAIT_SECONDS)
+    job = await app.job(quiet)
+    assert (job.state, job.reason, starts) == (State.DEAD, "stalled", [1])
+
+
 async def test_a_worker_stops_although_an_outcome_cannot_be_told(parts: Parts) -> None:
     app = parts.app
     ran = asyncio.Event()

@@ -37,7 +37,7 @@ def settle_estate(remote: Remote, wait_status: int, cause: int, now: float) -> E
     for sent in remote.held.values():
         lease, began = sent.lease, remote.begun(sent)
         if sent.told is Stop.LOST:
-            estate.ended.append(Gone(lease.id, lease.token))
+            estate.ended.append((Gone if began else Release)(id=lease.id, token=lease.token))
         elif sent.told is Stop.CANCELLED:
             estate.ended.append(Settlement(id=lease.id, token=lease.token, ending=Ending.CANCELLED))
         elif sent.guilty is not None:

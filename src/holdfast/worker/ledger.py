@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..lifecycle import Settlement
 from ..records import Held, Lease, Release
 from ..sweeps.adaptive import AdaptiveLimit
-from .runner import Ended, Gone, Unknown
+from .runner import Ended, Gone, interrupted
 
 BATCH_MAX = 1000  # outcomes in one exchange: bounds the store's step
 BATCH_BYTES_MAX = 8 << 20  # of their values: what a slow line cannot bring within one call it never brings
@@ -61,12 +61,19 @@ class Ledger:
         """Handlers have stopped: their slots are free, their outcomes wait to be sent."""
         for end in batch:
             self.busy.pop(end.token, None)
-            if end.token not in self.held or isinstance(end, Gone | Unknown):
-                self.held.pop(end.token, None)  # lost meanwhile: there is nobody to tell
-            elif isinstance(end, Settlement):
+            lease = self.held.get(end.token)
+            if lease is None:
+                continue  # lost meanwhile: there is nobody to tell
+            if isinstance(end, Gone) and lease.max_stalls == 0:
+                # Given up and not lost: its part of the store is silent. What is not named is given back, and would run
+                # again, so it is named until that part has heard that it was the last run.
+                end = interrupted(lease)
+            if isinstance(end, Settlement):
                 self.settlements.append(end)
-            else:
+            elif isinstance(end, Release):
                 self.releases.append(end)
+            else:
+                del self.held[end.token]
 
     @property
     def limits(self) -> tuple[AdaptiveLimit, ...]:

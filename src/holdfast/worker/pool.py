@@ -115,7 +115,7 @@ class Pool(Link):
         for lease in leases:
             remote = self._holder(lease.token)
             if remote is None:
-                self._stop_waiting(lease, reason)
+                self._stop_waiting(lease)
                 continue
             sent = remote.held[lease.token]
             sent.told = max(sent.told, reason)
@@ -257,13 +257,12 @@ class Pool(Link):
     def _holder(self, token: str) -> Remote | None:
         return next((one for one in self.staff.remotes.values() if token in one.held), None)
 
-    def _stop_waiting(self, lease: Lease, reason: Stop) -> None:
+    def _stop_waiting(self, lease: Lease) -> None:
         for waiting in self._waiting:
             if waiting.token == lease.token:
                 self._waiting.remove(waiting)
                 self._waits_since.pop(lease.token, None)
-                gone = reason is Stop.LOST
-                self._end([Gone(lease.id, lease.token) if gone else Release(id=lease.id, token=lease.token)])
+                self._end([Release(id=lease.id, token=lease.token)])
                 return
 
     def _end(self, batch: list[Ended]) -> None:

@@ -160,14 +160,14 @@ class Runner:
                 self._tell(run, reason)
             elif run.successor is not None and run.successor.token == token:
                 waiting, run.successor = run.successor, None
-                self._end_unstarted(waiting, reason)
+                self._end_unstarted(waiting)
 
     def stop_all(self, reason: Stop) -> None:
         """Tell every attempt to stop."""
         for run in list(self.runs.values()):
             if run.successor is not None:
                 waiting, run.successor = run.successor, None
-                self._end_unstarted(waiting, reason)
+                self._end_unstarted(waiting)
             if run.handle is not None and run.handle.done():  # cancelled by others before its first step
                 self._end(run, outcomes.STOPPED, None)
             else:
@@ -208,7 +208,7 @@ class Runner:
 
     def _start(self, lease: Lease) -> None:
         if self.barred or (self._told and lease.token in self._told):
-            self._end_unstarted(lease, self._told.get(lease.token, Stop.FENCED))
+            self._end_unstarted(lease)
             return
         task = self._find_task(lease.task)
         if task is None:
@@ -390,12 +390,9 @@ class Runner:
                 options = task.options if lease.options is None else _options_for(task, lease.options)
                 self._end_with(settlement_of(lease, options, outcome, None))
 
-    def _end_unstarted(self, lease: Lease, reason: Stop) -> None:
-        """End a lease whose handler was never called."""
-        if reason is Stop.LOST:
-            self._end_with(Gone(lease.id, lease.token))
-        else:  # where a cancel was asked for, the store makes a release a cancellation
-            self._end_with(Release(id=lease.id, token=lease.token))
+    def _end_unstarted(self, lease: Lease) -> None:
+        """End a lease whose handler was never called. Where it was lost, or a cancel was asked for, the store knows."""
+        self._end_with(Release(id=lease.id, token=lease.token))
 
     def _give_back_unknown(self, lease: Lease) -> None:
         logs.unknown_task(lease.id, lease.task)
