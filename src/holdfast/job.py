@@ -247,7 +247,10 @@ class Job(Generic[R]):
     # ------------------------------------------------------------------ what can be done with it
 
     def result(self, timeout: Duration | None = None) -> R:
-        """Wait, through retries, until it finished; its value. JobDied, JobCancelled, WaitTimedOut, ResultGone."""
+        """Wait, through retries, until it finished; its value. JobDied, JobCancelled, WaitTimedOut, ResultGone.
+
+        BackendError where the stored value is damaged.
+        """
         return self._app._result(self, timeout)  # type: ignore[no-any-return]
 
     async def aresult(self, timeout: Duration | None = None) -> R:

@@ -15,7 +15,7 @@ from . import events, records
 from .bulk import achunks, checked, chunks, shared_connection
 from .calls import fresh_record, is_known, look_at, store, store_many
 from .codec import decode_plain
-from .errors import ConfigurationError, JobCancelled, JobDied
+from .errors import BackendError, ConfigurationError, JobCancelled, JobDied
 from .following import Following, Step
 from .job import BoundCall, Enqueued, Job
 from .joining import ajoin, join
@@ -180,4 +180,12 @@ class Producing(Tasks, Operations):
             latest = record.errors[-1] if record.errors else None
             text = None if latest is None else f"{latest.type}: {latest.text}" if latest.type else latest.text
             raise JobDied(record.id, record.reason or "failed", text or None)
-        return None if record.value is None else self._rebuild(record.task, record.value)
+        if record.value is None:
+            return None
+        try:
+            return self._rebuild(record.task, record.value)
+        except (ValueError, RecursionError) as error:  # msgspec's errors too
+            raise BackendError(
+                f"the result of job {record.id} cannot be read: what is stored is not JSON. `holdfast audit` finds "
+                "what else is damaged; enqueue the job anew if its result is needed."
+            ) from error

@@ -9,9 +9,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from holdfast import Bury, Context, Holdfast, Job, RetryPolicy, State
 from holdfast.errors import (
+    BackendError,
     ConfigurationError,
     JobCancelled,
     JobDied,
@@ -128,6 +130,21 @@ def test_a_dead_a_cancelled_and_a_gone_job_raise(app: Holdfast) -> None:
         gone.result(timeout=5)
     with pytest.raises(JobNotFound):
         gone.refresh()
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_a_result_that_is_no_json_is_a_typed_error(app: Holdfast, registered: bool) -> None:
+    @app.task(name="returns")
+    def returns() -> int:
+        return 1
+
+    job = app.named("returns" if registered else "nobody's").enqueue()
+    record = structs.replace(job._record, id="odd", state=State.SUCCEEDED, value=b"\xff{")
+    with pytest.raises(BackendError, match="result of job odd cannot be read"):
+        app._finished(record)
+    deep = structs.replace(record, value=b"[" * 100_000)
+    with pytest.raises(BackendError, match="cannot be read"):
+        app._finished(deep)
 
 
 def _fields(record: Any) -> dict[str, Any]:

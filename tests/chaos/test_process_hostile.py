@@ -127,6 +127,27 @@ def breaks(ctx: Context, how: str) -> None:
         os.kill(os.getppid(), signal.SIGUSR1)
 
 
+@app.task(name="recurses", retry=0, max_stalls=1)
+def recurses(ctx: Context, how: str) -> None:
+    """Calls itself for ever: frames live on the heap, so only memory ends it. Here that is made to be short."""
+    note(what="start", job=ctx.id, fence=ctx.fence)
+    if how == "without a limit":
+        import resource
+
+        room = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (64 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (room, resource.getrlimit(resource.RLIMIT_AS)[1]))
+        sys.setrecursionlimit(10**8)
+
+    def again(depth):
+        return again(depth + 1)
+
+    try:
+        again(0)
+    finally:
+        if how == "without a limit":
+            resource.setrlimit(resource.RLIMIT_AS, (resource.getrlimit(resource.RLIMIT_AS)[1],) * 2)
+
+
 @app.task(name="large", retry=0)
 def large(size: int) -> str:
     return "x" * size
@@ -281,6 +302,25 @@ def test_a_runner_that_a_handler_broke_keeps_nobody_waiting(hostile: ProcessScen
         assert family.keeper.poll() is None
         assert "never retrieved" not in family.text() and "Fatal error" not in family.text()
         assert app.audit().violations == []
+
+
+@pytest.mark.parametrize("how", ["within the limit", "without a limit"])
+def test_a_handler_that_recurses_without_end_ends_and_its_neighbours_lose_nothing(
+    hostile: ProcessScene, how: str
+) -> None:
+    with hostile.app() as app:
+        family = hostile.start("--slots", "4", "--lease", "10s")
+        neighbour = app.named("waits").enqueue()
+        until(lambda: hostile.lines("start"), what="the neighbour runs")
+        odd = app.named("recurses").enqueue(how=how)
+        until(lambda: odd.refresh().state is State.DEAD, 90, what="the recursion to end")
+        after = [app.named("quick_thread").enqueue(n=n) for n in range(10)]
+        for job in after:
+            job.result(timeout=60)
+        hostile.open_gate()
+        neighbour.result(timeout=60)
+        assert (neighbour.refresh().failures, neighbour.stalls) == (0, 0)
+        assert family.keeper.poll() is None
 
 
 def test_results_as_large_as_the_app_allows_come_through(hostile: ProcessScene) -> None:

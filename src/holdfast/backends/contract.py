@@ -287,7 +287,11 @@ class Backend(Looking):
 
     @abstractmethod
     async def retire(self, worker: str, now: float | None = None) -> int:
-        """The worker stops for good: what it holds is given back free, its row goes. Answers how many leases."""
+        """The worker stops for good: what it holds is given back free, its row goes. Answers how many leases.
+
+        As a release, it is the holder's word that no handler of these runs or ran. So a lease marked begun is given
+        back, too: its handler was not started after all. One that was stopped is settled as stalled before this.
+        """
 
     @abstractmethod
     async def recover(self, *, dead: Sequence[str] = (), limit: int = 500, now: float | None = None) -> list[Recovered]:
