@@ -12,7 +12,7 @@ import pytest
 from holdfast.backends.contract import Backend
 from holdfast.testing.conformance import CASES, THEMES, run_case
 
-from ..servers import postgres, valkey
+from ..servers import postgres, sqlite, valkey
 
 
 def _memory(tmp_path: Path) -> Callable[[str], Backend]:
@@ -22,8 +22,7 @@ def _memory(tmp_path: Path) -> Callable[[str], Backend]:
 
 
 def _sqlite(tmp_path: Path) -> Callable[[str], Backend]:
-    module = importlib.import_module("holdfast.backends.sqlite.backend")
-    return lambda store: module.SqliteBackend(str(tmp_path / f"{store}.db"), synchronous="NORMAL")  # no power is cut
+    return lambda store: sqlite.store_at(tmp_path / f"{store}.db")
 
 
 def _postgres(tmp_path: Path) -> Callable[[str], Backend]:

@@ -12,13 +12,12 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.backends.memory.backend import MemoryBackend
-from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.testing.conformance import MakeBackend, World
 from holdfast.testing.conformance.portrait import Portrait, portray, unlike
 from holdfast.testing.conformance.walking import Walk
 from holdfast.testing.conformance.walking_flow import FlowWalk
 
-from ..servers import postgres, valkey
+from ..servers import postgres, sqlite, valkey
 
 WALKS = (Walk, FlowWalk)
 
@@ -68,10 +67,7 @@ def _chose_otherwise(one: object, two: object) -> bool:
 @pytest.mark.parametrize("kind", WALKS)
 @pytest.mark.parametrize("seed", range(1000, 1020))
 def test_sqlite_walks_like_memory(seed: int, kind: type[Walk], tmp_path: Path) -> None:
-    def make(store: str) -> SqliteBackend:
-        return SqliteBackend(str(tmp_path / f"{store}.db"), synchronous="NORMAL")  # no power is cut
-
-    asyncio.run(_walk_both(seed, 150, make, kind))
+    asyncio.run(_walk_both(seed, 150, lambda store: sqlite.store_at(tmp_path / f"{store}.db"), kind))
 
 
 @pytest.mark.parametrize("kind", WALKS)

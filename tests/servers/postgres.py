@@ -19,12 +19,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import psycopg
 import pytest
 
 from holdfast.backends.postgres.backend import PostgresBackend
+from holdfast.backends.postgres.connection import Connections
 
 START_SECONDS_MAX = 60.0
 PATIENCE_SECONDS = 60.0  # of backends whose tests judge answers, not times: ten thousand jobs on a busy machine
@@ -168,6 +170,46 @@ def shared_server() -> Server:
         pytest.skip(f"no PostgreSQL: {error}")
 
 
+SESSIONS_TAKEN_MAX = 2  # by a backend that opens: one for the calls, one for the hints
+SESSIONS_LEFT_MAX = 12  # per schema and settings
+STORE_BYTES_MAX = 2**20  # dead rows and all; a larger one is made anew
+
+_Session = tuple["psycopg.AsyncConnection[Any]", set[str]]  # and the verbs it has served
+_left: dict[tuple[str, str], list[_Session]] = {}
+
+
+class WarmBackend(PostgresBackend):
+    """A backend that leaves its idle sessions to the next one on the same schema with the same settings.
+
+    A session compiles and plans each function when it first meets it, which costs a short case more than its calls do.
+    So cases on such backends judge sessions in the middle of their lives, as a worker's are. New ones are judged by the
+    tests of backends/postgres, and by those of the app, the command line and real workers.
+    """
+
+    def __init__(self, conninfo: str, *, schema: str) -> None:
+        named = f"{conninfo}&application_name=warm"  # who looks for a test's own sessions must not find those left over
+        super().__init__(named, schema=schema, call_timeout=PATIENCE_SECONDS)
+        self._left = _left.setdefault((conninfo, schema), [])
+        self._connections.abandon = self._leave  # type: ignore[method-assign]
+
+    async def open(self) -> None:
+        ours = self._connections
+        ours._adopt_loop()
+        while self._left and len(ours._idle) < SESSIONS_TAKEN_MAX:
+            connection, served = self._left.pop()
+            ours._idle.append(connection)
+            ours._served[connection] = served
+        await super().open()
+
+    def _leave(self) -> None:
+        ours = self._connections
+        if ours._idle_generation == ours.generation:
+            kept = ours._idle[: SESSIONS_LEFT_MAX - len(self._left)]
+            self._left += [(one, ours._served.get(one, set())) for one in kept]
+            del ours._idle[: len(kept)]
+        Connections.abandon(ours)
+
+
 _known: list[str] = []  # schemas made in this run; emptied and used again
 
 
@@ -186,22 +228,51 @@ def fresh_stores(*settings: str) -> Callable[[str], PostgresBackend]:
             if place == len(_known):
                 _known.append(f"store_{place}")
             else:
-                _empty(server, _known[place])
+                empty(_known[place])
             given[store] = _known[place]
-        return PostgresBackend(server.conninfo + options, schema=given[store], call_timeout=PATIENCE_SECONDS)
+        return WarmBackend(server.conninfo + options, schema=given[store])
 
     return make
 
 
-def _empty(server: Server, schema: str) -> None:
-    names = "jobs ids letters workers calls queues tasks retained overrides bounds flows entries pauses logs"
-    with psycopg.connect(server.conninfo, autocommit=True) as connection:
-        tables = ", ".join(f"{schema}.{table}" for table in names.split())
-        found = connection.execute("SELECT to_regclass(%s)", (f"{schema}.jobs",)).fetchone()
-        if found is not None and found[0] is not None:
-            connection.execute(f"TRUNCATE {tables} RESTART IDENTITY")
-            connection.execute(f"UPDATE {schema}.seal SET closed = false, record = NULL")
-            connection.execute("SELECT setval(%s, 1)", (f"{schema}.ticks",))
+@functools.cache
+def shared_session() -> psycopg.Connection[Any]:
+    """A session of somebody else on the run's server, for who looks often or cleans up."""
+    connection = psycopg.connect(shared_server().conninfo, autocommit=True)
+    atexit.register(connection.close)
+    return connection
+
+
+@atexit.register
+def _end_left() -> None:
+    for sessions in _left.values():
+        for connection, _ in sessions:
+            connection.pgconn.finish()
+
+
+@functools.cache
+def _emptying(schema: str) -> tuple[str, str] | None:
+    """Two ways to empty a store: with its files made anew, and (quicker, no plan is lost) row by row."""
+    found = shared_session().execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (schema,)).fetchall()
+    tables = [f"{schema}.{name}" for (name,) in found if name not in ("schema_version", "incarnation", "seal")]
+    if not tables:
+        return None
+    rest = (
+        f"UPDATE {schema}.seal SET closed = false, record = NULL WHERE closed OR record IS NOT NULL; "
+        f"SELECT setval('{schema}.ticks', 1), setval(pg_get_serial_sequence('{schema}.jobs', 'seq'), 1, false)"
+    )
+    return f"TRUNCATE {', '.join(tables)}; {rest}", "; ".join([f"DELETE FROM {table}" for table in tables] + [rest])
+
+
+def empty(schema: str) -> None:
+    """Empty a store of the shared server, if there is one in that schema."""
+    ways = _emptying(schema)
+    if ways is None:
+        _emptying.cache_clear()
+        return
+    anew, by_row = ways
+    size = shared_session().execute("SELECT pg_total_relation_size(%s)", (f"{schema}.jobs",)).fetchone()
+    shared_session().execute(by_row if size and size[0] < STORE_BYTES_MAX else anew)
 
 
 def own_server(*, durable: bool = False) -> Iterator[Server]:

@@ -25,9 +25,13 @@ from urllib.parse import quote
 
 import pytest
 import redis
+import redis.utils
 
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.keys import keys_of
+
+# redis-py reads its own version from its installed files for each client and connection it makes.
+redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 START_SECONDS_MAX = 30.0
 PATIENCE_SECONDS = 60.0  # of backends whose tests judge answers, not times: ten thousand jobs on a busy machine
@@ -101,6 +105,13 @@ class Server:
         """A client of somebody else's, for tests that look or interfere."""
         return redis.Redis(unix_socket_path=self.socket, **options)  # type: ignore[call-overload,no-any-return]
 
+    @functools.cached_property
+    def cleaner(self) -> redis.Redis:
+        """A client that is kept, for what is done often."""
+        client = self.client()
+        atexit.register(client.close)
+        return client
+
     @property
     def pid(self) -> int:
         assert self._process is not None
@@ -163,8 +174,7 @@ def shared_server() -> Server:
 
 def empty(server: Server, prefix: str) -> None:
     """Remove a store."""
-    with server.client() as client:
-        client.delete(*keys_of(prefix))
+    server.cleaner.delete(*keys_of(prefix))
 
 
 def fresh_stores() -> Callable[[str], RedisBackend]:

@@ -123,7 +123,7 @@ class Cluster:
 
     def empty(self) -> None:
         for node in self.primaries:
-            self.tell(node, "FLUSHALL")
+            node.cleaner.flushall()
 
     def remove(self) -> None:
         for node in self.nodes:

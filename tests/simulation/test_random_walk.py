@@ -15,6 +15,7 @@ from holdfast.backends.contract import Backend
 from holdfast.backends.memory.backend import MemoryBackend
 
 from ..servers import postgres as postgres_servers
+from ..servers import sqlite as sqlite_files
 from ..servers import valkey
 from .walk import Walk
 
@@ -37,9 +38,7 @@ def memory(_: Path) -> Backend:
 
 
 def sqlite(path: Path) -> Backend:
-    from holdfast.backends.sqlite.backend import SqliteBackend
-
-    return SqliteBackend(str(path.with_suffix(".db")), synchronous="NORMAL")
+    return sqlite_files.store_at(path.with_suffix(".db"))
 
 
 def postgres(path: Path) -> Backend:

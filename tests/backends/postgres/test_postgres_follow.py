@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from holdfast.rates import Rate
 from holdfast.records import ClaimRequest, Lease, NewJob, Pause, WorkerRecord
 from holdfast.rules import QueueRule, TaskRule
 
-from ...servers.postgres import Server
+from ...servers.postgres import Server, WarmBackend, empty, shared_session
 
 Make = Callable[..., PostgresBackend]
 STEPS = 60
@@ -32,6 +33,7 @@ TOO_SOON = """
 CREATE OR REPLACE FUNCTION {schema}.tasks_bound(request jsonb, claims boolean) RETURNS boolean
 LANGUAGE sql AS 'SELECT false'
 """
+FUNCTIONS = {"never": NEVER, "too_soon": TOO_SOON}
 RULES = {
     "no task has a rule": [],
     "a task is apart": [TaskRule(name="u", apart=True)],
@@ -47,9 +49,24 @@ FROM {schema}.jobs ORDER BY id
 """
 
 
-def picture(server: Server, schema: str) -> list[Any]:
-    with psycopg.connect(server.conninfo, autocommit=True) as connection:
-        return connection.execute(PICTURE.format(schema=schema)).fetchall()
+def picture(schema: str) -> list[Any]:
+    return shared_session().execute(PICTURE.format(schema=schema)).fetchall()
+
+
+@functools.cache
+def made(conninfo: str, kind: str) -> str:
+    """The schema of a store whose functions are of that kind; one for all tests here, which empty it."""
+
+    async def go() -> None:
+        backend = PostgresBackend(conninfo, schema=schema)
+        await backend.open()
+        await backend.close()
+
+    schema = f"follow_{kind}"
+    asyncio.run(go())
+    if kind in FUNCTIONS:
+        shared_session().execute(FUNCTIONS[kind].format(schema=schema))
+    return schema
 
 
 class Going:
@@ -113,18 +130,15 @@ class Going:
         )
 
 
-def leased_alike(server: Server, ways: list[Going], schemas: list[str], *, too_soon: bool) -> None:
+def leased_alike(ways: list[Going]) -> None:
     async def go() -> None:
         for way in ways:
             await way.open()
-        with psycopg.connect(server.conninfo, autocommit=True) as connection:
-            connection.execute(NEVER.format(schema=schemas[1]))
-            if too_soon:
-                connection.execute(TOO_SOON.format(schema=schemas[0]))
         for number in range(STEPS):
             short, long = [await way.step() for way in ways]
             assert short == long, f"step {number}"
-            assert picture(server, schemas[0]) == picture(server, schemas[1]), f"step {number}"
+            one, other = [picture(way.backend.schema) for way in ways]
+            assert one == other, f"step {number}"
         for way in ways:
             await way.backend.close()
 
@@ -134,20 +148,14 @@ def leased_alike(server: Server, ways: list[Going], schemas: list[str], *, too_s
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("too_soon", [False, True], ids=["", "looked too soon"])
-def test_the_short_way_chooses_the_same_jobs(
-    server: Server, make: Make, schema: str, rules: str, seed: int, too_soon: bool
-) -> None:
-    other = f"{schema}_long"
-    backends = [make(), PostgresBackend(server.conninfo, schema=other)]
-    ways = [Going(backend, seed, RULES[rules]) for backend in backends]
-    try:
-        leased_alike(server, ways, [schema, other], too_soon=too_soon)
-    finally:
-        with psycopg.connect(server.conninfo, autocommit=True) as connection:
-            connection.execute(f"DROP SCHEMA IF EXISTS {other} CASCADE")
+def test_the_short_way_chooses_the_same_jobs(server: Server, rules: str, seed: int, too_soon: bool) -> None:
+    schemas = [made(server.conninfo, kind) for kind in ("too_soon" if too_soon else "plain", "never")]
+    for schema in schemas:
+        empty(schema)
+    leased_alike([Going(WarmBackend(server.conninfo, schema=schema), seed, RULES[rules]) for schema in schemas])
 
 
-def test_what_there_is_no_room_for_becomes_ready(server: Server, make: Make, schema: str) -> None:
+def test_what_there_is_no_room_for_becomes_ready(make: Make, schema: str) -> None:
     backend = make()
 
     async def exchange(call: int, leases: tuple[Lease, ...], most: int) -> tuple[Lease, ...]:
@@ -163,7 +171,7 @@ def test_what_there_is_no_room_for_becomes_ready(server: Server, make: Make, sch
         assert [one.id for one in first] == ["0", "1", "2"]
         second = await exchange(2, first, 2)
         assert [one.id for one in second] == ["3", "4"]
-        states = {row[0]: row[1] for row in picture(server, schema)}
+        states = {row[0]: row[1] for row in picture(schema)}
         assert [states[f"{n}"] for n in range(9)] == ["succeeded"] * 3 + ["running"] * 2 + ["ready"] + ["waiting"] * 3
         third = await exchange(3, second, 3)
         assert [one.id for one in third] == ["5", "6", "7"]
@@ -172,7 +180,7 @@ def test_what_there_is_no_room_for_becomes_ready(server: Server, make: Make, sch
     asyncio.run(go())
 
 
-def test_followers_whose_arguments_do_not_fit_become_ready(server: Server, make: Make, schema: str) -> None:
+def test_followers_whose_arguments_do_not_fit_become_ready(make: Make, schema: str) -> None:
     """The one that comes first is taken although it alone is too large; of the others as many as fit, in order."""
     backend = make()
 
@@ -190,7 +198,7 @@ def test_followers_whose_arguments_do_not_fit_become_ready(server: Server, make:
         assert [one.id for one in first] == ["0", "1", "2"]
         second = await exchange(2, first, 299)
         assert [one.id for one in second] == ["3", "4"]
-        states = {row[0]: row[1] for row in picture(server, schema)}
+        states = {row[0]: row[1] for row in picture(schema)}
         assert [states[f"{n}"] for n in range(9)] == ["succeeded"] * 3 + ["running"] * 2 + ["ready"] + ["waiting"] * 3
         third = await exchange(3, second, 99)
         assert [(one.id, one.args) for one in third] == [("5", b"x" * 100)]

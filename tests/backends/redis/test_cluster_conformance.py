@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.conformance import run_case
+from holdfast.testing.conformance import CASES
 
 from ...servers.valkey_cluster import fresh_cluster_stores
-from ..sharded.differing import BY_QUEUE, marked
+from ..sharded.differing import BY_QUEUE, run_differing
 
 
-@pytest.mark.parametrize("case", list(marked(BY_QUEUE)))
+@pytest.mark.parametrize("case", CASES)
 def test_case(case: str) -> None:
-    run_case(case, fresh_cluster_stores())
+    run_differing(case, fresh_cluster_stores(), BY_QUEUE)

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.conformance import run_case
+from holdfast.testing.conformance import CASES
 
-from .differing import BY_QUEUE, IN_THREE, marked, unknown
+from .differing import BY_QUEUE, IN_THREE, run_differing, unknown
 from .shelves import memory_stores
 
 
-@pytest.mark.parametrize("case", list(marked(BY_QUEUE)))
+@pytest.mark.parametrize("case", CASES)
 def test_case(case: str) -> None:
-    run_case(case, memory_stores())
+    run_differing(case, memory_stores(), BY_QUEUE)
 
 
-@pytest.mark.parametrize("case", list(marked(IN_THREE)))
+@pytest.mark.parametrize("case", CASES)
 def test_case_in_three_shards(case: str) -> None:
-    run_case(case, memory_stores(3))
+    run_differing(case, memory_stores(3), IN_THREE)
 
 
 def test_every_difference_is_about_a_case() -> None:

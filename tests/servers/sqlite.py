@@ -1,0 +1,30 @@
+"""SQLite stores for the tests: a file that was migrated once per process and is copied for each store.
+
+For tests of what a store does. Who tests how one is made, opened or migrated lets the backend make it.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+
+from holdfast.backends.sqlite.backend import SqliteBackend
+
+
+@functools.cache
+def _image() -> bytes:
+    """A store that was made, closed and never used. Nothing in it tells it from another."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-sq-") as folder:
+        path = Path(folder) / "image.db"
+        SqliteBackend(str(path))._set_up()
+        assert [entry.name for entry in Path(folder).iterdir()] == [path.name], "the file alone must be the store"
+        return path.read_bytes()
+
+
+def store_at(path: Path) -> SqliteBackend:
+    """A backend on the store in that file, which is made if it is not there. No power is cut, so it need not wait for
+    the disk."""
+    if not path.exists():
+        path.write_bytes(_image())
+    return SqliteBackend(str(path), synchronous="NORMAL")
