@@ -204,9 +204,10 @@ class ShardedLooking(Looking):
         return await (await self._home()).entries()
 
     async def flaws(self, *, limit: int = 1000) -> list[Flaw]:
+        """Each says in which shard it is. Raises where a shard is silent: "nothing is wrong" would be a guess."""
         found = await (await self._home()).flaws(limit=limit)
-        for listed in (await self._everywhere(lambda store: store.flaws(limit=limit))).values():
-            found += listed
+        for name, listed in (await self._everywhere(lambda store: store.flaws(limit=limit))).items():
+            found += [replace(flaw, text=f"{flaw.text} (shard {name})") for flaw in listed]
         return found[:limit]
 
     async def dump(self) -> Dump:
