@@ -17,17 +17,10 @@ from .keys import KEY_NAMES
 from .lua import SCRIPTS
 
 PAGE = 250
-INDEXES = (
-    "ready", "apart", "staged", "waiting", "scheduled", "due", "running", "play", "finished", "prunable", "expiring",
-    "seqs", "kept", "letters", "keyed", "holders", "failed", "revivals", "deadlines",
-)  # fmt: skip
+# Keys of which nothing can be said: what is there is a hint, or known to the router alone, or nothing but readable.
+UNCHECKED = {"wake", "registry", "rules", "tasks", "overrides", "pauses", "entries"}
+CHECKED = ("quarantine", "jobs", *(name for name in KEY_NAMES if name not in {"quarantine", "jobs", *UNCHECKED}))
 _NOT_PRINTED = re.compile(r"[^\x20-\x7e]")
-
-
-def _worker(name: bytes, packed: bytes) -> None:
-    _, deadline = rows.worker(name, packed, None)
-    if not deadline:
-        raise ValueError
 
 
 def _letter(_: bytes, packed: bytes) -> None:
@@ -42,7 +35,6 @@ _HASHES: dict[str, Callable[[bytes, bytes], Any]] = {
     "group_flows": rules.flow_of,
     "pauses": rules.pause_of,
     "entries": rules.entry_of,
-    "workers": _worker,
     "letters": _letter,
 }
 
@@ -74,7 +66,7 @@ class Flaws:
         return found
 
     async def _all(self) -> AsyncIterator[Flaw]:
-        for what in ("quarantine", "jobs", *INDEXES):
+        for what in CHECKED:
             async for flaw in self._pages(what):
                 yield flaw
         for name, read in _HASHES.items():
@@ -86,9 +78,18 @@ class Flaws:
         while True:
             cursor, lines = await self._connections.run(SCRIPTS["flaws"], [None, what, cursor.decode(), PAGE])
             for place, job_id, field, text in zip(lines[::4], lines[1::4], lines[2::4], lines[3::4], strict=True):
-                yield Flaw(place=place.decode(), text=text.decode(), id=_shown(job_id), field=field.decode() or None)
+                if field == b"record":
+                    field = b",".join(await self._bad_fields(job_id)) or field
+                for one in field.split(b","):
+                    yield Flaw(place=place.decode(), text=text.decode(), id=_shown(job_id), field=one.decode() or None)
             if cursor == b"0":
                 return
+
+    async def _bad_fields(self, job_id: bytes) -> list[bytes]:
+        """The names of those that make a job's record unreadable."""
+        packed = await self._connections.command("flaws", "HGET", self._keys["jobs"], job_id)
+        _, bad = tolerant.fields(job_id.decode(errors="replace"), packed or b"")
+        return [name.encode() for name in bad]
 
     async def _hash(self, name: str, read: Callable[[bytes, bytes], Any]) -> AsyncIterator[Flaw]:
         cursor = b"0"

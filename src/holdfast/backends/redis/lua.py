@@ -5,7 +5,7 @@ record has, so that folder, contract and record layout cannot drift apart. Never
 
 A file opens with comments (purpose, takes, returns, what makes it safe against a rival). The parts a script needs are
 those whose names it uses, and those that these use; `opening` goes before all. `row[STATE]` becomes the field's number,
-JOBS the key's place among the keys that the script uses, a constant its value.
+JOBS the key's place among the keys that the script uses, a constant its value, ROW_IS_SOUND the check of kinds.py.
 
 The server builds every function of a script anew at every run, and that is a good part of what a short one costs. So
 constants are no variables, parts lie inside one function (there, Lua finds outer variables without a search), and a
@@ -24,6 +24,7 @@ from importlib import resources
 
 from ..statements import StatementsBroken, with_texts
 from .keys import FIELDS, KEY_NAMES, SCHEMA_VERSION
+from .kinds import ROW_IS_SOUND
 
 # Verbs that only read. They run on a full server, too.
 READING = (
@@ -184,6 +185,7 @@ def _assembled(
     opening = "" if verb in BEFORE_ALL else parts[OPENING]
     code = _CONSTANTS.sub("", _joined(opening, short, [parts[name] for name in needed], body))
     code = re.sub(rf"\b({'|'.join(constants)})\b", lambda found: constants[found[0]], code)
+    code = code.replace("ROW_IS_SOUND", ROW_IS_SOUND)
     code = _FIELD.sub(_number, code).replace("SCHEMA_VERSION", f"'{SCHEMA_VERSION}'")
     code = code.replace("FIELDS_NUMBER", str(len(FIELDS)))
     keys = _keys_used(code)

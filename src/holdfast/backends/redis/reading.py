@@ -213,7 +213,7 @@ class Reader:
                 declared=name in declared,
                 override=by_operators.get(name),
                 flow=buckets.get(name),
-                running=int(running.get(b"t" + name.encode(), 0)),
+                running=_number_of(running.get(b"t" + name.encode())),
             )
             for name in sorted({*declared, *by_operators, *buckets})
         ]
@@ -390,6 +390,11 @@ def _number(key: str, member: bytes, tail: int) -> Number | None:
     except tolerant.UNREADABLE:
         return None
     return seq, member[start + tail :]
+
+
+def _number_of(stored: bytes | None) -> int:
+    """How many run, as it is kept; 0 where it cannot be read: flaws() lists it."""
+    return int(stored) if stored is not None and stored.isdigit() else 0
 
 
 def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:

@@ -56,6 +56,7 @@ PIECES = 6  # of a whole job: id, record, body, value, errors, progress
 
 pack = msgspec.msgpack.Encoder().encode
 unpack = msgspec.msgpack.Decoder().decode
+_lines = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _revival = msgspec.msgpack.Decoder(Revival | None).decode
 _NOTHING = pack(None)
 _NO_ARGS = b"{}"  # shown where they cannot be read; a lease has none instead, so that its job fails, and does not run
@@ -65,7 +66,6 @@ _LENGTHS = struct.Struct(">II")
 _TIMES = struct.Struct(">dddd")
 _fields = msgspec.msgpack.Decoder(dict[str, msgspec.Raw]).decode
 _histories = msgspec.msgpack.Decoder(list[dict[str, msgspec.Raw]]).decode
-_HEAD_BYTES = {0xD9: 2, 0xDA: 3, 0xDB: 5}  # before a packed text; of a short one, 1
 _failures = msgspec.msgpack.Decoder(tuple[Failure, ...]).decode
 _NUMBERS = ("created_at", "due_at", "expires_at", "started_at", "finished_at", "prune_at")
 _BESIDE = ("state", "args", "options", "revival", "value", "errors", "progress", "progress_text", "unreadable")
@@ -224,7 +224,12 @@ def enqueued(jobs: Sequence[NewJob], letters: bytes, others: Sequence[Any]) -> l
 
 
 def leases(pieces: Sequence[bytes | None]) -> tuple[Lease, ...]:
-    return tuple([_lease(unpack(record or b""), body) for record, body in zip(pieces[::2], pieces[1::2], strict=True)])
+    records, bodies = pieces[::2], pieces[1::2]
+    try:
+        rows: list[Sequence[Any]] = [unpack(record or b"") for record in records]
+    except tolerant.UNREADABLE:  # a text that is not UTF-8: the server does not look for those
+        rows = [tolerant.values_of(record or b"")[0] for record in records]
+    return tuple([_lease(row, body) for row, body in zip(rows, bodies, strict=True)])
 
 
 def _lease(row: Sequence[Any], body: bytes | None) -> Lease:
@@ -382,12 +387,7 @@ def letter_of(logical: bytes, packed: bytes) -> DeadLetter:
 
 
 def _letter_values(fields: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
-    return {name: _unread(bytes(raw)) if name == "args" else unpack(raw) for name, raw in fields.items()}
-
-
-def _unread(text: bytes) -> bytes:
-    """The bytes of a packed text, without the one to five that tell its length."""
-    return text[_HEAD_BYTES.get(text[0], 1) :]
+    return {name: tolerant.text_in(bytes(raw)) if name == "args" else unpack(raw) for name, raw in fields.items()}
 
 
 def log_lines(packed: bytes | None) -> list[LogLine]:
@@ -399,6 +399,10 @@ def log_lines(packed: bytes | None) -> list[LogLine]:
 
 
 def recovered(packed: bytes) -> tuple[Recovered, ...]:
+    try:
+        lines = unpack(packed)
+    except tolerant.UNREADABLE:
+        lines = [tolerant.values_of(bytes(line))[0] for line in _lines(packed)]
     return tuple(
         Recovered(
             id=job_id,
@@ -411,7 +415,7 @@ def recovered(packed: bytes) -> tuple[Recovered, ...]:
             counted=counted,
             shared_stalls=shared_stalls,
         )
-        for job_id, task, queue, group, state, worker, stalls, counted, shared_stalls in unpack(packed)
+        for job_id, task, queue, group, state, worker, stalls, counted, shared_stalls in lines
     )
 
 

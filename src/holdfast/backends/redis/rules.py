@@ -204,10 +204,20 @@ def group(line: Sequence[Any]) -> GroupRecord:
         rate_override=read_rate(rate_override),
         flow=read_flow(bucket, queue=queue, group=name) if bucket else None,
         order=order,
-        pause=None if paused is False else msgspec.convert(paused, Pause),
+        pause=_pause(paused, queue, name),
         counts={state.value: number for state, number in counts if number},
         head=_or_none(head),
     )
+
+
+def _pause(stored: Any, queue: str, group: str) -> Pause | None:
+    """A group's pause; what of it cannot be read is left out, but that it is paused is shown."""
+    if stored is False:
+        return None
+    try:
+        return msgspec.convert(stored, Pause)
+    except tolerant.UNREADABLE:
+        return Pause(queue=queue, group=group)
 
 
 def entries(flat: Sequence[bytes]) -> list[CronEntry]:

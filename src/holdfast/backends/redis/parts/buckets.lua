@@ -12,8 +12,7 @@ function hf.flow_of(scope)
     if flow == nil then
         local of_group = byte(scope) == 103
         local packed = hf.any(of_group and 'g' or 'f') and call('HGET', of_group and GROUP_FLOWS or FLOWS, scope)
-        flow = packed and hf.read(packed)
-        if flow and not (type(flow[1]) == 'number' and type(flow[2]) == 'number') then flow = false end
+        flow = packed and hf.sound_flow(hf.read(packed))
         hf.flow_memo[scope] = flow
     end
     return flow

@@ -26,7 +26,11 @@ function hf.save_busy()
     for name, number in pairs(hf.ended_for) do changes['t' .. name] = (changes['t' .. name] or 0) - number end
     for scope, number in pairs(changes) do
         local left = number == 0 or redis.pcall('HINCRBY', BUSY, scope, number)
-        if left == 0 or type(left) == 'table' then call('HDEL', BUSY, scope) end -- a table: what was there is no number
+        if type(left) == 'table' or left ~= true and (left < 0 or left >= UNLIMITED) then -- it was no number of jobs
+            left = hf.busy_numbers()[scope] or 0
+            call('HSET', BUSY, scope, left)
+        end
+        if left == 0 then call('HDEL', BUSY, scope) end
     end
     hf.begun_of, hf.begun_for, hf.ended_of, hf.ended_for = {}, {}, {}, {}
 end

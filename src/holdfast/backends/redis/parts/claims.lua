@@ -59,8 +59,9 @@ function hf.draw(lane, most, claim)
         for i = 1, #ids do
             local row = hf.cache[ids[i]]
             local may, stays = row and row[STATE] == 'r', false
-            if not may then -- where it was not withdrawn just now, it leads to no job
-                if not (row and hf.changed[ids[i]]) then
+            if not may then -- where it was not withdrawn just now, it leads to no job, or to one that is leased
+                hf.flush()
+                if call('ZSCORE', lane.key, members[i]) then
                     hf.set_aside(lane.task and 'apart' or 'ready', lane.key, members[i], row)
                     hf.passed = hf.passed + 1
                 end

@@ -37,10 +37,15 @@ function hf.counted()
     of_index(WAITING, '', 'w')
     of_index(SCHEDULED, '', 's')
     for _, state in ipairs({ 'o', 'c', 'd' }) do of_index(FINISHED, state, state) end
-    for _, member in ipairs(call('ZRANGE', RUNNING, 0, -1)) do -- as many as all workers have slots
+    hf.each_running(function(queue) add(queue, 'x', 1) end)
+    return counts
+end
+
+-- Calls each(queue, id) for every running job: as many as all workers have slots.
+function hf.each_running(each)
+    for _, member in ipairs(call('ZRANGE', RUNNING, 0, -1)) do
         local seq_end = (string.find(member, '\0', 1, true) or #member) + 16
         local ends = string.find(member, '\0', seq_end + 1, true)
-        if ends then add(hf.plain(sub(member, seq_end + 1, ends - 1)), 'x', 1) end
+        if ends then each(hf.plain(sub(member, seq_end + 1, ends - 1)), sub(member, ends + 1)) end
     end
-    return counts
 end

@@ -5,15 +5,20 @@ function hf.promote(limit)
     hf.flush()
     local expired = call('ZRANGEBYSCORE', EXPIRING, '-inf', now, 'LIMIT', 0, limit)
     if #expired > 0 then
-        for _, row in ipairs(hf.rows_at('expiring', EXPIRING, expired, expired, 'swr')) do hf.expire(row) end
+        local function expires_at(row) return row[EXPIRES_AT] end
+        local rows = hf.rows_late('expiring', EXPIRING, expired, expired, 'swr', expires_at)
+        for _, row in ipairs(rows) do hf.expire(row) end
         hf.flush()
     end
     local room = limit - #expired
     local due = {}
     if room > 0 then due = call('ZRANGEBYSCORE', DUE, '-inf', now, 'LIMIT', 0, room) end
-    for _, row in ipairs(#due > 0 and hf.rows_at('due', DUE, due, hf.ids_after(due, 8), 's') or due) do
-        local was_in, had_key = hf.leave(row)
-        hf.enter_play(row, was_in, had_key)
+    if #due > 0 then
+        local function due_at(row) return row[DUE_AT] end
+        for _, row in ipairs(hf.rows_late('due', DUE, due, hf.ids_after(due, 8), 's', due_at)) do
+            local was_in, had_key = hf.leave(row)
+            hf.enter_play(row, was_in, had_key)
+        end
     end
     local revived = 0
     room = room - #due

@@ -5,6 +5,7 @@
 
 local UNLIMITED, SERIAL_PREFIX = 1000000000, 'one-at-a-time:'
 hf.any_memo, hf.pause_memo, hf.rule_memo, hf.said_memo, hf.task_memo, hf.lane_memo = {}, {}, {}, {}, {}, {}
+hf.orders = { strict = true, relaxed = true }
 
 -- What was packed as a list or a map; false where it cannot be read: it says nothing then.
 function hf.read(packed)
@@ -35,7 +36,7 @@ function hf.in_force(scope, limit, rate)
         local said = hf.said_memo[scope]
         if said == nil then
             local packed = call('HGET', OVERRIDES, scope)
-            said = packed and hf.read(packed)
+            said = packed and hf.sound_override(hf.read(packed))
             hf.said_memo[scope] = said
         end
         if said then limit, rate = said[1] or limit, said[2] or rate end
@@ -50,7 +51,14 @@ function hf.rule_of(queue)
     if not rule then
         local packed = call('HGET', RULES, queue)
         rule = packed and hf.read(packed)
-        if not rule or type(rule[1]) ~= 'number' then rule = { 1, 'strict' } end
+        if rule and not (type(rule[1]) == 'number' and rule[1] >= 0 and rule[1] % 1 == 0 and hf.orders[rule[2]]) then
+            rule = false
+        end
+        if not rule then
+            rule = { 1, 'strict' }
+        elseif rule[3] or rule[4] or rule[5] or rule[6] then
+            hf.mend_rule(rule)
+        end
         rule.limit, rule.rate = hf.in_force('q' .. queue, rule[3], rule[4])
         hf.rule_memo[queue] = rule
     end
@@ -62,7 +70,7 @@ function hf.task_of(task)
     local known = hf.task_memo[task]
     if not known then
         local packed = hf.any('t') and call('HGET', TASKS, task)
-        local rule = packed and hf.read(packed) or {}
+        local rule = packed and hf.sound_task(hf.read(packed)) or {}
         local limit, rate = hf.in_force('t' .. task, rule[1], rule[2])
         local said = hf.said_memo['t' .. task]
         known = { limit, rate, rule[3] or said and said[3] or limit < UNLIMITED or rate, rule[4] or nil }

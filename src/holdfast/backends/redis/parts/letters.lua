@@ -13,11 +13,8 @@ function hf.letter_at(logical)
     local letter = hf.letter_memo[logical]
     if letter == nil then
         local packed = call('HGET', LETTERS, logical)
-        letter = packed and hf.read(packed) or false
-        if packed and not (letter and letter.id) then
-            letter = false
-            hf.keep_unread('letters', logical, packed)
-        end
+        letter = packed and hf.sound_letter(hf.read(packed))
+        if packed and not letter then hf.keep_unread('letters', logical, packed) end
         hf.letter_memo[logical] = letter
     end
     return letter
@@ -95,7 +92,7 @@ function hf.bury(row, was_in, had_key, reason, failure)
     local body = call('HGET', BODIES, row[ID]) or NO_BODY
     if #body < BODY_HEAD then body = NO_BODY end
     local args_length, options_length, args_from = struct.unpack('>I4I4', body)
-    local revival = hf.read(sub(body, args_from + args_length + options_length))
+    local revival = hf.sound_revival(hf.read(sub(body, args_from + args_length + options_length)))
     local cycles = earlier and earlier.cycles or 0
     local wait = hf.cooldown(revival, cycles)
     local letter = {

@@ -9,7 +9,11 @@ function hf.running(scope)
     local name = sub(scope, 2)
     local began, ended = hf.begun_for, hf.ended_for
     if byte(scope) == 113 then began, ended = hf.begun_of, hf.ended_of end
-    return (tonumber(call('HGET', BUSY, scope) or nil) or 0) + (began[name] or 0) - (ended[name] or 0)
+    local number, change = call('HGET', BUSY, scope), (began[name] or 0) - (ended[name] or 0)
+    if not number then return change end
+    number = tonumber(number)
+    if not hf.is_count(number) then number = hf.recount(scope, change) end
+    return number + change
 end
 
 function hf.room_of(scope, limit, rate)

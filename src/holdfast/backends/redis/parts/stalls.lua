@@ -56,7 +56,12 @@ function hf.recover(dead, limit)
         end
     end
     for _, id in ipairs(call('ZRANGEBYSCORE', DEADLINES, '-inf', now, 'LIMIT', 0, WORKERS_SEEN_MAX)) do
-        if not known[id] then workers[#workers + 1] = id end
+        local worker = not known[id] and hf.worker_row(id)
+        if worker and worker[4] > now then
+            call('ZADD', DEADLINES, format('%.17g', worker[4]), id) -- the worker's row is right
+        elseif not known[id] then
+            workers[#workers + 1] = id
+        end
     end
     local ended = {}
     for _, id in ipairs(workers) do

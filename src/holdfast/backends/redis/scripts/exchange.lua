@@ -49,7 +49,7 @@ end
 if request then
     worker = hf.worker_row(request[1])
     local packed = worker and call('HGET', CALLS, request[1])
-    last = packed and hf.read(packed) or { 0, '' }
+    last = packed and hf.sound_call(hf.read(packed)) or { 0, '' }
     if worker and request[2] == last[1] then return again(last[2]) end
 end
 

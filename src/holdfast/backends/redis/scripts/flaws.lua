@@ -1,6 +1,6 @@
 -- flaws: one page of what contradicts itself or cannot be read: records against all they should be listed in, or the
 -- members of an index against their records. A page is one instant, so a job that moves is never taken for a flaw.
--- Takes now, what (jobs, letters, quarantine, or an index), a cursor of the server's scan, how many to look at.
+-- Takes now, what (a key's name), a cursor of the server's scan, how many to look at.
 -- Never writes. Returns the cursor to go on with ('0' at the end), then flat lines: place, id, field, what is wrong.
 
 local SMALL_BODY = 65536 -- a longer body is not read to see whether its lengths are true
@@ -8,12 +8,7 @@ local what, cursor, page = args[2], args[3], args[4]
 local INDEXES = { ready = READY, apart = APART, staged = STAGED, waiting = WAITING, scheduled = SCHEDULED, due = DUE,
     running = RUNNING, play = PLAY, finished = FINISHED, prunable = PRUNABLE, expiring = EXPIRING, seqs = SEQS,
     kept = KEPT }
-local lines = {}
-
-local function note(place, id, field, text)
-    local n = #lines
-    lines[n + 1], lines[n + 2], lines[n + 3], lines[n + 4] = place, id, field, text
-end
+local note = hf.note_flaw
 
 -- All a job should be listed in: index → member → score; nil where its record has values of a wrong kind.
 local function listed(row)
@@ -63,14 +58,17 @@ local function check_job(id, packed)
     hf.open_readable({ packed }, { id }, 1, 1)
     local row = hf.cache[id]
     local members = row and listed(row)
-    if not members then
-        note('jobs', id, 'record', 'its record cannot be read')
-        return
-    end
+    if not members or hf.is_odd(row) then note('jobs', id, 'record', 'its record cannot be read') end
+    if not members then return end
     for name, key in pairs(INDEXES) do
         for member, score in pairs(members[key] or {}) do
-            if name ~= 'kept' and score and not call('ZSCORE', key, member) then
-                note(name, id, '', 'the index lacks this job, which is in state ' .. row[STATE])
+            if name ~= 'kept' and score then
+                local there = call('ZSCORE', key, member)
+                if not there then
+                    note(name, id, '', 'the index lacks this job, which is in state ' .. row[STATE])
+                elseif tonumber(there) ~= tonumber(score) then
+                    note(name, id, '', 'the index has this job at another place than its record says')
+                end
             end
         end
     end
@@ -79,8 +77,11 @@ end
 
 -- What a letter is listed in, and its job.
 local function check_letter(logical, packed)
-    local letter = hf.read(packed)
-    if not (letter and letter.id and type(letter.failed_at) == 'number') then return end -- the caller reads it, too
+    local letter = hf.sound_letter(hf.read(packed))
+    if not letter then
+        note('letters', byte(logical) == 105 and sub(logical, 2) or logical, '', 'it cannot be read and is left out')
+        return
+    end
     local lists = { { 'holders', HOLDERS, hf.escape(letter.id) .. logical }, { 'failed', FAILED, logical },
         { 'dead', DEAD, hf.dead_member(logical, letter) } }
     if letter.revive_at then lists[4] = { 'revivals', REVIVALS, logical } end
@@ -90,24 +91,24 @@ local function check_letter(logical, packed)
     if not hf.row_of(letter.id) then note('letters', letter.id, 'id', 'its job is gone or cannot be read') end
 end
 
--- Entries that lead to a letter, a worker or the holder of a key; those that lead nowhere.
+-- Entries that lead to a letter or the holder of a key; those that lead nowhere.
 local function check_entry(member, value)
     if what == 'keyed' then
         local row = hf.row_of(value)
         if not (row and row[KEY] and hf.holds(row) and hf.key_name(row) == member) then
             note('keyed', value, 'key', 'it is listed as the holder of a key that it does not hold')
         end
-    elseif what == 'deadlines' then
-        if call('HEXISTS', WORKERS, member) == 0 then note(what, member, '', 'the index has a worker that is gone') end
     else
-        local logical = what == 'holders' and sub(member, (string.find(member, '\0', 1, true) or 0) + 1) or member
+        local logical, ends = member, string.find(member, '\0', 1, true) or 0
+        if what == 'holders' then logical = sub(member, ends + 1) end
+        if what == 'dead' then logical = sub(member, ends + 17) end
         if call('HEXISTS', LETTERS, logical) == 0 then
             note(what, logical, '', 'the index has a dead letter that is not there')
         end
     end
 end
 
-local ENTRIES_OF = { keyed = KEYED, deadlines = DEADLINES, holders = HOLDERS, failed = FAILED, revivals = REVIVALS }
+local ENTRIES_OF = { keyed = KEYED, holders = HOLDERS, failed = FAILED, revivals = REVIVALS, dead = DEAD }
 local found
 if ENTRIES_OF[what] then
     found = call(what == 'keyed' and 'HSCAN' or 'ZSCAN', ENTRIES_OF[what], cursor, 'COUNT', page)
@@ -126,6 +127,8 @@ elseif what == 'quarantine' then
         local id = INDEXES[name] and id_of(name, member) or member or found[2][i]
         note('quarantine', id, '', 'set aside from ' .. (name or 'somewhere') .. ': ' .. tostring(said[2]))
     end
+elseif not INDEXES[what] then
+    found = hf.check_others(what, cursor, page)
 else
     local key = INDEXES[what]
     found = call('ZSCAN', key, cursor, 'COUNT', page)
@@ -141,4 +144,4 @@ else
         end
     end
 end
-return { found[1], lines }
+return { found[1], hf.flaw_lines }

@@ -84,10 +84,10 @@ for i = 1, math.min(most, #places) do
     local scheduled = call('ZLEXCOUNT', SCHEDULED, range[1], range[2])
     if not head and scheduled > 0 then head = first_of(rows_of(SCHEDULED, place, 17, SCHEDULED_SEEN_MAX), 's') end
     local packed, pause = call('HGET', OVERRIDES, 'g' .. place), call('HGET', PAUSES, 'g' .. place)
-    local said = packed and hf.read(packed) or { false, false }
+    local said = packed and hf.sound_override(hf.read(packed)) or { false, false }
     local limit, rate, strict = hf.group_of(place)
     lines[i] = {
-        place, limit, said[1] or false, strict and 'strict' or 'relaxed', pause and hf.read(pause) or false,
+        place, limit, said[1] or false, strict and 'strict' or 'relaxed', pause and (hf.read(pause) or {}) or false,
         scheduled, waiting, numbers.r, numbers.x, head and head[ID] or false, rate or false, said[2] or false,
         hf.flow_of('g' .. place),
     }

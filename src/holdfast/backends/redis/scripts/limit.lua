@@ -11,7 +11,7 @@ if kind == 'g' and limit and limit[1] and limit[1] > 1 and hf.strict(queue, name
 end
 local lane = kind == 't' and hf.lane_of_task(name)
 local packed = call('HGET', OVERRIDES, scope)
-local said = packed and hf.read(packed) or { false, false }
+local said = packed and hf.sound_override(hf.read(packed)) or { false, false }
 if limit then said[1] = limit[1] end
 if rate then said[2] = rate[1] end
 if apart then said[3] = apart[1] end

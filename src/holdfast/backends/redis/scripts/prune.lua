@@ -12,7 +12,11 @@ if before then
     local found = call('ZRANGE', PRUNABLE, from, from + SEEN_MAX - 1)
     for _, row in ipairs(hf.rows_at('prunable', PRUNABLE, found, found, 'ocd')) do
         local id = row[ID]
-        if row[FINISHED_AT] <= before and #ids < limit and hf.is_past_window(row) then ids[#ids + 1] = id end
+        if not row[PRUNE_AT] then
+            hf.set_aside('prunable', PRUNABLE, id, row) -- a dead job that holds its letter
+        elseif row[FINISHED_AT] <= before and #ids < limit and hf.is_past_window(row) then
+            ids[#ids + 1] = id
+        end
     end
     if #ids == limit then
         next_from = from -- what is left of this page has not been judged
@@ -21,7 +25,8 @@ if before then
     end
 else
     local found = call('ZRANGEBYSCORE', PRUNABLE, '-inf', now, 'LIMIT', 0, limit)
-    ids = select(2, hf.rows_at('prunable', PRUNABLE, found, found, 'ocd'))
+    local function prune_at(row) return row[PRUNE_AT] end
+    for i, row in ipairs(hf.rows_late('prunable', PRUNABLE, found, found, 'ocd', prune_at)) do ids[i] = row[ID] end
 end
 hf.remove_rows(ids)
 local lapsed = call('ZRANGEBYSCORE', LAPSING, '-inf', now, 'LIMIT', 0, SEEN_MAX)

@@ -20,8 +20,10 @@ end
 if not is_refused and not is_short() then return { 0, 0 } end
 local found, ids = call('ZRANGE', PRUNABLE, 0, page - 1), {}
 for _, row in ipairs(hf.rows_at('prunable', PRUNABLE, found, found, 'ocd')) do
-    local ended = row[FINISHED_AT] or now
-    if ended <= now - RESULT_SECONDS and hf.is_past_window(row) then
+    local ended = row[FINISHED_AT]
+    if not row[PRUNE_AT] then
+        hf.set_aside('prunable', PRUNABLE, row[ID], row) -- a dead job that holds its letter
+    elseif ended <= now - RESULT_SECONDS and hf.is_past_window(row) then
         ids[#ids + 1] = row[ID]
         if ended > now - REMEMBER_SECONDS_MIN then
             hf.put(REMEMBERED, row[ID], hf.score_of(ended + REMEMBER_SECONDS_MIN))

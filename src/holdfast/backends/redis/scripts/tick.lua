@@ -10,6 +10,10 @@ if sealed then return hf.refused_sealed() end
 local name, version, not_before, overlap, previous = unpack(args, 2, 6)
 local entry, entry_if_skipped, jobs, numbering = unpack(args, 7, 10)
 local there = call('HGET', ENTRIES, name)
+if there and #there < 9 then
+    hf.keep_unread('entries', name, there)
+    there = false
+end
 if (there and struct.unpack('>I8', there) or 0) ~= version or (not_before and now < not_before) then
     return { 0, 0, there or '', '', {} }
 end

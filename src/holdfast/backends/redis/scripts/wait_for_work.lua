@@ -22,7 +22,7 @@ for _, queue in ipairs(args[2]) do
     if claimable(queue) then return { cpack(0), last } end
 end
 local soonest = hf.opens_at(args[2])
-for _, key in ipairs({ DUE, WAKING }) do
+for _, key in ipairs({ DUE, hf.any('g') and WAKING or nil }) do
     local at = tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
     if at and not (soonest and soonest < at) then soonest = at end
 end

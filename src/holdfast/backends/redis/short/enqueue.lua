@@ -5,10 +5,11 @@
 
 local job, used = args[2][1], meta[7]
 local step, rest, least_seq, least_tick = unpack(args[3])
-local tick, seq = tonumber(meta[2]) or 0, tonumber(meta[3]) or 0
+local tick, seq = tonumber(meta[2]) or 0, tonumber(meta[3] or 0) or HUGE
 local id, task, queue, group, key = job[1], job[2], job[3], job[5] or false, job[6] or false
 if #args[2] > 1 or sealed or #ARGV[2] > (tonumber(meta[8]) or HUGE)
     or job[8] or job[9] or job[10] or job[12] or seq < least_seq or tick < least_tick
+    or not (seq >= 0 and seq < COUNTED_MAX and tick < COUNTED_MAX)
     or find(queue, ODD_BYTES) or group and find(group, ODD_BYTES) or key and find(task, ODD_BYTES) then break end
 if used and (find(used, 'p', 1, true) and call('HLEN', PAUSES) > 0
     or find(used, 'o', 1, true) and call('HLEN', OVERRIDES) > 0

@@ -57,10 +57,10 @@ if not plain then break end
 
 -- The worker, the store's life, and whether anything is late.
 local facts, last = call('HGET', WORKERS, worker), call('HGET', CALLS, worker)
-if not facts or #facts < 33 or struct.unpack('>d', facts, 25) <= now then break end
+if not facts or #facts < 33 or not (struct.unpack('>d', facts, 25) > now) then break end
 if last then
     local _, _, call_before = pcall(cmsgpack.unpack_limit, last, 1, 1) -- the first field, behind their number
-    if type(call_before) ~= 'number' or call_before >= number then break end
+    if not (type(call_before) == 'number' and call_before < number) then break end
 end
 local told, late = redis.pcall('INFO', 'replication'), format('%.17g', now)
 if type(told) ~= 'string' or not (meta[6] and find(told, 'master_replid:' .. meta[6], 1, true))
@@ -75,7 +75,7 @@ local function open_rows(found, wanted, number)
         local id = wanted[i]
         if found[i] and not rows[id] then
             local row = { select(2, cmsgpack.unpack_limit(found[i], FIELDS_NUMBER, 3)) }
-            if row[TERMS] == nil or row[ID] ~= id then error('it makes no sense') end
+            if not (row[ID] == id and ROW_IS_SOUND) then error('it makes no sense') end
             rows[id] = row
         end
     end

@@ -4,6 +4,7 @@
 
 -- The next jobs of groups become ready, in this order.
 local tick, micros, fresh_of, stirred = tonumber(meta[2]) or 0, math.floor(now * 1000000), {}, {}
+if not (tick < COUNTED_MAX) then break end
 if f > 0 and not pcall(open_rows, call('HMGET', JOBS, unpack(fresh)), fresh, f) then break end
 for i = 1, f do
     local row = rows[fresh[i]]
@@ -45,9 +46,13 @@ for q = 1, #queues do
         end
         local freed = fresh_of[queue] or {}
         if grouped > 0 and #freed > 0 then -- they come after those that were ready?
-            local rank, turn = struct.unpack('>I4I8', behind[before + grouped], at + 1)
-            local next_rank = 2147483648 - freed[1][PRIORITY]
-            plain = plain and (rank < next_rank or rank == next_rank and turn < freed[1][TURN] + TURN_ZERO)
+            local last, next_rank = behind[before + grouped], 2147483648 - freed[1][PRIORITY]
+            if #last < at + 12 then -- nothing of ours
+                plain = false
+            else
+                local rank, turn = struct.unpack('>I4I8', last, at + 1)
+                plain = plain and (rank < next_rank or rank == next_rank and turn < freed[1][TURN] + TURN_ZERO)
+            end
         end
         local of_loose, of_grouped, left = 0, 0, wanted
         for step = 0, 2 do
@@ -91,6 +96,7 @@ for i = 1, leased do
         plain = false
         break
     end
+    row[STATE] = 'x' -- at once: a second entry that leads to it is not plain
 end
 if plain and used and find(used, 't', 1, true) then -- tasks that say nothing have no rule
     local tasks = {}

@@ -13,7 +13,7 @@ for i = 1, leased do
     local id, queue, task = row[ID], row[QUEUE], row[TASK]
     tick = tick + 1
     if tick < micros then tick = micros end
-    row[STATE], row[FENCE], row[TOKEN] = 'x', tick, nonce .. format('%x', tick)
+    row[FENCE], row[TOKEN] = tick, nonce .. format('%x', tick)
     row[WORKER], row[CLAIM_CALL], row[STARTED_AT], row[BEGUN] = worker, number, now, false
     local terms = row[TERMS]
     if terms and terms ~= true and terms[2] and terms[6] and not terms[3] then -- its key is free once it starts
@@ -61,7 +61,7 @@ if r > 0 then call('HSET', JOBS, unpack(records)) end
 for kind, changes in pairs({ q = of_queue, t = of_task }) do
     for name, change in pairs(changes) do
         local left = change == 0 or redis.pcall('HINCRBY', BUSY, kind .. name, change)
-        if left == 0 or type(left) == 'table' then call('HDEL', BUSY, kind .. name) end
+        if left == 0 or type(left) == 'table' then call('HDEL', BUSY, kind .. name) end -- a table: it was no number
     end
 end
 if leased + f > 0 then call('HSET', META, 'tick', format('%.0f', tick)) end
