@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import redis
 from tests.servers import valkey
@@ -117,6 +118,13 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
     valkey.empty(server, prefix)
 
 
+def _with_a_text_for_priority(packed: bytes) -> bytes:
+    """As scripts read it: three bytes before the fields."""
+    fields = [*msgspec.msgpack.decode(packed)]
+    fields[5] = "high"
+    return b"\xdc" + len(fields).to_bytes(2, "big") + b"".join(map(msgspec.msgpack.encode, fields))
+
+
 Poison = Callable[[redis.Redis, Callable[[str], str]], Any]
 POISONS: dict[str, Poison] = {
     "record": lambda r, k: r.hset(k("jobs"), "victim", b"\xff"),
@@ -124,6 +132,15 @@ POISONS: dict[str, Poison] = {
     "errors": lambda r, k: r.hset(k("errors"), "victim", b"\xff"),
     "body": lambda r, k: r.hset(k("bodies"), "victim", b"\xff"),
     "letters": lambda r, k: [r.hset(k("letters"), name, b"\xff") for name in r.hkeys(k("letters"))],
+    "kind": lambda r, k: r.hset(k("jobs"), "victim", _with_a_text_for_priority(r.hget(k("jobs"), "victim"))),
+}
+NAMED = {
+    "record": "jobs victim, field record: its record cannot be read",
+    "state": "jobs victim, field state: its record cannot be read",
+    "errors": "errors victim, field errors: it cannot be read",
+    "body": "bodies victim, field args: its arguments cannot be read",
+    "letters": "letters buried: it cannot be read and is left out",
+    "kind": "jobs victim, field priority: its record cannot be read",
 }
 poisoned = pytest.mark.parametrize("url", POISONS.values(), ids=list(POISONS), indirect=True)
 
@@ -152,6 +169,16 @@ def test_audit_and_doctor_name_it_and_a_move_refuses(url: str, tmp_path: Path) -
         assert code == 1 and "cannot be read" in said and "audit" in said, said
     code, said = run("enqueue", "t", "--url", url)  # nothing was sealed
     assert code == 0, said
+
+
+@pytest.mark.parametrize(("url", "text"), [(POISONS[name], NAMED[name]) for name in POISONS], indirect=["url"])
+def test_audit_and_doctor_name_the_id_and_the_field_and_exit_with_1(url: str, text: str) -> None:
+    code, said = run("audit", "--url", url)
+    assert code == 1 and text in said, said
+    code, said = run("doctor", "--url", url)
+    assert code == 1 and text in " ".join(said.split()), said
+    code, said = run("jobs", "--url", url)
+    assert code == 0 and "good-1" in said and "good-2" in said
 
 
 @pytest.mark.parametrize("url", [POISONS["errors"]], indirect=True)
