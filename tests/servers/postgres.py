@@ -102,20 +102,26 @@ class Server:
         return f"postgresql://postgres@/postgres?host={quote(str(self.home), safe='')}"
 
     def start(self) -> Server:
+        deadline = time.monotonic() + START_SECONDS_MAX
+        process = self._process = self._launched()
+        while True:
+            with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self.conninfo):
+                return self
+            ended, log = process.poll() is not None, (self.home / "log").read_text()[-500:]
+            if time.monotonic() > deadline or (ended and "is still in use" not in log):
+                raise ServerMissing(f"postgres did not start: {log}")
+            if ended:  # killed sessions of its predecessor have not noticed yet that they are alone
+                process = self._process = self._launched()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.02)
+
+    def _launched(self) -> subprocess.Popen[bytes]:
         with (self.home / "log").open("ab") as log:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 [self._programs / "postgres", "-D", self.home / "data", "-k", self.home, "-c", "listen_addresses=",
                  "-c", "max_connections=200", *self._settings],
                 stdout=log, stderr=log, cwd=self.home, **self._as_nobody,  # type: ignore[call-overload]
             )  # fmt: skip
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while True:
-            with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self.conninfo):
-                return self
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise ServerMissing(f"postgres did not start: {(self.home / 'log').read_text()[-500:]}")
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(0.02)
 
     def end(self, signal_number: int = signal.SIGINT) -> None:
         """Stop it (SIGINT: at once but orderly; SIGKILL: as a crash would)."""
