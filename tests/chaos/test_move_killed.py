@@ -19,7 +19,8 @@ from holdfast.testing.conformance.comparing import same_tables
 
 from ..moving.stage import fresh_url, furnished, split, tables, with_store
 
-pytestmark = [pytest.mark.chaos, pytest.mark.spread]
+# Hundreds of moves; on a busy machine they take their time. A test cut off would leave its answer to the next one.
+pytestmark = [pytest.mark.chaos, pytest.mark.spread, pytest.mark.timeout(600)]
 
 PAIRS = [
     *(("sqlite", "sqlite"), ("sqlite", "postgres"), ("postgres", "sqlite"), ("sqlite", "redis"), ("redis", "postgres")),
