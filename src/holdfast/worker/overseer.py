@@ -39,7 +39,6 @@ OBEY_SECONDS = 2.0  # from an attempt's timeout, or from being told to stop, to 
 OBEY_SECONDS_ALONE = 0.5  # where nobody else would be hurt
 SOLO_IDLE_SECONDS = 60.0
 SUCCESSOR_AGAIN_SECONDS = 5.0  # after one that could not start
-JOBS_URGENT = 2  # times max_jobs: it leaves at once, before its successor is ready
 MEMORY_URGENT = 1.5  # of max_memory: it leaves at once, before its successor is ready
 STOPPED_SECONDS = 5.0  # after this a runner that was stopped is continued
 CONTINUED_MAX = 3  # … so often; then it is killed
@@ -84,9 +83,7 @@ class Overseer:
         most = self._pool.staff.plan.max_jobs
         if most is None or remote.stage is not Stage.READY:
             return
-        if remote.done >= most * JOBS_URGENT:
-            self.replace(remote, f"{remote.done} jobs")
-        elif remote.done >= max(1, int(most * remote.lifetime)):
+        if remote.done >= max(1, int(most * remote.lifetime)):
             self.succeed(remote, f"{remote.done} jobs")
 
     def succeed(self, remote: Remote, why: str) -> None:
