@@ -325,14 +325,14 @@ def test_a_failing_store_raises_and_the_same_call_can_be_repeated(
 ) -> None:
     call = mail(memory_app).bind("ann", "hi")
     backend = memory_app.backend
-    enqueue = backend.enqueue
+    enqueue_here = backend.enqueue_here
 
-    async def lost_reply(jobs: Any) -> Any:
-        await enqueue(jobs)
+    def lost_reply(jobs: Any) -> Any:
+        assert enqueue_here(jobs) is not None
         raise OutcomeUnknown("enqueue")
 
     with monkeypatch.context() as patch:
-        patch.setattr(backend, "enqueue", lost_reply)
+        patch.setattr(backend, "enqueue_here", lost_reply)
         with pytest.raises(OutcomeUnknown):
             memory_app.enqueue(call)
     assert memory_app.enqueue(call).created is False

@@ -1,4 +1,4 @@
-"""Every conformance case on every backend that ships: the stores must not differ in anything a case can see."""
+"""Every conformance case on every backend that ships and on the reference: none differs in what a case can see."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ import pytest
 from holdfast.backends.contract import Backend
 from holdfast.testing.conformance import CASES, THEMES, run_case
 
+from ..reference.backend import ReferenceBackend
 from ..servers import postgres, sqlite, valkey
+
+
+def _reference(tmp_path: Path) -> Callable[[str], Backend]:
+    stores: dict[str, Backend] = {}
+    return lambda store: stores.setdefault(store, ReferenceBackend())
 
 
 def _memory(tmp_path: Path) -> Callable[[str], Backend]:
@@ -33,7 +39,7 @@ def _redis(tmp_path: Path) -> Callable[[str], Backend]:
     return valkey.fresh_stores()
 
 
-STORES = {"memory": _memory, "sqlite": _sqlite, "postgres": _postgres, "redis": _redis}
+STORES = {"reference": _reference, "memory": _memory, "sqlite": _sqlite, "postgres": _postgres, "redis": _redis}
 
 
 @pytest.mark.parametrize("case", CASES)

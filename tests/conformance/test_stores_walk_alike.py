@@ -1,6 +1,6 @@
 """Two stores that go the same random way answer alike at every step and look alike after it.
 
-Memory is the plainest reading of the contract, so it is the model the others are held against.
+The reference is the plainest reading of the contract, so the stores are held against it.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.testing.conformance import MakeBackend, World
 from holdfast.testing.conformance.portrait import Portrait, portray, unlike
 from holdfast.testing.conformance.walking import Walk
 from holdfast.testing.conformance.walking_flow import FlowWalk
 
+from ..reference.backend import ReferenceBackend
 from ..servers import postgres, sqlite, valkey
 
 WALKS = (Walk, FlowWalk)
 
 
 async def _walk_both(seed: int, steps: int, make: MakeBackend, kind: type[Walk] = Walk) -> None:
-    model = await World.create(lambda store: MemoryBackend())
+    model = await World.create(lambda store: ReferenceBackend())
     other = await World.create(make)
     ready: frozenset[str] = frozenset()
     try:
@@ -66,17 +66,17 @@ def _chose_otherwise(one: object, two: object) -> bool:
 
 @pytest.mark.parametrize("kind", WALKS)
 @pytest.mark.parametrize("seed", range(1000, 1020))
-def test_sqlite_walks_like_memory(seed: int, kind: type[Walk], tmp_path: Path) -> None:
+def test_sqlite_walks_like_the_reference(seed: int, kind: type[Walk], tmp_path: Path) -> None:
     asyncio.run(_walk_both(seed, 150, lambda store: sqlite.store_at(tmp_path / f"{store}.db"), kind))
 
 
 @pytest.mark.parametrize("kind", WALKS)
 @pytest.mark.parametrize("seed", range(1000, 1020))
-def test_postgres_walks_like_memory(seed: int, kind: type[Walk]) -> None:
+def test_postgres_walks_like_the_reference(seed: int, kind: type[Walk]) -> None:
     asyncio.run(_walk_both(seed, 150, postgres.fresh_stores(), kind))
 
 
 @pytest.mark.parametrize("kind", WALKS)
 @pytest.mark.parametrize("seed", range(1000, 1020))
-def test_redis_walks_like_memory(seed: int, kind: type[Walk]) -> None:
+def test_redis_walks_like_the_reference(seed: int, kind: type[Walk]) -> None:
     asyncio.run(_walk_both(seed, 150, valkey.fresh_stores(), kind))

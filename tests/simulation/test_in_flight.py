@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends.contract import Backend
-from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.backends.numbering import Numbering
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.rules import QueueRule
 
 from ..backends.sharded.shelves import Page
+from ..reference.backend import ReferenceBackend
 from .asking import START
 from .flight import Air, Wire
 from .in_flight import walk
@@ -49,11 +49,11 @@ class Shards:
     def __init__(self, queue: str, router: type[ShardedBackend] = ShardedBackend) -> None:
         self.queue, self.router = queue, router
         self.page = Page()
-        self.shards: dict[str, MemoryBackend] = {}
+        self.shards: dict[str, ReferenceBackend] = {}
 
     async def connect(self, air: Air) -> Backend:
         def shard(name: str, numbering: Numbering) -> Backend:
-            store = self.shards.setdefault(name, MemoryBackend(numbering=numbering))
+            store = self.shards.setdefault(name, ReferenceBackend(numbering=numbering))
             return Wire(air, store, name)  # type: ignore[return-value]
 
         router = self.router(self.page, shard)

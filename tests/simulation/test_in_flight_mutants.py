@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.backends.sharded.service import Service
 from holdfast.backends.sharded.sharding import last_number_of
 from holdfast.lifecycle import Settlement
 from holdfast.records import ClaimRequest, Exchanged, Held, Release, Renewal
 
+from ..reference.backend import ReferenceBackend
 from .test_in_flight import walk_on, walk_over_shards
 
 WALKS_MAX = 1000  # it ends at the first walk that finds the fault
@@ -45,7 +45,7 @@ def test_the_walks_find_leases_given_back_while_their_handlers_run(
         walk_over_shards(WALKS_MAX)
 
 
-class RenewalsGiveBackWhatIsOnItsWay(MemoryBackend):
+class RenewalsGiveBackWhatIsOnItsWay(ReferenceBackend):
     async def renew(
         self,
         worker: str,
@@ -58,7 +58,7 @@ class RenewalsGiveBackWhatIsOnItsWay(MemoryBackend):
         return await super().renew(worker, held, seen_call=1_000_000, portrait=portrait, now=now)
 
 
-class GoesByIdAlone(MemoryBackend):
+class GoesByIdAlone(ReferenceBackend):
     """Whatever token is named: the one that is current is meant."""
 
     async def exchange(
@@ -95,6 +95,6 @@ class ReleaseGoesByIdAlone(GoesByIdAlone):
     [RenewalsGiveBackWhatIsOnItsWay, SettleGoesByIdAlone, ReleaseGoesByIdAlone],
     ids=lambda mutant: mutant.__name__,
 )
-def test_the_walks_find(mutant: type[MemoryBackend], tmp_path: Path) -> None:
+def test_the_walks_find(mutant: type[ReferenceBackend], tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
         walk_on(lambda _: mutant(), tmp_path, WALKS_MAX)

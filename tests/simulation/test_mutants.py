@@ -1,4 +1,4 @@
-"""Does the walk find faults? Each mutant is the memory store with one planted; one that survives fails its test."""
+"""Does the walk find faults? Each mutant is the reference with one planted; one that survives fails its test."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from hypothesis.stateful import run_state_machine_as_test
 from msgspec.structs import replace
 
 from holdfast.backends.contract import Backend
-from holdfast.backends.memory.backend import MemoryBackend
-from holdfast.backends.memory.rows import GroupName, Holder, KeyName, Row
-from holdfast.backends.memory.store import Store
 from holdfast.backends.numbering import ALONE
 from holdfast.lifecycle import Ending, Failure, Settlement, State
 from holdfast.records import (
@@ -30,6 +27,9 @@ from holdfast.records import (
     Ticked,
 )
 
+from ..reference.backend import ReferenceBackend
+from ..reference.rows import GroupName, Holder, KeyName, Row
+from ..reference.store import Store
 from .test_random_walk import SETTINGS
 from .walk import Walk
 
@@ -120,15 +120,15 @@ class ComingBackDoesNotTakeTheKey(Store):
         self.move(row, row.state, holds_key=holds, rank=row.rank)
 
 
-class StoredBy(MemoryBackend):
-    """The memory backend around a mutant of its store."""
+class StoredBy(ReferenceBackend):
+    """The reference around a mutant of its store."""
 
     def __init__(self, store: type[Store]) -> None:
         super().__init__()
         self._store = store(ALONE)
 
 
-class RecoveryForgetsToRefill(MemoryBackend):
+class RecoveryForgetsToRefill(ReferenceBackend):
     async def recover(self, *, dead: Sequence[str] = (), limit: int = 500, now: float | None = None) -> list[Recovered]:
         recovered = await super().recover(dead=dead, limit=limit, now=now)
         for one in recovered:
@@ -139,7 +139,7 @@ class RecoveryForgetsToRefill(MemoryBackend):
         return recovered
 
 
-class ACrashAtMostOnceRunsAgain(MemoryBackend):
+class ACrashAtMostOnceRunsAgain(ReferenceBackend):
     async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
         stalled = [x for x in settlements if x.ending is Ending.STALLED]
         for row in (self._store.jobs.get(x.id) for x in stalled):
@@ -148,13 +148,13 @@ class ACrashAtMostOnceRunsAgain(MemoryBackend):
         return await super().settle(settlements, now)
 
 
-class SettleDoesNotCheckTheToken(MemoryBackend):
+class SettleDoesNotCheckTheToken(ReferenceBackend):
     async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
         tokens = {row.id: row.token for row in self._store.jobs.values() if row.token is not None}
         return await super().settle([replace(x, token=tokens.get(x.id) or x.token) for x in settlements], now)
 
 
-class RenewGoesByWorkerNameOnly(MemoryBackend):
+class RenewGoesByWorkerNameOnly(ReferenceBackend):
     async def renew(
         self,
         worker: str,
@@ -169,7 +169,7 @@ class RenewGoesByWorkerNameOnly(MemoryBackend):
         return await super().renew(worker, ours, seen_call=seen_call, portrait=portrait, now=now)
 
 
-class ReviveTwiceMakesTwoLiveJobs(MemoryBackend):
+class ReviveTwiceMakesTwoLiveJobs(ReferenceBackend):
     async def revive(self, job_id: str, now: float | None = None) -> JobRecord:
         row = self._store.jobs.get(job_id)
         if row is not None and row.state.live and job_id in self._store.letter_of:
@@ -178,7 +178,7 @@ class ReviveTwiceMakesTwoLiveJobs(MemoryBackend):
         return await super().revive(job_id, now)
 
 
-class RepeatedCallClaimsAnew(MemoryBackend):
+class RepeatedCallClaimsAnew(ReferenceBackend):
     async def claim(self, request: ClaimRequest, now: float | None = None) -> Exchanged:
         holder = self._store.workers.get(request.worker)
         if holder is not None:
@@ -186,7 +186,7 @@ class RepeatedCallClaimsAnew(MemoryBackend):
         return await super().claim(request, now)
 
 
-class CancelFreesTheSlotOfARunningHandler(MemoryBackend):
+class CancelFreesTheSlotOfARunningHandler(ReferenceBackend):
     async def cancel(self, job_id: str, now: float | None = None) -> JobRecord:
         record = await super().cancel(job_id, now)
         row = self._store.jobs[job_id]
@@ -195,13 +195,13 @@ class CancelFreesTheSlotOfARunningHandler(MemoryBackend):
         return record
 
 
-class ATickGoesByNameAlone(MemoryBackend):
+class ATickGoesByNameAlone(ReferenceBackend):
     async def tick(self, tick: Tick, now: float | None = None) -> Ticked:
         there = self._store.entries.get(tick.name)
         return await super().tick(replace(tick, version=0 if there is None else there.version), now)
 
 
-class ATickOverlaps(MemoryBackend):
+class ATickOverlaps(ReferenceBackend):
     async def tick(self, tick: Tick, now: float | None = None) -> Ticked:
         return await super().tick(replace(tick, overlap="allow"), now)
 
@@ -235,12 +235,12 @@ BACKENDS = (
 )
 
 
-def make(mutant: type[Store] | type[MemoryBackend]) -> Backend:
-    return mutant() if issubclass(mutant, MemoryBackend) else StoredBy(mutant)
+def make(mutant: type[Store] | type[ReferenceBackend]) -> Backend:
+    return mutant() if issubclass(mutant, ReferenceBackend) else StoredBy(mutant)
 
 
 @pytest.mark.parametrize("mutant", [*STORES, *BACKENDS], ids=lambda mutant: mutant.__name__)
-def test_the_walk_finds(mutant: type[Store] | type[MemoryBackend]) -> None:
+def test_the_walk_finds(mutant: type[Store] | type[ReferenceBackend]) -> None:
     class OnMutant(Walk):
         makers = (lambda _: make(mutant),)
 

@@ -1,4 +1,4 @@
-"""Random walks of all verbs on each store beside the model, and on memory and each other store beside it.
+"""Random walks of all verbs on each store beside the model, and on the reference and each store beside it.
 
 HOLDFAST_SIMULATION_EXAMPLES raises the number of walks; what CI runs is the same every time.
 """
@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from holdfast.backends.contract import Backend
 from holdfast.backends.memory.backend import MemoryBackend
 
+from ..reference.backend import ReferenceBackend
 from ..servers import postgres as postgres_servers
 from ..servers import sqlite as sqlite_files
 from ..servers import valkey
@@ -31,6 +32,10 @@ SETTINGS = settings(
 )
 
 pytestmark = pytest.mark.timeout(600)  # thousands of calls; on a busy machine they take their time
+
+
+def reference(_: Path) -> Backend:
+    return ReferenceBackend()
 
 
 def memory(_: Path) -> Backend:
@@ -55,47 +60,53 @@ def postgres_planning_oddly(path: Path) -> Backend:
     return postgres_servers.fresh_stores(*odd)(path.name)
 
 
-class OnMemory(Walk):
-    makers = (memory,)
+class OnReference(Walk):
+    makers = (reference,)
+
+
+class ReferenceBesideMemory(Walk):
+    makers = (reference, memory)
 
 
 class OnSqlite(Walk):
     makers = (sqlite,)
 
 
-class MemoryBesideSqlite(Walk):
-    makers = (memory, sqlite)
+class ReferenceBesideSqlite(Walk):
+    makers = (reference, sqlite)
 
 
 class OnPostgres(Walk):
     makers = (postgres,)
 
 
-class MemoryBesidePostgres(Walk):
-    makers = (memory, postgres)
+class ReferenceBesidePostgres(Walk):
+    makers = (reference, postgres)
 
 
-class MemoryBesidePostgresPlanningOddly(Walk):
-    makers = (memory, postgres_planning_oddly)
+class ReferenceBesidePostgresPlanningOddly(Walk):
+    makers = (reference, postgres_planning_oddly)
 
 
 class OnRedis(Walk):
     makers = (redis,)
 
 
-class MemoryBesideRedis(Walk):
-    makers = (memory, redis)
+class ReferenceBesideRedis(Walk):
+    makers = (reference, redis)
 
 
-TestOnMemory = OnMemory.TestCase
+TestOnReference = OnReference.TestCase
+TestReferenceBesideMemory = ReferenceBesideMemory.TestCase
 TestOnSqlite = OnSqlite.TestCase
-TestMemoryBesideSqlite = MemoryBesideSqlite.TestCase
+TestReferenceBesideSqlite = ReferenceBesideSqlite.TestCase
 TestOnPostgres = OnPostgres.TestCase
-TestMemoryBesidePostgres = MemoryBesidePostgres.TestCase
-TestMemoryBesidePostgresPlanningOddly = MemoryBesidePostgresPlanningOddly.TestCase
+TestReferenceBesidePostgres = ReferenceBesidePostgres.TestCase
+TestReferenceBesidePostgresPlanningOddly = ReferenceBesidePostgresPlanningOddly.TestCase
 TestOnRedis = OnRedis.TestCase
-TestMemoryBesideRedis = MemoryBesideRedis.TestCase
-TestOnMemory.settings = TestOnSqlite.settings = TestMemoryBesideSqlite.settings = SETTINGS
-TestOnPostgres.settings = TestMemoryBesidePostgres.settings = SETTINGS
-TestMemoryBesidePostgresPlanningOddly.settings = SETTINGS
-TestOnRedis.settings = TestMemoryBesideRedis.settings = SETTINGS
+TestReferenceBesideRedis = ReferenceBesideRedis.TestCase
+TestOnReference.settings = TestReferenceBesideMemory.settings = SETTINGS
+TestOnSqlite.settings = TestReferenceBesideSqlite.settings = SETTINGS
+TestOnPostgres.settings = TestReferenceBesidePostgres.settings = SETTINGS
+TestReferenceBesidePostgresPlanningOddly.settings = SETTINGS
+TestOnRedis.settings = TestReferenceBesideRedis.settings = SETTINGS

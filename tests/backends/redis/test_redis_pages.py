@@ -10,7 +10,6 @@ from itertools import product
 import pytest
 
 from holdfast.backends.contract import Backend
-from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.backends.redis import lua, reading, retaining
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.lifecycle import Ending, Settlement, State
@@ -18,6 +17,8 @@ from holdfast.rates import UNLIMITED, Rate
 from holdfast.records import ClaimRequest, JobQuery, LetterQuery, NewJob, Pause, WorkerRecord
 from holdfast.rules import Override, QueueRule, TaskRule
 from holdfast.testing.conformance.soundness import sound
+
+from ...reference.backend import ReferenceBackend
 
 Make = Callable[..., RedisBackend]
 NOW = 2_000_000_000.0
@@ -61,7 +62,7 @@ async def filled(backend: Backend) -> None:
 
 def both(make: Make, compare: Callable[[Backend, Backend], object]) -> None:
     async def run() -> None:
-        here, model = make(), MemoryBackend()
+        here, model = make(), ReferenceBackend()
         await filled(here)
         await filled(model)
         await compare(here, model)  # type: ignore[misc]

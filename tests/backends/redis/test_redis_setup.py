@@ -13,7 +13,6 @@ import redis
 
 from holdfast import rates, records, rules
 from holdfast.backends import open_backend
-from holdfast.backends.memory.store import RETAIN_SECONDS
 from holdfast.backends.redis import lua, rows
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.keys import FIELDS, KEY_NAMES, SCHEMA_VERSION, keys_of
@@ -22,6 +21,7 @@ from holdfast.errors import BackendNotInstalled, BackendUnavailable, Configurati
 from holdfast.lifecycle import Settlement
 from holdfast.records import NewJob
 
+from ...reference.store import RETAIN_SECONDS
 from ...servers.valkey import Server, free_port
 
 Make = Callable[..., RedisBackend]

@@ -10,13 +10,14 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.backends.contract import Backend
-from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.backends.numbering import Numbering
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.backends.sharded.registry import Registry
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.records import NewJob
 from holdfast.rules import QueueRule, TaskRule
+
+from ...reference.backend import ReferenceBackend
 
 NOW = 2_000_000_000.0
 QUEUES = ("default", "other", "a", "b", "c", "declared", "mail", "x", "y", "z")  # of the conformance cases
@@ -42,7 +43,7 @@ class Moody:
     """A memory shard that can be cut off: refusing all calls, or carrying them out and losing the answer."""
 
     def __init__(self, numbering: Numbering) -> None:
-        self.store = MemoryBackend(numbering=numbering)
+        self.store = ReferenceBackend(numbering=numbering)
         self.mood = "well"  # or "down", or "mute"
         self.calls: list[str] = []
 
@@ -101,7 +102,7 @@ class ManyShards(ShardedBackend):
 
 
 def memory_shard(name: str, numbering: Numbering) -> Backend:
-    return MemoryBackend(numbering=numbering)
+    return ReferenceBackend(numbering=numbering)
 
 
 def memory_stores(shards: int = 1) -> Callable[[str], Backend]:

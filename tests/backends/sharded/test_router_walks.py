@@ -7,20 +7,20 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.records import WorkerRecord
 from holdfast.testing.conformance import World
 from holdfast.testing.conformance.portrait import Portrait, portray, unlike
 from holdfast.testing.conformance.walking import QUEUES, Walk
 
+from ...reference.backend import ReferenceBackend
 from .shelves import Page, memory_shard
 
 STEPS = 250
 
 
-class Model(MemoryBackend):
-    """Plain memory; the walk repeats ids on it as it does on shards."""
+class Model(ReferenceBackend):
+    """The plain reference; the walk repeats ids on it as it does on shards."""
 
     sharded = True
 

@@ -1,6 +1,6 @@
-"""The SQLite store: each verb of the contract is one request to the writer or the reader thread.
+"""The SQLite store in a file: each verb of the contract is one request to the writer or the reader thread.
 
-Called by the app and the keeper, from any event loop or thread. Knows nothing of rules: those are in the verb modules.
+Called by the app and the keeper, from any event loop or thread. Knows nothing of verbs and rules: see verbs.py.
 After a fork the child forgets the inherited threads and connections (closing them would disturb the parent's) and opens
 its own at the next call.
 """
@@ -12,72 +12,27 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from ...clock import Clock, SystemClock, boot_id
-from ...entries import CronEntry
+from ...clock import Clock
 from ...errors import BackendUnavailable, ConfigurationError
-from ...lifecycle import Settlement, State
-from ...portrait import bounded
-from ...records import (
-    Answer,
-    ClaimRequest,
-    DeadLetter,
-    Dump,
-    Enqueued,
-    Exchanged,
-    Flaw,
-    GroupRecord,
-    Held,
-    JobQuery,
-    JobRecord,
-    LetterQuery,
-    LogLine,
-    NewJob,
-    Part,
-    Pause,
-    Promoted,
-    QueueRecord,
-    Recovered,
-    Release,
-    Renewal,
-    Report,
-    Seal,
-    Shipment,
-    Tick,
-    Ticked,
-    WorkerRecord,
-)
-from ...rules import Override, QueueRule, TaskRecord, TaskRule
-from ..contract import Backend
-from . import (
-    flaws,
-    joining,
-    leasing,
-    limiting,
-    moving,
-    operating,
-    producing,
-    pruning,
-    reading,
-    rearranging,
-    showing,
-    ticking,
-)
+from ...lifecycle import Settlement
+from ...records import ClaimRequest, Enqueued, Exchanged, Flaw, NewJob, Release
+from . import flaws, joining, producing
 from .answering import answered, answered_here
 from .connection import SYNCHRONOUS, errors_mapped, set_up
 from .hearing import call_out
 from .identity import Identity, check, identity_of
 from .transaction import Transaction
+from .verbs import BRING_NO_WORK, SqliteVerbs
 from .watch import Watch, forget_inherited, nudge
 from .writer import ReaderThread, StoreThread
 
 T = TypeVar("T")
 
-_BRING_NO_WORK = {"begin", "register", "report"}
 # The claim with them was a look: what they left, this worker did not want, and others hear that something was written.
-_TAKE_WORK = {*_BRING_NO_WORK, "exchange", "renew"}
+_TAKE_WORK = {*BRING_NO_WORK, "exchange", "renew"}
 
 _opened: weakref.WeakSet[SqliteBackend] = weakref.WeakSet()
 _inherited: list[Any] = []  # kept for ever in a forked child: never used, never closed
@@ -93,7 +48,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_inherited)
 
 
-class SqliteBackend(Backend):
+class SqliteBackend(SqliteVerbs):
     """A store in one SQLite file, shared by any number of processes of one machine."""
 
     scheme = "sqlite"
@@ -109,6 +64,7 @@ class SqliteBackend(Backend):
         call_timeout: float = 5.0,
         clock: Clock | None = None,
     ) -> None:
+        super().__init__(clock)
         if synchronous.upper() not in SYNCHRONOUS:
             raise ConfigurationError(f"synchronous is one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}.")
         if not call_timeout > 0:
@@ -116,10 +72,7 @@ class SqliteBackend(Backend):
         self.path = os.path.abspath(path) if path not in ("", ":memory:") else path
         self._synchronous, self._share = synchronous.upper(), share
         self._call_timeout = call_timeout
-        self._clock: Clock = clock or SystemClock()
-        self._boot = boot_id()
         self._guard = threading.Lock()
-        self._refill_after = ("", "")
         self._identity: Identity | None = None
         self._reset()
 
@@ -167,9 +120,6 @@ class SqliteBackend(Backend):
         _opened.add(self)
         return versions
 
-    async def clock(self) -> float:
-        return self._clock.wall()
-
     # ------------------------------------------------------------------ requests
 
     def _writing(self) -> StoreThread:
@@ -187,7 +137,7 @@ class SqliteBackend(Backend):
 
     def _committed(self, verbs: set[str]) -> None:
         """Tell who may wait for what was written."""
-        if verbs <= _BRING_NO_WORK:
+        if verbs <= BRING_NO_WORK:
             return
         if verbs <= _TAKE_WORK:
             nudge(self.path, claimed=self._watch)
@@ -218,11 +168,6 @@ class SqliteBackend(Backend):
         if not self._is_set_up:
             raise BackendUnavailable("the store is not open. Call open() first.")
 
-    def _transaction(self, cursor: sqlite3.Cursor, now: float | None) -> Transaction:
-        if now is None:
-            return Transaction(cursor, self._clock.wall(), self._clock.steady(), self._boot)
-        return Transaction(cursor, now, now, "")
-
     async def _write(
         self, verb: str, work: Callable[[Transaction], T], now: float | None, *, urgent: bool = False
     ) -> T:
@@ -235,17 +180,7 @@ class SqliteBackend(Backend):
     async def _read(self, verb: str, work: Callable[[sqlite3.Cursor], T]) -> T:
         return await asyncio.wrap_future(self._reading().submit(verb, work))
 
-    # ------------------------------------------------------------------ producing
-
-    async def declare(
-        self, rules: Sequence[QueueRule], tasks: Sequence[TaskRule] = (), now: float | None = None
-    ) -> None:
-        await self._write("declare", lambda tx: limiting.declare(tx, rules, tasks, self.rule_step_max), now)
-
-    async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
-        if not jobs:
-            return []
-        return await self._write("enqueue", lambda tx: producing.enqueue(tx, jobs), now)
+    # ------------------------------------------------------------------ what a file brings with it
 
     def enqueue_here(self, jobs: Sequence[NewJob]) -> list[Enqueued] | None:
         """On the calling thread where nobody else writes, else straight to the writer's and back."""
@@ -269,37 +204,6 @@ class SqliteBackend(Backend):
         check(self.path, self._identity)
         return await joining.aenqueue_on(connection, self.path, jobs, self._clock.wall())
 
-    # ------------------------------------------------------------------ leasing
-
-    async def register(self, worker: WorkerRecord, now: float | None = None) -> None:
-        await self._write("register", lambda tx: leasing.register(tx, worker), now, urgent=True)
-
-    async def claim(self, request: ClaimRequest, now: float | None = None) -> Exchanged:
-        return await self.exchange((), (), request, now)
-
-    async def begin(self, held: Sequence[Held], now: float | None = None) -> list[Answer]:
-        return await self._write("begin", lambda tx: leasing.begin(tx, held), now)
-
-    async def renew(
-        self,
-        worker: str,
-        held: Sequence[Held],
-        *,
-        seen_call: int,
-        portrait: bytes | None = None,
-        now: float | None = None,
-    ) -> Renewal:
-        shown = bounded(portrait)
-        return await self._write(
-            "renew", lambda tx: leasing.renew(tx, worker, held, seen_call, shown), now, urgent=True
-        )
-
-    async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
-        return await self._write("report", lambda tx: leasing.report(tx, reports), now)
-
-    async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
-        return list((await self.exchange(settlements, (), None, now)).answers)
-
     async def exchange(
         self,
         settlements: Sequence[Settlement],
@@ -307,155 +211,16 @@ class SqliteBackend(Backend):
         request: ClaimRequest | None,
         now: float | None = None,
     ) -> Exchanged:
-        def work(tx: Transaction) -> Exchanged:
-            return leasing.exchange(tx, settlements, releases, request)
-
         if request is None or self._watch is None:
-            return await self._write("exchange", work, now)
+            return await super().exchange(settlements, releases, request, now)
         with self._watch.claiming():
-            return await self._write("exchange", work, now)
-
-    async def release(self, releases: Sequence[Release], now: float | None = None) -> list[Answer]:
-        return list((await self.exchange((), releases, None, now)).answers)
-
-    async def retire(self, worker: str, now: float | None = None) -> int:
-        return await self._write("retire", lambda tx: leasing.retire(tx, worker), now)
-
-    async def recover(self, *, dead: Sequence[str] = (), limit: int = 500, now: float | None = None) -> list[Recovered]:
-        def work(tx: Transaction) -> list[Recovered]:
-            recovered = leasing.recover(tx, dead, limit)
-            tx.close()
-            return recovered
-
-        return await self._write("recover", work, now)
-
-    # ------------------------------------------------------------------ sweeping
-
-    async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
-        def work(tx: Transaction) -> Promoted:
-            tx.refuse_sealed()
-            promoted = leasing.promote(tx, limit)
-            tx.close()
-            return promoted
-
-        return await self._write("promote", work, now)
-
-    async def refill(self, *, limit: int = 500, now: float | None = None) -> int:
-        after = self._refill_after
-        made_ready, self._refill_after = await self._write("refill", lambda tx: operating.refill(tx, after, limit), now)
-        return made_ready
-
-    async def prune(self, *, limit: int = 1000, older_than: float | None = None, now: float | None = None) -> int:
-        return await self._write("prune", lambda tx: pruning.prune(tx, limit, older_than), now)
-
-    async def rearrange(self, *, limit: int = 500, now: float | None = None) -> bool:
-        return await self._write("rearrange", lambda tx: rearranging.rearrange(tx, limit), now)
-
-    # ------------------------------------------------------------------ operating
-
-    async def cancel(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._write("cancel", lambda tx: operating.cancel(tx, job_id), now)
-
-    async def bury(self, job_id: str, reason: str, now: float | None = None) -> JobRecord:
-        return await self._write("bury", lambda tx: operating.bury(tx, job_id, reason), now)
-
-    async def run_now(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._write("run_now", lambda tx: operating.run_now(tx, job_id), now)
-
-    async def revive(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._write("revive", lambda tx: operating.revive(tx, job_id), now)
-
-    async def retry(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._write("retry", lambda tx: operating.retry(tx, job_id), now)
-
-    async def discard(self, job_id: str, now: float | None = None) -> DeadLetter:
-        return await self._write("discard", lambda tx: operating.discard(tx, job_id), now)
-
-    async def pause(self, pause: Pause, now: float | None = None) -> None:
-        await self._write("pause", lambda tx: limiting.pause(tx, pause, self.rule_step_max), now)
-
-    async def resume(self, pause: Pause, now: float | None = None) -> bool:
-        return await self._write("resume", lambda tx: limiting.resume(tx, pause, self.rule_step_max), now)
-
-    async def limit(self, override: Override, now: float | None = None) -> None:
-        await self._write("limit", lambda tx: limiting.limit(tx, override, self.rule_step_max), now)
-
-    async def slow_down(self, queue: str, seconds: float, now: float | None = None) -> float:
-        return await self._write("slow_down", lambda tx: limiting.slow_down(tx, queue, seconds), now)
-
-    async def tick(self, tick: Tick, now: float | None = None) -> Ticked:
-        return await self._write("tick", lambda tx: ticking.tick(tx, tick), now)
-
-    # ------------------------------------------------------------------ reading
-
-    async def get(self, job_id: str) -> JobRecord | None:
-        return await self._read("get", lambda cursor: reading.get(cursor, job_id))
-
-    async def ended(self, job_ids: Sequence[str]) -> Mapping[str, JobRecord | None]:
-        return await self._read("ended", lambda cursor: reading.ended(cursor, job_ids))
-
-    async def find(self, query: JobQuery) -> list[JobRecord]:
-        return await self._read("find", lambda cursor: reading.find(cursor, query))
-
-    async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
-        return await self._read("count", lambda cursor: reading.count(cursor, queue))
-
-    async def logs(self, job_id: str) -> list[LogLine]:
-        return await self._read("logs", lambda cursor: reading.logs(cursor, job_id))
-
-    async def letter(self, job_id: str) -> DeadLetter | None:
-        return await self._read("letter", lambda cursor: reading.letter(cursor, job_id))
-
-    async def letters(self, query: LetterQuery) -> list[DeadLetter]:
-        return await self._read("letters", lambda cursor: reading.letters(cursor, query))
-
-    async def queues(self) -> list[QueueRecord]:
-        return await self._read("queues", showing.queues)
-
-    async def groups(self, queue: str | None = None, *, limit: int = 100) -> list[GroupRecord]:
-        return await self._read("groups", lambda cursor: showing.groups(cursor, queue, limit))
-
-    async def group(self, queue: str, name: str) -> GroupRecord:
-        return await self._read("group", lambda cursor: showing.group(cursor, queue, name))
-
-    async def pauses(self) -> list[Pause]:
-        return await self._read("pauses", showing.pauses)
-
-    async def waking(self, queues: Sequence[str]) -> bool:
-        return await self._read("waking", lambda cursor: showing.waking(cursor, queues))
-
-    async def tasks(self) -> list[TaskRecord]:
-        return await self._read("tasks", showing.tasks)
-
-    async def entries(self) -> list[CronEntry]:
-        return await self._read("entries", ticking.entries)
-
-    async def workers(self, now: float | None = None) -> list[WorkerRecord]:
-        steady, boot = (self._clock.steady(), self._boot) if now is None else (now, "")
-        return await self._read("workers", lambda cursor: reading.workers(cursor, steady, boot))
+            return await super().exchange(settlements, releases, request, now)
 
     async def flaws(self, *, limit: int = 1000) -> list[Flaw]:
         self._need_open()
         check(self.path, self._identity)
         with errors_mapped(self.path):
             return await asyncio.to_thread(flaws.flaws, self.path, limit, self._call_timeout)
-
-    async def dump(self) -> Dump:
-        return await self._read("dump", showing.dump)
-
-    # ------------------------------------------------------------------ moving to another store
-
-    async def sealed(self) -> Seal | None:
-        return await self._read("sealed", moving.sealed)
-
-    async def seal(self, seal: Seal | None, *, instead_of: Seal | None) -> bool:
-        return await self._write("seal", lambda tx: moving.seal(tx, seal, instead_of), None)
-
-    async def export(self, part: Part, after: str = "", *, limit: int = 500) -> Shipment:
-        return await self._read("export", lambda cursor: moving.export(cursor, part, after, limit))
-
-    async def carry(self, move: str, shipment: Shipment) -> None:
-        await self._write("carry", lambda tx: moving.carry(tx, move, shipment), None)
 
     # ------------------------------------------------------------------ waiting
 

@@ -87,13 +87,18 @@ def errors_mapped(path: str) -> Iterator[None]:
         raise mapped(error, path) from error
 
 
-def check_path(path: str) -> None:
-    """Refuse what cannot be a store, before a byte is written."""
+def check_version() -> None:
+    """Refuse a library that lacks what the schema needs."""
     if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
         wanted = ".".join(map(str, SQLITE_VERSION_MIN))
         raise ConfigurationError(
             f"this Python has SQLite {sqlite3.sqlite_version}; Holdfast needs {wanted} or newer. Use a newer Python."
         )
+
+
+def check_path(path: str) -> None:
+    """Refuse what cannot be a store, before a byte is written."""
+    check_version()
     if path in ("", ":memory:"):
         raise ConfigurationError("sqlite:// needs a file, e.g. sqlite:///jobs.db. For a store in memory use memory://")
     folder = os.path.dirname(os.path.abspath(path))
@@ -285,6 +290,14 @@ def migrations() -> list[tuple[int, str]]:
     folder = resources.files(__package__ + ".migrations")
     files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name)
     return [(int(entry.name[:4]), entry.read_text(encoding="utf-8")) for entry in files]
+
+
+def migrated_in_memory() -> sqlite3.Connection:
+    """A database without a file that has this version's schema: to copy, or to compare a file with."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    for version, text in migrations():
+        _migrate_to(connection, version, text)
+    return connection
 
 
 def statements_of(text: str) -> list[str]:

@@ -17,7 +17,7 @@ import msgspec
 from ...rates import Rate
 from ...records import Flaw
 from . import quarantine, reading, tolerant
-from .connection import connect, migrations, statements_of
+from .connection import connect, migrated_in_memory
 from .quarantine import TABLES
 from .stored import SQL, deaths_of, entry_of, failure_of
 from .transaction import TICK_MAX
@@ -94,11 +94,8 @@ def _missing(cursor: sqlite3.Cursor) -> Iterator[Flaw]:
 @cache
 def _parts() -> frozenset[tuple[str, str]]:
     """The tables and indexes of this version, as its migrations make them."""
-    connection = sqlite3.connect(":memory:")
+    connection = migrated_in_memory()
     try:
-        for _, text in migrations():
-            for statement in statements_of(text):
-                connection.execute(statement)
         return frozenset(connection.execute(SQL["flaws.parts"]).fetchall())
     finally:
         connection.close()

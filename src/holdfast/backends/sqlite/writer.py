@@ -88,10 +88,7 @@ class StoreThread:
         """
         post, me = self._post, threading.get_ident()
         if self._here == me:
-            raise BackendUnavailable(
-                f"{name} was called in the middle of another one on the same thread, as by a signal handler: neither "
-                "can wait for the other. Nothing was changed. Let the handler set a flag and call it later."
-            )
+            raise called_inside(name)
         if self._in_hand or self._requests or self._urgent or post.at_work.locked():
             return None
         with post.at_work:
@@ -253,6 +250,14 @@ class StoreThread:
             self._post.close()
             return False
         return True
+
+
+def called_inside(name: str) -> BackendUnavailable:
+    """The refusal of a call from inside another one."""
+    return BackendUnavailable(
+        f"{name} was called in the middle of another one on the same thread, as by a signal handler: neither "
+        "can wait for the other. Nothing was changed. Let the handler set a flag and call it later."
+    )
 
 
 def _closed() -> BackendUnavailable:

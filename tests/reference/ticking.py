@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ...records import Enqueued, Tick, Ticked
+from holdfast.records import Enqueued, Tick, Ticked
+
 from . import operating
 from .store import Store
 

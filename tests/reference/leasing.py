@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ...lifecycle import Ending, Failure, Settlement, State
-from ...records import (
+from holdfast.lifecycle import Ending, Failure, Settlement, State
+from holdfast.records import (
     LOGS_KEPT_MAX,
     Answer,
     ClaimRequest,
@@ -24,6 +24,7 @@ from ...records import (
     Report,
     WorkerRecord,
 )
+
 from . import claiming, reading, stalling
 from .rows import Holder, Instant, Row
 from .store import Store

@@ -1,6 +1,6 @@
 """A set whose smallest member is always at hand: what keeps claims cheap however long the backlog is.
 
-Called by the memory store for lanes, groups' waiting jobs, due times, expiries, revivals and retention. It knows only
+Called by the reference for lanes, groups' waiting jobs, due times, expiries, revivals and retention. It knows only
 ranks and keys, never jobs.
 """
 

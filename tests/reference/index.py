@@ -1,4 +1,4 @@
-"""Every row of the memory store, and every order in which rows are looked up.
+"""Every row of the reference, and every order in which rows are looked up.
 
 Called by store.py. Jobs change state, and the fields they are found by, in ONE place: `move`. All sorted structures
 are derived there from the job's own state, so none of them can say something else than the job does. It decides
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from ...entries import CronEntry
-from ...lifecycle import LIVE, UNSTARTED, State
-from ...records import DeadLetter, LogLine, Pause
-from ...rules import Flow, Override, QueueRule, TaskRule
+from holdfast.entries import CronEntry
+from holdfast.lifecycle import LIVE, UNSTARTED, State
+from holdfast.records import DeadLetter, LogLine, Pause
+from holdfast.rules import Flow, Override, QueueRule, TaskRule
+
 from .ranked import Ranked
 from .rows import Group, GroupName, Holder, KeyName, LaneName, Logical, Row, Scope
 

@@ -1,14 +1,15 @@
-"""What the memory store keeps: a job's row, a worker's row, a group's members, an instant.
+"""What the reference keeps: a job's row, a worker's row, a group's members, an instant.
 
-Called by the memory store alone. Rows are mutable and never leave it: what goes out is made by reading.py.
+Called by the reference alone. Rows are mutable and never leave it: what goes out is made by reading.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...lifecycle import Failure, State
-from ...records import Answer, KeyScope, KeyUntil, NewJob, OnExpire, Revival, WorkerRecord
+from holdfast.lifecycle import Failure, State
+from holdfast.records import Answer, KeyScope, KeyUntil, NewJob, OnExpire, Revival, WorkerRecord
+
 from .ranked import Ranked
 
 CLOCK_BACK_SECONDS = 1.0  # a deadline further away than the lease by this much: the clock went back

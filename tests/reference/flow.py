@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from ...lifecycle import State
-from ...rates import UNLIMITED, Rate, allowed, bounded, charged, opens_at
-from ...records import ClaimRequest
-from ...rules import SERIAL_PREFIX, Flow, Override, TaskRule
+from holdfast.lifecycle import State
+from holdfast.rates import UNLIMITED, Rate, allowed, bounded, charged, opens_at
+from holdfast.records import ClaimRequest
+from holdfast.rules import SERIAL_PREFIX, Flow, Override, TaskRule
+
 from .index import Index
 from .rows import LANE_APART, LANE_GROUPED, LANE_PARKED, LANE_UNGROUPED, GroupName, LaneName, Row, Scope
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...lifecycle import State
-from ...records import REMEMBER_SECONDS_MIN, DeadLetter
-from ...rules import TaskRule
+from holdfast.lifecycle import State
+from holdfast.records import REMEMBER_SECONDS_MIN, DeadLetter
+from holdfast.rules import TaskRule
+
 from .rows import Row
 from .store import Store
 

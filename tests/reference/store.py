@@ -1,4 +1,4 @@
-"""The routines the memory store's verbs share: place, refill, end a lease, bury, revive, promote, take.
+"""The routines the reference's verbs share: place, refill, end a lease, bury, revive, promote, take.
 
 Called by backend.py, always inside its critical section. ONE routine ends leases, ONE refills groups, ONE buries.
 It never reads a clock and never checks a token: times come in, and the verbs judge who may ask.
@@ -11,9 +11,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...lifecycle import FAILURE_TEXTS, Failure, State
-from ...rates import Rate, opens_at
-from ...records import (
+from holdfast.backends.numbering import ALONE, Numbering
+from holdfast.backends.sealing import refusal
+from holdfast.lifecycle import FAILURE_TEXTS, Failure, State
+from holdfast.rates import Rate, opens_at
+from holdfast.records import (
     ERRORS_KEPT_MAX,
     HISTORY_KEPT_MAX,
     REMEMBER_SECONDS_MIN,
@@ -23,9 +25,8 @@ from ...records import (
     Promoted,
     Seal,
 )
-from ...rules import READY_PER_GROUP_MAX, STAGGER_TICKS
-from ..numbering import ALONE, Numbering
-from ..sealing import refusal
+from holdfast.rules import READY_PER_GROUP_MAX, STAGGER_TICKS
+
 from .flow import FlowIndex
 from .rows import GroupName, Holder, KeyName, Row, due_time, expiry
 

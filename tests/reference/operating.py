@@ -9,11 +9,12 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ...errors import ConfigurationError, DuplicateJob, JobNotFound
-from ...lifecycle import FAILURE_TEXTS, UNSTARTED, State, state_conflict
-from ...records import REMEMBER_SECONDS_MIN, DeadLetter, Enqueued, NewJob, Pause
-from ...rules import Flow, Override, QueueRule, TaskRule
-from ..refusing import check_limit, strict_limit
+from holdfast.backends.refusing import check_limit, strict_limit
+from holdfast.errors import ConfigurationError, DuplicateJob, JobNotFound
+from holdfast.lifecycle import FAILURE_TEXTS, UNSTARTED, State, state_conflict
+from holdfast.records import REMEMBER_SECONDS_MIN, DeadLetter, Enqueued, NewJob, Pause
+from holdfast.rules import Flow, Override, QueueRule, TaskRule
+
 from . import retaining
 from .flow import merged
 from .rows import KeyName, Row, Scope, key_name

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ...lifecycle import Failure, StallVerdict, State, stall_text, stall_verdict
-from ...records import Recovered
+from holdfast.lifecycle import Failure, StallVerdict, State, stall_text, stall_verdict
+from holdfast.records import Recovered
+
 from .rows import Instant, Row
 from .store import RETAIN_SECONDS, Store
 

@@ -1,4 +1,4 @@
-"""What the memory store shows: its rows as the frozen records of the contract.
+"""What the reference shows: its rows as the frozen records of the contract.
 
 Called by backend.py inside its critical section. It never changes anything.
 """
@@ -10,10 +10,21 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ...lifecycle import State
-from ...rates import Rate
-from ...records import DeadLetter, Dump, GroupRecord, JobQuery, JobRecord, Lease, LetterQuery, QueueRecord, WorkerRecord
-from ...rules import GroupOrder, QueueRule, TaskRecord, TaskRule
+from holdfast.lifecycle import State
+from holdfast.rates import Rate
+from holdfast.records import (
+    DeadLetter,
+    Dump,
+    GroupRecord,
+    JobQuery,
+    JobRecord,
+    Lease,
+    LetterQuery,
+    QueueRecord,
+    WorkerRecord,
+)
+from holdfast.rules import GroupOrder, QueueRule, TaskRecord, TaskRule
+
 from .rows import GroupName, Holder, Instant, Row, Scope
 from .store import Store
 

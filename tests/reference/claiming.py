@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from ...records import ClaimRequest
-from ...rules import GROUP_LOOKS_MAX
+from holdfast.records import ClaimRequest
+from holdfast.rules import GROUP_LOOKS_MAX
+
 from .flow import Allowance
 from .rows import LANE_GROUPED, LANE_UNGROUPED, Holder, LaneName, Row
 from .store import Store

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from itertools import islice
 
-from ...records import Part, Pause, Seal, Shipment, StoredJob
-from ...rules import Flow, Override
-from .. import sealing
+from holdfast.backends import sealing
+from holdfast.records import Part, Pause, Seal, Shipment, StoredJob
+from holdfast.rules import Flow, Override
+
 from .reading import by_scope
 from .rows import Row, Scope
 from .store import Store

@@ -1,0 +1,350 @@
+"""The plainest reading of the contract in Python: the reference that the stores are compared with.
+
+Called by walks that go beside a store, by mutants, and as a shard of the router's tests. Shares no code with a store
+but the pure functions that all of them use. Each verb is one critical section under one lock, held for no await, so
+any loop and any thread may call it. Ships with nothing and never calls user code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from holdfast.backends import sealing
+from holdfast.backends.contract import Backend
+from holdfast.backends.numbering import ALONE, Numbering
+from holdfast.clock import Clock, SystemClock
+from holdfast.entries import CronEntry
+from holdfast.lifecycle import Settlement, State
+from holdfast.portrait import bounded
+from holdfast.records import (
+    Answer,
+    ClaimRequest,
+    DeadLetter,
+    Dump,
+    Enqueued,
+    Exchanged,
+    GroupRecord,
+    Held,
+    JobQuery,
+    JobRecord,
+    LetterQuery,
+    LogLine,
+    NewJob,
+    Part,
+    Pause,
+    Promoted,
+    QueueRecord,
+    Recovered,
+    Release,
+    Renewal,
+    Report,
+    Seal,
+    Shipment,
+    Tick,
+    Ticked,
+    WorkerRecord,
+)
+from holdfast.rules import Override, QueueRule, TaskRecord, TaskRule
+
+from . import leasing, moving, operating, reading, stalling, ticking
+from .rows import Instant, Row
+from .store import Store
+from .waiting import Sleepers
+
+SCHEMA_VERSION = 1  # there is nothing to migrate
+
+
+class ReferenceBackend(Backend):
+    """A store of jobs in dictionaries."""
+
+    scheme: ClassVar[str] = "reference"
+    durable: ClassVar[bool] = False
+
+    def __init__(self, clock: Clock | None = None, *, numbering: Numbering = ALONE) -> None:
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._lock = threading.Lock()
+        self._store = Store(numbering)
+        self._sleepers = Sleepers()
+
+    @contextlib.contextmanager
+    def _step(self, now: float | None = None) -> Iterator[Instant]:
+        """One critical section. It ends with every touched group refilled and whoever waits for work woken."""
+        with self._lock:
+            store = self._store
+            at = Instant(self._clock.wall(), self._clock.steady(), False) if now is None else Instant(now, now, True)
+            store.wall = at.wall
+            yield at
+            store.refill_touched()
+            if store.stirred:
+                if len(self._sleepers):
+                    self._sleepers.wake(store.stirred)
+                store.stirred.clear()
+
+    @contextlib.contextmanager
+    def _open_step(self, now: float | None = None) -> Iterator[Instant]:
+        """A step that a sealed store refuses."""
+        with self._step(now) as at:
+            self._store.refuse_sealed()
+            yield at
+
+    # ------------------------------------------------------------------ opening and closing
+
+    async def open(self) -> None:
+        return None
+
+    async def close(self) -> None:
+        return None
+
+    async def migrate(self) -> tuple[int, int]:
+        return SCHEMA_VERSION, SCHEMA_VERSION
+
+    async def clock(self) -> float:
+        return self._clock.wall()
+
+    # ------------------------------------------------------------------ producing
+
+    async def declare(
+        self, rules: Sequence[QueueRule], tasks: Sequence[TaskRule] = (), now: float | None = None
+    ) -> None:
+        with self._step(now):
+            operating.declare(self._store, rules, tasks)
+
+    async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
+        with self._open_step(now) as at:
+            return operating.enqueue(self._store, jobs, at.wall)
+
+    # ------------------------------------------------------------------ leasing
+
+    async def register(self, worker: WorkerRecord, now: float | None = None) -> None:
+        with self._step(now) as at:
+            leasing.register(self._store, worker, at)
+
+    async def claim(self, request: ClaimRequest, now: float | None = None) -> Exchanged:
+        with self._step(now) as at:
+            return leasing.exchange(self._store, (), (), request, at)
+
+    async def begin(self, held: Sequence[Held], now: float | None = None) -> list[Answer]:
+        with self._step(now):
+            return [leasing.begin(self._store, item) for item in held]
+
+    async def renew(
+        self,
+        worker: str,
+        held: Sequence[Held],
+        *,
+        seen_call: int,
+        portrait: bytes | None = None,
+        now: float | None = None,
+    ) -> Renewal:
+        with self._step(now) as at:
+            return leasing.renew(self._store, worker, held, seen_call, bounded(portrait), at)
+
+    async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
+        with self._step(now) as at:
+            return [leasing.report(self._store, item, at) for item in reports]
+
+    async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
+        with self._step(now) as at:
+            return [leasing.settle(self._store, item, at) for item in settlements]
+
+    async def exchange(
+        self,
+        settlements: Sequence[Settlement],
+        releases: Sequence[Release],
+        request: ClaimRequest | None,
+        now: float | None = None,
+    ) -> Exchanged:
+        with self._step(now) as at:
+            return leasing.exchange(self._store, settlements, releases, request, at)
+
+    async def release(self, releases: Sequence[Release], now: float | None = None) -> list[Answer]:
+        with self._step(now) as at:
+            return [leasing.release(self._store, item, at) for item in releases]
+
+    async def retire(self, worker: str, now: float | None = None) -> int:
+        with self._step(now) as at:
+            return leasing.retire(self._store, worker, at)
+
+    async def recover(self, *, dead: Sequence[str] = (), limit: int = 500, now: float | None = None) -> list[Recovered]:
+        with self._step(now) as at:
+            return stalling.recover(self._store, at, dead, limit)
+
+    # ------------------------------------------------------------------ sweeping
+
+    async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
+        with self._open_step(now) as at:
+            return self._store.promote(at.wall, limit)
+
+    async def refill(self, *, limit: int = 500, now: float | None = None) -> int:
+        with self._open_step(now):
+            made = 0
+            for name in [name for name, group in self._store.groups.items() if len(group.waiting)]:
+                if made < limit:
+                    made += self._store.refill(name)
+            return made
+
+    async def prune(self, *, limit: int = 1000, older_than: float | None = None, now: float | None = None) -> int:
+        with self._open_step(now) as at:
+            return operating.prune(self._store, limit, older_than, at.wall)
+
+    # ------------------------------------------------------------------ operating
+
+    async def cancel(self, job_id: str, now: float | None = None) -> JobRecord:
+        with self._step(now) as at:
+            return reading.job_record(operating.cancel(self._store, job_id, at.wall))
+
+    async def bury(self, job_id: str, reason: str, now: float | None = None) -> JobRecord:
+        with self._open_step(now) as at:
+            return reading.job_record(operating.bury(self._store, job_id, reason, at.wall))
+
+    async def run_now(self, job_id: str, now: float | None = None) -> JobRecord:
+        return await self._brought_into_play(operating.run_now, job_id, now)
+
+    async def revive(self, job_id: str, now: float | None = None) -> JobRecord:
+        return await self._brought_into_play(operating.revive, job_id, now)
+
+    async def retry(self, job_id: str, now: float | None = None) -> JobRecord:
+        return await self._brought_into_play(operating.retry, job_id, now)
+
+    async def discard(self, job_id: str, now: float | None = None) -> DeadLetter:
+        with self._open_step(now) as at:
+            return operating.discard(self._store, job_id, at.wall)
+
+    async def pause(self, pause: Pause, now: float | None = None) -> None:
+        with self._open_step(now) as at:
+            operating.pause(self._store, pause, at.wall)
+
+    async def resume(self, pause: Pause, now: float | None = None) -> bool:
+        with self._open_step(now) as at:
+            return operating.resume(self._store, pause, at.wall)
+
+    async def limit(self, override: Override, now: float | None = None) -> None:
+        with self._open_step(now):
+            operating.limit(self._store, override)
+
+    async def slow_down(self, queue: str, seconds: float, now: float | None = None) -> float:
+        with self._open_step(now) as at:
+            return operating.slow_down(self._store, queue, seconds, at.wall)
+
+    async def tick(self, tick: Tick, now: float | None = None) -> Ticked:
+        with self._open_step(now) as at:
+            return ticking.tick(self._store, tick, at.wall)
+
+    async def _brought_into_play(
+        self, verb: Callable[[Store, str, float], Row], job_id: str, now: float | None
+    ) -> JobRecord:
+        with self._open_step(now) as at:
+            row = verb(self._store, job_id, at.wall)
+            self._store.refill_touched()  # what is shown is where the job stands after its group was refilled
+            return reading.job_record(row)
+
+    # ------------------------------------------------------------------ reading
+
+    async def get(self, job_id: str) -> JobRecord | None:
+        with self._lock:
+            row = self._store.jobs.get(job_id)
+            return None if row is None else reading.job_record(row)
+
+    async def ended(self, job_ids: Sequence[str]) -> Mapping[str, JobRecord | None]:
+        with self._lock:
+            return reading.ended(self._store, job_ids)
+
+    async def find(self, query: JobQuery) -> list[JobRecord]:
+        with self._lock:
+            return reading.find_jobs(self._store, query)
+
+    async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
+        with self._lock:
+            return reading.counts(self._store, queue)
+
+    async def logs(self, job_id: str) -> list[LogLine]:
+        with self._lock:
+            return list(self._store.logs.get(job_id, ()))
+
+    async def letter(self, job_id: str) -> DeadLetter | None:
+        with self._lock:
+            logical = self._store.letter_of.get(job_id)
+            return None if logical is None else self._store.letters[logical]
+
+    async def letters(self, query: LetterQuery) -> list[DeadLetter]:
+        with self._lock:
+            return reading.find_letters(self._store, query)
+
+    async def queues(self) -> list[QueueRecord]:
+        with self._lock:
+            return reading.queue_records(self._store)
+
+    async def groups(self, queue: str | None = None, *, limit: int = 100) -> list[GroupRecord]:
+        with self._lock:
+            return reading.group_records(self._store, queue, limit)
+
+    async def group(self, queue: str, name: str) -> GroupRecord:
+        with self._lock:
+            return reading.group_record(self._store, (queue, name))
+
+    async def waking(self, queues: Sequence[str]) -> bool:
+        with self._lock:
+            return any(queue in queues for queue, _, _ in self._store.waking)
+
+    async def tasks(self) -> list[TaskRecord]:
+        with self._lock:
+            return reading.task_records(self._store)
+
+    async def entries(self) -> list[CronEntry]:
+        with self._lock:
+            return [entry for _, entry in sorted(self._store.entries.items())]
+
+    async def pauses(self) -> list[Pause]:
+        with self._lock:
+            return reading.by_scope(self._store.pauses)
+
+    async def workers(self, now: float | None = None) -> list[WorkerRecord]:
+        with self._step(now) as at:
+            return [reading.worker_record(holder, at) for holder in self._store.workers.values()]
+
+    async def dump(self) -> Dump:
+        with self._lock:
+            return reading.dump(self._store)
+
+    # ------------------------------------------------------------------ moving to another store
+
+    async def sealed(self) -> Seal | None:
+        with self._lock:
+            return self._store.seal
+
+    async def seal(self, seal: Seal | None, *, instead_of: Seal | None) -> bool:
+        with self._lock:
+            return moving.seal(self._store, seal, instead_of)
+
+    async def export(self, part: Part, after: str = "", *, limit: int = 500) -> Shipment:
+        with self._lock:
+            return moving.export(self._store, part, after, limit)
+
+    async def carry(self, move: str, shipment: Shipment) -> None:
+        with self._lock:
+            moving.carry(self._store, sealing.check_carry(self._store.seal, move, shipment), shipment)
+
+    # ------------------------------------------------------------------ waiting
+
+    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
+        with self._lock:
+            wall = self._clock.wall()
+            claimable = any(self._store.claimable(queue, wall) for queue in queues)
+            seconds = 0.0 if claimable else min(timeout, self._until_due(queues, wall))
+            bed = self._sleepers.add(queues)
+        try:
+            await asyncio.wait((bed,), timeout=max(seconds, 0.0))
+        finally:
+            with self._lock:
+                self._sleepers.remove(bed)
+
+    def _until_due(self, queues: Sequence[str], wall: float) -> float:
+        """Seconds until something may become claimable by itself."""
+        store = self._store
+        due, waking, opens_at = store.due.first(), store.waking.first(), store.opens_at(queues, wall)
+        times = [first[0] if first is waking else first[0][0] for first in (due, waking) if first is not None]
+        return float(min([*times, *([] if opens_at is None else [opens_at])], default=float("inf"))) - wall
