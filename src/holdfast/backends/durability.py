@@ -33,6 +33,7 @@ class StoreFacts(Struct, frozen=True, kw_only=True):
     settings: Mapping[str, str] = {}
     quiet_seconds: float = 0.0  # above 0: it may lack its latest writes, and hands out nothing for so long
     old_snapshot: tuple[str, str] | None = None  # what keeps dead rows from being removed, and what to do about it
+    missing_right: tuple[str, str] | None = None  # what its role may not do, and what lets it
     free_bytes: int | None = None  # on its disk, where that is ours to see
 
 
@@ -71,6 +72,7 @@ def _ask_sqlite(address: Address) -> StoreFacts:
 
 async def _ask_postgres(address: Address) -> StoreFacts:
     from .postgres.connection import SCHEMA_VERSION, Connections
+    from .postgres.rights import missing_right
     from .postgres.snapshots import OldSnapshot, oldest_snapshot
 
     options = address.options
@@ -78,7 +80,7 @@ async def _ask_postgres(address: Address) -> StoreFacts:
     schema = options.get("schema", "holdfast")  # a name that was checked
     connections = Connections(address.path, call_timeout=timeout, most=1, pooled=options.get("pooled"), schema=schema)
 
-    async def read(cursor: Any) -> tuple[dict[str, str], float, OldSnapshot | None]:
+    async def read(cursor: Any) -> tuple[dict[str, str], float, OldSnapshot | None, tuple[str, str] | None]:
         await cursor.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", (list(POSTGRES_SETTINGS),))
         settings = dict(await cursor.fetchall())
         await cursor.execute(
@@ -86,14 +88,17 @@ async def _ask_postgres(address: Address) -> StoreFacts:
             f'FROM "{schema}".incarnation'
         )
         row = await cursor.fetchone()
-        return settings, 0.0 if row is None else row[0], await oldest_snapshot(cursor, schema)
+        quiet = 0.0 if row is None else row[0]
+        return settings, quiet, await oldest_snapshot(cursor, schema), await missing_right(cursor, schema)
 
     try:
-        settings, quiet, oldest = await connections.call("doctor", read, writes=False)
+        settings, quiet, oldest, missing = await connections.call("doctor", read, writes=False)
     finally:
         connections.abandon()
     held = None if oldest is None else (oldest.text, oldest.advice)
-    return StoreFacts(schema=SCHEMA_VERSION, settings=settings, quiet_seconds=quiet, old_snapshot=held)
+    return StoreFacts(
+        schema=SCHEMA_VERSION, settings=settings, quiet_seconds=quiet, old_snapshot=held, missing_right=missing
+    )
 
 
 async def _ask_redis(address: Address) -> StoreFacts:

@@ -72,6 +72,9 @@ def judge_store(look: StoreLook) -> list[Finding]:
     findings = [_reached(look), _schema(look), _clock(look), *_settings(look), _open(look), _sound(look)]
     if look.facts.quiet_seconds > 0:
         findings.append(_quiet(look))
+    if look.facts.missing_right is not None:
+        text, step = look.facts.missing_right
+        findings.append(wrong("rights", text, step))
     if look.facts.old_snapshot is not None:
         text, step = look.facts.old_snapshot
         findings.append(note("vacuum", f"{text}.", step))

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.backends.postgres.backend import PostgresBackend
+from holdfast.cli.main import main
 from holdfast.errors import ConfigurationError
 from holdfast.records import NewJob, WorkerRecord
 
@@ -107,6 +108,20 @@ def test_a_role_that_may_only_read_is_told_so_by_drain_and_enqueue(role: Role, s
             app.work(drain=True)
         with pytest.raises(ConfigurationError, match="GRANT"):
             nothing.enqueue()
+
+
+def test_the_doctor_says_that_a_role_cannot_write_and_what_lets_it(
+    role: Role, schema: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    role.grant("schema", "function")
+    role.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role.name}")
+    assert main(["doctor", "--url", role.url]) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"the role '{role.name}' cannot write to this store" in told
+    assert f'GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "{schema}" TO "{role.name}"' in told
+    role.grant("table", "sequence")
+    main(["doctor", "--url", role.url])
+    assert "cannot write" not in capsys.readouterr().out
 
 
 def test_a_role_that_may_not_create_the_schema_is_told_so(role: Role) -> None:

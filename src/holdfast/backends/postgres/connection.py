@@ -83,6 +83,8 @@ LENT = ("26000", "42P05")  # our prepared statement is gone, or is there before 
 STALE = (READ_ONLY, *LENT, "0A000")
 NO_STORE = ("3F000", "42P01", "42883", "42704")
 FORBIDDEN = "42501"
+COUNTER_AT_END = "2200H"
+COUNTER_ADVICE = "Nothing was changed. See 'A counter at its end' in how-to/postgres.md."
 
 
 class SessionStale(Exception):
@@ -101,6 +103,8 @@ def mapped(error: psycopg.Error, verb: str, *, writes: bool, broken: bool) -> Ho
         return BackendUnavailable(f"PostgreSQL: {SAFE[state]}")
     if state in NO_STORE:
         return SchemaMismatch(0, SCHEMA_VERSION)
+    if state == COUNTER_AT_END:
+        return BackendError(f"PostgreSQL refused {verb}: {said(error)}. {COUNTER_ADVICE}")
     if broken:
         if writes:
             return OutcomeUnknown(verb)

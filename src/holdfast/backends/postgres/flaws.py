@@ -6,23 +6,43 @@ Called by backend.py with a cursor. Goes through the store a page at a time; eac
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from psycopg import AsyncCursor
 
 from ...records import Flaw
+from ...rules import Flow, Override, QueueRule, TaskRule
 from .reading import rows
-from .tolerant import as_job, entry_or_none, read_letter, read_worker
+from .tolerant import (
+    as_job,
+    entry_or_none,
+    read_flow,
+    read_letter,
+    read_override,
+    read_queue,
+    read_task,
+    read_worker,
+)
 
 _FUNCTION = re.compile(r"FUNCTION [^ (]*\.(\w+)\(")
 TICKS_MAX = 2**62  # microseconds: a hundred thousand years from now
+_TICKS = (
+    "the counter behind fences and turns is near its maximum; nothing can be enqueued or claimed once it is there: see "
+    "'A counter at its end' in how-to/postgres.md"
+)
 _UNREADABLE = "its stored value cannot be read"
+_RULES: Mapping[str, Callable[[str], tuple[QueueRule | TaskRule | Override | Flow, tuple[str, ...]]]] = {
+    "queues": read_queue,
+    "tasks": read_task,
+    "overrides": read_override,
+    "flows": read_flow,
+}
 
 
 async def flaws(cursor: AsyncCursor[Any], sql: Mapping[str, str], limit: int) -> list[Flaw]:
     found: list[Flaw] = []
-    for part in (_of_store, _of_jobs, _of_ids, _of_letters, _of_workers, _of_entries):
+    for part in (_of_store, _of_jobs, _of_ids, _of_letters, _of_workers, _of_entries, rule_flaws):
         async for flaw in part(cursor, sql):
             if len(found) >= limit:
                 return found
@@ -35,8 +55,8 @@ async def _of_store(cursor: AsyncCursor[Any], sql: Mapping[str, str]) -> AsyncIt
     wanted = {name for part, text in sql.items() if ".function" in part for name in _FUNCTION.findall(text)}
     for name in sorted(wanted - set(there)):
         yield Flaw(place="functions", text="a function of the schema is missing: run `holdfast migrate`", id=name)
-    if ticks > TICKS_MAX:
-        yield Flaw(place="ticks", text="the counter behind fences and turns is near its maximum")
+    if ticks is not None and ticks > TICKS_MAX:
+        yield Flaw(place="ticks", text=_TICKS)
     for place, number in (("incarnation", incarnations), ("seal", seals)):
         if number != 1:
             yield Flaw(place=place, text=f"there must be one row, and there are {number}")
@@ -93,3 +113,13 @@ async def _of_entries(cursor: AsyncCursor[Any], sql: Mapping[str, str]) -> Async
     for name, record in await rows(cursor, sql["flaws.entries"]):
         if entry_or_none(record) is None:
             yield Flaw(place="entries", text="it cannot be read, and never fires", id=name, field="record")
+
+
+async def rule_flaws(cursor: AsyncCursor[Any], sql: Mapping[str, str]) -> AsyncIterator[Flaw]:
+    """What is said of queues, groups and tasks. What cannot be read of it holds nothing back."""
+    for place, read in _RULES.items():
+        for (record,) in await rows(cursor, sql[f"read.{place}"]):
+            rule, fields = read(record)
+            named = [getattr(rule, part, None) for part in ("name", "queue", "group", "task")]
+            for field in fields:
+                yield Flaw(place=place, text=_UNREADABLE, id="/".join(part for part in named if part), field=field)

@@ -13,6 +13,7 @@ from psycopg.errors import UniqueViolation
 from ...errors import ConfigurationError
 from ...records import DeadLetter, LogLine, Part, Seal, Shipment, StoredJob
 from .. import sealing
+from .flaws import rule_flaws
 from .producing import encoded
 from .reading import Cursor, Statements, one_picture, pauses, rows, rules
 from .tolerant import as_job, read_letter
@@ -87,6 +88,8 @@ def _refused(what: str, named: str, fields: tuple[str, ...]) -> ConfigurationErr
 
 async def _export_rules(cursor: Cursor, sql: Statements) -> Shipment:
     async with one_picture(cursor):
+        async for flaw in rule_flaws(cursor, sql):
+            raise _refused(f"what is said in {flaw.place} of", flaw.id or "", (flaw.field or "",))
         said = await rules(cursor, sql)
         held = await pauses(cursor, sql)
         [(tick,)] = await rows(cursor, sql["export.tick"])

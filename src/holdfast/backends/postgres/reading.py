@@ -15,7 +15,6 @@ from psycopg import AsyncCursor
 
 from ...entries import CronEntry
 from ...lifecycle import State
-from ...rates import Rate
 from ...records import (
     DeadLetter,
     Dump,
@@ -30,18 +29,21 @@ from ...records import (
     WorkerRecord,
 )
 from ...rules import Flow, Override, QueueRule, TaskRecord, TaskRule
-from .tolerant import as_job, as_letter, as_worker, entry_or_none
+from .tolerant import (
+    as_job,
+    as_letter,
+    as_worker,
+    entry_or_none,
+    rate_or_none,
+    read_flow,
+    read_override,
+    read_queue,
+    read_task,
+)
 
 Cursor = AsyncCursor[Any]
 _STATES = frozenset(State)
 Statements = Mapping[str, str]
-
-_as_rule = msgspec.json.Decoder(QueueRule).decode
-_as_task = msgspec.json.Decoder(TaskRule).decode
-_as_override = msgspec.json.Decoder(Override).decode
-_as_rate = msgspec.json.Decoder(Rate).decode
-_as_flow = msgspec.json.Decoder(Flow).decode
-
 
 # What the function `lease` in statements/claim.sql tells of a lease, all as text: read so, in its order. Of the
 # arguments it tells the length.
@@ -161,10 +163,10 @@ class Rules(NamedTuple):
 
 async def rules(cursor: Cursor, sql: Statements) -> Rules:
     return Rules(
-        [_as_rule(row[0]) for row in await rows(cursor, sql["read.queues"])],
-        [_as_task(row[0]) for row in await rows(cursor, sql["read.tasks"])],
-        [_as_override(row[0]) for row in await rows(cursor, sql["read.overrides"])],
-        [_as_flow(row[0]) for row in await rows(cursor, sql["read.flows"])],
+        [read_queue(row[0])[0] for row in await rows(cursor, sql["read.queues"])],  # `flaws` lists what cannot be read
+        [read_task(row[0])[0] for row in await rows(cursor, sql["read.tasks"])],
+        [read_override(row[0])[0] for row in await rows(cursor, sql["read.overrides"])],
+        [read_flow(row[0])[0] for row in await rows(cursor, sql["read.flows"])],
         await entries(cursor, sql),
     )
 
@@ -251,9 +253,9 @@ async def groups(
             name=group,
             limit=most,
             override=override,
-            rate=None if rate is None else _as_rate(rate),
-            rate_override=None if said is None else _as_rate(said),
-            flow=None if flow is None else _as_flow(flow),
+            rate=rate_or_none(rate),
+            rate_override=rate_or_none(said),
+            flow=None if flow is None else read_flow(flow)[0],
             order="strict" if strict else "relaxed",
             pause=paused.get((of, group)),
             counts=counts or {},

@@ -5,6 +5,7 @@ Called by reading.py where a record cannot be read as a whole, which is seldom: 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, get_type_hints
 
@@ -12,7 +13,9 @@ import msgspec
 
 from ...entries import CronEntry
 from ...lifecycle import State
+from ...rates import Rate
 from ...records import DeadLetter, JobRecord, WorkerRecord
+from ...rules import Flow, Override, QueueRule, TaskRule
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 _plain = msgspec.json.Decoder(strict=False).decode
@@ -33,17 +36,31 @@ _INSTEAD: Mapping[type[msgspec.Struct], Mapping[str, Any]] = {
         "reason": "unreadable",
     },
     WorkerRecord: {"id": ""},
+    QueueRule: {"name": ""},
+    TaskRule: {"name": ""},
+    Override: {},
+    Flow: {},
 }
+
+
+def makes_sense(rate: object) -> bool:
+    """Whether a rate can be reckoned with; so the server judges, too (rate.sql). Anything else does."""
+    if not isinstance(rate, Rate):
+        return True
+    return rate.count > 0 and 0 < rate.seconds < math.inf and (rate.burst is None or rate.burst > 0)
 
 
 def reader(kind: type[Record]) -> Callable[[str], tuple[Record, tuple[str, ...]]]:
     """Reads a record of this kind from JSON, and says which of its fields could not be read."""
     whole = msgspec.json.Decoder(kind).decode
     hints, instead = get_type_hints(kind), _INSTEAD[kind]
+    rates = [name for name in ("rate", "group_rate") if name in hints]
 
     def read(text: str) -> tuple[Record, tuple[str, ...]]:
         try:
-            return whole(text), ()
+            record = whole(text)
+            if all(makes_sense(getattr(record, name)) for name in rates):
+                return record, ()
         except msgspec.DecodeError:
             pass
         stored: dict[str, Any] = _plain(text)
@@ -53,9 +70,14 @@ def reader(kind: type[Record]) -> Callable[[str], tuple[Record, tuple[str, ...]]
             if field.encode_name not in stored:
                 continue
             try:
-                values[field.name] = msgspec.convert(stored[field.encode_name], hints[field.name])
+                value = msgspec.convert(stored[field.encode_name], hints[field.name])
             except msgspec.ValidationError:
                 unreadable.append(field.name)
+                continue
+            if field.name in rates and not makes_sense(value):
+                unreadable.append(field.name)
+            else:
+                values[field.name] = value
         return kind(**{**instead, **values}), tuple(unreadable)
 
     return read
@@ -65,6 +87,11 @@ _read_entry = msgspec.json.Decoder(CronEntry).decode
 _read_job = reader(JobRecord)
 read_letter = reader(DeadLetter)
 read_worker = reader(WorkerRecord)
+read_queue = reader(QueueRule)
+read_task = reader(TaskRule)
+read_override = reader(Override)
+read_flow = reader(Flow)
+_read_rate = msgspec.json.Decoder(Rate).decode
 
 
 def as_job(text: str) -> JobRecord:
@@ -78,6 +105,15 @@ def as_letter(text: str) -> DeadLetter:
 
 def as_worker(text: str) -> WorkerRecord:
     return read_worker(text)[0]
+
+
+def rate_or_none(text: str | None) -> Rate | None:
+    """A rate; None if there is none that can be reckoned with."""
+    try:
+        rate = None if text is None else _read_rate(text)
+    except msgspec.DecodeError:
+        return None
+    return rate if makes_sense(rate) else None
 
 
 def entry_or_none(text: str) -> CronEntry | None:

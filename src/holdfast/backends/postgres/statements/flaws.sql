@@ -43,7 +43,9 @@ WHERE l.logical > %(after)s ORDER BY l.logical LIMIT 10000
 -- deadline is no time.
 SELECT ARRAY(SELECT p.proname::text FROM pg_proc p JOIN pg_class c ON c.oid = 'holdfast.jobs'::regclass
              WHERE p.pronamespace = c.relnamespace),
-       (SELECT last_value FROM holdfast.ticks), (SELECT count(*) FROM holdfast.incarnation),
+       (SELECT s.last_value FROM pg_sequences s JOIN pg_namespace n ON n.nspname = s.schemaname  -- NULL: not ours to see
+        JOIN pg_class c ON c.relnamespace = n.oid
+        WHERE c.oid = 'holdfast.jobs'::regclass AND s.sequencename = 'ticks'), (SELECT count(*) FROM holdfast.incarnation),
        (SELECT count(*) FROM holdfast.seal),
        ARRAY(SELECT w.id FROM holdfast.workers w WHERE w.deadline IN ('NaN', 'Infinity') ORDER BY w.id LIMIT 1000)
 

@@ -1,16 +1,22 @@
 -- rate: the arithmetic of buckets, word for word that of rates.py: the same operations in the same order on doubles.
 -- Takes a rate that is in force and the bucket's number. Pure; who writes the number holds what guards it (allow.sql).
 
+-- :: function_makes_sense
+-- A rate that somebody else wrote may say anything; one that makes no sense holds nothing back, and `flaws` lists it.
+CREATE OR REPLACE FUNCTION holdfast.makes_sense(r holdfast.rate) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce((r).count > 0 AND (r).seconds > 0 AND (r).seconds < 'Infinity' AND ((r).burst IS NULL OR (r).burst > 0), false)
+$$
+
 -- :: function_every
 CREATE OR REPLACE FUNCTION holdfast.every(r holdfast.rate) RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN (r).burst IS NULL
+    SELECT CASE WHEN NOT holdfast.makes_sense(r) THEN 0 WHEN (r).burst IS NULL
                 THEN (r).seconds * (1.0::double precision + 0.01::double precision) / (r).count
                 ELSE (r).seconds / (r).count END
 $$
 
 -- :: function_slack
 CREATE OR REPLACE FUNCTION holdfast.slack(r holdfast.rate) RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN (r).burst IS NULL THEN (r).seconds * 0.01::double precision
+    SELECT CASE WHEN NOT holdfast.makes_sense(r) THEN 0 WHEN (r).burst IS NULL THEN (r).seconds * 0.01::double precision
                 ELSE ((r).burst - 1) * (r).seconds / (r).count END
 $$
 
@@ -27,7 +33,7 @@ CREATE OR REPLACE FUNCTION holdfast.allowed(r holdfast.rate, spent double precis
 RETURNS integer LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE room double precision := holdfast.slack(r) + 0.000001::double precision - greatest(spent - at, 0);
 BEGIN
-    RETURN CASE WHEN room < 0 THEN 0 ELSE floor(room / holdfast.every(r))::integer + 1 END;
+    RETURN CASE WHEN NOT holdfast.makes_sense(r) THEN 1000000000 WHEN room < 0 THEN 0 ELSE floor(room / holdfast.every(r))::integer + 1 END;
 END $$
 
 -- :: function_charged

@@ -10,7 +10,8 @@ RETURNS TABLE (queue text, grp text, most integer, rate holdfast.rate, aging dou
                 WHEN q.group_order = 'relaxed' AND NOT starts_with(p.grp, 'one-at-a-time:')  -- SERIAL_PREFIX
                 THEN coalesce(o.job_limit, q.group_limit)
                 ELSE 1 END,
-           CASE WHEN (coalesce(o.rate, q.group_rate)).count < 1000000000 THEN coalesce(o.rate, q.group_rate) END, q.aging
+           CASE WHEN (coalesce(o.rate, q.group_rate)).count < 1000000000 THEN coalesce(o.rate, q.group_rate) END,
+           CASE WHEN abs(q.aging) < 1000000000 THEN q.aging END  -- NaN is above all numbers
     FROM unnest(places) p
     LEFT JOIN holdfast.queues q ON q.name = p.queue
     LEFT JOIN holdfast.overrides o ON o.kind = 'group' AND o.queue = p.queue AND o.name = p.grp
