@@ -31,7 +31,7 @@ BEGIN
     rated := EXISTS (SELECT 1 FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.rated);
     IF rated THEN PERFORM holdfast.set_groups_back(places, at), holdfast.withdraw(places, at); END IF;
     PERFORM holdfast.join_due(places, at);
-    made := holdfast.make_ready(places, NULL, at);
+    made := holdfast.make_ready(places, at);
     IF rated THEN PERFORM holdfast.wake(places, at); END IF;
     RETURN made;
 END $$
@@ -60,30 +60,20 @@ END $$
 -- A job that joins k others of its group gets a turn k * 30 days (STAGGER_TICKS) behind its number, but above all of
 -- theirs, kept ones too: so groups take turns. `base` is below every number issued here.
 -- A row that a stranger locked is passed over, not its successor taken: its group is refilled by the next sweep.
--- `ended`: the groups of jobs that ended, one by one. Where it is given the groups are shared: no more become ready than
--- ended, and a row that is locked may be a rival's, so its successor is taken (swap.sql).
-CREATE OR REPLACE FUNCTION holdfast.make_ready(places holdfast.place[], ended holdfast.place[], at double precision)
+CREATE OR REPLACE FUNCTION holdfast.make_ready(places holdfast.place[], at double precision)
 RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     base bigint := (SELECT last_value FROM holdfast.ticks);
     made integer;
 BEGIN
-    WITH swaps AS MATERIALIZED (
-        SELECT e.queue, e.grp, count(*) AS number FROM unnest(ended) e GROUP BY e.queue, e.grp
-    ), chosen AS MATERIALIZED (
+    WITH chosen AS MATERIALIZED (
         SELECT w.seq, w.turn, g.queue, g.grp, g.ready, g.last, g.aging,
                coalesce(floor(w.priority * g.aging * 1000000)::bigint, 0) AS shift,
                row_number() OVER (ORDER BY w.held DESC, w.priority DESC, w.seq) AS place
         FROM holdfast.group_rooms(places, at) g CROSS JOIN LATERAL (
-            (SELECT c.seq, c.held, c.priority, c.turn FROM holdfast.jobs c
-             WHERE ended IS NULL AND c.state = 'waiting' AND c.queue = g.queue AND c.grp = g.grp
-             ORDER BY c.held DESC, c.priority DESC, c.seq LIMIT greatest(0, least(g.room, 256 - g.ready)))
-            UNION ALL
-            SELECT n.* FROM swaps s CROSS JOIN LATERAL (
-                SELECT c.seq, c.held, c.priority, c.turn FROM holdfast.jobs c
-                WHERE c.state = 'waiting' AND c.queue = g.queue AND c.grp = g.grp ORDER BY c.held DESC, c.priority DESC, c.seq
-                LIMIT greatest(0, least(g.room, 256 - g.ready, s.number)) FOR UPDATE SKIP LOCKED) n
-            WHERE s.queue = g.queue AND s.grp = g.grp) w
+            SELECT c.seq, c.held, c.priority, c.turn FROM holdfast.jobs c
+            WHERE c.state = 'waiting' AND c.queue = g.queue AND c.grp = g.grp
+            ORDER BY c.held DESC, c.priority DESC, c.seq LIMIT greatest(0, least(g.room, 256 - g.ready))) w
     ), locked AS MATERIALIZED (  -- said so that only the key can find the row: planned on an empty store, kept for long
         SELECT chosen.* FROM chosen JOIN holdfast.jobs j ON j.seq = chosen.seq
         WHERE CASE j.state WHEN 'waiting' THEN true END FOR UPDATE OF j SKIP LOCKED
