@@ -15,23 +15,23 @@ from typing import Any
 import tally
 
 from holdfast.cli.main import main
-from holdfast.worker.trading import Trader
+from holdfast.worker.keeper.exchange_loop import ExchangeLoop
 
 FILE = tally.FOLDER / "exchanges"
 
 
 def trace() -> None:
     noted: list[tuple[float, float, int, list[str]]] = []
-    through = Trader._until_answered
+    through = ExchangeLoop._until_answered
 
-    async def timed(self: Trader, settlements: Any, releases: Any, request: Any) -> Any:
+    async def timed(self: ExchangeLoop, settlements: Any, releases: Any, request: Any) -> Any:
         sent = time.monotonic()
         answer, asked = await through(self, settlements, releases, request)
         if settlements or answer.leases:
             noted.append((sent, time.monotonic(), len(settlements), [lease.id for lease in answer.leases]))
         return answer, asked
 
-    Trader._until_answered = timed  # type: ignore[method-assign]
+    ExchangeLoop._until_answered = timed  # type: ignore[method-assign]
     atexit.register(lambda: FILE.write_text(json.dumps(noted)))
 
 

@@ -15,7 +15,7 @@ from functools import partial
 
 from .fits import quantile
 from .planning import Outcome, Plan
-from .stations import Cores, Disk, Gate, Process, Timeline, Usage
+from .stations import Cores, Disk, Process, StoreHandle, Timeline, Usage
 
 STRIPES = 1024  # of the locks of groups on PostgreSQL
 CHORES = 500  # jobs after which the store is given the enqueueing and pruning of as many
@@ -72,7 +72,7 @@ class Simulation:
         self.plan, self.costs = plan, plan.costs
         self.time = Timeline()
         self.random = random.Random(plan.seed)
-        self.gate = Gate(self.time)
+        self.gate = StoreHandle(self.time)
         self.disks = [Disk(self.time, self._sync_seconds) for _ in range(plan.nodes)]
         self.machine = Cores(self.time, plan.machine, plan.speed) if plan.machine else None
         threads = plan.costs.threads or plan.cores

@@ -142,7 +142,7 @@ class Disk:
             self._begin()
 
 
-class Gate:
+class StoreHandle:
     """Names that one may hold at a time. Who wants several gets all of them at once, in the order of asking."""
 
     def __init__(self, timeline: Timeline) -> None:

@@ -18,8 +18,7 @@ from typing import NamedTuple, TypeVar
 from holdfast.backends import open_backend
 from holdfast.backends.contract import Backend
 from holdfast.lifecycle import Ending, Settlement, State
-from holdfast.records import ClaimRequest, JobQuery, Lease, NewJob, Pause, Release, WorkerRecord
-from holdfast.rules import Override, QueueRule
+from holdfast.records import ClaimRequest, JobQuery, Lease, NewJob, Override, Pause, QueueRule, Release, WorkerRecord
 
 from ..driving import Failed
 from ..places import opened

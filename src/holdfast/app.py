@@ -19,13 +19,11 @@ from .backends import Address, make_backend, parse_url
 from .backends.contract import Backend
 from .calls import Placement, UsingSettings, refine
 from .clock import Clock, SystemClock
-from .cron.face import Cron
-from .entries import CronEntry
+from .cron.api import Cron
 from .errors import ConfigurationError
 from .keywords import known_options
-from .limiting import Groups, Queues, RegisteredTasks
 from .names import check_list, check_name
-from .operations import Dead
+from .operator import Dead
 from .options import (
     ARGS_BYTES_MAX,
     LEASE_DEFAULT,
@@ -39,11 +37,11 @@ from .options import (
     WorkerOptions,
     whole,
 )
-from .portal import Gate, forbid_running_loop
-from .producing import Producing
+from .producer import Producer
+from .queues import Groups, Queues, RegisteredTasks
 from .rates import Rate
-from .records import Dump
-from .rules import GroupOrder, QueueRule, TaskRule
+from .records import CronEntry, Dump, GroupOrder, QueueRule, TaskRule
+from .store_thread import StoreHandle, forbid_running_loop
 from .task import NamedTask, Tasks
 
 if TYPE_CHECKING:
@@ -66,7 +64,7 @@ class WorkerSettings(TypedDict, total=False):
     queue_order: QueueOrder
 
 
-class Holdfast(Producing):
+class Holdfast(Producer):
     """An app: `app = Holdfast("sqlite:///jobs.db")`."""
 
     @known_options("Holdfast()")
@@ -90,7 +88,7 @@ class Holdfast(Producing):
         self.groups = Groups(self)
         self.queues = Queues(self)
         self.cron = Cron(self)
-        self._gate = Gate(partial(make_backend, self._address), SystemClock())
+        self._store = StoreHandle(partial(make_backend, self._address), SystemClock())
 
     # ------------------------------------------------------------------ the store
 
@@ -106,18 +104,18 @@ class Holdfast(Producing):
     @property
     def backend(self) -> Backend:
         """The app's own backend, opened."""
-        return self._gate.open()
+        return self._store.open()
 
     def open_backend(self) -> Backend:
         """A new backend of the same store, unopened, for a thread of its own; memory:// has only the one."""
         if self._address.scheme == "memory":
-            return self._gate.unopened
+            return self._store.unopened
         return make_backend(self._address)
 
     @property
     def clock(self) -> Clock:
         """The clock of stores that keep time in this process."""
-        return self._gate.clock
+        return self._store.clock
 
     def dump(self) -> Dump:
         """Everything the store holds, as plain values: for audits and for reports of trouble."""
@@ -127,17 +125,17 @@ class Holdfast(Producing):
         """As `dump`."""
         return await self._ado(lambda backend: backend.dump())
 
-    def aim(self, store: str | Address, gate: Gate | None = None) -> tuple[Address, Gate]:
+    def aim(self, store: str | Address, gate: StoreHandle | None = None) -> tuple[Address, StoreHandle]:
         """Speak to another store from now on: `--url`, the sandbox. Tasks, events and declared queues stay.
 
         Answers what it spoke to before; giving that back here puts it back. Nothing is opened or closed.
         """
-        before = self._address, self._gate
+        before = self._address, self._store
         self._address = parse_url(store) if isinstance(store, str) else store
         if gate is None:
-            gate = Gate(partial(make_backend, self._address), self.clock)
-            gate.rules.update(self._gate.rules)
-        self._gate = gate
+            gate = StoreHandle(partial(make_backend, self._address), self.clock)
+            gate.rules.update(self._store.rules)
+        self._store = gate
         return before
 
     # ------------------------------------------------------------------ tasks and queues
@@ -194,12 +192,12 @@ class Holdfast(Producing):
             aging=aging,
             shards=shards,
         )
-        self._gate.rules[options.name] = options.rule()
+        self._store.rules[options.name] = options.rule()
         return options
 
     def queue_rules(self) -> list[QueueRule]:
         """The declared rules of queues."""
-        return list(self._gate.rules.values())
+        return list(self._store.rules.values())
 
     def task_rules(self) -> list[TaskRule]:
         """What the store must know of each registered task; workers declare it when they start."""
@@ -277,20 +275,20 @@ class Holdfast(Producing):
     def open(self) -> None:
         """Open the store now instead of at first use: it is set up, and what is wrong with it is raised here."""
         forbid_running_loop("app.open()", "app.aopen()")
-        self._gate.open()
+        self._store.open()
 
     async def aopen(self) -> None:
         """As `open`."""
-        await self._gate.acall(_nothing)
+        await self._store.acall(_nothing)
 
     def close(self) -> None:
         """Let go of the store and the portal's thread. Idempotent; a later call opens them again."""
         forbid_running_loop("app.close()", "app.aclose()")
-        self._gate.close()
+        self._store.close()
 
     async def aclose(self) -> None:
         """As `close`."""
-        await asyncio.to_thread(self._gate.close)
+        await asyncio.to_thread(self._store.close)
 
     def __enter__(self) -> Holdfast:
         return self

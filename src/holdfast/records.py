@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from .entries import CronEntry
 from .keywords import known_options
 from .lifecycle import Failure, State
 from .rates import Rate
-from .rules import Flow, GroupOrder, Override, QueueRule, TaskRule
 
 Conflict = Literal["keep", "replace", "raise", "debounce"]
 KeyScope = Literal["queue", "global"]
@@ -218,7 +216,7 @@ class WorkerRecord(Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] = ()
     slots: int = 0
     isolates: bool = False  # it runs suspects alone, each in a process of its own
-    portrait: bytes | None = None  # its runners as it last showed them (portrait.py); stored by renew alone
+    portrait: bytes | None = None  # its runners as it last showed them (worker_status.py); stored by renew alone
     started_at: float = 0.0  # set by the store
     renewed_at: float = 0.0  # set by the store
     expired: bool = False  # set by the store when read
@@ -471,3 +469,111 @@ class Shipment(Struct, frozen=True, kw_only=True):
     tick: int = 0  # with the rules: no fence or turn the store has issued is above it
     seq: int = 0  # to a shard: no seq that was carried into its neighbours is above it
     after: str | None = None  # the place to go on after; None: this was the last of its part
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What code declares and operators say about queues, groups and tasks, and the buckets that keep their rates.
+#
+# Called by records, options, backends and the face. Frozen data; it decides nothing and never does I/O.
+
+
+GroupOrder = Literal["strict", "relaxed"]
+
+READY_PER_GROUP_MAX = 256  # a group has no more jobs ready at once, however high its limit
+RULE_STEP_MAX = 1000  # jobs, and groups, that a changed rule rearranges in its own step; the rest follows piecewise
+STAGGER_TICKS = 30 * 86_400_000_000  # between the turns of two ready jobs of one group: 30 days in microseconds
+SERIAL_PREFIX = "one-at-a-time:"  # a group so named is strict whatever its queue says
+GROUP_LOOKS_MAX = 64  # ready jobs a claim passes over, per lane, because their group has its share of the worker
+
+
+class QueueRule(Struct, frozen=True, kw_only=True):
+    """A queue's declared rule. strict implies group_limit 1. Only Redis Cluster heeds and keeps `shards`."""
+
+    name: str
+    group_limit: int = 1  # UNLIMITED: none
+    group_order: GroupOrder = "strict"
+    shards: int = 1
+    limit: int | None = None  # jobs running at once, over all workers
+    rate: Rate | None = None
+    group_rate: Rate | None = None  # of each group
+    aging: float | None = None  # seconds of being ready that weigh as much as one step of priority
+
+
+class TaskRule(Struct, frozen=True, kw_only=True):
+    """What the code declares of a task that the store must know."""
+
+    name: str
+    limit: int | None = None  # jobs running at once, over all queues and workers
+    rate: Rate | None = None
+    apart: bool = False  # its ready jobs have a lane of their own also without limit and rate
+    retain_count: int | None = None  # succeeded and cancelled jobs kept at most
+    retain_dead: float | None = None  # seconds a dead letter and its job are kept; None: for ever
+    retain_dead_count: int | None = None  # dead letters kept at most
+
+
+class Override(Struct, frozen=True, kw_only=True):
+    """An operator's word on a queue, a group (queue and group) or a task; it beats the declared value until reset.
+
+    UNSET leaves what is there, None resets to the declared value; UNLIMITED and NO_RATE lift a limit or rate.
+    """
+
+    queue: str | None = None
+    group: str | None = None
+    task: str | None = None
+    limit: int | UnsetType | None = UNSET
+    rate: Rate | UnsetType | None = UNSET
+    apart: bool | UnsetType | None = UNSET  # of a task: True gives its ready jobs a lane of their own
+
+
+class Flow(Struct, frozen=True, kw_only=True):
+    """The bucket of a queue, a group or a task. It says nothing once both times have passed."""
+
+    queue: str | None = None
+    group: str | None = None
+    task: str | None = None
+    spent_until: float = 0.0  # see rates.py
+    shut_until: float = 0.0  # slowed down: nothing starts before
+    wakes_at: float | None = None  # of a group whose waiting jobs the rate holds back: refill it then
+
+
+class TaskRecord(Struct, frozen=True, kw_only=True):
+    """A task as shown: what was declared of it, what an operator said, its bucket."""
+
+    rule: TaskRule
+    declared: bool = False
+    override: Override | None = None
+    flow: Flow | None = None
+    running: int = 0
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A cron entry as it is stored.
+#
+# Called by records, backends, the ticker and the face. Frozen data; when the next tick is due is cron's business.
+
+
+class CronEntry(Struct, frozen=True, kw_only=True):
+    """A cron entry and where it stands. The store compares `version` and keeps the rest as it is."""
+
+    name: str
+    version: int = 0  # grows by one with every write; given by the store
+    next_at: float | None = None  # the next tick that nobody has fired; None: no more
+    call: bytes = b""  # the job it makes, JSON of NewJob without id and times
+    cron: str | None = None  # five fields, or
+    every: float | None = None  # seconds, counted from `anchor`
+    anchor: float = 0.0
+    tz: str = "UTC"
+    overlap: Literal["allow", "skip", "queue", "cancel"] = "allow"
+    catch_up: Literal["none", "last", "all"] = "last"
+    window: float = 86400.0  # seconds back that catch_up="all" goes
+    jitter: float = 0.0  # seconds: each tick's job is due up to so much later
+    declared: bool = False  # it comes from code: only workers whose code has it fire it
+    created_at: float = 0.0
+    declared_at: float = 0.0  # when code last declared it
+    last_at: float | None = None  # the latest tick fired or skipped
+    last_job: str | None = None  # the job of the latest tick that made one
+    fired: int = 0
+    skipped: int = 0
+    paused_at: float | None = None
+    paused_by: str = ""
+    pause_reason: str = ""

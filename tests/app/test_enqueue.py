@@ -13,7 +13,6 @@ import pytest
 
 from holdfast import Enqueued, Holdfast, Revival, Task
 from holdfast.backends.memory.backend import MemoryBackend
-from holdfast.bulk import CHUNK_BYTES_MAX
 from holdfast.errors import (
     ArgumentsRejected,
     BackendUnavailable,
@@ -22,6 +21,7 @@ from holdfast.errors import (
     OutcomeUnknown,
 )
 from holdfast.events import Enqueued as EnqueuedEvent
+from holdfast.producer import CHUNK_BYTES_MAX
 from holdfast.records import NewJob
 
 

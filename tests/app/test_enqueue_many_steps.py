@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import BackendUnavailable, Holdfast
 from holdfast.backends.memory.backend import MemoryBackend
-from holdfast.bulk import CHUNK_JOBS_MAX
+from holdfast.producer import CHUNK_JOBS_MAX
 from holdfast.records import NewJob
 
 PATIENCE_SECONDS = 30.0

@@ -10,7 +10,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.errors import ConfigurationError
 from holdfast.rates import NO_RATE, UNLIMITED, Rate
-from holdfast.rules import TaskRule
+from holdfast.records import TaskRule
 
 
 def test_an_operators_word_on_a_queue_stands_beside_the_declared_one(app: Holdfast) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Holdfast, portal
+from holdfast import Holdfast, store_thread
 from holdfast.errors import BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 
 
@@ -195,7 +195,7 @@ def test_closing_during_a_wait_ends_the_wait(app: Holdfast) -> None:
 
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
-    portal = app._gate._portal
+    portal = app._store._portal
     assert portal is not None
     while not asyncio.all_tasks(portal._loop):  # until the wait is under way
         thread.join(0.001)
@@ -302,10 +302,10 @@ def test_an_enqueue_does_not_fail_because_the_rules_cannot_be_declared(
     app: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody holds the tables a rule is kept in: the job is stored, and the rule is told when it can be."""
-    monkeypatch.setattr(portal, "DECLARE_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(store_thread, "DECLARE_AGAIN_SECONDS", 0.01)
     app.queue("mail", limit=3)
     task = app.task(name="send", queue="mail")(lambda: None)
-    backend = app._gate.unopened
+    backend = app._store.unopened
     real, tries, told = backend.declare, [], threading.Event()
 
     async def declare(*args: Any, **kwargs: Any) -> None:

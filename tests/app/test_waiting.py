@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Context, Holdfast, State
 from holdfast.errors import BackendUnavailable, JobNotFound, ResultGone, WaitTimedOut
-from holdfast.following import Step, new_lines
+from holdfast.follow import Step, new_lines
 from holdfast.records import JobRecord, LogLine
 
 

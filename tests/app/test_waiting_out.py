@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast import waiting
+from holdfast import results
 from holdfast.backends.contract import Backend
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, OutcomeUnknown
 from holdfast.records import JobRecord
-from holdfast.waiting import Waiter
+from holdfast.results import Waiter
 
 
 class Store:
@@ -51,7 +51,7 @@ def test_who_comes_to_a_store_that_is_away_is_told_at_once() -> None:
 
 
 def test_a_store_that_stays_away_is_everybodys_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(results, "PATIENCE_SECONDS", 0.05)
     store = Store(None, BackendUnavailable("away"))
     with pytest.raises(BackendUnavailable):
         wait(store)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from holdfast.backends.postgres.watch import Watch as PostgresWatch
-from holdfast.backends.redis.watch import Watch as RedisWatch
+from holdfast.backends.postgres.wakeups import Wakeups as PostgresWatch
+from holdfast.backends.redis.wakeups import Wakeups as RedisWatch
 
 
 class Silent:

@@ -8,7 +8,7 @@ import pytest
 from bench.scaling.fits import Line
 from bench.scaling.planning import Costs, Plan
 from bench.scaling.simulation import simulate
-from bench.scaling.stations import Cores, Disk, Gate, Process, Timeline
+from bench.scaling.stations import Cores, Disk, Process, StoreHandle, Timeline
 
 MICRO = 1e-6
 REDIS = Costs(
@@ -150,7 +150,7 @@ def test_the_disk_takes_all_who_wait_at_once() -> None:
 
 def test_nobody_overtakes_at_a_gate_who_waits_for_the_same_name() -> None:
     time, seen = Timeline(), list[str]()
-    gate = Gate(time)
+    gate = StoreHandle(time)
     gate.enter({"a"}, lambda: seen.append("one"))
     gate.enter({"a", "b"}, lambda: seen.append("two"))
     gate.enter({"b"}, lambda: seen.append("three"))

@@ -17,9 +17,8 @@ from typing import Any, TypeVar
 from holdfast import Holdfast
 from holdfast.backends import open_backend
 from holdfast.backends.contract import Backend
-from holdfast.entries import CronEntry
 from holdfast.lifecycle import State
-from holdfast.records import JobQuery, JobRecord
+from holdfast.records import CronEntry, JobQuery, JobRecord
 from tests.chaos.scene import journal_of, until
 
 A = TypeVar("A")

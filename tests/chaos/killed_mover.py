@@ -19,8 +19,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast.backends import open_backend, parse_url
-from holdfast.backends.redis.node import Node
-from holdfast.moving import Mover, Side, comparing
+from holdfast.backends.redis.nodes import Node
+from holdfast.moving import Mover, Side, compare
 
 SECONDS_MAX = 60
 
@@ -100,6 +100,6 @@ def forked(*words: Any) -> tuple[int, str]:
 
 
 if __name__ == "__main__":
-    comparing.PIECE_ROWS_FIRST = comparing.PIECE_ROWS_MAX = 7  # many pieces, many places to die at
+    compare.PIECE_ROWS_FIRST = compare.PIECE_ROWS_MAX = 7  # many pieces, many places to die at
     for line in sys.stdin:
         print(json.dumps(forked(*json.loads(line))), flush=True)

@@ -16,9 +16,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from holdfast.cron.ticking import tick_id
-from holdfast.entries import CronEntry
-from holdfast.records import JobRecord
+from holdfast.cron.tick import tick_id
+from holdfast.records import CronEntry, JobRecord
 from tests.chaos.flow_scene import Crew, all_succeeded
 from tests.chaos.scene import until
 

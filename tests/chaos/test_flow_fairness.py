@@ -10,8 +10,7 @@ import pytest
 from holdfast.backends.contract import Backend
 from holdfast.lifecycle import State
 from holdfast.rates import UNLIMITED
-from holdfast.records import ClaimRequest, Lease, NewJob, WorkerRecord
-from holdfast.rules import QueueRule
+from holdfast.records import ClaimRequest, Lease, NewJob, QueueRule, WorkerRecord
 from tests.chaos.flow_scene import Crew
 from tests.chaos.scene import until
 

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.backends.contract import Backend
 from holdfast.records import Seal
-from holdfast.testing.conformance.comparing import same_tables
+from holdfast.testing.conformance.compare import same_tables
 
 from ..moving.stage import fresh_url, furnished, split, tables, with_store
 

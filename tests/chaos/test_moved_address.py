@@ -37,7 +37,7 @@ def make_store(url: str) -> None:
         app.counts()
 
 
-class Moving(ABC):
+class MoveVerbs(ABC):
     """A primary and who takes over from it, behind one address."""
 
     relay: Relay
@@ -55,7 +55,7 @@ class Moving(ABC):
     def close(self) -> None: ...
 
 
-class MovingRedis(Moving):
+class MovingRedis(MoveVerbs):
     def __init__(self) -> None:
         valkey.shared_server()  # skips or fails where there is none
         self._pair = Pair()
@@ -80,7 +80,7 @@ class MovingRedis(Moving):
         self._pair.remove()
 
 
-class MovingPostgres(Moving):
+class MovingPostgres(MoveVerbs):
     def __init__(self) -> None:
         postgres.shared_server()
         self._old = postgres.Server().start()
@@ -124,11 +124,11 @@ class MovingPostgres(Moving):
         self._old.remove()
 
 
-ADDRESSES: dict[str, Callable[[], Moving]] = {"postgres": MovingPostgres, "redis": MovingRedis}
+ADDRESSES: dict[str, Callable[[], MoveVerbs]] = {"postgres": MovingPostgres, "redis": MovingRedis}
 
 
 @pytest.fixture(params=sorted(ADDRESSES))
-def moving(request: pytest.FixtureRequest) -> Iterator[Moving]:
+def moving(request: pytest.FixtureRequest) -> Iterator[MoveVerbs]:
     moving = ADDRESSES[request.param]()
     yield moving
     moving.close()
@@ -191,7 +191,7 @@ def ended(scene: Scene, ids: list[str]) -> bool:
 
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_a_worker_and_a_producer_follow_the_address_and_nothing_is_lost_or_doubled(
-    tmp_path: Path, moving: Moving, form: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, moving: MoveVerbs, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCENE_URL", moving.url)
     scene = Scene(tmp_path, moving.url)

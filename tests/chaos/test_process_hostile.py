@@ -12,7 +12,7 @@ import time
 import pytest
 
 from holdfast.lifecycle import State
-from holdfast.worker.limits import memory_of
+from holdfast.worker.processes.resource_limits import memory_of
 from tests.chaos.process_scene import ProcessScene, alive
 from tests.chaos.scene import until
 

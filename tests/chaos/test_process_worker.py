@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast.lifecycle import State
-from holdfast.worker.limits import memory_of
+from holdfast.worker.processes.resource_limits import memory_of
 from tests.chaos.process_scene import Family, ProcessScene, alive, below, children, send
 from tests.chaos.scene import until
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
-from holdfast.portrait import read
+from holdfast.worker_status import read
 from tests.chaos.flow_scene import STORES, Store, all_succeeded
 from tests.chaos.scene import journal_of, until
 from tests.servers import valkey_cluster

@@ -13,7 +13,7 @@ from shells import Shell
 from holdfast import Holdfast
 from holdfast.cli.exits import visible
 from holdfast.cli.main import LATER
-from holdfast.cli.printing import Printer
+from holdfast.cli.output import Printer
 
 NOT_TEXT = "\udcff"  # how Python shows an argument that is not UTF-8
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from shells import Shell
 
 from holdfast import errors
-from holdfast.cli import looking
+from holdfast.cli import jobs
 from holdfast.cli.exits import Exit, exit_for
 from holdfast.cli.main import COMMANDS, cli, main
 
@@ -57,7 +57,7 @@ def test_an_unexpected_error_is_one_sentence(shell: Shell, monkeypatch: pytest.M
     def explode(*_: Any) -> Any:
         raise RuntimeError("the\nbilge is full")
 
-    monkeypatch.setattr(looking, "find_id", explode)
+    monkeypatch.setattr(jobs, "find_id", explode)
     result = shell("job", "x", code=1)
     assert result.stderr.splitlines()[0] == "error: unexpected RuntimeError: the bilge is full"
     assert shell.error("job", "x", code=1)["message"] == "unexpected RuntimeError: the bilge is full"
@@ -69,7 +69,7 @@ def test_an_interrupt_is_130(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> N
     def interrupt(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(looking, "find_id", interrupt)
+    monkeypatch.setattr(jobs, "find_id", interrupt)
     shell("job", "x", code=130)
     assert shell.error("job", "x", code=130)["code"] == "interrupted"
 

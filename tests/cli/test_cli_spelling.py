@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import click
 import pytest
 
-from holdfast.cli.spelling import Moment, Size, ago, duration_seconds, iso, read_arguments, span
+from holdfast.cli.parse import Moment, Size, ago, duration_seconds, iso, read_arguments, span
 from holdfast.keywords import nearest
 
 

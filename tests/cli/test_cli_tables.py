@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 from rich.console import Console
 
-from holdfast.cli.printing import Printer
+from holdfast.cli.output import Printer
 
 COLUMNS = ("entry", "next", "when", "task", "fired", "note")
 ROWS = [

@@ -12,9 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.testing.conformance import MakeBackend, World
-from holdfast.testing.conformance.portrait import Portrait, portray, unlike
-from holdfast.testing.conformance.walking import Walk
-from holdfast.testing.conformance.walking_flow import FlowWalk
+from holdfast.testing.conformance.portrait import WorkerStatus, portray, unlike
+from holdfast.testing.conformance.walk import Walk
+from holdfast.testing.conformance.walk_flow import FlowWalk
 
 from ..reference.backend import ReferenceBackend
 from ..servers import postgres, sqlite, valkey
@@ -48,7 +48,7 @@ async def _walk_both(seed: int, steps: int, make: MakeBackend, kind: type[Walk] 
 # stores choose differently their ways part, and the walk ends there; the cases judge what the contract does fix.
 
 
-def _gave_other_turns(one: Portrait, two: Portrait, ready: frozenset[str]) -> bool:
+def _gave_other_turns(one: WorkerStatus, two: WorkerStatus, ready: frozenset[str]) -> bool:
     """Only the turns differ, and only of jobs that became ready in this step."""
     before = [[job_id for job_id in portrait.turns if job_id in ready] for portrait in (one, two)]
     differ = one.turns != two.turns and sorted(one.turns) == sorted(two.turns) and before[0] == before[1]

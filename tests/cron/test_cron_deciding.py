@@ -9,9 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.cron.entry import CronOptions, placed, wanted_entry
-from holdfast.cron.ticking import COUNTED_MAX, JOBS_PER_TICK_MAX, decide, job_of_tick, tick_id
-from holdfast.entries import CronEntry
-from holdfast.records import NewJob, Tick
+from holdfast.cron.tick import COUNTED_MAX, JOBS_PER_TICK_MAX, decide, job_of_tick, tick_id
+from holdfast.records import CronEntry, NewJob, Tick
 
 START = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0

@@ -21,9 +21,8 @@ from holdfast.cron.entry import (
     wanted_entry,
     zone_name,
 )
-from holdfast.entries import CronEntry
 from holdfast.errors import ConfigurationError
-from holdfast.records import NewJob
+from holdfast.records import CronEntry, NewJob
 
 START = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
 

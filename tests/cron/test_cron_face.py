@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, EntryNotFound, Holdfast, State, Tasks
-from holdfast.cron.face import Cron
+from holdfast.cron.api import Cron
 from holdfast.errors import ConfigurationError
 from holdfast.testing import sandbox
 

@@ -12,18 +12,16 @@ import pytest
 
 from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.clock import SystemClock
-from holdfast.cron.changing import change, find, pause, put, resume
+from holdfast.cron.api import change, find, pause, put, resume
 from holdfast.cron.entry import CronOptions, wanted_entry
-from holdfast.cron.ticking import tick_id
-from holdfast.entries import CronEntry
+from holdfast.cron.tick import tick_id
 from holdfast.errors import BackendUnavailable
 from holdfast.events import Event, Hub
-from holdfast.records import JobQuery, NewJob, Tick
-from holdfast.rules import TaskRule
-from holdfast.worker.declared import Declared
-from holdfast.worker.line import Line
-from holdfast.worker.local import LocalLink
-from holdfast.worker.ticker import Ticker
+from holdfast.records import CronEntry, JobQuery, NewJob, TaskRule, Tick
+from holdfast.worker.keeper.cron_ticker import CronTicker
+from holdfast.worker.keeper.declare import Declared
+from holdfast.worker.keeper.store_client import Line
+from holdfast.worker.runner.in_process import InProcessRunners
 
 START = 1_772_323_200.0  # 2026-03-01
 
@@ -41,7 +39,7 @@ class Hands:
         return self.now
 
 
-class Told(LocalLink):
+class Told(InProcessRunners):
     """A link without a runner: what is told is kept."""
 
     def __init__(self) -> None:
@@ -62,8 +60,8 @@ def entry_of(name: str, *, code: bool = True, queue: str = "q", **options: Any) 
     return wanted_entry(name, NewJob(id="", task="t", queue=queue), CronOptions(**options), declared=code)
 
 
-def ticker_on(backend: Any, said: Declared, queues: tuple[str, ...] = ("q",)) -> Ticker:
-    return Ticker(Line(backend, SystemClock(), 5.0), Told(), said, queues, 5.0)
+def ticker_on(backend: Any, said: Declared, queues: tuple[str, ...] = ("q",)) -> CronTicker:
+    return CronTicker(Line(backend, SystemClock(), 5.0), Told(), said, queues, 5.0)
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:

@@ -17,16 +17,16 @@ from holdfast.calls import UsingSettings
 from holdfast.cli.exits import Exit
 from holdfast.cli.main import COMMANDS, cli
 from holdfast.context import Context
+from holdfast.cron.api import Backfilled, Cron
 from holdfast.cron.entry import CronOptions
-from holdfast.cron.face import Backfilled, Cron
 from holdfast.cron.view import Entry
-from holdfast.following import Step
+from holdfast.follow import Step
 from holdfast.inspection import Audit, Explanation, Violation
 from holdfast.job import BoundCall, DeadLetter, Job
 from holdfast.lifecycle import State, Verb
-from holdfast.limiting import Groups, Queues, RegisteredTasks
-from holdfast.operations import Dead
+from holdfast.operator import Dead
 from holdfast.options import QueueOptions, TaskOptions, WorkerOptions
+from holdfast.queues import Groups, Queues, RegisteredTasks
 from holdfast.records import Revival
 from holdfast.retry import RetryPolicy
 from holdfast.task import Task

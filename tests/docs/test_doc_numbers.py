@@ -7,19 +7,25 @@ from doc_pages import DOCS, rows, section
 
 from holdfast.backends.sqlite.connection import SQLITE_VERSION_MIN
 from holdfast.backends.sqlite.writer import REQUESTS_PER_COMMIT_MAX
-from holdfast.bulk import CHUNK_BYTES_MAX, CHUNK_JOBS_MAX
 from holdfast.codec import DEPTH_MAX
 from holdfast.context import LOG_LINE_CHARS_MAX
-from holdfast.cron.changing import BACKFILL_MAX
-from holdfast.cron.ticking import JOBS_PER_TICK_MAX
+from holdfast.cron.api import BACKFILL_MAX
+from holdfast.cron.tick import JOBS_PER_TICK_MAX
 from holdfast.names import NAME_LENGTH_MAX
 from holdfast.options import ARGS_BYTES_MAX, RESULT_BYTES_MAX, WorkerOptions
-from holdfast.records import CLAIM_SWEEP_MAX, ERRORS_KEPT_MAX, HISTORY_KEPT_MAX, LOGS_KEPT_MAX, REMEMBER_SECONDS_MIN
-from holdfast.rules import READY_PER_GROUP_MAX
-from holdfast.worker.outcomes import TEXT_CHARS_MAX, TRACEBACK_CHARS_MAX
-from holdfast.worker.runner import UNKNOWN_TASK_DELAY_SECONDS
-from holdfast.worker.stopping import STOP_WITHIN_SECONDS
-from holdfast.worker.tenure import EXIT_CODE
+from holdfast.producer import CHUNK_BYTES_MAX, CHUNK_JOBS_MAX
+from holdfast.records import (
+    CLAIM_SWEEP_MAX,
+    ERRORS_KEPT_MAX,
+    HISTORY_KEPT_MAX,
+    LOGS_KEPT_MAX,
+    READY_PER_GROUP_MAX,
+    REMEMBER_SECONDS_MIN,
+)
+from holdfast.worker.keeper.lease_renewal import EXIT_CODE
+from holdfast.worker.keeper.shutdown import STOP_WITHIN_SECONDS
+from holdfast.worker.runner.attempt import UNKNOWN_TASK_DELAY_SECONDS
+from holdfast.worker.runner.outcomes import TEXT_CHARS_MAX, TRACEBACK_CHARS_MAX
 
 GUARANTEES = DOCS / "guarantees.md"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.sqlite.stored import SQL
+from holdfast.backends.sqlite.columns import SQL
 
 from ..conftest import row_of
 
@@ -19,14 +19,14 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # Lower may not import from higher. A module is looked up by its first part below the package.
 WORDS = """
-    bulk calls clock codec context entries errors events ids job keywords lifecycle logs names options portrait rates
-    records retry rules task verdicts
+    calls clock codec context errors events ids job keywords lifecycle logs names options rates records retry task
+    verdicts worker_status
 """
-FACE = "app following joining limiting operations portal producing waiting"
+FACE = "app caller_transaction follow operator producer queues results store_thread"
 LAYERS = {
     **dict.fromkeys(WORDS.split(), 0),
     "backends": 1,
-    **dict.fromkeys(["cron", "worker", "sweeps", "inspection", "moving"], 2),
+    **dict.fromkeys(["cron", "worker", "inspection", "moving"], 2),
     **dict.fromkeys([*FACE.split(), "testing", "__init__"], 3),
     **dict.fromkeys(["cli", "__main__"], 4),
 }
@@ -130,6 +130,31 @@ def test_every_script_file_opens_with_its_purpose_and_is_short() -> None:
         assert text.startswith(f"-- {path.stem}: "), path.name
         assert text.count("\n") <= 400, path.name
         assert max(map(len, text.splitlines())) <= 120, path.name
+
+
+# The files in which every store keeps what it does for these verbs, in the order of a job's life.
+VERBS = [
+    "enqueue",
+    "claim",
+    "settle",
+    "renew",
+    "recover",
+    "promote",
+    "groups",
+    "limits",
+    "operate",
+    "prune",
+    "cron",
+    "move",
+    "read",
+    "flaws",
+]
+
+
+@pytest.mark.parametrize("folder", ["sqlite/statements", "postgres/statements", "redis/lua"])
+def test_every_store_has_a_file_for_each_verb(folder: str) -> None:
+    there = {path.stem for path in (ROOT / "backends" / folder).iterdir()}
+    assert [verb for verb in VERBS if verb not in there] == []
 
 
 def test_no_test_sleeps_outside_chaos_and_soak() -> None:

@@ -14,13 +14,25 @@ from tests.servers.valkey import empty, shared_server
 
 from holdfast.backends import open_backend
 from holdfast.backends.contract import Backend
-from holdfast.entries import CronEntry
 from holdfast.errors import ConfigurationError, DuplicateJob, JobNotFound, StateConflict
 from holdfast.inspection import audit, prunable
 from holdfast.lifecycle import Ending, Failure, Settlement
 from holdfast.rates import NO_RATE, UNLIMITED, Rate
-from holdfast.records import ClaimRequest, Held, JobQuery, Lease, NewJob, Pause, Release, Tick, WorkerRecord
-from holdfast.rules import Override, QueueRule, TaskRule
+from holdfast.records import (
+    ClaimRequest,
+    CronEntry,
+    Held,
+    JobQuery,
+    Lease,
+    NewJob,
+    Override,
+    Pause,
+    QueueRule,
+    Release,
+    TaskRule,
+    Tick,
+    WorkerRecord,
+)
 
 VERBS = {  # and how often each is taken
     "enqueue": 2,

@@ -8,7 +8,7 @@ import pytest
 from doctored import NOW, clean, dump, error, job, letter
 
 from holdfast.inspection import judge
-from holdfast.inspection.rules import RULES
+from holdfast.inspection.checks import RULES
 from holdfast.records import Dump
 
 PAUSES = ({"queue": None, "group": None, "task": "mail.parked"},)

@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.backends.memory.backend import MemoryBackend
-from holdfast.inspection import serving
+from holdfast.inspection import coverage
+from holdfast.inspection.coverage import AppFacts, Service, judge_service, look_at_service
 from holdfast.inspection.findings import Finding
-from holdfast.inspection.serving import AppFacts, Service, judge_service, look_at_service
 from holdfast.lifecycle import State
-from holdfast.portrait import RunnerView, draw
 from holdfast.records import NewJob, Pause, WorkerRecord
+from holdfast.worker_status import RunnerView, draw
 
 WORKER = WorkerRecord(id="w", queues=("mail", "pdf"), isolates=True, running=2)
 APP = AppFacts(name="shop:app", tasks={"send": "mail", "render": "pdf"}, aliases=frozenset({"old"}))
@@ -91,8 +91,8 @@ def test_names_and_numbers_are_told_the_largest_first_and_not_without_end() -> N
 
 
 def test_the_store_is_read_in_bounded_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "PAGE", 4)
-    monkeypatch.setattr(serving, "JOBS_LOOKED_AT_MAX", 8)
+    monkeypatch.setattr(coverage, "PAGE", 4)
+    monkeypatch.setattr(coverage, "JOBS_LOOKED_AT_MAX", 8)
 
     async def look(jobs: int, tasks: bool) -> Service:
         backend = MemoryBackend()

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.backends.durability import StoreFacts
-from holdfast.inspection.health import StoreLook, judge_store
+from holdfast.inspection.store_health import StoreLook, judge_store
 from holdfast.records import Seal
 
 SQLITE = StoreFacts(schema=4, settings={"journal_mode": "wal", "synchronous": "FULL"}, free_bytes=50 << 30)

@@ -13,10 +13,9 @@ from holdfast.backends.contract import Backend
 from holdfast.errors import JobNotFound
 from holdfast.inspection import Explanation, explain
 from holdfast.lifecycle import Ending, Failure, Settlement, State
-from holdfast.portrait import draw
 from holdfast.rates import Rate
-from holdfast.records import ClaimRequest, Held, Lease, NewJob, Pause, WorkerRecord
-from holdfast.rules import Override, QueueRule, TaskRule
+from holdfast.records import ClaimRequest, Held, Lease, NewJob, Override, Pause, QueueRule, TaskRule, WorkerRecord
+from holdfast.worker_status import draw
 
 Scene = Callable[[Backend], Awaitable[Any]]
 

@@ -20,8 +20,8 @@ from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.cli.main import main
 from holdfast.errors import MoveRefused
 from holdfast.inspection import audit
-from holdfast.inspection.auditing import judge
-from holdfast.inspection.health import FLAWS_MAX, look_at_store
+from holdfast.inspection.audit import judge
+from holdfast.inspection.store_health import FLAWS_MAX, look_at_store
 from holdfast.inspection.violations import named
 from holdfast.moving import Mover, Side
 from holdfast.records import Flaw
@@ -77,18 +77,18 @@ def test_the_doctor_does_not_look_for_ever(monkeypatch: pytest.MonkeyPatch) -> N
     async def scenario() -> None:
         from holdfast.backends import parse_url
         from holdfast.backends.durability import StoreFacts
-        from holdfast.inspection import health
+        from holdfast.inspection import store_health
 
         async def facts(address: object) -> StoreFacts:
             return StoreFacts(schema=1)
 
-        monkeypatch.setattr(health, "FLAWS_SECONDS", 0.01)
-        monkeypatch.setattr(health, "ask_store", facts)
+        monkeypatch.setattr(store_health, "FLAWS_SECONDS", 0.01)
+        monkeypatch.setattr(store_health, "ask_store", facts)
         backend = Endless()
         await backend.open()
         look = await look_at_store(backend, parse_url("memory://"))
         assert look.flaws is None and asked == [FLAWS_MAX]
-        [rows] = [one for one in health.judge_store(look) if one.about == "rows"]
+        [rows] = [one for one in store_health.judge_store(look) if one.about == "rows"]
         assert rows.verdict == "note" and "audit" in rows.next
 
     asyncio.run(scenario())

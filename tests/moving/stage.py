@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from holdfast.backends import open_backend, parse_url
 from holdfast.backends.contract import Backend
 from holdfast.moving import Moved, Mover, Side, Step
-from holdfast.rules import QueueRule, TaskRule
+from holdfast.records import QueueRule, TaskRule
 from holdfast.testing.conformance import World
-from holdfast.testing.conformance.comparing import Tables
-from holdfast.testing.conformance.moving import content, furnish
+from holdfast.testing.conformance.compare import Tables
+from holdfast.testing.conformance.move import content, furnish
 
 from ..servers import postgres, valkey, valkey_cluster
 

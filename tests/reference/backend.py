@@ -13,16 +13,15 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from holdfast.backends import sealing
+from holdfast.backends import seals
 from holdfast.backends.contract import Backend
-from holdfast.backends.numbering import ALONE, Numbering
+from holdfast.backends.seq_numbers import ALONE, Numbering
 from holdfast.clock import Clock, SystemClock
-from holdfast.entries import CronEntry
 from holdfast.lifecycle import Settlement, State
-from holdfast.portrait import bounded
 from holdfast.records import (
     Answer,
     ClaimRequest,
+    CronEntry,
     DeadLetter,
     Dump,
     Enqueued,
@@ -34,26 +33,30 @@ from holdfast.records import (
     LetterQuery,
     LogLine,
     NewJob,
+    Override,
     Part,
     Pause,
     Promoted,
     QueueRecord,
+    QueueRule,
     Recovered,
     Release,
     Renewal,
     Report,
     Seal,
     Shipment,
+    TaskRecord,
+    TaskRule,
     Tick,
     Ticked,
     WorkerRecord,
 )
-from holdfast.rules import Override, QueueRule, TaskRecord, TaskRule
+from holdfast.worker_status import bounded
 
 from . import leasing, moving, operating, reading, stalling, ticking
 from .rows import Instant, Row
 from .store import Store
-from .waiting import Sleepers
+from .waiting import Wakeups
 
 SCHEMA_VERSION = 1  # there is nothing to migrate
 
@@ -68,7 +71,7 @@ class ReferenceBackend(Backend):
         self._clock: Clock = SystemClock() if clock is None else clock
         self._lock = threading.Lock()
         self._store = Store(numbering)
-        self._sleepers = Sleepers()
+        self._sleepers = Wakeups()
 
     @contextlib.contextmanager
     def _step(self, now: float | None = None) -> Iterator[Instant]:
@@ -326,7 +329,7 @@ class ReferenceBackend(Backend):
 
     async def carry(self, move: str, shipment: Shipment) -> None:
         with self._lock:
-            moving.carry(self._store, sealing.check_carry(self._store.seal, move, shipment), shipment)
+            moving.carry(self._store, seals.check_carry(self._store.seal, move, shipment), shipment)
 
     # ------------------------------------------------------------------ waiting
 

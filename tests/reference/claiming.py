@@ -1,6 +1,6 @@
 """Which ready jobs a claim takes: queue by queue, lane by lane, as far as limits, rates and the worker's room allow.
 
-Called by leasing.py inside the critical section. What may start is flow.py's business, what a lease is store.py's.
+Called by lease.py inside the critical section. What may start is flow.py's business, what a lease is store.py's.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.records import ClaimRequest
-from holdfast.rules import GROUP_LOOKS_MAX
+from holdfast.records import GROUP_LOOKS_MAX, ClaimRequest
 
 from .flow import Allowance
 from .rows import LANE_GROUPED, LANE_UNGROUPED, Holder, LaneName, Row

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.lifecycle import State
 from holdfast.rates import UNLIMITED, Rate, allowed, bounded, charged, opens_at
-from holdfast.records import ClaimRequest
-from holdfast.rules import SERIAL_PREFIX, Flow, Override, TaskRule
+from holdfast.records import SERIAL_PREFIX, ClaimRequest, Flow, Override, TaskRule
 
 from .index import Index
 from .rows import LANE_APART, LANE_GROUPED, LANE_PARKED, LANE_UNGROUPED, GroupName, LaneName, Row, Scope

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from holdfast.entries import CronEntry
 from holdfast.lifecycle import LIVE, UNSTARTED, State
-from holdfast.records import DeadLetter, LogLine, Pause
-from holdfast.rules import Flow, Override, QueueRule, TaskRule
+from holdfast.records import CronEntry, DeadLetter, Flow, LogLine, Override, Pause, QueueRule, TaskRule
 
 from .ranked import Ranked
 from .rows import Group, GroupName, Holder, KeyName, LaneName, Logical, Row, Scope

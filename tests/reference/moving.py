@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from itertools import islice
 
-from holdfast.backends import sealing
-from holdfast.records import Part, Pause, Seal, Shipment, StoredJob
-from holdfast.rules import Flow, Override
+from holdfast.backends import seals
+from holdfast.records import Flow, Override, Part, Pause, Seal, Shipment, StoredJob
 
 from .reading import by_scope
 from .rows import Row, Scope
@@ -21,9 +20,9 @@ _ROW_FIELDS = [name for name in Row.__slots__ if name in StoredJob.__struct_fiel
 def seal(store: Store, seal: Seal | None, instead_of: Seal | None) -> bool:
     if store.seal != instead_of:
         return False
-    if sealing.is_new_target(seal, instead_of):
+    if seals.is_new_target(seal, instead_of):
         made = sum(not entry.declared for entry in store.entries.values())
-        sealing.refuse_unless_empty(len(store.jobs), len(store.letters), len(store.overrides), len(store.pauses), made)
+        seals.refuse_unless_empty(len(store.jobs), len(store.letters), len(store.overrides), len(store.pauses), made)
         store.rules.clear()
         store.task_rules.clear()
         store.entries.clear()
@@ -65,7 +64,7 @@ def carry(store: Store, seal: Seal, shipment: Shipment) -> None:
             coming.setdefault(job.id, (job, _row(job)))
     keyed = [row.key_name for _, row in coming.values() if row.holds_key]
     if len(set(keyed)) < len(keyed) or not store.key_holders.keys().isdisjoint(keyed):
-        raise sealing.key_taken()
+        raise seals.key_taken()
     store.catch_up(tick=shipment.tick, seq=shipment.seq)
     for rule in shipment.queues:
         store.rules.setdefault(rule.name, rule)

@@ -9,11 +9,20 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from holdfast.backends.refusing import check_limit, strict_limit
+from holdfast.backends.validate import check_limit, strict_limit
 from holdfast.errors import ConfigurationError, DuplicateJob, JobNotFound
 from holdfast.lifecycle import FAILURE_TEXTS, UNSTARTED, State, state_conflict
-from holdfast.records import REMEMBER_SECONDS_MIN, DeadLetter, Enqueued, NewJob, Pause
-from holdfast.rules import Flow, Override, QueueRule, TaskRule
+from holdfast.records import (
+    REMEMBER_SECONDS_MIN,
+    DeadLetter,
+    Enqueued,
+    Flow,
+    NewJob,
+    Override,
+    Pause,
+    QueueRule,
+    TaskRule,
+)
 
 from . import retaining
 from .flow import merged

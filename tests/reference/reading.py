@@ -15,15 +15,18 @@ from holdfast.rates import Rate
 from holdfast.records import (
     DeadLetter,
     Dump,
+    GroupOrder,
     GroupRecord,
     JobQuery,
     JobRecord,
     Lease,
     LetterQuery,
     QueueRecord,
+    QueueRule,
+    TaskRecord,
+    TaskRule,
     WorkerRecord,
 )
-from holdfast.rules import GroupOrder, QueueRule, TaskRecord, TaskRule
 
 from .rows import GroupName, Holder, Instant, Row, Scope
 from .store import Store

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from holdfast.lifecycle import State
-from holdfast.records import REMEMBER_SECONDS_MIN, DeadLetter
-from holdfast.rules import TaskRule
+from holdfast.records import REMEMBER_SECONDS_MIN, DeadLetter, TaskRule
 
 from .rows import Row
 from .store import Store

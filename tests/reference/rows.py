@@ -1,6 +1,6 @@
 """What the reference keeps: a job's row, a worker's row, a group's members, an instant.
 
-Called by the reference alone. Rows are mutable and never leave it: what goes out is made by reading.py.
+Called by the reference alone. Rows are mutable and never leave it: what goes out is made by read.py.
 """
 
 from __future__ import annotations

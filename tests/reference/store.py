@@ -11,21 +11,22 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.backends.numbering import ALONE, Numbering
-from holdfast.backends.sealing import refusal
+from holdfast.backends.seals import refusal
+from holdfast.backends.seq_numbers import ALONE, Numbering
 from holdfast.lifecycle import FAILURE_TEXTS, Failure, State
 from holdfast.rates import Rate, opens_at
 from holdfast.records import (
     ERRORS_KEPT_MAX,
     HISTORY_KEPT_MAX,
+    READY_PER_GROUP_MAX,
     REMEMBER_SECONDS_MIN,
+    STAGGER_TICKS,
     DeadLetter,
     NewJob,
     PastDeath,
     Promoted,
     Seal,
 )
-from holdfast.rules import READY_PER_GROUP_MAX, STAGGER_TICKS
 
 from .flow import FlowIndex
 from .rows import GroupName, Holder, KeyName, Row, due_time, expiry

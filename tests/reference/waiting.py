@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Collection
 
 
-class Sleepers:
+class Wakeups:
     """Futures on their own loops, by the queues they wait for. The caller guards it with its lock."""
 
     def __init__(self) -> None:

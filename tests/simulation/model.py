@@ -12,8 +12,7 @@ from msgspec import structs
 
 from holdfast.errors import ConfigurationError, DuplicateJob, JobNotFound, StateConflict
 from holdfast.lifecycle import Ending, State
-from holdfast.records import Answer, ClaimRequest, Enqueued, NewJob, Pause, Tick, Ticked
-from holdfast.rules import QueueRule
+from holdfast.records import Answer, ClaimRequest, Enqueued, NewJob, Pause, QueueRule, Tick, Ticked
 
 from .rules import ModelRules
 from .shapes import (

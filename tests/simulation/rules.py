@@ -6,11 +6,9 @@ be derived.
 
 from __future__ import annotations
 
-from holdfast.entries import CronEntry
 from holdfast.errors import JobNotFound
 from holdfast.lifecycle import State
-from holdfast.records import Revival
-from holdfast.rules import STAGGER_TICKS, QueueRule
+from holdfast.records import STAGGER_TICKS, CronEntry, QueueRule, Revival
 
 from .shapes import DAY, LIVE, TEN_MINUTES, ModelJob, ModelLetter, ModelWorker, Refused, Ticket, Turn
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends.contract import Backend
-from holdfast.backends.numbering import Numbering
+from holdfast.backends.seq_numbers import Numbering
 from holdfast.backends.sharded.backend import ShardedBackend
-from holdfast.rules import QueueRule
+from holdfast.records import QueueRule
 
 from ..backends.sharded.shelves import Page
 from ..reference.backend import ReferenceBackend

@@ -14,10 +14,21 @@ from hypothesis.stateful import initialize, precondition, rule
 from msgspec import structs
 
 from holdfast.backends.contract import Backend
-from holdfast.entries import CronEntry
 from holdfast.lifecycle import Ending, State
-from holdfast.records import Answer, ClaimRequest, Held, NewJob, Overlap, Pause, Revival, Tick, WorkerRecord
-from holdfast.rules import Override, QueueRule
+from holdfast.records import (
+    Answer,
+    ClaimRequest,
+    CronEntry,
+    Held,
+    NewJob,
+    Overlap,
+    Override,
+    Pause,
+    QueueRule,
+    Revival,
+    Tick,
+    WorkerRecord,
+)
 
 from .asking import Asking, as_releases, as_settlements, recovered
 from .shapes import ModelEnding, ModelRelease, ModelSettlement, Ticket

@@ -13,7 +13,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.job import parse_query
 from holdfast.options import QueueOptions, TaskOptions, WorkerOptions, encode_call_options, how_held, serial_group
 from holdfast.rates import UNLIMITED, Rate
-from holdfast.rules import QueueRule, TaskRule
+from holdfast.records import QueueRule, TaskRule
 
 
 def test_the_defaults_are_those_of_the_contract() -> None:

@@ -14,12 +14,12 @@ from holdfast.clock import SystemClock
 from holdfast.errors import OutcomeUnknown
 from holdfast.events import Hub
 from holdfast.options import WorkerOptions
-from holdfast.portrait import JOBS_SHOWN_MAX, PORTRAIT_BYTES_MAX, Portrait, RunnerView, bounded, draw, read
 from holdfast.records import Held, Renewal
-from holdfast.worker.ledger import Ledger
-from holdfast.worker.line import Line
-from holdfast.worker.local import LocalLink
-from holdfast.worker.tenure import Tenure
+from holdfast.worker.keeper.lease_renewal import LeaseRenewer
+from holdfast.worker.keeper.ledger import Ledger
+from holdfast.worker.keeper.store_client import StoreClient
+from holdfast.worker.runner.in_process import InProcessRunners
+from holdfast.worker_status import JOBS_SHOWN_MAX, PORTRAIT_BYTES_MAX, RunnerView, WorkerStatus, bounded, draw, read
 
 
 def runner(pid: int, jobs: int) -> RunnerView:
@@ -60,8 +60,8 @@ def test_jobs_are_left_out_before_runners_are() -> None:
 def test_what_cannot_be_read_is_nothing_and_what_is_newer_is_read_as_far_as_it_goes() -> None:
     for broken in (None, b"", b"\xff", b"[]", b'{"runners": 5}'):
         assert read(broken) is None
-    newer = msgspec.to_builtins(Portrait(runners=(runner(1, 1),))) | {"mood": "fine"}
-    assert read(msgspec.json.encode(newer)) == Portrait(runners=(runner(1, 1),))
+    newer = msgspec.to_builtins(WorkerStatus(runners=(runner(1, 1),))) | {"mood": "fine"}
+    assert read(msgspec.json.encode(newer)) == WorkerStatus(runners=(runner(1, 1),))
 
 
 def test_one_that_is_too_long_is_not_taken() -> None:
@@ -93,7 +93,7 @@ class Recording(MemoryBackend):
         return await super().renew(worker, held, seen_call=seen_call, portrait=portrait, now=now)
 
 
-class Drawn(LocalLink):
+class Drawn(InProcessRunners):
     """A link with a portrait of the test's making."""
 
     drawn = b"1"
@@ -102,11 +102,11 @@ class Drawn(LocalLink):
         return self.drawn
 
 
-async def tenure() -> tuple[Recording, Drawn, Tenure]:
+async def tenure() -> tuple[Recording, Drawn, LeaseRenewer]:
     backend, options = Recording(), WorkerOptions()
     await backend.open()
     link = Drawn(Mock(), Hub())
-    made = Tenure(Line(backend, SystemClock(), 5.0), link, Ledger(10, {}), options, ("mail",))
+    made = LeaseRenewer(StoreClient(backend, SystemClock(), 5.0), link, Ledger(10, {}), options, ("mail",))
     await made.enter()
     return backend, link, made
 

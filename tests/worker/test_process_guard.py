@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.worker import guard
+from holdfast.worker.processes import guard
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs the kernel's timers and /proc")
 

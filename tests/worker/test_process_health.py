@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from worker_bench import WorkerApp, soon
 
-from holdfast.worker.health import CONNECTIONS_MAX, HealthPort, Notifier
+from holdfast.worker.processes.health import CONNECTIONS_MAX, HealthPort, Notifier
 
 
 async def ask(port: int, request: bytes) -> tuple[int, Any]:

@@ -18,15 +18,16 @@ from holdfast.clock import SystemClock
 from holdfast.context import CURRENT, Context
 from holdfast.lifecycle import Ending, Failure, Outcome, OutcomeKind, State
 from holdfast.records import Lease
-from holdfast.worker import capture, guard, spoken, staff, vitals, wire
-from holdfast.worker.deaths import how_it_ended
-from holdfast.worker.declared import Declared
-from holdfast.worker.limits import Limits, children_of, memory_of, memory_of_family
-from holdfast.worker.overseer import BEGIN_SECONDS, stack_of
-from holdfast.worker.pool import JUDGED_WITHIN_SECONDS, RUNNER_WITHIN_SECONDS, Pool, _Charge
-from holdfast.worker.reloading import python_files
-from holdfast.worker.remote import Remote, Stage
-from holdfast.worker.reports import Reports
+from holdfast.worker.keeper.declare import Declared
+from holdfast.worker.keeper.reports import Reports
+from holdfast.worker.processes import guard, monitor, output_pipe, protocol, spawner
+from holdfast.worker.processes.crash_outcomes import how_it_ended
+from holdfast.worker.processes.monitor import BEGIN_SECONDS, stack_of
+from holdfast.worker.processes.pool import JUDGED_WITHIN_SECONDS, RUNNER_WITHIN_SECONDS, Pool, _Charge
+from holdfast.worker.processes.resource_limits import Limits, children_of, memory_of, memory_of_family
+from holdfast.worker.processes.runner_process import RunnerProcess, Stage
+from holdfast.worker.processes.supervisor import python_files
+from holdfast.worker.runner import output
 
 
 def lease(job_id: str = "j1") -> Lease:
@@ -38,7 +39,7 @@ def lease(job_id: str = "j1") -> Lease:
 
 def test_output_is_cut_into_lines() -> None:
     put: list[str] = []
-    lines = capture.Lines(put.append)
+    lines = output.Lines(put.append)
     for piece in ("one", " line\ntwo", "\n\n", "rest"):
         assert lines.write(piece)
     assert put == ["one line", "two"]
@@ -48,13 +49,13 @@ def test_output_is_cut_into_lines() -> None:
 
 def test_output_past_the_bound_is_left_out_and_that_is_said_once() -> None:
     put: list[str] = []
-    lines = capture.Lines(put.append)
+    lines = output.Lines(put.append)
     taken = [lines.write("x" * 999 + "\n") for _ in range(1000)]
-    assert sum(map(len, put)) <= capture.OUTPUT_CHARS_MAX + len(capture.LEFT_OUT)
-    assert put.count(capture.LEFT_OUT) == 1 and put[-1] == capture.LEFT_OUT
-    assert taken.index(False) == capture.OUTPUT_CHARS_MAX // 1000 + 1
+    assert sum(map(len, put)) <= output.OUTPUT_CHARS_MAX + len(output.LEFT_OUT)
+    assert put.count(output.LEFT_OUT) == 1 and put[-1] == output.LEFT_OUT
+    assert taken.index(False) == output.OUTPUT_CHARS_MAX // 1000 + 1
     lines.end()
-    assert put[-1] == capture.LEFT_OUT
+    assert put[-1] == output.LEFT_OUT
 
 
 class Sink:
@@ -71,7 +72,7 @@ class Sink:
 
 def test_each_attempt_gets_what_it_printed_and_the_rest_passes() -> None:
     real = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    stream = capture.Captured(real)
+    stream = output.Captured(real)
     sinks = [Sink(), Sink()]
     contexts = [Context(lease(), reports=sink) for sink in sinks]
     print("nobody's", file=stream)
@@ -144,11 +145,11 @@ async def test_a_runner_gets_no_more_jobs_than_it_has_places_for() -> None:
     """Taken back from a blocked runner, jobs keep their places until it has seen that; it may respond before."""
 
     class Owner:
-        def on_frame(self, remote: Remote, frame: object) -> None: ...
+        def on_frame(self, remote: RunnerProcess, frame: object) -> None: ...
 
-        def on_closed(self, remote: Remote) -> None: ...
+        def on_closed(self, remote: RunnerProcess) -> None: ...
 
-    remote = Remote(Owner(), 1, 200, solo=False)
+    remote = RunnerProcess(Owner(), 1, 200, solo=False)
     remote.handed_over()
     remote.stage = Stage.READY
     assert remote.room == 200
@@ -169,17 +170,17 @@ async def test_a_runner_gets_no_more_jobs_than_it_has_places_for() -> None:
 
 async def test_a_runner_that_responds_and_begins_nothing_loses_its_jobs_and_its_place() -> None:
     class Owner:
-        def on_frame(self, remote: Remote, frame: object) -> None: ...
+        def on_frame(self, remote: RunnerProcess, frame: object) -> None: ...
 
-        def on_closed(self, remote: Remote) -> None: ...
+        def on_closed(self, remote: RunnerProcess) -> None: ...
 
     clock = SystemClock()
-    pool = Pool(staff.Plan(app="shop:app"), clock, Reports())
+    pool = Pool(spawner.Plan(app="shop:app"), clock, Reports())
     replaced: list[str] = []
     pool.overseer.replace = lambda remote, why: replaced.append(why)  # type: ignore[method-assign]
     given_back: list[Any] = []
     pool.post = given_back.extend
-    remote = Remote(Owner(), 1, 5, solo=False)
+    remote = RunnerProcess(Owner(), 1, 5, solo=False)
     remote.handed_over()
     remote.stage = Stage.READY
     pool.staff.remotes[1] = remote
@@ -197,8 +198,8 @@ async def test_a_runner_that_responds_and_begins_nothing_loses_its_jobs_and_its_
 
 async def test_a_killed_job_is_judged_without_a_runner_when_none_can_start() -> None:
     clock = SystemClock()
-    pool = Pool(staff.Plan(app="shop:app"), clock, Reports())
-    facts = wire.TaskFacts("t", "q", 1.0, False, None, None, (), 0, 60.0)
+    pool = Pool(spawner.Plan(app="shop:app"), clock, Reports())
+    facts = protocol.TaskFacts("t", "q", 1.0, False, None, None, (), 0, 60.0)
     pool.facts = {"t": facts, "again": structs.replace(facts, retries=3)}
     ended: list[Any] = []
     pool.post = ended.extend
@@ -220,7 +221,7 @@ async def test_a_killed_job_is_judged_without_a_runner_when_none_can_start() -> 
 
 async def test_a_job_that_waits_too_long_for_a_process_of_its_own_is_given_back() -> None:
     clock = SystemClock()
-    pool = Pool(staff.Plan(app="shop:app"), clock, Reports())
+    pool = Pool(spawner.Plan(app="shop:app"), clock, Reports())
     ended: list[Any] = []
     pool.post = ended.extend
     pool.start([structs.replace(lease("suspect"), suspect=True)])
@@ -235,46 +236,46 @@ def test_a_loop_is_idle_only_where_nothing_but_its_wait_is_on_the_stack() -> Non
     step = '  File "/usr/lib/python3/asyncio/base_events.py", line 1884 in _run_once\n'
     handler = '  File "/app/shop.py", line 3 in render\n'
     head = "Current thread 0x00007f0000000001 (most recent call first):\n"
-    assert vitals.loop_is_idle(head + wait + step)
-    assert not vitals.loop_is_idle(head + wait + handler + step)
-    assert not vitals.loop_is_idle(head + wait + step + handler + step)
-    assert not vitals.loop_is_idle(head + handler + step)
-    assert not vitals.loop_is_idle("")
-    assert not vitals.is_stopped(os.getpid()) and not vitals.is_stopped(2**22 + 1)
-    assert not vitals.waits_for_events(os.getpid())
+    assert monitor.loop_is_idle(head + wait + step)
+    assert not monitor.loop_is_idle(head + wait + handler + step)
+    assert not monitor.loop_is_idle(head + wait + step + handler + step)
+    assert not monitor.loop_is_idle(head + handler + step)
+    assert not monitor.loop_is_idle("")
+    assert not monitor.is_stopped(os.getpid()) and not monitor.is_stopped(2**22 + 1)
+    assert not monitor.waits_for_events(os.getpid())
 
 
 class Nobody:
     """Owns runners and hears nothing."""
 
-    def on_frame(self, remote: Remote, frame: object) -> None: ...
+    def on_frame(self, remote: RunnerProcess, frame: object) -> None: ...
 
-    def on_closed(self, remote: Remote) -> None: ...
+    def on_closed(self, remote: RunnerProcess) -> None: ...
 
 
-def ready_runner(pool: Pool, tag: int, *, solo: bool = False) -> Remote:
-    remote = pool.staff.remotes[tag] = Remote(Nobody(), tag, 1 if solo else 5, solo=solo)
+def ready_runner(pool: Pool, tag: int, *, solo: bool = False) -> RunnerProcess:
+    remote = pool.staff.remotes[tag] = RunnerProcess(Nobody(), tag, 1 if solo else 5, solo=solo)
     remote.handed_over()
     remote.stage, remote.ready_at = Stage.READY, SystemClock().steady()
     return remote
 
 
 async def test_runners_that_have_done_their_share_leave_one_by_one_each_after_its_successor_is_ready() -> None:
-    pool = Pool(staff.Plan(app="shop:app", runners=2, max_jobs=10), SystemClock(), Reports())
+    pool = Pool(spawner.Plan(app="shop:app", runners=2, max_jobs=10), SystemClock(), Reports())
     old = [ready_runner(pool, tag) for tag in (1, 2)]
     assert all(8 <= 10 * one.lifetime <= 10 for one in old)
-    started: list[Remote] = []
+    started: list[RunnerProcess] = []
     left: asyncio.Queue[int] = asyncio.Queue()
-    begun: asyncio.Queue[Remote] = asyncio.Queue()
+    begun: asyncio.Queue[RunnerProcess] = asyncio.Queue()
 
-    def start(*, solo: bool = False) -> Remote:
-        new = Remote(Nobody(), 10 + len(started), 5, solo=False)
+    def start(*, solo: bool = False) -> RunnerProcess:
+        new = RunnerProcess(Nobody(), 10 + len(started), 5, solo=False)
         new.handed_over()
         started.append(new)
         begun.put_nowait(new)
         return new
 
-    def replace(remote: Remote, why: str) -> None:
+    def replace(remote: RunnerProcess, why: str) -> None:
         remote.stage = Stage.LEAVING
         left.put_nowait(remote.tag)
 
@@ -295,25 +296,25 @@ async def test_runners_that_have_done_their_share_leave_one_by_one_each_after_it
 async def test_a_runner_that_dies_right_after_its_hello_is_started_again_after_a_growing_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pool = Pool(staff.Plan(app="shop:app"), SystemClock(), Reports())
+    pool = Pool(spawner.Plan(app="shop:app"), SystemClock(), Reports())
     waits: list[int] = []
     started: list[bool] = []
-    monkeypatch.setattr(staff, "backoff", lambda tries: waits.append(tries) or 1.0)
+    monkeypatch.setattr(spawner, "backoff", lambda tries: waits.append(tries) or 1.0)
     monkeypatch.setattr(pool.staff, "start", lambda *, solo=False: started.append(solo))
     own = pool.staff
-    hello = wire.Hello(wire.VERSION, 1, "memory://", Declared(), [], [], 0)
+    hello = protocol.Hello(protocol.VERSION, 1, "memory://", Declared(), [], [], 0)
     for tag in (1, 2, 3):
         remote = ready_runner(pool, tag)
         remote.hello, remote.ended = hello, (0, guard.OWN)
         own._hold_until = 0.0
-        own._bid_farewell(remote)
+        own._on_exited(remote)
     assert waits == [1, 2, 3] and not started
     own._hold_until = 0.0
     crashed = ready_runner(pool, 4)
     crashed.hello, crashed.ended = hello, (9, guard.OWN)
     crashed.give([lease("bad")])
     assert crashed.marks.begin(crashed.held["token of bad"].place, 1.0, 1)
-    own._bid_farewell(crashed)
+    own._on_exited(crashed)
     assert len(waits) == 3 and started == [False], "a job's crash costs no pause"
     for task in own._tasks:
         task.cancel()
@@ -322,10 +323,10 @@ async def test_a_runner_that_dies_right_after_its_hello_is_started_again_after_a
 async def test_runners_that_fail_together_are_one_failure_and_those_a_dead_guard_took_along_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pool = Pool(staff.Plan(app="shop:app"), SystemClock(), Reports())
+    pool = Pool(spawner.Plan(app="shop:app"), SystemClock(), Reports())
     waits: list[int] = []
     started: list[bool] = []
-    monkeypatch.setattr(staff, "backoff", lambda tries: waits.append(tries) or 1.0)
+    monkeypatch.setattr(spawner, "backoff", lambda tries: waits.append(tries) or 1.0)
     monkeypatch.setattr(pool.staff, "start", lambda *, solo=False: started.append(solo))
     own = pool.staff
 
@@ -333,7 +334,7 @@ async def test_runners_that_fail_together_are_one_failure_and_those_a_dead_guard
         for tag in range(1, 5):
             remote = ready_runner(pool, tag)
             remote.stage, remote.ended = Stage.STARTING, (0, cause)
-            own._bid_farewell(remote)
+            own._on_exited(remote)
 
     starting_runners_end(guard.BEREFT)
     assert not waits, "the guard died, not they"
@@ -347,10 +348,10 @@ async def test_runners_that_fail_together_are_one_failure_and_those_a_dead_guard
 
 
 async def test_suspects_that_wait_get_more_processes_than_planned() -> None:
-    pool = Pool(staff.Plan(app="shop:app", isolated=4), SystemClock(), Reports())
+    pool = Pool(spawner.Plan(app="shop:app", isolated=4), SystemClock(), Reports())
     begun: list[int] = []
 
-    def start(*, solo: bool = False) -> Remote:
+    def start(*, solo: bool = False) -> RunnerProcess:
         remote = ready_runner(pool, 100 + len(begun), solo=True)
         remote.stage = Stage.STARTING
         begun.append(remote.tag)
@@ -373,7 +374,7 @@ def test_limits_that_an_attempt_made_final_are_told_not_raised(monkeypatch: pyte
 
     own = Limits()
     assert own.lift()
-    monkeypatch.setattr("holdfast.worker.limits.resource.setrlimit", refuse)
+    monkeypatch.setattr("holdfast.worker.processes.resource_limits.resource.setrlimit", refuse)
     assert not own.lift()
 
 
@@ -386,9 +387,9 @@ def test_a_guard_that_cannot_be_started_is_tried_again(monkeypatch: pytest.Monke
             raise BlockingIOError(11, "Resource temporarily unavailable")
         return owner
 
-    monkeypatch.setattr(staff, "Guarding", start)
-    monkeypatch.setattr(staff, "backoff", lambda tries: 0.0)
-    own = staff.Staff(staff.Plan(app="shop:app"), None, SystemClock())  # type: ignore[arg-type]
+    monkeypatch.setattr(spawner, "GuardClient", start)
+    monkeypatch.setattr(spawner, "backoff", lambda tries: 0.0)
+    own = spawner.RunnerSpawner(spawner.Plan(app="shop:app"), None, SystemClock())  # type: ignore[arg-type]
     assert asyncio.run(own._new_guard()) is own  # type: ignore[comparison-overlap]
     assert len(tried) == 3
 
@@ -396,11 +397,11 @@ def test_a_guard_that_cannot_be_started_is_tried_again(monkeypatch: pytest.Monke
 def test_what_a_process_prints_without_a_job_is_read_though_stderr_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    monkeypatch.setattr(spoken, "STDERR", writing)
+    monkeypatch.setattr(output_pipe, "STDERR", writing)
 
     async def speak() -> list[str]:
         kept: list[str] = []
-        own = spoken.Spoken()
+        own = output_pipe.OutputPipe()
         os.write(own.theirs, b"while importing\n")
         own.end()
         own.begin(kept.append)

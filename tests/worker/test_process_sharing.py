@@ -9,11 +9,11 @@ import pytest
 
 from holdfast.clock import SystemClock
 from holdfast.records import Lease
-from holdfast.worker.pool import Pool
-from holdfast.worker.remote import Stage
-from holdfast.worker.reports import Reports
-from holdfast.worker.sharing import Dealing
-from holdfast.worker.staff import Plan
+from holdfast.worker.keeper.reports import Reports
+from holdfast.worker.processes.isolated_slots import IsolatedSlots
+from holdfast.worker.processes.pool import Pool
+from holdfast.worker.processes.runner_process import Stage
+from holdfast.worker.processes.spawner import Plan
 
 TASKS = ("pdf", "video", "scan")
 
@@ -21,7 +21,7 @@ TASKS = ("pdf", "video", "scan")
 @pytest.mark.parametrize("free", [-1, 0, 1, 2, 3, 4, 7, 100])
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 50])
 def test_all_free_processes_are_dealt_out_and_not_one_more(free: int, number: int) -> None:
-    tasks, dealing = [f"t{n}" for n in range(number)], Dealing()
+    tasks, dealing = [f"t{n}" for n in range(number)], IsolatedSlots()
     for _ in range(10):
         dealt = dealing.deal(free, tasks)
         assert list(dealt) == tasks
@@ -31,13 +31,13 @@ def test_all_free_processes_are_dealt_out_and_not_one_more(free: int, number: in
 
 @pytest.mark.parametrize("free", [1, 2, 4, 5])
 def test_the_odd_ones_go_round(free: int) -> None:
-    dealing, total = Dealing(), Counter[str]()
+    dealing, total = IsolatedSlots(), Counter[str]()
     for _ in range(len(TASKS)):
         total.update(dealing.deal(free, TASKS))
     assert set(total.values()) == {free}
 
 
-def claims(dealing: Dealing, stored: dict[str, int], free: int) -> tuple[int, Counter[str]]:
+def claims(dealing: IsolatedSlots, stored: dict[str, int], free: int) -> tuple[int, Counter[str]]:
     """Claim as a worker does whose jobs do not end: how often it asks, and what it gets."""
     asked, got = 0, Counter[str]()
     while True:
@@ -58,20 +58,20 @@ def claims(dealing: Dealing, stored: dict[str, int], free: int) -> tuple[int, Co
 )
 def test_one_task_may_have_them_all_where_the_others_have_no_jobs(free: int, stored: dict[str, int]) -> None:
     most = min(free, sum(stored.values()))
-    _, got = claims(Dealing(), dict(stored), free)
+    _, got = claims(IsolatedSlots(), dict(stored), free)
     assert got.total() == most
 
 
 @pytest.mark.parametrize(("free", "most"), [(0, 1), (1, 3), (2, 2), (3, 1), (9, 1)])
 def test_with_nothing_to_do_every_task_is_asked_for_once(free: int, most: int) -> None:
-    dealing = Dealing()
+    dealing = IsolatedSlots()
     assert claims(dealing, {}, free)[0] <= most
     assert claims(dealing, {}, free)[0] <= most  # and the same in the next round
     assert claims(dealing, {"video": 1}, free)[1].total() == min(1, free)
 
 
 def test_tasks_that_are_not_isolated_have_no_cap_and_ask_for_no_claim() -> None:
-    dealing = Dealing()
+    dealing = IsolatedSlots()
     assert dealing.deal(4, ()) == {}
     assert not dealing.may_be_more({}, ["mail"] * 10)
 

@@ -11,8 +11,8 @@ import pytest
 from holdfast.errors import ConfigurationError
 from holdfast.lifecycle import Ending, Failure, Settlement
 from holdfast.records import Lease, Release
-from holdfast.worker import wire
-from holdfast.worker.marks import Marks, make_file
+from holdfast.worker.processes import protocol
+from holdfast.worker.processes.begin_flags import BeginFlags, make_file
 
 LEASE = Lease("j1", "t1", 7, "send", "mail", b'{"to":"\xc3\xa4"}', group="g", options=b"{}")
 SETTLED = Settlement(
@@ -20,18 +20,18 @@ SETTLED = Settlement(
 )
 
 
-def frames() -> list[wire.Frame]:
+def frames() -> list[protocol.Frame]:
     return [
-        wire.Ping(1),
-        wire.Start([3], [LEASE]),
-        wire.Halt([("j1", "t1")], 4),
-        wire.Quit(),
+        protocol.Ping(1),
+        protocol.Start([3], [LEASE]),
+        protocol.Halt([("j1", "t1")], 4),
+        protocol.Quit(),
     ]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 64, 100_000])
 def test_frames_come_out_whole_however_they_are_cut(size: int) -> None:
-    reader, sent = wire.from_keeper(), wire.pack(frames())
+    reader, sent = protocol.from_keeper(), protocol.pack(frames())
     out: list[object] = []
     for start in range(0, len(sent), size):
         out += reader.feed(sent[start : start + size])
@@ -39,28 +39,28 @@ def test_frames_come_out_whole_however_they_are_cut(size: int) -> None:
 
 
 def test_outcomes_travel_unchanged() -> None:
-    ended = wire.Ended([SETTLED], [Release(id="j2", token=LEASE.token, delay=2.0)], [("j3", "t3")])
-    assert wire.from_runner().feed(wire.pack([ended])) == [ended]
+    ended = protocol.Ended([SETTLED], [Release(id="j2", token=LEASE.token, delay=2.0)], [("j3", "t3")])
+    assert protocol.from_runner().feed(protocol.pack([ended])) == [ended]
 
 
 def test_a_frame_stays_sound_when_more_arrives() -> None:
     """A part kept undecoded must not change when the reader goes on."""
-    reader = wire.from_keeper()
-    told = wire.Tell([("stalled", wire.msgspec.Raw(wire.encode_part({"worker": "w"})))])
-    (first,) = reader.feed(wire.pack([told]))
-    reader.feed(wire.pack([wire.Ping(2)]) * 100)
-    assert isinstance(first, wire.Tell)
-    assert bytes(first.seen[0][1]) == wire.encode_part({"worker": "w"})
+    reader = protocol.from_keeper()
+    told = protocol.Tell([("stalled", protocol.msgspec.Raw(protocol.encode_part({"worker": "w"})))])
+    (first,) = reader.feed(protocol.pack([told]))
+    reader.feed(protocol.pack([protocol.Ping(2)]) * 100)
+    assert isinstance(first, protocol.Tell)
+    assert bytes(first.seen[0][1]) == protocol.encode_part({"worker": "w"})
 
 
 def test_the_reader_says_how_much_it_lacks() -> None:
-    reader, sent = wire.from_keeper(), wire.pack([wire.Ping(1)])
-    assert reader.missing == wire.HEAD_BYTES
+    reader, sent = protocol.from_keeper(), protocol.pack([protocol.Ping(1)])
+    assert reader.missing == protocol.HEAD_BYTES
     reader.feed(sent[:8])
     assert reader.missing == len(sent) - 8
 
 
-HEAD = wire.pack([wire.Quit()])[:4]
+HEAD = protocol.pack([protocol.Quit()])[:4]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ HEAD = wire.pack([wire.Quit()])[:4]
 )
 def test_what_is_no_frame_is_refused(junk: bytes) -> None:
     with pytest.raises(ConfigurationError, match="frame"):
-        wire.from_runner().feed(junk)
+        protocol.from_runner().feed(junk)
 
 
 def announced(size: int) -> bytes:
@@ -78,63 +78,63 @@ def announced(size: int) -> bytes:
 
 
 def test_of_a_runner_no_frame_is_awaited_that_is_larger_than_it_may_be() -> None:
-    wire.from_keeper().feed(announced(wire.RUNNER_FRAME_BYTES_MAX + 1))  # the keeper is trusted
-    reader = wire.from_runner()
-    assert reader.feed(announced(wire.RUNNER_FRAME_BYTES_MAX)) == []
-    reader = wire.from_runner()
+    protocol.from_keeper().feed(announced(protocol.RUNNER_FRAME_BYTES_MAX + 1))  # the keeper is trusted
+    reader = protocol.from_runner()
+    assert reader.feed(announced(protocol.RUNNER_FRAME_BYTES_MAX)) == []
+    reader = protocol.from_runner()
     with pytest.raises(ConfigurationError, match="announced"):
-        reader.feed(announced(wire.RUNNER_FRAME_BYTES_MAX + 1))
-    reader = wire.from_runner()
+        reader.feed(announced(protocol.RUNNER_FRAME_BYTES_MAX + 1))
+    reader = protocol.from_runner()
     reader.most += 1
-    assert reader.feed(announced(wire.RUNNER_FRAME_BYTES_MAX + 1)) == []
+    assert reader.feed(announced(protocol.RUNNER_FRAME_BYTES_MAX + 1)) == []
 
 
 def test_ends_travel_in_frames_the_keeper_takes_and_none_is_left_out() -> None:
-    large = wire.SHARE_BYTES // 3
+    large = protocol.SHARE_BYTES // 3
     settlements = [
         Settlement(id=f"j{n}", token=f"t{n}", ending=Ending.SUCCEEDED, value=b"x" * (large if n % 2 else 1))
         for n in range(20)
     ]
-    huge, bad = b"x" * (2 * wire.SHARE_BYTES), Failure(text="ä", traceback="y" * 10_000)
+    huge, bad = b"x" * (2 * protocol.SHARE_BYTES), Failure(text="ä", traceback="y" * 10_000)
     settlements.append(Settlement(id="big", token=LEASE.token, ending=Ending.SUCCEEDED, value=huge))
     settlements.append(Settlement(id="bad", token=LEASE.token, ending=Ending.BURIED, failure=bad))
-    releases = [Release(id=f"r{n}", token=LEASE.token) for n in range(wire.SHARE_PARTS + 1)]
-    gone = [(f"g{n}", "t") for n in range(2 * wire.SHARE_PARTS + 1)]
-    cut = list(wire.shares(settlements, releases, gone))
+    releases = [Release(id=f"r{n}", token=LEASE.token) for n in range(protocol.SHARE_PARTS + 1)]
+    gone = [(f"g{n}", "t") for n in range(2 * protocol.SHARE_PARTS + 1)]
+    cut = list(protocol.shares(settlements, releases, gone))
     assert [one for frame in cut for one in frame.settlements] == settlements
     assert [one for frame in cut for one in frame.releases] == releases
     assert [one for frame in cut for one in frame.gone] == gone
-    assert max(len(wire.pack([frame])) for frame in cut) < wire.RUNNER_FRAME_BYTES_MAX
+    assert max(len(protocol.pack([frame])) for frame in cut) < protocol.RUNNER_FRAME_BYTES_MAX
     assert sum(len(frame.settlements) > 1 for frame in cut) > 3  # together as far as there is room
-    whole, few = wire.Ended(settlements, releases, gone), wire.Ended([SETTLED], [], [])
-    assert wire.from_runner().feed(wire.pack_ends(whole)) == cut
-    assert wire.from_runner().feed(wire.pack_ends(few)) == [few]
+    whole, few = protocol.Ended(settlements, releases, gone), protocol.Ended([SETTLED], [], [])
+    assert protocol.from_runner().feed(protocol.pack_ends(whole)) == cut
+    assert protocol.from_runner().feed(protocol.pack_ends(few)) == [few]
 
 
 def test_reports_travel_in_frames_the_keeper_takes_and_none_is_left_out() -> None:
-    said = [wire.Said(f"t{n}", True, 0.5, "ä" * 500, ["€" * 2000] * 200) for n in range(20)]
-    said += [wire.Said(f"s{n}", False, None, None, []) for n in range(2 * wire.SHARE_PARTS)]
-    cut = list(wire.told_shares(said))
+    said = [protocol.Said(f"t{n}", True, 0.5, "ä" * 500, ["€" * 2000] * 200) for n in range(20)]
+    said += [protocol.Said(f"s{n}", False, None, None, []) for n in range(2 * protocol.SHARE_PARTS)]
+    cut = list(protocol.told_shares(said))
     assert [one for frame in cut for one in frame.said] == said
-    assert wire.from_runner().feed(wire.pack_reports(said)) == cut
-    assert wire.from_runner().feed(wire.pack_reports(said[-1:])) == [wire.Reported(said[-1:])]
-    assert max(len(wire.pack([frame])) for frame in cut) < wire.RUNNER_FRAME_BYTES_MAX
+    assert protocol.from_runner().feed(protocol.pack_reports(said)) == cut
+    assert protocol.from_runner().feed(protocol.pack_reports(said[-1:])) == [protocol.Reported(said[-1:])]
+    assert max(len(protocol.pack([frame])) for frame in cut) < protocol.RUNNER_FRAME_BYTES_MAX
 
 
 # ---------------------------------------------------------------------- marks
 
 
 @pytest.fixture
-def sides() -> Iterator[tuple[Marks, Marks]]:
+def sides() -> Iterator[tuple[BeginFlags, BeginFlags]]:
     fd = make_file(4)
-    keeper, runner = Marks(fd), Marks(fd)
+    keeper, runner = BeginFlags(fd), BeginFlags(fd)
     os.close(fd)
     yield keeper, runner
     keeper.close()
     runner.close()
 
 
-def test_a_begin_is_seen_by_the_keeper(sides: tuple[Marks, Marks]) -> None:
+def test_a_begin_is_seen_by_the_keeper(sides: tuple[BeginFlags, BeginFlags]) -> None:
     keeper, runner = sides
     keeper.clear(2)
     assert keeper.begun(2) == 0.0
@@ -142,7 +142,7 @@ def test_a_begin_is_seen_by_the_keeper(sides: tuple[Marks, Marks]) -> None:
     assert (keeper.begun(2), keeper.thread(2), keeper.begun(1)) == (12.5, 99, 0.0)
 
 
-def test_what_was_taken_back_does_not_begin_and_what_began_is_not_taken(sides: tuple[Marks, Marks]) -> None:
+def test_what_was_taken_back_does_not_begin_and_what_began_is_not_taken(sides: tuple[BeginFlags, BeginFlags]) -> None:
     keeper, runner = sides
     assert keeper.take_back(0)
     assert not runner.begin(0, 1.0, 1)
@@ -152,7 +152,7 @@ def test_what_was_taken_back_does_not_begin_and_what_began_is_not_taken(sides: t
     assert runner.begin(0, 2.0, 1)
 
 
-def test_begin_and_take_back_at_the_same_instant_never_both_win(sides: tuple[Marks, Marks]) -> None:
+def test_begin_and_take_back_at_the_same_instant_never_both_win(sides: tuple[BeginFlags, BeginFlags]) -> None:
     keeper, runner = sides
     rounds, line = 3000, threading.Barrier(2)
     began: list[bool] = []

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from worker_bench import WAIT_SECONDS, WorkerApp, soon
 
+from holdfast.backends.adaptive_limit import AdaptiveLimit
 from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.clock import SystemClock
 from holdfast.errors import BackendUnavailable, OutcomeUnknown, StoreSealed
 from holdfast.lifecycle import Settlement, State
 from holdfast.records import ClaimRequest, Exchanged, Promoted, Release
-from holdfast.sweeps.adaptive import AdaptiveLimit
-from holdfast.worker.line import Line
-from holdfast.worker.sweeper import Sweeper
+from holdfast.worker.keeper.store_client import StoreClient
+from holdfast.worker.keeper.sweeps import Sweeper
 
 
 def test_a_limit_halves_down_to_its_least_and_doubles_only_after_fast_answers() -> None:
@@ -153,7 +153,7 @@ async def test_a_sweep_that_fails_leaves_the_others_alone_and_asks_for_less_the_
 
 async def test_a_busy_store_that_refuses_at_once_makes_no_call_smaller() -> None:
     app = WorkerApp(MemoryBackend)
-    line = Line(MemoryBackend(), SystemClock(), 5.0)
+    line = StoreClient(MemoryBackend(), SystemClock(), 5.0)
     limit = AdaptiveLimit(10)
 
     async def refused() -> int:
@@ -202,7 +202,9 @@ async def test_a_sealed_store_ends_the_sweeps(memory_app: WorkerApp) -> None:
     class NoLink:
         def recovered(self, ends: Any) -> None: ...
 
-    sweeper = Sweeper(Line(Sealed(), SystemClock(), 5.0), NoLink(), on_found=lambda: None, on_sealed=met.put_nowait)  # type: ignore[arg-type]
+    sweeper = Sweeper(
+        StoreClient(Sealed(), SystemClock(), 5.0), NoLink(), on_found=lambda: None, on_sealed=met.put_nowait
+    )  # type: ignore[arg-type]
     sweeping = asyncio.ensure_future(sweeper.sweep_forever(0.001))
     assert (await asyncio.wait_for(met.get(), WAIT_SECONDS)).other == "elsewhere"
     sweeping.cancel()
@@ -239,7 +241,7 @@ async def test_a_store_that_is_away_is_asked_for_one_sweep_at_a_time_and_ever_mo
             return 0
 
     sweeper = Sweeper(
-        Line(Away(), SystemClock(), 5.0),
+        StoreClient(Away(), SystemClock(), 5.0),
         None,  # type: ignore[arg-type]
         on_found=lambda: None,
         on_sealed=lambda error: None,

@@ -16,8 +16,8 @@ from worker_bench import WorkerApp
 from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.lifecycle import Settlement, State
 from holdfast.records import ClaimRequest, Exchanged, Lease, Release
-from holdfast.worker.local import LocalLink
-from holdfast.worker.sharing import Dealing
+from holdfast.worker.processes.isolated_slots import IsolatedSlots
+from holdfast.worker.runner.in_process import InProcessRunners
 
 TASKS = ("pdf", "scan", "video")
 
@@ -54,19 +54,19 @@ class Capping(MemoryBackend):
 async def test_a_drain_does_them_all_and_never_more_at_once(
     monkeypatch: pytest.MonkeyPatch, room: int, numbers: tuple[int, ...]
 ) -> None:
-    store, dealing, here, most = Capping(), Dealing(), Counter[str](), Counter[str]()
+    store, dealing, here, most = Capping(), IsolatedSlots(), Counter[str](), Counter[str]()
     app = WorkerApp(lambda: store)
 
-    def dealt(link: LocalLink) -> Mapping[str, int]:
+    def dealt(link: InProcessRunners) -> Mapping[str, int]:
         return dealing.deal(room - here.total(), TASKS)
 
-    def left_some(link: LocalLink, caps: Mapping[str, int], leases: Sequence[Lease]) -> bool:
+    def left_some(link: InProcessRunners, caps: Mapping[str, int], leases: Sequence[Lease]) -> bool:
         here.update(lease.task for lease in leases if lease.task in TASKS)
         most["at once"] = max(most["at once"], here.total())
         return dealing.may_be_more(caps, (lease.task for lease in leases))
 
-    monkeypatch.setattr(LocalLink, "most_by_task", dealt)
-    monkeypatch.setattr(LocalLink, "left_some", left_some)
+    monkeypatch.setattr(InProcessRunners, "most_by_task", dealt)
+    monkeypatch.setattr(InProcessRunners, "left_some", left_some)
     tasks: dict[str, Any] = {}
     for name in TASKS:
 

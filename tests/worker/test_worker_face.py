@@ -13,8 +13,8 @@ from holdfast import Context, Holdfast
 from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.errors import BackendUnavailable
-from holdfast.worker.draining import Draining
 from holdfast.worker.embedded import Drained
+from holdfast.worker.keeper.drain import Drain
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -39,10 +39,10 @@ def test_work_drains_here_and_now(url: str) -> None:
 
 
 def test_a_drain_that_cannot_count_does_not_say_that_nothing_is_left(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def unheard(self: Draining) -> int:
+    async def unheard(self: Drain) -> int:
         raise BackendUnavailable("the store does not answer.")
 
-    monkeypatch.setattr(Draining, "left", unheard)
+    monkeypatch.setattr(Drain, "left", unheard)
     with Holdfast(url) as app:
         assert app.work(drain=True, queues=["default"]) == Drained(succeeded=0, failed=0, left=None)
 

@@ -13,8 +13,7 @@ from holdfast import Context, Snooze
 from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.clock import ManualClock
 from holdfast.rates import Rate
-from holdfast.records import JobQuery
-from holdfast.rules import QueueRule, TaskRule
+from holdfast.records import JobQuery, QueueRule, TaskRule
 
 
 class Together:

@@ -10,9 +10,9 @@ from worker_bench import WorkerApp, soon
 
 from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.records import ClaimRequest, Exchanged
-from holdfast.worker.local import LocalLink
-from holdfast.worker.pool import Pool
-from holdfast.worker.trading import CLAIM_JOBS_MIN
+from holdfast.worker.keeper.exchange_loop import CLAIM_JOBS_MIN
+from holdfast.worker.processes.pool import Pool
+from holdfast.worker.runner.in_process import InProcessRunners
 
 
 class Watched(MemoryBackend):
@@ -35,7 +35,7 @@ class Watched(MemoryBackend):
 
 async def test_the_second_half_is_claimed_while_the_first_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Pool.apart
-    monkeypatch.setattr(LocalLink, "apart", True)
+    monkeypatch.setattr(InProcessRunners, "apart", True)
     store = Watched()
     store.loop = asyncio.get_running_loop()
     app = WorkerApp(lambda: store)
@@ -55,7 +55,7 @@ async def test_the_second_half_is_claimed_while_the_first_runs(monkeypatch: pyte
 async def test_a_worker_with_few_slots_or_in_one_process_fills_them_at_once(
     monkeypatch: pytest.MonkeyPatch, slots: int, apart: bool
 ) -> None:
-    monkeypatch.setattr(LocalLink, "apart", apart)
+    monkeypatch.setattr(InProcessRunners, "apart", apart)
     store = Watched()
     app = WorkerApp(lambda: store)
 

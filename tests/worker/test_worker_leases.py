@@ -18,8 +18,8 @@ from holdfast.clock import SystemClock
 from holdfast.context import Context
 from holdfast.lifecycle import State
 from holdfast.records import ClaimRequest, NewJob, WorkerRecord
-from holdfast.worker import identity
-from holdfast.worker.tenure import EXIT_CODE
+from holdfast.worker.keeper import identity
+from holdfast.worker.keeper.lease_renewal import EXIT_CODE
 
 SHORT = 0.9  # seconds; renewed every 0.15
 

@@ -15,12 +15,11 @@ from holdfast.backends.contract import Backend
 from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.clock import SystemClock
-from holdfast.portrait import TASKS_SHOWN_MAX, draw
-from holdfast.records import WorkerRecord
-from holdfast.rules import Override, QueueRule
-from holdfast.worker.line import Line
-from holdfast.worker.link import Link
-from holdfast.worker.unknown import UnknownTasks
+from holdfast.records import Override, QueueRule, WorkerRecord
+from holdfast.worker.keeper.runners import Runners
+from holdfast.worker.keeper.store_client import StoreClient
+from holdfast.worker.keeper.unknown_tasks import UnknownTasks
+from holdfast.worker_status import TASKS_SHOWN_MAX, draw
 
 Make = Callable[[], Backend]
 JOBS = 20
@@ -96,7 +95,7 @@ async def opened(make: Make, *tasks: str) -> tuple[Backend, UnknownTasks]:
     await store.open()
     for task in tasks:
         await store.limit(Override(task=task, apart=True))
-    return store, UnknownTasks(Line(store, SystemClock(), 30.0), cast("Link", None), 30.0)
+    return store, UnknownTasks(StoreClient(store, SystemClock(), 30.0), cast("Runners", None), 30.0)
 
 
 async def show(store: Backend, worker: str, portrait: bytes | None, lease: float = 300.0) -> None:
@@ -145,7 +144,7 @@ async def test_one_that_came_to_be_needed_between_two_looks_stays_and_is_looked_
 
 
 async def test_a_working_worker_looks_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.worker.keeper.LAPSE_SWEEPS", 1)
+    monkeypatch.setattr("holdfast.worker.keeper.keeper.LAPSE_SWEEPS", 1)
     store = MemoryBackend()
     app = WorkerApp(lambda: store)
 

@@ -176,7 +176,7 @@ async def test_a_thread_that_does_not_stop_keeps_its_lease(
     memory_app: WorkerApp, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = memory_app
-    monkeypatch.setattr("holdfast.worker.stopping.STOP_WITHIN_SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.worker.keeper.shutdown.STOP_WITHIN_SECONDS", 0.05)
     begun, go = threading.Event(), threading.Event()
     stopped = app.listen("worker_stopped")
 

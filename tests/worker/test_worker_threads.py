@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from worker_bench import WorkerApp
 
-from holdfast.worker import runner
-from holdfast.worker.threads import ThreadPool
+from holdfast.worker.runner import attempt
+from holdfast.worker.runner.threads import ThreadPool
 
 WAIT_SECONDS = 20
 MOST = 8
@@ -142,14 +142,14 @@ async def test_what_cannot_be_started_for_another_reason_is_given_back_and_costs
 ) -> None:
     app = memory_app
     faults = [MemoryError(), RuntimeError("odd")]
-    real = runner.Context
+    real = attempt.Context
 
     def make(*args: Any, **kwargs: Any) -> Any:
         if faults:
             raise faults.pop()
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(runner, "Context", make)
+    monkeypatch.setattr(attempt, "Context", make)
 
     @app.task(name="any")
     async def any_job() -> None: ...

@@ -8,22 +8,22 @@ import pytest
 
 from holdfast.errors import ConfigurationError
 from holdfast.options import WorkerOptions
-from holdfast.worker.turns import Turns
+from holdfast.worker.keeper.queue_rotation import QueueRotation
 
 
 def test_without_weights_each_queue_is_first_in_turn() -> None:
-    turns = Turns(("a", "b", "c"), {}, strict=False)
+    turns = QueueRotation(("a", "b", "c"), {}, strict=False)
     assert [turns.order()[0] for _ in range(6)] == ["b", "c", "a", "b", "c", "a"]
 
 
 def test_a_strict_order_never_changes() -> None:
-    turns = Turns(("b", "a"), {}, strict=True)
+    turns = QueueRotation(("b", "a"), {}, strict=True)
     for _ in range(3):
         assert turns.order() == ("b", "a")
         turns.took(["b"])
 
 
-def serve(turns: Turns, backlog: Counter[str], claims: int, slots: int) -> Counter[str]:
+def serve(turns: QueueRotation, backlog: Counter[str], claims: int, slots: int) -> Counter[str]:
     """Claims of so many slots from these backlogs, filled in the order asked."""
     given: Counter[str] = Counter()
     for _ in range(claims):
@@ -39,7 +39,7 @@ def serve(turns: Turns, backlog: Counter[str], claims: int, slots: int) -> Count
 
 @pytest.mark.parametrize("slots", [1, 3, 10])
 def test_weights_are_shares_of_jobs_however_many_a_claim_brings(slots: int) -> None:
-    turns = Turns(("mail", "pdf", "rest"), {"mail": 3, "pdf": 2}, strict=False)
+    turns = QueueRotation(("mail", "pdf", "rest"), {"mail": 3, "pdf": 2}, strict=False)
     given = serve(turns, Counter(mail=10**6, pdf=10**6, rest=10**6), 600, slots)
     total = given.total()
     assert given["mail"] / total == pytest.approx(3 / 6, abs=0.02)
@@ -47,14 +47,14 @@ def test_weights_are_shares_of_jobs_however_many_a_claim_brings(slots: int) -> N
 
 
 def test_a_queue_that_had_nothing_keeps_no_credit() -> None:
-    turns = Turns(("mail", "pdf"), {"mail": 3}, strict=False)
+    turns = QueueRotation(("mail", "pdf"), {"mail": 3}, strict=False)
     serve(turns, Counter(mail=10**6), 1000, 1)
     given = serve(turns, Counter(mail=10**6, pdf=10**6), 40, 1)
     assert given["pdf"] == pytest.approx(10, abs=1)
 
 
 def test_other_queues_can_be_served_from_now_on() -> None:
-    turns = Turns(("a", "b"), {"a": 2}, strict=False)
+    turns = QueueRotation(("a", "b"), {"a": 2}, strict=False)
     serve(turns, Counter(a=100, b=100), 30, 1)
     turns.took(["gone"])
     turns.serve(("b", "c"))

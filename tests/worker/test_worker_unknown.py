@@ -14,8 +14,8 @@ from holdfast.backends.contract import Backend
 from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.inspection import explain
 from holdfast.lifecycle import State
-from holdfast.portrait import read
 from holdfast.records import Exchanged, NewJob
+from holdfast.worker_status import read
 
 
 def rolling(store: MemoryBackend | Any) -> tuple[WorkerApp, WorkerApp, asyncio.Event, list[int]]:
@@ -140,9 +140,9 @@ async def test_an_override_somebody_took_back_is_set_again_and_one_that_does_not
 
 
 async def test_more_unknown_tasks_than_are_remembered_are_put_off_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.worker import unknown
+    from holdfast.worker.keeper import unknown_tasks
 
-    monkeypatch.setattr(unknown, "TASKS_MAX", 2)
+    monkeypatch.setattr(unknown_tasks, "TASKS_MAX", 2)
     store = MemoryBackend()
     old, _, _, _ = rolling(store)
     ids = [f"j{n}" for n in range(5)]

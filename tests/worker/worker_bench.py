@@ -8,13 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.backends.contract import Backend
-from holdfast.entries import CronEntry
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.events import Event, Hub
 from holdfast.job import BoundCall
 from holdfast.options import WorkerOptions
-from holdfast.records import JobRecord
-from holdfast.rules import QueueRule, TaskRule
+from holdfast.records import CronEntry, JobRecord, QueueRule, TaskRule
 from holdfast.task import Tasks
 from holdfast.worker.embedded import Drained, EmbeddedWorker
 

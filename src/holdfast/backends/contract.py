@@ -111,6 +111,7 @@ from typing import Any, ClassVar, NoReturn
 from ..errors import ConfigurationError
 from ..lifecycle import Settlement
 from ..records import (
+    RULE_STEP_MAX,
     Answer,
     ClaimRequest,
     DeadLetter,
@@ -119,24 +120,26 @@ from ..records import (
     Held,
     JobRecord,
     NewJob,
+    Override,
     Part,
     Pause,
     Promoted,
+    QueueRule,
     Recovered,
     Release,
     Renewal,
     Report,
     Seal,
     Shipment,
+    TaskRule,
     Tick,
     Ticked,
     WorkerRecord,
 )
-from ..rules import RULE_STEP_MAX, Override, QueueRule, TaskRule
-from .looking import Looking
+from .reader import Reader
 
 
-class Backend(Looking):
+class Backend(Reader):
     """A store of jobs."""
 
     scheme: ClassVar[str]
@@ -427,13 +430,13 @@ class Backend(Looking):
         """
 
     @abstractmethod
-    async def carry(self, move: str, shipment: Shipment) -> None:
+    async def carry(self, move_id: str, shipment: Shipment) -> None:
         """Put a shipment into this store, in one step with the place its seal remembers (part and after).
 
         Ids, seq, turns, counters, states, times, fences stay as they are; nothing is refilled or promoted. What is
         there already (by id, name or queue and name) stays as it is, so repeating a shipment changes nothing. All
-        counters of the store move above those that come in: fences, turns and seqs go on growing.
-        StoreSealed or ConfigurationError unless the store is the target of exactly this move, still `moving`.
+        counters of the store move_id above those that come in: fences, turns and seqs go on growing.
+        StoreSealed or ConfigurationError unless the store is the target of exactly this move_id, still `moving`.
         A shipment with a running job, or with a job that holds a key which another job holds here, going by holds_key
         alone (a store of shards may hold both): ConfigurationError.
         """

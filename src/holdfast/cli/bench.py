@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from .printing import Printer
+from .output import Printer
 
 JOBS_DEFAULT = 20_000
 SINGLES_MAX = 1_000

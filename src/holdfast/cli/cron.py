@@ -19,9 +19,9 @@ from .bulk import confirm
 from .documents import entry_document, plain
 from .enqueue import find_callee
 from .exits import Exit
-from .pausing import me
+from .operate import me
+from .parse import Duration, Moment, ago, counted, iso, read_arguments
 from .session import Command, Session, lists, session_options
-from .spelling import Duration, Moment, ago, counted, iso, read_arguments
 
 if TYPE_CHECKING:
     from ..app import Holdfast

@@ -14,8 +14,8 @@ from ..job import DeadLetter
 from .bulk import Refusal, carry_out, confirm, preview, resolve, say_if_more
 from .documents import letter_document, plain
 from .exits import CommandFailed, Exit
+from .parse import ago, counted, iso
 from .session import Command, Session, find_letter_id, session_options
-from .spelling import ago, counted, iso
 
 
 @click.group()

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from ..errors import BackendUnavailable, HoldfastError, OutcomeUnknown
+from ..inspection.coverage import AppFacts, judge_service, look_at_service
 from ..inspection.findings import Finding, all_well, fine, note, wrong
-from ..inspection.health import judge_store, look_at_store
 from ..inspection.machine import judge_machine, look_at_machine
-from ..inspection.serving import AppFacts, judge_service, look_at_service
+from ..inspection.store_health import judge_store, look_at_store
+from .app_import import import_modules
 from .exits import CommandFailed, Exit
-from .importing import import_modules
 from .session import Session, session_options
 
 if TYPE_CHECKING:

@@ -13,15 +13,14 @@ import msgspec
 from msgspec import UNSET
 
 from ..cron.view import Entry
-from ..inspection.brakes import limit_in_force, rate_in_force
+from ..inspection.blockers import limit_in_force, rate_in_force
 from ..job import DeadLetter, Job
 from ..lifecycle import Failure
-from ..portrait import Portrait, read
 from ..rates import Rate
-from ..records import GroupRecord, Pause, QueueRecord, WorkerRecord
-from ..rules import Flow, Override, TaskRecord
-from .spelling import iso
-from .words import limit_word
+from ..records import Flow, GroupRecord, Override, Pause, QueueRecord, TaskRecord, WorkerRecord
+from ..worker_status import WorkerStatus, read
+from .parse import iso
+from .parse_limits import limit_word
 
 
 def job_document(job: Job[Any]) -> dict[str, Any]:
@@ -209,7 +208,7 @@ def pause_document(pause: Pause | None) -> dict[str, Any] | None:
 
 
 def worker_document(worker: WorkerRecord) -> dict[str, Any]:
-    portrait = read(worker.portrait) or Portrait()
+    portrait = read(worker.portrait) or WorkerStatus()
     return {
         "id": worker.id,
         "host": worker.host,

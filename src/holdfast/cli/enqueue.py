@@ -16,8 +16,8 @@ from ..options import OnConflict
 from ..records import KeyScope, KeyUntil, OnExpire
 from .documents import job_document, plain
 from .exits import CommandFailed, Exit
+from .parse import Duration, Moment, read_arguments
 from .session import Session, session_options
-from .spelling import Duration, Moment, read_arguments
 
 if TYPE_CHECKING:
     from ..app import Holdfast

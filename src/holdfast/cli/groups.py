@@ -14,10 +14,10 @@ from ..lifecycle import State
 from ..records import GroupRecord
 from .documents import group_document, job_document, rate_word
 from .exits import Exit
+from .parse import ago
+from .parse_limits import RESET, LimitWord, RateWord, limit_word, reset_or
 from .queues import check_queue, numbers, pause_note
 from .session import Session, session_options
-from .spelling import ago
-from .words import RESET, LimitWord, RateWord, limit_word, reset_or
 
 
 @click.command()

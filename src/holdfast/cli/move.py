@@ -18,8 +18,8 @@ import click
 from ..errors import BackendError, OutcomeUnknown
 from .bulk import confirm
 from .exits import CommandFailed, Exit
+from .parse import Duration, counted
 from .session import Session, holds_something
-from .spelling import Duration, counted
 
 if TYPE_CHECKING:
     from ..app import Holdfast

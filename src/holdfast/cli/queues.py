@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import UNSET
 
-from ..inspection.brakes import limit_in_force, rate_in_force
+from ..inspection.blockers import limit_in_force, rate_in_force
 from ..keywords import nearest
 from ..lifecycle import State
-from ..operations import make_pause
+from ..operator import make_pause
 from ..rates import Rate
-from ..records import Pause, QueueRecord
-from ..rules import Override
+from ..records import Override, Pause, QueueRecord
 from .documents import queue_document, rate_word
 from .exits import CommandFailed, Exit
-from .pausing import me, pause_it, resume_it
+from .operate import me, pause_it, resume_it
+from .parse import ago
+from .parse_limits import LimitWord, RateWord, limit_word, reset_or
 from .session import Session, lists, session_options
-from .spelling import ago
-from .words import LimitWord, RateWord, limit_word, reset_or
 
 if TYPE_CHECKING:
     from ..app import Holdfast

@@ -16,7 +16,7 @@ import click
 
 from ..errors import JobNotFound
 from .exits import CommandFailed, Exit
-from .printing import Printer
+from .output import Printer
 
 if TYPE_CHECKING:
     from ..app import Holdfast
@@ -45,7 +45,7 @@ class Session:
     @functools.cached_property
     def code(self) -> Holdfast:
         """The user's own app, imported; with --url it speaks to that store instead of its own."""
-        from .importing import import_app
+        from .app_import import import_app
 
         if self._app is None:
             raise click.UsageError("this needs the app: give --app MODULE:APP.")

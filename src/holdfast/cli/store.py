@@ -14,8 +14,8 @@ from ..records import REMEMBER_SECONDS_MIN
 from .bulk import confirm
 from .documents import plain
 from .exits import Exit
+from .parse import Duration, counted, span
 from .session import Session, session_options
-from .spelling import Duration, counted, span
 
 if TYPE_CHECKING:
     from ..backends.contract import Backend

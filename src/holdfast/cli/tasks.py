@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import UNSET
 
-from ..rules import TaskRecord, TaskRule
+from ..records import TaskRecord, TaskRule
 from .documents import task_document
 from .exits import Exit
+from .parse import span
+from .parse_limits import LimitWord, RateWord, reset_or
 from .queues import told_limit, told_rate
 from .session import Session, lists, session_options
-from .spelling import span
-from .words import LimitWord, RateWord, reset_or
 
 if TYPE_CHECKING:
     from ..app import Holdfast

@@ -18,14 +18,13 @@ from ..backends import parse_url
 from ..keywords import nearest
 from ..options import SLOTS_DEFAULT, QueueOrder, WorkerOptions
 from .exits import CommandFailed, Exit
-from .logbook import logs_on_stderr
-from .printing import Printer
-from .spelling import Duration, Numbered, Size
+from .output import Printer, logs_on_stderr
+from .parse import Duration, Numbered, Size
 
 if TYPE_CHECKING:
     from ..worker.embedded import Drained
-    from ..worker.staff import Plan
-    from ..worker.wire import Hello
+    from ..worker.processes.protocol import Hello
+    from ..worker.processes.spawner import Plan
 
 
 @click.command()
@@ -80,8 +79,8 @@ def work(
     """
     if sys.platform == "win32":
         raise click.UsageError("`holdfast work` needs Linux or macOS. On Windows call app.work() in your program.")
-    from ..worker.processes import ProcessWorker
-    from ..worker.staff import START_SECONDS_DEFAULT, Plan, RunnerRefused
+    from ..worker.processes.spawner import START_SECONDS_DEFAULT, Plan, RunnerRefused
+    from ..worker.processes.supervisor import ProcessWorker
 
     served, health = read_queues(queues), read_address(health_port)
     if url is not None:

@@ -1,6 +1,6 @@
 """When a cron entry ticks, and what of it is stored: checks, the call it makes, its next times.
 
-Called by `app.cron`, by what operators change, and by the pure decisions of ticking.py. Pure. Expressions have the five
+Called by `app.cron`, by what operators change, and by the pure decisions of tick.py. Pure. Expressions have the five
 fields of cron, read by cronsim in the entry's time zone. When clocks change it does as Debian's cron: an entry at a
 fixed time that is skipped runs right after the gap, one that comes twice runs once; entries with a `*` in the minute or
 hour field go by real time. Entries with `every` tick so many seconds apart, counted from `anchor`.
@@ -23,11 +23,10 @@ from cronsim import CronSim, CronSimError
 from msgspec.structs import replace
 
 from ..clock import to_seconds
-from ..entries import CronEntry
 from ..errors import ConfigurationError
 from ..names import check_name, plain, shown
 from ..options import Duration, one_of, serial_group
-from ..records import NewJob
+from ..records import CronEntry, NewJob
 
 Overlap = Literal["allow", "skip", "queue", "cancel"]
 CatchUp = Literal["none", "last", "all"]

@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Any
 
 from ..clock import moment
-from ..entries import CronEntry
 from ..errors import ConfigurationError
 from ..job import plain_args
+from ..records import CronEntry
 from .entry import CatchUp, Overlap, decode_call
 
 

@@ -4,9 +4,9 @@ Called by the app, the command line and tests. Reads through the backend contrac
 of themselves; never changes anything.
 """
 
-from .auditing import Audit, audit, judge
-from .explaining import Explanation, explain
-from .pruning import prunable
+from .audit import Audit, audit, judge
+from .explain import Explanation, explain
+from .prune_preview import prunable
 from .violations import Violation
 
 __all__ = ["Audit", "Explanation", "Violation", "audit", "explain", "judge", "prunable"]

@@ -1,7 +1,7 @@
 """What the doctor found, one finding per thing looked at: fine, worth a note, or wrong.
 
-Made by machine.py, health.py and serving.py, shown by the command line. Plain values: it decides nothing but which
-verdict is the worse.
+Made by machine.py, store_health.py and coverage.py, shown by the command line. Plain values: it decides nothing but
+which verdict is the worse.
 """
 
 from __future__ import annotations

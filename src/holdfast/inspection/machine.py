@@ -231,7 +231,7 @@ def _has_pidfd() -> bool:
 
 def _has_timers() -> bool:
     """Whether the guard gets both of its timers."""
-    from ..worker.guard import Kernel  # here, because it can be loaded only where there are such processes
+    from ..worker.processes.guard import Kernel  # here, because it can be loaded only where there are such processes
 
     kernel = Kernel()
     if kernel.alarm_fd >= 0:

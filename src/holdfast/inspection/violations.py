@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 
 from ..records import Flaw
-from .picture import JobRow, Picture
+from .snapshot import JobRow, Picture
 
 
 class Violation(Struct, frozen=True, kw_only=True):

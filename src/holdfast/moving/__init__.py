@@ -6,8 +6,8 @@ Nothing here knows a kind of store: all goes through seal, export and carry of t
 
 from __future__ import annotations
 
-from .comparing import Comparison
-from .deciding import Plan
+from .compare import Comparison
+from .decide import Plan
 from .mover import Moved, Mover, Side, Step, Survey, abandon, survey
 
 __all__ = ["Comparison", "Moved", "Mover", "Plan", "Side", "Step", "Survey", "abandon", "survey"]

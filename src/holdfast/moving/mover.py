@@ -17,14 +17,14 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..backends.adaptive_limit import REARRANGE_LIMIT, AdaptiveLimit
 from ..backends.contract import Backend
 from ..errors import BackendUnavailable, MoveRefused, OutcomeUnknown, StoreSealed
 from ..inspection.violations import named
 from ..records import JobQuery, LetterQuery, Part, Seal, Shipment, WorkerRecord
-from ..sweeps.adaptive import REARRANGE_LIMIT, AdaptiveLimit
-from .asking import RETRY_FOR_SECONDS, patiently
-from .comparing import Comparison, PieceSize, compare
-from .deciding import Plan, decide, is_begun_target
+from .compare import Comparison, PieceSize, compare
+from .decide import Plan, decide, is_begun_target
+from .repeat import RETRY_FOR_SECONDS, patiently
 
 StepName = Literal["seal", "wait", "carry", "compare", "open"]
 

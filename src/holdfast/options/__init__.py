@@ -5,9 +5,9 @@ as float seconds; rates come in as text.
 """
 
 from .checks import COUNT_MAX, Duration, one_of, said_limit, said_rate, whole
-from .holding import OnConflict, how_held, serial_group
+from .keys import OnConflict, how_held, serial_group
+from .per_job import CALL_OPTIONS, encode_call_options
 from .queues import QueueOptions, queue_name
-from .stored import CALL_OPTIONS, encode_call_options
 from .tasks import ARGS_BYTES_MAX, RESULT_BYTES_MAX, Chooser, TaskOptions
 from .workers import LEASE_DEFAULT, SLOTS_DEFAULT, OnFence, QueueOrder, WorkerOptions
 

@@ -13,8 +13,7 @@ from ..clock import to_seconds
 from ..errors import ConfigurationError
 from ..names import check_queue
 from ..rates import UNLIMITED, Rate
-from ..records import SHARDS_MAX
-from ..rules import GroupOrder, QueueRule
+from ..records import SHARDS_MAX, GroupOrder, QueueRule
 from .checks import COUNT_MAX, one_of, optional_rate, optional_whole, whole
 
 AGING_SECONDS_MAX: Final = 86400.0  # beyond, a hundred steps of priority are no longer told apart exactly

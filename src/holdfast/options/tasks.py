@@ -17,13 +17,12 @@ from ..errors import ConfigurationError
 from ..keywords import nearest
 from ..names import check_list, check_name, shown
 from ..rates import Rate
-from ..records import KeyScope, KeyUntil, OnExpire, Revival
+from ..records import KeyScope, KeyUntil, OnExpire, Revival, TaskRule
 from ..retry import RetryPolicy, as_policy
-from ..rules import TaskRule
 from .checks import COUNT_MAX, one_of, optional_rate, optional_seconds, optional_whole, whole
-from .holding import FRESH_BY_CONFLICT, FRESH_BY_KEY, OnConflict, check_holding
+from .keys import FRESH_BY_CONFLICT, FRESH_BY_KEY, OnConflict, check_holding
+from .per_job import CallOptions
 from .queues import queue_name
-from .stored import CallOptions
 
 Chooser = str | Callable[..., str | None]  # a group or key: fixed, or computed from the arguments it names
 

@@ -15,8 +15,8 @@ from ..clock import ManualClock
 from ..errors import ConfigurationError
 from ..job import Job
 from ..lifecycle import State
-from ..portal import Gate, forbid_running_loop
 from ..records import JobQuery
+from ..store_thread import StoreHandle, forbid_running_loop
 from ..task import NamedTask, Task
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ _EVERYTHING = 1_000_000_000
 class Sandbox:
     """What was enqueued, the clock, and a way to run it all."""
 
-    def __init__(self, app: Holdfast, clock: ManualClock, gate: Gate) -> None:
+    def __init__(self, app: Holdfast, clock: ManualClock, gate: StoreHandle) -> None:
         self.app = app
         self.clock = clock
-        self._gate = gate
+        self._store = gate
 
     # ------------------------------------------------------------------ what was enqueued
 
@@ -42,7 +42,7 @@ class Sandbox:
         """The stored jobs of that task (or all) with at least these arguments, oldest first, whatever their state."""
         query = JobQuery(task=None if task is None else _name(task), limit=_EVERYTHING)
         # Memory answers at once, so this may wait for it even on a running loop.
-        records = self._gate.call(lambda backend: backend.find(query))
+        records = self._store.call(lambda backend: backend.find(query))
         jobs = [Job[Any](self.app, record) for record in reversed(records)]
         return [job for job in jobs if self._fits(job, args)]
 
@@ -117,7 +117,7 @@ def sandbox(app: Holdfast, *, start: float | None = None) -> Iterator[Sandbox]:
     """Put an app in a sandbox for the length of a `with` block; `start` sets the clock, in seconds since the epoch."""
     clock = ManualClock(start)
     backend = MemoryBackend(clock)
-    gate = Gate(lambda: backend, clock)
+    gate = StoreHandle(lambda: backend, clock)
     gate.rules.update({rule.name: rule for rule in app.queue_rules()})
     before = app.aim("memory://", gate)
     try:

@@ -16,18 +16,17 @@ from .. import logs
 from ..clock import Clock, SystemClock
 from ..errors import ConfigurationError
 from ..options import WorkerOptions
-from .declared import declared_by
-from .keeper import Keeper, Summary
-from .local import LocalLink
-from .reports import Reports
-from .runner import UNKNOWN_TASK_DELAY_SECONDS, Runner
-from .stopping import stop_signals
+from .keeper.declare import declared_by
+from .keeper.keeper import Keeper, Summary
+from .keeper.reports import Reports
+from .keeper.shutdown import stop_signals
+from .runner.attempt import UNKNOWN_TASK_DELAY_SECONDS, Runner
+from .runner.in_process import InProcessRunners
 
 if TYPE_CHECKING:
     from ..backends.contract import Backend
-    from ..entries import CronEntry
     from ..events import Hub
-    from ..rules import QueueRule, TaskRule
+    from ..records import CronEntry, QueueRule, TaskRule
     from ..task import Task
 
 CALLBACKS_WITHIN_SECONDS = 5.0
@@ -104,7 +103,7 @@ class EmbeddedWorker:
             hand_over=lambda batch: link.post(batch),
             unknown_delay=self._unknown_delay,
         )
-        link = LocalLink(runner, self._app.hub)
+        link = InProcessRunners(runner, self._app.hub)
         keeper = self._keeper = self._make_keeper(link, reports)
         isolated = [task.name for task in self._app.tasks.values() if task.options.isolation == "process"]
         if isolated:
@@ -151,7 +150,7 @@ class EmbeddedWorker:
 
     # ------------------------------------------------------------------ inside
 
-    def _make_keeper(self, link: LocalLink, reports: Reports) -> Keeper:
+    def _make_keeper(self, link: InProcessRunners, reports: Reports) -> Keeper:
         app, options = self._app, self._options
         queues = options.queues or tuple(sorted({task.options.queue for task in app.tasks.values()}))
         if not queues:

@@ -13,12 +13,11 @@ import pytest
 
 from holdfast.backends.memory import databases
 from holdfast.backends.memory.backend import MemoryBackend
-from holdfast.backends.sqlite import producing
+from holdfast.backends.sqlite import enqueue
 from holdfast.backends.sqlite.transaction import Transaction
 from holdfast.clock import ManualClock
 from holdfast.errors import BackendUnavailable
-from holdfast.records import ClaimRequest, Enqueued, JobQuery, NewJob, Pause, WorkerRecord
-from holdfast.rules import QueueRule
+from holdfast.records import ClaimRequest, Enqueued, JobQuery, NewJob, Pause, QueueRule, WorkerRecord
 
 WAIT_SECONDS_MAX = 20.0
 
@@ -114,15 +113,15 @@ def test_the_migrations_run_once_for_all_stores(monkeypatch: pytest.MonkeyPatch)
 
 def interrupted_once(monkeypatch: pytest.MonkeyPatch, what: Callable[[], object]) -> None:
     """The next enqueue does its work, and then this before its end."""
-    real = producing.enqueue
+    real = enqueue.enqueue
 
-    def enqueue(tx: Transaction, jobs: list[NewJob]) -> list[Enqueued]:
-        monkeypatch.setattr(producing, "enqueue", real)
+    def interrupted(tx: Transaction, jobs: list[NewJob]) -> list[Enqueued]:
+        monkeypatch.setattr(enqueue, "enqueue", real)
         made = real(tx, jobs)
         what()
         return made
 
-    monkeypatch.setattr(producing, "enqueue", enqueue)
+    monkeypatch.setattr(enqueue, "enqueue", interrupted)
 
 
 def test_an_interrupt_undoes_what_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:

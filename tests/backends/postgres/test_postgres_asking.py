@@ -11,13 +11,13 @@ import psycopg
 import pytest
 from psycopg import AsyncCursor
 
-from holdfast.backends.postgres.asking import Question
 from holdfast.backends.postgres.connection import PREPARE_AFTER, Connections
+from holdfast.backends.postgres.prepared import PreparedCall
 from holdfast.errors import BackendError, OutcomeUnknown, SchemaMismatch
 
 from ...servers.postgres import Server
 
-Ask = Callable[[Question, dict[str, Any]], Awaitable[str]]
+Ask = Callable[[PreparedCall, dict[str, Any]], Awaitable[str]]
 OFTEN = PREPARE_AFTER + 3  # the first by a cursor, one prepares, the last are prepared
 ECHO = "SELECT concat(%(word)s::text, '|', %(content)s::bytea, '|', %(number)s::float8, '|', %(said)s::boolean)::text"
 
@@ -26,7 +26,7 @@ def asking(server: Server, use: Callable[[Ask, Connections], Awaitable[None]]) -
     async def run() -> None:
         connections = Connections(server.conninfo, call_timeout=5.0, most=1)
 
-        async def ask(question: Question, given: dict[str, Any]) -> str:
+        async def ask(question: PreparedCall, given: dict[str, Any]) -> str:
             answer: str = await connections.call("ask", lambda cursor: question.ask(cursor, given), writes=True)
             return answer
 
@@ -40,7 +40,7 @@ def asking(server: Server, use: Callable[[Ask, Connections], Awaitable[None]]) -
 
 def test_the_same_answer_however_often_it_is_asked(server: Server) -> None:
     async def use(ask: Ask, connections: Connections) -> None:
-        question = Question("echo", ECHO)
+        question = PreparedCall("echo", ECHO)
         for given, answer in (
             ({"word": "größer €", "content": b"\x00\xff", "number": 1e-7, "said": True}, "größer €|\\x00ff|1e-07|t"),
             ({"word": None, "content": None, "number": None, "said": None}, "|||"),
@@ -53,7 +53,7 @@ def test_the_same_answer_however_often_it_is_asked(server: Server) -> None:
 
 def test_what_the_server_refuses_is_told_and_the_next_call_goes_on(server: Server) -> None:
     async def use(ask: Ask, connections: Connections) -> None:
-        question = Question("divide", "SELECT (1 / %(by)s::integer)::text")
+        question = PreparedCall("divide", "SELECT (1 / %(by)s::integer)::text")
         for _ in range(OFTEN):
             with pytest.raises(BackendError, match="division by zero"):
                 await ask(question, {"by": 0})
@@ -68,7 +68,7 @@ def test_a_statement_that_could_not_be_prepared_is_prepared_later(server: Server
     session.execute("CREATE FUNCTION public.asked(n integer) RETURNS integer LANGUAGE sql AS 'SELECT n'")
 
     async def use(ask: Ask, connections: Connections) -> None:
-        question = Question("asked", "SELECT public.asked(%(n)s)::text")
+        question = PreparedCall("asked", "SELECT public.asked(%(n)s)::text")
         for n in range(PREPARE_AFTER):
             assert await ask(question, {"n": n}) == str(n)
         session.execute("DROP FUNCTION public.asked")
@@ -97,7 +97,7 @@ def test_given_up_it_is_ended_in_the_server_too(server: Server, session: psycopg
             assert time.monotonic() < deadline, "the server does not say so"
 
     async def use(ask: Ask, connections: Connections) -> None:
-        question = Question("held", "SELECT pg_advisory_xact_lock(%(n)s::bigint)::text")
+        question = PreparedCall("held", "SELECT pg_advisory_xact_lock(%(n)s::bigint)::text")
         for _ in range(OFTEN):
             await ask(question, {"n": 1})
         task = asyncio.create_task(ask(question, {"n": held}))  # type: ignore[arg-type]
@@ -116,7 +116,7 @@ def test_given_up_it_is_ended_in_the_server_too(server: Server, session: psycopg
 def test_a_connection_that_is_lost_leaves_the_outcome_unknown(server: Server) -> None:
     async def use(ask: Ask, connections: Connections) -> None:
         ends = "CASE WHEN %(ends)s::boolean THEN pg_terminate_backend(pg_backend_pid())::text ELSE 'alive' END"
-        question = Question("ends", f"SELECT {ends}")
+        question = PreparedCall("ends", f"SELECT {ends}")
         for _ in range(2):
             for _ in range(OFTEN):
                 assert await ask(question, {"ends": False}) == "alive"

@@ -20,8 +20,7 @@ from holdfast import BoundCall, Holdfast, Job
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.errors import BackendError, OutcomeUnknown
 from holdfast.lifecycle import Ending, Settlement, State
-from holdfast.records import Answer, ClaimRequest, Exchanged, Lease, NewJob, WorkerRecord
-from holdfast.rules import QueueRule
+from holdfast.records import Answer, ClaimRequest, Exchanged, Lease, NewJob, QueueRule, WorkerRecord
 
 from ...servers.postgres import Server
 from . import claimer

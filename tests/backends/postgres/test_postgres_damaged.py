@@ -12,8 +12,7 @@ import pytest
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.cli.main import main
 from holdfast.errors import BackendError, ConfigurationError
-from holdfast.records import ClaimRequest, NewJob, WorkerRecord
-from holdfast.rules import QueueRule
+from holdfast.records import ClaimRequest, NewJob, QueueRule, WorkerRecord
 
 from ...servers.postgres import Server
 

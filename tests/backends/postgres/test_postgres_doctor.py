@@ -8,7 +8,7 @@ import psycopg
 
 from holdfast.backends import Address, open_backend, parse_url
 from holdfast.backends.durability import StoreFacts, ask_store
-from holdfast.inspection.health import judge_store, look_at_store
+from holdfast.inspection.store_health import judge_store, look_at_store
 
 from ...servers.postgres import Server
 

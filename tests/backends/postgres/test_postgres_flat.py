@@ -10,8 +10,7 @@ import pytest
 
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.lifecycle import State
-from holdfast.records import NewJob, Pause
-from holdfast.rules import Override, QueueRule
+from holdfast.records import NewJob, Override, Pause, QueueRule
 
 from ...servers.postgres import Server
 from .counting import counted

@@ -11,8 +11,7 @@ import pytest
 from holdfast.backends.postgres import floors, snapshots
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.lifecycle import Ending, Settlement
-from holdfast.records import ClaimRequest, Lease, NewJob, Release, WorkerRecord
-from holdfast.rules import QueueRule
+from holdfast.records import ClaimRequest, Lease, NewJob, QueueRule, Release, WorkerRecord
 
 from ...servers.postgres import Server
 from .counting import counted

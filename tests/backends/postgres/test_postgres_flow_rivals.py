@@ -11,11 +11,20 @@ import psycopg
 import pytest
 
 from holdfast.backends.postgres.backend import PostgresBackend
-from holdfast.entries import CronEntry
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.rates import UNLIMITED, Rate
-from holdfast.records import Answer, ClaimRequest, Lease, NewJob, Tick, WorkerRecord
-from holdfast.rules import Override, QueueRule, TaskRule
+from holdfast.records import (
+    Answer,
+    ClaimRequest,
+    CronEntry,
+    Lease,
+    NewJob,
+    Override,
+    QueueRule,
+    TaskRule,
+    Tick,
+    WorkerRecord,
+)
 
 Make = Callable[..., PostgresBackend]
 RIVALS = 8

@@ -14,8 +14,7 @@ import pytest
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.rates import Rate
-from holdfast.records import ClaimRequest, Lease, NewJob, Pause, WorkerRecord
-from holdfast.rules import QueueRule, TaskRule
+from holdfast.records import ClaimRequest, Lease, NewJob, Pause, QueueRule, TaskRule, WorkerRecord
 
 from ...servers.postgres import Server, WarmBackend, empty, shared_session
 

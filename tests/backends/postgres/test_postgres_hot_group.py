@@ -10,14 +10,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.backends.postgres import answers
+from holdfast.backends.postgres import codec
 from holdfast.backends.postgres.backend import PostgresBackend
-from holdfast.backends.postgres.producing import encoded, outcomes
+from holdfast.backends.postgres.enqueue import encoded, outcomes
 from holdfast.backends.postgres.schema import for_schema
 from holdfast.errors import BackendUnavailable
 from holdfast.lifecycle import Ending, Settlement, State
-from holdfast.records import ClaimRequest, Lease, NewJob, Pause, WorkerRecord
-from holdfast.rules import Override, QueueRule
+from holdfast.records import ClaimRequest, Lease, NewJob, Override, Pause, QueueRule, WorkerRecord
 
 Make = Callable[..., PostgresBackend]
 LIMIT = 2
@@ -44,7 +43,7 @@ def exchange_in(
     }  # fmt: skip
     row = session.execute(for_schema(schema)["exchange.call"], values).fetchone()
     assert row is not None
-    return answers.as_exchanged(row[0], row[1] or b"", told.places)[0].leases
+    return codec.as_exchanged(row[0], row[1] or b"", told.places)[0].leases
 
 
 async def opened(make: Make) -> tuple[PostgresBackend, list[Lease]]:

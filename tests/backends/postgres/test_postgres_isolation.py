@@ -16,8 +16,7 @@ from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.backends.postgres.connection import PREPARE_AFTER
 from holdfast.errors import BackendError
 from holdfast.lifecycle import Ending, Settlement
-from holdfast.records import ClaimRequest, NewJob, Pause, Seal, WorkerRecord
-from holdfast.rules import QueueRule
+from holdfast.records import ClaimRequest, NewJob, Pause, QueueRule, Seal, WorkerRecord
 
 from ...servers.pgbouncer import Pooler
 from ...servers.postgres import Server

@@ -11,8 +11,7 @@ import pytest
 
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.lifecycle import Ending, Settlement
-from holdfast.records import ClaimRequest, NewJob, WorkerRecord
-from holdfast.rules import QueueRule, TaskRule
+from holdfast.records import ClaimRequest, NewJob, QueueRule, TaskRule, WorkerRecord
 
 from ...servers.postgres import Server
 

@@ -13,8 +13,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.errors import BackendUnavailable
-from holdfast.records import ClaimRequest, NewJob, WorkerRecord
-from holdfast.rules import QueueRule
+from holdfast.records import ClaimRequest, NewJob, QueueRule, WorkerRecord
 
 from ...servers.pgbouncer import Pooler
 from ...servers.postgres import Server

@@ -10,8 +10,7 @@ import psycopg
 import pytest
 
 from holdfast.backends.postgres.backend import PostgresBackend
-from holdfast.records import ClaimRequest, NewJob, Pause, WorkerRecord
-from holdfast.rules import QueueRule, TaskRule
+from holdfast.records import ClaimRequest, NewJob, Pause, QueueRule, TaskRule, WorkerRecord
 
 from ...servers.postgres import Server
 from .counting import counted

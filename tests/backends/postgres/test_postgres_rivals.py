@@ -13,8 +13,7 @@ from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.lifecycle import Ending, Settlement, State
 from holdfast.rates import Rate
-from holdfast.records import ClaimRequest, Lease, NewJob, WorkerRecord
-from holdfast.rules import QueueRule
+from holdfast.records import ClaimRequest, Lease, NewJob, QueueRule, WorkerRecord
 
 from ...servers.postgres import Server
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from holdfast.backends.postgres.backend import PostgresBackend
-from holdfast.backends.sealing import written
+from holdfast.backends.seals import written
 from holdfast.errors import BackendUnavailable, StoreSealed
 from holdfast.records import ClaimRequest, NewJob, Pause, Seal, WorkerRecord
 

@@ -13,7 +13,7 @@ from holdfast.backends import open_backend, parse_url
 from holdfast.backends.postgres import snapshots
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.backends.postgres.snapshots import OldSnapshot, oldest_snapshot
-from holdfast.inspection.health import judge_store, look_at_store
+from holdfast.inspection.store_health import judge_store, look_at_store
 from holdfast.records import NewJob
 
 from ...servers.postgres import Server

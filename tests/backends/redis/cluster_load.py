@@ -12,11 +12,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from holdfast.backends.redis.cluster import ClusterBackend
-from holdfast.backends.sharded.sharding import place_of_job
+from holdfast.backends.sharded.places import place_of_job
 from holdfast.errors import BackendError, OutcomeUnknown
 from holdfast.lifecycle import Ending, Settlement, State
-from holdfast.records import Answer, ClaimRequest, Exchanged, NewJob, WorkerRecord
-from holdfast.rules import QueueRule
+from holdfast.records import Answer, ClaimRequest, Exchanged, NewJob, QueueRule, WorkerRecord
 
 from ...servers.valkey_cluster import Cluster
 

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Context, Holdfast
 from holdfast.backends.redis.keys import keys_of
-from holdfast.backends.sharded.sharding import place_of
+from holdfast.backends.sharded.places import place_of
 from holdfast.errors import ConfigurationError
 
 from ...cli.shells import Shell

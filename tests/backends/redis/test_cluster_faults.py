@@ -16,10 +16,9 @@ from redis.crc import key_slot
 from holdfast.backends import open_backend
 from holdfast.backends.redis.keys import keys_of
 from holdfast.backends.sharded import registry
-from holdfast.backends.sharded.sharding import place_of
+from holdfast.backends.sharded.places import place_of
 from holdfast.errors import BackendError, OutcomeUnknown
-from holdfast.records import NewJob
-from holdfast.rules import QueueRule
+from holdfast.records import NewJob, QueueRule
 
 from ...servers.valkey import Server, shared_server
 from ...servers.valkey_cluster import Cluster, own_cluster, shared_cluster

@@ -14,8 +14,7 @@ import pytest
 from holdfast.backends import open_backend
 from holdfast.backends.contract import Backend
 from holdfast.lifecycle import Ending, Settlement
-from holdfast.records import Answer, ClaimRequest, Held, Lease, NewJob, WorkerRecord
-from holdfast.rules import QueueRule
+from holdfast.records import Answer, ClaimRequest, Held, Lease, NewJob, QueueRule, WorkerRecord
 
 from ...servers.valkey import Server
 from ...servers.valkey_cluster import Cluster, own_cluster

@@ -10,7 +10,7 @@ import pytest
 from redis.crc import key_slot
 
 from holdfast.backends import open_backend
-from holdfast.backends.redis import node as nodes
+from holdfast.backends.redis import nodes as nodes
 from holdfast.backends.redis.keys import keys_of
 from holdfast.errors import ConfigurationError
 from holdfast.records import ClaimRequest, NewJob, WorkerRecord

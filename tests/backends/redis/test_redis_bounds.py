@@ -9,11 +9,10 @@ from itertools import pairwise
 import pytest
 import redis
 
-from holdfast.backends.redis import rows
+from holdfast.backends.redis import codec
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.lifecycle import State
-from holdfast.records import ClaimRequest, NewJob, WorkerRecord
-from holdfast.rules import Override, QueueRule, TaskRule
+from holdfast.records import ClaimRequest, NewJob, Override, QueueRule, TaskRule, WorkerRecord
 
 BIG = b"x" * 100_000
 NUMBER = 40
@@ -142,7 +141,7 @@ def test_an_override_stored_before_it_could_say_apart_is_read(
         backend = make()
         await backend.open()
         await backend.limit(Override(task="t", limit=3))
-        client.hset(f"{{{prefix}}}:overrides", "tt", rows.pack([4, False]))
+        client.hset(f"{{{prefix}}}:overrides", "tt", codec.pack([4, False]))
         [task] = await backend.tasks()
         assert task.override == Override(task="t", limit=4, rate=None, apart=None)
         await backend.limit(Override(task="t", apart=True))

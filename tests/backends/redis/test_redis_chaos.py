@@ -17,8 +17,7 @@ import redis
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.errors import BackendError, OutcomeUnknown
 from holdfast.lifecycle import Ending, Settlement, State
-from holdfast.records import Answer, ClaimRequest, Exchanged, Lease, NewJob, WorkerRecord
-from holdfast.rules import QueueRule
+from holdfast.records import Answer, ClaimRequest, Exchanged, Lease, NewJob, QueueRule, WorkerRecord
 from holdfast.testing.conformance.soundness import sound
 
 from ...servers.valkey import Server

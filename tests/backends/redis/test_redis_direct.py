@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from holdfast.backends.redis.backend import RedisBackend
-from holdfast.backends.redis.direct import Direct
+from holdfast.backends.redis.blocking import BlockingCalls
 from holdfast.errors import BackendUnavailable, ConfigurationError, DuplicateJob, OutcomeUnknown
 from holdfast.records import Enqueued, NewJob
 
@@ -133,7 +133,7 @@ def test_closing_lets_the_connections_go(mine: Server) -> None:
 
 
 def test_a_forked_child_has_a_connection_of_its_own(mine: Server) -> None:
-    direct = Direct(mine.plain_url, call_timeout=5.0, most=4)
+    direct = BlockingCalls(mine.plain_url, call_timeout=5.0, most=4)
     ping = b"*1\r\n$4\r\nPING\r\n"
     assert direct.call("ping", ping, bytes) == b"PONG"
     child = os.fork()
@@ -148,5 +148,5 @@ def test_a_forked_child_has_a_connection_of_its_own(mine: Server) -> None:
 
 
 def test_over_tls_the_app_goes_its_longer_way() -> None:
-    assert not Direct("rediss://localhost:1/0", call_timeout=1.0, most=1).usable
-    assert Direct("redis://localhost:1/0", call_timeout=1.0, most=1).usable
+    assert not BlockingCalls("rediss://localhost:1/0", call_timeout=1.0, most=1).usable
+    assert BlockingCalls("redis://localhost:1/0", call_timeout=1.0, most=1).usable

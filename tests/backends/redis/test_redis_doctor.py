@@ -9,7 +9,7 @@ import redis
 from holdfast.backends import open_backend, parse_url
 from holdfast.backends.durability import StoreFacts, ask_store
 from holdfast.backends.redis.keys import KEY_NAMES, keys_of
-from holdfast.inspection.health import judge_store, look_at_store
+from holdfast.inspection.store_health import judge_store, look_at_store
 
 from ...servers.valkey import Server
 

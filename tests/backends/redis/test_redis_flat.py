@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable
 import redis
 
 from holdfast.backends.redis.backend import RedisBackend
-from holdfast.records import ClaimRequest, NewJob, Pause, WorkerRecord
-from holdfast.rules import Override, QueueRule
+from holdfast.records import ClaimRequest, NewJob, Override, Pause, QueueRule, WorkerRecord
 
 from ...servers.valkey import Server
 

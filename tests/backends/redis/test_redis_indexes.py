@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import redis
 
-from holdfast.backends.redis import rows, rules
+from holdfast.backends.redis import codec, rule_codec
 from holdfast.backends.redis.keys import FIELDS, KEY_NAMES, KEY_TYPES, keys_of
 from holdfast.testing.conformance import World
-from holdfast.testing.conformance.walking import Walk
-from holdfast.testing.conformance.walking_flow import FlowWalk
+from holdfast.testing.conformance.walk import Walk
+from holdfast.testing.conformance.walk_flow import FlowWalk
 
 from ...servers import valkey
 
@@ -29,14 +29,14 @@ Indexes = defaultdict[str, dict[bytes, float]]
 
 
 def _place(queue: str, name: str | bool) -> bytes:
-    return rows.escaped(queue) + (rows.escaped(str(name)) if name else b"\1\0")
+    return codec.escaped(queue) + (codec.escaped(str(name)) if name else b"\1\0")
 
 
 def _key_name(job: dict[str, Any]) -> bytes:
     terms = job["terms"]
     if isinstance(terms, list) and terms[0]:
-        return b"g" + rows.escaped(job["task"]) + job["key"].encode()
-    return b"k" + rows.escaped(job["queue"]) + rows.escaped(job["task"]) + job["key"].encode()
+        return b"g" + codec.escaped(job["task"]) + job["key"].encode()
+    return b"k" + codec.escaped(job["queue"]) + codec.escaped(job["task"]) + job["key"].encode()
 
 
 def _list_live(job: dict[str, Any], found: Indexes) -> None:
@@ -48,12 +48,12 @@ def _list_live(job: dict[str, Any], found: Indexes) -> None:
         if lane % 4 == 3:
             found["apart"][_place(queue, job["task"]) + tail] = 0.0
         else:
-            found["ready"][rows.escaped(queue) + b"%d" % (lane % 4) + tail] = 0.0
+            found["ready"][codec.escaped(queue) + b"%d" % (lane % 4) + tail] = 0.0
         if lane & 8:
             found["staged"][_place(queue, job["group"]) + struct.pack(">Q", job["turn"] + TURN_ZERO) + job_id] = 0.0
     elif state == "x":
         numbers = struct.pack(">QQ", job["fence"], job["seq"])
-        found["running"][rows.escaped(job["worker"]) + numbers + rows.escaped(queue) + job_id] = 0.0
+        found["running"][codec.escaped(job["worker"]) + numbers + codec.escaped(queue) + job_id] = 0.0
     elif state == "w":
         rank_ = struct.pack(">IQ", 2**31 - job["priority"], job["seq"])
         found["waiting"][_place(queue, job["group"]) + held + rank_ + job_id] = 0.0
@@ -71,23 +71,23 @@ def _list(job: dict[str, Any], found: Indexes) -> None:
     _list_live(job, found)
     if state in "ocd":
         seq = struct.pack(">Q", job["seq"])
-        found["finished"][state.encode() + rows.escaped(job["queue"]) + seq + job_id] = 0.0
+        found["finished"][state.encode() + codec.escaped(job["queue"]) + seq + job_id] = 0.0
         if job["prune_at"]:
             found["prunable"][job_id] = job["prune_at"]
         if state != "d":
             ended = struct.pack(">dQ", job["finished_at"], job["seq"])
-            found["kept"][rows.escaped(job["task"]) + ended + job_id] = 0.0
+            found["kept"][codec.escaped(job["task"]) + ended + job_id] = 0.0
     elif state in UNSTARTED and job["expires_at"]:
         found["expiring"][job_id] = job["expires_at"]
 
 
 def _list_letters(letters: dict[bytes, bytes], seqs: dict[str, int], found: Indexes) -> None:
     for logical, packed in letters.items():
-        letter = rows.letter(packed)
-        found["holders"][rows.escaped(letter.id) + logical] = 0.0
+        letter = codec.letter(packed)
+        found["holders"][codec.escaped(letter.id) + logical] = 0.0
         found["failed"][logical] = letter.failed_at
         when = struct.pack(">dQ", letter.failed_at, seqs[letter.id])
-        found["dead"][rows.escaped(letter.task) + when + logical] = 0.0
+        found["dead"][codec.escaped(letter.task) + when + logical] = 0.0
         if letter.revive_at is not None:
             found["revivals"][logical] = letter.revive_at
 
@@ -95,7 +95,7 @@ def _list_letters(letters: dict[bytes, bytes], seqs: dict[str, int], found: Inde
 def _list_flows(client: redis.Redis, key: dict[str, str], found: Indexes) -> None:
     for name in ("flows", "group_flows"):
         for scope, packed in client.hgetall(key[name]).items():
-            spent_until, shut_until, wakes_at = rows.unpack(packed)
+            spent_until, shut_until, wakes_at = codec.unpack(packed)
             found["lapsing"][scope] = float("inf") if wakes_at else max(spent_until, shut_until)
             if wakes_at:
                 found["waking"][scope] = wakes_at
@@ -107,7 +107,7 @@ def _kept(
     """Which finished jobs are to be listed: those of tasks that keep a number of them, unless prune is still to list
     those that finished before. Others may be, whose task once kept some."""
     said = [item for pair in client.hgetall(key["tasks"]).items() for item in pair]
-    keeping = [rows.escaped(rule.name) for rule in rules.task_rules(said) if rule.retain_count is not None]
+    keeping = [codec.escaped(rule.name) for rule in rule_codec.task_rules(said) if rule.retain_count is not None]
     listed = {one for one in finished if not client.hexists(key["meta"], "listing") and one.startswith(tuple(keeping))}
     return {one: 0.0 for one in finished if one in listed or one in there}
 
@@ -115,7 +115,7 @@ def _kept(
 def audit(client: redis.Redis, prefix: str) -> list[str]:
     """Where an index of the store says something else than its records."""
     key = dict(zip(KEY_NAMES, keys_of(prefix), strict=True))
-    jobs = [dict(zip(FIELDS, rows.unpack(one), strict=True)) for one in client.hvals(key["jobs"])]
+    jobs = [dict(zip(FIELDS, codec.unpack(one), strict=True)) for one in client.hvals(key["jobs"])]
     found: Indexes = defaultdict(dict)
     for job in jobs:
         _list(job, found)

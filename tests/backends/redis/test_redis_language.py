@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends.redis.backend import RedisBackend
-from holdfast.records import NewJob, Pause
-from holdfast.rules import Override, QueueRule
+from holdfast.records import NewJob, Override, Pause, QueueRule
 
 from ...servers.valkey import Server, own_server
 

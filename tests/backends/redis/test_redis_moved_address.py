@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.backends.redis.backend import RedisBackend
+from holdfast.backends.redis.blocking import BlockingCalls
 from holdfast.backends.redis.connection import Connections, packed_command
-from holdfast.backends.redis.direct import Direct
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.records import ClaimRequest, NewJob, WorkerRecord
 
@@ -108,7 +108,7 @@ def test_who_only_reads_does_not_read_from_the_old_primary_for_ever(
 
 def test_a_worker_that_waits_is_woken_by_the_new_primary(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waited while the servers changed places, so the old one had nobody to turn away."""
-    monkeypatch.setattr("holdfast.backends.redis.watch.BLOCK_SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.backends.redis.wakeups.BLOCK_SECONDS", 0.05)
 
     async def body() -> None:
         backend, other = await opened(pair), await opened(pair)
@@ -198,7 +198,7 @@ REFUSALS = ["READONLY You can't write", "LOADING loading", "MASTERDOWN link is d
 def call_both_ways(server: Played, times: int) -> list[str]:
     """The same calls on the two kinds of connections; what each answered."""
     said: list[str] = []
-    direct = Direct(server.url, call_timeout=5.0, most=4)
+    direct = BlockingCalls(server.url, call_timeout=5.0, most=4)
     command = packed_command("X")
 
     async def pooled() -> None:

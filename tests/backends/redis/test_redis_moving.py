@@ -9,12 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.backends import parse_url
-from holdfast.backends.numbering import ALONE, Numbering
 from holdfast.backends.redis.backend import RedisBackend
+from holdfast.backends.seq_numbers import ALONE, Numbering
 from holdfast.errors import StoreSealed
 from holdfast.lifecycle import State
-from holdfast.records import ClaimRequest, NewJob, Pause, Seal, Shipment, StoredJob, WorkerRecord
-from holdfast.rules import QueueRule
+from holdfast.records import ClaimRequest, NewJob, Pause, QueueRule, Seal, Shipment, StoredJob, WorkerRecord
 
 from ...servers import valkey
 

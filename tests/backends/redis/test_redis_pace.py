@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from holdfast.backends import pace
-from holdfast.backends.pace import Pace
+from holdfast.backends import connects
+from holdfast.backends.connects import Pace
+from holdfast.backends.redis.blocking import BlockingCalls
 from holdfast.backends.redis.connection import Connections, let_go, packed_command
-from holdfast.backends.redis.direct import Direct
 from holdfast.errors import BackendUnavailable
 
 from ...servers.valkey import Server
@@ -50,7 +50,7 @@ def test_many_who_come_while_the_server_is_away_hear_of_one_try() -> None:
     async def body() -> None:
         server, turns = Shut(), Pace()
         connections = Connections(server.url, prefix="p", call_timeout=5.0, most=50, pace=turns)
-        direct = Direct(server.url, call_timeout=5.0, most=4, pace=turns)
+        direct = BlockingCalls(server.url, call_timeout=5.0, most=4, pace=turns)
         await failed(connections)
         assert server.tries == 1
         await asyncio.gather(*(failed(connections) for _ in range(50)))
@@ -71,14 +71,14 @@ def test_many_who_come_while_the_server_is_away_hear_of_one_try() -> None:
 
 def test_turns_are_a_gap_apart_only_while_connections_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(pace.time, "monotonic", lambda: now)
+    monkeypatch.setattr(connects.time, "monotonic", lambda: now)
     turns = Pace()
     assert [turns._seconds(0) for _ in range(3)] == [0.0] * 3
     turns.failed(BackendUnavailable("away. Try again."))
-    assert turns._seconds(1) >= pace.GAP_SECONDS
-    now += 2 * pace.GAP_SECONDS
+    assert turns._seconds(1) >= connects.GAP_SECONDS
+    now += 2 * connects.GAP_SECONDS
     assert turns._seconds(1) == 0.0  # its turn
-    assert turns._seconds(1) >= pace.GAP_SECONDS  # the next one's is later
+    assert turns._seconds(1) >= connects.GAP_SECONDS  # the next one's is later
     turns.failed(BackendUnavailable("away, still. Try again."))
     with pytest.raises(BackendUnavailable, match="still"):
         turns._seconds(1)  # who waited meanwhile
@@ -100,7 +100,7 @@ def test_connections_over_tcp_are_kept_alive_while_they_rest(server: Server) -> 
         let_go(connection)
 
     asyncio.run(body())
-    direct = Direct(url, call_timeout=5.0, most=4)
+    direct = BlockingCalls(url, call_timeout=5.0, most=4)
     direct.call("ping", COMMAND, lambda: COMMAND)
     [resting] = direct._idle
     assert resting._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

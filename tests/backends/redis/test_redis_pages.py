@@ -10,12 +10,21 @@ from itertools import product
 import pytest
 
 from holdfast.backends.contract import Backend
-from holdfast.backends.redis import lua, reading, retaining
+from holdfast.backends.redis import prune, read, scripts
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.lifecycle import Ending, Settlement, State
 from holdfast.rates import UNLIMITED, Rate
-from holdfast.records import ClaimRequest, JobQuery, LetterQuery, NewJob, Pause, WorkerRecord
-from holdfast.rules import Override, QueueRule, TaskRule
+from holdfast.records import (
+    ClaimRequest,
+    JobQuery,
+    LetterQuery,
+    NewJob,
+    Override,
+    Pause,
+    QueueRule,
+    TaskRule,
+    WorkerRecord,
+)
 from holdfast.testing.conformance.soundness import sound
 
 from ...reference.backend import ReferenceBackend
@@ -27,11 +36,11 @@ QUEUES = ("a", "b", "c")
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "PAGE", 7)
-    monkeypatch.setattr(reading, "CANDIDATES_MAX", 25)
-    monkeypatch.setattr(reading, "GROUPS_PAGE", 7)
+    monkeypatch.setattr(read, "PAGE", 7)
+    monkeypatch.setattr(read, "CANDIDATES_MAX", 25)
+    monkeypatch.setattr(read, "GROUPS_PAGE", 7)
     monkeypatch.setattr(RedisBackend, "rule_step_max", 3)
-    monkeypatch.setattr(retaining, "PRUNE_PAGE", 5)
+    monkeypatch.setattr(prune, "PRUNE_PAGE", 5)
 
 
 async def filled(backend: Backend) -> None:
@@ -122,7 +131,7 @@ def test_a_group_that_its_rate_keeps_waiting_is_found_behind_many_of_other_queue
             NewJob(id=f"{queue}{name}{n}", task="t", queue=queue, group=name) for queue, name in places for n in "12"
         ]
         await backend.enqueue(jobs, now=NOW)
-        monkeypatch.setattr(reading.Reader, "groups", no_groups)
+        monkeypatch.setattr(read.Reader, "groups", no_groups)
         assert not await backend.waking(["aa", "b"])
         await backend.claim(ClaimRequest(worker="w", call=1, queues=("aa",), most=50), now=NOW)
         assert [await backend.waking(queues) for queues in (["b"], ["a"], ["aa"], [])] == [False, False, True, False]
@@ -306,7 +315,7 @@ def test_prune_removes_as_many(make: Make, limit: int, older_than: float | None)
 def test_every_function_a_script_calls_is_there() -> None:
     """A name misspelt in a branch that is rarely taken would be found by its first user."""
     calls = re.compile(r"(?<![\w.:'])(hf\.\w+|[a-z_]\w*)\(")
-    for verb, script in lua.SCRIPTS.items():
+    for verb, script in scripts.SCRIPTS.items():
         text = re.sub(r" -- .*$", "", script.text, flags=re.M)
         text = re.sub(r"'(?:\\.|[^'\\])*'", "''", text)
         made = set(re.findall(r"^function (hf\.\w+)\(", text, re.M))

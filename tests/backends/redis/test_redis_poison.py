@@ -14,11 +14,19 @@ import redis
 from holdfast import Holdfast
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.keys import KEY_TYPES
-from holdfast.entries import CronEntry
 from holdfast.lifecycle import Ending, Settlement, State
 from holdfast.rates import Rate
-from holdfast.records import ClaimRequest, JobQuery, LetterQuery, NewJob, Revival, Tick, WorkerRecord
-from holdfast.rules import QueueRule
+from holdfast.records import (
+    ClaimRequest,
+    CronEntry,
+    JobQuery,
+    LetterQuery,
+    NewJob,
+    QueueRule,
+    Revival,
+    Tick,
+    WorkerRecord,
+)
 
 from ...servers.valkey import Server
 

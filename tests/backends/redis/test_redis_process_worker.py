@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.lifecycle import State
-from holdfast.portrait import Portrait, read
+from holdfast.worker_status import WorkerStatus, read
 from tests.chaos.process_scene import Family, ProcessScene, alive
 from tests.chaos.scene import overlaps, until
 
@@ -65,7 +65,7 @@ def test_a_job_whose_runner_is_killed_is_back_runs_alone_and_ends_with_exact_cou
 
         def shown() -> bool:
             [worker] = app.workers()
-            runners = (read(worker.portrait) or Portrait()).runners
+            runners = (read(worker.portrait) or WorkerStatus()).runners
             return any(one.pid == again and one.alone and one.jobs == (job.id,) for one in runners)
 
         until(shown, what="the store shows the runner of its own")

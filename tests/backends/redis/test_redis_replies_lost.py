@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from holdfast.backends.redis.backend import RedisBackend
-from holdfast.backends.redis.lua import SCRIPTS
+from holdfast.backends.redis.scripts import SCRIPTS
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.lifecycle import Ending, Settlement, State
 from holdfast.records import ClaimRequest, Exchanged, Held, NewJob, WorkerRecord

@@ -12,7 +12,7 @@ import redis
 from holdfast.backends import open_backend
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.keys import keys_of
-from holdfast.backends.redis.rights import commands_of_scripts
+from holdfast.backends.redis.server import commands_of_scripts
 from holdfast.errors import ConfigurationError
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.records import ClaimRequest, NewJob, WorkerRecord

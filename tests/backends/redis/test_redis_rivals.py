@@ -14,8 +14,7 @@ from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.keys import keys_of
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.lifecycle import Ending, Settlement, State
-from holdfast.records import ClaimRequest, JobQuery, Lease, NewJob, Seal, WorkerRecord
-from holdfast.rules import QueueRule
+from holdfast.records import ClaimRequest, JobQuery, Lease, NewJob, QueueRule, Seal, WorkerRecord
 from holdfast.testing.conformance.soundness import sound
 
 from ...servers.valkey import Server

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from holdfast import rates, records, rules
+from holdfast import rates, records
 from holdfast.backends import open_backend
-from holdfast.backends.redis import lua, rows
+from holdfast.backends.redis import codec, scripts
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.keys import FIELDS, KEY_NAMES, SCHEMA_VERSION, keys_of
 from holdfast.backends.redis.server import check_server
@@ -237,17 +237,17 @@ def test_a_number_of_a_database_keeps_stores_apart(mortal: Server) -> None:
 def test_scripts_name_no_key_and_no_field_that_is_not_declared() -> None:
     fields = {name.upper() for name in FIELDS}
     for folder in ("scripts", "parts", "short"):
-        for path in sorted((Path(lua.__file__).parent / folder).glob("*.lua")):
+        for path in sorted((Path(scripts.__file__).parent / folder).glob("*.lua")):
             text = path.read_text()
             assert "redis.call('" not in text or path.stem in ("open", "swap")  # the two that need no store
             assert "KEYS[" not in text or path.stem == "open"
-            used = set(lua._FIELD.findall(text))
+            used = set(scripts._FIELD.findall(text))
             assert used <= fields, path.name
 
 
 def test_a_full_server_refuses_only_what_brings_more_work() -> None:
-    flagged = {verb for verb, script in lua.SCRIPTS.items() if "allow-oom" in script.text.splitlines()[0]}
-    assert set(lua.SCRIPTS) - flagged == {"carry", "enqueue", "revive", "tick"}
+    flagged = {verb for verb, script in scripts.SCRIPTS.items() if "allow-oom" in script.text.splitlines()[0]}
+    assert set(scripts.SCRIPTS) - flagged == {"carry", "enqueue", "revive", "tick"}
 
 
 def test_the_page_about_the_store_names_every_key() -> None:
@@ -258,13 +258,13 @@ def test_the_page_about_the_store_names_every_key() -> None:
 
 
 def test_bounds_in_lua_are_the_codes() -> None:
-    constants = lua._constants({**lua._files("parts"), **lua._files("scripts")})
+    constants = scripts._constants({**scripts._files("parts"), **scripts._files("scripts")})
     for name in ("ERRORS_KEPT_MAX", "HISTORY_KEPT_MAX", "LOGS_KEPT_MAX", "REMEMBER_SECONDS_MIN"):
         assert float(constants[name]) == getattr(records, name), name
     for name in ("GROUP_LOOKS_MAX", "READY_PER_GROUP_MAX", "STAGGER_TICKS"):
-        assert float(constants[name]) == getattr(rules, name), name
+        assert float(constants[name]) == getattr(records, name), name
     for name in ("ROUNDING", "SLACK_SHARE", "UNLIMITED"):
         assert float(constants[name]) == getattr(rates, name), name
-    assert constants["SERIAL_PREFIX"] == repr(rules.SERIAL_PREFIX)
+    assert constants["SERIAL_PREFIX"] == repr(records.SERIAL_PREFIX)
     assert float(constants["RETAIN_SECONDS"]) == RETAIN_SECONDS
-    assert RETAIN_SECONDS == rows._RETAIN == Settlement.__struct_defaults__[-1]
+    assert RETAIN_SECONDS == codec._RETAIN == Settlement.__struct_defaults__[-1]

@@ -10,12 +10,11 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.backends.contract import Backend
-from holdfast.backends.numbering import Numbering
+from holdfast.backends.seq_numbers import Numbering
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.backends.sharded.registry import Registry
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
-from holdfast.records import NewJob
-from holdfast.rules import QueueRule, TaskRule
+from holdfast.records import NewJob, QueueRule, TaskRule
 
 from ...reference.backend import ReferenceBackend
 

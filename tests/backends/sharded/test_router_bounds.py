@@ -8,11 +8,21 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.entries import CronEntry
 from holdfast.errors import ConfigurationError, OutcomeUnknown
 from holdfast.lifecycle import State
-from holdfast.records import ClaimRequest, Flaw, JobQuery, NewJob, Pause, Tick, WorkerRecord
-from holdfast.rules import Override, QueueRule, TaskRule
+from holdfast.records import (
+    ClaimRequest,
+    CronEntry,
+    Flaw,
+    JobQuery,
+    NewJob,
+    Override,
+    Pause,
+    QueueRule,
+    TaskRule,
+    Tick,
+    WorkerRecord,
+)
 
 from .shelves import NOW, Moody, Shelf, split_store
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from holdfast.backends.sharded.backend import ShardedBackend
-from holdfast.backends.sharded.leasing import HOME
+from holdfast.backends.sharded.lease import HOME
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.inspection import audit
 from holdfast.records import Flaw

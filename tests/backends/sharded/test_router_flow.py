@@ -9,12 +9,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from holdfast.backends.sharded.backend import ShardedBackend
-from holdfast.backends.sharded.dividing import count_share, limit_share, rate_share
+from holdfast.backends.sharded.divide import count_share, limit_share, rate_share
 from holdfast.errors import BackendUnavailable, ConfigurationError
 from holdfast.lifecycle import Ending, Settlement, State
 from holdfast.rates import NO_RATE, UNLIMITED, Rate, allowed, charged
-from holdfast.records import ClaimRequest, Lease, NewJob, WorkerRecord
-from holdfast.rules import Override, QueueRule, TaskRule
+from holdfast.records import ClaimRequest, Lease, NewJob, Override, QueueRule, TaskRule, WorkerRecord
 
 from .shelves import NOW, Shelf
 

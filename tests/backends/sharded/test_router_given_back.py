@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.backends.sharded.backend import ShardedBackend
-from holdfast.backends.sharded.leasing import HOME
+from holdfast.backends.sharded.lease import HOME
 from holdfast.errors import OutcomeUnknown
 from holdfast.lifecycle import State
 from holdfast.records import Answer, ClaimRequest, Held, Lease, NewJob, Renewal, WorkerRecord

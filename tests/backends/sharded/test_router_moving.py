@@ -9,13 +9,12 @@ from msgspec.structs import replace
 
 from holdfast.backends.contract import Backend
 from holdfast.backends.memory.backend import MemoryBackend
-from holdfast.backends.numbering import Numbering
-from holdfast.backends.sharded import sharding
+from holdfast.backends.seq_numbers import Numbering
+from holdfast.backends.sharded import places
 from holdfast.errors import ConfigurationError, StoreSealed
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.moving import Moved, Mover, Side
-from holdfast.records import ClaimRequest, NewJob, Pause, WorkerRecord
-from holdfast.rules import Override, QueueRule
+from holdfast.records import ClaimRequest, NewJob, Override, Pause, QueueRule, WorkerRecord
 
 from .shelves import NOW, Shelf, split_store
 
@@ -36,11 +35,11 @@ async def move(source: Backend, target: Backend) -> Moved:
 @pytest.mark.parametrize("wall", [NOW, NOW + 0.0004, 1_577_836_800.0, 0.0])
 def test_no_two_shards_give_the_same_seq_and_each_gives_growing_ones(wall: float) -> None:
     given: set[int] = set()
-    for rest in (0, 1, 7, sharding.NUMBERS_MAX - 1):
-        numbering, last = Numbering(sharding.NUMBERS_MAX, rest, seq=5000), 5000
+    for rest in (0, 1, 7, places.NUMBERS_MAX - 1):
+        numbering, last = Numbering(places.NUMBERS_MAX, rest, seq=5000), 5000
         for _ in range(50):
             seq = numbering.after(last, wall)
-            assert seq > last and seq % sharding.NUMBERS_MAX == rest and seq not in given
+            assert seq > last and seq % places.NUMBERS_MAX == rest and seq not in given
             given.add(seq)
             last = seq
     assert max(given) < 2**53
@@ -51,8 +50,8 @@ def test_a_store_alone_counts_by_one() -> None:
 
 
 def test_seqs_of_all_shards_are_in_the_order_of_time() -> None:
-    early = Numbering(sharding.NUMBERS_MAX, 4095).after(0, NOW)
-    late = Numbering(sharding.NUMBERS_MAX, 0).after(0, NOW + 0.002)
+    early = Numbering(places.NUMBERS_MAX, 4095).after(0, NOW)
+    late = Numbering(places.NUMBERS_MAX, 0).after(0, NOW + 0.002)
     assert early < late
 
 
@@ -119,7 +118,7 @@ def test_a_carried_job_is_where_the_targets_rule_puts_it(shards: int) -> None:
         shelf, target = await split_store(shards)
         assert (await move(source, target)).done
         for job in (await target.export("jobs", limit=100)).jobs:
-            place = sharding.place_of_job(job, shards)
+            place = places.place_of_job(job, shards)
             assert shelf.holder(job.id) is shelf.shards[f"mail:{place}"]
         again = await target.enqueue(grouped(40), now=NOW)
         assert not any(answer.created for answer in again)
@@ -199,8 +198,8 @@ def test_a_letter_goes_where_its_job_is() -> None:
         await source.enqueue([first], now=NOW)
         await source.bury("a", "why", now=NOW)
         await source.revive("a", now=NOW)
-        places = {f"g{n}": sharding.place_of(f"g{n}", 4) for n in range(20)}
-        group = next(name for name, place in places.items() if place != sharding.place_of("old", 4))
+        places = {f"g{n}": places.place_of(f"g{n}", 4) for n in range(20)}
+        group = next(name for name, place in places.items() if place != places.place_of("old", 4))
         await source.enqueue([replace(first, id="b", group=group, on_conflict="replace")], now=NOW)
         shelf, target = await split_store(4)
         assert (await move(source, target)).done
@@ -215,7 +214,7 @@ def test_an_id_that_two_shards_hold_is_not_lost_silently() -> None:
     async def whole() -> None:
         _, source = await split_store(3)
         groups = [f"g{n}" for n in range(20)]
-        one, two = groups[0], next(g for g in groups if sharding.place_of(g, 3) != sharding.place_of(groups[0], 3))
+        one, two = groups[0], next(g for g in groups if places.place_of(g, 3) != places.place_of(groups[0], 3))
         for group in (one, two):
             await source.enqueue([NewJob(id="same", task="work", queue="mail", group=group)], now=NOW)
         target = MemoryBackend()
@@ -250,7 +249,7 @@ def test_a_key_that_two_shards_hold_is_not_carried_into_one_store() -> None:
 def test_letters_of_one_id_are_never_parted(limit: int) -> None:
     async def whole() -> None:
         _, source = await split_store(3)
-        groups = {sharding.place_of(f"g{n}", 3): f"g{n}" for n in range(20)}
+        groups = {places.place_of(f"g{n}", 3): f"g{n}" for n in range(20)}
         for place, group in groups.items():
             for name in ("a", "same", "z"):
                 await source.enqueue([NewJob(id=name, task="work", queue="mail", group=group)], now=NOW + place)

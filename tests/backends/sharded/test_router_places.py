@@ -11,13 +11,12 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from holdfast.backends.sharded import sharding
+from holdfast.backends.sharded import places
 from holdfast.errors import ConfigurationError, DuplicateJob
-from holdfast.inspection.picture import picture_of
-from holdfast.inspection.rules import RULES, fences_are_distinct
+from holdfast.inspection.checks import RULES, fences_are_distinct
+from holdfast.inspection.snapshot import picture_of
 from holdfast.lifecycle import State
-from holdfast.records import ClaimRequest, Dump, JobQuery, NewJob, Pause, WorkerRecord
-from holdfast.rules import Override, QueueRule
+from holdfast.records import ClaimRequest, Dump, JobQuery, NewJob, Override, Pause, QueueRule, WorkerRecord
 
 from .shelves import Shelf, split_store
 
@@ -25,19 +24,19 @@ NOW = 2_000_000_000.0
 
 
 def test_a_place_never_changes_from_version_to_version() -> None:
-    assert [sharding.place_of(name, 6) for name in ("a", "customer-17", "ü", "")] == [5, 1, 3, 0]
+    assert [places.place_of(name, 6) for name in ("a", "customer-17", "ü", "")] == [5, 1, 3, 0]
 
 
 def test_groups_are_spread_evenly() -> None:
-    places = Counter(sharding.place_of(f"customer-{n}", 6) for n in range(6000))
+    places = Counter(places.place_of(f"customer-{n}", 6) for n in range(6000))
     assert len(places) == 6 and min(places.values()) > 850
 
 
 def test_a_job_goes_by_its_group_else_its_key_else_its_id() -> None:
     job = NewJob(id="i", task="t", group="g", key="k")
-    assert sharding.place_of_job(job, 100) == sharding.place_of("g", 100)
-    assert sharding.place_of_job(NewJob(id="i", task="t", key="k"), 100) == sharding.place_of("k", 100)
-    assert sharding.place_of_job(NewJob(id="i", task="t"), 100) == sharding.place_of("i", 100)
+    assert places.place_of_job(job, 100) == places.place_of("g", 100)
+    assert places.place_of_job(NewJob(id="i", task="t", key="k"), 100) == places.place_of("k", 100)
+    assert places.place_of_job(NewJob(id="i", task="t"), 100) == places.place_of("i", 100)
 
 
 def test_every_queue_has_a_sound_name_of_its_own() -> None:
@@ -45,27 +44,27 @@ def test_every_queue_has_a_sound_name_of_its_own() -> None:
     letters = "ab_-.:/ 5fü{}%"
     queues = {"".join(dice.choice(letters) for _ in range(dice.randint(1, 6))) for _ in range(3000)}
     queues |= {"ü" * 200, "ü" * 199 + "ö", "x" * 200, "_" * 100, "_" * 99 + "."}
-    names = {sharding.shard_name(queue, place) for queue in queues for place in (0, 1)}
+    names = {places.shard_name(queue, place) for queue in queues for place in (0, 1)}
     assert len(names) == 2 * len(queues)
     assert all(re.fullmatch(r"[A-Za-z0-9_.\-]{1,300}:[01]", name) for name in names)
 
 
 def test_a_token_comes_back_with_its_shard() -> None:
-    assert sharding.parted(sharding.signed("mail:3", "abc")) == ("mail:3", "abc")
-    assert sharding.parted("no-such-token")[0] == ""
+    assert places.parted(places.signed("mail:3", "abc")) == ("mail:3", "abc")
+    assert places.parted("no-such-token")[0] == ""
 
 
 def test_a_calls_numbers_grow_and_keep_its_parity() -> None:
-    numbers = [sharding.number_of(call, round) for call in range(1, 50) for round in range(sharding.ROUNDS_MAX)]
+    numbers = [places.number_of(call, round) for call in range(1, 50) for round in range(places.ROUNDS_MAX)]
     assert all(one < two for one, two in pairwise(numbers))
-    assert all(number % 2 == sharding.call_of(number) % 2 for number in numbers)
-    assert sharding.last_number_of(7) == sharding.number_of(8, 0) - 1
-    assert sharding.number_of(7, sharding.ROUNDS_MAX - 1) <= sharding.last_number_of(7)
+    assert all(number % 2 == places.call_of(number) % 2 for number in numbers)
+    assert places.last_number_of(7) == places.number_of(8, 0) - 1
+    assert places.number_of(7, places.ROUNDS_MAX - 1) <= places.last_number_of(7)
 
 
 @pytest.mark.parametrize(("total", "names", "expected"), [(10, "abc", [4, 3, 3]), (2, "abc", [1, 1]), (0, "a", [])])
 def test_shares_are_even(total: int, names: str, expected: list[int]) -> None:
-    assert list(sharding.shares(total, names).values()) == expected
+    assert list(places.shares(total, names).values()) == expected
 
 
 def test_pages_show_every_job_once_and_in_one_order() -> None:
@@ -131,7 +130,7 @@ def test_what_a_shard_cannot_use_goes_to_one_that_has_more() -> None:
         router = shelf.router()
         await router.declare([QueueRule(name="mail", shards=6)], now=NOW)
         batch = [NewJob(id=f"g{n}", task="work", queue="mail") for n in range(500)]
-        await router.enqueue([job for job in batch if sharding.place_of(job.id, 6) == 4], now=NOW)
+        await router.enqueue([job for job in batch if places.place_of(job.id, 6) == 4], now=NOW)
         await router.register(WorkerRecord(id="w", queues=("mail",)), now=NOW)
         shelf.shards["mail:4"].calls.clear()
         answer = await router.claim(ClaimRequest(worker="w", call=1, queues=("mail",), most=60), now=NOW)

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from holdfast.backends.contract import Backend
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown, StoreSealed
-from holdfast.records import ClaimRequest, NewJob, Pause, Seal, WorkerRecord
-from holdfast.rules import QueueRule
+from holdfast.records import ClaimRequest, NewJob, Pause, QueueRule, Seal, WorkerRecord
 
 from .shelves import NOW, Shelf, split_store
 

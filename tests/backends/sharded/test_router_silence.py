@@ -10,11 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.backends.sharded.backend import ShardedBackend
-from holdfast.backends.sharded.leasing import HOME
+from holdfast.backends.sharded.lease import HOME
 from holdfast.errors import BackendUnavailable, DuplicateJob, OutcomeUnknown
 from holdfast.lifecycle import Ending, Settlement, State
-from holdfast.records import Answer, ClaimRequest, Held, JobQuery, Lease, NewJob, Release, WorkerRecord
-from holdfast.rules import QueueRule
+from holdfast.records import Answer, ClaimRequest, Held, JobQuery, Lease, NewJob, QueueRule, Release, WorkerRecord
 
 from .shelves import Shelf
 

@@ -12,8 +12,7 @@ import pytest
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.errors import BackendUnavailable, HoldfastError, OutcomeUnknown
 from holdfast.lifecycle import Ending, Settlement, State
-from holdfast.records import Answer, ClaimRequest, Held, JobQuery, Lease, NewJob, Release, WorkerRecord
-from holdfast.rules import QueueRule
+from holdfast.records import Answer, ClaimRequest, Held, JobQuery, Lease, NewJob, QueueRule, Release, WorkerRecord
 
 from .shelves import Moody, Shelf
 

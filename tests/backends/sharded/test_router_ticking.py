@@ -9,15 +9,25 @@ from typing import Any
 import pytest
 
 from holdfast.backends.memory.backend import MemoryBackend
-from holdfast.backends.sharded import ticking
+from holdfast.backends.sharded import cron
 from holdfast.backends.sharded.backend import ShardedBackend
-from holdfast.backends.sharded.leasing import HOME
-from holdfast.entries import CronEntry
+from holdfast.backends.sharded.lease import HOME
 from holdfast.errors import BackendUnavailable, ConfigurationError, StoreSealed
 from holdfast.lifecycle import Ending, Settlement, State
 from holdfast.moving import Mover, Side
-from holdfast.records import ClaimRequest, Enqueued, JobQuery, NewJob, Seal, Tick, Ticked, WorkerRecord
-from holdfast.rules import QueueRule, TaskRule
+from holdfast.records import (
+    ClaimRequest,
+    CronEntry,
+    Enqueued,
+    JobQuery,
+    NewJob,
+    QueueRule,
+    Seal,
+    TaskRule,
+    Tick,
+    Ticked,
+    WorkerRecord,
+)
 
 from .shelves import NOW, Moody, Shelf
 
@@ -171,7 +181,7 @@ async def test_more_jobs_than_one_page_are_handed_over(shelf: Shelf, router: Sha
     for shard in list(shelf.shards):
         if shard != HOME:
             shelf.shards[shard].mood = "down"
-    many = [job(n) for n in range(2 * ticking.PAGE + 7)]
+    many = [job(n) for n in range(2 * cron.PAGE + 7)]
     assert (await tick(router, 0, *many)).done
     for shard in shelf.shards.values():
         shard.mood = "well"

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.records import WorkerRecord
 from holdfast.testing.conformance import World
-from holdfast.testing.conformance.portrait import Portrait, portray, unlike
-from holdfast.testing.conformance.walking import QUEUES, Walk
+from holdfast.testing.conformance.portrait import WorkerStatus, portray, unlike
+from holdfast.testing.conformance.walk import QUEUES, Walk
 
 from ...reference.backend import ReferenceBackend
 from .shelves import Page, memory_shard
@@ -44,7 +44,7 @@ class Swept(Walk):
         return await super().exchange()
 
 
-def _without_order(portrait: Portrait) -> Portrait:
+def _without_order(portrait: WorkerStatus) -> WorkerStatus:
     """Shards have no order among them: jobs by id, turns by queue, workers as they come."""
     queues = {job.id: job.queue for job in portrait.jobs}
     return replace(
@@ -54,7 +54,7 @@ def _without_order(portrait: Portrait) -> Portrait:
     )
 
 
-def _gave_other_turns(one: Portrait, two: Portrait, ready: frozenset[str]) -> bool:
+def _gave_other_turns(one: WorkerStatus, two: WorkerStatus, ready: frozenset[str]) -> bool:
     """Only the turns differ, and only of jobs that became ready in this step: the contract leaves their order open."""
     before = [[job_id for job_id in portrait.turns if job_id in ready] for portrait in (one, two)]
     differ = one.turns != two.turns and sorted(one.turns) == sorted(two.turns) and before[0] == before[1]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.sqlite import producing
+from holdfast.backends.sqlite import enqueue
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.backends.sqlite.writer import StoreThread
 from holdfast.errors import BackendUnavailable, DuplicateJob, OutcomeUnknown
@@ -134,13 +134,13 @@ def test_an_interrupt_in_the_middle_leaves_nothing_behind(
     backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun(backend)
-    real = producing.enqueue
+    real = enqueue.enqueue
 
     def interrupted(*given: object) -> object:
         real(*given)  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(producing, "enqueue", interrupted)
+    monkeypatch.setattr(enqueue, "enqueue", interrupted)
     with pytest.raises(KeyboardInterrupt):
         backend.enqueue_here([NewJob(id="a", task="t")])
     monkeypatch.undo()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.sqlite import watch
+from holdfast.backends.sqlite import wakeups
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.errors import BackendError, BackendUnavailable, DuplicateJob, HoldfastError
 from holdfast.records import NewJob
@@ -37,7 +37,7 @@ def test_a_child_forked_while_the_parent_looks_for_work_can_still_write(tmp_path
     thread = threading.Thread(target=lambda: asyncio.run(wait_for_work()))
     thread.start()
     assert waiting.wait(10)
-    (own,) = [one for one in watch._watches[backend.path] if one._waiting]
+    (own,) = [one for one in wakeups._watches[backend.path] if one._waiting]
     own._guard.acquire()  # where a fork finds it in about one case of twenty while a worker is idle
     pid = os.fork()
     if pid == 0:
@@ -59,7 +59,7 @@ def test_a_child_forked_while_the_parent_looks_for_work_can_still_write(tmp_path
 def test_a_forked_child_keeps_none_of_the_parents_waiters(tmp_path: Path) -> None:
     """Each commit of the child would put one more call on a loop that does not run there: memory without bound."""
     backend = SqliteBackend(str(tmp_path / "jobs.db"))
-    waiter = watch.Watch(backend.path, backend._clock)
+    waiter = wakeups.Wakeups(backend.path, backend._clock)
     loop = asyncio.new_event_loop()
     waiter._waiting[asyncio.Event()] = loop
     pid = os.fork()

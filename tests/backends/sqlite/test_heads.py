@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.sqlite import claiming
+from holdfast.backends.sqlite import claim
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.lifecycle import Ending, Settlement, State
-from holdfast.records import ClaimRequest, Exchanged, Lease, NewJob, Pause, Release, WorkerRecord
-from holdfast.rules import QueueRule, TaskRule
+from holdfast.records import ClaimRequest, Exchanged, Lease, NewJob, Pause, QueueRule, Release, TaskRule, WorkerRecord
 
 RULES = {
     "no task has a rule": [],
@@ -86,7 +85,7 @@ async def walk(backend: SqliteBackend, seed: int, rules: list[TaskRule]) -> list
 @pytest.mark.parametrize("seed", range(8))
 def test_both_ways_lead_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, rules: str) -> None:
     short: list[int] = []
-    real = claiming.claim_heads
+    real = claim.claim_heads
 
     def counting(*given: Any) -> list[Lease] | None:
         leases = real(*given)
@@ -96,9 +95,9 @@ def test_both_ways_lead_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     async def both() -> None:
         one, other = await opened(tmp_path / "one.db"), await opened(tmp_path / "other.db")
-        monkeypatch.setattr(claiming, "claim_heads", counting)
+        monkeypatch.setattr(claim, "claim_heads", counting)
         first = await walk(one, seed, RULES[rules])
-        monkeypatch.setattr(claiming, "claim_heads", lambda *_: None)
+        monkeypatch.setattr(claim, "claim_heads", lambda *_: None)
         second = await walk(other, seed, RULES[rules])
         assert first == second
         await one.close()

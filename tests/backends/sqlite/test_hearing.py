@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.sqlite import hearing, watch
+from holdfast.backends.sqlite import wakeups
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.records import ClaimRequest, NewJob, WorkerRecord
 
@@ -32,13 +32,13 @@ def backend(tmp_path: Path) -> Iterator[SqliteBackend]:
 def spy_on(name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every call of this method of a wait."""
     calls: list[str] = []
-    real = getattr(watch.Wait, name)
+    real = getattr(wakeups.Wait, name)
 
-    def noting(wait: watch.Wait) -> None:
+    def noting(wait: wakeups.Wait) -> None:
         calls.append(name)
         real(wait)
 
-    monkeypatch.setattr(watch.Wait, name, noting)
+    monkeypatch.setattr(wakeups.Wait, name, noting)
     return calls
 
 
@@ -82,9 +82,9 @@ def test_a_strangers_commit_is_heard(backend: SqliteBackend, monkeypatch: pytest
 def test_who_calls_out_is_heard_at_once(backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         heard = asyncio.Event()
-        monkeypatch.setattr(watch.Wait, "_committed", lambda _: heard.set())
+        monkeypatch.setattr(wakeups.Wait, "_committed", lambda _: heard.set())
         waiting = await asleep(backend)
-        hearing.call_out(backend.path)
+        wakeups.call_out(backend.path)
         async with asyncio.timeout(WAIT_SECONDS_MAX):
             await heard.wait()
         assert not waiting.done()  # nothing was committed
@@ -99,9 +99,9 @@ def test_a_watch_that_missed_a_change_polls_from_then_on(
     backend: SqliteBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "elsewhere-wal").touch()
-    deaf = hearing.open_ear(str(tmp_path / "elsewhere"))
+    deaf = wakeups.open_ear(str(tmp_path / "elsewhere"))
     assert deaf is not None
-    monkeypatch.setattr(watch, "open_ear", lambda _: deaf)
+    monkeypatch.setattr(wakeups, "open_ear", lambda _: deaf)
 
     async def scene() -> None:
         waiting = await asleep(backend)
@@ -117,7 +117,7 @@ def test_a_watch_that_missed_a_change_polls_from_then_on(
 
 
 def test_where_nothing_can_be_heard_the_file_is_asked(backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hearing, "_libc", lambda: None)
+    monkeypatch.setattr(wakeups, "_libc", lambda: None)
 
     async def scene() -> None:
         waiting = await asleep(backend)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.sqlite import operating, showing
+from holdfast.backends.sqlite import operate, read_rules
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.backends.sqlite.connection import connect
 from holdfast.backends.sqlite.transaction import Transaction
@@ -19,12 +19,12 @@ from holdfast.records import NewJob
 from .costs import fill, steps, transaction
 
 LOOKS: dict[str, Callable[[Transaction], object]] = {
-    "the first groups": lambda tx: showing.groups(tx.cursor, None, 20),
-    "the first groups of a queue": lambda tx: showing.groups(tx.cursor, "default", 20),
-    "one group": lambda tx: showing.group(tx.cursor, "default", "g000001"),
-    "whether a group wakes": lambda tx: showing.waking(tx.cursor, ["default"]),
-    "a refill of the first groups": lambda tx: operating.refill(tx, ("", ""), 20),
-    "a refill from the middle": lambda tx: operating.refill(tx, ("default", "g000100"), 20),
+    "the first groups": lambda tx: read_rules.groups(tx.cursor, None, 20),
+    "the first groups of a queue": lambda tx: read_rules.groups(tx.cursor, "default", 20),
+    "one group": lambda tx: read_rules.group(tx.cursor, "default", "g000001"),
+    "whether a group wakes": lambda tx: read_rules.waking(tx.cursor, ["default"]),
+    "a refill of the first groups": lambda tx: operate.refill(tx, ("", ""), 20),
+    "a refill from the middle": lambda tx: operate.refill(tx, ("default", "g000100"), 20),
 }
 
 
@@ -60,15 +60,15 @@ def test_a_look_costs_the_same_beside_ten_times_as_many_jobs(
 
 
 def test_a_refill_goes_over_a_group_of_any_size_in_one_step(make: Callable[[int], sqlite3.Connection]) -> None:
-    costs = [steps(make(size), lambda tx: operating.refill(tx, ("default", "h"), 20)) for size in (600, 6_000)]
+    costs = [steps(make(size), lambda tx: operate.refill(tx, ("default", "h"), 20)) for size in (600, 6_000)]
     assert costs[1] < 1.3 * costs[0] + 100
 
 
 def test_groups_are_listed_once_each_in_order(make: Callable[[int], sqlite3.Connection]) -> None:
     cursor = transaction(make(600)).cursor
-    names = [group.name for group in showing.groups(cursor, None, 1000)]
+    names = [group.name for group in read_rules.groups(cursor, None, 1000)]
     assert names == [*(f"g{n:06}" for n in range(200)), "huge"]
-    first = showing.groups(cursor, "default", 1)[0]
+    first = read_rules.groups(cursor, "default", 1)[0]
     assert (first.counts, first.head) == ({"waiting": 1, "scheduled": 1, "ready": 1}, "b0")
 
 

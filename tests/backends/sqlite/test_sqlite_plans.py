@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.sqlite import claiming, leasing, limiting, producing
+from holdfast.backends.sqlite import claim, enqueue, lease, limits
 from holdfast.backends.sqlite.backend import SqliteBackend
+from holdfast.backends.sqlite.columns import SQL
 from holdfast.backends.sqlite.connection import connect
-from holdfast.backends.sqlite.stored import SQL
 from holdfast.backends.sqlite.transaction import Transaction
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.rates import Rate
-from holdfast.records import ClaimRequest, NewJob, WorkerRecord
-from holdfast.rules import TaskRule
+from holdfast.records import ClaimRequest, NewJob, TaskRule, WorkerRecord
 
 NOW = 2_000_000_000.0
 
@@ -77,13 +76,13 @@ def test_what_is_counted_is_counted_in_an_index_alone(store: sqlite3.Connection,
 
 def _exchange(store: sqlite3.Connection, call: int, settlements: list[Settlement]) -> list[Settlement]:
     request = ClaimRequest(worker="w", call=call, queues=("default",), most=10)
-    leases = leasing.exchange(transaction(store), settlements, (), request).leases
+    leases = lease.exchange(transaction(store), settlements, (), request).leases
     return [Settlement(id=lease.id, token=lease.token, ending=Ending.SUCCEEDED) for lease in leases]
 
 
 def test_without_rules_an_exchange_asks_for_them_once(store: sqlite3.Connection) -> None:
-    producing.enqueue(transaction(store), [NewJob(id=f"j{n}", task="t") for n in range(40)])
-    leasing.register(transaction(store), WorkerRecord(id="w", lease_seconds=1e6))
+    enqueue.enqueue(transaction(store), [NewJob(id=f"j{n}", task="t") for n in range(40)])
+    lease.register(transaction(store), WorkerRecord(id="w", lease_seconds=1e6))
     settlements = _exchange(store, 1, [])
     said: list[str] = []
     store.set_trace_callback(said.append)
@@ -96,10 +95,10 @@ def test_without_rules_an_exchange_asks_for_them_once(store: sqlite3.Connection)
 
 
 def test_a_job_that_leaves_its_lane_apart_leaves_its_index(store: sqlite3.Connection) -> None:
-    limiting.declare(transaction(store), [], [TaskRule(name="t", rate=Rate(2, 1.0, 2))], 100)
-    producing.enqueue(transaction(store), [NewJob(id=f"j{n}", task="t") for n in range(5)])
-    leasing.register(transaction(store), WorkerRecord(id="w", lease_seconds=1e6))
-    assert len(claiming.claim(transaction(store), ClaimRequest(worker="w", call=1, queues=("default",), most=9))) == 2
+    limits.declare(transaction(store), [], [TaskRule(name="t", rate=Rate(2, 1.0, 2))], 100)
+    enqueue.enqueue(transaction(store), [NewJob(id=f"j{n}", task="t") for n in range(5)])
+    lease.register(transaction(store), WorkerRecord(id="w", lease_seconds=1e6))
+    assert len(claim.claim(transaction(store), ClaimRequest(worker="w", call=1, queues=("default",), most=9))) == 2
     cursor = store.cursor()
     assert cursor.execute("SELECT count(*) FROM holdfast_jobs WHERE lane = 3").fetchone() == (3,)
     assert cursor.execute("SELECT DISTINCT state FROM holdfast_jobs WHERE lane = 3").fetchall() == [("ready",)]

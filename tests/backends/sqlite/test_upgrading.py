@@ -13,8 +13,7 @@ from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.backends.sqlite.connection import SCHEMA_VERSION, migrations, statements_of
 from holdfast.errors import DuplicateJob
 from holdfast.lifecycle import State
-from holdfast.records import ClaimRequest, NewJob, WorkerRecord
-from holdfast.rules import Override
+from holdfast.records import ClaimRequest, NewJob, Override, WorkerRecord
 
 BEFORE_FLOW = 4  # the last version without limits, rates and holders of keys
 AT = 1_700_000_000.0

@@ -19,7 +19,7 @@ from typing import ClassVar, TypeVar
 
 from ...clock import Clock
 from ...records import Enqueued, NewJob
-from ..sqlite import producing, showing
+from ..sqlite import enqueue, read_rules
 from ..sqlite.connection import SCHEMA_VERSION, mapped
 from ..sqlite.transaction import Transaction
 from ..sqlite.verbs import BRING_NO_WORK, SqliteVerbs
@@ -100,7 +100,7 @@ class MemoryBackend(SqliteVerbs):
         return self._write_here(verb, work, now)
 
     def enqueue_here(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        return self._write_here("enqueue", lambda tx: producing.enqueue(tx, jobs), None) if jobs else []
+        return self._write_here("enqueue", lambda tx: enqueue.enqueue(tx, jobs), None) if jobs else []
 
     async def _read(self, verb: str, work: Callable[[sqlite3.Cursor], T]) -> T:
         with self._section(verb) as cursor:
@@ -136,7 +136,7 @@ class MemoryBackend(SqliteVerbs):
         """Seconds until something may be claimable: 0 where something is."""
         wall = self._clock.wall()
         with self._section("wait_for_work") as cursor:
-            at_hand, next_due = showing.work_at_hand(cursor, queues, wall)
+            at_hand, next_due = read_rules.work_at_hand(cursor, queues, wall)
         if at_hand:
             return 0.0
         return float("inf") if next_due is None else max(WAIT_SECONDS_MIN, next_due - wall)

@@ -17,15 +17,14 @@ from msgspec.structs import replace
 
 from ... import logs
 from ...clock import Clock
-from ...entries import CronEntry
 from ...errors import BackendUnavailable, ConfigurationError, HoldfastError, SchemaMismatch
 from ...lifecycle import Settlement, State
-from ...portrait import bounded
 from ...rates import Rate
 from ...records import (
     LOGS_KEPT_MAX,
     Answer,
     ClaimRequest,
+    CronEntry,
     DeadLetter,
     Dump,
     Enqueued,
@@ -38,35 +37,39 @@ from ...records import (
     LetterQuery,
     LogLine,
     NewJob,
+    Override,
     Part,
     Pause,
     Promoted,
     QueueRecord,
+    QueueRule,
     Recovered,
     Release,
     Renewal,
     Report,
     Seal,
     Shipment,
+    TaskRecord,
+    TaskRule,
     Tick,
     Ticked,
     WorkerRecord,
 )
-from ...rules import Override, QueueRule, TaskRecord, TaskRule
+from ...worker_status import bounded
 from ..contract import Backend
-from ..refusing import check_limit
-from . import answers, moving, reading
-from .asking import Question
+from ..validate import check_limit
+from . import codec, move, read
+from .blocking import BlockingCalls
 from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, is_held
-from .direct import Direct
+from .enqueue import Joined, Outcomes, aenqueue_on, by_column, by_field, encoded, enqueue_on, is_single, outcomes
 from .flaws import flaws
 from .floors import Floors
-from .producing import Joined, Outcomes, aenqueue_on, by_column, by_field, encoded, enqueue_on, is_single, outcomes
+from .prepared import PreparedCall
+from .read import named, scope
 from .schema import for_schema, schema_version, set_up, store_id
-from .scopes import named, scope
 from .snapshots import SnapshotWatch, oldest_snapshot
 from .tolerant import as_job, as_letter
-from .watch import EVERY_QUEUE, Watch
+from .wakeups import EVERY_QUEUE, Wakeups
 
 T = TypeVar("T")
 NO_OUTCOMES = Outcomes(None, "[]", None)
@@ -106,11 +109,11 @@ class PostgresBackend(Backend):
         self._connections = Connections(
             conninfo, call_timeout=call_timeout, most=connections, pooled=pooled, schema=schema
         )
-        self._asked = {part: Question(part, self._sql[part]) for part in ASKED_OFTEN}
-        self._direct = Direct(self._connections, self._sql["single.direct"])
+        self._asked = {part: PreparedCall(part, self._sql[part]) for part in ASKED_OFTEN}
+        self._direct = BlockingCalls(self._connections, self._sql["single.direct"])
         self._is_set_up = False
         self._store: str | None = None  # the store's own id, once it was opened
-        self._watch: tuple[asyncio.AbstractEventLoop, Watch] | None = None
+        self._wakeups: tuple[asyncio.AbstractEventLoop, Wakeups] | None = None
         self._refill_after = ("", "")
         self._snapshots = SnapshotWatch()
         self._floors = Floors()
@@ -130,7 +133,7 @@ class PostgresBackend(Backend):
         self._is_set_up = True
 
     async def close(self) -> None:
-        watch, self._watch = self._watch, None
+        watch, self._wakeups = self._wakeups, None
         if watch is not None and watch[0] is asyncio.get_running_loop():
             await watch[1].close()
         self._connections.abandon()
@@ -146,7 +149,7 @@ class PostgresBackend(Backend):
 
     async def clock(self) -> float:
         text = "SELECT extract(epoch FROM clock_timestamp())::float8"
-        found: list[tuple[float]] = await self._call("clock", lambda cursor: reading.rows(cursor, text))
+        found: list[tuple[float]] = await self._call("clock", lambda cursor: read.rows(cursor, text))
         return found[0][0]
 
     # ------------------------------------------------------------------ calls
@@ -189,11 +192,11 @@ class PostgresBackend(Backend):
 
         return await self._call(_verb(part), work, writes=True)
 
-    def _watching(self) -> Watch:
+    def _watching(self) -> Wakeups:
         loop = asyncio.get_running_loop()
-        if self._watch is None or self._watch[0] is not loop:
-            self._watch = (loop, Watch(self._connections, self.schema))
-        return self._watch[1]
+        if self._wakeups is None or self._wakeups[0] is not loop:
+            self._wakeups = (loop, Wakeups(self._connections, self.schema))
+        return self._wakeups[1]
 
     # ------------------------------------------------------------------ producing
 
@@ -219,14 +222,14 @@ class PostgresBackend(Backend):
             told = [Enqueued(jobs[0].id, created == "true")]
         else:
             answer = await self._write("enqueue.call", patient=True, jobs=by_column(jobs), now=now)
-            told = answers.as_enqueued(answer, jobs)
+            told = codec.as_enqueued(answer, jobs)
         self._watching().tell({job.queue for job in jobs})
         return told
 
     def enqueue_here(self, jobs: Sequence[NewJob]) -> list[Enqueued] | None:
         if not self._is_set_up:
             raise BackendUnavailable("the store is not open. Call open() first.")
-        return self._direct.enqueue(jobs, self._watch)
+        return self._direct.enqueue(jobs, self._wakeups)
 
     def enqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
         return enqueue_on(connection, self._joined(), jobs) if jobs else []
@@ -252,7 +255,7 @@ class PostgresBackend(Backend):
         return await self.exchange((), (), request, now)
 
     async def begin(self, held: Sequence[Held], now: float | None = None) -> list[Answer]:
-        return answers.as_answers(await self._write("begin.call", held=encoded(held)))
+        return codec.as_answers(await self._write("begin.call", held=encoded(held)))
 
     async def renew(
         self,
@@ -267,11 +270,11 @@ class PostgresBackend(Backend):
         answer = await self._write(
             "renew.call", urgent=True, worker=worker, held=named, seen=seen_call, portrait=shown, now=now
         )
-        return answers.as_renewal(answer)
+        return codec.as_renewal(answer)
 
     async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
         kept = [replace(one, lines=one.lines[-LOGS_KEPT_MAX:]) for one in reports]
-        return answers.as_answers(await self._write("report.call", reports=encoded(kept), now=now))
+        return codec.as_answers(await self._write("report.call", reports=encoded(kept), now=now))
 
     async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
         return list((await self.exchange(settlements, (), None, now)).answers)
@@ -307,7 +310,7 @@ class PostgresBackend(Backend):
                 self._careful_until = clock() + CAREFUL_SECONDS
         if answer is None:
             answer = await self._ask("exchange.call", careful=True, **values)
-        exchanged, stirred, found = answers.as_exchanged(*answer, told.places)
+        exchanged, stirred, found = codec.as_exchanged(*answer, told.places)
         if stirred:
             self._watching().tell(stirred)
         if floors is not None:
@@ -326,7 +329,7 @@ class PostgresBackend(Backend):
         return number
 
     async def recover(self, *, dead: Sequence[str] = (), limit: int = 500, now: float | None = None) -> list[Recovered]:
-        recovered = answers.as_recovered(await self._write("recover.call", dead=list(dead), limit=limit, now=now))
+        recovered = codec.as_recovered(await self._write("recover.call", dead=list(dead), limit=limit, now=now))
         if recovered:  # a place that came free may be a task's, and any queue's
             self._watching().tell([EVERY_QUEUE])
         return recovered
@@ -334,11 +337,11 @@ class PostgresBackend(Backend):
     # ------------------------------------------------------------------ sweeping
 
     async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
-        return answers.as_promoted(await self._write("promote.call", limit=limit, now=now))
+        return codec.as_promoted(await self._write("promote.call", limit=limit, now=now))
 
     async def refill(self, *, limit: int = 500, now: float | None = None) -> int:
         queue, group = self._refill_after
-        made_ready, *after = answers.as_refilled(
+        made_ready, *after = codec.as_refilled(
             await self._write("refill.call", queue=queue, grp=group, limit=limit, now=now)
         )
         self._refill_after = (after[0], after[1])
@@ -422,74 +425,74 @@ class PostgresBackend(Backend):
         wanted, columns = encoded(replace(tick, jobs=())), by_column(jobs) if jobs else None
         answer = await self._write("tick.call", patient=True, tick=wanted, jobs=columns, now=now)
         self._watching().tell({job.queue for job in jobs})
-        return answers.as_ticked(answer, jobs)
+        return codec.as_ticked(answer, jobs)
 
     # ------------------------------------------------------------------ reading
 
     async def get(self, job_id: str) -> JobRecord | None:
-        return await self._read("get", reading.get, job_id)
+        return await self._read("get", read.get, job_id)
 
     async def ended(self, job_ids: Sequence[str]) -> Mapping[str, JobRecord | None]:
-        return await self._read("ended", reading.ended, list(job_ids))
+        return await self._read("ended", read.ended, list(job_ids))
 
     async def find(self, query: JobQuery) -> list[JobRecord]:
-        return await self._read("find", reading.find, query)
+        return await self._read("find", read.find, query)
 
     async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
-        return await self._read("count", reading.count, queue)
+        return await self._read("count", read.count, queue)
 
     async def logs(self, job_id: str) -> list[LogLine]:
-        return await self._read("logs", reading.logs, job_id)
+        return await self._read("logs", read.logs, job_id)
 
     async def letter(self, job_id: str) -> DeadLetter | None:
-        return await self._read("letter", reading.letter, job_id)
+        return await self._read("letter", read.letter, job_id)
 
     async def letters(self, query: LetterQuery) -> list[DeadLetter]:
-        return await self._read("letters", reading.letters, query)
+        return await self._read("letters", read.letters, query)
 
     async def queues(self) -> list[QueueRecord]:
-        return await self._read("queues", reading.queues)
+        return await self._read("queues", read.queues)
 
     async def groups(self, queue: str | None = None, *, limit: int = 100) -> list[GroupRecord]:
-        return await self._read("groups", reading.groups, queue, limit)
+        return await self._read("groups", read.groups, queue, limit)
 
     async def waking(self, queues: Sequence[str]) -> bool:
-        return await self._read("waking", reading.waking, queues)
+        return await self._read("waking", read.waking, queues)
 
     async def group(self, queue: str, name: str) -> GroupRecord:
-        return (await self._read("group", reading.groups, queue, 1, name))[0]
+        return (await self._read("group", read.groups, queue, 1, name))[0]
 
     async def tasks(self) -> list[TaskRecord]:
-        return await self._read("tasks", reading.tasks)
+        return await self._read("tasks", read.tasks)
 
     async def entries(self) -> list[CronEntry]:
-        return await self._read("entries", reading.entries)
+        return await self._read("entries", read.entries)
 
     async def pauses(self) -> list[Pause]:
-        return await self._read("pauses", reading.pauses)
+        return await self._read("pauses", read.pauses)
 
     async def workers(self, now: float | None = None) -> list[WorkerRecord]:
-        return await self._read("workers", reading.workers, now)
+        return await self._read("workers", read.workers, now)
 
     async def flaws(self, *, limit: int = 1000) -> list[Flaw]:
         return await self._call("flaws", lambda cursor: flaws(cursor, self._sql, limit), lengthy=True)
 
     async def dump(self) -> Dump:
-        return await self._call("dump", lambda cursor: reading.dump(cursor, self._sql), lengthy=True)
+        return await self._call("dump", lambda cursor: read.dump(cursor, self._sql), lengthy=True)
 
     # ------------------------------------------------------------------ moving to another store
 
     async def sealed(self) -> Seal | None:
-        return await self._read("sealed", moving.sealed)
+        return await self._read("sealed", move.sealed)
 
     async def seal(self, seal: Seal | None, *, instead_of: Seal | None) -> bool:
-        return await self._call("seal", lambda cursor: moving.seal(cursor, self._sql, seal, instead_of), writes=True)
+        return await self._call("seal", lambda cursor: move.seal(cursor, self._sql, seal, instead_of), writes=True)
 
     async def export(self, part: Part, after: str = "", *, limit: int = 500) -> Shipment:
-        return await self._read("export", moving.export, part, after, limit)
+        return await self._read("export", move.export, part, after, limit)
 
-    async def carry(self, move: str, shipment: Shipment) -> None:
-        await self._call("carry", lambda cursor: moving.carry(cursor, self._sql, move, shipment), writes=True)
+    async def carry(self, move_id: str, shipment: Shipment) -> None:
+        await self._call("carry", lambda cursor: move.carry(cursor, self._sql, move_id, shipment), writes=True)
 
     # ------------------------------------------------------------------ waiting
 
@@ -502,7 +505,7 @@ class PostgresBackend(Backend):
             while held_back:  # then a hint may be of jobs that are held back as well: look again
                 told.clear()
                 floors = None if self._floors.told is None else encoded(self._floors.told)
-                seconds, held_back = await self._read("wait_for_work", reading.work_at_hand, list(queues), floors)
+                seconds, held_back = await self._read("wait_for_work", read.work_at_hand, list(queues), floors)
                 left = ends - clock()
                 try:
                     async with asyncio.timeout(max(0.0, left if seconds is None else min(left, seconds))):

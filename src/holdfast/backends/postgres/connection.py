@@ -33,10 +33,9 @@ from ...errors import (
     StoreSealed,
 )
 from ...lifecycle import state_conflict
-from ..pace import Pace
-from ..refusing import strict_limit
-from ..sockets import is_ready
+from ..connects import Pace, is_ready
 from ..urls import tellable
+from ..validate import strict_limit
 
 Work = Callable[[AsyncCursor[Any]], Awaitable[Any]]
 

@@ -11,9 +11,8 @@ from typing import Any
 
 from psycopg import AsyncCursor
 
-from ...records import Flaw
-from ...rules import Flow, Override, QueueRule, TaskRule
-from .reading import rows
+from ...records import Flaw, Flow, Override, QueueRule, TaskRule
+from .read import rows
 from .tolerant import (
     as_job,
     entry_or_none,

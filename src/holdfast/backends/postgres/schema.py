@@ -23,59 +23,35 @@ from psycopg.errors import (
 )
 
 from ...errors import ConfigurationError, SchemaMismatch
-from ..statements import load_statements
+from ..fragments import load_statements
 from .connection import SCHEMA_VERSION, SEARCH_PATH, said
 
 SERVER_VERSION_MIN = 140000
-VERBS = [
-    "allow",
-    "begin",
-    "bury",
-    "cancel",
-    "carry",
-    "claim",
-    "declare",
-    "discard",
+FILES = [
+    "clock",
     "enqueue",
-    "enqueue_on",
+    "unique_keys",
+    "caller_transaction",
     "exchange",
-    "export",
-    "finish",
-    "flaws",
+    "claim",
     "floors",
-    "follow",
-    "ids",
-    "key",
-    "lanes",
-    "limit",
-    "meet",
-    "named",
-    "now",
-    "pause",
-    "promote",
-    "prune",
-    "rate",
-    "read",
-    "rearrange",
-    "recover",
-    "refill",
-    "register",
-    "release",
-    "renew",
-    "report",
-    "revive",
-    "room",
-    "seal",
     "settle",
-    "single",
-    "slow_down",
-    "store",
-    "swap",
-    "tick",
-    "wait_for_work",
-    "wake",
+    "renew",
+    "recover",
+    "promote",
+    "groups",
+    "rates",
+    "limits",
+    "rearrange",
+    "operate",
+    "prune",
+    "cron",
+    "move",
+    "read",
+    "wakeups",
+    "flaws",
 ]
-STATEMENTS: Mapping[str, str] = load_statements(__package__ + ".statements", VERBS)
+STATEMENTS: Mapping[str, str] = load_statements(__package__ + ".statements", FILES)
 
 # Functions of operators and sweeps, which go by indexes as the busy ones do. A session keeps its plans: one made while
 # the store was empty would look through all of it, long after.

@@ -1,6 +1,6 @@
 """Records as far as they can be read: a field that makes no sense hides neither the rest of its row nor other rows.
 
-Called by reading.py where a record cannot be read as a whole, which is seldom: then field by field. Pure.
+Called by read.py where a record cannot be read as a whole, which is seldom: then field by field. Pure.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
-from ...entries import CronEntry
 from ...lifecycle import State
 from ...rates import Rate
-from ...records import DeadLetter, JobRecord, WorkerRecord
-from ...rules import Flow, Override, QueueRule, TaskRule
+from ...records import CronEntry, DeadLetter, Flow, JobRecord, Override, QueueRule, TaskRule, WorkerRecord
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 _plain = msgspec.json.Decoder(strict=False).decode
@@ -44,7 +42,7 @@ _INSTEAD: Mapping[type[msgspec.Struct], Mapping[str, Any]] = {
 
 
 def makes_sense(rate: object) -> bool:
-    """Whether a rate can be reckoned with; so the server judges, too (rate.sql). Anything else does."""
+    """Whether a rate can be reckoned with; so the server judges, too (rates.sql). Anything else does."""
     if not isinstance(rate, Rate):
         return True
     return rate.count > 0 and 0 < rate.seconds < math.inf and (rate.burst is None or rate.burst > 0)

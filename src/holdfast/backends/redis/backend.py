@@ -16,14 +16,13 @@ import msgspec
 from msgspec.structs import replace
 
 from ...clock import Clock
-from ...entries import CronEntry
 from ...errors import BackendUnavailable, ConfigurationError, OutcomeUnknown, SchemaMismatch
 from ...lifecycle import Settlement, State
-from ...portrait import bounded
 from ...records import (
     LOGS_KEPT_MAX,
     Answer,
     ClaimRequest,
+    CronEntry,
     DeadLetter,
     Dump,
     Enqueued,
@@ -36,37 +35,41 @@ from ...records import (
     LetterQuery,
     LogLine,
     NewJob,
+    Override,
     Part,
     Pause,
     Promoted,
     QueueRecord,
+    QueueRule,
     Recovered,
     Release,
     Renewal,
     Report,
     Seal,
     Shipment,
+    TaskRecord,
+    TaskRule,
     Tick,
     Ticked,
     WorkerRecord,
 )
-from ...rules import Override, QueueRule, TaskRecord, TaskRule
-from .. import sealing
+from ...worker_status import bounded
+from .. import seals
+from ..connects import Pace
 from ..contract import Backend
-from ..numbering import ALONE, Numbering
-from ..pace import Pace
-from . import rows, rules
+from ..seq_numbers import ALONE, Numbering
+from . import codec, rule_codec
+from .blocking import BlockingCalls
 from .connection import CONNECTIONS_MAX, Connections, accepted, keep_inherited
-from .direct import Direct
 from .flaws import Flaws
 from .keys import KEY_TYPES, OLDER, PREFIX_DEFAULT, SCHEMA_VERSION
-from .lua import SCRIPTS
-from .moving import Moving
-from .reading import Reader
-from .retaining import Retaining, is_full
-from .ruling import Ruling
+from .limits import LimitVerbs
+from .move import MoveVerbs
+from .prune import PruneVerbs, is_full
+from .read import Reader
+from .scripts import SCRIPTS
 from .server import inspect
-from .watch import Watch
+from .wakeups import Wakeups
 
 # After so many exchanges in a row that were not plain, only every so many-th is tried the short way: see short/.
 MISSES_MAX, TRIED_EVERY = 3, 16
@@ -102,18 +105,18 @@ class RedisBackend(Backend):
         self.prefix = prefix
         bounds: dict[str, Any] = {"call_timeout": call_timeout, "most": connections, "pace": Pace()}
         self._connections = through or Connections(url, prefix=prefix, wait=wait, **bounds)
-        self._direct = Direct(url, **bounds) if through is None else None
+        self._direct = BlockingCalls(url, **bounds) if through is None else None
         self._allowed = {"allow_eviction": allow_eviction, "allow_no_aof": allow_no_aof}
         self._trust_restarts = trust_restarts
         self._reader = Reader(self._connections)
-        self._mover = Moving(self._connections, self._reader)
-        self._ruler = Ruling(self._connections)
-        self._retainer = Retaining(self._connections)
+        self._mover = MoveVerbs(self._connections, self._reader)
+        self._ruler = LimitVerbs(self._connections)
+        self._retainer = PruneVerbs(self._connections)
         self._flaws = Flaws(self._connections)
         self._numbering = numbering
         self._misses = 0  # exchanges in a row that were not plain
         self._is_set_up = False
-        self._watch: tuple[asyncio.AbstractEventLoop, Watch] | None = None
+        self._wakeups: tuple[asyncio.AbstractEventLoop, Wakeups] | None = None
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -136,7 +139,7 @@ class RedisBackend(Backend):
         return found
 
     async def close(self) -> None:
-        watch, self._watch = self._watch, None
+        watch, self._wakeups = self._wakeups, None
         if watch is not None and watch[0] is asyncio.get_running_loop():
             await watch[1].close()
         self._connections.abandon()
@@ -175,7 +178,7 @@ class RedisBackend(Backend):
         if not named:
             return []
         [letters] = await self._run(verb, now, named)
-        return rows.answers(letters)
+        return codec.answers(letters)
 
     # ------------------------------------------------------------------ producing
 
@@ -191,24 +194,24 @@ class RedisBackend(Backend):
             return None
         if not jobs:
             return []
-        values = [None, list(map(rows.new_job, jobs)), self._numbering]
-        command, whole = self._connections.spelled(SCRIPTS["enqueue"], values, list(map(rows.body, jobs)))
+        values = [None, list(map(codec.new_job, jobs)), self._numbering]
+        command, whole = self._connections.spelled(SCRIPTS["enqueue"], values, list(map(codec.body, jobs)))
         try:
             letters, others = accepted(direct.call("enqueue", command, whole, self._connections.confirmation))
         except BackendUnavailable as error:
             if is_full(error):
                 return None  # nothing was carried out; `enqueue` lets finished jobs give way
             raise
-        return rows.enqueued(jobs, letters, others)
+        return codec.enqueued(jobs, letters, others)
 
-    def _ruling(self) -> Ruling:
+    def _ruling(self) -> LimitVerbs:
         self._check_open()
         return self._ruler
 
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
         if not jobs:
             return []
-        values, pieces = (list(map(rows.new_job, jobs)), self._numbering), list(map(rows.body, jobs))
+        values, pieces = (list(map(codec.new_job, jobs)), self._numbering), list(map(codec.body, jobs))
         relieved = 0
         while True:
             try:
@@ -220,12 +223,12 @@ class RedisBackend(Backend):
                 if not await self._retainer.relieve(refused=True, now=now):
                     raise
             else:
-                return rows.enqueued(jobs, letters, others)
+                return codec.enqueued(jobs, letters, others)
 
     async def tick(self, tick: Tick, now: float | None = None) -> Ticked:
         jobs = [replace(job, on_conflict="keep") if job.on_conflict == "raise" else job for job in tick.jobs]
         entries = (tick.entry, tick.entry_if_skipped)
-        texts = [b"" if entry is None else rules.entry_text(entry) for entry in entries]
+        texts = [b"" if entry is None else rule_codec.entry_text(entry) for entry in entries]
         done, skipped, stored, letters, others = await self._run(
             "tick",
             now,
@@ -235,22 +238,22 @@ class RedisBackend(Backend):
             tick.overlap,
             tick.previous,
             *(None if entry is None else [entry.declared] for entry in entries),
-            list(map(rows.new_job, jobs)),
+            list(map(codec.new_job, jobs)),
             self._numbering,
-            pieces=[*texts, *map(rows.body, jobs)],
+            pieces=[*texts, *map(codec.body, jobs)],
             confirm=True,
         )
         return Ticked(
             done=bool(done),
-            entry=rules.read_entry(stored) if stored else None,
-            enqueued=tuple(rows.enqueued(jobs, letters, others)) if letters else (),
+            entry=rule_codec.read_entry(stored) if stored else None,
+            enqueued=tuple(codec.enqueued(jobs, letters, others)) if letters else (),
             skipped=bool(skipped),
         )
 
     # ------------------------------------------------------------------ leasing
 
     async def register(self, worker: WorkerRecord, now: float | None = None) -> None:
-        await self._run("register", now, worker.id, worker.lease_seconds, pieces=[rows.worker_facts(worker)])
+        await self._run("register", now, worker.id, worker.lease_seconds, pieces=[codec.worker_facts(worker)])
 
     async def claim(self, request: ClaimRequest, now: float | None = None) -> Exchanged:
         return await self.exchange((), (), request, now)
@@ -270,7 +273,7 @@ class RedisBackend(Backend):
         named = [(one.id, one.token) for one in held]
         shown = [] if (fitting := bounded(portrait)) is None else [fitting]
         known, *lists = await self._run("renew", now, worker, named, seen_call, pieces=shown, urgent=True)
-        lost, cancelled, released = (tuple(rows.unpack(one)) for one in lists)
+        lost, cancelled, released = (tuple(codec.unpack(one)) for one in lists)
         return Renewal(known=bool(known), lost=lost, cancelled=cancelled, released=released)
 
     async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
@@ -292,9 +295,9 @@ class RedisBackend(Backend):
         known, letters, recovered, leases, *why = await self._run(
             "exchange",
             now,
-            [rows.settlement(one, values) for one in settlements],
+            [codec.settlement(one, values) for one in settlements],
             [(one.id, one.token, one.delay) for one in releases],
-            None if request is None else rows.request(request),
+            None if request is None else codec.request(request),
             secrets.token_hex(10),
             self._trust_restarts,
             goes_long,
@@ -304,11 +307,11 @@ class RedisBackend(Backend):
         if request is not None:
             self._misses = 0 if known == TOOK_SHORT_WAY else self._misses + 1
         return Exchanged(
-            answers=tuple(rows.answers(letters)),
-            leases=rows.leases(leases),
+            answers=tuple(codec.answers(letters)),
+            leases=codec.leases(leases),
             known=bool(known),
-            recovered=rows.recovered(recovered),
-            sealed=sealing.read(why[0].decode()) if why and why[0] else None,
+            recovered=codec.recovered(recovered),
+            sealed=seals.read(why[0].decode()) if why and why[0] else None,
             quiet_seconds=float(why[1]) if why else 0.0,
             opens_in=float(why[2]) if len(why) > 2 else None,
         )
@@ -322,7 +325,7 @@ class RedisBackend(Backend):
 
     async def recover(self, *, dead: Sequence[str] = (), limit: int = 500, now: float | None = None) -> list[Recovered]:
         [packed] = await self._run("recover", now, list(dead), limit, self._trust_restarts)
-        return list(rows.recovered(packed))
+        return list(codec.recovered(packed))
 
     # ------------------------------------------------------------------ sweeping
 
@@ -343,7 +346,7 @@ class RedisBackend(Backend):
     # ------------------------------------------------------------------ operating
 
     async def _operate(self, verb: str, now: float | None, *values: Any) -> JobRecord:
-        return rows.jobs(await self._run(verb, now, *values))[0]
+        return codec.jobs(await self._run(verb, now, *values))[0]
 
     async def cancel(self, job_id: str, now: float | None = None) -> JobRecord:
         return await self._operate("cancel", now, job_id)
@@ -365,7 +368,7 @@ class RedisBackend(Backend):
 
     async def discard(self, job_id: str, now: float | None = None) -> DeadLetter:
         [packed] = await self._run("discard", now, job_id)
-        return rows.letter(packed)
+        return codec.letter(packed)
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
         await self._ruling().pause(pause, self.rule_step_max, now)
@@ -435,7 +438,7 @@ class RedisBackend(Backend):
 
     # ------------------------------------------------------------------ moving to another store
 
-    def _moving(self) -> Moving:
+    def _moving(self) -> MoveVerbs:
         self._check_open()
         return self._mover
 
@@ -448,8 +451,8 @@ class RedisBackend(Backend):
     async def export(self, part: Part, after: str = "", *, limit: int = 500) -> Shipment:
         return await self._moving().export(part, after, limit)
 
-    async def carry(self, move: str, shipment: Shipment) -> None:
-        await self._moving().carry(move, shipment)
+    async def carry(self, move_id: str, shipment: Shipment) -> None:
+        await self._moving().carry(move_id, shipment)
 
     # ------------------------------------------------------------------ waiting
 
@@ -460,10 +463,10 @@ class RedisBackend(Backend):
 
         await self._watching().wait(queues, timeout, at_hand)
 
-    def _watching(self) -> Watch:
+    def _watching(self) -> Wakeups:
         loop = asyncio.get_running_loop()
-        if self._watch is None or self._watch[0] is not loop:
-            if self._watch is not None and self._watch[1].process != os.getpid():
-                keep_inherited(self._watch)
-            self._watch = (loop, Watch(self._connections, self._connections.keys[-1]))
-        return self._watch[1]
+        if self._wakeups is None or self._wakeups[0] is not loop:
+            if self._wakeups is not None and self._wakeups[1].process != os.getpid():
+                keep_inherited(self._wakeups)
+            self._wakeups = (loop, Wakeups(self._connections, self._connections.keys[-1]))
+        return self._wakeups[1]

@@ -12,14 +12,14 @@ from typing import ClassVar
 from ...clock import Clock
 from ...errors import ConfigurationError
 from ..contract import Backend
-from ..numbering import Numbering
+from ..seq_numbers import Numbering
 from ..sharded.backend import ShardedBackend
-from ..sharded.leasing import HOME
+from ..sharded.lease import HOME
 from .backend import RedisBackend
 from .connection import CONNECTIONS_MAX
 from .keys import KEY_NAMES, PREFIX_DEFAULT
-from .lua import SCRIPTS
 from .nodes import Nodes, SlotConnections
+from .scripts import SCRIPTS
 from .server import inspect
 
 

@@ -1,6 +1,6 @@
 """Connections to Redis or Valkey: how they are made, bounded in time, handed out, and how errors become ours.
 
-Called by backend.py, reading.py, server.py and watch.py. redis-py connects (TLS, users, sockets); what is sent and read
+Called by backend.py, read.py, server.py and wakeups.py. redis-py connects (TLS, users, sockets); what is sent and read
 after that is bounded and judged here. A set of connections belongs to the event loop it was first used on. Nothing here
 knows about jobs, and no redis-py error leaves this package unmapped.
 
@@ -50,14 +50,13 @@ from ...errors import (
     SchemaMismatch,
 )
 from ...lifecycle import state_conflict
-from .. import sealing
-from ..pace import Pace
-from ..refusing import strict_limit
-from ..sockets import is_ready
+from .. import seals
+from ..connects import Pace, is_ready
 from ..urls import tellable
+from ..validate import strict_limit
+from .codec import STATES
 from .keys import KEY_NAMES, SCHEMA_VERSION, keys_of
-from .lua import Script
-from .rows import STATES
+from .scripts import Script
 
 CONNECTIONS_MAX = 4
 READ_BYTES = 262144
@@ -94,7 +93,7 @@ _FORBIDDEN = ("NOPERM", "NOAUTH", "WRONGPASS")
 
 _REFUSED: Mapping[str, Callable[[dict[str, Any]], HoldfastError]] = {
     "SchemaMismatch": lambda facts: SchemaMismatch(facts["found"], SCHEMA_VERSION),
-    "StoreSealed": lambda facts: sealing.refusal(sealing.read(facts["seal"])),
+    "StoreSealed": lambda facts: seals.refusal(seals.read(facts["seal"])),
     "JobNotFound": lambda facts: JobNotFound(**facts),
     "DuplicateJob": lambda facts: DuplicateJob(**facts),
     "StateConflict": lambda facts: state_conflict(**{**facts, "state": STATES[facts["state"]]}),

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from ...records import Flaw
-from . import rows, rules, tolerant
+from . import codec, rule_codec, tolerant
 from .connection import Connections
 from .keys import KEY_NAMES
-from .lua import SCRIPTS
+from .scripts import SCRIPTS
 
 PAGE = 250
 # Keys of which nothing can be said: what is there is a hint, or known to the router alone, or nothing but readable.
@@ -24,17 +24,17 @@ _NOT_PRINTED = re.compile(r"[^\x20-\x7e]")
 
 
 def _letter(_: bytes, packed: bytes) -> None:
-    rows.letter(packed)
+    codec.letter(packed)
 
 
 _HASHES: dict[str, Callable[[bytes, bytes], Any]] = {
-    "rules": rules.queue_rule_of,
-    "tasks": rules.task_rule_of,
-    "overrides": rules.override_of,
-    "flows": rules.flow_of,
-    "group_flows": rules.flow_of,
-    "pauses": rules.pause_of,
-    "entries": rules.entry_of,
+    "rules": rule_codec.queue_rule_of,
+    "tasks": rule_codec.task_rule_of,
+    "overrides": rule_codec.override_of,
+    "flows": rule_codec.flow_of,
+    "group_flows": rule_codec.flow_of,
+    "pauses": rule_codec.pause_of,
+    "entries": rule_codec.entry_of,
     "letters": _letter,
 }
 

@@ -1,6 +1,6 @@
 """The only place where keys are spelled, and the layout of a job's record.
 
-Called by lua.py, which declares every key to every script, and by backend.py. A store has this fixed set of keys
+Called by scripts.py, which declares every key to every script, and by backend.py. A store has this fixed set of keys
 under one hash tag and never another: no script builds the name of a key, so a script is all or nothing in a cluster.
 """
 
@@ -53,7 +53,7 @@ KEY_TYPES = {
     "rules": "hash",  # queue → what the code declares of it
     "tasks": "hash",  # task → what the code declares of it
     "overrides": "hash",  # queue, group or task → limit and rate an operator wants
-    "changes": "hash",  # what changed rules left to rearrange: see parts/rearranging.lua
+    "changes": "hash",  # what changed rules left to rearrange: see lua/rearrange.lua
     "pauses": "hash",  # what is paused → reason, by, since
     "flows": "hash",  # queue or task → its bucket
     "group_flows": "hash",  # group → its bucket

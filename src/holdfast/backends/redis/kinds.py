@@ -1,8 +1,8 @@
 """What kind of value each field of a job's record has, and what a job in a state must have: one table, two languages.
 
-Read by tolerant.py, which shows records that somebody may have damaged, and by lua.py, which puts the same check where
-scripts open records: a record that fails it is as good as none, so its index entry is set aside and nobody trips over
-it. Pure.
+Read by tolerant.py, which shows records that somebody may have damaged, and by scripts.py, which puts the same check
+where scripts open records: a record that fails it is as good as none, so its index entry is set aside and nobody trips
+over it. Pure.
 
 The check in Lua is one expression that fails, or is false. It compares, because that costs a few nanoseconds a field:
 a text compared with a number is an error, and what is not a number is neither less nor more. It lets pass what harms no
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 _LATEST, _EARLIEST = 253_402_300_799, -62_135_596_800  # the times that a calendar has
-_COUNTED_MAX = 2**53  # COUNTED_MAX of parts/turns.lua
+_COUNTED_MAX = 2**53  # COUNTED_MAX of lua/prelude.lua
 _STATES = frozenset("swrxocd")
 
 

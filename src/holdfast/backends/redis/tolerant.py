@@ -1,6 +1,6 @@
 """A job's record as far as it can be read: a bad field or a record of garbage hides neither the rest nor the others.
 
-Called by rows.py for everything that is shown; and for leases that are not plain. Pure.
+Called by codec.py for everything that is shown; and for leases that are not plain. Pure.
 """
 
 from __future__ import annotations

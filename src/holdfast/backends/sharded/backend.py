@@ -10,13 +10,13 @@ its id; so what must be one step about a job or a group is one step of one store
 * ids and keys are unique within a shard: the same id or key with another group may be stored twice. A key over all
   queues (key_scope="global") is refused where there is more than one shard.
 * the limit and rate of a queue are divided among its shards, those of a task and what is kept of it among the shards of
-  the queues it was ever enqueued in (dividing.py); a limit with less than one for each is refused. They are shown as
+  the queues it was ever enqueued in (divide.py); a limit with less than one for each is refused. They are shown as
   they were said.
-* a tick is decided in one step at home; its jobs follow into their shards (ticking.py).
+* a tick is decided in one step at home; its jobs follow into their shards (cron.py).
 * fences grow per shard, so per job and per group; two jobs in different shards may have the same. seqs are unique over
-  all shards (numbering.py) and follow the clock, as far as the shards' clocks and loads agree.
+  all shards (seq_numbers.py) and follow the clock, as far as the shards' clocks and loads agree.
 * claim serves the queues in their order, the shards of a queue at once by shares. Priority orders within a shard.
-* a seal is in the registry and, as a copy that is obeyed there, in every shard; see sealing.py for seals half way.
+* a seal is in the registry and, as a copy that is obeyed there, in every shard; see seals.py for seals half way.
 * find, dump and the like put pictures together that were taken one beside the other, not at one instant.
 
 A shard out of reach: claim, exchange, renew and the sweeps go on with the others and name what they could not settle
@@ -44,36 +44,38 @@ from ...records import (
     Held,
     JobRecord,
     NewJob,
+    Override,
     Part,
     Pause,
     Promoted,
+    QueueRule,
     Recovered,
     Release,
     Renewal,
     Report,
     Seal,
     Shipment,
+    TaskRule,
     Tick,
     Ticked,
     WorkerRecord,
 )
-from ...rules import Override, QueueRule, TaskRule
 from ..contract import Backend
-from ..numbering import Numbering
-from .asking import SILENCE, at_once, spread
-from .leasing import HOME, Leasing
-from .looking import ShardedLooking
-from .moving import Moving
-from .producing import enqueue
+from ..seq_numbers import Numbering
+from .cron import CronVerbs
+from .enqueue import enqueue
+from .fanout import SILENCE, at_once, spread
+from .lease import HOME, LeaseVerbs
+from .limits import LimitVerbs
+from .move import MoveVerbs
+from .read import ShardedReader
 from .registry import FRESH_SECONDS, Document, Shards
-from .ruling import Ruling
-from .sealing import Sealing
-from .ticking import Ticking
+from .seals import SealVerbs
 
 T = TypeVar("T")
 
 
-class ShardedBackend(ShardedLooking, Backend):
+class ShardedBackend(ShardedReader, Backend):
     """A store of jobs made of shards."""
 
     scheme: ClassVar[str] = "sharded"
@@ -86,11 +88,11 @@ class ShardedBackend(ShardedLooking, Backend):
         self._opened: set[str] = set()
         self._places = {}
         self._shards = Shards(document)
-        self._leasing = Leasing(self._shards, self._store)
-        self._ruling = Ruling(self._shards, self._store)
-        self._ticking = Ticking(self._home, self.enqueue, self.get, self.cancel)
-        self._sealing = Sealing(self._shards, self._store, self._ticking)
-        self._moving = Moving(self._shards, self._store)
+        self._leasing = LeaseVerbs(self._shards, self._store)
+        self._ruling = LimitVerbs(self._shards, self._store)
+        self._ticking = CronVerbs(self._home, self.enqueue, self.get, self.cancel)
+        self._sealing = SealVerbs(self._shards, self._store, self._ticking)
+        self._moving = MoveVerbs(self._shards, self._store)
 
     async def _store(self, name: str) -> Backend:
         """The shard of that name (or home), opened on first use."""
@@ -312,9 +314,9 @@ class ShardedBackend(ShardedLooking, Backend):
     async def export(self, part: Part, after: str = "", *, limit: int = 500) -> Shipment:
         return await self._moving.export(part, after, limit)
 
-    async def carry(self, move: str, shipment: Shipment) -> None:
+    async def carry(self, move_id: str, shipment: Shipment) -> None:
         await self._sealing.sealed()  # a piece goes only into shards that are all sealed
-        await self._moving.carry(move, shipment)
+        await self._moving.carry(move_id, shipment)
 
     # ------------------------------------------------------------------ waiting
 

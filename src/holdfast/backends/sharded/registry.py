@@ -16,11 +16,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...errors import BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown
-from ...records import SHARDS_MAX, Seal
-from ...rules import QueueRule, TaskRule
-from ..numbering import ALONE, Numbering
-from ..sealing import refusal
-from .sharding import NUMBERS_MAX, place_of, shard_name
+from ...records import SHARDS_MAX, QueueRule, Seal, TaskRule
+from ..seals import refusal
+from ..seq_numbers import ALONE, Numbering
+from .places import NUMBERS_MAX, place_of, shard_name
 
 FRESH_SECONDS = 5.0  # a process learns within this time what another changed
 TRIES_MAX = 50

@@ -19,15 +19,13 @@ from ...clock import Clock
 from ...errors import BackendUnavailable, ConfigurationError
 from ...lifecycle import Settlement
 from ...records import ClaimRequest, Enqueued, Exchanged, Flaw, NewJob, Release
-from . import flaws, joining, producing
-from .answering import answered, answered_here
+from . import caller_transaction, enqueue, flaws
 from .connection import SYNCHRONOUS, errors_mapped, set_up
-from .hearing import call_out
-from .identity import Identity, check, identity_of
+from .file_identity import Identity, check, identity_of
 from .transaction import Transaction
 from .verbs import BRING_NO_WORK, SqliteVerbs
-from .watch import Watch, forget_inherited, nudge
-from .writer import ReaderThread, StoreThread
+from .wakeups import Wakeups, call_out, forget_inherited, nudge
+from .writer import ReaderThread, StoreThread, answered, answered_here
 
 T = TypeVar("T")
 
@@ -80,7 +78,7 @@ class SqliteBackend(SqliteVerbs):
         self._is_set_up = False
         self._writer: StoreThread | None = None
         self._reader: ReaderThread | None = None
-        self._watch: Watch | None = None
+        self._wakeups: Wakeups | None = None
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -98,7 +96,7 @@ class SqliteBackend(SqliteVerbs):
 
     async def close(self) -> None:
         with self._guard:
-            writer, reader, watch = self._writer, self._reader, self._watch
+            writer, reader, watch = self._writer, self._reader, self._wakeups
             self._reset()
         for thread in (writer, reader):
             if thread is not None:
@@ -108,7 +106,7 @@ class SqliteBackend(SqliteVerbs):
 
     def forget(self) -> None:
         """In a forked child: leave the parent's connections alone and start without any."""
-        _inherited.append((self._writer, self._reader, self._watch, self._guard))
+        _inherited.append((self._writer, self._reader, self._wakeups, self._guard))
         self._guard = threading.Lock()
         was_set_up = self._is_set_up
         self._reset()
@@ -140,7 +138,7 @@ class SqliteBackend(SqliteVerbs):
         if verbs <= BRING_NO_WORK:
             return
         if verbs <= _TAKE_WORK:
-            nudge(self.path, claimed=self._watch)
+            nudge(self.path, claimed=self._wakeups)
             return
         nudge(self.path)
         call_out(self.path)
@@ -158,11 +156,11 @@ class SqliteBackend(SqliteVerbs):
                 )
             return self._reader
 
-    def _watching_locked(self) -> Watch:
-        if self._watch is None:
+    def _watching_locked(self) -> Wakeups:
+        if self._wakeups is None:
             self._need_open()
-            self._watch = Watch(self.path, self._clock)
-        return self._watch
+            self._wakeups = Wakeups(self.path, self._clock)
+        return self._wakeups
 
     def _need_open(self) -> None:
         if not self._is_set_up:
@@ -188,7 +186,7 @@ class SqliteBackend(SqliteVerbs):
             return []
 
         def carry_out(cursor: sqlite3.Cursor) -> list[Enqueued]:
-            return producing.enqueue(self._transaction(cursor, None), jobs)
+            return enqueue.enqueue(self._transaction(cursor, None), jobs)
 
         writer = self._writing()
         done = writer.carry_out_here("enqueue", carry_out)
@@ -198,11 +196,11 @@ class SqliteBackend(SqliteVerbs):
 
     def enqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
         check(self.path, self._identity)
-        return joining.enqueue_on(connection, self.path, jobs, self._clock.wall())
+        return caller_transaction.enqueue_on(connection, self.path, jobs, self._clock.wall())
 
     async def aenqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
         check(self.path, self._identity)
-        return await joining.aenqueue_on(connection, self.path, jobs, self._clock.wall())
+        return await caller_transaction.aenqueue_on(connection, self.path, jobs, self._clock.wall())
 
     async def exchange(
         self,
@@ -211,9 +209,9 @@ class SqliteBackend(SqliteVerbs):
         request: ClaimRequest | None,
         now: float | None = None,
     ) -> Exchanged:
-        if request is None or self._watch is None:
+        if request is None or self._wakeups is None:
             return await super().exchange(settlements, releases, request, now)
-        with self._watch.claiming():
+        with self._wakeups.claiming():
             return await super().exchange(settlements, releases, request, now)
 
     async def flaws(self, *, limit: int = 1000) -> list[Flaw]:

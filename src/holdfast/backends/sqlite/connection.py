@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ...errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, SchemaMismatch
-from .forking import Post
+from .fork import Post
 
 T = TypeVar("T")
 

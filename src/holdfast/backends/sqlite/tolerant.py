@@ -1,6 +1,6 @@
 """Rows as far as they can be read: a bad field hides neither the rest of its row nor the other rows.
 
-Called by reading.py and the verbs where a value cannot be read the plain way, and by flaws.py, which lists what is
+Called by read.py and the verbs where a value cannot be read the plain way, and by flaws.py, which lists what is
 wrong. Text that is not UTF-8 comes here as `Garbled`: the reader asks again with `garbled_text` once the sqlite3 module
 refused to decode something. It never writes.
 """

@@ -1,7 +1,7 @@
 """One write transaction: its time, its counter, the groups it touched, and the shared routines every verb uses.
 
 Called by the verb modules on the writer's thread. Here is the ONE routine that buries a job; the one that refills
-groups is in filling.py. Nothing here commits.
+groups is in groups.py. Nothing here commits.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 from ...lifecycle import Failure
 from ...rates import Rate, bounded
 from ...records import HISTORY_KEPT_MAX, REMEMBER_SECONDS_MIN, PastDeath, Seal
-from .. import sealing
-from . import filling, tolerant
-from .ruling import Rules, age_shift
-from .stored import SQL, Place, deaths_of, encoded, failure_of, logical_name, revival_of
+from .. import seals
+from . import groups, tolerant
+from .columns import SQL, Place, deaths_of, encoded, failure_of, logical_name, revival_of
+from .rules import Rules, age_shift
 
 _CLOSED = SQL["seal.closed"]
 _STORE_TICK = SQL["limit.store_tick"]
@@ -62,13 +62,13 @@ class Transaction:
         else:
             row = self.cursor.execute(_CLOSED).fetchone()
             record = None if row is None else row[0]
-        return None if record is None else sealing.read(record)
+        return None if record is None else seals.read(record)
 
     def refuse_sealed(self) -> None:
         """The first act of every verb that takes work in, starts it, or changes what does not run."""
         seal = self.closed_by
         if seal is not None:
-            raise sealing.refusal(seal)
+            raise seals.refusal(seal)
 
     # ------------------------------------------------------------------ groups, rules and places
 
@@ -91,7 +91,7 @@ class Transaction:
         if not self._touched:
             return 0
         touched, self._touched = self._touched, {}
-        return filling.refill(self, touched, due)
+        return groups.refill(self, touched, due)
 
     @property
     def rules(self) -> Rules:

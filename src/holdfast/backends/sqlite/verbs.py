@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from ...clock import Clock, SystemClock, boot_id
-from ...entries import CronEntry
 from ...lifecycle import Settlement, State
-from ...portrait import bounded
 from ...records import (
     Answer,
     ClaimRequest,
+    CronEntry,
     DeadLetter,
     Dump,
     Enqueued,
@@ -29,34 +28,27 @@ from ...records import (
     LetterQuery,
     LogLine,
     NewJob,
+    Override,
     Part,
     Pause,
     Promoted,
     QueueRecord,
+    QueueRule,
     Recovered,
     Release,
     Renewal,
     Report,
     Seal,
     Shipment,
+    TaskRecord,
+    TaskRule,
     Tick,
     Ticked,
     WorkerRecord,
 )
-from ...rules import Override, QueueRule, TaskRecord, TaskRule
+from ...worker_status import bounded
 from ..contract import Backend
-from . import (
-    leasing,
-    limiting,
-    moving,
-    operating,
-    producing,
-    pruning,
-    reading,
-    rearranging,
-    showing,
-    ticking,
-)
+from . import cron, enqueue, lease, limits, move, operate, prune, read, read_rules, rearrange
 from .transaction import Transaction
 
 T = TypeVar("T")
@@ -95,23 +87,23 @@ class SqliteVerbs(Backend):
     async def declare(
         self, rules: Sequence[QueueRule], tasks: Sequence[TaskRule] = (), now: float | None = None
     ) -> None:
-        await self._write("declare", lambda tx: limiting.declare(tx, rules, tasks, self.rule_step_max), now)
+        await self._write("declare", lambda tx: limits.declare(tx, rules, tasks, self.rule_step_max), now)
 
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
         if not jobs:
             return []
-        return await self._write("enqueue", lambda tx: producing.enqueue(tx, jobs), now)
+        return await self._write("enqueue", lambda tx: enqueue.enqueue(tx, jobs), now)
 
     # ------------------------------------------------------------------ leasing
 
     async def register(self, worker: WorkerRecord, now: float | None = None) -> None:
-        await self._write("register", lambda tx: leasing.register(tx, worker), now, urgent=True)
+        await self._write("register", lambda tx: lease.register(tx, worker), now, urgent=True)
 
     async def claim(self, request: ClaimRequest, now: float | None = None) -> Exchanged:
         return await self.exchange((), (), request, now)
 
     async def begin(self, held: Sequence[Held], now: float | None = None) -> list[Answer]:
-        return await self._write("begin", lambda tx: leasing.begin(tx, held), now)
+        return await self._write("begin", lambda tx: lease.begin(tx, held), now)
 
     async def renew(
         self,
@@ -123,12 +115,10 @@ class SqliteVerbs(Backend):
         now: float | None = None,
     ) -> Renewal:
         shown = bounded(portrait)
-        return await self._write(
-            "renew", lambda tx: leasing.renew(tx, worker, held, seen_call, shown), now, urgent=True
-        )
+        return await self._write("renew", lambda tx: lease.renew(tx, worker, held, seen_call, shown), now, urgent=True)
 
     async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
-        return await self._write("report", lambda tx: leasing.report(tx, reports), now)
+        return await self._write("report", lambda tx: lease.report(tx, reports), now)
 
     async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
         return list((await self.exchange(settlements, (), None, now)).answers)
@@ -140,17 +130,17 @@ class SqliteVerbs(Backend):
         request: ClaimRequest | None,
         now: float | None = None,
     ) -> Exchanged:
-        return await self._write("exchange", lambda tx: leasing.exchange(tx, settlements, releases, request), now)
+        return await self._write("exchange", lambda tx: lease.exchange(tx, settlements, releases, request), now)
 
     async def release(self, releases: Sequence[Release], now: float | None = None) -> list[Answer]:
         return list((await self.exchange((), releases, None, now)).answers)
 
     async def retire(self, worker: str, now: float | None = None) -> int:
-        return await self._write("retire", lambda tx: leasing.retire(tx, worker), now)
+        return await self._write("retire", lambda tx: lease.retire(tx, worker), now)
 
     async def recover(self, *, dead: Sequence[str] = (), limit: int = 500, now: float | None = None) -> list[Recovered]:
         def work(tx: Transaction) -> list[Recovered]:
-            recovered = leasing.recover(tx, dead, limit)
+            recovered = lease.recover(tx, dead, limit)
             tx.close()
             return recovered
 
@@ -161,7 +151,7 @@ class SqliteVerbs(Backend):
     async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
         def work(tx: Transaction) -> Promoted:
             tx.refuse_sealed()
-            promoted = leasing.promote(tx, limit)
+            promoted = lease.promote(tx, limit)
             tx.close()
             return promoted
 
@@ -169,111 +159,111 @@ class SqliteVerbs(Backend):
 
     async def refill(self, *, limit: int = 500, now: float | None = None) -> int:
         after = self._refill_after
-        made_ready, self._refill_after = await self._write("refill", lambda tx: operating.refill(tx, after, limit), now)
+        made_ready, self._refill_after = await self._write("refill", lambda tx: operate.refill(tx, after, limit), now)
         return made_ready
 
     async def prune(self, *, limit: int = 1000, older_than: float | None = None, now: float | None = None) -> int:
-        return await self._write("prune", lambda tx: pruning.prune(tx, limit, older_than), now)
+        return await self._write("prune", lambda tx: prune.prune(tx, limit, older_than), now)
 
     async def rearrange(self, *, limit: int = 500, now: float | None = None) -> bool:
-        return await self._write("rearrange", lambda tx: rearranging.rearrange(tx, limit), now)
+        return await self._write("rearrange", lambda tx: rearrange.rearrange(tx, limit), now)
 
     # ------------------------------------------------------------------ operating
 
     async def cancel(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._write("cancel", lambda tx: operating.cancel(tx, job_id), now)
+        return await self._write("cancel", lambda tx: operate.cancel(tx, job_id), now)
 
     async def bury(self, job_id: str, reason: str, now: float | None = None) -> JobRecord:
-        return await self._write("bury", lambda tx: operating.bury(tx, job_id, reason), now)
+        return await self._write("bury", lambda tx: operate.bury(tx, job_id, reason), now)
 
     async def run_now(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._write("run_now", lambda tx: operating.run_now(tx, job_id), now)
+        return await self._write("run_now", lambda tx: operate.run_now(tx, job_id), now)
 
     async def revive(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._write("revive", lambda tx: operating.revive(tx, job_id), now)
+        return await self._write("revive", lambda tx: operate.revive(tx, job_id), now)
 
     async def retry(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._write("retry", lambda tx: operating.retry(tx, job_id), now)
+        return await self._write("retry", lambda tx: operate.retry(tx, job_id), now)
 
     async def discard(self, job_id: str, now: float | None = None) -> DeadLetter:
-        return await self._write("discard", lambda tx: operating.discard(tx, job_id), now)
+        return await self._write("discard", lambda tx: operate.discard(tx, job_id), now)
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
-        await self._write("pause", lambda tx: limiting.pause(tx, pause, self.rule_step_max), now)
+        await self._write("pause", lambda tx: limits.pause(tx, pause, self.rule_step_max), now)
 
     async def resume(self, pause: Pause, now: float | None = None) -> bool:
-        return await self._write("resume", lambda tx: limiting.resume(tx, pause, self.rule_step_max), now)
+        return await self._write("resume", lambda tx: limits.resume(tx, pause, self.rule_step_max), now)
 
     async def limit(self, override: Override, now: float | None = None) -> None:
-        await self._write("limit", lambda tx: limiting.limit(tx, override, self.rule_step_max), now)
+        await self._write("limit", lambda tx: limits.limit(tx, override, self.rule_step_max), now)
 
     async def slow_down(self, queue: str, seconds: float, now: float | None = None) -> float:
-        return await self._write("slow_down", lambda tx: limiting.slow_down(tx, queue, seconds), now)
+        return await self._write("slow_down", lambda tx: limits.slow_down(tx, queue, seconds), now)
 
     async def tick(self, tick: Tick, now: float | None = None) -> Ticked:
-        return await self._write("tick", lambda tx: ticking.tick(tx, tick), now)
+        return await self._write("tick", lambda tx: cron.tick(tx, tick), now)
 
     # ------------------------------------------------------------------ reading
 
     async def get(self, job_id: str) -> JobRecord | None:
-        return await self._read("get", lambda cursor: reading.get(cursor, job_id))
+        return await self._read("get", lambda cursor: read.get(cursor, job_id))
 
     async def ended(self, job_ids: Sequence[str]) -> Mapping[str, JobRecord | None]:
-        return await self._read("ended", lambda cursor: reading.ended(cursor, job_ids))
+        return await self._read("ended", lambda cursor: read.ended(cursor, job_ids))
 
     async def find(self, query: JobQuery) -> list[JobRecord]:
-        return await self._read("find", lambda cursor: reading.find(cursor, query))
+        return await self._read("find", lambda cursor: read.find(cursor, query))
 
     async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
-        return await self._read("count", lambda cursor: reading.count(cursor, queue))
+        return await self._read("count", lambda cursor: read.count(cursor, queue))
 
     async def logs(self, job_id: str) -> list[LogLine]:
-        return await self._read("logs", lambda cursor: reading.logs(cursor, job_id))
+        return await self._read("logs", lambda cursor: read.logs(cursor, job_id))
 
     async def letter(self, job_id: str) -> DeadLetter | None:
-        return await self._read("letter", lambda cursor: reading.letter(cursor, job_id))
+        return await self._read("letter", lambda cursor: read.letter(cursor, job_id))
 
     async def letters(self, query: LetterQuery) -> list[DeadLetter]:
-        return await self._read("letters", lambda cursor: reading.letters(cursor, query))
+        return await self._read("letters", lambda cursor: read.letters(cursor, query))
 
     async def queues(self) -> list[QueueRecord]:
-        return await self._read("queues", showing.queues)
+        return await self._read("queues", read_rules.queues)
 
     async def groups(self, queue: str | None = None, *, limit: int = 100) -> list[GroupRecord]:
-        return await self._read("groups", lambda cursor: showing.groups(cursor, queue, limit))
+        return await self._read("groups", lambda cursor: read_rules.groups(cursor, queue, limit))
 
     async def group(self, queue: str, name: str) -> GroupRecord:
-        return await self._read("group", lambda cursor: showing.group(cursor, queue, name))
+        return await self._read("group", lambda cursor: read_rules.group(cursor, queue, name))
 
     async def pauses(self) -> list[Pause]:
-        return await self._read("pauses", showing.pauses)
+        return await self._read("pauses", read_rules.pauses)
 
     async def waking(self, queues: Sequence[str]) -> bool:
-        return await self._read("waking", lambda cursor: showing.waking(cursor, queues))
+        return await self._read("waking", lambda cursor: read_rules.waking(cursor, queues))
 
     async def tasks(self) -> list[TaskRecord]:
-        return await self._read("tasks", showing.tasks)
+        return await self._read("tasks", read_rules.tasks)
 
     async def entries(self) -> list[CronEntry]:
-        return await self._read("entries", ticking.entries)
+        return await self._read("entries", cron.entries)
 
     async def workers(self, now: float | None = None) -> list[WorkerRecord]:
         steady, boot = (self._clock.steady(), self._boot) if now is None else (now, "")
-        return await self._read("workers", lambda cursor: reading.workers(cursor, steady, boot))
+        return await self._read("workers", lambda cursor: read.workers(cursor, steady, boot))
 
     async def dump(self) -> Dump:
-        return await self._read("dump", showing.dump)
+        return await self._read("dump", read_rules.dump)
 
     # ------------------------------------------------------------------ moving to another store
 
     async def sealed(self) -> Seal | None:
-        return await self._read("sealed", moving.sealed)
+        return await self._read("sealed", move.sealed)
 
     async def seal(self, seal: Seal | None, *, instead_of: Seal | None) -> bool:
-        return await self._write("seal", lambda tx: moving.seal(tx, seal, instead_of), None)
+        return await self._write("seal", lambda tx: move.seal(tx, seal, instead_of), None)
 
     async def export(self, part: Part, after: str = "", *, limit: int = 500) -> Shipment:
-        return await self._read("export", lambda cursor: moving.export(cursor, part, after, limit))
+        return await self._read("export", lambda cursor: move.export(cursor, part, after, limit))
 
-    async def carry(self, move: str, shipment: Shipment) -> None:
-        await self._write("carry", lambda tx: moving.carry(tx, move, shipment), None)
+    async def carry(self, move_id: str, shipment: Shipment) -> None:
+        await self._write("carry", lambda tx: move.carry(tx, move_id, shipment), None)

@@ -7,6 +7,8 @@ itself, with the writer's connection, while nobody else wants it. Also the reade
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import sqlite3
 import threading
@@ -18,10 +20,10 @@ from typing import Any, TypeVar
 
 from ... import logs
 from ...errors import BackendError, BackendUnavailable, OutcomeUnknown, StoreReplaced
-from . import quarantine, tolerant
+from . import flaws, tolerant
 from .connection import begin_at_once, begin_immediate, connect, is_full, mapped, patiently
-from .forking import Post
-from .identity import Identity, check, replaced
+from .file_identity import Identity, check, replaced
+from .fork import Post
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Cursor], Any]
@@ -169,7 +171,7 @@ class StoreThread:
         """Rows that cannot be read are set aside, and what met one of them is carried out again."""
         met = [place for place, (_, failed) in enumerate(outcomes) if isinstance(failed, Undecodable)]
         try:
-            aside = quarantine.set_aside(self._connected(), self._call_timeout)
+            aside = flaws.set_aside(self._connected(), self._call_timeout)
         except sqlite3.Error as error:
             again: list[Outcome] = [(None, mapped(error, self._path))] * len(met)
         else:
@@ -300,3 +302,46 @@ class ReaderThread(StoreThread):
                 return work(cursor)
         finally:
             connection.execute("ROLLBACK")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Waiting for what the writer's thread answers, bounded: from a coroutine or from a thread.
+#
+# Called by backend.py. The writer gives up on the write lock by itself; who waits longer than `seconds` waits for a
+# disk that hangs. What has not begun is taken back then; of the rest the fate is unknown.
+
+
+async def answered(verb: str, future: Future[T], seconds: float) -> T:
+    """What it answers. Who gives up earlier leaves the work to be done, and its answer to nobody."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+    def tell(_: Future[T]) -> None:
+        with contextlib.suppress(RuntimeError):  # that loop was closed meanwhile: nobody waits there any more
+            loop.call_soon_threadsafe(done.set)
+
+    future.add_done_callback(tell)
+    timer = loop.call_later(seconds, done.set)
+    try:
+        await done.wait()
+    finally:
+        timer.cancel()
+    if future.done():
+        return future.result()
+    raise _gave_up(verb, future)
+
+
+def answered_here(verb: str, future: Future[T], seconds: float) -> T:
+    """As `answered`, for a thread that waits."""
+    try:
+        return future.result(seconds)
+    except TimeoutError:
+        raise _gave_up(verb, future) from None
+    except BaseException:
+        future.cancel()  # an interrupt here must not leave the work behind
+        raise
+
+
+def _gave_up(verb: str, future: Future[Any]) -> BackendUnavailable | OutcomeUnknown:
+    if future.cancel():
+        return BackendUnavailable(f"{verb} found the store busy for too long. Nothing was changed; try again.")
+    return OutcomeUnknown(verb)

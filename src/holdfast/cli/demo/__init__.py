@@ -14,7 +14,7 @@ import click
 
 from ..documents import plain
 from ..exits import Exit
-from ..printing import Printer
+from ..output import Printer
 
 if TYPE_CHECKING:
     from .stage import Stage

@@ -6,7 +6,7 @@ Called by run_case. It is off unless a queue's rule says so.
 from __future__ import annotations
 
 from ...lifecycle import Ending
-from .comparing import same
+from .compare import same
 from .flow import rule, turns
 from .registry import case, case_for_each
 from .world import FOREVER, World

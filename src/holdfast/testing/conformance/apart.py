@@ -10,9 +10,8 @@ from collections.abc import Awaitable, Callable
 
 from ...lifecycle import Ending, State
 from ...rates import NO_RATE, UNLIMITED, Rate
-from ...records import Pause
-from ...rules import TaskRule
-from .comparing import same
+from ...records import Pause, TaskRule
+from .compare import same
 from .flow import lanes, limit, places, rule, task_rule, turns
 from .registry import case, case_for_each
 from .world import FOREVER, World

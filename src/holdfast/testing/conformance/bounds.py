@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...lifecycle import State
 from ...records import Revival
-from .comparing import same
+from .compare import same
 from .flow import task_rule
 from .registry import case, case_for_each
 from .world import FOREVER, World

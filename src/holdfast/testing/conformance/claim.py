@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...lifecycle import Ending, State
 from ...records import ClaimRequest
-from .comparing import CALLED, same
+from .compare import CALLED, same
 from .registry import case
 from .world import FOREVER, HOUR, World
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from ...backends.contract import Backend
 from ...lifecycle import Ending, Settlement, State
 from ...records import Answer, ClaimRequest, Enqueued, Lease, WorkerRecord
-from .comparing import same
+from .compare import same
 from .registry import case
 from .world import FOREVER, START, World
 

@@ -10,7 +10,7 @@ import asyncio
 from ...errors import JobNotFound, StateConflict
 from ...lifecycle import Ending, Failure, State
 from ...records import HISTORY_KEPT_MAX, DeadLetter, LetterQuery
-from .comparing import same
+from .compare import same
 from .registry import case, case_for_each
 from .world import DAY, FOREVER, HOUR, World
 

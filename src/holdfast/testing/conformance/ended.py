@@ -6,7 +6,7 @@ Called by run_case.
 from __future__ import annotations
 
 from ...lifecycle import State
-from .comparing import same
+from .compare import same
 from .registry import case, case_for_each
 from .world import DAY, World
 

@@ -10,7 +10,7 @@ import msgspec
 from ...errors import DuplicateJob
 from ...lifecycle import FINISHED, LIVE, UNSTARTED, State
 from ...records import Enqueued, Revival
-from .comparing import same
+from .compare import same
 from .registry import case, case_for_each
 from .world import FOREVER, HOUR, World
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...lifecycle import UNSTARTED, Ending, State
 from ...records import Enqueued, LetterQuery, Pause
-from .comparing import changed_columns, same
+from .compare import changed_columns, same
 from .keys import holders, kept, rival
 from .registry import case, case_for_each
 from .world import DAY, FOREVER, World

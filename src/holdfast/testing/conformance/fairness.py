@@ -9,9 +9,8 @@ from random import Random
 
 from ...lifecycle import Ending, State
 from ...rates import UNLIMITED
-from ...records import Lease
-from ...rules import SERIAL_PREFIX, STAGGER_TICKS
-from .comparing import same
+from ...records import SERIAL_PREFIX, STAGGER_TICKS, Lease
+from .compare import same
 from .flow import end_all, group_shown, in_state, rule, turns
 from .registry import case, case_for_each
 from .world import FOREVER, World

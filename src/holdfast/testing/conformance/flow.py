@@ -10,9 +10,19 @@ from typing import Any
 
 from ...lifecycle import Ending, State
 from ...rates import Rate, allowed, charged, opens_at
-from ...records import Answer, Exchanged, GroupRecord, Lease, QueueRecord
-from ...rules import Flow, Override, QueueRule, TaskRecord, TaskRule
-from .comparing import same
+from ...records import (
+    Answer,
+    Exchanged,
+    Flow,
+    GroupRecord,
+    Lease,
+    Override,
+    QueueRecord,
+    QueueRule,
+    TaskRecord,
+    TaskRule,
+)
+from .compare import same
 from .world import FOREVER, World
 
 WORKERS = ("w1", "w2", "w3")

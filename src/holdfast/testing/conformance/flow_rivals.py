@@ -14,9 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from ...backends.contract import Backend
 from ...lifecycle import Ending, Settlement, State
 from ...rates import Rate
-from ...records import Answer, ClaimRequest, Lease, WorkerRecord
-from ...rules import QueueRule, TaskRule
-from .comparing import same
+from ...records import Answer, ClaimRequest, Lease, QueueRule, TaskRule, WorkerRecord
+from .compare import same
 from .concurrency import PATIENCE_SECONDS, RIVALS
 from .flow import rule, task_rule
 from .registry import case, case_for_each

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from ...errors import ConfigurationError
 from ...lifecycle import State
-from ...rules import Override, QueueRule
-from .comparing import same
+from ...records import Override, QueueRule
+from .compare import same
 from .registry import case, case_for_each
 from .world import World
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ...lifecycle import Ending, State
 from ...rates import NO_RATE, UNLIMITED, Rate, charged, opens_at
 from ...records import Pause
-from .comparing import same
+from .compare import same
 from .flow import crowd, flow_shown, group_shown, in_state, limit, reckoned, rule, spent, turns, walked
 from .refill import WAYS
 from .registry import case, case_for_each

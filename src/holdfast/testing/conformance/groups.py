@@ -6,7 +6,7 @@ Called by run_case. Limits, overrides and pauses are in group_limits and pausing
 from __future__ import annotations
 
 from ...lifecycle import Ending, State
-from .comparing import same
+from .compare import same
 from .registry import case, case_for_each
 from .world import FOREVER, World
 

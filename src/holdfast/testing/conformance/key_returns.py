@@ -11,7 +11,7 @@ from typing import Any
 from ...errors import StateConflict
 from ...lifecycle import FINISHED, Ending, State
 from ...records import DeadLetter, LetterQuery, Revival
-from .comparing import changed_columns, same
+from .compare import changed_columns, same
 from .keys import WINDOW, holders, kept, rival
 from .registry import case, case_for_each
 from .world import FOREVER, HOUR, Start, World

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...lifecycle import TRANSITIONS, UNSTARTED, State, Verb
-from .comparing import changed_columns, same
+from .compare import changed_columns, same
 from .registry import case_for_each
 from .transitions import ACTS, CHANGES
 from .world import World

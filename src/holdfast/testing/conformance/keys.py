@@ -10,7 +10,7 @@ from typing import Any
 
 from ...lifecycle import FINISHED, LIVE, UNSTARTED, Ending, State
 from ...records import Enqueued, Lease
-from .comparing import changed_columns, same
+from .compare import changed_columns, same
 from .registry import case, case_for_each
 from .world import DAY, FOREVER, World
 

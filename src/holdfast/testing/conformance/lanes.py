@@ -5,7 +5,7 @@ Called by run_case. Looks only at which jobs a claim leases.
 
 from __future__ import annotations
 
-from .comparing import same
+from .compare import same
 from .registry import case, case_for_each
 from .world import FOREVER, World
 

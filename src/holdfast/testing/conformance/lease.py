@@ -8,9 +8,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ...lifecycle import Ending, State
-from ...portrait import PORTRAIT_BYTES_MAX
 from ...records import LOGS_KEPT_MAX, Answer, Held, Release, Report, WorkerRecord
-from .comparing import CALLED, row_of, same, same_tables
+from ...worker_status import PORTRAIT_BYTES_MAX
+from .compare import CALLED, row_of, same, same_tables
 from .registry import case, case_for_each
 from .world import FOREVER, NO_TOKEN, World
 

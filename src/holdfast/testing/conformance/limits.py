@@ -8,9 +8,8 @@ from __future__ import annotations
 from itertools import product
 
 from ...lifecycle import Ending, State
-from ...records import Pause
-from ...rules import QueueRule, TaskRule
-from .comparing import same
+from ...records import Pause, QueueRule, TaskRule
+from .compare import same
 from .flow import end_all, in_state, places, queue_shown, rule, task_rule, task_shown
 from .refill import DELAY, WAYS
 from .registry import case, case_for_each

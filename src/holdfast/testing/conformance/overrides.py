@@ -13,11 +13,11 @@ from msgspec import UNSET
 
 from ...errors import ConfigurationError, StoreSealed
 from ...rates import NO_RATE, UNLIMITED, Rate
-from ...rules import SERIAL_PREFIX, Override, QueueRule, TaskRule
-from .comparing import same
+from ...records import SERIAL_PREFIX, Override, QueueRule, TaskRule
+from .compare import same
 from .flow import group_shown, limit, places, queue_shown, rule, task_rule, task_shown
 from .registry import case, case_for_each
-from .sealing import SOURCE, close
+from .seal import SOURCE, close
 from .world import World
 
 KINDS: dict[str, dict[str, str]] = {

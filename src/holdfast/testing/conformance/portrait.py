@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 
 from ...backends.contract import Backend
-from ...entries import CronEntry
 from ...lifecycle import Failure, State
 from ...records import (
+    CronEntry,
     DeadLetter,
+    Flow,
     GroupRecord,
     JobQuery,
     JobRecord,
@@ -23,15 +24,15 @@ from ...records import (
     PastDeath,
     Pause,
     QueueRecord,
+    TaskRecord,
     WorkerRecord,
 )
-from ...rules import Flow, TaskRecord
-from .comparing import ranked
+from .compare import ranked
 
 ALL = 1_000_000
 
 
-class Portrait(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What can be read of a store at one moment. `hidden` is by job id, `turns` the ids in order of their turn."""
 
     jobs: tuple[JobRecord, ...]
@@ -47,11 +48,11 @@ class Portrait(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, dict[str, int]]
 
 
-async def portray(backend: Backend, now: float) -> Portrait:
+async def portray(backend: Backend, now: float) -> WorkerStatus:
     """Read everything. Fences, seqs and turns are numbers of the store's own: only their order is kept."""
     rows = (await backend.dump()).tables["jobs"]
     letters = await backend.letters(LetterQuery(limit=ALL))
-    return Portrait(
+    return WorkerStatus(
         jobs=tuple(_plain_job(job) for job in await backend.find(JobQuery(limit=ALL))),
         letters=tuple(sorted((_plain_letter(letter) for letter in letters), key=lambda letter: letter.id)),
         workers=tuple(sorted(await backend.workers(now=now), key=lambda worker: worker.id)),
@@ -66,10 +67,10 @@ async def portray(backend: Backend, now: float) -> Portrait:
     )
 
 
-def unlike(one: Portrait, other: Portrait) -> list[str]:
+def unlike(one: WorkerStatus, other: WorkerStatus) -> list[str]:
     """Where two portraits differ, as readable lines; empty when they are the same."""
     lines: list[str] = []
-    for field in Portrait.__struct_fields__:
+    for field in WorkerStatus.__struct_fields__:
         a, b = getattr(one, field), getattr(other, field)
         if a == b:
             continue

@@ -10,9 +10,8 @@ from typing import Any
 
 from ...lifecycle import State
 from ...rates import Rate, charged, opens_at
-from ...records import Pause
-from ...rules import QueueRule, TaskRule
-from .comparing import CALLED, same
+from ...records import Pause, QueueRule, TaskRule
+from .compare import CALLED, same
 from .flow import (
     answer,
     crowd,

@@ -11,7 +11,7 @@ from ...backends.contract import Backend
 from ...lifecycle import State
 from ...records import Pause
 from .apart import APART, GROUPED, PARKED, UNGROUPED
-from .comparing import same
+from .compare import same
 from .flow import end_all, lanes, limit, rule, task_rule, turns
 from .registry import case, case_for_each
 from .world import World

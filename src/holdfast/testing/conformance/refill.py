@@ -10,7 +10,7 @@ from itertools import product
 
 from ...lifecycle import Ending, State
 from ...records import Lease, Release
-from .comparing import same
+from .compare import same
 from .registry import case, case_for_each
 from .world import FOREVER, World
 

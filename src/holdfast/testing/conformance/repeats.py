@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...lifecycle import Ending, Settlement, State
 from ...records import Answer, ClaimRequest, Exchanged, Held, Lease, Release
-from .comparing import same
+from .compare import same
 from .registry import case, case_for_each
 from .world import FOREVER, NO_TOKEN, World
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...lifecycle import FINISHED, LIVE, Ending, State
 from ...records import REMEMBER_SECONDS_MIN
-from .comparing import mentions, same
+from .compare import mentions, same
 from .registry import case, case_for_each
 from .world import DAY, FOREVER, HOUR, World
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...lifecycle import LIVE, Ending, State
-from ...records import REMEMBER_SECONDS_MIN, LetterQuery, Revival
-from ...rules import TaskRule
-from .comparing import mentions, same
+from ...records import REMEMBER_SECONDS_MIN, LetterQuery, Revival, TaskRule
+from .compare import mentions, same
 from .registry import case, case_for_each
 from .world import DAY, FOREVER, HOUR, World
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...lifecycle import LIVE, Ending, State
 from ...records import LetterQuery, Revival
-from .comparing import same
+from .compare import same
 from .dead_letters import die
 from .registry import case
 from .world import DAY, FOREVER, HOUR, World

@@ -16,11 +16,11 @@ from ...backends.contract import Backend
 from ...errors import DuplicateJob, HoldfastError
 from ...lifecycle import State
 from ...records import Enqueued, NewJob, Tick, Ticked
-from .comparing import same
+from .compare import same
 from .concurrency import PATIENCE_SECONDS, RIVALS
+from .cron import PLAIN
 from .keys import holders
 from .registry import case_for_each
-from .ticking import PLAIN
 from .world import FOREVER, World
 
 Part = Callable[[Backend, int], Awaitable[Any]]

@@ -9,7 +9,7 @@ from itertools import product
 
 from ...lifecycle import SETTLES, Ending, Failure, State, allowed
 from ...records import ERRORS_KEPT_MAX, Answer, Held, Release
-from .comparing import same
+from .compare import same
 from .registry import case, case_for_each
 from .world import FOREVER, NO_TOKEN, World
 

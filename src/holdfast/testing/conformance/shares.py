@@ -9,8 +9,8 @@ from collections import Counter
 
 from ...lifecycle import State
 from ...rates import UNLIMITED
-from ...rules import GROUP_LOOKS_MAX, READY_PER_GROUP_MAX, TaskRule
-from .comparing import same
+from ...records import GROUP_LOOKS_MAX, READY_PER_GROUP_MAX, TaskRule
+from .compare import same
 from .flow import end_all, in_state, task_rule
 from .registry import case, case_for_each
 from .world import FOREVER, World

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ...lifecycle import Ending, State
 from ...rates import Rate
 from ...records import Answer, Pause
-from .comparing import same
+from .compare import same
 from .flow import answer, queue_shown, rule
 from .registry import case, case_for_each
 from .world import DAY, FOREVER, World

@@ -12,8 +12,17 @@ from typing import Any
 from ...backends.contract import Backend
 from ...lifecycle import LIVE, SHARED_STALLS_MAX, UNSTARTED, State
 from ...rates import UNLIMITED, Rate
-from ...records import ERRORS_KEPT_MAX, HISTORY_KEPT_MAX, DeadLetter, GroupRecord, LetterQuery, Pause
-from ...rules import READY_PER_GROUP_MAX, Override, TaskRecord
+from ...records import (
+    ERRORS_KEPT_MAX,
+    HISTORY_KEPT_MAX,
+    READY_PER_GROUP_MAX,
+    DeadLetter,
+    GroupRecord,
+    LetterQuery,
+    Override,
+    Pause,
+    TaskRecord,
+)
 from .portrait import ALL
 
 Row = dict[str, Any]

@@ -10,7 +10,7 @@ from itertools import product
 
 from ...lifecycle import Ending, State
 from ...records import Answer, Held, Lease, Release
-from .comparing import CALLED, same
+from .compare import CALLED, same
 from .registry import case, case_for_each
 from .world import FOREVER, NO_TOKEN, World
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from ...lifecycle import Ending, State
 from ...records import Answer
-from .comparing import CHANCE, ranked, same, same_tables
+from .compare import CHANCE, ranked, same, same_tables
 from .registry import case, case_for_each
 from .world import FOREVER, World
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...lifecycle import SHARED_STALLS_MAX, Ending, Failure, State
 from ...records import Answer, Lease, LetterQuery, Pause, Revival
-from .comparing import CHANCE, same, same_tables
+from .compare import CHANCE, same, same_tables
 from .registry import case, case_for_each
 from .world import FOREVER, World
 

@@ -9,8 +9,8 @@ from msgspec import structs
 
 from ...errors import ConfigurationError
 from ...rates import Rate
-from ...rules import Override, QueueRule, TaskRule
-from .comparing import same
+from ...records import Override, QueueRule, TaskRule
+from .compare import same
 from .registry import case, case_for_each
 from .world import World
 

@@ -10,9 +10,8 @@ from itertools import product
 
 from ...errors import ConfigurationError, DuplicateJob, HoldfastError, JobNotFound
 from ...lifecycle import FAILURE_TEXTS, SHARED_STALLS_MAX, State, Verb, allowed, stall_text, state_conflict
-from ...records import DeadLetter
-from ...rules import Override
-from .comparing import same
+from ...records import DeadLetter, Override
+from .compare import same
 from .dead_letters import die
 from .registry import case, case_for_each
 from .world import FOREVER, World

@@ -12,7 +12,7 @@ from itertools import product
 from ...errors import JobNotFound, StateConflict
 from ...lifecycle import SETTLES, Ending, State, Verb, allowed
 from ...records import Answer, Held, JobRecord
-from .comparing import CALLED, changed_columns, row_of, same, same_tables
+from .compare import CALLED, changed_columns, row_of, same, same_tables
 from .registry import case, case_for_each
 from .world import DAY, FOREVER, NO_TOKEN, Start, World
 

@@ -24,13 +24,13 @@ from ...records import (
     JobRecord,
     Lease,
     NewJob,
+    QueueRule,
     Release,
     Renewal,
     Report,
     WorkerRecord,
 )
-from ...rules import QueueRule
-from .comparing import Tables, same, same_tables, tables_of
+from .compare import Tables, same, same_tables, tables_of
 
 MakeBackend = Callable[[str], Backend]
 

@@ -194,7 +194,7 @@ CREATE TABLE holdfast.overrides (                        -- operators' words
     PRIMARY KEY (kind, queue, name)
 );
 
--- What is in force of all this, where anything is. Made by ONE function (bind in limit.sql), with the rules held alone;
+-- What is in force of all this, where anything is. Made by ONE function (bind in limits.sql), with the rules held alone;
 -- a store without limits has an empty table here, and pays nothing.
 CREATE TABLE holdfast.bounds (
     kind      text COLLATE "C" NOT NULL CHECK (kind IN ('queue', 'task')),

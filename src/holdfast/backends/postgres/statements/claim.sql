@@ -1,13 +1,15 @@
--- claim: lease ready jobs to a worker. Groups' limits were obeyed when a job became ready; those of queues and tasks, and
--- rates, are obeyed here. Ready and running both count as in play: a claim changes no group's occupancy and needs no
--- group's lock. Safe against a rival: rows are locked with SKIP LOCKED in materialised CTEs (a bare LIMIT sub-query may
--- run twice); the caller locked the queues and tasks that have a limit or a rate (allow.sql). When a job started is
--- read off the clock after the job was found: by then `at` may be older than what made it ready, or than a rival's start
--- that is charged to the same bucket, and no window of a rate could be counted by it.
--- A token says what settle would otherwise have to look up: whose it is, and whether that one has a group.
--- A claim ends before the arguments it hands out exceed `free` bytes; the first job of all fits always (`opening`). What
--- a stored value takes is read off its header: the arguments of jobs that are left out are not fetched. Mostly all fit:
--- they are weighed together, and one by one (lanes.sql) only where they do not.
+-- claim: which ready jobs a claim takes, and their leases.
+
+-- == claim: lease ready jobs to a worker. Groups' limits were obeyed when a job became ready; those of queues and
+-- tasks, and rates, are obeyed here. Ready and running both count as in play: a claim changes no group's occupancy and
+-- needs no group's lock. Safe against a rival: rows are locked with SKIP LOCKED in materialised CTEs (a bare LIMIT
+-- sub-query may run twice); the caller locked the queues and tasks that have a limit or a rate (rates.sql). When a job
+-- started is read off the clock after the job was found: by then `at` may be older than what made it ready, or than a
+-- rival's start that is charged to the same bucket, and no window of a rate could be counted by it. A token says what
+-- settle would otherwise have to look up: whose it is, and whether that one has a group. A claim ends before the
+-- arguments it hands out exceed `free` bytes; the first job of all fits always (`opening`). What a stored value takes
+-- is read off its header: the arguments of jobs that are left out are not fetched. Mostly all fit: they are weighed
+-- together, and one by one (claim.sql) only where they do not.
 
 -- :: function_claim_lanes
 -- Of the room, the second lane gets its half where it can use it; what one cannot use the other may. All or nothing: where
@@ -139,4 +141,239 @@ BEGIN
         FROM jsonb_object_keys(before) t(name);
     END IF;
     IF taken.leases IS NOT NULL AND bounded THEN PERFORM holdfast.charge_groups(request ->> 'worker', number, at); END IF;
+END $$
+
+-- == lanes: how a claim shares its room among the lanes of a queue where there are more than two of them, where a
+-- worker takes no more than so many of a group, or where groups have rates. (The common case is claim_lanes in
+-- claim.sql.) Safe against a rival: rows are locked with SKIP LOCKED as they are found. Where groups have rates a job
+-- is taken only if its group's lock is free at this moment: whoever writes a group's bucket holds it, so nobody waits
+-- for a bucket.
+
+-- :: function_claim_shares
+CREATE OR REPLACE FUNCTION holdfast.claim_shares(named text, room integer, request jsonb, nonce text, caps boolean,
+    guarded boolean, pending boolean, opening boolean, free bigint, at double precision, given double precision,
+    INOUT rooms jsonb, INOUT floors jsonb, OUT got holdfast.taken)
+LANGUAGE plpgsql AS $$
+DECLARE
+    number bigint := (request ->> 'call')::bigint;
+    share integer := (request ->> 'most_by_group')::integer;
+    tasks text[] := ARRAY[NULL, NULL] || ARRAY(  -- the lanes: ungrouped, grouped, then tasks by name
+        SELECT b.name FROM holdfast.bounds b WHERE b.kind = 'task' AND (rooms ->> b.name)::integer > 0
+        AND holdfast.has_lane(ARRAY[named], b.lane) ORDER BY b.name);
+    lanes_number integer := cardinality(tasks);
+    looks integer[] := array_fill(0, ARRAY[lanes_number]);
+    done boolean[] := array_fill(false, ARRAY[lanes_number]);
+    b holdfast.bounds;
+    nth integer;
+    wanted integer;
+    passed integer;
+    heads bigint[];
+    more holdfast.taken;
+    started integer;
+    floored boolean := floors IS NOT NULL AND NOT (guarded OR pending OR share IS NOT NULL OR EXISTS (
+        SELECT FROM holdfast.bounds a WHERE a.kind = 'queue' AND a.name = named AND a.aging IS NOT NULL));
+    way text[];  -- to the lane's floors
+    behind jsonb;
+BEGIN
+    FOR round IN 1 .. 2 LOOP
+        FOR place IN 0 .. lanes_number - 1 LOOP
+            nth := (number + place) % lanes_number + 1;
+            wanted := CASE round WHEN 1 THEN ceil(room::numeric / (lanes_number - place)) ELSE room END;
+            SELECT * INTO b FROM holdfast.bounds WHERE kind = 'task' AND name = tasks[nth];
+            wanted := least(wanted, (rooms ->> b.name)::integer);
+            CONTINUE WHEN wanted <= 0 OR done[nth];
+            IF floored THEN
+                way := ARRAY['queues', named, coalesce(b.lane, nth - 1)::text];
+                SELECT h.heads, h.behind INTO heads, behind FROM holdfast.heads_behind(
+                    named, coalesce(b.lane, nth - 1)::smallint, wanted, floors #> way, (floors -> 'full')::boolean, at) h;
+            ELSE
+                heads := holdfast.lane_heads(named, coalesce(b.lane, nth - 1)::smallint, wanted + CASE
+                    WHEN share IS NULL THEN 0 ELSE 64 - looks[nth] END, guarded,
+                    CASE WHEN pending THEN (request ->> 'sweep_max')::integer END, at);
+            END IF;
+            IF share IS NOT NULL THEN
+                SELECT w.fitting, w.passed INTO heads, passed
+                FROM holdfast.within_share(heads, named, request ->> 'worker', share, wanted, looks[nth]) w;
+                looks[nth] := passed;
+            END IF;
+            done[nth] := cardinality(heads) < wanted;
+            IF cardinality(heads) = 0 THEN
+                IF floored THEN floors := holdfast.with_floors(floors, way, behind); END IF;
+                CONTINUE;
+            END IF;
+            more := holdfast.take(heads, request ->> 'worker', number, nonce, caps OR b.job_limit IS NOT NULL,
+                                  opening AND got.leases IS NULL, free, given);
+            got := holdfast.taken_with(got, more);
+            free := free - coalesce(octet_length(more.bodies), 0);
+            started := coalesce(array_length(more.leases, 1), 0);
+            room := room - started;
+            IF nth > 2 THEN
+                rooms := rooms || jsonb_build_object(b.name, (rooms ->> b.name)::integer - started);
+            END IF;
+            IF more.is_full THEN
+                got.is_full := true;
+                RETURN;
+            END IF;
+            IF floored THEN floors := holdfast.with_floors(floors, way, behind); END IF;
+        END LOOP;
+    END LOOP;
+END $$
+
+-- :: function_lane_heads
+-- `sweep` is given while something is still to be rearranged, and says how much of it may be done here.
+CREATE OR REPLACE FUNCTION holdfast.lane_heads(named text, number smallint, most integer, guarded boolean, sweep integer,
+                                               at double precision) RETURNS bigint[] LANGUAGE plpgsql AS $$
+BEGIN
+    IF sweep IS NOT NULL THEN RETURN holdfast.sound_heads(named, number, most, sweep, guarded, at); END IF;
+    RETURN ARRAY(SELECT seq FROM holdfast.jobs
+        WHERE state = 'ready' AND queue = named AND lane = number AND (expires_at IS NULL OR expires_at > at)
+          AND CASE WHEN guarded AND grp IS NOT NULL THEN holdfast.try_group(queue, grp) ELSE true END
+        ORDER BY rank DESC, turn, seq LIMIT most FOR UPDATE SKIP LOCKED);
+END $$
+
+-- :: function_within_share
+-- Of these jobs, in their order, up to `wanted` whose group this worker holds less than its share of; at most 64 others
+-- (GROUP_LOOKS_MAX) are passed over, those of an earlier round counted.
+CREATE OR REPLACE FUNCTION holdfast.within_share(heads bigint[], named text, claimer text, share integer,
+    wanted integer, looks integer, OUT fitting bigint[], OUT passed integer) LANGUAGE sql AS $$
+    WITH ours AS MATERIALIZED (
+        SELECT grp, count(*) AS number FROM holdfast.jobs
+        WHERE state = 'running' AND worker = claimer AND queue = named AND grp IS NOT NULL GROUP BY grp
+    ), judged AS (
+        SELECT h.n, h.seq, j.grp IS NULL OR share >= coalesce(o.number, 0)
+                           + row_number() OVER (PARTITION BY j.grp ORDER BY h.n) AS fits
+        FROM unnest(heads) WITH ORDINALITY h(seq, n) JOIN holdfast.jobs j ON j.seq = h.seq
+        LEFT JOIN ours o ON o.grp = j.grp
+    ), counted AS (
+        SELECT n, seq, fits, count(*) FILTER (WHERE fits) OVER (ORDER BY n) AS taken,
+               looks + count(*) FILTER (WHERE NOT fits) OVER (ORDER BY n) AS looked FROM judged
+    )
+    SELECT coalesce(array_agg(seq ORDER BY n) FILTER (WHERE fits AND taken <= wanted AND looked <= 64), '{}'),
+           (looks + count(*) FILTER (WHERE NOT fits AND taken < wanted AND looked <= 64))::integer
+    FROM counted
+$$
+
+-- :: function_take
+CREATE OR REPLACE FUNCTION holdfast.take(seqs bigint[], claimer text, number bigint, nonce text, caps boolean,
+    opening boolean, free bigint, given double precision) RETURNS holdfast.taken LANGUAGE plpgsql AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    got holdfast.taken;
+BEGIN
+    WITH lined AS MATERIALIZED (
+        SELECT s.seq, s.n, sum(octet_length(j.args)) OVER (ORDER BY s.n) AS bytes
+        FROM unnest(seqs) WITH ORDINALITY s(seq, n) JOIN holdfast.jobs j ON j.seq = s.seq ORDER BY s.n
+    ), numbered AS MATERIALIZED (
+        SELECT l.seq, nextval('holdfast.ticks') AS fence FROM lined l WHERE l.bytes <= free OR opening AND l.n = 1
+    ), taken AS (
+        UPDATE holdfast.jobs j
+        SET state = 'running', fence = n.fence, token = j.seq || '.' || to_hex(n.fence) || '.' || nonce
+                || CASE WHEN j.grp IS NULL THEN '' ELSE 'g' END, worker = claimer,
+            claim_call = number, started_at = at, begun = false, limited = caps,
+            holds_key = j.holds_key AND NOT (j.key_until_started AND j.key_window IS NULL)
+        FROM numbered n WHERE j.seq = n.seq
+        RETURNING j.fence, holdfast.lease(j) AS lease, j.args
+    )
+    SELECT array_agg(t.lease), string_agg(t.args, ''), cardinality(seqs) > count(*) INTO got
+    FROM (SELECT * FROM taken ORDER BY taken.fence) t;
+    RETURN got;
+END $$
+
+-- == follow: the next jobs of groups whose jobs just ended, leased at once: from `waiting` to `running` in one write,
+-- where refill and claim would write them twice. What there is no room for becomes ready. Takes groups and the room of
+-- a claim. Returns leases. Only where refill and claim would choose the same jobs: groups of one job at a time, none
+-- ready, no limit or rate in force, nothing due, and no task apart among them. Safe against a rival: the caller holds
+-- the groups' locks and looks in later statements (groups.sql). A row that a stranger locked is passed over, not its
+-- successor taken: its group is refilled by the next sweep.
+
+-- :: function_may_follow
+CREATE OR REPLACE FUNCTION holdfast.may_follow(named text, freed holdfast.place[], apart boolean, floors jsonb,
+                                               at double precision) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    IF floors IS NOT NULL THEN  -- not where ready jobs without a group are looked for behind a floor: see floors.sql
+        IF (floors -> 'full')::boolean OR floors #> ARRAY['queues', named, '0'] <> '{}'
+           OR holdfast.has_ready_behind(named, 1::smallint, floors #> ARRAY['queues', named, '1']) THEN RETURN false; END IF;
+    ELSIF EXISTS (SELECT FROM holdfast.jobs WHERE state = 'ready' AND queue = named AND lane = 1) THEN
+        RETURN false;
+    END IF;
+    RETURN NOT EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)
+        AND NOT EXISTS (SELECT FROM holdfast.queues WHERE name = named AND group_order = 'relaxed')
+        AND NOT (apart AND (holdfast.has_lanes(named) OR holdfast.next_is_apart(named, freed)));
+END $$
+
+-- :: function_next_is_apart
+CREATE OR REPLACE FUNCTION holdfast.next_is_apart(named text, freed holdfast.place[]) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN  -- the groups are locked: who comes next in them stays so
+    RETURN EXISTS (SELECT FROM unnest(freed) f CROSS JOIN LATERAL (
+        SELECT c.task FROM holdfast.jobs c WHERE c.state = 'waiting' AND c.queue = f.queue AND c.grp = f.grp
+        ORDER BY c.held DESC, c.priority DESC, c.seq LIMIT 1) w
+        JOIN holdfast.bounds b ON b.kind = 'task' AND b.name = w.task WHERE f.queue = named);
+END $$
+
+-- :: function_claim_followers
+-- The room is shared with jobs that have no group, and all of them fit or none is taken, as in claim_lanes. No queue ages
+-- its jobs here, and none of them is of a task apart.
+CREATE OR REPLACE FUNCTION holdfast.claim_followers(freed holdfast.place[], named text, room integer, first integer,
+    claimer text, number bigint, nonce text, free bigint, at double precision, given double precision)
+RETURNS holdfast.taken LANGUAGE plpgsql AS $$
+DECLARE got holdfast.taken;
+BEGIN
+    WITH heads AS MATERIALIZED (
+        SELECT w.seq, w.turn, w.held, w.priority FROM unnest(freed) f CROSS JOIN LATERAL (
+            SELECT count(*) AS number FROM holdfast.jobs p WHERE p.queue = f.queue AND p.grp = f.grp AND p.grp IS NOT NULL
+            AND (p.state IN ('ready', 'running') OR (p.state = 'scheduled' AND p.held))) in_play
+        CROSS JOIN LATERAL (
+            SELECT c.seq, c.turn, c.held, c.priority FROM holdfast.jobs c
+            WHERE c.state = 'waiting' AND c.queue = f.queue AND c.grp = f.grp
+            ORDER BY c.held DESC, c.priority DESC, c.seq LIMIT CASE in_play.number WHEN 0 THEN 1 ELSE 0 END) w
+        WHERE f.queue = named
+          AND f.grp <> ALL (ARRAY(SELECT z.name FROM holdfast.pauses z WHERE z.kind = 'group' AND z.queue = named))
+    ), locked AS MATERIALIZED (  -- said so that only the key can find the row: planned on an empty store, kept for long
+        SELECT h.*, octet_length(j.args) AS size, j.expires_at IS NOT NULL AND j.expires_at <= at AS expired,
+               j.task = ANY (ARRAY(SELECT z.name FROM holdfast.pauses z WHERE z.kind = 'task')) AS parked
+        FROM heads h JOIN holdfast.jobs j ON j.seq = h.seq
+        WHERE CASE j.state WHEN 'waiting' THEN true END FOR UPDATE OF j SKIP LOCKED
+    ), turned AS MATERIALIZED (
+        SELECT l.seq, l.size, l.priority, l.expired, l.parked, coalesce(l.turn, nextval('holdfast.ticks')) AS turn
+        FROM (SELECT * FROM locked ORDER BY held DESC, priority DESC, seq) l
+    ), ungrouped AS MATERIALIZED (
+        SELECT seq, octet_length(args) AS size FROM holdfast.jobs
+        WHERE state = 'ready' AND queue = named AND lane = 0 AND (expires_at IS NULL OR expires_at > at)
+        ORDER BY rank DESC, turn, seq
+        LIMIT room - least((SELECT count(*) FROM turned WHERE NOT expired AND NOT parked), CASE first
+            WHEN 0 THEN room / 2
+            ELSE room - (SELECT count(*) FROM (
+                SELECT FROM holdfast.jobs
+                WHERE state = 'ready' AND queue = named AND lane = 0 AND (expires_at IS NULL OR expires_at > at)
+                ORDER BY rank DESC, turn, seq LIMIT room / 2) s) END)
+        FOR UPDATE SKIP LOCKED
+    ), lined AS (
+        SELECT t.seq, t.size, t.turn, t.parked, t.expired OR t.parked AS stays,
+               row_number() OVER (ORDER BY t.expired OR t.parked, t.priority DESC, t.turn, t.seq) AS n FROM turned t
+        UNION ALL
+        SELECT u.seq, u.size, NULL, false, false, row_number() OVER () FROM ungrouped u
+    ), numbered AS MATERIALIZED (
+        SELECT o.seq, o.size, o.turn, o.parked, CASE WHEN o.goes THEN nextval('holdfast.ticks') END AS fence
+        FROM (SELECT l.*, l.turn IS NULL OR NOT l.stays AND l.n <= room - (SELECT count(*) FROM ungrouped) AS goes
+              FROM lined l ORDER BY (l.turn IS NULL) = (first = 1), l.n) o
+    ), taken AS (
+        UPDATE holdfast.jobs j
+        SET state = CASE WHEN n.fence IS NULL THEN 'ready' ELSE 'running' END,
+            turn = coalesce(n.turn, j.turn), rank = CASE WHEN n.turn IS NULL THEN j.rank ELSE j.priority END,
+            lane = CASE WHEN n.turn IS NULL THEN 0 WHEN n.parked THEN 2 ELSE 1 END,
+            fence = coalesce(n.fence, j.fence), token = j.seq || '.' || to_hex(n.fence) || '.' || nonce
+                || CASE WHEN j.grp IS NULL THEN '' ELSE 'g' END,
+            worker = CASE WHEN n.fence IS NOT NULL THEN claimer END,
+            claim_call = CASE WHEN n.fence IS NOT NULL THEN number END,
+            started_at = CASE WHEN n.fence IS NULL THEN j.started_at ELSE (SELECT holdfast.store_now(given)) END,
+            begun = j.begun AND n.fence IS NULL, limited = j.limited AND n.fence IS NULL,
+            holds_key = j.holds_key AND NOT (n.fence IS NOT NULL AND j.key_until_started AND j.key_window IS NULL)
+        FROM numbered n
+        WHERE j.seq = n.seq AND coalesce((SELECT sum(size) FROM numbered WHERE fence IS NOT NULL), 0) <= free
+        RETURNING n.fence, holdfast.lease(j) AS lease, j.args
+    )
+    SELECT array_agg(t.lease), string_agg(t.args, ''),
+           count(*) = 0 AND (SELECT fence FROM numbered WHERE fence IS NOT NULL LIMIT 1) IS NOT NULL INTO got
+    FROM (SELECT * FROM taken WHERE taken.fence IS NOT NULL ORDER BY taken.fence) t;
+    RETURN got;
 END $$

@@ -1,4 +1,56 @@
--- enqueue: take in new jobs, all in one step (store.sql puts them into the table).
+-- enqueue: new jobs are stored, one by a fast path or many, and what became of each is told.
+
+-- == single: take in one job without group and key, as most calls bring; for a quarter of what enqueue.sql takes for
+-- it. Takes the job by field and now. Returns whether this call made it; else its id is known. Safe against a rival:
+-- the rules are shared, so no seal, pause or limit comes meanwhile; the unique index of ids decides. Only an open
+-- transaction of a caller that enqueues the same id can make it wait: it gives up soon and is called again, so that
+-- nobody waits for the rules behind it.
+
+-- :: call
+SELECT holdfast.enqueue_single(%(id)s, %(task)s, %(queue)s, %(priority)s, %(delay)s, %(due_at)s, %(expires)s,
+                               %(max_stalls)s, %(args)s, %(revival)s, %(options)s, %(now)s)::text
+
+-- :: direct
+SELECT holdfast.enqueue_single($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, NULL)
+
+-- :: function_enqueue_single
+CREATE OR REPLACE FUNCTION holdfast.enqueue_single(
+    named text, tasked text, queued text, prior integer, delay double precision, due double precision,
+    expiry double precision, stalls_max integer, arguments bytea, revived jsonb, said bytea, given double precision
+) RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '20ms' AS $$
+DECLARE
+    at double precision;
+    sealed text;
+    its_lane smallint;
+    ages double precision;
+    tick bigint;
+    number bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(hashtext('holdfast.rules'), 0);
+    at := coalesce(given, extract(epoch FROM clock_timestamp())::double precision);
+    SELECT (SELECT s.record FROM holdfast.seal s WHERE s.closed),
+           CASE WHEN EXISTS (SELECT FROM holdfast.pauses p WHERE p.kind = 'task' AND p.queue = '' AND p.name = tasked)
+                THEN 2
+                ELSE coalesce((SELECT b.lane FROM holdfast.bounds b WHERE b.kind = 'task' AND b.name = tasked), 0) END,
+           (SELECT b.aging FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.name = queued),
+           (SELECT last_value FROM holdfast.ticks)
+    INTO sealed, its_lane, ages, tick;
+    IF sealed IS NOT NULL THEN PERFORM holdfast.refuse('HF005', sealed::jsonb); END IF;
+    IF tick < at * 1000000 THEN PERFORM holdfast.keep_up(at); END IF;
+    number := nextval('holdfast.jobs_seq_seq');
+    INSERT INTO holdfast.ids (id, seq) VALUES (named, number) ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN RETURN false; END IF;
+    due := coalesce(due, at + coalesce(delay, 0));
+    INSERT INTO holdfast.jobs (seq, id, task, queue, state, priority, lane, rank, turn, max_stalls, created_at, due_at,
+                               expires_at, args, revival, options)
+    VALUES (number, named, tasked, queued, CASE WHEN due > at THEN 'scheduled' ELSE 'ready' END, prior, its_lane,
+            CASE WHEN ages IS NULL THEN prior ELSE 0 END,
+            CASE WHEN due <= at THEN nextval('holdfast.ticks') - coalesce(floor(prior * ages * 1000000)::bigint, 0) END,
+            stalls_max, at, due, due + expiry, arguments, revived, said);
+    RETURN true;
+END $$
+
+-- == enqueue: take in new jobs, all in one step (enqueue.sql puts them into the table).
 -- Takes the jobs as JSON, by column. Returns true (all are new), or for each job its id, whether this call made it, and
 -- whether it replaced another.
 -- Safe against a rival: keys are locked first, then groups, in order; the unique indexes of ids and keys decide. A seq
@@ -100,4 +152,132 @@ BEGIN  -- their groups, and those that a replaced job leaves
         CROSS JOIN LATERAL (VALUES (h.grp), (j.grp)) t(grp)
         WHERE j.on_conflict IN ('replace', 'debounce')
     ) g WHERE g.grp IS NOT NULL);
+END $$
+
+-- == store: put the rows of new jobs into the table, and say what became of each.
+-- Takes jobs as enqueue.sql read them. Returns true (all are new), or an answer for each.
+-- Safe against a rival: the caller locked the keys and groups named; the unique indexes of ids and keys decide.
+
+-- :: function_insert_fresh
+-- All or none, in two thirds of the time and of the log that asking for each id first would take. False: an id is known
+-- or named twice, and nothing was stored. Not for a few jobs: there a known id is likelier, and a try that fails leaves
+-- a dead row behind. It may wait as briefly as insert_plain.
+CREATE OR REPLACE FUNCTION holdfast.insert_fresh(news holdfast.new_job[], at double precision)
+RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '20ms' AS $$
+BEGIN
+    WITH stored AS (
+        INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, lane, rank, turn, max_stalls, created_at,
+                                   due_at, expires_at, args, revival, options)
+        SELECT o.id, o.task, o.queue, o.state, o.priority, o.grp, o.lane, o.priority,
+               CASE WHEN o.state = 'ready' THEN nextval('holdfast.ticks') END, o.max_stalls, at, o.due_at,
+               o.due_at + o.expires, o.args, o.revival, o.options
+        FROM (SELECT * FROM unnest(news) ORDER BY n) o RETURNING id, seq)
+    INSERT INTO holdfast.ids (id, seq) SELECT id, seq FROM stored;
+    RETURN true;
+EXCEPTION WHEN unique_violation THEN RETURN false;
+END $$
+
+-- :: function_store_jobs
+CREATE OR REPLACE FUNCTION holdfast.store_jobs(news holdfast.new_job[], plain boolean, at double precision)
+RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE  -- turns by place in the call, for those that become ready at once
+    turns bigint[] := ARRAY(SELECT nextval('holdfast.ticks') FROM generate_series(1, cardinality(news)));
+    answers jsonb := '[]';
+    one jsonb;
+BEGIN
+    IF holdfast.all_differ(news, plain) THEN RETURN holdfast.store_distinct(news, turns, plain, at); END IF;
+    FOR place IN 1 .. cardinality(news) LOOP  -- what becomes of the second depends on what became of the first
+        one := holdfast.store_distinct(news[place:place], turns, plain, at);
+        answers := answers || CASE WHEN one = 'true'
+            THEN jsonb_build_array(jsonb_build_array(news[place].id, true, false)) ELSE one END;
+    END LOOP;
+    RETURN answers;
+END $$
+
+-- :: function_store_distinct
+-- Every id and every key once. True: all of them are new.
+CREATE OR REPLACE FUNCTION holdfast.store_distinct(news holdfast.new_job[], turns bigint[], plain boolean,
+                                                   at double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE made text[] := CASE WHEN plain THEN holdfast.insert_plain(news, turns, at)
+                            ELSE holdfast.insert_jobs(news, turns, at) END;
+BEGIN
+    IF cardinality(made) = cardinality(news) THEN RETURN 'true'; END IF;
+    RETURN (SELECT jsonb_agg(CASE WHEN j.id = ANY (made) THEN jsonb_build_array(j.id, true, false)
+                                  ELSE holdfast.enqueue_known(j, turns[j.n], at) END ORDER BY j.n)
+            FROM (SELECT * FROM unnest(news) ORDER BY n) j);
+END $$
+
+-- :: function_insert_plain
+-- Only an open transaction of a caller that enqueues the same id or key can make these wait (see caller_transaction.sql). That
+-- may take long and groups are locked here: give up soon, let the locks go, and be called again.
+CREATE OR REPLACE FUNCTION holdfast.insert_plain(news holdfast.new_job[], turns bigint[], at double precision)
+RETURNS text[] LANGUAGE plpgsql SET lock_timeout = '20ms' AS $$
+DECLARE got record;
+BEGIN
+    got := holdfast.take_ids(news);
+    INSERT INTO holdfast.jobs (seq, id, task, queue, state, priority, grp, lane, rank, turn, max_stalls, created_at,
+                               due_at, expires_at, args, revival, options)
+    SELECT o.unnest, o.id, o.task, o.queue, o.state, o.priority, o.grp, o.lane, o.priority,
+           CASE WHEN o.state = 'ready' THEN turns[o.n] END, o.max_stalls, at, o.due_at,
+           o.due_at + o.expires, o.args, o.revival, o.options
+    FROM unnest(got.fresh, got.seqs) o;
+    RETURN ARRAY(SELECT f.id FROM unnest(got.fresh) f);
+END $$
+
+-- :: function_insert_jobs
+-- Those that have a key, or say what few calls say, or go into a store where queues age their jobs.
+CREATE OR REPLACE FUNCTION holdfast.insert_jobs(news holdfast.new_job[], turns bigint[], at double precision)
+RETURNS text[] LANGUAGE plpgsql SET lock_timeout = '20ms' AS $$
+DECLARE
+    fresh holdfast.new_job[];
+    seqs bigint[];
+    made text[];
+BEGIN
+    PERFORM holdfast.free_keys(news, at);
+    SELECT t.fresh, t.seqs INTO fresh, seqs FROM holdfast.take_ids(news) t;
+    WITH stored AS (
+        INSERT INTO holdfast.jobs (seq, id, task, queue, state, priority, grp, key, lane, rank, turn, max_stalls, created_at,
+            due_at, expires_at, args, revival, options, holds_key, key_global, key_until_started, key_window, due_max,
+            drop_expired)
+        SELECT o.unnest, o.id, o.task, o.queue, o.state, o.priority, o.grp, o.key, o.lane,
+               CASE WHEN b.aging IS NULL THEN o.priority ELSE 0 END,
+               CASE WHEN o.state = 'ready' THEN turns[o.n] - CASE WHEN b.aging IS NULL THEN 0
+                    ELSE floor(o.priority * b.aging * 1000000)::bigint END END, o.max_stalls, at,
+               o.due_at, o.due_at + o.expires, o.args, o.revival, o.options, o.key IS NOT NULL, o.key_global,
+               o.more ? 'key_until' IS TRUE, (o.more ->> 'key_window')::double precision,
+               at + (o.more ->> 'wait_max')::double precision, o.more ? 'on_expire' IS TRUE
+        FROM unnest(fresh, seqs) o LEFT JOIN holdfast.bounds b ON b.kind = 'queue' AND b.name = o.queue ORDER BY o.n
+        ON CONFLICT DO NOTHING RETURNING id)
+    SELECT array_agg(id) INTO made FROM stored;
+    PERFORM holdfast.drop_ids(fresh, made);
+    RETURN made;
+END $$
+
+-- == ids: which ids are known. A job's id is taken before its row is stored.
+-- Safe against a rival: the unique index of ids decides. Only an open transaction that takes the same id can make this
+-- wait (see insert_plain in enqueue.sql).
+
+-- :: function_take_ids
+-- Of these jobs, each id once, those whose ids were not known, in their order, and the seqs they got.
+CREATE OR REPLACE FUNCTION holdfast.take_ids(news holdfast.new_job[], OUT fresh holdfast.new_job[], OUT seqs bigint[])
+LANGUAGE plpgsql AS $$
+BEGIN
+    WITH numbered AS MATERIALIZED (
+        SELECT o.id, nextval('holdfast.jobs_seq_seq') AS seq
+        FROM (SELECT j.id FROM unnest(news) j ORDER BY j.n) o
+    ), taken AS (INSERT INTO holdfast.ids (id, seq) SELECT id, seq FROM numbered ON CONFLICT DO NOTHING RETURNING seq)
+    SELECT coalesce(array_agg(seq ORDER BY seq), '{}') INTO seqs FROM taken;
+    fresh := news;
+    IF cardinality(seqs) < cardinality(news) THEN
+        fresh := ARRAY(SELECT j FROM unnest(news) j JOIN holdfast.ids i ON i.id = j.id
+                       WHERE i.seq = ANY (seqs) ORDER BY j.n);
+    END IF;
+END $$
+
+-- :: function_drop_ids
+CREATE OR REPLACE FUNCTION holdfast.drop_ids(taken holdfast.new_job[], made text[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN  -- their keys were held, so they were not stored
+    IF cardinality(taken) > coalesce(cardinality(made), 0) THEN
+        DELETE FROM holdfast.ids i USING unnest(taken) t WHERE i.id = t.id AND (made IS NULL OR t.id <> ALL (made));
+    END IF;
 END $$

@@ -1,4 +1,47 @@
--- renew: move a worker's deadline; one write however many leases it holds.
+-- renew: workers and the one deadline of all their leases.
+
+-- == register: a worker's row, with the one deadline of all its leases.
+-- Repeating it renews the deadline and takes over queues and slots, nothing else.
+-- Here too: how a store notices that it may have been rolled back, and for how long it then gives out nothing.
+
+-- :: call
+WITH numbered AS (INSERT INTO holdfast.calls (worker) VALUES (%(id)s) ON CONFLICT DO NOTHING
+), longest AS (UPDATE holdfast.incarnation SET lease_max = %(lease_seconds)s WHERE lease_max < %(lease_seconds)s)
+INSERT INTO holdfast.workers AS w (id, host, pid, boot_id, pid_namespace, lease_seconds, queues, slots, isolates,
+                              started_at, renewed_at, deadline)
+SELECT %(id)s, %(host)s, %(pid)s, %(boot_id)s, %(pid_namespace)s, %(lease_seconds)s, %(queues)s::jsonb, %(slots)s,
+       %(isolates)s, s.now, s.now, s.now + %(lease_seconds)s
+FROM holdfast.store_now(%(now)s) s(now)
+ON CONFLICT (id) DO UPDATE SET renewed_at = excluded.renewed_at, deadline = excluded.renewed_at + w.lease_seconds,
+                               queues = excluded.queues, slots = excluded.slots
+
+-- :: function_timeline
+CREATE OR REPLACE FUNCTION holdfast.timeline() RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN  -- the number a server gets anew when it is promoted or restored to a point in time
+    RETURN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint;
+EXCEPTION WHEN OTHERS THEN RETURN 0;  -- a service that does not tell
+END $$
+
+-- :: function_quiet_seconds
+-- After a failover to an asynchronous replica the latest claims and renewals may be missing here while their handlers
+-- run. Nothing is given out and nobody is taken for dead for one lease: every worker has by then renewed, and was told
+-- which of its leases are gone, or has stopped its handlers because it could not.
+CREATE OR REPLACE FUNCTION holdfast.quiet_seconds(at double precision) RETURNS double precision LANGUAGE plpgsql AS $$
+DECLARE
+    last holdfast.incarnation;
+    line bigint := holdfast.timeline();
+BEGIN
+    SELECT * INTO last FROM holdfast.incarnation;
+    IF NOT FOUND THEN  -- somebody removed it: nobody can tell what happened meanwhile
+        INSERT INTO holdfast.incarnation (timeline, lease_max)
+        SELECT line - 1, greatest(30, max(w.lease_seconds)) FROM holdfast.workers w RETURNING * INTO last;
+    END IF;
+    IF last.timeline = line THEN RETURN greatest(0, last.quiet_until - at); END IF;
+    UPDATE holdfast.incarnation SET timeline = line, quiet_until = at + lease_max WHERE timeline <> line;
+    RETURN last.lease_max;
+END $$
+
+-- == renew: move a worker's deadline; one write however many leases it holds.
 -- The deadline is written first and waits for nobody. Leases of seen claims that are not named are given back.
 
 -- :: call

@@ -1,4 +1,6 @@
--- settle: end leases with outcomes. Every way out of `running` but release and recover is in this file.
+-- settle: a lease ends: by an outcome, given back, begun or reported on before.
+
+-- == settle: end leases with outcomes. Every way out of `running` but release and recover is in this file.
 -- Compare-and-change on (id, token); no row means nothing changed. The caller locked the groups of all named jobs.
 -- Safe against a rival: whoever ends the lease first voids the token in the same step.
 
@@ -105,4 +107,214 @@ BEGIN
         PERFORM holdfast.put_off(j, (s ->> 'delay')::double precision, 1, failed, at);
     END IF;
     RETURN 'ok';
+END $$
+
+-- == finish: what is written of a job whose attempt is over: for good, or until it is due again.
+-- Safe against a rival: the caller has locked the job's row and its group.
+
+-- :: function_counted
+CREATE OR REPLACE FUNCTION holdfast.counted(number integer, more integer) RETURNS integer LANGUAGE sql IMMUTABLE AS $$
+    SELECT least(number, 2147483647 - more) + more  -- a counter at its end stays there: it must not stop a store
+$$
+
+-- :: function_put_off
+CREATE OR REPLACE FUNCTION holdfast.put_off(j holdfast.jobs, delay double precision, attempt integer, failed integer,
+                                            at double precision) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE holdfast.jobs
+    SET state = 'scheduled', attempts = holdfast.counted(attempts, attempt), failures = holdfast.counted(failures, failed),
+        due_at = at + greatest(0, delay), held = grp IS NOT NULL AND holdfast.is_strict(queue, grp), errors = j.errors,
+        expires_at = CASE WHEN attempt = 0 THEN expires_at END,
+        turn = NULL, token = NULL, worker = NULL, claim_call = NULL, suspect = suspect AND attempt = 0
+    WHERE seq = j.seq;
+END $$
+
+-- :: function_finish
+CREATE OR REPLACE FUNCTION holdfast.finish(j holdfast.jobs, ending text, attempt integer, failed integer,
+    stalled integer, shared integer, why text, retain double precision, at double precision) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN  -- a dead job has no time to be pruned: it holds its letter
+    UPDATE holdfast.jobs
+    SET state = ending, attempts = holdfast.counted(attempts, attempt), failures = holdfast.counted(failures, failed), stalls = holdfast.counted(stalls, stalled),
+        shared_stalls = holdfast.counted(shared_stalls, shared), suspect = stalled + shared > 0 OR (suspect AND attempt = 0),
+        finished_at = at, reason = why, errors = j.errors, token = NULL, worker = NULL, claim_call = NULL, held = false,
+        prune_at = CASE WHEN ending <> 'dead' THEN greatest(at + greatest(retain, 600), holdfast.window_ends(j)) END,
+        holds_key = holds_key AND key_window IS NOT NULL
+    WHERE seq = j.seq;
+    IF ending <> 'dead' THEN PERFORM holdfast.close_letter(holdfast.logical_name(j), at), holdfast.retain(ARRAY[j.seq]); END IF;
+END $$
+
+-- :: function_is_strict
+CREATE OR REPLACE FUNCTION holdfast.is_strict(queued text, grp text) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT starts_with(grp, 'one-at-a-time:')  -- SERIAL_PREFIX
+        OR coalesce((SELECT group_order = 'strict' FROM holdfast.queues WHERE name = queued), true)
+$$
+
+-- == begin: mark leases begun before their handlers start.
+-- Fenced by (id, token); a cancel asked for refuses it.
+
+-- :: call
+WITH asked AS MATERIALIZED (
+    SELECT i.seq, h.value ->> 'token' AS token, h.ordinality AS n
+    FROM jsonb_array_elements(%(held)s::jsonb) WITH ORDINALITY h LEFT JOIN holdfast.ids i ON i.id = h.value ->> 'id'
+), marked AS (
+    UPDATE holdfast.jobs j SET begun = true FROM (SELECT DISTINCT seq, token FROM asked) a
+    WHERE j.seq = a.seq AND j.token = a.token AND j.state = 'running' AND NOT j.cancel_requested
+    RETURNING j.seq, j.token
+)
+SELECT coalesce(json_agg(CASE WHEN m.seq IS NOT NULL THEN 'ok' WHEN j.cancel_requested THEN 'cancelled' ELSE 'lost' END
+                         ORDER BY a.n), '[]')::text
+FROM asked a LEFT JOIN marked m ON m.seq = a.seq AND m.token = a.token
+LEFT JOIN holdfast.jobs j ON j.seq = a.seq AND j.token = a.token AND j.state = 'running'
+
+-- == report: progress and log lines of running jobs, fenced by (id, token); the newest 200 lines of a job are kept.
+
+-- :: call
+SELECT holdfast.report(%(reports)s::jsonb, %(now)s)::text
+
+-- :: function_report
+CREATE OR REPLACE FUNCTION holdfast.report(reports jsonb, given double precision)
+RETURNS jsonb LANGUAGE plpgsql SET enable_seqscan = off SET lock_timeout = '100ms' AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    answers jsonb := '[]';
+    one jsonb;
+    found_seq bigint;
+    newest bigint;
+BEGIN
+    FOR one IN SELECT r.value FROM jsonb_array_elements(reports) WITH ORDINALITY r ORDER BY r.ordinality LOOP
+        UPDATE holdfast.jobs SET progress = coalesce((one ->> 'progress')::double precision, progress),
+                                 progress_text = coalesce(one ->> 'text', progress_text)
+        WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = one ->> 'id')
+          AND token = one ->> 'token' AND state = 'running' RETURNING seq INTO found_seq;
+        answers := answers || to_jsonb(CASE WHEN found_seq IS NULL THEN 'lost' ELSE 'ok' END);
+        CONTINUE WHEN found_seq IS NULL OR jsonb_array_length(one -> 'lines') = 0;
+        SELECT coalesce(max(line), 0) INTO newest FROM holdfast.logs WHERE job_seq = found_seq;
+        INSERT INTO holdfast.logs (job_seq, line, at, text)
+        SELECT found_seq, newest + l.n, at, l.line
+        FROM jsonb_array_elements_text(one -> 'lines') WITH ORDINALITY l(line, n);
+        DELETE FROM holdfast.logs WHERE job_seq = found_seq
+        AND line <= newest + jsonb_array_length(one -> 'lines') - 200;
+    END LOOP;
+    RETURN answers;
+END $$
+
+-- == release: a lease ends unfinished and the job is claimable again; no counter but a stall's is touched, and a stall
+-- makes it a suspect. The turn stays, so it goes before what came later. The caller locked the groups and refills them.
+
+-- :: call
+SELECT holdfast.retire(%(worker)s, %(now)s)::text
+
+-- :: function_release_leases
+CREATE OR REPLACE FUNCTION holdfast.release_leases(wanted jsonb, elsewhere text[], at double precision)
+RETURNS text[] LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
+DECLARE
+    answers text[] := '{}';
+    one jsonb;
+    j holdfast.jobs;
+BEGIN
+    FOR one IN SELECT t.s FROM jsonb_array_elements(wanted) WITH ORDINALITY t(s, n) ORDER BY t.n LOOP
+        IF one ->> 'token' = ANY (elsewhere) THEN
+            answers := answers || 'busy'::text;
+            CONTINUE;
+        END IF;
+        SELECT * INTO j FROM holdfast.jobs
+        WHERE seq = holdfast.seq_named(one ->> 'id', one ->> 'token') AND id = one ->> 'id'
+          AND token = one ->> 'token' AND state = 'running' FOR UPDATE;
+        IF FOUND THEN
+            PERFORM holdfast.give_back(j, (one ->> 'delay')::double precision, at);
+            answers := answers || 'ok'::text;
+        ELSE
+            answers := answers || 'lost'::text;
+        END IF;
+    END LOOP;
+    RETURN answers;
+END $$
+
+-- :: function_release_unseen
+-- Leases that their worker does not know of are given back. Returns the tokens of those whose jobs a stranger holds:
+-- they are left to a later call, this one must not fail.
+CREATE OR REPLACE FUNCTION holdfast.release_unseen(unseen jsonb, at double precision) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    ending bigint[] := holdfast.seqs_named(NULL, unseen);
+    places holdfast.place[] := holdfast.places_named(ending);
+    elsewhere text[];
+BEGIN
+    PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
+    elsewhere := holdfast.held_elsewhere(ending);
+    PERFORM holdfast.release_leases(unseen, elsewhere, at);
+    PERFORM holdfast.refill_groups(places, at);
+    RETURN elsewhere;
+END $$
+
+-- :: function_give_back
+CREATE OR REPLACE FUNCTION holdfast.give_back(j holdfast.jobs, delay double precision, at double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN  -- free of charge
+    IF j.cancel_requested THEN
+        PERFORM holdfast.finish(j, 'cancelled', 0, 0, 0, 0, NULL, 86400, at);
+    ELSIF delay > 0 THEN
+        PERFORM holdfast.put_off(j, delay, 0, 0, at);
+    ELSE
+        PERFORM holdfast.put_back(j, 0, 0);
+    END IF;
+END $$
+
+-- :: function_put_back
+CREATE OR REPLACE FUNCTION holdfast.put_back(j holdfast.jobs, stalled integer, shared integer) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE holdfast.jobs
+    SET state = CASE WHEN grp IS NULL THEN 'ready' ELSE 'waiting' END,
+        attempts = holdfast.counted(attempts, stalled + shared), stalls = holdfast.counted(stalls, stalled),
+        shared_stalls = holdfast.counted(shared_stalls, shared),
+        suspect = suspect OR stalled + shared > 0, errors = j.errors,
+        expires_at = CASE WHEN stalled + shared = 0 THEN expires_at END,
+        lane = holdfast.lane_of(task, grp), rank = holdfast.rank_of(queue, priority),
+        held = grp IS NOT NULL AND holdfast.is_strict(queue, grp),
+        token = NULL, worker = NULL, claim_call = NULL
+    WHERE seq = j.seq;
+END $$
+
+-- :: function_lane_of
+CREATE OR REPLACE FUNCTION holdfast.lane_of(named text, grp text) RETURNS smallint LANGUAGE sql STABLE AS $$
+    SELECT (CASE WHEN EXISTS (SELECT 1 FROM holdfast.pauses WHERE kind = 'task' AND queue = '' AND name = named) THEN 2
+                 ELSE coalesce((SELECT lane FROM holdfast.bounds WHERE kind = 'task' AND name = named),
+                               CASE WHEN grp IS NULL THEN 0 ELSE 1 END) END)::smallint
+$$
+
+-- :: function_rank_of
+CREATE OR REPLACE FUNCTION holdfast.rank_of(queued text, priority integer) RETURNS integer LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN EXISTS (SELECT 1 FROM holdfast.bounds WHERE kind = 'queue' AND name = queued AND aging IS NOT NULL)
+                THEN 0 ELSE priority END
+$$
+
+-- :: function_age_shift
+-- By how many ticks a priority moves a turn forward; 0 where the queue does not age its jobs.
+CREATE OR REPLACE FUNCTION holdfast.age_shift(queued text, priority integer) RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT coalesce((SELECT floor(priority * aging * 1000000)::bigint FROM holdfast.bounds
+                     WHERE kind = 'queue' AND name = queued), 0)
+$$
+
+-- :: function_retire
+CREATE OR REPLACE FUNCTION holdfast.retire(leaving text, given double precision) RETURNS integer LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    places holdfast.place[];
+    j holdfast.jobs;
+    number integer := 0;
+BEGIN
+    PERFORM holdfast.share_rules();
+    PERFORM 1 FROM holdfast.workers WHERE id = leaving FOR UPDATE;
+    places := holdfast.places_stalled(ARRAY[leaving], NULL);
+    PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
+    FOR j IN SELECT * FROM holdfast.jobs WHERE state = 'running' AND worker = leaving ORDER BY seq FOR UPDATE LOOP
+        PERFORM holdfast.give_back(j, 0, at);
+        number := number + 1;
+    END LOOP;
+    DELETE FROM holdfast.workers WHERE id = leaving;
+    DELETE FROM holdfast.calls WHERE worker = leaving;
+    PERFORM holdfast.refill_groups(places, at);
+    RETURN number;
 END $$

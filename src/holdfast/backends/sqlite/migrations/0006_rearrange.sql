@@ -19,7 +19,7 @@ ALTER TABLE holdfast_overrides_new RENAME TO holdfast_overrides;
 CREATE TABLE holdfast_rearranging (
     kind  TEXT NOT NULL CHECK (kind IN ('lanes', 'groups', 'counts')),
     queue TEXT NOT NULL,                                 -- of groups; '' otherwise
-    place TEXT NOT NULL,                                 -- JSON, see rearranging.py
+    place TEXT NOT NULL,                                 -- JSON, see rearrange.py
     PRIMARY KEY (kind, queue)
 ) STRICT, WITHOUT ROWID;
 

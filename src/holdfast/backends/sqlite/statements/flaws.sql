@@ -1,4 +1,6 @@
--- flaws: what cannot be read, and what contradicts its index. Never writes.
+-- flaws: rows that cannot be read: found, and set aside.
+
+-- == flaws: what cannot be read, and what contradicts its index. Never writes.
 
 -- :: letters
 SELECT job_id, error, history FROM holdfast_letters
@@ -27,3 +29,11 @@ SELECT type, name FROM sqlite_master WHERE type IN ('table', 'index') AND name L
 
 -- :: integrity
 PRAGMA integrity_check(holdfast_jobs)
+
+-- == quarantine: rows that cannot be read, out of everybody's way.
+
+-- :: keep
+INSERT INTO holdfast_quarantine (place, name, fields, at, record) VALUES (?, ?, ?, ?, ?)
+
+-- :: all
+SELECT place, name, fields FROM holdfast_quarantine ORDER BY id LIMIT ?

@@ -1,4 +1,18 @@
--- renew: move a worker's deadline; one write however many leases it holds.
+-- renew: workers and the one deadline of all their leases.
+
+-- == register: a worker's row, with the one deadline of all its leases.
+-- Repeating it renews the deadline and takes over queues and slots, nothing else.
+
+-- :: store
+INSERT INTO holdfast_workers (id, host, pid, boot_id, pid_namespace, lease_seconds, queues, slots, isolates,
+                              started_at, renewed_at, deadline, deadline_boot)
+VALUES (:id, :host, :pid, :boot_id, :pid_namespace, :lease_seconds, :queues, :slots, :isolates,
+        :now, :now, :steady + :lease_seconds, :boot)
+ON CONFLICT (id) DO UPDATE
+SET renewed_at = excluded.renewed_at, deadline = :steady + lease_seconds, deadline_boot = excluded.deadline_boot,
+    queues = excluded.queues, slots = excluded.slots
+
+-- == renew: move a worker's deadline; one write however many leases it holds.
 -- Answers by row count whether the worker is known.
 
 -- :: deadline

@@ -1,4 +1,6 @@
--- settle: end a lease with an outcome. Compare-and-change on (id, token); no row means it changed nothing.
+-- settle: a lease ends: by an outcome, given back, begun or reported on before.
+
+-- == settle: end a lease with an outcome. Compare-and-change on (id, token); no row means it changed nothing.
 -- Safe against a rival: whoever ends the lease first voids the token in the same step.
 
 -- :: all_succeeded
@@ -59,3 +61,47 @@ WHERE id = (SELECT job_id FROM holdfast_letters WHERE logical = ?) AND state = '
 
 -- :: close_letter
 DELETE FROM holdfast_letters WHERE logical = ?
+
+-- == begin: mark a lease begun before its handler starts.
+-- Fenced by (id, token); a cancel asked for refuses it.
+
+-- :: mark
+UPDATE holdfast_jobs SET begun = 1 WHERE id = ? AND token = ? AND state = 'running' AND cancel_requested = 0
+
+-- :: held
+SELECT cancel_requested FROM holdfast_jobs WHERE id = ? AND token = ? AND state = 'running'
+
+-- == report: progress and log lines of a running job, fenced by (id, token).
+
+-- :: progress
+UPDATE holdfast_jobs SET progress = COALESCE(?, progress), progress_text = COALESCE(?, progress_text)
+WHERE id = ? AND token = ? AND state = 'running'
+RETURNING seq
+
+-- :: newest_line
+SELECT COALESCE(max(line), 0) FROM holdfast_logs WHERE job_seq = ?
+
+-- :: line
+INSERT INTO holdfast_logs (job_seq, line, at, text) VALUES (?, ?, ?, ?)
+
+-- :: trim
+DELETE FROM holdfast_logs WHERE job_seq = ? AND line <= ?
+
+-- == release: a lease ends unfinished and the job is claimable again; no counter but a stall's is touched, and a stall
+-- makes it a suspect. The turn stays, so it goes before what came later.
+
+-- :: ready
+UPDATE holdfast_jobs
+SET state = 'ready', rank = :rank, attempts = attempts + :stalls + :shared_stalls, stalls = stalls + :stalls,
+    shared_stalls = shared_stalls + :shared_stalls, suspect = suspect OR :stalls + :shared_stalls > 0,
+    expires_at = CASE WHEN :stalls + :shared_stalls = 0 THEN expires_at END, errors = :errors, lane = :lane,
+    token = NULL, worker = NULL, claim_call = NULL
+WHERE seq = :seq
+
+-- :: waiting
+UPDATE holdfast_jobs
+SET state = 'waiting', attempts = attempts + :stalls + :shared_stalls, stalls = stalls + :stalls,
+    shared_stalls = shared_stalls + :shared_stalls, suspect = suspect OR :stalls + :shared_stalls > 0,
+    expires_at = CASE WHEN :stalls + :shared_stalls = 0 THEN expires_at END, errors = :errors,
+    held = :held, token = NULL, worker = NULL, claim_call = NULL
+WHERE seq = :seq

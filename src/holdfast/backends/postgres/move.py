@@ -1,0 +1,129 @@
+"""seal, export and carry on PostgreSQL: a store on its way to another one.
+
+Called by backend.py with a cursor. Each is one transaction. Carried rows go in as they are: nothing is placed, refilled
+or promoted here.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+from psycopg.errors import UniqueViolation
+
+from ...errors import ConfigurationError
+from ...records import DeadLetter, LogLine, Part, Seal, Shipment, StoredJob
+from .. import seals
+from .enqueue import encoded
+from .flaws import rule_flaws
+from .read import Cursor, Statements, one_picture, pauses, rows, rules
+from .tolerant import as_job, read_letter
+
+_read_stored = msgspec.json.Decoder(StoredJob).decode
+_as_lines = msgspec.json.Decoder(tuple[LogLine, ...]).decode
+
+
+async def sealed(cursor: Cursor, sql: Statements) -> Seal | None:
+    found = await rows(cursor, sql["seal.record"])
+    return seals.read(found[0][0]) if found else None
+
+
+async def _take(cursor: Cursor, sql: Statements) -> Seal | None:
+    """The seal, which nobody else can change until this transaction ends."""
+    [(record,)] = await rows(cursor, sql["seal.take"])
+    return None if record is None else seals.read(record)
+
+
+async def _store(cursor: Cursor, sql: Statements, seal: Seal | None) -> None:
+    record = None if seal is None else seals.written(seal)
+    await cursor.execute(sql["seal.store"], {"closed": seal is not None and seal.closed, "record": record})
+
+
+async def seal(cursor: Cursor, sql: Statements, seal: Seal | None, instead_of: Seal | None) -> bool:
+    async with cursor.connection.transaction():
+        before = await _take(cursor, sql)
+        if before != instead_of:
+            return False
+        await cursor.execute(sql["seal.alone"])
+        if seals.is_new_target(seal, before):
+            [counts] = await rows(cursor, sql["seal.content"])
+            seals.refuse_unless_empty(*counts)
+            await cursor.execute(sql["seal.forget_rules"])
+        await _store(cursor, sql, seal)
+        return True
+
+
+async def export(cursor: Cursor, sql: Statements, part: Part, after: str, limit: int) -> Shipment:
+    if part == "rules":
+        return await _export_rules(cursor, sql)
+    if part == "jobs":
+        found = await rows(cursor, sql["export.jobs"], {"after": after or "0", "limit": limit})
+        jobs = tuple(replace(_as_stored(job), logs=_as_lines(lines)) for job, lines in found)
+        return Shipment(part=part, jobs=jobs, after=str(jobs[-1].seq) if len(jobs) == limit else None)
+    found = await rows(cursor, sql["export.letters"], {"after": after, "limit": limit})
+    letters = tuple(_as_letter(row[0]) for row in found)
+    return Shipment(part=part, letters=letters, after=letters[-1].id if len(letters) == limit else None)
+
+
+def _as_stored(record: str) -> StoredJob:
+    try:
+        return _read_stored(record)
+    except msgspec.DecodeError:
+        job = as_job(record)
+        raise _refused("job", job.id, job.unreadable) from None
+
+
+def _as_letter(record: str) -> DeadLetter:
+    letter, unreadable = read_letter(record)
+    if unreadable:
+        raise _refused("dead letter", letter.id, unreadable)
+    return letter
+
+
+def _refused(what: str, named: str, fields: tuple[str, ...]) -> ConfigurationError:
+    return ConfigurationError(
+        f"{what} {named!r} cannot be read ({', '.join(fields)}): a store is carried whole or not at all. "
+        "Repair or remove it, see `holdfast doctor`."
+    )
+
+
+async def _export_rules(cursor: Cursor, sql: Statements) -> Shipment:
+    async with one_picture(cursor):
+        async for flaw in rule_flaws(cursor, sql):
+            raise _refused(f"what is said in {flaw.place} of", flaw.id or "", (flaw.field or "",))
+        said = await rules(cursor, sql)
+        held = await pauses(cursor, sql)
+        [(tick,)] = await rows(cursor, sql["export.tick"])
+    return Shipment(
+        part="rules",
+        queues=tuple(said.queues),
+        tasks=tuple(said.tasks),
+        overrides=tuple(said.overrides),
+        flows=tuple(said.flows),
+        entries=tuple(said.entries),
+        pauses=tuple(held),
+        tick=tick,
+    )
+
+
+async def carry(cursor: Cursor, sql: Statements, move: str, shipment: Shipment) -> None:
+    async with cursor.connection.transaction():
+        before = seals.check_carry(await _take(cursor, sql), move, shipment)
+        if shipment.part == "rules":
+            names = ("queues", "tasks", "overrides", "flows", "entries", "pauses")
+            await cursor.execute(sql["carry.rules"], {name: encoded(getattr(shipment, name)) for name in names})
+            await cursor.execute(sql["carry.bind"])
+        if shipment.jobs:
+            jobs = {"jobs": encoded(shipment.jobs)}
+            try:
+                await cursor.execute(sql["carry.jobs"], jobs)
+            except UniqueViolation as error:
+                raise seals.key_taken() if error.diag.constraint_name == "jobs_key" else error from error
+            await cursor.execute(sql["carry.retain"], jobs)
+            if any(job.logs for job in shipment.jobs):
+                await cursor.execute(sql["carry.lines"], jobs)
+        if shipment.letters:
+            await cursor.execute(sql["carry.letters"], {"letters": encoded(shipment.letters)})
+        # A turn may be staggered far beyond the counter; the tick that came with the rules is not below any other.
+        highest = max((job.fence for job in shipment.jobs), default=0)
+        await cursor.execute(sql["carry.counters"], {"tick": max(shipment.tick, highest)})
+        await _store(cursor, sql, before.moved_on(shipment))

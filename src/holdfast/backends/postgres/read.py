@@ -1,0 +1,355 @@
+"""The read side of the PostgreSQL store: rows to records. Never writes.
+
+Called by backend.py with a cursor. Most records come as JSON in the shape of the struct they are decoded into.
+"""
+
+from __future__ import annotations
+
+from binascii import a2b_base64
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import msgspec
+from psycopg import AsyncCursor
+
+from ...errors import ConfigurationError
+from ...lifecycle import State
+from ...records import (
+    CronEntry,
+    DeadLetter,
+    Dump,
+    Flow,
+    GroupRecord,
+    JobQuery,
+    JobRecord,
+    Lease,
+    LetterQuery,
+    LogLine,
+    Override,
+    Pause,
+    QueueRecord,
+    QueueRule,
+    TaskRecord,
+    TaskRule,
+    WorkerRecord,
+)
+from .tolerant import (
+    as_job,
+    as_letter,
+    as_worker,
+    entry_or_none,
+    rate_or_none,
+    read_flow,
+    read_override,
+    read_queue,
+    read_task,
+)
+
+Cursor = AsyncCursor[Any]
+_STATES = frozenset(State)
+Statements = Mapping[str, str]
+
+# What the function `lease` in statements/claim.sql tells of a lease, all as text: read so, in its order. Of the
+# arguments it tells the length.
+LeaseTexts = tuple[
+    str, str, int, str, str, int, int, str | None, str | None, int, int, int, int, float, float, str | None, bool, int
+]
+
+
+def as_leases(told: Sequence[LeaseTexts], bodies: bytes) -> tuple[Lease, ...]:
+    """Leases, whose arguments stand one behind the other in `bodies`."""
+    leases, place = [], 0
+    for one in told:
+        leases.append(_as_lease(one, bodies, place))
+        place += one[5]
+    return tuple(leases)
+
+
+def _as_lease(told: LeaseTexts, bodies: bytes, place: int) -> Lease:
+    (id, token, fence, task, queue, size, priority, group, key, attempt, failures, stalls, max_stalls,
+     created_at, started_at, options, suspect, shared_stalls) = told  # fmt: skip
+    content, said = bodies[place : place + size], None if options is None else a2b_base64(options)
+    return Lease(
+        id, token, fence, task, queue, content, priority, group, key, attempt, failures, stalls, max_stalls,
+        created_at, started_at, said, suspect, shared_stalls,
+    )  # fmt: skip
+
+
+async def rows(cursor: Cursor, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+    await cursor.execute(sql, values)
+    return await cursor.fetchall()
+
+
+@asynccontextmanager
+async def one_picture(cursor: Cursor) -> AsyncIterator[None]:
+    """Several statements that see the same instant."""
+    async with cursor.connection.transaction():
+        await cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        yield
+
+
+async def get(cursor: Cursor, sql: Statements, job_id: str) -> JobRecord | None:
+    found = await rows(cursor, f"{sql['read.jobs']} WHERE seq = ({sql['read.seq']})", {"id": job_id})
+    return as_job(found[0][0]) if found else None
+
+
+def _where(equal: Mapping[str, Any], column: str, prefix: str | None) -> tuple[list[str], dict[str, Any]]:
+    values = {name: wanted for name, wanted in equal.items() if wanted is not None}
+    conditions = [f"{name} = %({name})s" for name in values]
+    if prefix is not None:
+        conditions.append(f"starts_with({column}, %(prefix)s)")
+        values["prefix"] = prefix
+    return conditions, values
+
+
+async def find(cursor: Cursor, sql: Statements, query: JobQuery) -> list[JobRecord]:
+    equal = {"queue": query.queue, "task": query.task, "grp": query.group, "key": query.key, "worker": query.worker}
+    conditions, values = _where(equal, "id", query.id_prefix)
+    if query.states:
+        conditions.append("state = ANY (%(states)s)")
+        values["states"] = [state.value for state in query.states]
+    if query.before is not None:
+        conditions.append("seq < %(before)s")
+        values["before"] = query.before
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    text = f"{sql['read.jobs']}{where} ORDER BY seq DESC LIMIT %(limit)s"
+    return [as_job(row[0]) for row in await rows(cursor, text, {**values, "limit": query.limit})]
+
+
+async def count(cursor: Cursor, sql: Statements, queue: str | None) -> dict[str, dict[State, int]]:
+    counts: dict[str, dict[State, int]] = {}
+    for name, state, number in await rows(cursor, sql["read.count"], {"queue": queue}):
+        if state in _STATES:  # `flaws` lists the others
+            counts.setdefault(name, {})[State(state)] = number
+    return counts
+
+
+async def logs(cursor: Cursor, sql: Statements, job_id: str) -> list[LogLine]:
+    return [LogLine(at, text) for at, text in await rows(cursor, sql["read.logs"], {"id": job_id})]
+
+
+async def letter(cursor: Cursor, sql: Statements, job_id: str) -> DeadLetter | None:
+    found = await rows(cursor, f"{sql['read.letters']} WHERE job_id = %(id)s", {"id": job_id})
+    return as_letter(found[0][0]) if found else None
+
+
+async def letters(cursor: Cursor, sql: Statements, query: LetterQuery) -> list[DeadLetter]:
+    equal = {"queue": query.queue, "task": query.task, "reason": query.reason}
+    conditions, values = _where(equal, "job_id", query.id_prefix)
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    text = f"{sql['read.letters']}{where} ORDER BY failed_at DESC, job_id LIMIT %(limit)s"
+    return [as_letter(row[0]) for row in await rows(cursor, text, {**values, "limit": query.limit})]
+
+
+async def pauses(cursor: Cursor, sql: Statements) -> list[Pause]:
+    return [
+        Pause(
+            queue=queue if kind != "task" else None,
+            group=name if kind == "group" else None,
+            task=name if kind == "task" else None,
+            reason=reason,
+            by=by,
+            paused_at=at,
+        )
+        for kind, queue, name, reason, by, at in await rows(cursor, sql["read.pauses"])
+    ]
+
+
+class Rules(NamedTuple):
+    """All that is said of queues, groups and tasks, their buckets, and the cron entries."""
+
+    queues: list[QueueRule]
+    tasks: list[TaskRule]
+    overrides: list[Override]
+    flows: list[Flow]
+    entries: list[CronEntry]
+
+
+async def rules(cursor: Cursor, sql: Statements) -> Rules:
+    return Rules(
+        [read_queue(row[0])[0] for row in await rows(cursor, sql["read.queues"])],  # `flaws` lists what cannot be read
+        [read_task(row[0])[0] for row in await rows(cursor, sql["read.tasks"])],
+        [read_override(row[0])[0] for row in await rows(cursor, sql["read.overrides"])],
+        [read_flow(row[0])[0] for row in await rows(cursor, sql["read.flows"])],
+        await entries(cursor, sql),
+    )
+
+
+async def entries(cursor: Cursor, sql: Statements) -> list[CronEntry]:
+    found = [entry_or_none(row[0]) for row in await rows(cursor, sql["tick.entries"])]
+    return [entry for entry in found if entry is not None]  # `flaws` lists the others
+
+
+async def tasks(cursor: Cursor, sql: Statements) -> list[TaskRecord]:
+    async with one_picture(cursor):
+        said = await rules(cursor, sql)
+        running: dict[str, int] = dict(await rows(cursor, sql["read.running"]))
+    declared = {rule.name: rule for rule in said.tasks}
+    overrides = {one.task: one for one in said.overrides if one.task is not None}
+    flows = {one.task: one for one in said.flows if one.task is not None}
+    return [
+        TaskRecord(
+            rule=declared.get(name) or TaskRule(name=name),
+            declared=name in declared,
+            override=overrides.get(name),
+            flow=flows.get(name),
+            running=running.get(name, 0),
+        )
+        for name in sorted({*declared, *overrides, *flows})
+    ]
+
+
+async def ended(cursor: Cursor, sql: Statements, job_ids: list[str]) -> dict[str, JobRecord | None]:
+    found: dict[str, str | None] = dict(await rows(cursor, sql["read.ended"], {"ids": job_ids}))
+    answers: dict[str, JobRecord | None] = {}
+    for job_id in job_ids:
+        record = found.get(job_id)
+        if record is not None or job_id not in found:
+            answers[job_id] = None if record is None else as_job(record)
+    return answers
+
+
+async def queues(cursor: Cursor, sql: Statements) -> list[QueueRecord]:
+    async with one_picture(cursor):
+        said = await rules(cursor, sql)
+        paused = {one.queue: one for one in await pauses(cursor, sql) if one.queue is not None and one.group is None}
+        counts = await count(cursor, sql, None)
+        oldest: dict[str, float] = dict(await rows(cursor, sql["read.oldest_ready"]))
+    declared = {rule.name: rule for rule in said.queues}
+    overrides = {one.queue: one for one in said.overrides if one.queue is not None and one.group is None}
+    flows = {one.queue: one for one in said.flows if one.queue is not None and one.group is None}
+    records: list[QueueRecord] = []
+    for name in sorted({*declared, *paused, *counts, *overrides, *flows}):
+        rule = declared.get(name) or QueueRule(name=name)
+        records.append(
+            QueueRecord(
+                name=name,
+                group_limit=rule.group_limit,
+                group_order=rule.group_order,
+                group_rate=rule.group_rate,
+                aging=rule.aging,
+                declared=name in declared,
+                limit=rule.limit,
+                rate=rule.rate,
+                override=overrides.get(name),
+                flow=flows.get(name),
+                pause=paused.get(name),
+                counts={state.value: number for state, number in counts.get(name, {}).items()},
+                oldest_due_at=oldest.get(name),
+            )
+        )
+    return records
+
+
+async def waking(cursor: Cursor, sql: Statements, queues: Sequence[str]) -> bool:
+    return bool(await rows(cursor, sql["read.waking"], {"queues": list(queues)}))
+
+
+async def groups(
+    cursor: Cursor, sql: Statements, queue: str | None, limit: int, name: str | None = None
+) -> list[GroupRecord]:
+    async with one_picture(cursor):
+        found = await rows(cursor, sql["read.groups"], {"queue": queue, "name": name, "limit": limit})
+        paused = {(one.queue, one.group): one for one in await pauses(cursor, sql) if one.group is not None}
+    return [
+        GroupRecord(
+            queue=of,
+            name=group,
+            limit=most,
+            override=override,
+            rate=rate_or_none(rate),
+            rate_override=rate_or_none(said),
+            flow=None if flow is None else read_flow(flow)[0],
+            order="strict" if strict else "relaxed",
+            pause=paused.get((of, group)),
+            counts=counts or {},
+            head=head,
+        )
+        for of, group, most, override, rate, said, flow, strict, counts, head in found
+    ]
+
+
+async def workers(cursor: Cursor, sql: Statements, now: float | None) -> list[WorkerRecord]:
+    return [as_worker(row[0]) for row in await rows(cursor, sql["read.workers"], {"now": now})]
+
+
+async def dump(cursor: Cursor, sql: Statements) -> Dump:
+    """Everything, as plain values, in the shapes of the records; one snapshot for all of it."""
+    async with one_picture(cursor):
+        jobs = await _all_jobs(cursor, sql)
+        deadlines = {row[0]: row[1:] for row in await rows(cursor, sql["read.worker_beyond"])}
+        # Whether a worker has expired is a question of when one asks; a dump is the same until something is written.
+        shown = [msgspec.structs.replace(one, running=0, expired=False) for one in await workers(cursor, sql, 0.0)]
+        said = await rules(cursor, sql)
+        tables: dict[str, list[dict[str, Any]]] = {
+            "jobs": jobs,
+            "letters": [_plain(as_letter(r[0])) for r in await rows(cursor, f"{sql['read.letters']} ORDER BY logical")],
+            "workers": [
+                _plain(one) | dict(zip(("deadline", "last_call"), deadlines[one.id], strict=True))
+                for one in sorted(shown, key=lambda one: one.id)
+            ],
+            **{table: list(map(_plain, found)) for table, found in said._asdict().items()},
+            "pauses": [_plain(one) for one in await pauses(cursor, sql)],
+            "logs": [
+                {"job_id": row[0], "at": row[1], "text": row[2]} for row in await rows(cursor, sql["read.all_logs"])
+            ],
+        }
+        pending = bool(await rows(cursor, sql["read.rearranging"]))
+    return Dump(tables={name: tuple(found) for name, found in tables.items()}, rearranging=pending)
+
+
+async def _all_jobs(cursor: Cursor, sql: Statements) -> list[dict[str, Any]]:
+    """A page at a time: each statement is bounded by the call timeout, and the store may be large."""
+    jobs: list[dict[str, Any]] = []
+    while page := await rows(cursor, sql["read.page"], {"after": jobs[-1]["seq"] if jobs else 0}):
+        jobs += [_as_row(as_job(record)) | dict(zip(_BEYOND, beyond, strict=True)) for record, *beyond in page]
+    return jobs
+
+
+def _as_row(job: JobRecord) -> dict[str, Any]:
+    row = _plain(job)
+    del row["unreadable"]  # a row is what is stored, not how it was read
+    return row
+
+
+_BEYOND = ("token", "turn", "rank", "lane", "claim_call", "prune_at")
+
+
+def _plain(record: msgspec.Struct) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(record, builtin_types=(bytes,))
+    return plain
+
+
+async def work_at_hand(
+    cursor: Cursor, sql: Statements, queues: list[str], floors: str | None = None
+) -> tuple[float | None, bool]:
+    """Seconds until there may be work in these queues (0: now, None: nothing will come of itself), and whether a limit,
+    a rate or a slow-down holds ready jobs back."""
+    [(seconds, held_back)] = await rows(cursor, sql["wait_for_work.call"], {"queues": queues, "floors": floors})
+    return None if seconds is None else max(0.0, float(seconds)), held_back
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a pause or an operator's word is about, as its row is found: by kind, queue and name.
+#
+# Called by backend.py. Pure.
+
+
+Scope = dict[str, Any]  # kind, queue, name: parameters of a statement
+
+
+def scope(said: Pause | Override, what: str) -> Scope:
+    """kind, queue and name (of the group or task). Exactly one of queue, queue + group, task must be named."""
+    if said.task is not None and said.queue is None and said.group is None:
+        return {"kind": "task", "queue": "", "name": said.task}
+    if said.task is None and said.queue is not None:
+        if said.group is None:
+            return {"kind": "queue", "queue": said.queue, "name": ""}
+        return {"kind": "group", "queue": said.queue, "name": said.group}
+    raise ConfigurationError(f"{what} is of a queue, of a group (queue and group) or of a task. Name one of them.")
+
+
+def named(place: Scope) -> str:
+    """That scope in words."""
+    return f"{place['kind']} {place['name'] or place['queue']!r}"

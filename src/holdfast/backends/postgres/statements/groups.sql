@@ -1,0 +1,328 @@
+-- groups: which jobs of a group are ready, and how many may be.
+
+-- == refill: make as many waiting jobs of a group ready as it has room for. THE ONE routine that does so.
+-- What is in play is read off the jobs' own states: no counter exists that could drift. Safe against rivals: a group is
+-- locked first, then looked at in a later statement with a snapshot of its own (READ COMMITTED). Groups are locked by
+-- advisory transaction locks on 1024 stripes, in order: no row per group to write, vacuum or prune, and never more than
+-- 1024 entries of the server's lock table in use. Lock order everywhere: rules, promote,
+-- entries, flows, keys, groups, jobs, letters.
+
+-- :: call
+SELECT holdfast.refill(%(queue)s, %(grp)s, %(limit)s, %(now)s)::text
+
+-- :: function_lock_groups
+CREATE OR REPLACE FUNCTION holdfast.lock_groups(places holdfast.place[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtext('holdfast.groups'), s.stripe)
+    FROM (SELECT DISTINCT hashtext(p.queue || '/' || p.grp) & 1023 AS stripe FROM unnest(places) p ORDER BY 1) s;
+END $$
+
+-- :: function_try_group
+CREATE OR REPLACE FUNCTION holdfast.try_group(queue text, grp text) RETURNS boolean LANGUAGE sql AS $$
+    SELECT pg_try_advisory_xact_lock(hashtext('holdfast.groups'), hashtext(queue || '/' || grp) & 1023)
+$$
+
+-- :: function_refill_groups
+CREATE OR REPLACE FUNCTION holdfast.refill_groups(places holdfast.place[], at double precision)
+RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    rated boolean;
+    made integer;
+BEGIN
+    IF coalesce(cardinality(places), 0) = 0 THEN RETURN 0; END IF;
+    rated := EXISTS (SELECT 1 FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.rated);
+    IF rated THEN PERFORM holdfast.set_groups_back(places, at), holdfast.withdraw(places, at); END IF;
+    PERFORM holdfast.join_due(places, at);
+    made := holdfast.make_ready(places, at);
+    IF rated THEN PERFORM holdfast.wake(places, at); END IF;
+    RETURN made;
+END $$
+
+-- :: function_join_due
+-- Who is due but not yet promoted must not be overtaken by a later one of its group.
+CREATE OR REPLACE FUNCTION holdfast.join_due(places holdfast.place[], at double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at) THEN
+        WITH joining AS MATERIALIZED (
+            SELECT j.seq FROM holdfast.group_rooms(places, at) g CROSS JOIN LATERAL (  -- no more of them than may go on
+                SELECT d.seq FROM holdfast.jobs d WHERE d.state = 'scheduled' AND d.queue = g.queue AND d.grp = g.grp
+                AND d.grp IS NOT NULL AND d.due_at <= at AND NOT d.held
+                ORDER BY d.priority DESC, d.seq LIMIT greatest(0, least(g.room, 256))) c
+            JOIN holdfast.jobs j ON j.seq = c.seq
+            WHERE EXISTS (SELECT 1 FROM holdfast.jobs w
+                          WHERE w.state = 'waiting' AND w.queue = g.queue AND w.grp = g.grp)
+              AND CASE j.state WHEN 'scheduled' THEN true END
+            FOR UPDATE OF j SKIP LOCKED)
+        UPDATE holdfast.jobs j SET state = 'waiting', turn = NULL FROM joining WHERE j.seq = joining.seq;
+    END IF;
+END $$
+
+-- :: function_make_ready
+-- A job that joins k others of its group gets a turn k * 30 days (STAGGER_TICKS) behind its number, but above all of
+-- theirs, kept ones too: so groups take turns. `base` is below every number issued here.
+-- A row that a stranger locked is passed over, not its successor taken: its group is refilled by the next sweep.
+CREATE OR REPLACE FUNCTION holdfast.make_ready(places holdfast.place[], at double precision)
+RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    base bigint := (SELECT last_value FROM holdfast.ticks);
+    made integer;
+BEGIN
+    WITH chosen AS MATERIALIZED (
+        SELECT w.seq, w.turn, g.queue, g.grp, g.ready, g.last, g.aging,
+               coalesce(floor(w.priority * g.aging * 1000000)::bigint, 0) AS shift,
+               row_number() OVER (ORDER BY w.held DESC, w.priority DESC, w.seq) AS place
+        FROM holdfast.group_rooms(places, at) g CROSS JOIN LATERAL (
+            SELECT c.seq, c.held, c.priority, c.turn FROM holdfast.jobs c
+            WHERE c.state = 'waiting' AND c.queue = g.queue AND c.grp = g.grp
+            ORDER BY c.held DESC, c.priority DESC, c.seq LIMIT greatest(0, least(g.room, 256 - g.ready))) w
+    ), locked AS MATERIALIZED (  -- said so that only the key can find the row: planned on an empty store, kept for long
+        SELECT chosen.* FROM chosen JOIN holdfast.jobs j ON j.seq = chosen.seq
+        WHERE CASE j.state WHEN 'waiting' THEN true END FOR UPDATE OF j SKIP LOCKED
+    ), behind AS (
+        SELECT l.*, coalesce(l.turn - base, 2592000000000 * (l.ready - 1 + row_number() OVER (
+                   PARTITION BY l.queue, l.grp ORDER BY l.place)) - l.shift) AS ticks
+        FROM locked l
+    ), above AS (
+        SELECT b.seq, b.turn, b.aging, b.place,
+               greatest(max(b.ticks) OVER (PARTITION BY b.queue, b.grp ORDER BY b.place), b.last - base) AS ticks
+        FROM behind b
+    ), numbered AS MATERIALIZED (  -- by place: a join may hand rows on in any order
+        SELECT o.seq, o.aging, coalesce(o.turn, nextval('holdfast.ticks') + o.ticks) AS turn
+        FROM (SELECT * FROM above ORDER BY place) o
+    )
+    UPDATE holdfast.jobs j
+    SET state = 'ready', turn = n.turn, rank = CASE WHEN n.aging IS NULL THEN j.priority ELSE 0 END,
+        lane = CASE WHEN j.task = ANY (ARRAY(SELECT p.name FROM holdfast.pauses p WHERE p.kind = 'task')) THEN 2
+                    ELSE coalesce((SELECT b.lane FROM holdfast.bounds b WHERE b.kind = 'task' AND b.name = j.task), 1) END
+    FROM numbered n WHERE j.seq = n.seq;
+    GET DIAGNOSTICS made = ROW_COUNT;
+    RETURN made;
+END $$
+
+-- :: function_groups_waiting
+-- The groups that have waiting jobs, behind this one: from one to the next by the index, however many jobs each has.
+CREATE OR REPLACE FUNCTION holdfast.groups_waiting(after_queue text, after_grp text, most integer)
+RETURNS holdfast.place[] LANGUAGE sql STABLE AS $$
+    WITH RECURSIVE g(place, n) AS (
+        SELECT ROW(after_queue, after_grp)::holdfast.place, 0
+        UNION ALL
+        SELECT (SELECT ROW(j.queue, j.grp)::holdfast.place FROM holdfast.jobs j
+                WHERE j.state = 'waiting' AND (j.queue, j.grp) > ((g.place).queue, (g.place).grp)
+                ORDER BY j.queue, j.grp LIMIT 1), g.n + 1
+        FROM g WHERE (g.place).grp IS NOT NULL AND g.n < most)
+    SELECT array_agg(g.place ORDER BY g.n) FROM g WHERE g.n > 0 AND (g.place).grp IS NOT NULL
+$$
+
+-- :: function_places_lacking
+-- Those that seem to have room, looked at without their locks: a busy group is mostly full in every snapshot, and a sweep
+-- that waited for its lock would hold up the workers that keep it so. Where groups have rates, all of them.
+CREATE OR REPLACE FUNCTION holdfast.places_lacking(places holdfast.place[], at double precision)
+RETURNS holdfast.place[] LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.rated) THEN RETURN places; END IF;
+    RETURN ARRAY(SELECT ROW(g.queue, g.grp)::holdfast.place FROM holdfast.group_rooms(places, at) g
+                 WHERE g.room > 0 AND g.ready < 256);
+END $$
+
+-- :: function_refill
+CREATE OR REPLACE FUNCTION holdfast.refill(after_queue text, after_grp text, most integer, given double precision)
+RETURNS jsonb LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    places holdfast.place[];
+    lacking holdfast.place[];
+    made integer;
+BEGIN
+    PERFORM holdfast.share_rules();
+    PERFORM holdfast.refuse_sealed();
+    places := holdfast.groups_waiting(after_queue, after_grp, most);
+    lacking := holdfast.places_lacking(places, at);
+    PERFORM holdfast.lock_groups(lacking), holdfast.keep_up(at);
+    made := holdfast.refill_groups(lacking, at);
+    IF coalesce(cardinality(places), 0) < most THEN RETURN jsonb_build_array(made, '', ''); END IF;
+    RETURN jsonb_build_array(made, places[most].queue, places[most].grp);
+END $$
+
+-- == swap: for each job of a group that just ended, one of the group's waiting jobs becomes ready. Done by exchanges
+-- instead of a refill where groups may run several jobs at once, so that workers that share a busy group do not wait
+-- for each other's commits. Takes the successes of a call, their answers, and groups. Safe against a rival: the groups'
+-- locks are held shared, so nobody who holds one alone (groups.sql) adds to a group meanwhile, and whoever shares it
+-- puts no more in play than it took out, of room that it sees itself: together they never exceed a limit. Waiting rows
+-- are locked with SKIP LOCKED: a rival that shares the group takes the next one, which no order forbids where several
+-- run at once.
+
+-- :: function_may_swap
+-- Whether all of these groups may have more than one job in play.
+CREATE OR REPLACE FUNCTION holdfast.may_swap(places holdfast.place[]) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM holdfast.queues WHERE group_order = 'relaxed') THEN RETURN false; END IF;
+    RETURN NOT EXISTS (SELECT FROM holdfast.limits(places) g WHERE g.most < 2);
+END $$
+
+-- :: function_share_groups
+-- Who shares a group asks for no lock of it alone in the same transaction: two of them would wait for each other.
+CREATE OR REPLACE FUNCTION holdfast.share_groups(places holdfast.place[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(hashtext('holdfast.groups'), s.stripe)
+    FROM (SELECT DISTINCT hashtext(p.queue || '/' || p.grp) & 1023 AS stripe FROM unnest(places) p ORDER BY 1) s;
+END $$
+
+-- :: function_swap
+-- What ended is counted by the answers: a settlement that came too late ended nothing.
+CREATE OR REPLACE FUNCTION holdfast.swap(successes jsonb, answers text[], places holdfast.place[], at double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    ended holdfast.place[] := ARRAY(
+        SELECT ROW(j.queue, j.grp)::holdfast.place
+        FROM jsonb_array_elements_text(successes -> 'token') WITH ORDINALITY t(token, n)
+        JOIN holdfast.jobs j ON j.seq = split_part(t.token, '.', 1)::bigint
+        WHERE answers[t.n] = 'ok' AND j.grp IS NOT NULL);
+BEGIN
+    PERFORM holdfast.join_due(places, at);
+    PERFORM holdfast.make_swapped_ready(places, ended, at);
+END $$
+
+-- :: function_make_swapped_ready
+-- As make_ready in groups.sql, which numbers them in the same way, but no more of a group than of it ended.
+CREATE OR REPLACE FUNCTION holdfast.make_swapped_ready(places holdfast.place[], ended holdfast.place[], at double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE base bigint := (SELECT last_value FROM holdfast.ticks);
+BEGIN
+    WITH swaps AS MATERIALIZED (
+        SELECT e.queue, e.grp, count(*) AS number FROM unnest(ended) e GROUP BY e.queue, e.grp
+    ), locked AS MATERIALIZED (
+        SELECT w.seq, w.turn, g.queue, g.grp, g.ready, g.last, g.aging,
+               coalesce(floor(w.priority * g.aging * 1000000)::bigint, 0) AS shift,
+               row_number() OVER (ORDER BY w.held DESC, w.priority DESC, w.seq) AS place
+        FROM holdfast.group_rooms(places, at) g JOIN swaps s ON s.queue = g.queue AND s.grp = g.grp CROSS JOIN LATERAL (
+            SELECT c.seq, c.held, c.priority, c.turn FROM holdfast.jobs c
+            WHERE c.state = 'waiting' AND c.queue = g.queue AND c.grp = g.grp ORDER BY c.held DESC, c.priority DESC, c.seq
+            LIMIT greatest(0, least(g.room, 256 - g.ready, s.number)) FOR UPDATE SKIP LOCKED) w
+    ), behind AS (
+        SELECT l.*, coalesce(l.turn - base, 2592000000000 * (l.ready - 1 + row_number() OVER (
+                   PARTITION BY l.queue, l.grp ORDER BY l.place)) - l.shift) AS ticks
+        FROM locked l
+    ), above AS (
+        SELECT b.seq, b.turn, b.aging, b.place,
+               greatest(max(b.ticks) OVER (PARTITION BY b.queue, b.grp ORDER BY b.place), b.last - base) AS ticks
+        FROM behind b
+    ), numbered AS MATERIALIZED (
+        SELECT o.seq, o.aging, coalesce(o.turn, nextval('holdfast.ticks') + o.ticks) AS turn
+        FROM (SELECT * FROM above ORDER BY place) o
+    )
+    UPDATE holdfast.jobs j
+    SET state = 'ready', turn = n.turn, rank = CASE WHEN n.aging IS NULL THEN j.priority ELSE 0 END,
+        lane = CASE WHEN j.task = ANY (ARRAY(SELECT p.name FROM holdfast.pauses p WHERE p.kind = 'task')) THEN 2
+                    ELSE coalesce((SELECT b.lane FROM holdfast.bounds b WHERE b.kind = 'task' AND b.name = j.task), 1) END
+    FROM numbered n WHERE j.seq = n.seq;
+END $$
+
+-- == room: what a group may have in play and ready by its limit and its bucket, what it has, and how what is too much
+-- waits again. What is in play is read off the jobs' own states: no counter exists that could drift. Safe against a
+-- rival: the caller holds the group's lock (groups.sql), or the rules alone.
+
+-- :: function_limits
+CREATE OR REPLACE FUNCTION holdfast.limits(places holdfast.place[])
+RETURNS TABLE (queue text, grp text, most integer, rate holdfast.rate, aging double precision) LANGUAGE sql STABLE AS $$
+    SELECT DISTINCT ON (p.queue, p.grp) p.queue, p.grp,
+           CASE WHEN z.kind IS NOT NULL THEN 0
+                WHEN q.group_order = 'relaxed' AND NOT starts_with(p.grp, 'one-at-a-time:')  -- SERIAL_PREFIX
+                THEN coalesce(o.job_limit, q.group_limit)
+                ELSE 1 END,
+           CASE WHEN (coalesce(o.rate, q.group_rate)).count < 1000000000 THEN coalesce(o.rate, q.group_rate) END,
+           CASE WHEN abs(q.aging) < 1000000000 THEN q.aging END  -- NaN is above all numbers
+    FROM unnest(places) p
+    LEFT JOIN holdfast.queues q ON q.name = p.queue
+    LEFT JOIN holdfast.overrides o ON o.kind = 'group' AND o.queue = p.queue AND o.name = p.grp
+    LEFT JOIN holdfast.pauses z ON z.kind = 'group' AND z.queue = p.queue AND z.name = p.grp
+$$
+
+-- :: function_group_rooms
+-- How many more of each group may become ready by its limit and its bucket (below 0: so many are too many), and what
+-- stands ready: how many, and the last turn of them.
+CREATE OR REPLACE FUNCTION holdfast.group_rooms(places holdfast.place[], at double precision)
+RETURNS TABLE (queue text, grp text, room bigint, ready bigint, last bigint, aging double precision)
+LANGUAGE sql STABLE AS $$
+    SELECT g.queue, g.grp,
+           least(g.most - p.in_play, CASE WHEN (g.rate).count IS NOT NULL THEN holdfast.allowed(g.rate, coalesce((
+               SELECT f.spent_until FROM holdfast.flows f
+               WHERE f.kind = 'group' AND f.queue = g.queue AND f.name = g.grp), 0), at) - p.ready END),
+           p.ready, p.last, g.aging
+    FROM holdfast.limits(places) g CROSS JOIN LATERAL (
+        SELECT count(*) AS in_play, count(*) FILTER (WHERE j.state = 'ready') AS ready,
+               max(j.turn) FILTER (WHERE j.state = 'ready') AS last
+        FROM holdfast.jobs j WHERE j.queue = g.queue AND j.grp = g.grp AND j.grp IS NOT NULL
+        AND (j.state IN ('ready', 'running') OR (j.state = 'scheduled' AND j.held))) p
+$$
+
+-- :: function_withdraw
+CREATE OR REPLACE FUNCTION holdfast.withdraw(places holdfast.place[], at double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN  -- what a claim is taking at this moment is no longer ready when it lets go of the row
+    WITH beyond AS MATERIALIZED (
+        SELECT w.seq FROM holdfast.group_rooms(places, at) g CROSS JOIN LATERAL (
+            SELECT r.seq FROM holdfast.jobs r
+            WHERE r.queue = g.queue AND r.grp = g.grp AND r.state = 'ready'
+            ORDER BY r.held, r.priority, r.seq DESC LIMIT greatest(0, -g.room)) w)
+    UPDATE holdfast.jobs j SET state = 'waiting' FROM beyond WHERE j.seq = beyond.seq AND j.state = 'ready';
+END $$
+
+-- == wake: groups that have a rate. They have no more ready jobs than their bucket allows; claim charges it, and where
+-- it keeps jobs waiting it says when refill is to look again. Safe against a rival: whoever writes a group's bucket
+-- holds the group's lock (groups.sql).
+
+-- :: function_set_groups_back
+CREATE OR REPLACE FUNCTION holdfast.set_groups_back(places holdfast.place[], at double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN  -- of groups that have jobs waiting or ready
+    UPDATE holdfast.flows f SET spent_until = holdfast.bounded(g.rate, f.spent_until, at)
+    FROM holdfast.limits(places) g
+    WHERE f.kind = 'group' AND f.queue = g.queue AND f.name = g.grp AND (g.rate).count IS NOT NULL
+      AND holdfast.bounded(g.rate, f.spent_until, at) <> f.spent_until
+      AND (EXISTS (SELECT 1 FROM holdfast.jobs j WHERE j.state = 'waiting' AND j.queue = g.queue AND j.grp = g.grp)
+           OR EXISTS (SELECT 1 FROM holdfast.jobs j WHERE j.state = 'ready' AND j.queue = g.queue AND j.grp = g.grp));
+END $$
+
+-- :: function_wake
+CREATE OR REPLACE FUNCTION holdfast.wake(places holdfast.place[], at double precision) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN  -- also: that nothing waits for the bucket any more
+    UPDATE holdfast.flows f SET wakes_at = w.wakes_at FROM (
+        SELECT l.queue, l.grp, CASE WHEN b.spent_until > at AND r.ready < 256 AND l.most > r.in_play
+                   AND holdfast.allowed(l.rate, b.spent_until, at) <= r.ready
+                   AND EXISTS (SELECT 1 FROM holdfast.jobs j
+                               WHERE j.state = 'waiting' AND j.queue = l.queue AND j.grp = l.grp)
+               THEN holdfast.opens_at(l.rate, b.spent_until) + r.ready * holdfast.every(l.rate) END AS wakes_at
+        FROM holdfast.limits(places) l
+        JOIN holdfast.flows b ON b.kind = 'group' AND b.queue = l.queue AND b.name = l.grp
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS in_play, count(*) FILTER (WHERE p.state = 'ready') AS ready FROM holdfast.jobs p
+            WHERE p.queue = l.queue AND p.grp = l.grp AND p.grp IS NOT NULL
+            AND (p.state IN ('ready', 'running') OR (p.state = 'scheduled' AND p.held))) r) w
+    WHERE f.kind = 'group' AND f.queue = w.queue AND f.name = w.grp AND f.wakes_at IS DISTINCT FROM w.wakes_at;
+END $$
+
+-- :: function_charge_groups
+-- After a claim: what it leased is charged to the groups' buckets, and where a group may now have more ready it gets
+-- them. A group without a rate whose lock is not free is left to whoever holds it, or to the end of these leases.
+CREATE OR REPLACE FUNCTION holdfast.charge_groups(claimer text, number bigint, at double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE places holdfast.place[];
+BEGIN
+    SELECT array_agg(DISTINCT ROW(j.queue, j.grp)::holdfast.place) INTO places
+    FROM holdfast.bounds b JOIN holdfast.jobs j ON j.queue = b.name
+    WHERE b.kind = 'queue' AND (b.rated OR b.wide)
+      AND j.state = 'running' AND j.worker = claimer AND j.claim_call = number AND j.grp IS NOT NULL;
+    IF places IS NULL THEN RETURN; END IF;
+    INSERT INTO holdfast.flows AS f (kind, queue, name, spent_until)
+    SELECT 'group', g.queue, g.grp, holdfast.charged(g.rate, coalesce(b.spent_until, 0), at, s.starts)
+    FROM holdfast.limits(places) g
+    CROSS JOIN LATERAL (
+        SELECT count(*)::integer AS starts FROM holdfast.jobs j WHERE j.state = 'running' AND j.worker = claimer
+        AND j.claim_call = number AND j.queue = g.queue AND j.grp = g.grp) s
+    LEFT JOIN holdfast.flows b ON b.kind = 'group' AND b.queue = g.queue AND b.name = g.grp
+    WHERE (g.rate).count IS NOT NULL
+    ON CONFLICT (kind, queue, name) DO UPDATE SET spent_until = excluded.spent_until;
+    PERFORM holdfast.refill_groups(ARRAY(SELECT p FROM unnest(places) p WHERE holdfast.try_group(p.queue, p.grp)), at);
+END $$

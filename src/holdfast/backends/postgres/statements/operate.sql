@@ -1,0 +1,377 @@
+-- operate: what an operator does to single jobs and dead letters.
+
+-- == cancel: an unstarted job ends here; a running one is only marked, and its slot is freed when its handler stopped.
+-- Here too: how an operator's verb takes hold of one job, and how refusals are said.
+
+-- :: call
+SELECT holdfast.cancel(%(id)s, %(now)s)::text
+
+-- :: function_refuse
+CREATE OR REPLACE FUNCTION holdfast.refuse(code text, facts jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = code, MESSAGE = 'refused', DETAIL = facts::text;
+END $$
+
+-- :: function_refuse_state
+-- `facts`: beside the state, a live job that holds its key (live_id), or the one its dead letter belongs to (heir_id).
+CREATE OR REPLACE FUNCTION holdfast.refuse_state(j holdfast.jobs, verb text, facts jsonb DEFAULT '{}') RETURNS void
+LANGUAGE sql AS $$
+    SELECT holdfast.refuse('HF002', facts || jsonb_build_object('job_id', j.id, 'verb', verb, 'state', j.state))
+$$
+
+-- :: function_job_to_change
+CREATE OR REPLACE FUNCTION holdfast.job_to_change(named text) RETURNS holdfast.jobs LANGUAGE plpgsql AS $$
+DECLARE
+    seen holdfast.jobs;
+    j holdfast.jobs;
+BEGIN
+    PERFORM holdfast.share_rules();
+    SELECT * INTO seen FROM holdfast.jobs WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = named);
+    IF NOT FOUND THEN PERFORM holdfast.refuse('HF001', jsonb_build_object('job_id', named, 'what', 'job')); END IF;
+    IF seen.key IS NOT NULL THEN PERFORM holdfast.lock_keys(holdfast.key_names(seen)); END IF;
+    IF seen.grp IS NOT NULL THEN
+        PERFORM holdfast.lock_groups(ARRAY[ROW(seen.queue, seen.grp)::holdfast.place]);
+    END IF;
+    SELECT * INTO j FROM holdfast.jobs WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = named) FOR UPDATE;
+    IF NOT FOUND THEN PERFORM holdfast.refuse('HF001', jsonb_build_object('job_id', named, 'what', 'job')); END IF;
+    IF j.grp IS DISTINCT FROM seen.grp THEN  -- replaced meanwhile: the call is made anew
+        RAISE EXCEPTION USING ERRCODE = 'serialization_failure';
+    END IF;
+    RETURN j;
+END $$
+
+-- :: function_job_changed
+CREATE OR REPLACE FUNCTION holdfast.job_changed(j holdfast.jobs, at double precision)
+RETURNS json LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM holdfast.keep_up(at);
+    IF j.grp IS NOT NULL THEN
+        PERFORM holdfast.refill_groups(ARRAY[ROW(j.queue, j.grp)::holdfast.place], at);
+    END IF;
+    RETURN (SELECT holdfast.job_record(r) FROM holdfast.jobs r WHERE r.seq = j.seq);
+END $$
+
+-- :: function_cancel
+CREATE OR REPLACE FUNCTION holdfast.cancel(named text, given double precision) RETURNS json LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    j holdfast.jobs := holdfast.job_to_change(named);
+BEGIN
+    IF j.state IN ('succeeded', 'dead') THEN
+        PERFORM holdfast.refuse_state(j, 'cancel');
+    ELSIF j.state = 'running' THEN
+        UPDATE holdfast.jobs SET cancel_requested = true WHERE seq = j.seq;
+    ELSIF j.state <> 'cancelled' THEN
+        PERFORM holdfast.refuse_sealed();
+        PERFORM holdfast.finish(j, 'cancelled', 0, 0, 0, 0, NULL, 86400, at);
+    END IF;
+    RETURN holdfast.job_changed(j, at);
+END $$
+
+-- == bury: the step that makes or merges the one dead letter of a logical job, in the transaction that ends the job.
+-- Here too: how failures are stamped and kept, how letters are closed, and the operator's own burial.
+
+-- :: call
+SELECT holdfast.bury(%(id)s, %(reason)s, %(now)s)::text
+
+-- :: function_logical_name
+CREATE OR REPLACE FUNCTION holdfast.logical_name(j holdfast.jobs) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN j.key IS NULL THEN 'id:' || j.id ELSE 'key:' || jsonb_build_array(j.queue, j.task, j.key)::text END
+$$
+
+-- :: function_stamped
+CREATE OR REPLACE FUNCTION holdfast.stamped(j holdfast.jobs, failure jsonb, at double precision)
+RETURNS jsonb LANGUAGE sql STABLE AS $$
+    SELECT failure || jsonb_build_object('at', at, 'attempt', least(j.attempts, 2147483646) + 1, 'fence', j.fence, 'worker', j.worker,
+                                         'started_at', j.started_at)
+$$
+
+-- :: function_with_failure
+CREATE OR REPLACE FUNCTION holdfast.with_failure(errors jsonb, failure jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+    SELECT jsonb_agg(e.value ORDER BY e.ordinality)
+    FROM jsonb_array_elements(coalesce(errors, '[]') || jsonb_build_array(failure)) WITH ORDINALITY e
+    WHERE e.ordinality > jsonb_array_length(coalesce(errors, '[]')) + 1 - 10
+$$
+
+-- :: function_bury_letter
+CREATE OR REPLACE FUNCTION holdfast.bury_letter(j holdfast.jobs, why text, failure jsonb, at double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    letter holdfast.letters;
+    past jsonb;
+BEGIN
+    LOOP  -- two jobs of one key may be live, and die at one instant
+        SELECT * INTO letter FROM holdfast.letters WHERE logical = holdfast.logical_name(j) FOR UPDATE;
+        EXIT WHEN FOUND;
+        INSERT INTO holdfast.letters (logical, job_id, task, queue, key, grp, args, failure_count, first_failed_at,
+                                      failed_at, reason, error, revive_at)
+        VALUES (holdfast.logical_name(j), j.id, j.task, j.queue, j.key, j.grp, j.args, 1, at, at, why, failure,
+                at + holdfast.cooldown(j.revival, 0)) ON CONFLICT (logical) DO NOTHING;
+        IF FOUND THEN RETURN; END IF;
+    END LOOP;
+    IF letter.job_id <> j.id THEN PERFORM holdfast.let_go(letter.job_id, 'superseded', at); END IF;
+    past := jsonb_build_object('job_id', letter.job_id, 'at', letter.failed_at, 'reason', letter.reason,
+        'error', coalesce(letter.error ->> 'text', ''),
+        'args', CASE WHEN letter.args <> j.args THEN holdfast.base64(letter.args) END);
+    UPDATE holdfast.letters
+    SET job_id = j.id, grp = j.grp, args = j.args, failure_count = failure_count + 1, failed_at = at, reason = why,
+        error = failure, history = holdfast.with_failure(history, past),
+        revive_at = at + holdfast.cooldown(j.revival, cycles), revived_at = NULL
+    WHERE logical = letter.logical;
+END $$
+
+-- :: function_cooldown
+CREATE OR REPLACE FUNCTION holdfast.cooldown(revival jsonb, done integer)
+RETURNS double precision LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE most double precision := (revival ->> 'cap')::double precision;
+BEGIN
+    IF revival IS NULL OR done >= (revival ->> 'cycles')::integer THEN RETURN NULL; END IF;
+    RETURN least(most, (revival ->> 'after')::double precision * power((revival ->> 'factor')::double precision, done));
+EXCEPTION WHEN numeric_value_out_of_range THEN RETURN most;
+END $$
+
+-- :: function_close_letter
+CREATE OR REPLACE FUNCTION holdfast.close_letter(named text, at double precision) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE holder text;
+BEGIN
+    DELETE FROM holdfast.letters WHERE logical = named RETURNING job_id INTO holder;
+    IF FOUND THEN PERFORM holdfast.let_go(holder, 'superseded', at); END IF;
+END $$
+
+-- :: function_let_go
+CREATE OR REPLACE FUNCTION holdfast.let_go(named text, why text, at double precision) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN  -- a dead job without a letter may be pruned; a revived one goes on as it is
+    UPDATE holdfast.jobs j SET reason = why, prune_at = greatest(at + 600, holdfast.window_ends(j))
+    WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = named) AND state = 'dead';
+END $$
+
+-- :: function_kill
+CREATE OR REPLACE FUNCTION holdfast.kill(j holdfast.jobs, why text, said text, at double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE failure jsonb := jsonb_build_object('at', at, 'reason', why, 'text', said, 'attempt', j.attempts,
+                                            'fence', j.fence);
+BEGIN  -- an unstarted job dies
+    j.errors := holdfast.with_failure(j.errors, failure);
+    PERFORM holdfast.finish(j, 'dead', 0, 0, 0, 0, why, 0, at), holdfast.bury_letter(j, why, failure, at);
+END $$
+
+-- :: function_bury
+CREATE OR REPLACE FUNCTION holdfast.bury(named text, said text, given double precision)
+RETURNS json LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    j holdfast.jobs := holdfast.job_to_change(named);
+BEGIN
+    PERFORM holdfast.refuse_sealed();
+    IF j.state NOT IN ('scheduled', 'waiting', 'ready') THEN
+        PERFORM holdfast.refuse_state(j, 'bury');
+    END IF;
+    PERFORM holdfast.kill(j, 'bury', coalesce(nullif(said, ''), 'text:buried'), at);
+    RETURN holdfast.job_changed(j, at);
+END $$
+
+-- == revive: a finished job is claimable again with fresh budgets; one step, harmless when repeated. Also retry and
+-- run_now. The key is locked before the letter is looked at, the letter before the dead job.
+
+-- :: call
+SELECT holdfast.revive(%(id)s, %(now)s)::text
+
+-- :: retry
+SELECT holdfast.retry(%(id)s, %(now)s)::text
+
+-- :: run_now
+SELECT holdfast.run_now(%(id)s, %(now)s)::text
+
+-- :: function_start_afresh
+-- A caller's open transaction may be enqueuing the same key, unseen (see caller_transaction.sql). Nobody waits for it with groups
+-- locked: the call gives up soon and is made anew.
+CREATE OR REPLACE FUNCTION holdfast.start_afresh(j holdfast.jobs, at double precision) RETURNS void LANGUAGE plpgsql
+SET lock_timeout = '20ms' AS $$
+BEGIN
+    PERFORM holdfast.keep_up(at);
+    IF j.key IS NOT NULL AND NOT j.holds_key THEN PERFORM holdfast.take_key(j, at); END IF;
+    PERFORM holdfast.reset_jobs(ARRAY[j.seq], at);
+EXCEPTION WHEN unique_violation THEN RAISE EXCEPTION USING ERRCODE = 'serialization_failure';
+END $$
+
+-- :: function_reset_jobs
+CREATE OR REPLACE FUNCTION holdfast.reset_jobs(seqs bigint[], at double precision) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN  -- the caller locked their rows and saw to their keys
+    UPDATE holdfast.jobs
+    SET state = CASE WHEN grp IS NULL THEN 'ready' ELSE 'waiting' END, lane = holdfast.lane_of(task, grp),
+        rank = holdfast.rank_of(queue, priority),
+        turn = CASE WHEN grp IS NULL THEN nextval('holdfast.ticks') - holdfast.age_shift(queue, priority) END,
+        attempts = 0, failures = 0, stalls = 0, shared_stalls = 0, suspect = false, due_at = at, expires_at = NULL,
+        finished_at = NULL, prune_at = NULL, reason = NULL, value = NULL, cancel_requested = false, begun = false,
+        held = false, progress = NULL, progress_text = NULL, holds_key = key IS NOT NULL
+    WHERE seq = ANY (seqs);
+    DELETE FROM holdfast.retained WHERE seq = ANY (seqs);
+END $$
+
+-- :: function_twin
+CREATE OR REPLACE FUNCTION holdfast.twin(j holdfast.jobs, at double precision) RETURNS text LANGUAGE sql AS $$
+    SELECT h.id FROM holdfast.key_holder(j.queue, j.task, j.key, j.key_global, at) h WHERE h.seq <> j.seq
+$$
+
+-- :: function_refuse_if_key_is_held
+CREATE OR REPLACE FUNCTION holdfast.refuse_if_key_is_held(j holdfast.jobs, verb text, at double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE twin text := holdfast.twin(j, at);
+BEGIN
+    IF twin IS NOT NULL THEN
+        PERFORM holdfast.refuse_state(j, verb, jsonb_build_object('live_id', twin));
+    END IF;
+END $$
+
+-- :: function_revive
+CREATE OR REPLACE FUNCTION holdfast.revive(named text, given double precision) RETURNS json LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    j holdfast.jobs := holdfast.job_to_change(named);
+    letter holdfast.letters;
+    heir text;
+BEGIN
+    PERFORM holdfast.refuse_sealed();
+    SELECT * INTO letter FROM holdfast.letters WHERE job_id = named FOR UPDATE;
+    IF j.state <> 'dead' THEN
+        IF letter.job_id IS NOT NULL AND j.state NOT IN ('succeeded', 'cancelled') THEN  -- the second click
+            RETURN holdfast.job_changed(j, at);
+        END IF;
+        PERFORM holdfast.refuse_state(j, 'revive');
+    END IF;
+    PERFORM holdfast.refuse_if_key_is_held(j, 'revive', at);
+    SELECT job_id INTO heir FROM holdfast.letters WHERE logical = holdfast.logical_name(j);
+    IF letter.job_id IS NULL AND heir IS NOT NULL THEN
+        PERFORM holdfast.refuse_state(j, 'revive', jsonb_build_object('heir_id', heir));
+    END IF;
+    PERFORM holdfast.start_afresh(j, at);
+    UPDATE holdfast.letters SET revived_at = at, revive_at = NULL WHERE job_id = named;
+    RETURN holdfast.job_changed(j, at);
+END $$
+
+-- :: function_revive_due
+-- Letters due for it, the first ones: how many were looked at, how many jobs live again. Those without a key all at once:
+-- a sub-transaction each, which a key needs, took most of the time.
+CREATE OR REPLACE FUNCTION holdfast.revive_due(most integer, places holdfast.place[], at double precision,
+                                               OUT letters integer, OUT revived integer) LANGUAGE plpgsql AS $$
+DECLARE
+    plain text[];
+    keyed text[];
+    seqs bigint[];
+    letter text;
+BEGIN
+    IF most > 0 THEN
+        WITH first AS MATERIALIZED (
+            SELECT l.logical FROM holdfast.letters l WHERE l.revive_at <= at AND l.revive_at IS NOT NULL
+            ORDER BY l.revive_at LIMIT most
+        ), locked AS MATERIALIZED (
+            SELECT l.job_id, l.key FROM first f JOIN holdfast.letters l ON l.logical = f.logical
+            WHERE l.revive_at <= at AND (l.grp IS NULL OR ROW(l.queue, l.grp)::holdfast.place = ANY (places))
+            ORDER BY l.revive_at FOR UPDATE OF l SKIP LOCKED)
+        SELECT array_agg(job_id) FILTER (WHERE key IS NULL), array_agg(job_id) FILTER (WHERE key IS NOT NULL)
+        INTO plain, keyed FROM locked;
+    END IF;
+    letters := coalesce(cardinality(plain), 0) + coalesce(cardinality(keyed), 0);
+    revived := 0;
+    IF plain IS NOT NULL THEN
+        seqs := ARRAY(SELECT j.seq FROM unnest(plain) p(id) JOIN holdfast.ids i ON i.id = p.id
+                      JOIN holdfast.jobs j ON j.seq = i.seq WHERE CASE j.state WHEN 'dead' THEN j.key IS NULL END
+                      ORDER BY j.seq FOR UPDATE OF j SKIP LOCKED);
+        PERFORM holdfast.keep_up(at), holdfast.reset_jobs(seqs, at);
+        revived := cardinality(seqs);
+        UPDATE holdfast.letters l  -- of a job that a stranger holds: look again later
+        SET revived_at = CASE WHEN j.seq = ANY (seqs) THEN at ELSE l.revived_at END,
+            cycles = l.cycles + (j.seq IS NOT NULL AND j.seq = ANY (seqs))::integer,
+            revive_at = CASE WHEN j.state = 'dead' THEN at + 5 END
+        FROM unnest(plain) p(id) LEFT JOIN holdfast.ids i ON i.id = p.id LEFT JOIN holdfast.jobs j ON j.seq = i.seq
+        WHERE l.job_id = p.id;
+    END IF;
+    FOREACH letter IN ARRAY coalesce(keyed, '{}') LOOP
+        revived := revived + holdfast.revive_letter(letter, at)::integer;
+    END LOOP;
+END $$
+
+-- :: function_revive_letter
+CREATE OR REPLACE FUNCTION holdfast.revive_letter(named text, at double precision) RETURNS boolean LANGUAGE plpgsql
+SET lock_timeout = '20ms' AS $$
+DECLARE j holdfast.jobs;
+BEGIN  -- automatic; the caller locked key, group and letter
+    SELECT * INTO j FROM holdfast.jobs
+    WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = named) AND state = 'dead' FOR UPDATE;
+    IF NOT FOUND OR holdfast.twin(j, at) IS NOT NULL THEN
+        UPDATE holdfast.letters SET revive_at = NULL WHERE job_id = named;
+        RETURN false;
+    END IF;
+    PERFORM holdfast.start_afresh(j, at);
+    UPDATE holdfast.letters SET revived_at = at, revive_at = NULL, cycles = cycles + 1 WHERE job_id = named;
+    RETURN true;
+EXCEPTION WHEN lock_not_available OR serialization_failure THEN  -- its key is on its way elsewhere: look again later
+    UPDATE holdfast.letters SET revive_at = at + 5 WHERE job_id = named;
+    RETURN false;
+END $$
+
+-- :: function_retry
+CREATE OR REPLACE FUNCTION holdfast.retry(named text, given double precision) RETURNS json LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    j holdfast.jobs := holdfast.job_to_change(named);
+BEGIN
+    PERFORM holdfast.refuse_sealed();
+    IF j.state = 'dead' THEN RETURN holdfast.revive(named, at); END IF;
+    IF j.state NOT IN ('succeeded', 'cancelled') THEN
+        PERFORM holdfast.refuse_state(j, 'retry');
+    END IF;
+    PERFORM holdfast.refuse_if_key_is_held(j, 'retry', at), holdfast.start_afresh(j, at);
+    RETURN holdfast.job_changed(j, at);
+END $$
+
+-- :: function_run_now
+CREATE OR REPLACE FUNCTION holdfast.run_now(named text, given double precision) RETURNS json LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    j holdfast.jobs := holdfast.job_to_change(named);
+BEGIN
+    PERFORM holdfast.refuse_sealed();
+    IF j.state <> 'scheduled' THEN
+        PERFORM holdfast.refuse_state(j, 'run_now');
+    END IF;
+    PERFORM holdfast.keep_up(at);
+    UPDATE holdfast.jobs
+    SET state = CASE WHEN grp IS NULL THEN 'ready' ELSE 'waiting' END, lane = holdfast.lane_of(task, grp), due_at = at,
+        rank = holdfast.rank_of(queue, priority),
+        turn = CASE WHEN grp IS NULL THEN nextval('holdfast.ticks') - holdfast.age_shift(queue, priority) END
+    WHERE seq = j.seq;
+    RETURN holdfast.job_changed(j, at);
+END $$
+
+-- == discard: an operator removes a dead letter; its job stays dead and may be pruned.
+
+-- :: call
+SELECT holdfast.discard(%(id)s, %(now)s)::text
+
+-- :: function_discard
+CREATE OR REPLACE FUNCTION holdfast.discard(named text, given double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    letter holdfast.letters;
+    j holdfast.jobs;
+BEGIN
+    PERFORM holdfast.share_rules();
+    PERFORM holdfast.refuse_sealed();
+    SELECT * INTO letter FROM holdfast.letters WHERE job_id = named FOR UPDATE;
+    IF NOT FOUND THEN
+        PERFORM holdfast.refuse('HF001', jsonb_build_object('job_id', named, 'what', 'dead letter'));
+    END IF;
+    SELECT * INTO j FROM holdfast.jobs WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = named) FOR UPDATE;
+    IF j.state <> 'dead' THEN
+        PERFORM holdfast.refuse_state(j, 'discard');
+    END IF;
+    DELETE FROM holdfast.letters WHERE job_id = named;
+    PERFORM holdfast.let_go(named, 'discarded', at);
+    RETURN holdfast.letter_record(letter);
+END $$

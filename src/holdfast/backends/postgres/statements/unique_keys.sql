@@ -1,0 +1,116 @@
+-- unique_keys: who holds a key, and what becomes of a job whose key is held.
+
+-- == key: who holds a key. At most one job does; one whose window has passed holds it no longer, though its flag stays
+-- set until another takes the key. Keys are one per queue and task, global ones per task: the two know nothing of each
+-- other. Safe against a rival: the unique index decides; whoever takes a key in our own transactions has locked its
+-- name first.
+
+-- :: function_key_name
+CREATE OR REPLACE FUNCTION holdfast.key_name(queue text, task text, key text, is_global boolean)
+RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN is_global THEN 'global:' || jsonb_build_array(task, key)::text
+                ELSE 'key:' || jsonb_build_array(queue, task, key)::text END
+$$
+
+-- :: function_key_holder
+CREATE OR REPLACE FUNCTION holdfast.key_holder(queued text, tasked text, keyed text, is_global boolean,
+                                               at double precision) RETURNS holdfast.jobs LANGUAGE plpgsql AS $$
+DECLARE holder holdfast.jobs;
+BEGIN
+    SELECT * INTO holder FROM holdfast.jobs h
+    WHERE h.holds_key AND h.task = tasked AND h.key = keyed AND h.key_global = is_global
+      AND CASE WHEN h.key_global THEN '' ELSE h.queue END = CASE WHEN is_global THEN '' ELSE queued END
+      AND (h.key_window IS NULL OR h.created_at + h.key_window > at);
+    RETURN holder;
+END $$
+
+-- :: function_free_keys
+-- These jobs, where they are new, take their keys: the flags of holders whose windows have passed fall.
+CREATE OR REPLACE FUNCTION holdfast.free_keys(news holdfast.new_job[], at double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE holdfast.jobs h SET holds_key = false FROM unnest(news) n
+    WHERE h.holds_key AND h.task = n.task AND h.key = n.key AND h.key_global = n.key_global
+      AND CASE WHEN h.key_global THEN '' ELSE h.queue END = CASE WHEN n.key_global THEN '' ELSE n.queue END
+      AND h.key_window IS NOT NULL AND h.created_at + h.key_window <= at
+      AND NOT EXISTS (SELECT 1 FROM holdfast.ids known WHERE known.id = n.id);
+END $$
+
+-- :: function_take_key
+CREATE OR REPLACE FUNCTION holdfast.take_key(j holdfast.jobs, at double precision) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN  -- a finished job comes back; the caller saw that nobody holds its key
+    UPDATE holdfast.jobs h SET holds_key = false
+    WHERE h.holds_key AND h.task = j.task AND h.key = j.key AND h.key_global = j.key_global
+      AND CASE WHEN h.key_global THEN '' ELSE h.queue END = CASE WHEN j.key_global THEN '' ELSE j.queue END
+      AND h.seq <> j.seq AND h.key_window IS NOT NULL AND h.created_at + h.key_window <= at;
+END $$
+
+-- :: function_window_ends
+-- When its key is free because its window has passed; NULL where it has none.
+CREATE OR REPLACE FUNCTION holdfast.window_ends(j holdfast.jobs) RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN j.key IS NOT NULL THEN j.created_at + j.key_window END
+$$
+
+-- :: function_lock_keys
+CREATE OR REPLACE FUNCTION holdfast.lock_keys(names text[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtext('holdfast.keys'), s.stripe)
+    FROM (SELECT DISTINCT hashtext(k) & 1023 AS stripe FROM unnest(names) k WHERE k IS NOT NULL ORDER BY 1) s;
+END $$
+
+-- :: function_key_names
+-- What is locked for a job with a key: its letter's name, and its key's where that is another.
+CREATE OR REPLACE FUNCTION holdfast.key_names(j holdfast.jobs) RETURNS text[] LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN j.key IS NULL THEN '{}'::text[] WHEN j.key_global
+                THEN ARRAY[holdfast.logical_name(j), holdfast.key_name(j.queue, j.task, j.key, true)]
+                ELSE ARRAY[holdfast.logical_name(j)] END
+$$
+
+-- :: function_all_differ
+CREATE OR REPLACE FUNCTION holdfast.all_differ(news holdfast.new_job[], plain boolean)
+RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN  -- no id twice, and no key
+    RETURN cardinality(news) = 1 OR (SELECT count(DISTINCT j.id) = count(*) FROM unnest(news) j) AND (plain OR (
+        SELECT count(DISTINCT holdfast.key_name(j.queue, j.task, j.key, j.key_global)) = count(*) FROM unnest(news) j
+        WHERE j.key IS NOT NULL));
+END $$
+
+-- == meet: what becomes of a new job whose id is known, or whose key is held.
+-- Takes the job as enqueue.sql read it and the turn it would get. Returns the id that counts, whether it is new, whether
+-- the call of the job that was there was replaced.
+-- Safe against a rival: the caller locked the key; the holder's row is locked here before it is judged.
+
+-- :: function_enqueue_known
+CREATE OR REPLACE FUNCTION holdfast.enqueue_known(new holdfast.new_job, its_turn bigint, at double precision)
+RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+    holder holdfast.jobs;
+    due double precision := new.due_at;
+BEGIN
+    PERFORM 1 FROM holdfast.ids WHERE id = new.id;
+    IF FOUND THEN RETURN jsonb_build_array(new.id, false, false); END IF;
+    holder := holdfast.key_holder(new.queue, new.task, new.key, new.key_global, at);
+    SELECT * INTO holder FROM holdfast.jobs WHERE seq = holder.seq AND holds_key FOR UPDATE;
+    IF NOT FOUND THEN  -- it ended a moment ago: the whole call is made anew
+        RAISE EXCEPTION USING ERRCODE = 'serialization_failure';
+    ELSIF new.on_conflict = 'raise' THEN
+        PERFORM holdfast.refuse('HF003', jsonb_build_object('key', new.key, 'existing_id', holder.id));
+    ELSIF new.on_conflict = 'keep' OR holder.state NOT IN ('scheduled', 'waiting', 'ready') THEN
+        RETURN jsonb_build_array(holder.id, false, false);
+    END IF;
+    IF new.on_conflict = 'debounce' AND holder.due_max IS NOT NULL THEN
+        due := least(due, greatest(holder.due_max, at));
+    END IF;
+    UPDATE holdfast.jobs  -- in its own queue, which a global key may find another than the new call's
+    SET state = CASE WHEN due > at THEN 'scheduled' WHEN new.grp IS NULL THEN 'ready' ELSE 'waiting' END,
+        priority = new.priority, grp = new.grp, lane = new.lane, rank = holdfast.rank_of(queue, new.priority),
+        turn = CASE WHEN due <= at AND turn IS NOT NULL AND grp IS NOT DISTINCT FROM new.grp
+                         AND priority = new.priority THEN turn
+                    WHEN due <= at AND new.grp IS NULL THEN its_turn - holdfast.age_shift(queue, new.priority) END,
+        max_stalls = greatest(new.max_stalls, stalls), due_at = due, expires_at = due + new.expires,
+        args = new.args, revival = new.revival, options = new.options, held = held AND grp IS NOT DISTINCT FROM new.grp,
+        key_until_started = new.more ? 'key_until' IS TRUE, key_window = (new.more ->> 'key_window')::double precision,
+        drop_expired = new.more ? 'on_expire' IS TRUE
+    WHERE seq = holder.seq;
+    RETURN jsonb_build_array(holder.id, false, true);
+END $$

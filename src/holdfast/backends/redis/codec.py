@@ -1,0 +1,458 @@
+"""What crosses the wire: the contract's records as packed arrays, and back.
+
+Called by backend.py and read.py. Pure. A job's record is an array in the order of keys.FIELDS, packed in the server;
+its body is packed here at enqueue and opened here at claim: the server hands it through unread.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ...errors import ConfigurationError
+from ...lifecycle import Ending, Failure, Settlement, State
+from ...records import (
+    Answer,
+    ClaimRequest,
+    DeadLetter,
+    Enqueued,
+    JobRecord,
+    Lease,
+    LogLine,
+    NewJob,
+    Pause,
+    Recovered,
+    Revival,
+    StoredJob,
+    WorkerRecord,
+)
+from . import tolerant
+from .keys import FIELDS
+
+STATES = {
+    "s": State.SCHEDULED,
+    "w": State.WAITING,
+    "r": State.READY,
+    "x": State.RUNNING,
+    "o": State.SUCCEEDED,
+    "c": State.CANCELLED,
+    "d": State.DEAD,
+}
+LETTERS = {state: letter for letter, state in STATES.items()}
+ANSWERS = {ord("o"): Answer.OK, ord("l"): Answer.LOST, ord("c"): Answer.CANCELLED}
+_INTO = {
+    Ending.SUCCEEDED: "o",
+    Ending.RETRY: "s",
+    Ending.SNOOZED: "s",
+    Ending.BURIED: "d",
+    Ending.CANCELLED: "c",
+    Ending.STALLED: "t",
+}
+_RETAIN = 86400.0  # RETAIN_SECONDS of lua/settle.lua
+PIECES = 6  # of a whole job: id, record, body, value, errors, progress
+
+pack = msgspec.msgpack.Encoder().encode
+unpack = msgspec.msgpack.Decoder().decode
+_lines = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_revival = msgspec.msgpack.Decoder(Revival | None).decode
+_NOTHING = pack(None)
+_NO_ARGS = b"{}"  # shown where they cannot be read; a lease has none instead, so that its job fails, and does not run
+_USUAL = (False, False, False, False, False)
+_AGED = 4  # what a lane that is above 3 says: see FIELDS
+_LENGTHS = struct.Struct(">II")
+_TIMES = struct.Struct(">dddd")
+_fields = msgspec.msgpack.Decoder(dict[str, msgspec.Raw]).decode
+_histories = msgspec.msgpack.Decoder(list[dict[str, msgspec.Raw]]).decode
+_failures = msgspec.msgpack.Decoder(tuple[Failure, ...]).decode
+_NUMBERS = ("created_at", "due_at", "expires_at", "started_at", "finished_at", "prune_at")
+_BESIDE = ("state", "args", "options", "revival", "value", "errors", "progress", "progress_text", "unreadable")
+_SHOWN = tuple(name for name in JobRecord.__struct_fields__ if name not in _BESIDE)
+_BEYOND = ("token", "turn", "rank", "lane", "claim_call", "prune_at")
+
+
+def answers(letters: bytes) -> list[Answer]:
+    return [ANSWERS[letter] for letter in letters]
+
+
+# ---------------------------------------------------------------------- going in
+
+
+def new_job(job: NewJob) -> tuple[Any, ...]:
+    return (
+        job.id,
+        job.task,
+        job.queue,
+        job.priority,
+        job.group,
+        job.key,
+        job.on_conflict,
+        job.delay,
+        job.due_at,
+        job.expires,
+        job.max_stalls,
+        _terms(job, job.wait_max),
+    )
+
+
+def _terms(job: NewJob | StoredJob, at_most: float | None) -> tuple[Any, ...] | None:
+    """What few jobs say of their key and their expiry; None where nothing is said. See FIELDS."""
+    is_global, until_started, drops = job.key_scope == "global", job.key_until == "started", job.on_expire == "drop"
+    window = job.key_window
+    if window is None and at_most is None and not (is_global or until_started or drops):
+        return None
+    return is_global, until_started, _or_false(window), _or_false(at_most), drops
+
+
+def _or_false(value: float | None) -> float | bool:
+    return False if value is None else value
+
+
+def body(job: NewJob | StoredJob) -> bytes:
+    """Lengths of arguments and options (0: none), arguments, options, packed revival."""
+    options = b"" if job.options is None else job.options
+    revival = _NOTHING if job.revival is None else pack(job.revival)
+    return b"".join((_LENGTHS.pack(len(job.args), len(options)), job.args, options, revival))
+
+
+def _opened(body: bytes) -> tuple[bytes, bytes | None, bytes]:
+    """(arguments, options, packed revival). A body that somebody cut has none of them."""
+    if len(body) <= _LENGTHS.size:
+        return b"", None, b""
+    length, more = _LENGTHS.unpack_from(body)
+    middle = 8 + length
+    return body[8:middle], body[middle : middle + more] if more else None, body[middle + more :]
+
+
+def settlement(one: Settlement, values: list[bytes]) -> tuple[Any, ...]:
+    """As the script takes it; a value that is not null goes into `values`, its place in ARGV into the settlement."""
+    if one.value == b"null" and one.ending is Ending.SUCCEEDED and one.retain == _RETAIN and one.failure is None:
+        return one.id, one.token
+    value: bool | int | None = None
+    if one.value is not None:
+        value = one.value == b"null"
+        if not value:
+            values.append(one.value)
+            value = len(values) + 1
+    return (
+        one.id,
+        one.token,
+        _INTO[one.ending],
+        one.failed,
+        one.delay,
+        value,
+        one.failure,
+        one.reason,
+        one.retain,
+        *((one.alone,) if one.ending is Ending.STALLED else ()),
+    )
+
+
+def record(job: StoredJob) -> list[Any]:
+    """A job of another store as its record here; nobody has it leased."""
+    value: bool | int = job.value == b"null"
+    if job.value is not None and not value:
+        value = 1
+    terms = _terms(job, job.due_max)
+    derived = {
+        "state": LETTERS[job.state],
+        "token": False,
+        "worker": False,
+        "claim_call": False,
+        "value": value,
+        "terms": job.holds_key if terms is None else (*terms, job.holds_key),
+        "lane": job.lane + _AGED * (job.state is State.READY and job.rank != job.priority),
+    }
+    values = (derived[name] if name in derived else getattr(job, name) for name in FIELDS)
+    return [False if value is None else value for value in values]
+
+
+def pieces(job: StoredJob) -> list[bytes]:
+    """What is kept beside a job's record, packed; nothing where there is none."""
+    value = b"" if job.value in (None, b"null") else job.value or b""
+    errors = pack(job.errors) if job.errors else b""
+    shown = (job.progress is not None and job.progress, job.progress_text is not None and job.progress_text)
+    progress = b"" if shown == (False, False) else pack(shown)
+    lines = pack([(line.at, line.text) for line in job.logs]) if job.logs else b""
+    return [body(job), value, errors, progress, lines]
+
+
+def named(record: msgspec.Struct) -> dict[str, Any]:
+    """Its fields by name, without those that have no value."""
+    return {name: value for name, value in msgspec.structs.asdict(record).items() if value is not None}
+
+
+def letter_line(letter: DeadLetter) -> dict[str, Any]:
+    """A letter as it is kept: see `letter`."""
+    history = [_with_text(named(past)) for past in letter.history]
+    return {**_with_text(named(letter)), "history": history}
+
+
+def _with_text(values: dict[str, Any]) -> dict[str, Any]:
+    """Arguments marked as text, as the server marks whatever it packs."""
+    if "args" in values:
+        args: bytes = values["args"]
+        values["args"] = msgspec.Raw(b"\xdb" + len(args).to_bytes(4, "big") + args)
+    return values
+
+
+def request(claim: ClaimRequest) -> tuple[Any, ...]:
+    return (
+        claim.worker,
+        claim.call,
+        claim.queues,
+        claim.most,
+        claim.most_by_queue,
+        claim.most_by_task,
+        claim.most_by_group,
+        claim.bytes_max,
+        claim.sweep_max,
+    )
+
+
+# ---------------------------------------------------------------------- coming out
+
+
+def enqueued(jobs: Sequence[NewJob], letters: bytes, others: Sequence[Any]) -> list[Enqueued]:
+    """Answers to new jobs: c created, r replaced, else kept; and the ids that are there in place of those given."""
+    answered = [Enqueued(job.id, letter == 99, letter == 114) for job, letter in zip(jobs, letters, strict=True)]
+    for place, live_id in zip(others[::2], others[1::2], strict=True):
+        answered[place - 1] = Enqueued(live_id.decode(), False, answered[place - 1].replaced)
+    return answered
+
+
+def leases(pieces: Sequence[bytes | None]) -> tuple[Lease, ...]:
+    records, bodies = pieces[::2], pieces[1::2]
+    try:
+        rows: list[Sequence[Any]] = [unpack(record or b"") for record in records]
+    except tolerant.UNREADABLE:  # a text that is not UTF-8: the server does not look for those
+        rows = [tolerant.values_of(record or b"")[0] for record in records]
+    return tuple([_lease(row, body) for row, body in zip(rows, bodies, strict=True)])
+
+
+def _lease(row: Sequence[Any], body: bytes | None) -> Lease:
+    args, options, _ = _opened(body or b"")
+    group, key = row[6], row[7]
+    return Lease(
+        row[0],
+        row[20],
+        row[21],
+        row[4],
+        row[3],
+        args,
+        row[5],
+        None if group is False else group,  # not _or_none: this is made for every job
+        None if key is False else key,
+        row[10] + 1,
+        row[11],
+        row[12],
+        row[13],
+        float(row[14]),
+        float(row[17]),
+        options,
+        row[30],
+        row[29],
+    )
+
+
+def _or_none(value: Any) -> Any:
+    return None if value is False else value
+
+
+def _record(job_id: bytes | None, packed: bytes | None) -> dict[str, Any]:
+    """A record by names, none for false, times as floats; `unreadable` names what has its default instead."""
+    values, unreadable = tolerant.fields((job_id or b"").decode(errors="replace"), packed or b"")
+    values["unreadable"] = tuple(unreadable)
+    for name in ("group", "key", "turn", "token", "worker", "claim_call", "reason", *_NUMBERS):
+        values[name] = _or_none(values[name])
+    for name in _NUMBERS:
+        if values[name] is not None:
+            values[name] = float(values[name])
+    values["state"] = STATES[values["state"]]
+    lane, terms = values["lane"], values["terms"]
+    values["lane"], aged = lane % 4, lane & _AGED
+    values["rank"] = values["priority"] if values["state"] is State.READY and not aged else 0
+    is_global, started, window, due_max, drops, values["holds_key"] = (
+        (*_USUAL, terms) if terms in (True, False) else terms
+    )
+    values["key_scope"], values["key_until"] = "global" if is_global else "queue", "started" if started else "finished"
+    values["key_window"], values["due_max"] = _float_or_none(window), _float_or_none(due_max)
+    values["on_expire"] = "drop" if drops else "bury"
+    return values
+
+
+def _float_or_none(value: Any) -> float | None:
+    return None if value is False else float(value)
+
+
+def _job(values: dict[str, Any], pieces: Sequence[bytes | None]) -> JobRecord:
+    body, value, errors, progress = pieces
+    unreadable = list(values["unreadable"])
+
+    def read(name: str, piece: bytes | None, decode: Callable[[bytes], Any], default: Any) -> Any:
+        try:
+            return decode(piece) if piece else default
+        except tolerant.UNREADABLE:
+            unreadable.append(name)
+            return default
+
+    args, options, revival = _opened(body or b"")
+    if body is None or len(body) <= _LENGTHS.size:
+        args = _NO_ARGS
+        unreadable.append("args")
+    if values["value"] is True:
+        value = b"null"
+    elif values["value"] is False:
+        value = None
+    elif value is None:
+        unreadable.append("value")
+    fraction, text = read("progress", progress, _progress, (None, None))
+    shown = JobRecord(
+        **{name: values[name] for name in _SHOWN},
+        state=values["state"],
+        args=args,
+        options=options,
+        revival=read("revival", revival, _revival, None),
+        value=value,
+        errors=read("errors", errors, _failures, ()),
+        progress=fraction,
+        progress_text=text,
+    )
+    return msgspec.structs.replace(shown, unreadable=tuple(unreadable)) if unreadable else shown
+
+
+def _progress(packed: bytes) -> tuple[float | None, str | None]:
+    fraction, text = unpack(packed)
+    return None if fraction is None or fraction is False else float(fraction), _or_none(text)
+
+
+def jobs(pieces: Sequence[bytes | None]) -> list[JobRecord]:
+    """Whole jobs from their pieces, PIECES each."""
+    return [
+        _job(_record(pieces[at], pieces[at + 1]), pieces[at + 2 : at + PIECES]) for at in range(0, len(pieces), PIECES)
+    ]
+
+
+def job_line(pieces: Sequence[bytes | None]) -> dict[str, Any]:
+    """A whole job as the dump shows it."""
+    values = _record(*pieces[:2])
+    line = plain(_job(values, pieces[2:])) | {name: values[name] for name in _BEYOND}
+    del line["unreadable"]
+    return line
+
+
+def stored_jobs(pieces: Sequence[bytes | None], lines: Sequence[bytes | None]) -> list[StoredJob]:
+    """Whole jobs as they are carried. One that cannot be read is refused by name: garbage is not carried on."""
+    found: list[StoredJob] = []
+    for place, packed in enumerate(lines):
+        job_id, record, *others = pieces[PIECES * place : PIECES * (place + 1)]
+        values = _record(job_id, record)
+        job = _job(values, others)
+        if job.unreadable:
+            raise ConfigurationError(
+                f"job {job.id!r} cannot be read ({', '.join(job.unreadable)}): a store is carried whole or not at all. "
+                "Repair or remove it, see `holdfast doctor`."
+            )
+        beyond = {name: values[name] for name in ("turn", "rank", "lane", "prune_at")}
+        found.append(StoredJob(**msgspec.structs.asdict(job), **beyond, logs=tuple(log_lines(packed))))
+    return found
+
+
+def plain(record: msgspec.Struct) -> dict[str, Any]:
+    made: dict[str, Any] = msgspec.to_builtins(record, builtin_types=(bytes,))
+    return made
+
+
+def letter(packed: bytes) -> DeadLetter:
+    """The letter; the server marks its arguments as text, and they need not be any: so they are taken out unread."""
+    fields = _fields(packed)
+    history = [_letter_values(past) for past in _histories(fields.pop("history"))]
+    return msgspec.convert({"key": None, "group": None, **_letter_values(fields), "history": history}, DeadLetter)
+
+
+def letter_of(logical: bytes, packed: bytes) -> DeadLetter:
+    """The letter of a logical job; where it cannot be read, what the name it is kept under tells."""
+    try:
+        return letter(packed)
+    except tolerant.UNREADABLE:
+        parts = [_unescaped(part) for part in logical[1:].split(b"\0", 2)]
+    queue, task, key = parts if logical[:1] == b"k" and len(parts) == 3 else ("", "", None)
+    nothing = {"args": _NO_ARGS, "failure_count": 0, "first_failed_at": 0.0, "failed_at": 0.0, "reason": "unreadable"}
+    job_id = "" if key is not None else parts[0]
+    return msgspec.convert(
+        {"id": job_id, "task": task, "queue": queue, "key": key, "group": None, **nothing}, DeadLetter
+    )
+
+
+def _letter_values(fields: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
+    return {name: tolerant.text_in(bytes(raw)) if name == "args" else unpack(raw) for name, raw in fields.items()}
+
+
+def log_lines(packed: bytes | None) -> list[LogLine]:
+    """None where they cannot be read: flaws() tells."""
+    try:
+        return [LogLine(float(at), text) for at, text in unpack(packed)] if packed else []
+    except tolerant.UNREADABLE:
+        return []
+
+
+def recovered(packed: bytes) -> tuple[Recovered, ...]:
+    try:
+        lines = unpack(packed)
+    except tolerant.UNREADABLE:
+        lines = [tolerant.values_of(bytes(line))[0] for line in _lines(packed)]
+    return tuple(
+        Recovered(
+            id=job_id,
+            task=task,
+            queue=queue,
+            group=_or_none(group),
+            state=STATES[state],
+            worker=worker,
+            stalls=stalls,
+            counted=counted,
+            shared_stalls=shared_stalls,
+        )
+        for job_id, task, queue, group, state, worker, stalls, counted, shared_stalls in lines
+    )
+
+
+def worker_facts(worker: WorkerRecord) -> bytes:
+    """What a worker tells of itself; the store keeps it as it is."""
+    return pack(
+        msgspec.structs.replace(worker, started_at=0.0, renewed_at=0.0, expired=False, running=0, portrait=None)
+    )
+
+
+def worker(name: bytes, packed: bytes, portrait: bytes | None) -> tuple[WorkerRecord, float]:
+    """(record, deadline); where the row cannot be read, its name alone, and a deadline that has passed."""
+    try:
+        _, started_at, renewed_at, deadline = _TIMES.unpack_from(packed)
+        record = msgspec.msgpack.decode(packed[_TIMES.size :], type=WorkerRecord)
+    except tolerant.UNREADABLE:
+        return WorkerRecord(id=name.decode(errors="replace"), portrait=portrait), 0.0
+    return msgspec.structs.replace(record, started_at=started_at, renewed_at=renewed_at, portrait=portrait), deadline
+
+
+def pause(packed: bytes) -> Pause:
+    return msgspec.msgpack.decode(packed, type=Pause)
+
+
+# ---------------------------------------------------------------------- names inside index members
+
+
+def escaped(name: str) -> bytes:
+    """As lua/prelude.lua does it, with the zero byte that ends a part."""
+    return name.encode().replace(b"\1", b"\1\2").replace(b"\0", b"\1\1") + b"\0"
+
+
+def names_in(place: bytes) -> tuple[str, str]:
+    """(queue, group) of a place."""
+    queue, group = place[:-1].split(b"\0")
+    return _unescaped(queue), _unescaped(group)
+
+
+def _unescaped(part: bytes) -> str:
+    return part.replace(b"\1\1", b"\0").replace(b"\1\2", b"\1").decode(errors="replace")

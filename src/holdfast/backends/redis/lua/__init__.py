@@ -1,0 +1,1 @@
+"""The Lua of this store, one file per verb; scripts.py assembles it."""

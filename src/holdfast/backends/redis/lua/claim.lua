@@ -1,0 +1,379 @@
+-- claim: settle and claim in one call, and which ready jobs a claim takes.
+
+-- == script exchange: settle, release and claim in one step; a repeated call is answered, not carried out again.
+-- Takes now, settlements as [id, token] where the handler returned nothing and retention is the usual, else
+-- [id, token, ending, failed, delay, value, failure, reason, retain], and for a stall whether it was alone; releases;
+-- request or nil; a nonce for tokens; whether restarts are trusted; whether to go the long way; from ARGV[2] on,
+-- values.
+-- The request is [worker, call, queues, most, most by queue, most by task, most of a group, most bytes of arguments,
+-- most that is swept].
+-- Returns known (2: and the short way was taken), answers, what was recovered, leases; and the seal and the seconds of
+-- quiet, where nothing was leased because of one of them; then, after a claim, the seconds until a bucket or a
+-- slow-down that held it back opens.
+-- Safe against a rival: a script runs alone; every write about a lease is fenced by its token.
+
+local settlements, releases, request, nonce = args[2], args[3], args[4], args[5]
+local worker, last
+local RETURNED_NOTHING = { counted = true, value = true }
+
+-- Record and body of each lease.
+local function pieces_of(claim, packed)
+    local rows, ids, pieces, n = claim.rows, {}, {}, #claim.rows
+    for i = 1, n do ids[i] = rows[i][ID] end
+    for from = 1, n, ARGUMENTS_MAX do
+        local upto = math.min(n, from + ARGUMENTS_MAX - 1)
+        local bodies = not claim.weighs and call('HMGET', BODIES, unpack(ids, from, upto))
+        for i = from, upto do
+            pieces[2 * i - 1] = packed and packed[ids[i]] or cpack(rows[i])
+            if bodies then pieces[2 * i] = bodies[i - from + 1] else pieces[2 * i] = claim.bodies[ids[i]] end
+        end
+    end
+    return pieces
+end
+
+-- The call was carried out before: the leases of that time that are still ours. Who asks for less than then gets the
+-- first ones; the others are given back.
+local function again(answers)
+    local most, bytes = request[4], request[8]
+    local claim = { rows = {}, bodies = {}, bytes = bytes }
+    local held, more = hf.held_by(request[1]), true
+    claim.weighs = #held * (tonumber(meta[8]) or HUGE) > bytes
+    for _, row in ipairs(held) do
+        if row[CLAIM_CALL] == request[2] then
+            more = more and #claim.rows < most and (not claim.weighs or hf.fits(row[ID], claim))
+            if more then claim.rows[#claim.rows + 1] = row else hf.give_back(row) end
+        end
+    end
+    if not more then hf.close() end
+    return { 1, answers, '\144', pieces_of(claim) }
+end
+
+if request then
+    worker = hf.worker_row(request[1])
+    local packed = worker and call('HGET', CALLS, request[1])
+    last = packed and hf.sound_call(hf.read(packed)) or { 0, '' }
+    if worker and request[2] == last[1] then return again(last[2]) end
+end
+
+local ids = {}
+for i = 1, #settlements do ids[i] = settlements[i][1] end
+for i = 1, #releases do ids[#ids + 1] = releases[i][1] end
+hf.load_rows(ids)
+
+local answers = {}
+for i = 1, #settlements do
+    local one = settlements[i]
+    local row = hf.fenced(one[1], one[2])
+    if not row then
+        answers[i] = 'l'
+    elseif one[3] == 't' then
+        hf.stall(row, one[7] or { reason = 'crash' }, one[10], true, one[9])
+        answers[i] = 'o'
+    elseif row[CANCEL_REQUESTED] and one[3] ~= 'c' then
+        answers[i] = 'c'
+    else
+        local how = RETURNED_NOTHING
+        if one[3] then
+            how = { counted = true, failed = one[4], delay = one[5], value = one[6], failure = one[7],
+                reason = one[8], retain = one[9] }
+        end
+        hf.end_lease(row, one[3] or 'o', how)
+        answers[i] = 'o'
+    end
+end
+for i = 1, #releases do
+    local row = hf.fenced(releases[i][1], releases[i][2])
+    if row then hf.give_back(row, releases[i][3]) end
+    answers[#answers + 1] = row and 'o' or 'l'
+end
+answers = concat(answers)
+hf.refill_touched()
+
+local function ended(known, recovered)
+    hf.close()
+    return { known, answers, recovered or '\144', {} }
+end
+
+if not request then return ended(1) end
+if not worker then return ended(0) end
+if request[2] < last[1] then return ended(1) end
+
+local function gave_nothing(recovered, quiet)
+    call('HSET', CALLS, request[1], cpack({ request[2], answers }))
+    hf.close()
+    return { 1, answers, recovered, {}, sealed or '', format('%.6f', quiet) }
+end
+
+local quiet = hf.quiet_seconds(args[6])
+if quiet > 0 then return gave_nothing('\144', quiet) end
+
+-- A claim after its worker's own deadline finds itself among the stalled: the worker is unknown from here on.
+local recovered = '\144'
+if call('ZCOUNT', DEADLINES, '-inf', now) > 0 then
+    local lines = hf.recover({}, math.ceil(request[9] / 2))
+    if #lines > 0 then recovered = cpack(lines) end
+end
+if now >= worker[4] then return ended(0, recovered) end
+
+if sealed then return gave_nothing(recovered, 0) end
+
+hf.promote(request[9])
+local is_changing = meta[7] and string.find(meta[7], 'r', 1, true) and hf.rearrange(request[9])
+hf.flush()
+hf.stir_freed()
+local most, by_queue, by_task, by_group = request[4], request[5], request[6], request[7]
+local claim = { worker = request[1], call = request[2], nonce = nonce, rows = {}, tasks = {}, buckets = {}, groups = {},
+    held = {}, by_task = by_task, by_group = by_group, sweep = request[9], is_changing = is_changing,
+    bodies = {}, bytes = request[8], weighs = most * (tonumber(meta[8]) or HUGE) > request[8] }
+local any_rules = meta[7] and string.find(meta[7], '[ot]') -- without, no task ever had a lane of its own
+claim.any_apart = any_rules and call('ZCARD', APART) > 0
+claim.capped = by_group or claim.any_apart and next(by_task) -- jobs may be left that others can take
+claim.ruled = any_rules or hf.any('p')
+if by_group then hf.note_held(claim) end
+for _, queue in ipairs(request[3]) do
+    local left = claim.full and 0 or most - #claim.rows
+    hf.claim_queue(queue, math.min(left, by_queue[queue] or left), claim)
+end
+if next(claim.tasks) or next(claim.groups) then hf.charge_all(claim) end
+call('HSET', CALLS, request[1], cpack({ request[2], answers }))
+local packed = hf.close()
+local opens_at = hf.any('f') and hf.opens_at(request[3])
+local leases = pieces_of(claim, packed)
+return { 1, answers, recovered, leases, '', '0', opens_at and format('%.17g', opens_at - now) or nil }
+
+-- == part claims: lease ready jobs of a queue, lane by lane. The limit and rate of a group were obeyed when its jobs
+-- became ready; ready and running both count as in play, so a claim changes no group's occupancy. Those of queues and
+-- tasks are obeyed here: nothing is leased beyond them, and each bucket is charged once with all that started.
+
+-- Expired jobs, those of a task that changed its lane and groups still to be brought to a rule are seen to on the way
+-- to what may be taken, as many as the claim may sweep; what it meets beyond is left where it is. A lane behind
+-- them still gets one look; the next claim goes on.
+local GROUP_LOOKS_MAX = 64
+hf.passed = 0
+
+-- Sees to what keeps the job from being leased. Answers whether it may be leased now, and whether it stays where it is.
+function hf.see_to(row, claim)
+    if hf.passed >= claim.sweep then return false, true end
+    hf.passed = hf.passed + 1
+    if row[EXPIRES_AT] and row[EXPIRES_AT] <= now then
+        hf.expire(row)
+    elseif hf.lane_of(row) ~= row[LANE] % 4 then
+        hf.change_lane(row) -- a pause, a limit or a rule of its task is still being carried out
+    else
+        local before = hf.moved
+        hf.fit(hf.place_of(row[QUEUE], row[GROUP]))
+        hf.passed = hf.passed + hf.moved - before
+        return row[STATE] == 'r', false
+    end
+    return false, false
+end
+
+-- Is there something that keeps the job from being leased?
+function hf.is_kept_back(row, claim)
+    return row[EXPIRES_AT] and row[EXPIRES_AT] <= now or claim.ruled and hf.lane_of(row) ~= row[LANE] % 4
+        or claim.is_changing and row[GROUP] and not hf.is_fitted(row[QUEUE], hf.place_of(row[QUEUE], row[GROUP]))
+end
+
+function hf.lease(row, claim)
+    row[STATE], row[FENCE] = 'x', hf.next_tick()
+    row[TOKEN] = claim.nonce .. format('%x', row[FENCE])
+    row[WORKER], row[CLAIM_CALL], row[STARTED_AT], row[BEGUN] = claim.worker, claim.call, now, false
+    if row[EXPIRES_AT] then hf.put(EXPIRING, row[ID], false) end
+    if row[LANE] > 7 then hf.put(STAGED, hf.staged_member(row), false) end
+    if row[TERMS] then hf.start_key(row) end
+    if row[GROUP] and (claim.watched or claim.by_group) then hf.note_group(row, claim) end
+    hf.begun_for[row[TASK]] = (hf.begun_for[row[TASK]] or 0) + 1
+    hf.put(RUNNING, hf.running_member(row), '0')
+    hf.changed[row[ID]] = row
+    claim.rows[#claim.rows + 1] = row
+end
+
+-- Up to `most` jobs of one lane. A lane has a key, the range of its members, its task where it is apart, and whether it
+-- may have more to give.
+function hf.draw(lane, most, claim)
+    local skipped = 0 -- members that stay at the front of the range
+    while most > 0 and lane.more do
+        hf.flush()
+        local members = call('ZRANGEBYLEX', lane.key, '[' .. lane.prefix, lane.upper, 'LIMIT', skipped, most)
+        local ids = hf.ids_after(members, #lane.prefix + 28)
+        hf.load_rows(ids)
+        if #ids < most then lane.more = false end
+        local taken, was_kept, may_be_kept = {}, false, claim.ruled or claim.is_changing
+        for i = 1, #ids do
+            local row = hf.cache[ids[i]]
+            local may, stays = row and row[STATE] == 'r', false
+            if not may then -- where it was not withdrawn just now, it leads to no job, or to one that is leased
+                hf.flush()
+                if call('ZSCORE', lane.key, members[i]) then
+                    hf.set_aside(lane.task and 'apart' or 'ready', lane.key, members[i], row)
+                    hf.passed = hf.passed + 1
+                end
+            elseif (may_be_kept or row[EXPIRES_AT]) and hf.is_kept_back(row, claim) then
+                may, stays = hf.see_to(row, claim)
+                was_kept = true
+            end
+            if not may then
+                if stays then skipped = skipped + 1 end
+            elseif claim.by_group and row[GROUP] and hf.has_share(row, claim) then
+                if lane.looks == GROUP_LOOKS_MAX then
+                    lane.more = false
+                    break
+                end
+                lane.looks, skipped = (lane.looks or 0) + 1, skipped + 1
+            elseif claim.weighs and not hf.fits(ids[i], claim) then
+                claim.full = true
+                break
+            else
+                taken[#taken + 1] = members[i]
+                hf.lease(row, claim)
+            end
+        end
+        most = most - #taken
+        if #taken == #ids and #ids > 0 and not was_kept then -- one range, removed at the cost of one
+            call('ZREMRANGEBYLEX', lane.key, '[' .. members[1], '[' .. members[#ids])
+        else
+            for i = 1, #taken do hf.put(lane.key, taken[i], false) end
+        end
+        if claim.full or hf.passed >= claim.sweep then return end
+    end
+end
+
+-- The lane numbered by the call goes first, the others follow; each gets its share of what is left, and then what
+-- others could not use. Answers whether the queue may have more.
+function hf.take(queue, most, claim)
+    local low, high = hf.lane_prefix(queue, 0), hf.lane_prefix(queue, 1)
+    local lanes = {
+        { key = READY, prefix = low, upper = '(' .. high, more = true },
+        { key = READY, prefix = high, upper = '(' .. hf.lane_prefix(queue, 2), more = true },
+    }
+    if claim.any_apart then hf.add_apart(lanes, queue, claim) end
+    local number, rows = #lanes, claim.rows
+    local upto, first = #rows + most, claim.call % number
+    for i = 0, 2 * number - 1 do
+        local lane, left = lanes[(first + i) % number + 1], upto - #rows
+        if left > 0 and lane.more and not claim.full then
+            local share = i < number and math.ceil(left / (number - i)) or left
+            hf.draw(lane, lane.task and hf.share_apart(share, lane, claim) or share, claim)
+        end
+    end
+    return #rows == upto or hf.passed > 0 or claim.full
+end
+
+function hf.claim_queue(queue, most, claim)
+    local rule, had, room = hf.rule_of(queue), #claim.rows, UNLIMITED
+    if rule.rate then hf.set_back(rule.rate, 'q' .. queue) end
+    if rule.rate or rule.limit < UNLIMITED or hf.any('p') or hf.any('f') then room = hf.queue_room(queue) end
+    -- Groups that get another job ready when one of theirs is leased, or whose bucket is charged.
+    claim.watched = rule[5] or (rule[2] ~= 'strict' and rule[1] > READY_PER_GROUP_MAX) or hf.any('o')
+    local more = most > 0 and room > 0 and hf.take(queue, math.min(most, room), claim)
+    local leased = #claim.rows - had
+    if room <= 0 or (most > 0 and not claim.capped and (not more or leased == room)) then
+        hf.stirred[queue] = nil -- nothing claimable is left there to tell others of
+    end
+    if leased > 0 then
+        hf.begun_of[queue] = (hf.begun_of[queue] or 0) + leased
+        if rule.rate then hf.charge(rule.rate, 'q' .. queue, leased) end
+    end
+end
+
+-- == part caps: what a claim heeds in few stores: tasks apart, groups with a rate or many ready jobs, the worker's own
+-- caps.
+-- seldom: built when a script first uses one of its names.
+
+-- How many more of a lane apart this claim may take.
+function hf.lane_room(lane, claim)
+    local task = lane.task
+    local limit, rate = unpack(hf.task_of(task), 1, 2)
+    local room, leased = UNLIMITED, hf.begun_for[task] or 0
+    if rate then
+        if not claim.buckets[task] then
+            hf.set_back(rate, 't' .. task)
+            claim.buckets[task] = hf.allowed(rate, 't' .. task)
+        end
+        room = claim.buckets[task] - leased
+    end
+    if limit < UNLIMITED then room = math.min(room, limit - hf.running('t' .. task)) end
+    return math.min(room, (claim.by_task[task] or UNLIMITED) - leased)
+end
+
+-- The lanes of tasks apart that have ready jobs in the queue, and room, join the others.
+function hf.add_apart(lanes, queue, claim)
+    hf.flush()
+    for _, one in ipairs(hf.tasks_apart(queue)) do
+        local lane = { key = APART, prefix = one[2], upper = '(' .. one[2] .. '\255', task = one[1], more = true }
+        if hf.lane_room(lane, claim) > 0 then lanes[#lanes + 1] = lane end
+    end
+end
+
+function hf.share_apart(share, lane, claim)
+    claim.tasks[lane.task] = true
+    return math.min(share, hf.lane_room(lane, claim))
+end
+
+-- Has the job's group its share of this worker?
+function hf.has_share(row, claim)
+    return (claim.held[hf.place_of(row[QUEUE], row[GROUP])] or 0) >= claim.by_group
+end
+
+-- What the worker holds of each group before it claims.
+function hf.note_held(claim)
+    for _, row in ipairs(hf.held_by(claim.worker)) do
+        if row[GROUP] then
+            local place = hf.place_of(row[QUEUE], row[GROUP])
+            claim.held[place] = (claim.held[place] or 0) + 1
+        end
+    end
+end
+
+function hf.note_group(row, claim)
+    local place = hf.place_of(row[QUEUE], row[GROUP])
+    claim.held[place] = (claim.held[place] or 0) + 1
+    if claim.watched then claim.groups[place] = (claim.groups[place] or 0) + 1 end
+end
+
+-- So many started.
+function hf.charge(rate, scope, starts)
+    local flow = hf.flow_of(scope) or { 0, 0, false }
+    flow[1] = math.max(flow[1], now) + starts * hf.pace(rate)
+    hf.keep_flow(scope, flow)
+end
+
+-- Charges what was leased from the buckets of tasks and groups.
+function hf.charge_all(claim)
+    for task in pairs(claim.tasks) do
+        local rate, leased = hf.task_of(task)[2], hf.begun_for[task]
+        if rate and leased then hf.charge(rate, 't' .. task, leased) end
+    end
+    for place, leased in pairs(claim.groups) do
+        local limit, rate = hf.group_of(place)
+        if rate then hf.charge(rate, 'g' .. place, leased) end
+        if rate or limit > READY_PER_GROUP_MAX then hf.touch(place) end
+    end
+end
+
+-- == part weighing: how many bytes of arguments a claim hands out. A body that is not handed out is not read.
+-- Takes claim.rows, what is leased so far; claim.bytes, what it may still hand out; claim.bodies, what was read.
+-- `body_max` in meta is at least as long as the longest body ever stored: where even so many bytes for each job fit, no
+-- length is looked at. A store made before has none, and every length is looked at.
+-- seldom: built when a script first uses one of its names.
+
+local BODY_HEAD, HUGE = 9, 1e15 -- a body without options and revival is longer than its arguments by so many bytes
+local OPTIONS_SEEN_MAX = 4096 -- a body that is too long by more than options usually are is not read to make sure
+
+-- May the claim hand out this job, too? The first one it may whatever its size.
+function hf.fits(id, claim)
+    local first = #claim.rows == 0
+    local length = call('HSTRLEN', BODIES, id) - BODY_HEAD
+    if not first and length - OPTIONS_SEEN_MAX > claim.bytes then return false end
+    local body = call('HGET', BODIES, id)
+    local bytes = body and #body >= BODY_HEAD and math.min(struct.unpack('>I4', body), #body) or 0
+    if not first and bytes > claim.bytes then return false end
+    claim.bytes, claim.bodies[id] = claim.bytes - bytes, body
+    return true
+end
+
+-- A body longer than any before: twice as much is noted, so that this is seldom written.
+function hf.note_largest(length)
+    meta[8] = format('%.0f', 2 * length)
+    call('HSET', META, 'body_max', meta[8])
+end

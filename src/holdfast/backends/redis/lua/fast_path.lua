@@ -1,0 +1,338 @@
+-- fast_path: the commonest exchanges in straight code; it does what the general path does, or leaves it to that.
+
+-- == fast exchange: the short way, in three files: this one reads what is settled, exchange_taking which jobs are
+-- leased then, exchange_writing writes. It is for a claim that settles nothing but plain successes, from strict queues
+-- without limit, rate and aging, of tasks without rules, in a store without pauses and overrides. Takes and returns
+-- what lua/claim.lua does. What a worker says of single tasks is heeded for tasks apart, which have rules: not here.
+-- What is met that is not plain leaves the call to the script, before anything is written: a letter, something due,
+-- expired or stalled, a quiet time, a slow-down, ready jobs of tasks apart, a group with several in play, freed jobs
+-- that come before others already ready. A caller whose calls were not plain of late says so, and it is not tried: that
+-- would cost a fifth more. Safe against a rival: a script runs alone; every write about a lease is fenced by its token.
+
+local ROWS_MAX, QUEUES_MAX, ODD_BYTES = 1000, 100, '[%z\1]'
+
+-- What is seen at once comes first: a call that is not plain should lose little here.
+local settlements, request, used, n = args[2], args[4], meta[7], #args[2]
+if args[7] or not request or sealed or #args[3] > 0 or request[7] then break end
+local worker, number, queues, most, by_queue = unpack(request, 1, 5)
+if n + most > ROWS_MAX or #queues == 0 or #queues > QUEUES_MAX or find(worker, ODD_BYTES) then break end
+local plain, ids = true, {}
+for i = 1, n do
+    local one = settlements[i]
+    ids[i] = one[1]
+    if one[3] and (one[3] ~= 'o' or one[4] or one[7]) then plain = false end
+end
+if not plain or used and (find(used, 'r', 1, true) or find(used, 'p', 1, true) and call('HLEN', PAUSES) > 0
+    or find(used, 'o', 1, true) and call('HLEN', OVERRIDES) > 0 or find(used, '[ot]') and call('ZCARD', APART) > 0
+    or find(used, 'g', 1, true) and call('HLEN', GROUP_FLOWS) > 0) then break end
+local names, known, checked = {}, {}, 0
+for i = 1, #queues do
+    if known[queues[i]] then plain = false end
+    names[i], known[queues[i]] = queues[i], true
+end
+
+-- Are these queues plain? Asked of those of the request, and below of others in which something is settled.
+local function check_queues()
+    local more = #names - checked
+    if more == 0 then return end
+    local rules, scopes = call('HMGET', RULES, unpack(names, checked + 1)), {}
+    for i = 1, more do
+        local name, rule, is_sound = names[checked + i], rules[i], true
+        if rule then is_sound, rule = pcall(cunpack, rule) end
+        if not is_sound or find(name, ODD_BYTES) then
+            plain = false
+        elseif rule then
+            plain = plain and type(rule) == 'table' and rule[2] == 'strict'
+                and not (rule[3] or rule[4] or rule[5] or rule[6])
+        end
+        scopes[i] = 'q' .. name
+    end
+    if used and find(used, 'f', 1, true) then
+        local flows = call('HMGET', FLOWS, unpack(scopes))
+        for i = 1, more do plain = plain and not flows[i] end
+    end
+    checked = #names
+end
+check_queues()
+if not plain then break end
+
+-- The worker, the store's life, and whether anything is late.
+local facts, last = call('HGET', WORKERS, worker), call('HGET', CALLS, worker)
+if not facts or #facts < 33 or not (struct.unpack('>d', facts, 25) > now) then break end
+if last then
+    local _, _, call_before = pcall(cmsgpack.unpack_limit, last, 1, 1) -- the first field, behind their number
+    if not (type(call_before) == 'number' and call_before < number) then break end
+end
+local told, late = redis.pcall('INFO', 'replication'), format('%.17g', now)
+if type(told) ~= 'string' or not (meta[6] and find(told, 'master_replid:' .. meta[6], 1, true))
+    or (tonumber(meta[5]) or 0) > now or call('ZCOUNT', DEADLINES, '-inf', late) > 0 then break end
+if call('EXISTS', EXPIRING, DUE, REVIVALS) > 0 and (call('ZCOUNT', EXPIRING, '-inf', late) > 0
+    or call('ZCOUNT', DUE, '-inf', late) > 0 or call('ZCOUNT', REVIVALS, '-inf', late) > 0) then break end
+
+-- Opens these jobs' records, where they are there and not open yet. Fails at one that cannot be read.
+local rows = {}
+local function open_rows(found, wanted, number)
+    for i = 1, number do
+        local id = wanted[i]
+        if found[i] and not rows[id] then
+            local row = { select(2, cmsgpack.unpack_limit(found[i], FIELDS_NUMBER, 3)) }
+            if not (row[ID] == id and ROW_IS_SOUND) then error('it makes no sense') end
+            rows[id] = row
+        end
+    end
+end
+
+-- What is settled.
+if n > 0 and not pcall(open_rows, call('HMGET', JOBS, unpack(ids)), ids, n) then break end
+for i = 1, n do
+    local queue = rows[ids[i]] and rows[ids[i]][QUEUE]
+    if queue and not known[queue] then names[#names + 1], known[queue] = queue, true end
+end
+check_queues()
+
+local answers, settled, s, of_queue, of_task, off_running, finished, prunable = {}, {}, 0, {}, {}, {}, {}, {}
+local prune_texts, values, logical, off_keyed, seen, off_play = {}, {}, {}, {}, {}, {}
+local off_waiting, fresh, place_of, f = {}, {}, {}, 0
+for i = 1, plain and n or 0 do
+    local one = settlements[i]
+    local id, row = one[1], rows[one[1]]
+    local queue, group = row and row[QUEUE], row and row[GROUP]
+    if not row or row[STATE] ~= 'x' or row[TOKEN] ~= one[2] then
+        answers[i] = 'l'
+    elseif row[CANCEL_REQUESTED] then
+        answers[i] = 'c'
+    elseif row[KEY] and find(row[TASK], ODD_BYTES) or row[WORKER] ~= worker or group and find(group, ODD_BYTES) then
+        plain = false
+    else
+        local task, value, seq = row[TASK], not one[3] or one[6], spack('>I8', row[SEQ])
+        local prune_at = now + math.max(one[9] or RETAIN_SECONDS, REMEMBER_SECONDS_MIN)
+        s = s + 1
+        if row[KEY] then -- free from now on, unless it has a window
+            local terms, name = row[TERMS], 'k' .. queue .. '\0' .. task .. '\0' .. row[KEY]
+            logical[s] = name
+            if terms == true then
+                off_keyed[#off_keyed + 1], row[TERMS] = name, false
+            elseif terms and terms[3] then
+                prune_at = math.max(prune_at, row[CREATED_AT] + terms[3])
+            elseif terms and terms[6] then
+                off_keyed[#off_keyed + 1], terms[6] = terms[1] and 'g' .. task .. '\0' .. row[KEY] or name, false
+            end
+        end
+        local prune_text = prune_texts[prune_at]
+        if not prune_text then
+            prune_text = format('%.17g', prune_at)
+            prune_texts[prune_at] = prune_text
+        end
+        answers[i], settled[s] = 'o', row
+        off_running[s] = worker .. '\0' .. spack('>I8', row[FENCE]) .. seq .. queue .. '\0' .. id
+        finished[2 * s - 1], finished[2 * s] = '0', 'o' .. queue .. '\0' .. seq .. id
+        prunable[2 * s - 1], prunable[2 * s] = prune_text, id
+        of_queue[queue], of_task[task] = (of_queue[queue] or 0) - 1, (of_task[task] or 0) - 1
+        row[STATE], row[TOKEN], row[WORKER], row[CLAIM_CALL], row[HELD] = 'o', false, false, false, false
+        row[ATTEMPTS], row[SUSPECT], row[FINISHED_AT], row[PRUNE_AT] = row[ATTEMPTS] + 1, false, now, prune_at
+        row[VALUE] = value == true or value and 1 or false
+        if row[VALUE] == 1 then values[#values + 1], values[#values + 2] = id, ARGV[value] end
+        if group then
+            local place = queue .. '\0' .. group .. '\0'
+            local low, high = '[' .. place, '(' .. place .. '\255'
+            plain = plain and not seen[place] and call('ZLEXCOUNT', PLAY, low, high) == 1
+            local member = call('ZRANGEBYLEX', WAITING, low, high, 'LIMIT', '0', '1')[1]
+            seen[place], off_play[#off_play + 1] = true, place .. id
+            if member then
+                local freed = sub(member, #place + 14)
+                f = f + 1
+                off_waiting[f], fresh[f], place_of[f] = member, freed, place
+            end
+        end
+    end
+end
+if plain and s > 0 and used and find(used, 'd', 1, true) then
+    for i = 1, s do logical[i] = logical[i] or 'i' .. settled[i][ID] end
+    local letters = call('HMGET', LETTERS, unpack(logical, 1, s))
+    for i = 1, s do plain = plain and not letters[i] end
+end
+if not plain then break end
+
+-- == fast exchange_taking: which jobs the short way leases. A strict group's next job goes from waiting to running at
+-- once where the claim takes it anyway. Order and shares are those of lua/claim.lua. Where freed jobs are not the last
+-- in their lane it is left to that.
+
+-- The next jobs of groups become ready, in this order.
+local tick, micros, fresh_of, stirred = tonumber(meta[2]) or 0, math.floor(now * 1000000), {}, {}
+if not (tick < COUNTED_MAX) then break end
+if f > 0 and not pcall(open_rows, call('HMGET', JOBS, unpack(fresh)), fresh, f) then break end
+for i = 1, f do
+    local row = rows[fresh[i]]
+    if not row or row[STATE] ~= 'w' then
+        plain = false
+        break
+    end
+    local queue = row[QUEUE]
+    local those = fresh_of[queue] or {}
+    local before = those[#those]
+    if not row[TURN] then
+        tick = tick + 1
+        if tick < micros then tick = micros end
+        row[TURN] = math.min(tick, TURN_ZERO)
+    end
+    row[STATE], row[LANE] = 'r', 1
+    plain = plain and not (before and (before[PRIORITY] < row[PRIORITY]
+        or before[PRIORITY] == row[PRIORITY] and before[TURN] >= row[TURN]))
+    those[#those + 1], fresh_of[queue], stirred[queue] = row, those, true
+end
+
+if not plain then break end
+
+-- Which jobs are leased: those of both lanes, 0 without a group and 1 with one, share as hf.take lets them.
+local leased, taken, off_ready, new, unread = 0, {}, {}, {}, 0
+for q = 1, #queues do
+    local queue = queues[q]
+    local wanted, first = math.min(most - leased, by_queue[queue] or most), number % 2
+    if wanted > 0 then
+        local low, high, upper = '[' .. queue .. '\0000', '[' .. queue .. '\0001', '(' .. queue .. '\0002'
+        local at, half, loose = #queue + 2, math.ceil(wanted / 2), 0
+        local found = call('ZRANGEBYLEX', READY, low, upper, 'LIMIT', '0', wanted)
+        while loose < #found and byte(found[loose + 1], at) == 48 do loose = loose + 1 end
+        local behind, before, grouped = found, loose, #found - loose -- lane 1: so many of a list, behind the first ones
+        local needed = first == 1 and half or wanted - half
+        if #found == wanted and grouped < needed then
+            behind, before = call('ZRANGEBYLEX', READY, high, upper, 'LIMIT', '0', needed), 0
+            grouped = #behind
+        end
+        local freed = fresh_of[queue] or {}
+        if grouped > 0 and #freed > 0 then -- they come after those that were ready?
+            local last, next_rank = behind[before + grouped], 2147483648 - freed[1][PRIORITY]
+            if #last < at + 12 then -- nothing of ours
+                plain = false
+            else
+                local rank, turn = struct.unpack('>I4I8', last, at + 1)
+                plain = plain and (rank < next_rank or rank == next_rank and turn < freed[1][TURN] + TURN_ZERO)
+            end
+        end
+        local of_loose, of_grouped, left = 0, 0, wanted
+        for step = 0, 2 do
+            local is_loose = (first + step) % 2 == 0
+            local there = is_loose and loose - of_loose or grouped + #freed - of_grouped
+            local share = math.min(step == 0 and half or left, there)
+            left = left - share
+            for _ = 1, share do
+                local id
+                if is_loose then
+                    of_loose = of_loose + 1
+                    id = sub(found[of_loose], at + 29)
+                else
+                    of_grouped = of_grouped + 1
+                    local of_freed = of_grouped - grouped
+                    id = of_freed > 0 and freed[of_freed][ID] or sub(behind[before + of_grouped], at + 29)
+                end
+                leased = leased + 1
+                taken[leased] = id
+                if not rows[id] then
+                    unread = unread + 1
+                    new[unread] = id
+                end
+            end
+        end
+        of_grouped = math.min(of_grouped, grouped)
+        if of_loose > 0 then off_ready[#off_ready + 1] = { found[1], found[of_loose] } end
+        if of_grouped > 0 then off_ready[#off_ready + 1] = { behind[before + 1], behind[before + of_grouped] } end
+        if left > 0 then stirred[queue] = nil end -- nothing claimable is left there to tell others of
+    end
+end
+if leased > 1 and leased * (tonumber(meta[8]) or HUGE) > request[8] then -- together they may be too long
+    local bytes = 0
+    for i = 1, leased do bytes = bytes + call('HSTRLEN', BODIES, taken[i]) - BODY_HEAD end
+    if bytes > request[8] then break end
+end
+if unread > 0 and not pcall(open_rows, call('HMGET', JOBS, unpack(new)), new, unread) then break end
+for i = 1, leased do
+    local row = rows[taken[i]]
+    if not row or row[STATE] ~= 'r' or row[LANE] > 7 or row[KEY] and find(row[TASK], ODD_BYTES) then
+        plain = false
+        break
+    end
+    row[STATE] = 'x' -- at once: a second entry that leads to it is not plain
+end
+if plain and used and find(used, 't', 1, true) then -- tasks that say nothing have no rule
+    local tasks = {}
+    for i = 1, s do tasks[i] = settled[i][TASK] end
+    for i = 1, f do tasks[s + i] = rows[fresh[i]][TASK] end
+    for i = 1, leased do tasks[s + f + i] = rows[taken[i]][TASK] end
+    tasks = #tasks > 0 and call('HMGET', TASKS, unpack(tasks)) or tasks
+    for i = 1, #tasks do plain = plain and not tasks[i] end
+end
+if not plain then break end
+
+-- == fast exchange_writing: what the short way settled and leased is written; each index in one call. The members are
+-- those of lua/records.lua.
+
+local nonce = args[5]
+local running, expiring, pieces, records, r, ready = {}, {}, {}, {}, 0, {}
+local bodies = leased > 0 and call('HMGET', BODIES, unpack(taken))
+for i = 1, s do
+    r = r + 2
+    records[r - 1], records[r] = settled[i][ID], cpack(settled[i])
+end
+for i = 1, leased do
+    local row = rows[taken[i]]
+    local id, queue, task = row[ID], row[QUEUE], row[TASK]
+    tick = tick + 1
+    if tick < micros then tick = micros end
+    row[FENCE], row[TOKEN] = tick, nonce .. format('%x', tick)
+    row[WORKER], row[CLAIM_CALL], row[STARTED_AT], row[BEGUN] = worker, number, now, false
+    local terms = row[TERMS]
+    if terms and terms ~= true and terms[2] and terms[6] and not terms[3] then -- its key is free once it starts
+        off_keyed[#off_keyed + 1] = (terms[1] and 'g' or 'k' .. queue .. '\0') .. task .. '\0' .. row[KEY]
+        terms[6] = false
+    end
+    if row[EXPIRES_AT] then expiring[#expiring + 1] = id end
+    running[2 * i - 1] = '0'
+    running[2 * i] = worker .. '\0' .. spack('>I8I8', tick, row[SEQ]) .. queue .. '\0' .. id
+    of_queue[queue], of_task[task] = (of_queue[queue] or 0) + 1, (of_task[task] or 0) + 1
+    local record = cpack(row)
+    r = r + 2
+    records[r - 1], records[r] = id, record
+    pieces[2 * i - 1], pieces[2 * i] = record, bodies[i]
+end
+local play = {}
+for i = 1, f do
+    local id = fresh[i]
+    local row = rows[id]
+    play[2 * i - 1], play[2 * i] = '0', place_of[i] .. id
+    if row[STATE] == 'r' then
+        local rank = spack('>I4I8I8d', 2147483648 - row[PRIORITY], row[TURN] + TURN_ZERO, row[SEQ], row[DUE_AT])
+        ready[#ready + 1], ready[#ready + 2] = '0', row[QUEUE] .. '\0001' .. rank .. id
+        r = r + 2
+        records[r - 1], records[r] = id, cpack(row)
+    end
+end
+for _, range in ipairs(off_ready) do call('ZREMRANGEBYLEX', READY, '[' .. range[1], '[' .. range[2]) end
+if s > 0 then
+    call('ZREM', RUNNING, unpack(off_running))
+    call('ZADD', FINISHED, unpack(finished))
+    call('ZADD', PRUNABLE, unpack(prunable))
+end
+if #off_play > 0 then call('ZREM', PLAY, unpack(off_play)) end
+if f > 0 then
+    call('ZREM', WAITING, unpack(off_waiting))
+    call('ZADD', PLAY, unpack(play))
+end
+if #ready > 0 then call('ZADD', READY, unpack(ready)) end
+if leased > 0 then call('ZADD', RUNNING, unpack(running)) end
+if #expiring > 0 then call('ZREM', EXPIRING, unpack(expiring)) end
+if #off_keyed > 0 then call('HDEL', KEYED, unpack(off_keyed)) end
+if #values > 0 then call('HSET', VALUES, unpack(values)) end
+if r > 0 then call('HSET', JOBS, unpack(records)) end
+for kind, changes in pairs({ q = of_queue, t = of_task }) do
+    for name, change in pairs(changes) do
+        local left = change == 0 or redis.pcall('HINCRBY', BUSY, kind .. name, change)
+        if left == 0 or type(left) == 'table' then call('HDEL', BUSY, kind .. name) end -- a table: it was no number
+    end
+end
+if leased + f > 0 then call('HSET', META, 'tick', format('%.0f', tick)) end
+answers = concat(answers)
+call('HSET', CALLS, worker, cpack({ number, answers }))
+local hint = {}
+for queue in pairs(stirred) do hint[#hint + 1], hint[#hint + 2] = 'q', queue end
+if #hint > 0 then redis.pcall('XADD', WAKE, 'MAXLEN', '~', HINTS_KEPT, '*', unpack(hint)) end
+return { 2, answers, '\144', pieces, '', '0' }

@@ -1,0 +1,259 @@
+-- groups: which jobs of a group are ready.
+
+-- == script refill: the safety net. One page of groups that have jobs waiting or in play is brought to its limits, and
+-- one page of parked jobs whose task is no longer paused comes back. Takes now, a place to go on after, page size;
+-- ARGV[2]: a member of the ready index to go on after. Returns how many of the groups' jobs became ready, and where to
+-- go on in both: '' at the end. Safe against a rival: a script runs alone.
+
+if sealed then return hf.refused_sealed() end
+local after, limit, member = args[2], args[3], ARGV[2]
+
+-- The places that follow in an index, by jumping from group to group.
+local function places_after(key)
+    local from, places = after ~= '' and '(' .. after .. '\255' or '-', {}
+    for _ = 1, limit do
+        local first = call('ZRANGEBYLEX', key, from, '+', 'LIMIT', 0, 1)[1]
+        if not first then break end
+        local place = hf.place_in(first)
+        if place then places[#places + 1] = place end
+        from = place and '(' .. place .. '\255' or '(' .. first
+    end
+    return places
+end
+
+local waiting, playing, page, w, p = places_after(WAITING), places_after(PLAY), {}, 1, 1
+while #page < limit and (waiting[w] or playing[p]) do
+    local one, two = waiting[w], playing[p]
+    local place = (not two or (one and hf.precedes(one, two))) and one or two
+    if place == one then w = w + 1 end
+    if place == two then p = p + 1 end
+    page[#page + 1] = place
+    hf.queue_at[place] = hf.plain(sub(place, 1, string.find(place, '\0', 1, true) - 1))
+end
+if call('EXISTS', QUARANTINE) == 1 then -- what was set aside may still hold the place of its group
+    for _, place in ipairs(page) do hf.ready_of(place) end
+end
+local made = hf.refill(page)
+hf.flush()
+
+local members, at_end = hf.lane_members('2', '2', member, limit)
+local ids = {}
+for i, one in ipairs(members) do ids[i] = sub(one, string.find(one, '\0', 1, true) + 30) end
+for _, row in ipairs(hf.rows_at('ready', READY, members, ids, 'r')) do
+    if hf.lane_of(row) ~= row[LANE] % 4 then hf.change_lane(row) end
+end
+hf.close()
+return { made, #page == limit and page[limit] or '', at_end and '' or members[#members] }
+
+-- == part readying: how jobs become ready. A step that touched groups ends with refill_touched.
+
+local STAGGER_TICKS = 2592000000000
+hf.moved = 0 -- jobs that refills of this script moved, beyond one for each group
+
+-- Makes ready a job that its caller took out of the index, with the turn it had or a new one. `crowd`: how many others
+-- of its group are ready, and the last of their turns; nil where it has no others.
+function hf.become_ready(row, crowd)
+    local aging = hf.rule_of(row[QUEUE])[6]
+    if not row[TURN] then
+        local turn = hf.next_tick()
+        if aging then turn = turn - math.floor(row[PRIORITY] * aging * 1000000) end
+        if crowd and crowd[1] > 0 then turn = math.max(turn + crowd[1] * STAGGER_TICKS, crowd[2] + 1) end
+        if turn > TURN_ZERO or turn < -TURN_ZERO then turn = turn > 0 and TURN_ZERO or -TURN_ZERO end
+        row[TURN] = turn
+    end
+    if crowd then crowd[1], crowd[2] = crowd[1] + 1, math.max(crowd[2], row[TURN]) end
+    row[LANE] = hf.lane_of(row) + (aging and 4 or 0) + (crowd and 8 or 0)
+    row[STATE] = 'r'
+end
+
+-- Brings a due job, which its caller took out of the index, into play: ready, or behind its group until refill.
+function hf.enter_play(row, was_in, had_key)
+    if row[GROUP] then row[STATE] = 'w' else hf.become_ready(row) end
+    hf.enter(row, was_in, had_key)
+end
+
+function hf.ids_after(members, length)
+    local ids = {}
+    for i = 1, #members do ids[i] = sub(members[i], length + 1) end
+    return ids
+end
+
+function hf.refill_touched()
+    while #hf.touched_order > 0 do -- a withdrawal touches its group once more; that second look moves nothing
+        local places = hf.touched_order
+        hf.touched, hf.touched_order = {}, {}
+        hf.refill(places)
+    end
+end
+
+-- == part refilling: what is in force for a group, and THE routine that refills it.
+-- What a group has in play, and how many of it are ready, is counted off the indexes; no counter exists that could
+-- drift.
+-- Safe against a rival: a script runs alone, so what it counted still holds when it writes.
+-- seldom: built when a script first uses one of its names.
+
+local READY_PER_GROUP_MAX, ASIDE_MAX, MOVED_MAX = 256, 1000, 1000
+
+function hf.strict(queue, group)
+    return hf.rule_of(queue)[2] == 'strict' or sub(group, 1, #SERIAL_PREFIX) == SERIAL_PREFIX
+end
+
+-- Limit, rate and strictness of the group at a place.
+function hf.group_of(place)
+    local queue = hf.queue_at[place]
+    local rule = hf.rule_of(queue)
+    local limit, rate = rule[1], rule[5] and rule[5][1] < UNLIMITED and rule[5]
+    if hf.any('o') then limit, rate = hf.in_force('g' .. place, rule[1], rule[5]) end
+    local strict = rule[2] == 'strict' or sub(place, #hf.escape(queue) + 1, #hf.escape(queue) + 14) == SERIAL_PREFIX
+    if strict then limit = 1 end
+    if hf.any('p') and hf.paused('g' .. place) then limit = 0 end
+    return limit, rate, strict
+end
+
+-- Brings these groups to their limits and rates; answers how many jobs became ready. Those it has no time for are left
+-- for later: the server does nothing else meanwhile.
+function hf.refill(places)
+    hf.flush()
+    local any_due = call('ZCOUNT', DUE, '-inf', now) > 0
+    local any_flow, any_said = hf.any('g'), hf.any('o') or hf.any('p')
+    local chosen, members, at, crowds, n = {}, {}, {}, {}, 0
+    for i = 1, #places do
+        local place = places[i]
+        if hf.moved + n - i >= MOVED_MAX then -- one job of each group is what the call is about
+            for j = i, #places do hf.leave_for_later('g' .. places[j]) end
+            break
+        end
+        local low, high = '[' .. place, '(' .. place .. '\255'
+        local rule = hf.rule_of(hf.queue_at[place])
+        local limit, rate, strict = 1, false, true -- as it is with almost all
+        if any_said or rule[5] or rule[2] ~= 'strict' then limit, rate, strict = hf.group_of(place) end
+        local free = limit - call('ZLEXCOUNT', PLAY, low, high)
+        local room, ready, made = free, 0, 0
+        if rate or (room > 0 and not strict) then ready = hf.number_ready(place, strict) end
+        if rate then room = hf.room_by_rate(place, rate, room, ready) end
+        if room > 0 then
+            local fill = math.min(room, READY_PER_GROUP_MAX - ready)
+            local waiting = call('ZRANGEBYLEX', WAITING, low, high, 'LIMIT', '0', math.max(fill, 1))
+            if #waiting > 0 and any_due and hf.join_due(place) then
+                waiting = call('ZRANGEBYLEX', WAITING, low, high, 'LIMIT', '0', math.max(fill, 1))
+            end
+            made = math.min(#waiting, fill)
+            if made > 0 and not strict then crowds[place] = hf.crowd_of(place, ready) end
+            for j = 1, made do
+                n = n + 1
+                chosen[n], members[n], at[n] = sub(waiting[j], #place + 14), waiting[j], place
+            end
+        elseif room < 0 then
+            made = -hf.withdraw(place, -room)
+        end
+        if rate then
+            ready = ready + made
+            local held_back = free > made and ready < READY_PER_GROUP_MAX and hf.allowed(rate, 'g' .. place) <= ready
+                and call('ZLEXCOUNT', WAITING, low, high) > made
+            hf.wake_later(place, rate, held_back and ready)
+        elseif any_flow then
+            hf.wake_later(place)
+        end
+    end
+    hf.load_rows(chosen)
+    local number = 0
+    for i = 1, n do
+        local row = hf.cache[chosen[i]]
+        if row and row[STATE] == 'w' then
+            hf.become_ready(row, crowds[at[i]])
+            hf.ready_after_waiting(row, members[i], at[i])
+            number = number + 1
+        else
+            hf.set_aside('waiting', WAITING, members[i], row)
+            if hf.number_aside < ASIDE_MAX then hf.touch(at[i]) end -- another one may take its place
+        end
+    end
+    hf.moved = hf.moved + math.max(0, number - #places)
+    return number
+end
+
+-- leave and enter in one, for the step most often taken with groups: its member and place are known already, its key
+-- stays held and its expiry stays listed.
+function hf.ready_after_waiting(row, member, place)
+    row[STATE] = 'r'
+    hf.put(WAITING, member, false)
+    hf.list_ready(row, '0')
+    hf.put(PLAY, place .. row[ID], '0')
+    hf.stirred[row[QUEUE]] = true
+    hf.changed[row[ID]] = row
+end
+
+-- == part crowding: what a refill needs of few groups: those with several ready jobs, with too many, with due ones that
+-- nobody promoted; and how a job changes its lane.
+-- seldom: built when a script first uses one of its names.
+
+local JOINING_MAX = 2000 -- due jobs of one group that join the waiting ones in one step
+
+-- A ready job goes where it now belongs.
+function hf.change_lane(row)
+    local was_in, had_key = hf.leave(row)
+    row[LANE] = row[LANE] - row[LANE] % 4 + hf.lane_of(row)
+    hf.enter(row, was_in, had_key)
+end
+
+function hf.move_to(row, state)
+    local was_in, had_key = hf.leave(row)
+    row[STATE] = state
+    hf.enter(row, was_in, had_key)
+end
+
+-- The group's ready jobs, by going through all it has in play. Where that is much, it never had but one ready and all
+-- that are ready are listed.
+function hf.ready_of(place)
+    local name, key, tail, ready = 'play', PLAY, 0, {}
+    local low, high = '[' .. place, '(' .. place .. '\255'
+    if call('ZLEXCOUNT', PLAY, low, high) > READY_PER_GROUP_MAX then name, key, tail = 'staged', STAGED, 8 end
+    local members = call('ZRANGEBYLEX', key, low, high, 'LIMIT', 0, 2 * READY_PER_GROUP_MAX)
+    for _, row in ipairs(hf.rows_at(name, key, members, hf.ids_after(members, #place + tail), 'rxs')) do
+        if row[STATE] == 'r' then ready[#ready + 1] = row end
+    end
+    return ready
+end
+
+-- Who is due but not yet promoted must not be overtaken by a later one of its group.
+function hf.join_due(place)
+    local due = call('ZRANGEBYLEX', SCHEDULED, '[' .. place .. '1', '(' .. place .. '1' .. spack('>d', now) .. '\255',
+        'LIMIT', 0, JOINING_MAX)
+    local rows = hf.rows_at('scheduled', SCHEDULED, due, hf.ids_after(due, #place + 17), 's')
+    for i = 1, #rows do hf.move_to(rows[i], 'w') end
+    hf.moved = hf.moved + #rows
+    if #rows > 0 then hf.flush() end
+    return #rows > 0
+end
+
+-- Where a group has more in play than its limit or its rate allows, those that are only ready step back, the last
+-- first.
+-- Answers how many.
+function hf.withdraw(place, surplus)
+    local ready = hf.ready_of(place)
+    table.sort(ready, function(one, two)
+        if one[HELD] ~= two[HELD] then return two[HELD] end
+        if one[PRIORITY] ~= two[PRIORITY] then return one[PRIORITY] < two[PRIORITY] end
+        return one[SEQ] > two[SEQ]
+    end)
+    local number = math.min(surplus, #ready)
+    for i = 1, number do hf.move_to(ready[i], 'w') end
+    hf.moved = hf.moved + number
+    return number
+end
+
+-- How many of a group are ready. A strict one has few in play; of others those that are ready are listed.
+function hf.number_ready(place, strict)
+    if strict then return #hf.ready_of(place) end
+    return call('ZLEXCOUNT', STAGED, '[' .. place, '(' .. place .. '\255')
+end
+
+-- How many of a group are ready, and the last of their turns.
+function hf.crowd_of(place, ready)
+    local last = 0
+    if ready > 0 then
+        local member = call('ZREVRANGEBYLEX', STAGED, '(' .. place .. '\255', '[' .. place, 'LIMIT', 0, 1)[1]
+        if #member >= #place + 8 then last = struct.unpack('>I8', member, #place + 1) - TURN_ZERO end
+    end
+    return { ready, last }
+end

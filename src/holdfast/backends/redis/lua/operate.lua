@@ -1,0 +1,245 @@
+-- operate: what an operator does to single jobs and dead letters.
+
+-- == script cancel: an unstarted job is cancelled, a running one marked; a cancelled one is left as it is.
+-- Takes now, id. Returns the job's pieces, or a refusal.
+
+local row = hf.row_of(args[2])
+if not row then return hf.refused('JobNotFound', { job_id = args[2] }) end
+local state = row[STATE]
+if hf.live_states[state] then
+    if sealed and state ~= 'x' then return hf.refused_sealed() end
+    hf.cancel(row)
+elseif state ~= 'c' then
+    return hf.refused('StateConflict', { job_id = row[ID], verb = 'cancel', state = state })
+end
+hf.close()
+return hf.shown({ row[ID] })
+
+-- == script bury: an unstarted job dies by an operator's word, with its dead letter.
+-- Takes now, id, the reason given. Returns the job's pieces, or a refusal.
+
+if sealed then return hf.refused_sealed() end
+local row = hf.row_of(args[2])
+if not row then return hf.refused('JobNotFound', { job_id = args[2] }) end
+if row[STATE] == 'x' or not hf.live_states[row[STATE]] then
+    return hf.refused('StateConflict', { job_id = row[ID], verb = 'bury', state = row[STATE] })
+end
+hf.bury_unstarted(row, 'bury', args[3] ~= '' and args[3] or 'text:buried')
+hf.close()
+return hf.shown({ row[ID] })
+
+-- == script run_now: a scheduled job is due now and comes into play.
+-- Takes now, id. Returns the job's pieces, or a refusal.
+
+if sealed then return hf.refused_sealed() end
+local row = hf.row_of(args[2])
+if not row then return hf.refused('JobNotFound', { job_id = args[2] }) end
+if row[STATE] ~= 's' then
+    return hf.refused('StateConflict', { job_id = row[ID], verb = 'run_now', state = row[STATE] })
+end
+local was_in, had_key = hf.leave(row)
+row[DUE_AT] = now
+hf.enter_play(row, was_in, had_key)
+hf.close()
+return hf.shown({ row[ID] })
+
+-- == script revive: a dead job comes into play with fresh budgets and its letter says so; retry takes any finished job.
+-- Takes now, id, the verb asked for. Returns the job's pieces, or a refusal.
+
+if sealed then return hf.refused_sealed() end
+local verb = args[3]
+local row = hf.row_of(args[2])
+if not row then return hf.refused('JobNotFound', { job_id = args[2] }) end
+local state = row[STATE]
+
+local function conflict(live, heir)
+    return hf.refused('StateConflict', { job_id = row[ID], verb = verb, state = state, live_id = live,
+        heir_id = heir })
+end
+
+if hf.live_states[state] then
+    if verb == 'retry' then return conflict() end
+    if hf.held_letter(row[ID]) then return hf.shown({ row[ID] }) end -- revived before: nothing to do
+end
+if verb == 'revive' and state ~= 'd' then return conflict() end
+local taken = row[KEY] and hf.key_taken(hf.key_name(row))
+if taken and taken ~= row then return conflict(taken[ID]) end
+if state == 'd' then
+    local letter = hf.letter_at(hf.logical_of(row))
+    if letter and letter.id ~= row[ID] then return conflict(nil, letter.id) end
+    hf.revive(row, 0)
+else
+    hf.again(row)
+end
+hf.close()
+return hf.shown({ row[ID] })
+
+-- == script discard: remove a dead letter; its job stays dead, reason "discarded", and may be pruned.
+-- Takes now, id. Returns the letter, or a refusal.
+
+if sealed then return hf.refused_sealed() end
+local row = hf.row_of(args[2])
+local logical = row and hf.held_letter(args[2])
+if not logical then return hf.refused('JobNotFound', { job_id = args[2], what = 'dead letter' }) end
+if hf.live_states[row[STATE]] then
+    return hf.refused('StateConflict', { job_id = row[ID], verb = 'discard', state = row[STATE] })
+end
+local packed = call('HGET', LETTERS, logical)
+hf.drop_letter(logical)
+hf.let_go(row, 'discarded')
+hf.flush()
+hf.save_rows()
+return { packed }
+
+-- == part letters: the one dead letter of each logical job: read, kept, dropped, and THE routine by which jobs die.
+-- Takes rows already taken out of the index (leave); written at once, in the same step as the job's own record.
+-- A body is lengths of arguments and options, then arguments, options and the packed revival.
+-- seldom: built when a script first uses one of its names.
+
+local HISTORY_KEPT_MAX, REMEMBER_SECONDS_MIN = 10, 600
+local NO_BODY = '\0\0\0\2\0\0\0\0{}\192' -- for a job whose body somebody removed or cut: it can still be buried
+hf.letter_memo = {}
+
+-- The letter of a logical job, or false.
+function hf.letter_at(logical)
+    if not hf.any('d') then return false end
+    local letter = hf.letter_memo[logical]
+    if letter == nil then
+        local packed = call('HGET', LETTERS, logical)
+        letter = packed and hf.sound_letter(hf.read(packed))
+        if packed and not letter then hf.keep_unread('letters', logical, packed) end
+        hf.letter_memo[logical] = letter
+    end
+    return letter
+end
+
+-- The logical job whose letter this job holds, or nil.
+function hf.held_letter(id)
+    local prefix = hf.escape(id)
+    local member = call('ZRANGEBYLEX', HOLDERS, '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1', 'LIMIT', 0, 1)[1]
+    return member and sub(member, #prefix + 1)
+end
+
+-- Letters by task and the time of the latest failure; the job's seq decides among equals.
+function hf.dead_member(logical, letter)
+    local row = hf.row_of(letter.id)
+    return hf.escape(letter.task) .. spack('>dI8', letter.failed_at, row and row[SEQ] or 0) .. logical
+end
+
+function hf.drop_letter(logical)
+    local letter = hf.letter_at(logical)
+    if letter then
+        call('ZREM', DEAD, hf.dead_member(logical, letter))
+        call('HDEL', LETTERS, logical)
+        call('ZREM', HOLDERS, hf.escape(letter.id) .. logical)
+        call('ZREM', FAILED, logical)
+        call('ZREM', REVIVALS, logical)
+        hf.letter_memo[logical] = false
+    end
+    return letter
+end
+
+function hf.keep_letter(logical, letter)
+    hf.drop_letter(logical)
+    hf.use('d')
+    hf.letter_memo[logical] = letter
+    call('HSET', LETTERS, logical, cpack(letter))
+    call('ZADD', HOLDERS, 0, hf.escape(letter.id) .. logical)
+    call('ZADD', FAILED, letter.failed_at, logical)
+    call('ZADD', DEAD, 0, hf.dead_member(logical, letter))
+    if letter.revive_at then call('ZADD', REVIVALS, letter.revive_at, logical) end
+end
+
+-- A dead job no longer holds its letter: it stays dead and may be pruned.
+function hf.let_go(row, reason)
+    local was_in, had_key = hf.leave(row)
+    row[REASON] = reason
+    row[PRUNE_AT] = math.max(now + REMEMBER_SECONDS_MIN, hf.window_end(row) or 0)
+    hf.enter(row, was_in, had_key)
+end
+
+-- Another job of the key took over or closed its letter. A job that was revived goes on without.
+function hf.supersede(id)
+    local row = hf.row_of(id)
+    if row and row[STATE] == 'd' then hf.let_go(row, 'superseded') end
+end
+
+function hf.cooldown(revival, cycles)
+    if not revival or cycles >= revival.cycles then return nil end
+    local seconds = revival.after * revival.factor ^ cycles
+    if seconds ~= seconds or seconds > revival.cap then return revival.cap end
+    return seconds
+end
+
+-- Dead, and the one letter of the logical job made or merged.
+function hf.bury(row, was_in, had_key, reason, failure)
+    row[HELD] = false
+    if row[TERMS] then hf.end_key(row) end
+    row[STATE] = 'd'
+    row[FINISHED_AT] = now
+    row[PRUNE_AT] = false
+    row[REASON] = reason
+    hf.enter(row, was_in, had_key)
+    local logical = hf.logical_of(row)
+    local earlier = hf.letter_at(logical)
+    local body = call('HGET', BODIES, row[ID]) or NO_BODY
+    if #body < BODY_HEAD then body = NO_BODY end
+    local args_length, options_length, args_from = struct.unpack('>I4I4', body)
+    local revival = hf.sound_revival(hf.read(sub(body, args_from + args_length + options_length)))
+    local cycles = earlier and earlier.cycles or 0
+    local wait = hf.cooldown(revival, cycles)
+    local letter = {
+        id = row[ID], task = row[TASK], queue = row[QUEUE], key = row[KEY] or nil, group = row[GROUP] or nil,
+        args = sub(body, args_from, args_from + args_length - 1), failure_count = 1, first_failed_at = now,
+        failed_at = now, reason = reason, error = failure, history = {}, cycles = cycles,
+        revive_at = wait and now + wait,
+    }
+    if earlier then
+        letter.failure_count = earlier.failure_count + 1
+        letter.first_failed_at = earlier.first_failed_at
+        letter.history = earlier.history
+        local text = earlier.error and earlier.error.text or ''
+        local args = earlier.args ~= letter.args and earlier.args or nil
+        local past = { job_id = earlier.id, at = earlier.failed_at, reason = earlier.reason, error = text, args = args }
+        table.insert(letter.history, past)
+        if #letter.history > HISTORY_KEPT_MAX then table.remove(letter.history, 1) end
+        if earlier.id ~= row[ID] then hf.supersede(earlier.id) end
+    end
+    hf.keep_letter(logical, letter)
+end
+
+-- == part again: a finished job comes into play with fresh budgets and its key; what it suffered stays on record.
+-- seldom: built when a script first uses one of its names.
+
+function hf.again(row)
+    local was_in, had_key = hf.leave(row)
+    if row[KEY] and not had_key then
+        hf.free_key(hf.key_name(row))
+        hf.set_holds(row, true)
+    end
+    if row[VALUE] == 1 then call('HDEL', VALUES, row[ID]) end
+    call('HDEL', PROGRESS, row[ID])
+    row[TURN], row[ATTEMPTS], row[FAILURES], row[STALLS] = false, 0, 0, 0
+    row[SHARED_STALLS], row[SUSPECT] = 0, false
+    row[DUE_AT], row[EXPIRES_AT], row[FINISHED_AT], row[PRUNE_AT] = now, false, false, false
+    row[REASON], row[VALUE], row[BEGUN], row[CANCEL_REQUESTED] = false, false, false, false
+    hf.enter_play(row, was_in, had_key)
+end
+
+-- Brings a dead job back; its letter stays and says so. `cycles` is 1 for an automatic revival.
+function hf.revive(row, cycles)
+    hf.again(row)
+    local logical = hf.logical_of(row)
+    local letter = hf.letter_at(logical)
+    if letter and letter.id == row[ID] then
+        letter.revived_at, letter.revive_at, letter.cycles = now, nil, letter.cycles + cycles
+        hf.keep_letter(logical, letter)
+    end
+end
+
+-- == part refusing: how a script answers that it did nothing, and why.
+-- seldom: built when a script first uses one of its names.
+
+function hf.refused(error, facts) return { 'refused', error, cpack(facts) } end
+
+function hf.refused_sealed() return hf.refused('StoreSealed', { seal = sealed }) end

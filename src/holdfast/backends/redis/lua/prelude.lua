@@ -1,0 +1,225 @@
+-- prelude: what every script begins and ends with, and the words they share.
+
+-- == part opening: the words every script uses, its arguments, the time, and the check that this is a store of this
+-- version. Everything parts share is a field of ONE table: scripts.py tells why. Takes ARGV[1]: packed [now or nil, …].
+-- Reads TIME once. Returns early with a refusal where the store is another's.
+
+local call, cpack, cunpack, spack = redis.call, cmsgpack.pack, cmsgpack.unpack, struct.pack
+local sub, byte, find, format, concat = string.sub, string.byte, string.find, string.format, table.concat
+local hf = {}
+local ARGUMENTS_MAX = 2000 -- of one call: Lua's stack holds some thousands; even, for field and value
+
+local args = cunpack(ARGV[1])
+local given = args[1]
+local now = given
+if not now then
+    local time = call('TIME')
+    now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+end
+
+local meta = call('HMGET', META, 'schema', 'tick', 'seq', 'sealed', 'quiet_until', 'life', 'used', 'body_max')
+if meta[1] ~= SCHEMA_VERSION then return { 'refused', 'SchemaMismatch', cpack({ found = tonumber(meta[1]) or 0 }) } end
+
+-- The seal's text while it closes the store, else false.
+local sealed = meta[4]
+
+-- == part closing: how every script that changed something ends: groups refilled, everything written, sleepers told.
+-- Nothing written here can fail: the types of all keys were checked when the store was opened.
+
+-- Answers the packed records that were written, by id.
+function hf.close()
+    hf.refill_touched()
+    hf.flush()
+    if next(hf.ended_of) or next(hf.begun_of) then hf.save_busy() end
+    if next(hf.key_changes) then hf.save_keys() end
+    local packed = hf.save_rows()
+    hf.save_tick()
+    hf.tell_sleepers()
+    return packed
+end
+
+-- == part using: which of the things that few stores have are there, and that one is there now.
+-- seldom: built when a script first uses one of its names.
+
+function hf.count_of(kind)
+    if kind == 'm' then return call('ZCARD', REMEMBERED) end
+    local key = kind == 'p' and PAUSES or kind == 'o' and OVERRIDES or kind == 't' and TASKS or kind == 'f' and FLOWS
+        or kind == 'g' and GROUP_FLOWS or kind == 'r' and CHANGES or LETTERS
+    return call('HLEN', key)
+end
+
+-- Whoever stores one says so in the same step. It stays said when the last one is gone, but for changes.
+function hf.use(kind)
+    hf.any_memo[kind] = true
+    if not (meta[7] and string.find(meta[7], kind, 1, true)) then
+        meta[7] = (meta[7] or '') .. kind
+        call('HSET', META, 'used', meta[7])
+    end
+end
+
+function hf.no_longer_use(kind)
+    hf.any_memo[kind] = false
+    meta[7] = string.gsub(meta[7], kind, '')
+    call('HSET', META, 'used', meta[7])
+end
+
+-- == part names: queue, group, task and key as parts of index members, so that no name can reach into its neighbour's
+-- range. A part ends with a zero byte; a zero or one byte inside a name is escaped in a way that keeps the order of
+-- names.
+
+hf.escaped, hf.place_memo, hf.queue_at = {}, {}, {}
+
+function hf.escape(name)
+    local safe = hf.escaped[name]
+    if not safe then
+        safe = name
+        if string.find(name, '[%z\1]') then safe = string.gsub(name, '[%z\1]', { ['\0'] = '\1\1', ['\1'] = '\1\2' }) end
+        safe = safe .. '\0'
+        hf.escaped[name] = safe
+    end
+    return safe
+end
+
+-- A group's place: the beginning of all its members in waiting, scheduled, play and staged. Of a task apart: in apart.
+function hf.place_of(queue, group)
+    local of_queue = hf.place_memo[queue]
+    if not of_queue then
+        of_queue = {}
+        hf.place_memo[queue] = of_queue
+    end
+    local place = of_queue[group]
+    if not place then
+        place = hf.escape(queue) .. (group and hf.escape(group) or '\1\0')
+        of_queue[group] = place
+        hf.queue_at[place] = queue
+    end
+    return place
+end
+
+-- The logical job: (queue, task, key), or the id where there is no key.
+function hf.logical_of(row)
+    if row[KEY] then return 'k' .. hf.escape(row[QUEUE]) .. hf.escape(row[TASK]) .. row[KEY] end
+    return 'i' .. row[ID]
+end
+
+-- == part spelling: names read back from index members, compared, and what pauses, overrides and buckets are kept
+-- under.
+-- seldom: built when a script first uses one of its names.
+
+-- The name of an escaped part, without its zero byte.
+function hf.plain(part) return (string.gsub(part, '\1[\1\2]', { ['\1\1'] = '\0', ['\1\2'] = '\1' })) end
+
+-- The place that a member of an index by queue and group, or queue and task, begins with; nil where it is not ours.
+function hf.place_in(member)
+    local queue_end = string.find(member, '\0', 1, true)
+    local ends = queue_end and string.find(member, '\0', queue_end + 1, true)
+    return ends and sub(member, 1, ends)
+end
+
+-- Does a name or place come first in an index? Those go by bytes; Lua's own < goes by the language the server runs in.
+function hf.precedes(one, two)
+    for i = 1, math.min(#one, #two) do
+        local a, b = byte(one, i), byte(two, i)
+        if a ~= b then return a < b end
+    end
+    return #one < #two
+end
+
+-- What a pause, an override or a bucket is kept under: of a queue (q), a group (g) or a task (t).
+function hf.scope_of(kind, queue, name)
+    return kind .. (kind == 't' and name or kind == 'q' and queue or hf.place_of(queue, name))
+end
+
+-- == part turns: the one growing number behind turns and fences. It is never below the clock in microseconds, so it
+-- grows even if the store was rolled back to an older copy. And the number of the latest job. Takes the tick and seq
+-- that opening read; save_tick writes them, once, at the end.
+
+local COUNTED_MAX = 9007199254740992 -- above, a number plus 1 may be the same number
+hf.tick, hf.seq = tonumber(meta[2]) or 0, tonumber(meta[3])
+if not (hf.tick < COUNTED_MAX) then hf.tick = 0 end -- somebody else wrote it: the clock says a better one
+if not (hf.seq and hf.seq >= 0 and hf.seq < COUNTED_MAX) then hf.seq = hf.latest_seq() end
+hf.first_tick, hf.first_seq = hf.tick, hf.seq
+local micros = math.floor(now * 1000000)
+
+function hf.next_tick()
+    hf.tick = hf.tick + 1
+    if hf.tick < micros then hf.tick = micros end
+    return hf.tick
+end
+
+function hf.save_tick()
+    if hf.tick ~= hf.first_tick or hf.seq ~= hf.first_seq then
+        call('HSET', META, 'tick', format('%.0f', hf.tick), 'seq', format('%.0f', hf.seq))
+    end
+end
+
+-- == part telling: a short hint for sleepers, of queues in which there may be work.
+
+local HINTS_KEPT = 64
+
+function hf.tell_sleepers()
+    if next(hf.put_off) then -- what is now due before all others may be sooner than sleepers reckon with
+        local first = call('ZRANGE', DUE, 0, 0)[1]
+        if first and hf.put_off[first] then hf.stirred[hf.put_off[first]] = true end
+    end
+    local hint, n = {}, 0
+    for queue in pairs(hf.stirred) do
+        hint[n + 1], hint[n + 2] = 'q', queue
+        n = n + 2
+    end
+    if n > 0 then -- a hint that is refused is no reason to fail what was done
+        redis.pcall('XADD', WAKE, 'MAXLEN', '~', HINTS_KEPT, '*', unpack(hint, 1, math.min(n, ARGUMENTS_MAX)))
+    end
+end
+
+-- == part counting: jobs by queue and state, counted off the indexes by jumping from queue to queue. Never writes.
+-- What is not ours in an index is passed over.
+-- seldom: built when a script first uses one of its names.
+
+local QUEUES_SEEN_MAX = 20000
+
+-- Calls each(prefix, queue) for every queue that has members in this index behind `before`.
+function hf.each_queue(key, before, each)
+    local from = '[' .. before
+    for _ = 1, QUEUES_SEEN_MAX do
+        local first = call('ZRANGEBYLEX', key, from, '(' .. before .. '\255', 'LIMIT', 0, 1)[1]
+        if not first then return end
+        local ends = string.find(first, '\0', #before + 1, true)
+        if ends then
+            local prefix = sub(first, 1, ends)
+            each(prefix, hf.plain(sub(prefix, #before + 1, -2)))
+            from = '[' .. sub(prefix, 1, -2) .. '\1'
+        else
+            from = '(' .. first -- nothing of ours
+        end
+    end
+end
+
+function hf.counted()
+    local counts = {}
+    local function add(queue, state, number)
+        counts[queue] = counts[queue] or {}
+        counts[queue][state] = (counts[queue][state] or 0) + number
+    end
+    local function of_index(key, before, state)
+        hf.each_queue(key, before, function(prefix, queue)
+            add(queue, state, call('ZLEXCOUNT', key, '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1'))
+        end)
+    end
+    of_index(READY, '', 'r')
+    of_index(APART, '', 'r')
+    of_index(WAITING, '', 'w')
+    of_index(SCHEDULED, '', 's')
+    for _, state in ipairs({ 'o', 'c', 'd' }) do of_index(FINISHED, state, state) end
+    hf.each_running(function(queue) add(queue, 'x', 1) end)
+    return counts
+end
+
+-- Calls each(queue, id) for every running job: as many as all workers have slots.
+function hf.each_running(each)
+    for _, member in ipairs(call('ZRANGE', RUNNING, 0, -1)) do
+        local seq_end = (string.find(member, '\0', 1, true) or #member) + 16
+        local ends = string.find(member, '\0', seq_end + 1, true)
+        if ends then each(hf.plain(sub(member, seq_end + 1, ends - 1)), sub(member, ends + 1)) end
+    end
+end

@@ -1,0 +1,162 @@
+-- prune: finished jobs are removed: in their time, beyond a number, or when memory is short.
+
+-- == script prune: remove finished jobs past their retention, or finished before a given time; buckets that say nothing
+-- any more, and ids that need be known no longer. A dead job that holds its letter is not in the index this reads, so
+-- it is never seen here. Takes now, limit, a time or nil, a place in the index to go on from. Returns how many jobs,
+-- where to go on (-1: end), and how many buckets.
+
+if sealed then return hf.refused_sealed() end
+local SEEN_MAX = 1000
+local limit, before, from = args[2], args[3], args[4]
+local ids, next_from = {}, -1
+if before then
+    local found = call('ZRANGE', PRUNABLE, from, from + SEEN_MAX - 1)
+    for _, row in ipairs(hf.rows_at('prunable', PRUNABLE, found, found, 'ocd')) do
+        local id = row[ID]
+        if not row[PRUNE_AT] then
+            hf.set_aside('prunable', PRUNABLE, id, row) -- a dead job that holds its letter
+        elseif row[FINISHED_AT] <= before and #ids < limit and hf.is_past_window(row) then
+            ids[#ids + 1] = id
+        end
+    end
+    if #ids == limit then
+        next_from = from -- what is left of this page has not been judged
+    elseif #found == SEEN_MAX then
+        next_from = from + SEEN_MAX - #ids
+    end
+else
+    local found = call('ZRANGEBYSCORE', PRUNABLE, '-inf', now, 'LIMIT', 0, limit)
+    local function prune_at(row) return row[PRUNE_AT] end
+    for i, row in ipairs(hf.rows_late('prunable', PRUNABLE, found, found, 'ocd', prune_at)) do ids[i] = row[ID] end
+end
+hf.remove_rows(ids)
+local lapsed = call('ZRANGEBYSCORE', LAPSING, '-inf', now, 'LIMIT', 0, SEEN_MAX)
+hf.in_pieces('HDEL', FLOWS, lapsed, #lapsed)
+hf.in_pieces('HDEL', GROUP_FLOWS, lapsed, #lapsed)
+hf.in_pieces('ZREM', LAPSING, lapsed, #lapsed)
+if hf.any('m') then
+    local past = call('ZRANGEBYSCORE', REMEMBERED, '-inf', now, 'LIMIT', 0, SEEN_MAX)
+    hf.in_pieces('ZREM', REMEMBERED, past, #past)
+    if call('ZCARD', REMEMBERED) == 0 then hf.no_longer_use('m') end
+end
+return { #ids, next_from, #lapsed }
+
+-- == script retain: remove what a task's rule lets go, one page: finished jobs beyond a number, dead letters with their
+-- jobs beyond a number or an age. The oldest first. And list finished jobs whose task did not keep a number of them
+-- before. Takes now, what (list, count, dead_age, dead_count), task, the number to keep or the time before which
+-- letters go, how many are still to be looked at or nil for the first page, how many may be removed, page size;
+-- ARGV[2]: the member to go on after. Returns how many were removed, how many are still to be looked at, the member to
+-- go on after ('' at the end). Never removes a job finished within REMEMBER_SECONDS_MIN, one whose key's window has not
+-- passed, nor the letter of a live job. Safe against a rival: a script runs alone.
+
+if sealed then return hf.refused_sealed() end
+local what, task, number, left, limit, page = unpack(args, 2, 7)
+
+if what == 'list' then
+    local after = call('HGET', META, 'listing')
+    if not after then return { 0, 0, '' } end
+    local found = call('ZRANGEBYLEX', FINISHED, after == '' and '[c' or '(' .. after, '(d', 'LIMIT', 0, page)
+    if #found < page then
+        local from = sub(after, 1, 1) == 'o' and '(' .. after or '[o'
+        for _, member in ipairs(call('ZRANGEBYLEX', FINISHED, from, '+', 'LIMIT', 0, page - #found)) do
+            found[#found + 1] = member
+        end
+    end
+    local ids = {}
+    for i, member in ipairs(found) do ids[i] = sub(member, (string.find(member, '\0', 2, true) or #member) + 9) end
+    for _, row in ipairs(hf.rows_at('finished', FINISHED, found, ids, 'oc')) do hf.list_kept(row, true) end
+    hf.flush()
+    local last = #found == page and found[page] or ''
+    if last == '' then call('HDEL', META, 'listing') else call('HSET', META, 'listing', last) end
+    return { 0, 0, last }
+end
+
+local key, prefix = what == 'count' and KEPT or DEAD, hf.escape(task)
+local low, high = '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1'
+if what == 'dead_age' then
+    if number < 0 then return { 0, 0, '' } end -- the clock is younger than the age
+    high = '(' .. prefix .. spack('>d', number) .. '\255'
+end
+if not left then left = call('ZLEXCOUNT', key, low, high) - (what == 'dead_age' and 0 or number) end
+if left <= 0 then return { 0, 0, '' } end
+if ARGV[2] ~= '' then low = '(' .. ARGV[2] end
+local members = call('ZRANGEBYLEX', key, low, high, 'LIMIT', 0, math.min(left, page))
+
+local function may_go(row)
+    return row[FINISHED_AT] and row[FINISHED_AT] <= now - REMEMBER_SECONDS_MIN and hf.is_past_window(row)
+end
+
+local ids, last = {}, ''
+for _, member in ipairs(members) do
+    if #ids == limit then break end
+    last, left = member, left - 1
+    local tail = sub(member, #prefix + 17)
+    local letter = key == DEAD and hf.letter_at(tail)
+    local row = hf.row_of(letter and letter.id or tail)
+    if row and may_go(row) and (key == KEPT or row[STATE] == 'd') then
+        if letter then hf.drop_letter(tail) end
+        ids[#ids + 1] = row[ID]
+    end
+end
+hf.remove_rows(ids)
+return { #ids, left, left > 0 and last or '' }
+
+-- == script relieve: while the server's memory is short, finished jobs give way before their retention ends, those that
+-- would be pruned first before others. Their ids are remembered for as long as those of all finished jobs. Takes now,
+-- how many to look at, whether the server has just refused a call for want of memory. Returns how many jobs went, and 1
+-- where there may be more to go. Never takes a job finished less than RESULT_SECONDS ago: somebody may wait for its
+-- result. Nor one whose key's window has not passed, nor a dead job that holds its letter: those are not in the index
+-- this reads. Safe against a rival: a script runs alone.
+
+local RESULT_SECONDS, SHORT_SHARE = 10, 0.9
+if sealed then return hf.refused_sealed() end
+local page, is_refused = args[2], args[3]
+
+local function is_short()
+    local told = redis.pcall('INFO', 'memory')
+    if type(told) ~= 'string' then return false end
+    local used, most = string.match(told, 'used_memory:(%d+)'), string.match(told, 'maxmemory:(%d+)')
+    return used and most and tonumber(most) > 0 and tonumber(used) > SHORT_SHARE * tonumber(most)
+end
+
+if not is_refused and not is_short() then return { 0, 0 } end
+local found, ids = call('ZRANGE', PRUNABLE, 0, page - 1), {}
+for _, row in ipairs(hf.rows_at('prunable', PRUNABLE, found, found, 'ocd')) do
+    local ended = row[FINISHED_AT]
+    if not row[PRUNE_AT] then
+        hf.set_aside('prunable', PRUNABLE, row[ID], row) -- a dead job that holds its letter
+    elseif ended <= now - RESULT_SECONDS and hf.is_past_window(row) then
+        ids[#ids + 1] = row[ID]
+        if ended > now - REMEMBER_SECONDS_MIN then
+            hf.put(REMEMBERED, row[ID], hf.score_of(ended + REMEMBER_SECONDS_MIN))
+            hf.use('m')
+        end
+    end
+end
+hf.remove_rows(ids)
+return { #ids, #ids == page and 1 or 0 }
+
+-- == part removing: finished jobs are removed, with everything kept of them. The caller made sure that none holds a
+-- letter.
+-- seldom: built when a script first uses one of its names.
+
+function hf.remove_rows(ids)
+    for _, id in ipairs(ids) do
+        local row = hf.cache[id]
+        hf.list(row, false)
+        hf.put(SEQS, id, false)
+        if row[KEY] and hf.holds(row) then -- its window has passed
+            hf.set_holds(row, false)
+            hf.note_key(row, true)
+        end
+    end
+    hf.flush()
+    hf.save_keys()
+    for _, key in ipairs({ JOBS, BODIES, VALUES, ERRORS, PROGRESS, LOGS }) do hf.in_pieces('HDEL', key, ids, #ids) end
+end
+
+-- Has the window of its key passed, if it has one?
+function hf.is_past_window(row)
+    local ends = hf.window_end(row)
+    return not ends or ends <= now
+end

@@ -1,0 +1,299 @@
+-- rates: what limits and rates let start: GCRA, and who obeys it.
+
+-- == part flow: which limits, rates, pauses and lanes are in force: an operator's word, else what the code declares.
+-- A rate is {count, seconds, burst or false}. A lifted one, as high as UNLIMITED, is none.
+-- A store that never had pauses, overrides, rules of tasks, buckets or letters is told so by `used` in meta, which
+-- opening read: it pays no more than that.
+
+local UNLIMITED, SERIAL_PREFIX = 1000000000, 'one-at-a-time:'
+hf.any_memo, hf.pause_memo, hf.rule_memo, hf.said_memo, hf.task_memo, hf.lane_memo = {}, {}, {}, {}, {}, {}
+hf.orders = { strict = true, relaxed = true }
+
+-- What was packed as a list or a map; false where it cannot be read: it says nothing then.
+function hf.read(packed)
+    local is_sound, value = pcall(cunpack, packed)
+    return is_sound and type(value) == 'table' and value
+end
+
+-- Are there any pauses (p), overrides (o), rules of tasks (t), buckets (f), buckets of groups (g), letters (d), changes
+-- to be carried out (r), ids remembered without their jobs (m)?
+function hf.any(kind)
+    local there = hf.any_memo[kind]
+    if there == nil then
+        there = meta[7] and string.find(meta[7], kind, 1, true) and hf.count_of(kind) > 0 or false
+        hf.any_memo[kind] = there
+    end
+    return there
+end
+
+function hf.paused(scope)
+    if not hf.any('p') then return false end
+    if hf.pause_memo[scope] == nil then hf.pause_memo[scope] = call('HEXISTS', PAUSES, scope) == 1 end
+    return hf.pause_memo[scope]
+end
+
+-- Limit and rate in force, from what was declared.
+function hf.in_force(scope, limit, rate)
+    if hf.any('o') then
+        local said = hf.said_memo[scope]
+        if said == nil then
+            local packed = call('HGET', OVERRIDES, scope)
+            said = packed and hf.sound_override(hf.read(packed))
+            hf.said_memo[scope] = said
+        end
+        if said then limit, rate = said[1] or limit, said[2] or rate end
+    end
+    return limit or UNLIMITED, rate and rate[1] < UNLIMITED and rate
+end
+
+-- {group limit, order, limit, rate, group rate, aging} as declared of a queue, with the limit and rate in force by
+-- name. An undeclared one is strict.
+function hf.rule_of(queue)
+    local rule = hf.rule_memo[queue]
+    if not rule then
+        local packed = call('HGET', RULES, queue)
+        rule = packed and hf.read(packed)
+        if rule and not (type(rule[1]) == 'number' and rule[1] >= 0 and rule[1] % 1 == 0 and hf.orders[rule[2]]) then
+            rule = false
+        end
+        if not rule then
+            rule = { 1, 'strict' }
+        elseif rule[3] or rule[4] or rule[5] or rule[6] then
+            hf.mend_rule(rule)
+        end
+        rule.limit, rule.rate = hf.in_force('q' .. queue, rule[3], rule[4])
+        hf.rule_memo[queue] = rule
+    end
+    return rule
+end
+
+-- {limit, rate, whether it is apart, how many finished jobs are kept or nil} of a task.
+function hf.task_of(task)
+    local known = hf.task_memo[task]
+    if not known then
+        local packed = hf.any('t') and call('HGET', TASKS, task)
+        local rule = packed and hf.sound_task(hf.read(packed)) or {}
+        local limit, rate = hf.in_force('t' .. task, rule[1], rule[2])
+        local said = hf.said_memo['t' .. task]
+        known = { limit, rate, rule[3] or said and said[3] or limit < UNLIMITED or rate, rule[4] or nil }
+        hf.task_memo[task] = known
+    end
+    return known
+end
+
+function hf.lane_of(row)
+    local lane = hf.lane_memo[row[TASK]]
+    if lane == nil then
+        lane = hf.paused('t' .. row[TASK]) and 2 or hf.task_of(row[TASK])[3] and 3 or false
+        hf.lane_memo[row[TASK]] = lane
+    end
+    return lane or (row[GROUP] and 1 or 0)
+end
+
+-- == part buckets: what rates let start. The arithmetic is that of rates.py, operation by operation, so that all stores
+-- answer alike. A bucket is {spent_until, shut_until, wakes_at or false}, written at once. Takes scopes: q and a queue,
+-- t and a task, g and a group's place.
+-- seldom: built when a script first uses one of its names.
+
+local SLACK_SHARE, ROUNDING = 0.01, 1e-6
+hf.flow_memo = {}
+
+-- The bucket, or false.
+function hf.flow_of(scope)
+    local flow = hf.flow_memo[scope]
+    if flow == nil then
+        local of_group = byte(scope) == 103
+        local packed = hf.any(of_group and 'g' or 'f') and call('HGET', of_group and GROUP_FLOWS or FLOWS, scope)
+        flow = packed and hf.sound_flow(hf.read(packed))
+        hf.flow_memo[scope] = flow
+    end
+    return flow
+end
+
+function hf.keep_flow(scope, flow)
+    local of_group = byte(scope) == 103
+    hf.use(of_group and 'g' or 'f')
+    hf.flow_memo[scope] = flow
+    call('HSET', of_group and GROUP_FLOWS or FLOWS, scope, cpack(flow))
+    -- one that is still to wake its group says something until it has
+    call('ZADD', LAPSING, flow[3] and 'inf' or math.max(flow[1], flow[2]), scope)
+    if flow[3] then
+        call('ZADD', WAKING, flow[3], scope)
+    elseif of_group then
+        call('ZREM', WAKING, scope)
+    end
+end
+
+-- Seconds that one start costs, and how far ahead of its even pace the bucket may be.
+function hf.pace(rate)
+    local count, seconds, burst = rate[1], rate[2], rate[3]
+    if burst then return seconds / count, (burst - 1) * seconds / count end
+    return seconds * (1.0 + SLACK_SHARE) / count, seconds * SLACK_SHARE
+end
+
+-- How many may start now.
+function hf.allowed(rate, scope)
+    local flow = hf.flow_of(scope)
+    local every, slack = hf.pace(rate)
+    local room = slack + ROUNDING - math.max((flow and flow[1] or 0) - now, 0.0)
+    return room < 0 and 0 or math.floor(room / every) + 1
+end
+
+-- A bucket further ahead than its rate can have brought it by now: the rate was raised, or the clock set back.
+function hf.set_back(rate, scope)
+    local flow = hf.flow_of(scope)
+    if not flow then return end
+    local every, slack = hf.pace(rate)
+    local empty = now + slack + every
+    if flow[1] > empty + every then
+        flow[1] = empty
+        hf.keep_flow(scope, flow)
+    end
+end
+
+-- Remembers when its rate lets one more of the group's waiting jobs start, or that nothing waits for that. `ready`: how
+-- many are, where only the rate holds others back.
+function hf.wake_later(place, rate, ready)
+    local flow = hf.flow_of('g' .. place)
+    if not flow then return end
+    local wakes_at = false
+    if ready and flow[1] > now then
+        local every, slack = hf.pace(rate)
+        wakes_at = flow[1] - slack + ready * every
+    end
+    if wakes_at ~= flow[3] then
+        flow[3] = wakes_at
+        hf.keep_flow('g' .. place, flow)
+    end
+end
+
+-- Brings a group to its rate, too. Takes and answers the room that its limit leaves, and how many are ready.
+function hf.room_by_rate(place, rate, room, ready)
+    if ready > 0 or call('ZLEXCOUNT', WAITING, '[' .. place, '(' .. place .. '\255') > 0 then
+        hf.set_back(rate, 'g' .. place)
+    end
+    return math.min(room, hf.allowed(rate, 'g' .. place) - ready)
+end
+
+-- Groups whose rate lets the next job start by now.
+function hf.wake_groups(limit)
+    for _, scope in ipairs(call('ZRANGEBYSCORE', WAKING, '-inf', now, 'LIMIT', 0, limit)) do
+        local flow, place = hf.flow_of(scope), sub(scope, 2)
+        local ends = string.find(place, '\0', 1, true)
+        if flow and ends then
+            flow[3] = false
+            hf.keep_flow(scope, flow)
+            hf.queue_at[place] = hf.plain(sub(place, 1, ends - 1))
+            hf.refill({ place })
+            if hf.moved >= limit then return end
+        else
+            hf.set_aside('waking', WAKING, scope)
+        end
+    end
+end
+
+-- == part openings: what limits, rates, slow-downs and pauses let start of a queue or a task now, and when more may.
+-- Claim and whoever waits for work share it. Never writes; reads indexes, so its caller has flushed.
+-- seldom: built when a script first uses one of its names.
+
+local TASKS_SEEN_MAX = 5000
+
+-- How many jobs of a queue (q) or task (t) run.
+function hf.running(scope)
+    local name = sub(scope, 2)
+    local began, ended = hf.begun_for, hf.ended_for
+    if byte(scope) == 113 then began, ended = hf.begun_of, hf.ended_of end
+    local number, change = call('HGET', BUSY, scope), (began[name] or 0) - (ended[name] or 0)
+    if not number then return change end
+    number = tonumber(number)
+    if not hf.is_count(number) then number = hf.recount(scope, change) end
+    return number + change
+end
+
+function hf.room_of(scope, limit, rate)
+    local room = UNLIMITED
+    if limit < UNLIMITED then room = limit - hf.running(scope) end
+    if rate then room = math.min(room, hf.allowed(rate, scope)) end
+    return room
+end
+
+-- 0 while it is paused or slowed down.
+function hf.queue_room(queue)
+    local scope, rule = 'q' .. queue, hf.rule_of(queue)
+    local flow = hf.flow_of(scope)
+    if hf.paused(scope) or (flow and flow[2] > now) then return 0 end
+    return hf.room_of(scope, rule.limit, rule.rate)
+end
+
+-- The tasks apart that have ready jobs in a queue, by name, each with the beginning of its members.
+function hf.tasks_apart(queue)
+    local found = {}
+    local prefix = hf.escape(queue)
+    local from, upper = '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1'
+    for _ = 1, TASKS_SEEN_MAX do
+        local first = call('ZRANGEBYLEX', APART, from, upper, 'LIMIT', 0, 1)[1]
+        if not first then return found end
+        local ends = string.find(first, '\0', #prefix + 1, true)
+        if ends then
+            local place = sub(first, 1, ends)
+            found[#found + 1] = { hf.plain(sub(place, #prefix + 1, -2)), place }
+            from = '(' .. place .. '\255'
+        else
+            from = '(' .. first -- nothing of ours
+        end
+    end
+    return found
+end
+
+-- Has a queue ready jobs in its lanes 0 and 1?
+function hf.any_ready(queue)
+    local prefix = hf.escape(queue)
+    return #call('ZRANGEBYLEX', READY, '[' .. prefix .. '0', '(' .. prefix .. '2', 'LIMIT', 0, 1) > 0
+end
+
+-- Until when its bucket or a slow-down holds it back; nil where none does.
+function hf.shut_until(scope, rate)
+    local flow = hf.flow_of(scope)
+    if not flow then return nil end
+    local ends = flow[2]
+    if rate and hf.allowed(rate, scope) == 0 then
+        local _, slack = hf.pace(rate)
+        ends = math.max(ends, flow[1] - slack)
+    end
+    return ends > now and ends or nil
+end
+
+-- When the first bucket or slow-down that holds ready jobs of these queues back lets one more start; nil: none does.
+function hf.opens_at(queues)
+    if not hf.any('f') then return nil end
+    local first
+    local function note(ends)
+        if ends and (not first or ends < first) then first = ends end
+    end
+    for _, queue in ipairs(queues) do
+        local apart = hf.tasks_apart(queue)
+        if not hf.paused('q' .. queue) and (#apart > 0 or hf.any_ready(queue)) then
+            note(hf.shut_until('q' .. queue, hf.rule_of(queue).rate))
+            for _, one in ipairs(apart) do note(hf.shut_until('t' .. one[1], hf.task_of(one[1])[2])) end
+        end
+    end
+    return first
+end
+
+-- Queues in which a task apart has ready jobs.
+function hf.stir_apart(task)
+    hf.each_queue(APART, '', function(prefix, queue)
+        local place = prefix .. hf.escape(task)
+        if call('ZLEXCOUNT', APART, '[' .. place, '(' .. place .. '\255') > 0 then hf.stirred[queue] = true end
+    end)
+end
+
+-- == script slow_down: nothing of a queue starts for so long. Takes now, queue, seconds. Returns until when. Never
+-- shortens. Safe against a rival: a script runs alone.
+
+if sealed then return hf.refused_sealed() end
+local scope = 'q' .. args[2]
+local flow = hf.flow_of(scope) or { 0, 0, false }
+flow[2] = math.max(flow[2], now + args[3])
+hf.keep_flow(scope, flow)
+return { format('%.17g', flow[2]) }

@@ -1,0 +1,232 @@
+-- read: looks that change nothing.
+
+-- == script get: whole jobs by id. Takes now, ids. Returns their pieces; ids that are not there are left out. Never
+-- writes.
+
+return hf.shown(args[2])
+
+-- == script find: one page of jobs that meet all conditions given, newest first: of the ids given, or of all jobs below
+-- a seq. Takes now, ids or nil, the seq to stay below or nil, how many to look at, how many are wanted, and the
+-- conditions states, queue, task, group, key, worker, prefix. Returns the seq to go on below ('' at the end) and the
+-- jobs' pieces. Never writes.
+
+local ids, below, page, wanted = args[2], args[3], args[4], args[5]
+local states, queue, task, group, key, worker, prefix = unpack(args[6], 1, 7)
+local at_end = true
+if not ids then
+    ids = call('ZREVRANGEBYSCORE', SEQS, below and format('(%.0f', below) or '+inf', '-inf', 'LIMIT', 0, page)
+    at_end = #ids < page
+end
+hf.load_rows(ids)
+local met, last = {}, ''
+for _, id in ipairs(ids) do
+    local row = hf.cache[id]
+    if not row then
+        last = at_end and last or tonumber(call('ZSCORE', SEQS, id) or nil) or last
+        local asked = states or queue or task or group or key or worker
+        if not asked and (not prefix or sub(id, 1, #prefix) == prefix) then
+            met[#met + 1] = id -- shown as one that cannot be read, if it is there at all
+        end
+    else
+        last = row[SEQ]
+        if (not states or string.find(states, row[STATE], 1, true)) and (not queue or row[QUEUE] == queue)
+            and (not task or row[TASK] == task) and (not group or row[GROUP] == group)
+            and (not key or row[KEY] == key) and (not worker or row[WORKER] == worker)
+            and (not prefix or sub(id, 1, #prefix) == prefix) then
+            met[#met + 1] = id
+        end
+    end
+    if #met == wanted then break end
+end
+if at_end or last == '' then last = '' else last = format('%.0f', last) end
+return { last, hf.shown(met) }
+
+-- == script count: jobs by queue and state, at one instant. Takes now. Returns packed {queue → {state → number}}. Never
+-- writes.
+
+return { cpack(hf.counted()) }
+
+-- == script ended: of these ids, the jobs that are finished, and those that nobody knows. Takes now, ids. Never writes.
+-- Returns the pieces of the finished ones, then the unknown ids.
+
+local ids, finished, unknown = args[2], {}, {}
+for from = 1, #ids, ARGUMENTS_MAX do
+    local upto = math.min(#ids, from + ARGUMENTS_MAX - 1)
+    local found = call('HMGET', JOBS, unpack(ids, from, upto))
+    for i = from, upto do
+        local packed = found[i - from + 1]
+        if not packed then
+            unknown[#unknown + 1] = ids[i]
+        else
+            -- the state is the second field, behind the three bytes that say how many they are
+            local _, _, _, state = pcall(cmsgpack.unpack_limit, packed, 2, 3)
+            if state == 'o' or state == 'c' or state == 'd' then finished[#finished + 1] = ids[i] end
+        end
+    end
+end
+return { hf.shown(finished), unknown }
+
+-- == script groups: groups with unfinished jobs, an override or a pause, by queue and name.
+-- Takes now, queue or nil, the place to go on after, how many, one group's name or nil, and the places that
+-- follow of groups with an override or a pause: more of them than are asked for. Never writes.
+-- Returns packed lines: place, limit, override, order, pause, number of scheduled, waiting, ready, running jobs, head,
+-- rate, rate an operator said, bucket.
+
+-- Records looked at in all, of one group's scheduled jobs, and of what it has in play; beyond, a head is the first of
+-- those seen, and what runs is what is in play and neither ready nor scheduled.
+local SEEN_MAX_IN_ALL, SCHEDULED_SEEN_MAX, PLAY_SEEN_MAX = 5000, 1000, 64
+local unseen = SEEN_MAX_IN_ALL
+local within, after, most, name = args[2], args[3], args[4], args[5]
+local places, known = {}, {}
+local low, high = '-', '+'
+if within then low, high = '[' .. hf.escape(within), '(' .. sub(hf.escape(within), 1, -2) .. '\1' end
+
+local function note(place)
+    local is_within = not within or sub(place, 1, #hf.escape(within)) == hf.escape(within)
+    if not known[place] and hf.precedes(after, place) and is_within and sub(place, -3) ~= '\0\1\0' then
+        known[place] = true
+        places[#places + 1] = place
+        hf.queue_at[place] = hf.plain(sub(place, 1, string.find(place, '\0', 1, true) - 1))
+    end
+end
+
+local function places_in(key)
+    local from, found = after ~= '' and '(' .. after .. '\255' or low, 0
+    while found < most + 1 do
+        local first = call('ZRANGEBYLEX', key, from, high, 'LIMIT', 0, 1)[1]
+        if not first then return end
+        local place = hf.place_in(first)
+        if place then note(place) end
+        found = found + 1
+        from = place and '(' .. place .. '\255' or '(' .. first
+    end
+end
+
+if name then
+    places[1] = hf.place_of(within, name)
+else
+    for _, key in ipairs({ WAITING, PLAY, SCHEDULED }) do places_in(key) end
+    for _, place in ipairs(args[6]) do note(place) end
+    table.sort(places, hf.precedes)
+end
+
+local function rows_of(key, place, tail, limit)
+    limit = math.max(1, math.min(limit, unseen))
+    local found = call('ZRANGEBYLEX', key, '[' .. place, '(' .. place .. '\255', 'LIMIT', 0, limit)
+    unseen = unseen - #found
+    local ids, rows = hf.ids_after(found, #place + tail), {}
+    hf.load_rows(ids)
+    for _, id in ipairs(ids) do
+        if hf.cache[id] then rows[#rows + 1] = hf.cache[id] end
+    end
+    return rows
+end
+
+local function first_of(rows, state, held)
+    local first
+    for _, row in ipairs(rows) do
+        if row[STATE] == state and (held == nil or row[HELD] == held) then
+            local sooner = first and (row[PRIORITY] > first[PRIORITY]
+                or (row[PRIORITY] == first[PRIORITY] and row[SEQ] < first[SEQ]))
+            if not first or sooner then first = row end
+        end
+    end
+    return first
+end
+
+local lines = {}
+for i = 1, math.min(most, #places) do
+    local place = places[i]
+    local playing = rows_of(PLAY, place, 0, PLAY_SEEN_MAX)
+    local numbers = { r = 0, x = 0 }
+    for _, row in ipairs(playing) do numbers[row[STATE]] = (numbers[row[STATE]] or 0) + 1 end
+    local range = { '[' .. place, '(' .. place .. '\255' }
+    local in_play = call('ZLEXCOUNT', PLAY, range[1], range[2])
+    if in_play > #playing then
+        numbers.r = call('ZLEXCOUNT', STAGED, range[1], range[2])
+        numbers.x = in_play - numbers.r - call('ZLEXCOUNT', SCHEDULED, range[1], '(' .. place .. '1')
+    end
+    local head = first_of(playing, 'x') or first_of(playing, 'r') or first_of(playing, 's')
+    local waiting = call('ZLEXCOUNT', WAITING, range[1], range[2])
+    if not head and waiting > 0 then head = rows_of(WAITING, place, 13, 1)[1] end
+    local scheduled = call('ZLEXCOUNT', SCHEDULED, range[1], range[2])
+    if not head and scheduled > 0 then head = first_of(rows_of(SCHEDULED, place, 17, SCHEDULED_SEEN_MAX), 's') end
+    local packed, pause = call('HGET', OVERRIDES, 'g' .. place), call('HGET', PAUSES, 'g' .. place)
+    local said = packed and hf.sound_override(hf.read(packed)) or { false, false }
+    local limit, rate, strict = hf.group_of(place)
+    lines[i] = {
+        place, limit, said[1] or false, strict and 'strict' or 'relaxed', pause and (hf.read(pause) or {}) or false,
+        scheduled, waiting, numbers.r, numbers.x, head and head[ID] or false, rate or false, said[2] or false,
+        hf.flow_of('g' .. place),
+    }
+end
+return { cpack(lines), #places > most and 1 or 0 }
+
+-- == script queues: what a list of queues shows, at one instant. Takes now. Never writes.
+-- Returns packed counts, packed {queue → earliest due time of a ready job}, then rules, pauses, overrides and buckets
+-- as they are stored.
+-- The earliest due time is exact up to READY_SEEN_MAX ready jobs; beyond, it is that of those claimed next.
+
+local READY_SEEN_MAX, NEXT_SEEN = 10000, 500
+local left, oldest = READY_SEEN_MAX, {}
+
+-- The jobs of one lane; in front of the rank that begins each, its members have so many bytes.
+local function look(queue, key, low, high, bytes)
+    local number = call('ZLEXCOUNT', key, low, high)
+    local seen = number <= left and number or NEXT_SEEN
+    left = left - math.min(left, seen)
+    for _, member in ipairs(call('ZRANGEBYLEX', key, low, high, 'LIMIT', 0, seen)) do
+        local due = #member > bytes + 28 and struct.unpack('>d', member, bytes + 21)
+        if due and (not oldest[queue] or due < oldest[queue]) then oldest[queue] = due end
+    end
+end
+
+hf.each_queue(READY, '', function(prefix, queue)
+    for lane = 0, 2 do look(queue, READY, '[' .. prefix .. lane, '(' .. prefix .. (lane + 1), #prefix + 1) end
+end)
+hf.each_queue(APART, '', function(prefix, queue)
+    for _, one in ipairs(hf.tasks_apart(queue)) do
+        look(queue, APART, '[' .. one[2], '(' .. one[2] .. '\255', #one[2])
+    end
+end)
+return { cpack(hf.counted()), cpack(oldest), call('HGETALL', RULES), call('HGETALL', PAUSES),
+    call('HGETALL', OVERRIDES), call('HGETALL', FLOWS) }
+
+-- == script tasks: what is declared and said of tasks, their buckets, and how many of each run, at one instant. Takes
+-- now. Returns rules, overrides, buckets and numbers as they are stored. Never writes.
+
+return { call('HGETALL', TASKS), call('HGETALL', OVERRIDES), call('HGETALL', FLOWS), call('HGETALL', BUSY) }
+
+-- == script workers: every worker's row and how many leases it holds, at one instant. Takes now. Never writes.
+-- Returns the time; id, packed row, number, portrait, and so on.
+
+local lines = {}
+local rows = call('HGETALL', WORKERS)
+for i = 1, #rows, 2 do
+    local prefix = hf.escape(rows[i])
+    lines[#lines + 1], lines[#lines + 2] = rows[i], rows[i + 1]
+    lines[#lines + 1] = call('ZLEXCOUNT', RUNNING, '[' .. prefix, '(' .. sub(prefix, 1, -2) .. '\1')
+    lines[#lines + 1] = call('HGET', PORTRAITS, rows[i])
+end
+return { cpack(now), lines }
+
+-- == part showing: whole jobs for the caller: id, record, body, value, errors, progress, as flat lists of packed
+-- pieces. Jobs whose record cannot be read are shown, too.
+
+function hf.shown(ids)
+    local records, n = {}, #ids
+    for from = 1, n, ARGUMENTS_MAX do
+        local upto = math.min(n, from + ARGUMENTS_MAX - 1)
+        local pieces = {}
+        for i, key in ipairs({ JOBS, BODIES, VALUES, ERRORS, PROGRESS }) do
+            pieces[i] = call('HMGET', key, unpack(ids, from, upto))
+        end
+        for i = 1, upto - from + 1 do
+            if pieces[1][i] then
+                records[#records + 1] = ids[from + i - 1]
+                for j = 1, 5 do records[#records + 1] = pieces[j][i] end
+            end
+        end
+    end
+    return records
+end

@@ -1,0 +1,364 @@
+-- records: a job's record, and every index that is derived from it.
+
+-- == part rows: jobs read, kept for the length of the script, and written back once.
+-- Takes ids. Nothing is written before save_rows, which the verb calls last. Safe: a script runs alone.
+
+hf.cache, hf.changed = {}, {}
+hf.live_states = { s = true, w = true, r = true, x = true }
+
+-- Opens these records, as many as there are ids from a place on, where they were found. Fails at one that cannot be
+-- unpacked or has a value of a wrong kind; another that makes no sense is false.
+-- Taken one by one from behind the three bytes that say how many they are, fields go into a table of the right size at
+-- once: unpacked as an array, their table grows six times, which takes as long again.
+function hf.open_rows(found, ids, from, upto)
+    local cache, open = hf.cache, cmsgpack.unpack_limit
+    for i = from, upto do
+        local packed, id = found[i - from + 1], ids[i]
+        if packed then
+            local row = { select(2, open(packed, FIELDS_NUMBER, 3)) }
+            cache[id] = row[ID] == id and ROW_IS_SOUND and row or false
+        end
+    end
+end
+
+-- All at once, which costs less; one by one only where one of them fails.
+function hf.open_readable(found, ids, from, upto)
+    if pcall(hf.open_rows, found, ids, from, upto) then return end
+    for i = from, upto do
+        if not pcall(hf.open_rows, { found[i - from + 1] }, ids, i, i) then hf.cache[ids[i]] = false end
+    end
+end
+
+function hf.load_rows(ids)
+    local missing, n = {}, 0
+    for i = 1, #ids do
+        local id = ids[i]
+        if hf.cache[id] == nil then
+            n = n + 1
+            missing[n] = id
+            hf.cache[id] = false
+        end
+    end
+    for from = 1, n, ARGUMENTS_MAX do
+        local upto = math.min(n, from + ARGUMENTS_MAX - 1)
+        hf.open_readable(call('HMGET', JOBS, unpack(missing, from, upto)), missing, from, upto)
+    end
+end
+
+-- The job, or false where there is none or it cannot be read.
+function hf.row_of(id)
+    if hf.cache[id] == nil then hf.load_rows({ id }) end
+    return hf.cache[id]
+end
+
+-- The job, if it is running under exactly this token; else false.
+function hf.fenced(id, token)
+    local row = hf.row_of(id)
+    return row and row[STATE] == 'x' and row[TOKEN] == token and row
+end
+
+function hf.in_pieces(command, key, values, n)
+    for from = 1, n, ARGUMENTS_MAX do
+        call(command, key, unpack(values, from, math.min(n, from + ARGUMENTS_MAX - 1)))
+    end
+end
+
+-- Writes back what changed; answers the packed records by id.
+function hf.save_rows()
+    local packed, values, n = {}, {}, 0
+    for id, row in pairs(hf.changed) do
+        local text = cpack(row)
+        packed[id] = text
+        values[n + 1], values[n + 2] = id, text
+        n = n + 2
+    end
+    hf.in_pieces('HSET', JOBS, values, n)
+    hf.changed = {}
+    return packed
+end
+
+-- == part numbering: the number of the latest job, from the jobs themselves.
+-- seldom: built when a script first uses one of its names.
+
+function hf.latest_seq()
+    local seq = tonumber(call('ZREVRANGEBYSCORE', SEQS, COUNTED_MAX - 1, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
+    return seq or 0
+end
+
+-- == part soundness: has what was packed values of the kinds that it should? What has not says nothing, as if it were
+-- not there, or nothing in that place. flaws() lists it. Records of jobs are checked where they are opened.
+-- seldom: built when a script first uses one of its names.
+
+local TIME_MAX = 1e15 -- later than any that makes sense
+
+function hf.is_number(value) return type(value) == 'number' and value >= -1e300 end -- which what is no number is not
+
+function hf.sound_limit(limit) return hf.is_number(limit) and limit >= 0 and limit % 1 == 0 and limit end
+
+-- A rate is {count, seconds, burst or false}.
+function hf.sound_rate(rate)
+    return type(rate) == 'table' and hf.is_number(rate[1]) and rate[1] > 0 and hf.is_number(rate[2]) and rate[2] > 0
+        and rate[2] < TIME_MAX and (not rate[3] or hf.is_number(rate[3]) and rate[3] >= 1)
+        and { rate[1], rate[2], rate[3] or false }
+end
+
+function hf.mend_rule(rule)
+    rule[3], rule[4], rule[5] = hf.sound_limit(rule[3]), hf.sound_rate(rule[4]), hf.sound_rate(rule[5])
+    rule[6] = hf.is_number(rule[6]) and rule[6] < TIME_MAX and rule[6]
+end
+
+-- What an operator said; false where it cannot be read.
+function hf.sound_override(said)
+    return said and { hf.sound_limit(said[1]), hf.sound_rate(said[2]), said[3] == true }
+end
+
+function hf.sound_task(rule)
+    return rule and { hf.sound_limit(rule[1]), hf.sound_rate(rule[2]), rule[3] == true, hf.sound_limit(rule[4]) }
+end
+
+local function is_time(value) return type(value) == 'number' and value >= -TIME_MAX and value < TIME_MAX end
+
+-- A bucket is {spent_until, shut_until, wakes_at or false}.
+function hf.sound_flow(flow)
+    return flow and is_time(flow[1]) and is_time(flow[2]) and (not flow[3] or is_time(flow[3])) and flow
+end
+
+function hf.sound_letter(letter)
+    return letter and type(letter.id) == 'string' and type(letter.task) == 'string' and type(letter.args) == 'string'
+        and hf.is_number(letter.failed_at) and hf.is_number(letter.first_failed_at)
+        and hf.is_number(letter.failure_count) and hf.is_number(letter.cycles) and type(letter.history) == 'table'
+        and (letter.error == nil or type(letter.error) == 'table')
+        and (letter.revive_at == nil or hf.is_number(letter.revive_at)) and letter
+end
+
+function hf.sound_revival(revival)
+    return revival and hf.is_number(revival.cycles) and hf.is_number(revival.after) and hf.is_number(revival.factor)
+        and hf.is_number(revival.cap) and revival
+end
+
+-- A worker's last numbered call and the answers given.
+function hf.sound_call(last)
+    return last and hf.is_number(last[1]) and last[1] < COUNTED_MAX and type(last[2]) == 'string' and last
+end
+
+-- == part index: every order in which jobs are looked up, derived from the job's own record in ONE place, so that none
+-- of them can say something else than the job does. leave before a job's fields change, enter after. Changes are
+-- gathered and written together by flush; who reads an index calls flush first. Scores are text: the server would
+-- format a number anew for every member.
+
+hf.pending, hf.key_changes, hf.score_texts = {}, {}, {}
+hf.touched, hf.touched_order, hf.stirred, hf.put_off = {}, {}, {}, {}
+-- leases that ended and began in this script, by queue and by task
+hf.ended_of, hf.ended_for, hf.begun_of, hf.begun_for, hf.any_kept = {}, {}, {}, {}, nil
+local TURN_ZERO = 4503599627370496 -- turns go down to minus this, and up to it
+
+function hf.score_of(number)
+    local text = hf.score_texts[number]
+    if not text then
+        text = format('%.17g', number)
+        hf.score_texts[number] = text
+    end
+    return text
+end
+
+function hf.put(key, member, score) -- score false: remove
+    local members = hf.pending[key]
+    if not members then
+        members = {}
+        hf.pending[key] = members
+    end
+    members[member] = score
+end
+
+function hf.flush()
+    for key, members in pairs(hf.pending) do
+        local add, n, gone, m = {}, 0, {}, 0
+        for member, score in pairs(members) do
+            if score then
+                add[n + 1], add[n + 2] = score, member
+                n = n + 2
+            else
+                m = m + 1
+                gone[m] = member
+            end
+        end
+        hf.in_pieces('ZREM', key, gone, m)
+        hf.in_pieces('ZADD', key, add, n)
+        hf.pending[key] = nil
+    end
+end
+
+function hf.touch(place)
+    if not hf.touched[place] then
+        hf.touched[place] = true
+        hf.touched_order[#hf.touched_order + 1] = place
+    end
+end
+
+-- Beginnings of members, made once per queue.
+hf.lane_prefixes, hf.finished_prefixes = { {}, {}, {} }, { o = {}, c = {}, d = {} }
+
+function hf.lane_prefix(queue, lane)
+    local made = hf.lane_prefixes[lane + 1]
+    if not made[queue] then made[queue] = hf.escape(queue) .. lane end
+    return made[queue]
+end
+
+function hf.finished_prefix(queue, state)
+    local made = hf.finished_prefixes[state]
+    if not made[queue] then made[queue] = state .. hf.escape(queue) end
+    return made[queue]
+end
+
+function hf.list_ready(row, on)
+    local lane, priority = row[LANE], row[PRIORITY]
+    if lane > 3 then
+        if lane % 8 > 3 then priority = 0 end
+        if lane > 7 then hf.put(STAGED, hf.staged_member(row), on) end
+        lane = lane % 4
+    end
+    local rank = spack('>I4I8I8d', 2147483648 - priority, row[TURN] + TURN_ZERO, row[SEQ], row[DUE_AT]) .. row[ID]
+    if lane == 3 then
+        hf.put(APART, hf.place_of(row[QUEUE], row[TASK]) .. rank, on)
+    else
+        hf.put(READY, hf.lane_prefix(row[QUEUE], lane) .. rank, on)
+    end
+end
+
+function hf.running_member(row)
+    return hf.escape(row[WORKER]) .. spack('>I8I8', row[FENCE], row[SEQ]) .. hf.escape(row[QUEUE]) .. row[ID]
+end
+
+function hf.list(row, present)
+    local state, on = row[STATE], present and '0'
+    if state == 'r' then
+        hf.list_ready(row, on)
+    elseif state == 'x' then -- claim alone lists them here
+        local queue, task = row[QUEUE], row[TASK]
+        hf.put(RUNNING, hf.running_member(row), on)
+        hf.ended_of[queue], hf.ended_for[task] = (hf.ended_of[queue] or 0) + 1, (hf.ended_for[task] or 0) + 1
+    elseif state == 'w' then
+        local rank = spack('>I4I8', 2147483648 - row[PRIORITY], row[SEQ])
+        hf.put(WAITING, hf.place_of(row[QUEUE], row[GROUP]) .. (row[HELD] and '0' or '1') .. rank .. row[ID], on)
+    elseif state == 's' then
+        local rank = spack('>dI8', math.max(0, row[DUE_AT]), row[SEQ])
+        hf.put(SCHEDULED, hf.place_of(row[QUEUE], row[GROUP]) .. (row[HELD] and '0' or '1') .. rank .. row[ID], on)
+        local member = spack('>I8', row[SEQ]) .. row[ID]
+        hf.put(DUE, member, present and hf.score_of(row[DUE_AT]))
+        hf.put_off[member] = present and row[QUEUE]
+    else
+        hf.put(FINISHED, hf.finished_prefix(row[QUEUE], state) .. spack('>I8', row[SEQ]) .. row[ID], on)
+        if row[PRUNE_AT] then
+            hf.put(PRUNABLE, row[ID], present and hf.score_of(row[PRUNE_AT]))
+        end
+        if state ~= 'd' and (not present or hf.any('t')) then hf.list_kept(row, present) end
+    end
+    if row[EXPIRES_AT] and (state == 'r' or state == 'w' or state == 's') then
+        hf.put(EXPIRING, row[ID], present and hf.score_of(row[EXPIRES_AT]))
+    end
+end
+
+-- The place of the group in which the job is in play, or nil.
+function hf.in_play(row)
+    local state = row[STATE]
+    if row[GROUP] and (state == 'r' or state == 'x' or (state == 's' and row[HELD])) then
+        return hf.place_of(row[QUEUE], row[GROUP])
+    end
+end
+
+function hf.leave(row)
+    hf.list(row, false)
+    return hf.in_play(row), row[KEY] and hf.holds(row)
+end
+
+function hf.enter(row, was_in, had_key)
+    hf.list(row, true)
+    local is_in = hf.in_play(row)
+    if was_in ~= is_in then
+        if was_in then
+            hf.put(PLAY, was_in .. row[ID], false)
+            hf.touch(was_in)
+        end
+        if is_in then hf.put(PLAY, is_in .. row[ID], '0') end
+    end
+    if row[STATE] == 'w' then hf.touch(hf.place_of(row[QUEUE], row[GROUP])) end
+    if row[STATE] == 'r' then hf.stirred[row[QUEUE]] = true end
+    if row[KEY] then hf.note_key(row, had_key) end
+    hf.changed[row[ID]] = row
+end
+
+-- == part keeping: what only some jobs have: a key they hold, a number of them that is kept, several ready ones in
+-- their group.
+-- seldom: built when a script first uses one of its names.
+
+-- Among those of a task that keeps a number of its finished jobs. It leaves also where that is no longer so.
+function hf.list_kept(row, present)
+    if hf.any_kept == nil then hf.any_kept = call('ZCARD', KEPT) > 0 end
+    if present and hf.task_of(row[TASK])[4] or not present and hf.any_kept then
+        hf.put(KEPT, hf.escape(row[TASK]) .. spack('>dI8', row[FINISHED_AT], row[SEQ]) .. row[ID], present and '0')
+    end
+end
+
+-- What the job's key is kept under: of its queue and task, or of its task alone.
+function hf.key_name(row)
+    local terms = row[TERMS]
+    if terms and terms ~= true and terms[1] then return 'g' .. hf.escape(row[TASK]) .. row[KEY] end
+    return hf.logical_of(row)
+end
+
+-- Does the job hold its key?
+function hf.holds(row)
+    local terms = row[TERMS]
+    if terms and terms ~= true then return terms[6] end
+    return terms
+end
+
+function hf.set_holds(row, holds)
+    local terms = row[TERMS]
+    if terms and terms ~= true then terms[6] = holds else row[TERMS] = holds end
+end
+
+-- Its key is written down where it holds it now and did not before, or the other way round.
+function hf.note_key(row, had_key)
+    local holds = hf.holds(row)
+    if (had_key or false) == holds then return end
+    local name = hf.key_name(row)
+    if holds then
+        hf.key_changes[name] = row[ID]
+    elseif hf.key_changes[name] == nil or hf.key_changes[name] == row[ID] then
+        hf.key_changes[name] = false
+    end
+end
+
+-- When the window of the job's key ends; nil where it has none.
+function hf.window_end(row)
+    local terms = row[TERMS]
+    local window = row[KEY] and terms and terms ~= true and terms[3]
+    return window and row[CREATED_AT] + window or nil
+end
+
+-- The job finished: its key is free, unless it has a window. Answers when that ends.
+function hf.end_key(row)
+    local ends = hf.window_end(row)
+    if not ends then hf.set_holds(row, false) end
+    return ends
+end
+
+-- The job is leased: a key that is held until then is free.
+function hf.start_key(row)
+    local terms = row[TERMS]
+    if terms == true or not (terms[6] and terms[2]) or terms[3] then return end
+    terms[6] = false
+    hf.note_key(row, true)
+end
+
+function hf.save_keys()
+    for name, id in pairs(hf.key_changes) do
+        if id then call('HSET', KEYED, name, id) else call('HDEL', KEYED, name) end
+    end
+    hf.key_changes = {}
+end
+
+function hf.staged_member(row)
+    return hf.place_of(row[QUEUE], row[GROUP]) .. spack('>I8', row[TURN] + TURN_ZERO) .. row[ID]
+end

@@ -1,0 +1,99 @@
+-- recover: leases of dead and silent workers end; how a stall is judged.
+
+-- == script recover: end the leases of workers whose deadline passed and of workers proved dead. Bounded.
+-- Takes now, ids of dead workers, limit, whether restarts are trusted. Returns one packed line per lease ended; none
+-- while the store is quiet.
+-- Safe twice: what ended holds no token.
+
+if hf.quiet_seconds(args[4]) > 0 then return { cpack({}) } end
+hf.mend_deadlines()
+local lines = hf.recover(args[2], args[3])
+hf.close()
+return { cpack(lines) }
+
+-- == part stalls: THE routine that decides stalls, told of by the owner or found by recover; and recover, for sweep and
+-- claim. Bounded. The verdict is lifecycle.stall_verdict's. A worker's row goes once it holds nothing.
+-- seldom: built when a script first uses one of its names.
+
+local SHARED_STALLS_MAX, WORKERS_SEEN_MAX = 10, 500
+
+-- Answers whether the stall counted.
+function hf.stall(row, failure, alone, begun, retain)
+    local most = row[MAX_STALLS]
+    if most == 0 and not begun then
+        hf.give_back(row)
+        return false
+    end
+    local stalls, shared = row[STALLS] + (alone and 1 or 0), row[SHARED_STALLS] + (alone and 0 or 1)
+    local into = 'r'
+    if row[CANCEL_REQUESTED] then
+        into = 'c'
+    elseif most == 0 or stalls > most or shared > SHARED_STALLS_MAX then
+        into = 'd'
+    end
+    hf.end_lease(row, into, { counted = true, stalled = true, alone = alone, failure = failure, retain = retain,
+        reason = failure.reason })
+    return true
+end
+
+-- A lease whose worker is gone.
+function hf.lose(row, isolates)
+    local alone = row[SUSPECT] or not isolates
+    local text
+    if alone then
+        text = format('text:stalled', row[STALLS] + 1, row[MAX_STALLS])
+    else
+        text = format('text:stalled_among', row[SHARED_STALLS] + 1, SHARED_STALLS_MAX)
+    end
+    return hf.stall(row, { reason = 'stalled', text = text }, alone, row[BEGUN])
+end
+
+-- A deadline further away than its lease: the server's clock went back. Its time starts anew, so that a worker that is
+-- alive keeps what it holds and one that is dead is found within one lease.
+function hf.mend_deadlines()
+    if given then return end
+    local latest = call('ZREVRANGEBYSCORE', DEADLINES, '+inf', format('(%.17g', now + 1), 'LIMIT', 0, 1000)
+    for _, id in ipairs(latest) do -- the furthest first: those of workers that have renewed since are nearer
+        local worker = hf.worker_row(id)
+        if worker and worker[4] > now + worker[1] + 1 then hf.prolong(id, worker) end
+    end
+end
+
+-- Answers one packed line per lease ended, in the shape of records.Recovered.
+function hf.recover(dead, limit)
+    local workers, known = {}, {}
+    for _, id in ipairs(dead) do
+        if not known[id] and call('HEXISTS', WORKERS, id) == 1 then
+            known[id] = true
+            workers[#workers + 1] = id
+        end
+    end
+    for _, id in ipairs(call('ZRANGEBYSCORE', DEADLINES, '-inf', now, 'LIMIT', 0, WORKERS_SEEN_MAX)) do
+        local worker = not known[id] and hf.worker_row(id)
+        if worker and worker[4] > now then
+            call('ZADD', DEADLINES, format('%.17g', worker[4]), id) -- the worker's row is right
+        elseif not known[id] then
+            workers[#workers + 1] = id
+        end
+    end
+    local ended = {}
+    for _, id in ipairs(workers) do
+        local room = limit - #ended
+        local rows = hf.held_by(id, room + 1)
+        local worker = #rows > 0 and hf.worker_row(id)
+        local told = worker and hf.read(worker[5])
+        local isolates = told and told.isolates
+        for i = 1, math.min(room, #rows) do
+            ended[#ended + 1] = { rows[i], id, hf.lose(rows[i], isolates) }
+        end
+        if #rows <= room then hf.forget_worker(id) end
+    end
+    hf.refill_touched()
+    local lines = {}
+    for i, one in ipairs(ended) do
+        local row = one[1]
+        lines[i] = { row[ID], row[TASK], row[QUEUE], row[GROUP], row[STATE], one[2], row[STALLS], one[3],
+            row[SHARED_STALLS] }
+    end
+    return lines
+end

@@ -1,0 +1,166 @@
+-- settle: how leases end.
+
+-- == part endings: THE routine that ends leases, whoever noticed, and how a job finishes.
+-- The token is void, the counters say why, the place is free. The caller checked the token; groups are refilled after.
+
+local RETAIN_SECONDS = 86400
+
+-- A logical job ended well, or was cancelled: its letter closes. `value`: nil, true for null, or its place in ARGV.
+function hf.finish(row, was_in, had_key, state, retain, value)
+    row[HELD] = false
+    row[STATE] = state
+    row[FINISHED_AT] = now
+    row[PRUNE_AT] = now + math.max(retain, REMEMBER_SECONDS_MIN)
+    if row[TERMS] then row[PRUNE_AT] = math.max(row[PRUNE_AT], hf.end_key(row) or 0) end
+    row[VALUE] = false
+    if value == true then
+        row[VALUE] = true
+    elseif value then
+        row[VALUE] = 1
+        call('HSET', VALUES, row[ID], ARGV[value])
+    end
+    hf.enter(row, was_in, had_key)
+    local letter = hf.any('d') and hf.drop_letter(hf.logical_of(row))
+    if letter and letter.id ~= row[ID] then hf.supersede(letter.id) end
+end
+
+-- `into` 'r' means claimable again by the job's old turn; 's', due after how.delay.
+function hf.end_lease(row, into, how)
+    local was_in, had_key = hf.leave(row)
+    if how.counted then row[ATTEMPTS] = row[ATTEMPTS] + 1 end
+    if how.failed then row[FAILURES] = row[FAILURES] + 1 end
+    if how.stalled then
+        if how.alone then row[STALLS] = row[STALLS] + 1 else row[SHARED_STALLS] = row[SHARED_STALLS] + 1 end
+        row[SUSPECT] = true
+    elseif how.counted then
+        row[SUSPECT] = false
+    end
+    local failure = how.failure
+    if failure then
+        failure.at, failure.attempt, failure.fence = now, row[ATTEMPTS], row[FENCE]
+        failure.worker, failure.started_at = row[WORKER], row[STARTED_AT]
+        hf.add_error(row[ID], failure)
+    end
+    row[TOKEN], row[WORKER], row[CLAIM_CALL] = false, false, false
+    local finished = not hf.live_states[into]
+    row[HELD] = row[GROUP] and not finished and hf.strict(row[QUEUE], row[GROUP]) or false
+    -- it was claimed in time; what follows is not a late start
+    if how.counted and not finished then row[EXPIRES_AT] = false end
+    if into == 'd' then
+        hf.bury(row, was_in, had_key, how.reason or 'failed', failure)
+    elseif finished then
+        hf.finish(row, was_in, had_key, into, how.retain or RETAIN_SECONDS, how.value)
+    elseif into == 's' then
+        row[DUE_AT] = now + how.delay
+        row[TURN] = false
+        row[STATE] = 's'
+        hf.enter(row, was_in, had_key)
+    else
+        hf.enter_play(row, was_in, had_key)
+    end
+end
+
+-- == part otherwise: how jobs end but by success: given back, cancelled, expired, buried unstarted; and what they
+-- suffered.
+-- seldom: built when a script first uses one of its names.
+
+local ERRORS_KEPT_MAX = 10
+
+function hf.add_error(id, failure)
+    local packed = call('HGET', ERRORS, id)
+    local failures = packed and hf.read(packed)
+    if packed and not failures then hf.keep_unread('errors', id, packed) end
+    failures = failures or {}
+    failures[#failures + 1] = failure
+    if #failures > ERRORS_KEPT_MAX then table.remove(failures, 1) end
+    call('HSET', ERRORS, id, cpack(failures))
+end
+
+-- A lease that costs nothing; where a cancel was asked for, the job is cancelled.
+function hf.give_back(row, delay)
+    if row[CANCEL_REQUESTED] then
+        hf.end_lease(row, 'c', {})
+    elseif delay and delay > 0 then
+        hf.end_lease(row, 's', { delay = delay })
+    else
+        hf.end_lease(row, 'r', {})
+    end
+end
+
+-- Death without a lease: expired, or by an operator's word.
+function hf.bury_unstarted(row, reason, text)
+    local was_in, had_key = hf.leave(row)
+    local failure = { at = now, reason = reason, text = text, attempt = row[ATTEMPTS], fence = row[FENCE] }
+    hf.add_error(row[ID], failure)
+    hf.bury(row, was_in, had_key, reason, failure)
+end
+
+function hf.expire(row)
+    local terms = row[TERMS]
+    if not (terms and terms ~= true and terms[5]) then
+        hf.bury_unstarted(row, 'expired', 'text:expired')
+        return
+    end
+    local was_in, had_key = hf.leave(row)
+    row[REASON] = 'expired'
+    hf.finish(row, was_in, had_key, 'c', RETAIN_SECONDS)
+end
+
+-- Unstarted: cancelled. Running: marked, and still running.
+function hf.cancel(row)
+    if row[STATE] == 'x' then
+        row[CANCEL_REQUESTED] = true
+        hf.changed[row[ID]] = row
+    else
+        local was_in, had_key = hf.leave(row)
+        hf.finish(row, was_in, had_key, 'c', RETAIN_SECONDS)
+    end
+end
+
+-- == script begin: mark leases begun before their handlers start.
+-- Takes now, [id, token] pairs. Returns one letter each: o, l lost, c cancel asked for. Fenced by the token.
+
+local answers, ids = {}, {}
+for i, held in ipairs(args[2]) do ids[i] = held[1] end
+hf.load_rows(ids)
+for i, held in ipairs(args[2]) do
+    local row = hf.fenced(held[1], held[2])
+    answers[i] = not row and 'l' or row[CANCEL_REQUESTED] and 'c' or 'o'
+    if answers[i] == 'o' and not row[BEGUN] then
+        row[BEGUN] = true
+        hf.changed[row[ID]] = row
+    end
+end
+hf.save_rows()
+return { concat(answers) }
+
+-- == script report: store progress and log lines of running jobs; a cancel asked for does not refuse them.
+-- Takes now, [id, token, progress, text, lines]. Returns one letter each: o, l lost. Fenced by the token.
+
+local LOGS_KEPT_MAX = 200
+local answers, ids = {}, {}
+for i, report in ipairs(args[2]) do ids[i] = report[1] end
+hf.load_rows(ids)
+
+local function add_lines(id, lines)
+    local packed = call('HGET', LOGS, id)
+    local kept = packed and hf.read(packed) or {}
+    for _, text in ipairs(lines) do kept[#kept + 1] = { now, text } end
+    local newest = {}
+    for i = math.max(1, #kept - LOGS_KEPT_MAX + 1), #kept do newest[#newest + 1] = kept[i] end
+    call('HSET', LOGS, id, cpack(newest))
+end
+
+for i, report in ipairs(args[2]) do
+    local id = report[1]
+    answers[i] = hf.fenced(id, report[2]) and 'o' or 'l'
+    if answers[i] == 'o' then
+        if report[3] or report[4] then
+            local packed = call('HGET', PROGRESS, id)
+            local progress = packed and hf.read(packed) or { false, false }
+            call('HSET', PROGRESS, id, cpack({ report[3] or progress[1], report[4] or progress[2] }))
+        end
+        if #report[5] > 0 then add_lines(id, report[5]) end
+    end
+end
+return { concat(answers) }

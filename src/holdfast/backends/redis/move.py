@@ -1,0 +1,132 @@
+"""seal, export and carry on Redis: a store on its way to another one.
+
+Called by backend.py. Each change is one script that looks at the seal and writes in the same step; the judging of seals
+is done before, on the seal that was read, and the script makes sure that it is still that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...errors import BackendUnavailable
+from ...lifecycle import State
+from ...rates import UNLIMITED, Rate
+from ...records import Part, Seal, Shipment, StoredJob, TaskRecord
+from .. import seals
+from . import codec, rule_codec
+from .connection import Connections
+from .keys import KEY_NAMES
+from .read import Reader
+from .scripts import SCRIPTS
+
+TRIES_MAX = 10
+
+
+class MoveVerbs:
+    """The verbs of moving house on one store."""
+
+    def __init__(self, connections: Connections, reader: Reader) -> None:
+        self._connections, self._reader = connections, reader
+        self._meta = connections.keys[KEY_NAMES.index("meta")]
+
+    async def _text(self) -> bytes | None:
+        text: bytes | None = await self._connections.command("sealed", "HGET", self._meta, "seal")
+        return text
+
+    async def sealed(self) -> Seal | None:
+        text = await self._text()
+        return None if text is None else seals.read(text.decode())
+
+    async def seal(self, seal: Seal | None, instead_of: Seal | None) -> bool:
+        texts = [b"" if one is None else seals.written(one).encode() for one in (instead_of, seal)]
+        closes = seal is not None and seal.closed
+        must_be_empty = seals.is_new_target(seal, instead_of)
+        values = [None, instead_of is not None, seal is not None, closes, must_be_empty]
+        answer, *held = await self._connections.run(SCRIPTS["seal"], values, texts)
+        if held:
+            seals.refuse_unless_empty(*held)
+        return bool(answer)
+
+    # ------------------------------------------------------------------ going out
+
+    async def export(self, part: Part, after: str, limit: int) -> Shipment:
+        place = int(after or 0) if part == "jobs" else 0
+        reply = await self._connections.run(SCRIPTS["export"], [None, part, place, limit], [after.encode()])
+        if part == "rules":
+            return _rules(*reply)
+        if part == "letters":
+            letters = tuple(map(codec.letter, reply))
+            return Shipment(part=part, letters=letters, after=letters[-1].id if len(letters) == limit else None)
+        # What changes the lane of a task takes hold of ready jobs page by page; a seal may come before the last page.
+        lanes = await self._lanes()
+        jobs = tuple(_to_its_lane(job, lanes) for job in codec.stored_jobs(*reply))
+        return Shipment(part=part, jobs=jobs, after=str(jobs[-1].seq) if len(jobs) == limit else None)
+
+    async def _lanes(self) -> dict[str, int]:
+        """Tasks that have a lane of their own, or are parked."""
+        apart = {one.rule.name: 3 for one in await self._reader.tasks() if _is_apart(one)}
+        return apart | {one.task: 2 for one in await self._reader.pauses() if one.task is not None}
+
+    # ------------------------------------------------------------------ coming in
+
+    async def carry(self, move: str, shipment: Shipment) -> None:
+        for _ in range(TRIES_MAX):
+            text = await self._text()
+            before = seals.check_carry(None if text is None else seals.read(text.decode()), move, shipment)
+            after = seals.written(before.moved_on(shipment)).encode()
+            pieces = [text or b"", after, *map(rule_codec.entry_text, shipment.entries)]
+            pieces += [piece for job in shipment.jobs for piece in codec.pieces(job)]
+            [done] = await self._connections.run(SCRIPTS["carry"], _values(shipment), pieces)
+            if done < 0:
+                raise seals.key_taken()
+            if done:
+                return
+        raise BackendUnavailable("the seal of this store is being changed by others all the time. Try again.")
+
+
+def _values(shipment: Shipment) -> list[Any]:
+    return [
+        None,
+        [(one.name, rule_codec.queue_rule(one)) for one in shipment.queues],
+        [(one.name, rule_codec.task_rule(one)) for one in shipment.tasks],
+        [(*rule_codec.place(one), *rule_codec.override(one)) for one in shipment.overrides],
+        [(*rule_codec.place(one), rule_codec.flow(one)) for one in shipment.flows],
+        [(one.name, one.version, one.declared) for one in shipment.entries],
+        [(*rule_codec.place(one), codec.named(one)) for one in shipment.pauses],
+        [codec.record(job) for job in shipment.jobs],
+        [(one.queue, one.task, one.key, codec.letter_line(one)) for one in shipment.letters],
+        shipment.tick,
+        shipment.seq,
+    ]
+
+
+def _rules(tick: bytes, *stored: list[bytes]) -> Shipment:
+    queues, tasks, overrides, flows, group_flows, entries, pauses = stored
+    return Shipment(
+        part="rules",
+        queues=tuple(rule_codec.queue_rules(queues)),
+        tasks=tuple(rule_codec.task_rules(tasks)),
+        overrides=tuple(rule_codec.overrides(overrides)),
+        flows=tuple(rule_codec.flows(flows, group_flows)),
+        entries=tuple(rule_codec.entries(entries)),
+        pauses=tuple(rule_codec.pauses(pauses)),
+        tick=int(tick),
+    )
+
+
+def _is_apart(task: TaskRecord) -> bool:
+    said = task.override
+    limit = said.limit if said is not None and isinstance(said.limit, int) else task.rule.limit
+    rate = said.rate if said is not None and isinstance(said.rate, Rate) else task.rule.rate
+    says = said is not None and said.apart is True
+    return task.rule.apart or says or (limit or UNLIMITED) < UNLIMITED or (rate is not None and not rate.none)
+
+
+def _to_its_lane(job: StoredJob, lanes: Mapping[str, int]) -> StoredJob:
+    if job.state is not State.READY:
+        return job
+    lane = lanes.get(job.task, 0 if job.group is None else 1)
+    return job if job.lane == lane else replace(job, lane=lane)

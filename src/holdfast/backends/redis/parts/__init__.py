@@ -1,1 +1,0 @@
-"""What several verbs share, in Lua: rows, names, the index, groups, endings, letters, sweeps, claims."""

@@ -1,0 +1,223 @@
+"""Assembles the Lua scripts: each verb's own section with the parts it needs, in one text, known to the server by its
+content.
+
+Called once at import. Refuses a missing or stray section, a part nobody needs, a name that no part has, a field that no
+record has, so that folder, contract and record layout cannot drift apart. Never talks to a server.
+
+The files in lua/ are made of sections, `-- == script NAME: …`, `-- == part NAME: …` and `-- == fast NAME: …`, each of
+which opens with comments (purpose, takes, returns, what makes it safe against a rival). The parts a script needs are
+those whose names it uses, and those that these use; `opening` goes before all. `row[STATE]` becomes the field's number,
+JOBS the key's place among the keys that the script uses, a constant its value, ROW_IS_SOUND the check of kinds.py.
+
+The server builds every function of a script anew at every run, and that is a good part of what a short one costs. So
+constants are no variables, parts lie inside one function (there, Lua finds outer variables without a search), and a
+part that says `-- seldom:` among its first lines is built when one of its names is first used. The commonest calls are
+answered before any of it is built, by a fast path: straight code behind the opening, that a `break` leaves for the rest
+of the script. It does what the script would have done, in fewer steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+
+from ..fragments import SECTION_MARK, StatementsBroken, with_texts
+from .keys import FIELDS, KEY_NAMES, SCHEMA_VERSION
+from .kinds import ROW_IS_SOUND
+
+# Verbs that only read. They run on a full server, too.
+READING = (
+    *("count", "ended", "export", "find", "flaws", "get", "groups", "queues"),
+    *("rights", "tasks", "wait_for_work", "workers"),
+)
+# Verbs that bring more work into the store: refused by a full server. All others run there, so that a worker can start,
+# claim and settle until the server has room again.
+FILLING = ("carry", "enqueue", "revive", "tick")
+DRAINING = (
+    "begin",
+    "bury",
+    "cancel",
+    "declare",
+    "discard",
+    "exchange",
+    "limit",
+    "open",
+    "pause",
+    "promote",
+    "prune",
+    "rearrange",
+    "recover",
+    "refill",
+    "register",
+    "relieve",
+    "renew",
+    "report",
+    "retain",
+    "retire",
+    "run_now",
+    "seal",
+    "slow_down",
+    "swap",
+)
+
+# Verbs that run before there is a store: they do not look for one first.
+BEFORE_ALL = ("open", "rights")
+
+# The sections of each verb's fast path, one after another.
+FAST = {"enqueue": ("enqueue",), "exchange": ("exchange", "exchange_taking", "exchange_writing")}
+
+_FIELD = re.compile(r"\[([A-Z][A-Z_]+)\]")
+_KEY = re.compile(rf"\b({'|'.join(name.upper() for name in KEY_NAMES)})\b")
+_LITERAL = r"(?:[\d.e-]+|'[^']*')"
+_CONSTANTS = re.compile(
+    rf"^local ([A-Z][A-Z_]*(?:, [A-Z][A-Z_]*)*) = ({_LITERAL}(?:, {_LITERAL})*)(?: --.*)?$\n?", re.M
+)
+_NAMES = re.compile(r"^(?:function |local function )?((?:hf\.)?\w+(?:, hf\.\w+)*)(?=\(| =)", re.M)
+_USED = re.compile(r"\bhf\.\w+|\blives\b")
+_SELDOM = "\n-- seldom: "
+OPENING = "opening"  # the part that goes before all
+_NUMBERS = {name.upper(): str(place) for place, name in enumerate(FIELDS, 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A verb's script and the name the server knows it by."""
+
+    verb: str
+    text: str
+    sha: str
+    writes: bool
+    keys: tuple[str, ...]  # names of those it uses, in the order it knows them by
+
+
+def _sections() -> dict[str, dict[str, str]]:
+    """The sections of all files by kind (script, part, fast) and name."""
+    found: dict[str, dict[str, str]] = {"script": {}, "part": {}, "fast": {}}
+    for entry in resources.files(f"{__package__}.lua").iterdir():
+        if not entry.name.endswith(".lua"):
+            continue
+        head, *sections = with_texts(entry.read_text(encoding="utf-8")).split(f"\n{SECTION_MARK}")
+        if not head.startswith(f"-- {entry.name.removesuffix('.lua')}: "):
+            raise StatementsBroken(f"{entry.name} must open with its name and purpose")
+        for section in sections:
+            kind, _, text = section.partition(" ")
+            name = text.partition(":")[0]
+            if name in found[kind]:
+                raise StatementsBroken(f"{entry.name}: the {kind} {name} is defined twice")
+            found[kind][name] = f"-- {text}"
+    return found
+
+
+def _code(text: str) -> str:
+    """Without comments on lines of their own: every run of a script would carry them."""
+    lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--"))
+    return "\n".join(lines)
+
+
+def _number(found: re.Match[str]) -> str:
+    if found[1] not in _NUMBERS:
+        raise StatementsBroken(f"no field of a record is named {found[1]}")
+    return f"[{_NUMBERS[found[1]]}]"
+
+
+def _flags(verb: str) -> str:
+    if verb in READING:
+        return " flags=no-writes,allow-oom"
+    return " flags=allow-oom" if verb in DRAINING else ""
+
+
+def _constants(files: Mapping[str, str]) -> dict[str, str]:
+    """Their values by name: one name, one value, whatever file it is in."""
+    values: dict[str, str] = {}
+    for text in files.values():
+        for names, literals in _CONSTANTS.findall(text):
+            for name, literal in zip(names.split(", "), re.findall(_LITERAL, literals), strict=True):
+                if values.setdefault(name, literal) != literal:
+                    raise StatementsBroken(f"{name} is {literal} here and {values[name]} there")
+    return values
+
+
+def _names_in(part: str) -> list[str]:
+    """What a part makes: functions, and fields that it sets when it is built."""
+    return [name for found in _NAMES.findall(part) for name in found.split(", ")]
+
+
+def _needed(verb: str, body: str, parts: Mapping[str, str]) -> list[str]:
+    """The parts a script needs, in the order of their names."""
+    makers = {name: part for part, text in parts.items() for name in _names_in(text)}
+    needed: set[str] = set()
+    texts = [body]
+    while texts:
+        used = set(_USED.findall(_code(texts.pop())))
+        if not used <= makers.keys():
+            raise StatementsBroken(f"{verb}.lua uses names that no part has: {sorted(used - makers.keys())}")
+        new = {makers[name] for name in used} - needed
+        needed |= new
+        texts += [parts[name] for name in new]
+    return sorted(needed - {OPENING})
+
+
+def _built_seldom(parts: list[str]) -> str:
+    """A look for a name that is not there yet builds the part that has it."""
+    lines = ["setmetatable(hf, { __index = function(_, name)"]
+    for part in parts:
+        is_here = " or ".join(f"name == '{name.removeprefix('hf.')}'" for name in _names_in(part))
+        lines += [f"if {is_here} then", part, "return rawget(hf, name)", "end"]
+    return "\n".join([*lines, "end })"])
+
+
+def _joined(opening: str, fast: list[str], parts: list[str], body: str) -> str:
+    seldom = [part for part in parts if _SELDOM in part]
+    common = [_code(part) for part in parts if part not in seldom]
+    built = [_built_seldom(list(map(_code, seldom)))] if seldom else []
+    inside = ["local build = function()", *common, "end", "build()"] if common and opening else common
+    before = ["repeat", *map(_code, fast), "until true"] if fast else []
+    return "\n".join([_code(opening), *before, *built, *inside, _code(body)])
+
+
+def _keys_used(code: str) -> tuple[str, ...]:
+    if "KEYS" in code:  # it goes through all of them
+        return KEY_NAMES
+    used = set(_KEY.findall(code))
+    return tuple(name for name in KEY_NAMES if name.upper() in used)
+
+
+def _assembled(verb: str, body: str, fast: list[str], parts: Mapping[str, str], constants: Mapping[str, str]) -> Script:
+    needed = _needed(verb, body, parts)
+    opening = "" if verb in BEFORE_ALL else parts[OPENING]
+    code = _CONSTANTS.sub("", _joined(opening, fast, [parts[name] for name in needed], body))
+    code = re.sub(rf"\b({'|'.join(constants)})\b", lambda found: constants[found[0]], code)
+    code = code.replace("ROW_IS_SOUND", ROW_IS_SOUND)
+    code = _FIELD.sub(_number, code).replace("SCHEMA_VERSION", f"'{SCHEMA_VERSION}'")
+    code = code.replace("FIELDS_NUMBER", str(len(FIELDS)))
+    keys = _keys_used(code)
+    places = {name.upper(): f"KEYS[{place}]" for place, name in enumerate(keys, 1)}
+    text = f"#!lua{_flags(verb)}\n{_KEY.sub(lambda found: places[found[0]], code)}\n"
+    sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    return Script(verb, text, sha, verb not in READING, keys)
+
+
+def load_scripts(*, with_fast_paths: bool = True) -> Mapping[str, Script]:
+    """Every verb's script; exactly the files of the verbs must be there, and no part that none of them needs."""
+    found = _sections()
+    bodies, parts, fast = found["script"], found["part"], found["fast"]
+    _check_names("scripts", bodies, {*READING, *FILLING, *DRAINING})
+    _check_names("fast paths", fast, {name for names in FAST.values() for name in names})
+    unneeded = set(parts) - {OPENING}.union(*(_needed(verb, body, parts) for verb, body in bodies.items()))
+    if unneeded:
+        raise StatementsBroken(f"parts that no script needs: {sorted(unneeded)}.")
+    constants = _constants({**parts, **bodies, **{f"fast {name}": text for name, text in fast.items()}})
+    ways = {verb: [fast[name] for name in names] for verb, names in FAST.items() if with_fast_paths}
+    return {verb: _assembled(verb, body, ways.get(verb, []), parts, constants) for verb, body in bodies.items()}
+
+
+def _check_names(kind: str, there: Iterable[str], wanted: set[str]) -> None:
+    if set(there) != wanted:
+        missing, stray = sorted(wanted - set(there)), sorted(set(there) - wanted)
+        raise StatementsBroken(f"{__package__}, {kind}: missing {missing}, stray {stray}. Reinstall holdfast.")
+
+
+SCRIPTS = load_scripts()

@@ -1,1 +1,0 @@
-"""The verbs, one Lua file each."""

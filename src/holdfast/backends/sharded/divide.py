@@ -1,0 +1,241 @@
+"""How limits, rates and counts that span shards are divided among them, and what of all rules concerns one shard.
+
+Called by limits.py and move.py. Pure. The parts of a limit add up to it, and so do those of a rate that allows at
+least one start per shard; a rate below that is slowed down in every shard instead. What is said of a group is never
+divided: a group is in one shard.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from ...errors import ConfigurationError
+from ...rates import UNLIMITED, Rate
+from ...records import CLAIM_BYTES_MAX, ClaimRequest, Flow, Lease, Override, QueueRule, Release, Shipment, TaskRule
+from .places import place_of, shard_name, shares
+from .registry import Registry
+
+Scope = tuple[str | None, str | None, str | None]  # queue, group, task
+
+
+def refuse_too_small(limit: object, shards: int, what: str) -> None:
+    """Refuse a limit that would leave a shard without a place: its jobs would never run."""
+    if isinstance(limit, int) and limit < shards:
+        raise ConfigurationError(
+            f"the limit of {what} is divided among {shards} shards, so it must be at least {shards}, not {limit}. "
+            "Raise the limit, or lower shards=."
+        )
+
+
+def limit_share(limit: int | None, shards: int, place: int) -> int | None:
+    """The part of one shard; the first ones get what is left over. Never below 1, which would stop it."""
+    if limit is None or limit >= UNLIMITED:
+        return limit
+    return max(1, limit // shards + (place < limit % shards))
+
+
+def count_share(count: int | None, shards: int) -> int | None:
+    """How many of `count` jobs each shard keeps: rounded up, so together they may keep a few more."""
+    return None if count is None else -(-count // shards)
+
+
+def rate_share(rate: Rate | None, shards: int, place: int) -> Rate | None:
+    """The part of one shard. With fewer starts than shards each gets one, in a window that is longer accordingly."""
+    if rate is None or rate.none or shards == 1:
+        return rate
+    burst = None if rate.burst is None else max(1, rate.burst // shards + (place < rate.burst % shards))
+    if rate.count < shards:
+        return Rate(1, rate.seconds * shards / rate.count, burst)
+    return Rate(rate.count // shards + (place < rate.count % shards), rate.seconds, burst)
+
+
+def queue_share(rule: QueueRule, shards: int, place: int) -> QueueRule:
+    return replace(
+        rule, limit=limit_share(rule.limit, shards, place), rate=rate_share(rule.rate, shards, place), shards=1
+    )
+
+
+def task_share(rule: TaskRule, shards: int, place: int) -> TaskRule:
+    return replace(
+        rule,
+        limit=limit_share(rule.limit, shards, place),
+        rate=rate_share(rule.rate, shards, place),
+        retain_count=count_share(rule.retain_count, shards),
+        retain_dead_count=count_share(rule.retain_dead_count, shards),
+    )
+
+
+def override_share(said: Override, shards: int, place: int) -> Override:
+    """An operator's word as stored: None where nothing is said, which resets what a shard may still have."""
+    limit = limit_share(said.limit, shards, place) if isinstance(said.limit, int) else None
+    rate = rate_share(said.rate, shards, place) if isinstance(said.rate, Rate) else None
+    return replace(said, limit=limit, rate=rate, apart=said.apart if isinstance(said.apart, bool) else None)
+
+
+def concerning(rules: Shipment, registry: Registry, queue: str, place: int) -> Shipment:
+    """What of all rules one shard of a queue must know of its queue and groups, divided. Tasks: `task_rules_for`."""
+    entry = registry.queues[queue]
+    shards = max(entry.shards, place + 1)  # one that is no longer used gets a part, too, and has no job to use it
+
+    def is_here(said: Override | Flow) -> bool:
+        return said.queue == queue and (said.group is None or place_of(said.group, entry.shards) == place)
+
+    return Shipment(
+        part="rules",
+        queues=tuple(queue_share(rule, shards, place) for rule in rules.queues if rule.name == queue),
+        overrides=tuple(
+            override_share(said, shards, place) if said.group is None else said
+            for said in rules.overrides
+            if is_here(said)
+        ),
+        flows=tuple(flow for flow in rules.flows if is_here(flow)),
+        pauses=tuple(
+            one
+            for one in rules.pauses
+            if one.task is not None
+            or (one.queue == queue and (one.group is None or place_of(one.group, entry.shards) == place))
+        ),
+    )
+
+
+def task_rules_for(rules: Shipment, registry: Registry, queue: str, place: int) -> Shipment:
+    """What one shard of a queue must know of the tasks that have jobs in it, divided."""
+    name = shard_name(queue, place)
+    spread = {task: registry.shards_of_task(task) for task in registry.tasks}
+    here = {task: (len(names), names.index(name)) for task, names in spread.items() if name in names}
+    return Shipment(
+        part="rules",
+        tasks=tuple(task_share(rule, *here[rule.name]) for rule in rules.tasks if rule.name in here),
+        overrides=tuple(
+            override_share(said, *here[said.task])
+            for said in rules.overrides
+            if said.task is not None and said.task in here
+        ),
+        flows=tuple(flow for flow in rules.flows if flow.task is not None and flow.task in here),
+    )
+
+
+def said_of(overrides: Iterable[Override], scope: Scope) -> Override:
+    """An operator's word of that scope; one that says nothing where there is none."""
+    nothing = Override(queue=scope[0], group=scope[1], task=scope[2], limit=None, rate=None, apart=None)
+    return next((said for said in overrides if (said.queue, said.group, said.task) == scope), nothing)
+
+
+def refuse_undividable(
+    registry: Registry, queues: Iterable[str], tasks: Iterable[str], overrides: Iterable[Override]
+) -> None:
+    """Refuse where a limit of these queues and tasks, declared or an operator's, has less than one for each shard."""
+    for queue in queues:
+        entry, word = registry.queues[queue], said_of(overrides, (queue, None, None))
+        for limit in (word.limit, None if entry.rule is None else entry.rule.limit):
+            refuse_too_small(limit, entry.shards, f"queue {queue!r}")
+    for task in tasks:
+        rule, word = registry.tasks[task].rule, said_of(overrides, (None, None, task))
+        for limit in (word.limit, None if rule is None else rule.limit):
+            refuse_too_small(limit, len(registry.shards_of_task(task)), f"task {task!r}")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How the free slots of one call are divided among the shards of a queue, round by round.
+#
+# Called by lease.py. Plain reckoning: it calls nobody. What the shards are given together is never more than what is
+# left: in all, of the queue, of every task with a cap of its own, and in bytes of arguments. A shard always leases one
+# job, whatever its size; what comes beyond the bytes that way is released (`within`).
+
+
+class Portion(NamedTuple):
+    """What one shard may lease in one round."""
+
+    most: int
+    by_task: Mapping[str, int]
+    bytes_max: int
+
+
+NOTHING = Portion(0, {}, CLAIM_BYTES_MAX)
+
+
+class QueueRoom:
+    """What a call may still take of one queue, and which of its shards are worth asking for it."""
+
+    def __init__(self, request: ClaimRequest, leases: Sequence[Lease], queue: str, shards: Sequence[str]) -> None:
+        late = sum(lease.queue == queue for lease in leases)
+        self._most = min(request.most - len(leases), request.most_by_queue.get(queue, request.most) - late)
+        taken = Counter(lease.task for lease in leases)
+        self._by_task = {task: given - taken[task] for task, given in request.most_by_task.items()}
+        self._bytes = request.bytes_max - sum(len(lease.args) for lease in leases)
+        self._open = list(shards)  # not asked yet, or used up what they were given
+        self._capped: list[str] = []  # did not, but may have jobs of a task of which they were given too little
+        self._without: set[tuple[str, str]] = set()  # (shard, task): did not use up what it was given of that task
+        self._given: dict[str, Portion] = {}
+
+    def next_round(self, may_ask: Callable[[str], bool]) -> dict[str, Portion]:
+        """Whom to ask now for what; nobody: the queue is done."""
+        candidates = [shard for shard in (*self._open, *self._capped) if may_ask(shard)]
+        if self._most <= 0 or self._bytes <= 0 or not candidates:
+            return {}
+        caps: dict[str, dict[str, int]] = {shard: {} for shard in candidates}
+        for task, left in self._by_task.items():
+            takers = [shard for shard in candidates if (shard, task) not in self._without]
+            parts = shares(max(left, 0), takers) if takers else {}
+            for shard in candidates:
+                caps[shard][task] = parts.get(shard, 0)
+        asked = [shard for shard in candidates if shard in self._open or any(caps[shard].values())]
+        if not asked:
+            return {}
+        given = shares(self._most, asked)
+        each = max(1, self._bytes // len(given))
+        self._given = {shard: Portion(most, caps[shard], each) for shard, most in given.items()}
+        return self._given
+
+    def heard(self, answers: Mapping[str, Sequence[Lease]]) -> None:
+        """What the shards of this round leased; who did not answer is not asked again."""
+        unasked = [shard for shard in self._open if shard not in self._given]
+        more: list[str] = []
+        capped = [shard for shard in self._capped if shard not in self._given]
+        for shard, leases in answers.items():
+            given, taken = self._given[shard], Counter(lease.task for lease in leases)
+            self._most -= len(leases)
+            sizes = [len(lease.args) for lease in leases]
+            self._bytes -= sum(sizes)
+            for task, cap in given.by_task.items():
+                self._by_task[task] -= taken[task]
+                if taken[task] < cap and len(leases) < given.most:
+                    self._without.add((shard, task))
+            cut_short = bool(leases) and sum(sizes) + max(sizes) > given.bytes_max
+            if len(leases) >= given.most or (cut_short and max(sizes) <= self._bytes):
+                more.append(shard)
+            elif any(taken[task] >= cap and (shard, task) not in self._without for task, cap in given.by_task.items()):
+                capped.append(shard)
+        self._open, self._capped = [*unasked, *more], capped
+
+
+def within(
+    request: ClaimRequest, leases: Sequence[Lease], by_task: Mapping[str, int]
+) -> tuple[list[Lease], list[Release]]:
+    """The leases there is room for: slots in all, of their queue and their task, and bytes; and the others, to be given
+    back. The first one fits, whatever its size."""
+    kept: list[Lease] = []
+    surplus: list[Release] = []
+    size, full = 0, False
+    by_queue, by_task = dict(request.most_by_queue), dict(by_task)
+    for lease in leases:
+        room = min(by_queue.get(lease.queue, request.most), by_task.get(lease.task, request.most))
+        full = full or (bool(kept) and size + len(lease.args) > request.bytes_max)
+        if len(kept) < request.most and room > 0 and not full:
+            kept.append(lease)
+            size += len(lease.args)
+            by_queue[lease.queue] = by_queue.get(lease.queue, request.most) - 1
+            by_task[lease.task] = by_task.get(lease.task, request.most) - 1
+        else:
+            surplus.append(Release(id=lease.id, token=lease.token))
+    return kept, surplus
+
+
+def turned(names: list[str], call: int) -> list[str]:
+    """Another shard goes first in every call."""
+    first = call % len(names) if names else 0
+    return names[first:] + names[:first]

@@ -1,0 +1,340 @@
+"""Leases over many shards: a worker's calls are divided among shards and their answers put together.
+
+Called by backend.py. A call that a shard did not answer is repeated there, the same call, before that shard is asked
+for anything else: so its settlements take effect once, and their first answers come back, late. Nothing kept here is
+needed to be safe: every write about a lease is fenced by its token in its own shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol, TypeVar
+
+from msgspec.structs import replace
+
+from ...lifecycle import Settlement, State
+from ...records import (
+    Answer,
+    ClaimRequest,
+    Exchanged,
+    Held,
+    Lease,
+    Recovered,
+    Release,
+    Renewal,
+    Report,
+    WorkerRecord,
+)
+from ..contract import Backend
+from .divide import QueueRoom, turned, within
+from .fanout import SILENCE, at_once
+from .places import number_of, parted, shares
+from .registry import Shards
+from .worker_calls import Sent, WorkerCalls
+
+HOME = ""  # the store beside the shards: rules, pauses, limits, cron entries and every worker's row, but no user's job
+RECOVERED_PER_CLAIM_MAX = 100
+
+T = TypeVar("T")
+Named = TypeVar("Named", Held, Report, Release, Settlement)
+
+
+class Stores(Protocol):
+    """How a shard is reached by its name; opened on first use."""
+
+    async def __call__(self, name: str) -> Backend: ...
+
+
+class Gone(Exception):
+    """No store knows the worker any more, or only past its deadline."""
+
+
+class LeaseVerbs:
+    """The verbs about leases and workers."""
+
+    def __init__(self, shards: Shards, stores: Stores) -> None:
+        self._shards, self._stores = shards, stores
+        self._services: dict[str, WorkerCalls] = {}
+
+    async def _at(self, name: str, verb: Callable[[Backend], Awaitable[T]]) -> T:
+        return await verb(await self._stores(name))
+
+    # ------------------------------------------------------------------ a worker's rows
+
+    async def register(self, worker: WorkerRecord, now: float | None) -> None:
+        """In every shard it is known to serve; the others follow when it first claims there."""
+        service = self._services.setdefault(worker.id, WorkerCalls(worker))
+        service.record = worker
+        names = {HOME, *service.joined, *(shard for queue in worker.queues for shard in self._shards.of(queue))}
+        answers = await at_once({name: self._at(name, lambda store: store.register(worker, now)) for name in names})
+        service.joined.update(name for name in answers.of_some() if name != HOME)
+        service.stale -= set(answers)
+
+    async def retire(self, worker: str, now: float | None) -> int:
+        names = [HOME, *self._shards.all()]
+        answers = await at_once({name: self._at(name, lambda store: store.retire(worker, now)) for name in names})
+        self._services.pop(worker, None)
+        return sum(answers.of_all().values())
+
+    async def _service(self, worker: str, now: float | None) -> WorkerCalls | None:
+        """The worker as this process knows it, or as another process registered it."""
+        found = self._services.get(worker)
+        if found is None:
+            rows = await self._at(HOME, lambda store: store.workers(now))
+            found = next((WorkerCalls(row) for row in rows if row.id == worker), None)
+            if found is not None:
+                self._services[worker] = found
+        return found
+
+    async def _join(self, service: WorkerCalls, shard: str, now: float | None) -> None:
+        """Give the worker a row in a shard that has none, if it is alive."""
+        request = ClaimRequest(worker=service.record.id, call=number_of(service.call, 0), queues=(), most=0)
+        if not (await self._at(HOME, lambda store: store.claim(request, now))).known:
+            if not await self._alive(service, now):
+                raise Gone
+            await self._at(HOME, lambda store: store.register(service.record, now))
+        await self._at(shard, lambda store: store.register(service.record, now))
+        service.joined.add(shard)
+
+    async def _alive(self, service: WorkerCalls, now: float | None) -> bool:
+        """Is there a store in which the worker's deadline has not passed, or one that cannot be asked?"""
+        names = [HOME, *service.joined]
+        answers = await at_once({name: self._at(name, lambda store: store.workers(now)) for name in names})
+        rows = [row for found in answers.of_some().values() for row in found if row.id == service.record.id]
+        return bool(answers.silent) or not all(row.expired for row in rows)
+
+    # ------------------------------------------------------------------ settle + claim
+
+    async def exchange(
+        self,
+        settlements: Sequence[Settlement],
+        releases: Sequence[Release],
+        request: ClaimRequest | None,
+        now: float | None,
+    ) -> Exchanged:
+        service = None if request is None else await self._service(request.worker, now)
+        if request is None or service is None or request.call < service.call:
+            answers = (
+                *await self.by_token(settlements, lambda store, items: store.settle(items, now)),
+                *await self.by_token(releases, lambda store, items: store.release(items, now)),
+            )
+            return Exchanged(answers=answers, known=request is None or service is not None)
+        try:
+            if request.call == service.call:
+                await self._repeat(service, request, now)
+            else:
+                await self._begin_anew(service, settlements, releases, request, now)
+            known = True
+        except Gone:
+            self._services.pop(request.worker, None)
+            known = False
+        recovered, service.recovered = tuple(service.recovered), []
+        quiet = max((sent.answer.quiet_seconds for sent in service.sent if sent.answer is not None), default=0.0)
+        return Exchanged(
+            answers=tuple(answer or Answer.UNHEARD for answer in service.answers),
+            leases=tuple(service.leases) if known else (),
+            known=known,
+            recovered=recovered,
+            sealed=service.sealed if known else None,
+            quiet_seconds=quiet,
+            opens_in=service.opens_in if known else None,
+        )
+
+    async def _begin_anew(
+        self,
+        service: WorkerCalls,
+        settlements: Sequence[Settlement],
+        releases: Sequence[Release],
+        request: ClaimRequest,
+        now: float | None,
+    ) -> None:
+        """A new call. A worker that finds itself past its deadline is swept away everywhere, as it is in one store."""
+        try:
+            await self._trade(service, settlements, releases, request, now)
+            if not any(sent.answer is not None and sent.answer.known for sent in service.sent):
+                await self._make_sure(service, now)
+        except Gone:
+            names, limit = [HOME, *service.joined], RECOVERED_PER_CLAIM_MAX
+            sweep: Callable[[Backend], Awaitable[list[Recovered]]] = lambda store: store.recover(limit=limit, now=now)  # noqa: E731
+            answers = await at_once({name: self._at(name, sweep) for name in names})
+            service.recovered += [end for found in answers.values() for end in found]
+            raise
+
+    async def _make_sure(self, service: WorkerCalls, now: float | None) -> None:
+        """No shard said in this call that it knows the worker. Is the worker alive, and is anybody there at all?"""
+        try:
+            alive = await self._alive(service, now)
+        except SILENCE as error:
+            raise next((sent.error for sent in service.sent if sent.error is not None), error) from error
+        if not alive:
+            raise Gone
+
+    async def _trade(
+        self,
+        service: WorkerCalls,
+        settlements: Sequence[Settlement],
+        releases: Sequence[Release],
+        request: ClaimRequest,
+        now: float | None,
+    ) -> None:
+        """A new call. Calls that are owed an answer go first, then the settlements, then the queues in their order.
+
+        The settlements travel with the first queue's claims. A queue's shards are asked at once for their shares; what
+        some cannot use, those that used theirs up are asked for next.
+        """
+        service.turn_to(request.call, len(settlements) + len(releases))
+        swept = dict.fromkeys(shard for queue in request.queues for shard in self._shards.of(queue))
+        service.sweeps = shares(request.sweep_max, turned(list(swept), request.call)) if swept else {}
+        await self._hear_again(service, request, now)
+        batch = service.divided(self._shards, settlements, releases)
+        for queue in request.queues:
+            room = QueueRoom(request, service.leases, queue, turned(self._shards.of(queue), request.call))
+            while portions := room.next_round(service.may_ask):
+                for shard, portion in portions.items():
+                    claim = service.asking(shard, queue, portion, request.most_by_group)
+                    batch.setdefault(shard, Sent(shard, claim)).request = claim
+                sending, batch = list(batch.values()), {}
+                await self._send(service, sending, now)
+                heard = {sent.shard: sent.answer.leases for sent in sending if sent.answer is not None}
+                room.heard({shard: heard[shard] for shard in portions if shard in heard})
+        await self._send(service, list(batch.values()), now)
+        await self._fit(service, request, now)
+
+    async def _send(self, service: WorkerCalls, batch: Sequence[Sent], now: float | None) -> None:
+        """Make these calls at once. They are noted first, so that a call given up in the middle can be repeated."""
+        service.sent += [sent for sent in batch if sent not in service.sent]
+        answers = await at_once({sent.shard: self._exchange_at(service, sent, now) for sent in batch})
+        for sent in batch:
+            sent.error = answers.silent.get(sent.shard)
+
+    async def _exchange_at(self, service: WorkerCalls, sent: Sent, now: float | None) -> None:
+        store = await self._stores(sent.shard)
+        if sent.shard in service.stale:
+            # Its row there may be about to lapse, and with it whatever is claimed now: move its deadline first.
+            await store.register(service.record, now)
+            service.stale.discard(sent.shard)
+        answer = await store.exchange(sent.settlements, sent.releases, sent.request, now)
+        if not answer.known and sent.shard not in service.joined:
+            await self._join(service, sent.shard, now)
+            again = await store.exchange((), (), sent.request, now)
+            answer = replace(again, answers=answer.answers)
+        service.heard(sent, answer)
+
+    async def _hear_again(self, service: WorkerCalls, request: ClaimRequest, now: float | None) -> None:
+        """Repeat the calls that were not answered. What they bring beyond the free slots goes back at no cost."""
+        owed = list(service.unheard.values())
+        for sent in owed:
+            sent.ask_for_less(request, part=2)
+        await at_once({sent.shard: self._exchange_at(service, sent, now) for sent in owed})
+        await self._fit(service, request, now, request.most_by_task)
+
+    async def _fit(
+        self, service: WorkerCalls, request: ClaimRequest, now: float | None, by_task: Mapping[str, int] = {}
+    ) -> None:
+        """Release the leases there is no room for. Where a shard does not answer, the next renewal gives them back.
+
+        What is asked of a task binds late leases alone: in other claims the shards know whether the task is apart.
+        """
+        service.leases, surplus = within(request, service.leases, by_task)
+        if surplus:
+            with suppress(*SILENCE):
+                await self.by_token(surplus, lambda store, items: store.release(items, now))
+
+    async def _repeat(self, service: WorkerCalls, request: ClaimRequest, now: float | None) -> None:
+        """The latest call once more: what was answered is still known, what was not is asked again.
+
+        Where home or a shard is silent, what is known of it stays: the next renewal tells what is no longer ours.
+        """
+        found = await at_once({HOME: self._at(HOME, lambda store: store.workers(now))})
+        if HOME in found and all(row.id != service.record.id for row in found[HOME]):
+            raise Gone
+
+        async def ended(lease: Lease) -> bool:
+            job = await (await self._stores(parted(lease.token)[0])).get(lease.id)
+            return job is None or job.state is not State.RUNNING or job.fence != lease.fence
+
+        ends = await at_once({lease.token: ended(lease) for lease in service.leases})
+        service.leases = [lease for lease in service.leases if not ends.get(lease.token)]
+        unanswered = [sent for sent in service.sent if sent.answer is None]
+        for sent in unanswered:
+            sent.ask_for_less(request)
+        await self._send(service, unanswered, now)
+        if all(sent.answer is None for sent in service.sent):
+            found.of_all()  # nobody is there at all
+        await self._fit(service, request, now)
+
+    # ------------------------------------------------------------------ renewing, and the verbs that name a token
+
+    async def renew(
+        self, worker: str, held: Sequence[Held], seen_call: int, portrait: bytes | None, now: float | None
+    ) -> Renewal:
+        """All rows of the worker at once. What a silent shard holds is `unheard`: its deadline there did not move.
+
+        The portrait goes to home alone; one that home did not take goes there again with the next renewal.
+        """
+        service = await self._service(worker, now)
+        if service is None:
+            return Renewal(known=False, lost=tuple(item.id for item in held))
+        named: dict[str, list[Held]] = {name: [] for name in (HOME, *service.joined)}
+        strangers: list[str] = []
+        for item in held:
+            shard, token = parted(item.token)
+            if self._shards.queue_of(shard) is None:
+                strangers.append(item.id)
+            else:
+                named.setdefault(shard, []).append(Held(item.id, token))
+        service.write_off(seen_call)
+        seen = {name: service.seen_at(name, seen_call) for name in named}
+        shown = service.unshown = service.unshown if portrait is None else portrait
+
+        async def renew(name: str) -> Renewal:
+            own = shown if name == HOME else None
+            store = await self._stores(name)
+            return await store.renew(worker, named[name], seen_call=seen[name], portrait=own, now=now)
+
+        service.fresh.clear()
+        answers = await at_once({name: renew(name) for name in named})
+        service.stale = (service.stale | set(answers.silent)) - set(answers) - {HOME}
+        known = [name for name, answer in answers.of_some().items() if answer.known]
+        if not known and not answers.silent:
+            self._services.pop(worker, None)
+            return Renewal(known=False, lost=tuple(item.id for item in held))
+        service.joined.difference_update(set(answers) - set(known))
+        if HOME in known and service.unshown is shown:
+            service.unshown = None
+        if HOME in answers and HOME not in known:
+            await at_once({HOME: self._at(HOME, lambda store: store.register(service.record, now))})
+        return Renewal(
+            lost=(*strangers, *(job_id for answer in answers.values() for job_id in answer.lost)),
+            cancelled=tuple(job_id for answer in answers.values() for job_id in answer.cancelled),
+            released=tuple(job_id for answer in answers.values() for job_id in answer.released),
+            unheard=(
+                *(item.id for name in answers.silent for item in named[name]),
+                *(lease.id for lease in service.fresh if parted(lease.token)[0] in answers.silent),
+            ),
+        )
+
+    async def by_token(
+        self, items: Sequence[Named], verb: Callable[[Backend, list[Named]], Awaitable[list[Answer]]]
+    ) -> list[Answer]:
+        """A verb about leases, at each lease's own shard. Raises where no shard answered, else says UNHEARD."""
+        answers = [Answer.LOST] * len(items)
+        places: dict[str, list[int]] = {}
+        own: dict[str, list[Named]] = {}
+        for place, item in enumerate(items):
+            shard, token = parted(item.token)
+            if self._shards.queue_of(shard) is not None:
+                places.setdefault(shard, []).append(place)
+                own.setdefault(shard, []).append(replace(item, token=token))
+
+        async def ask(shard: str) -> list[Answer]:
+            return await verb(await self._stores(shard), own[shard])
+
+        found = await at_once({shard: ask(shard) for shard in own})
+        found.of_some()
+        for shard, where in places.items():
+            words = found.get(shard) or [Answer.UNHEARD] * len(where)
+            for place, word in zip(where, words, strict=True):
+                answers[place] = word
+        return answers

@@ -1,0 +1,361 @@
+"""The reading half of the router: what many shards show, put together.
+
+Part of backend.py's `ShardedBackend`. Changes nothing. Where a shard that may hold what is asked for is silent it
+raises: half a picture is none.
+"""
+
+from __future__ import annotations
+
+import heapq
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from ...lifecycle import State
+from ...records import (
+    CronEntry,
+    DeadLetter,
+    Dump,
+    Flaw,
+    Flow,
+    GroupRecord,
+    JobQuery,
+    JobRecord,
+    LetterQuery,
+    LogLine,
+    Pause,
+    QueueRecord,
+    TaskRecord,
+    TaskRule,
+    WorkerRecord,
+)
+from ..contract import Backend
+from ..reader import Reader
+from .cron import NOTED
+from .fanout import Answers, at_once
+from .lease import HOME
+from .places import call_of, place_of_job, shard_name, signed
+from .registry import FRESH_SECONDS, Shards
+
+T = TypeVar("T")
+
+PLACES_MAX = 10_000  # jobs whose shard is remembered
+RUNNING_MAX = 10_000  # of one task in one shard that are counted one by one
+
+
+class ShardedReader(Reader):
+    """How a store of shards is looked at."""
+
+    _shards: Shards
+    _places: dict[str, str]  # job → its shard, as last seen: a hint
+
+    @abstractmethod
+    async def _store(self, name: str) -> Backend:
+        """The shard of that name (or home), opened on first use."""
+
+    async def _at(self, name: str, verb: Callable[[Backend], Awaitable[T]]) -> T:
+        return await verb(await self._store(name))
+
+    async def _at_all(self, names: Sequence[str], verb: Callable[[Backend], Awaitable[T]]) -> Answers[T]:
+        return await at_once({name: self._at(name, verb) for name in names})
+
+    async def _everywhere(self, verb: Callable[[Backend], Awaitable[T]], queue: str | None = None) -> dict[str, T]:
+        """What all shards, or those of one queue, answer; raises where one is silent."""
+        await self._shards.refresh()
+        names = self._shards.all() if queue is None else self._shards.of(queue)
+        return (await self._at_all(names, verb)).of_all()
+
+    async def _home(self) -> Backend:
+        return await self._store(HOME)
+
+    # ------------------------------------------------------------------ jobs
+
+    async def _first(self, verb: Callable[[Backend], Awaitable[T | None]]) -> T | None:
+        """The one shard that has something to show; a silent one might have it, so then nothing else is an answer."""
+        answers: Answers[T | None] = Answers()
+        for age in (FRESH_SECONDS, 0.0):  # what is in no shard we know may be in one that is new
+            await self._shards.refresh(age)
+            names = [name for name in self._shards.all() if name not in answers]
+            more = await self._at_all(names, verb)
+            for answer in more.values():
+                if answer:
+                    return answer
+            more.of_all()
+            answers.update(more)
+        return None
+
+    async def get(self, job_id: str) -> JobRecord | None:
+        """The job. Who waits for a result asks again and again: so its shard is remembered, and asked first."""
+        known = self._places.get(job_id)
+        found = None if known is None else await self._at(known, lambda store: store.get(job_id))
+        if found is None:
+            found = await self._first(lambda store: store.get(job_id))
+            entry = None if found is None else self._shards.registry.queues.get(found.queue)
+            if found is not None and entry is not None:
+                self._remember(job_id, shard_name(found.queue, place_of_job(found, entry.shards)))
+        return found
+
+    def _remember(self, job_id: str, shard: str) -> None:
+        if len(self._places) >= PLACES_MAX:
+            self._places.clear()
+        self._places[job_id] = shard
+
+    async def ended(self, job_ids: Sequence[str]) -> Mapping[str, JobRecord | None]:
+        """Each id is asked for where it was last seen; only those seen nowhere yet, or gone from there, everywhere."""
+        found: dict[str, JobRecord | None] = {}
+        asked: dict[str, list[str]] = {}
+        for job_id in dict.fromkeys(job_ids):
+            if job_id in self._places:
+                asked.setdefault(self._places[job_id], []).append(job_id)
+        missing = set(job_ids) - await self._look(found, asked)
+        looked: set[str] = set()
+        for age in (FRESH_SECONDS, 0.0):  # what is in no shard we know may be in one that is new
+            if missing:
+                await self._shards.refresh(age)
+                names = [name for name in self._shards.all() if name not in looked]
+                missing -= await self._look(found, {name: sorted(missing) for name in names})
+                looked.update(names)
+        return {**found, **dict.fromkeys(missing)}
+
+    async def _look(self, found: dict[str, JobRecord | None], asked: Mapping[str, list[str]]) -> set[str]:
+        """Ask these shards for these ids; note what ended, remember what goes on. Answers the ids somebody knows."""
+
+        async def ask(name: str) -> Mapping[str, JobRecord | None]:
+            return await (await self._store(name)).ended(asked[name])
+
+        known: set[str] = set()
+        for name, ended in (await at_once({name: ask(name) for name in asked})).of_all().items():
+            for job_id in asked[name]:
+                job = ended.get(job_id)
+                if job is not None:
+                    found[job_id] = job
+                elif job_id not in ended:
+                    self._remember(job_id, name)
+                if job is not None or job_id not in ended:
+                    known.add(job_id)
+        return known
+
+    async def find(self, query: JobQuery) -> list[JobRecord]:
+        found = await self._everywhere(lambda store: store.find(query), query.queue)
+        return newest_first(found.values(), query.limit)
+
+    async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
+        return counts_of((await self._everywhere(lambda store: store.count(queue), queue)).values())
+
+    async def logs(self, job_id: str) -> list[LogLine]:
+        return await self._first(lambda store: store.logs(job_id)) or []
+
+    async def letter(self, job_id: str) -> DeadLetter | None:
+        return await self._first(lambda store: store.letter(job_id))
+
+    async def letters(self, query: LetterQuery) -> list[DeadLetter]:
+        found = await self._everywhere(lambda store: store.letters(query), query.queue)
+        return letters_of(found.values(), query.limit)
+
+    # ------------------------------------------------------------------ queues, groups, tasks, workers, entries
+
+    async def queues(self) -> list[QueueRecord]:
+        home = await (await self._home()).queues()
+        return queues_of(home, (await self._everywhere(lambda store: store.queues())).values())
+
+    async def waking(self, queues: Sequence[str]) -> bool:
+        found = await self._everywhere(lambda store: store.waking(queues))
+        return any(found.values())
+
+    async def groups(self, queue: str | None = None, *, limit: int = 100) -> list[GroupRecord]:
+        home = await (await self._home()).groups(queue, limit=limit)
+        found = await self._everywhere(lambda store: store.groups(queue, limit=limit), queue)
+        return groups_of(home, found.values(), limit)
+
+    async def tasks(self) -> list[TaskRecord]:
+        home = await (await self._home()).tasks()
+        found = await self._everywhere(lambda store: store.tasks())
+        shown = tasks_of(home, found.values())
+        hidden = [task.rule.name for task in shown]
+        counts = {
+            name: self._running(name, [task for task in hidden if task not in {one.rule.name for one in there}])
+            for name, there in found.items()
+        }
+        more = [running for running in (await at_once(counts)).of_all().values() if running]
+        return [replace(task, running=task.running + sum(one[task.rule.name] for one in more)) for task in shown]
+
+    async def _running(self, shard: str, tasks: Sequence[str]) -> Counter[str]:
+        """How many jobs of these tasks run in a shard that says nothing of them itself: it knows no rule of theirs."""
+        running: Counter[str] = Counter()
+        for task in tasks:
+            if shard in self._shards.registry.shards_of_task(task):
+                query = JobQuery(task=task, states=(State.RUNNING,), limit=RUNNING_MAX)
+                running[task] = len(await (await self._store(shard)).find(query))
+        return running
+
+    async def group(self, queue: str, name: str) -> GroupRecord:
+        await self._shards.refresh()
+        shard = self._shards.of_group(queue, name)
+        return await self._at(HOME if shard is None else shard, lambda store: store.group(queue, name))
+
+    async def pauses(self) -> list[Pause]:
+        return await (await self._home()).pauses()
+
+    async def workers(self, now: float | None = None) -> list[WorkerRecord]:
+        home = await (await self._home()).workers(now)
+        return workers_of(home, (await self._everywhere(lambda store: store.workers(now))).values())
+
+    async def entries(self) -> list[CronEntry]:
+        return await (await self._home()).entries()
+
+    async def flaws(self, *, limit: int = 1000) -> list[Flaw]:
+        """Each says in which shard it is. Raises where a shard is silent: "nothing is wrong" would be a guess."""
+        found = await (await self._home()).flaws(limit=limit)
+        for name, listed in (await self._everywhere(lambda store: store.flaws(limit=limit))).items():
+            found += [replace(flaw, text=f"{flaw.text} (shard {name})") for flaw in listed]
+        return found[:limit]
+
+    async def dump(self) -> Dump:
+        home = await (await self._home()).dump()
+        found = await self._everywhere(lambda store: store.dump())
+        counts = {queue: entry.shards for queue, entry in self._shards.registry.queues.items()}
+        return dump_of(home, found, counts)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Putting together what many shards show: jobs, letters, queues, groups, workers and the dump.
+#
+# Called by backend.py. Pure: takes what was read. Jobs are in the order of their seqs, which is the order in which they
+# were stored within a shard, and over all shards as far as their clocks and loads agree.
+
+
+Row = Mapping[str, Any]
+
+
+def newest_first(found: Iterable[Sequence[JobRecord]], limit: int) -> list[JobRecord]:
+    """Pages of several shards, each newest first, as one page."""
+    return list(islice(heapq.merge(*found, key=lambda job: -job.seq), max(limit, 0)))
+
+
+def letters_of(found: Iterable[Sequence[DeadLetter]], limit: int) -> list[DeadLetter]:
+    letters = [letter for part in found for letter in part]
+    return sorted(letters, key=lambda letter: (-letter.failed_at, letter.id))[:limit]
+
+
+def counts_of(found: Iterable[Mapping[str, Mapping[State, int]]]) -> dict[str, dict[State, int]]:
+    total: dict[str, dict[State, int]] = {}
+    for part in found:
+        for queue, by_state in part.items():
+            sums = total.setdefault(queue, {})
+            for state, number in by_state.items():
+                sums[state] = sums.get(state, 0) + number
+    return dict(sorted(total.items()))
+
+
+def queues_of(home: Sequence[QueueRecord], found: Iterable[Sequence[QueueRecord]]) -> list[QueueRecord]:
+    """Rules, overrides and pauses as home has them; counts, the oldest due time and the bucket of all shards."""
+    total = {record.name: record for record in home if record.name != NOTED}
+    flows: dict[str, Flow] = {}
+    for record in (record for part in found for record in part):
+        if record.flow is not None:
+            flows[record.name] = _fuller(record.flow, flows.get(record.name))
+        known = total.get(record.name)
+        if known is None:
+            total[record.name] = record
+            continue
+        counts = dict(known.counts)
+        for state, number in record.counts.items():
+            counts[state] = counts.get(state, 0) + number
+        due = [at for at in (known.oldest_due_at, record.oldest_due_at) if at is not None]
+        total[record.name] = replace(known, counts=counts, oldest_due_at=min(due, default=None))
+    return [replace(total[name], flow=flows.get(name, total[name].flow)) for name in sorted(total)]
+
+
+def tasks_of(home: Sequence[TaskRecord], found: Iterable[Sequence[TaskRecord]]) -> list[TaskRecord]:
+    """Rules and overrides as home has them; what runs, and the bucket, of all shards."""
+    total = {record.rule.name: record for record in home}
+    flows: dict[str, Flow] = {}
+    for record in (record for part in found for record in part):
+        name = record.rule.name
+        if record.flow is not None:
+            flows[name] = _fuller(record.flow, flows.get(name))
+        elif name not in total:
+            continue  # a rule that is gone from home and on its way out of the shards
+        known = total.get(name, TaskRecord(rule=TaskRule(name=name)))
+        total[name] = replace(known, running=known.running + record.running)
+    return [replace(total[name], flow=flows.get(name, total[name].flow)) for name in sorted(total)]
+
+
+def _fuller(flow: Flow, other: Flow | None) -> Flow:
+    """Of the buckets of several shards that are one: full again, and open, when the last of them is."""
+    if other is None:
+        return flow
+    spent, shut = max(flow.spent_until, other.spent_until), max(flow.shut_until, other.shut_until)
+    return replace(flow, spent_until=spent, shut_until=shut)
+
+
+def flows_of(home: Iterable[Flow], found: Iterable[Iterable[Flow]]) -> list[Flow]:
+    """The buckets of all shards, one per queue, group and task; home's where no shard has that one yet."""
+    total: dict[tuple[str, str, str], Flow] = {}
+    for flow in (flow for part in found for flow in part):
+        total[_scope(flow)] = _fuller(flow, total.get(_scope(flow)))
+    for flow in home:
+        total.setdefault(_scope(flow), flow)
+    return [total[scope] for scope in sorted(total)]
+
+
+def _scope(flow: Flow) -> tuple[str, str, str]:
+    return (flow.queue or "", flow.group or "", flow.task or "")
+
+
+def groups_of(home: Sequence[GroupRecord], found: Iterable[Sequence[GroupRecord]], limit: int) -> list[GroupRecord]:
+    """A group is shown by the shard it is in; what only home knows of it, by home."""
+    total = {(record.queue, record.name): record for record in home}
+    for record in (record for part in found for record in part):
+        known = total.get((record.queue, record.name))
+        total[record.queue, record.name] = replace(record, pause=known.pause) if known is not None else record
+    return [total[name] for name in sorted(total)[:limit]]
+
+
+def workers_of(home: Sequence[WorkerRecord], found: Iterable[Sequence[WorkerRecord]]) -> list[WorkerRecord]:
+    """One row per worker, as home has it where it does, with all the leases its rows hold together."""
+    total = {record.id: record for record in home}
+    for record in (record for part in found for record in part):
+        known = total.get(record.id)
+        total[record.id] = record if known is None else replace(known, running=known.running + record.running)
+    return list(total.values())
+
+
+def dump_of(home: Dump, found: Mapping[str, Dump], shards: Mapping[str, int]) -> Dump:
+    """One picture made of the shards' pictures, each consistent in itself. `shards` is the number of each queue's."""
+    jobs = [_job_row(name, row) for name, dump in found.items() for row in dump.tables["jobs"]]
+    tables = dict(home.tables)
+    tables["jobs"] = tuple(sorted(jobs, key=lambda row: row["seq"]))
+    tables["workers"] = _worker_rows([home, *found.values()])
+    tables["queues"] = tuple({**row, "shards": shards.get(row["name"], 1)} for row in home.tables["queues"])
+    order = {row["id"]: row["seq"] for row in jobs}
+    logs = (row for dump in found.values() for row in dump.tables["logs"])
+    tables["logs"] = tuple(sorted(logs, key=lambda row: order[row["job_id"]]))
+    tables["letters"] = tuple(row for dump in found.values() for row in dump.tables["letters"])
+    flows = [[msgspec.convert(row, Flow) for row in dump.tables["flows"]] for dump in (home, *found.values())]
+    tables["flows"] = tuple(msgspec.to_builtins(flow) for flow in flows_of(flows[0], flows[1:]))
+    pending = any(dump.rearranging for dump in (home, *found.values()))
+    return Dump(tables=tables, sharded=True, rearranging=pending)
+
+
+def _job_row(shard: str, row: Row) -> dict[str, Any]:
+    token, call = row["token"], row["claim_call"]
+    return {
+        **row,
+        "token": None if token is None else signed(shard, token),
+        "claim_call": None if call is None else call_of(call),
+    }
+
+
+def _worker_rows(dumps: Sequence[Dump]) -> tuple[dict[str, Any], ...]:
+    """One row per worker, home's where it has one, with the latest call any shard has seen."""
+    rows: dict[str, dict[str, Any]] = {}
+    for row in (row for dump in dumps for row in dump.tables["workers"]):
+        known = rows.setdefault(row["id"], {**row, "last_call": 0})
+        known["last_call"] = max(known["last_call"], call_of(row["last_call"]))
+    return tuple(rows[name] for name in sorted(rows))

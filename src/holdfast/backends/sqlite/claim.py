@@ -1,0 +1,392 @@
+"""Which ready jobs a claim takes: queue by queue, lane by lane, as far as limits, rates and the worker's room allow.
+
+Called by lease.py inside its transaction. What may start is rates.py's business; what was leased is charged here, to
+each bucket once. A store without limits and rates asks for none.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from ...rates import UNLIMITED, charged
+from ...records import GROUP_LOOKS_MAX, READY_PER_GROUP_MAX, ClaimRequest, Lease
+from . import rates, rearrange, settle
+from .columns import LANE_APART, LANE_GROUPED, LANE_UNGROUPED, SQL, Place, as_text
+from .operate import expire
+from .rules import Bucket
+from .transaction import Transaction
+
+_LANE = SQL["claim.lane"]
+_LANE_APART = SQL["claim.lane_apart"]
+_TAKE = SQL["claim.take"]
+_HEADS = SQL["claim.heads"]
+_TAKE_HEADS = SQL["claim.take_heads"]
+_CLAIMABLE = SQL["read.claimable"]
+
+Row = tuple[Any, ...]  # as claim.lane reads it
+
+_ARGS, _EXPIRES_AT, _SIZE, _TURN = 4, 13, 17, 18  # positions in it; the turn is there where heads are read
+
+
+def claim(tx: Transaction, request: ClaimRequest) -> list[Lease]:
+    """Lease what may start now; then charge the buckets it came from."""
+    paused = tx.rules.paused_queues
+    draw = Draw(tx, request)
+    for queue in request.queues:
+        most = draw.room_of_queue(queue)
+        if draw.full:
+            break
+        if most > 0 and queue not in paused:
+            draw.take_from(queue, most)
+    draw.charge()
+    return draw.leases
+
+
+def claim_heads(tx: Transaction, request: ClaimRequest) -> list[Lease] | None:
+    """As refill and then `claim` where the heads of the touched groups are all there is to lease, as in a worker that
+    works groups off: they are leased without being made ready first. None, and nothing done, where it is not so plain.
+
+    The caller knows that nothing is due, expired or overdue. Nothing is ready, so whoever comes next in a touched group
+    is taken whatever the order; room for all, and no limit, rate, lane or share that could hold one of them back. What
+    is said of tasks does not matter where it is said of others.
+    """
+    rules, touched = tx.rules, tx.touched
+    if not touched or len(request.queues) != 1 or request.most_by_group is not None:
+        return None
+    [queue] = request.queues
+    if not rules.queues_hold_nothing or queue in rules.paused_queues or rules.windowed(queue):
+        return None
+    if len(touched) > min(request.most, request.most_by_queue.get(queue, request.most)):
+        return None
+    for (of, group), changed in touched.items():
+        if changed or of != queue or rules.limit_alone(of, group) != 1:
+            return None
+    if tx.cursor.execute(_CLAIMABLE, (queue,)).fetchone() is not None or rates.apart_ready(tx.cursor, rules, queue):
+        return None
+    groups = as_text([group for _, group in touched])
+    rows: list[Row] = tx.cursor.execute(_HEADS, {"queue": queue, "groups": groups}).fetchall()
+    ruled = {*rules.lanes, *rules.trimmed}
+    if ruled and any(row[2] in ruled for row in rows):
+        return None
+    if len(rows) > 1 and sum([row[_SIZE] for row in rows]) > request.bytes_max:
+        return None
+    tx.refilled()
+    if not rows:
+        return []
+    first = tx.ticks(len(rows))
+    rows.sort(key=lambda row: (-row[5], first if row[_TURN] is None else row[_TURN], row[0]))
+    draw = Draw(tx, request)
+    draw.lease_heads([row[:_TURN] for row in rows], first)
+    return draw.leases
+
+
+class Lane:
+    """How far one lane of a queue has been read. Nothing is written while lanes are read."""
+
+    __slots__ = ("done", "looks", "number", "place", "queue", "refused", "task")
+
+    def __init__(self, queue: str, number: int, task: str = "") -> None:
+        self.queue, self.number, self.task = queue, number, task
+        self.place = 0  # so many of its jobs were met
+        self.looks = 0  # so many of them passed over
+        self.refused = 0  # so many more, because a changed rule has not reached them
+        self.done = False
+
+    def read(self, tx: Transaction, most: int) -> list[Row]:
+        if self.number == LANE_APART:
+            return tx.cursor.execute(_LANE_APART, (self.queue, self.task, most, self.place)).fetchall()
+        return tx.cursor.execute(_LANE, (self.queue, self.number, most, self.place)).fetchall()
+
+
+class Draw:
+    """The leases of one claim."""
+
+    def __init__(self, tx: Transaction, request: ClaimRequest) -> None:
+        self._tx, self._request, self._rules = tx, request, tx.rules
+        self.leases: list[Lease] = []
+        self.full = False  # the next job's arguments are more than what is left of bytes_max
+        self._bytes_left, self._drawn = request.bytes_max, 0
+        self._running = rates.Running(tx.cursor)  # as it was before this claim
+        self._rooms: dict[Place, int] = {}
+        self._leased: dict[Place, int] = {}  # where something counts it
+        self._expired: list[Row] = []
+        # while a changed rule is carried out; the other half of its sweep the claim has done before
+        self._guard = rearrange.Guard(tx, request.sweep_max // 2) if tx.rules.rearranging else None
+        self._held: dict[tuple[str, str], int] = {}
+        if request.most_by_group is not None:
+            for queue, group, number in tx.cursor.execute(SQL["claim.held_groups"], (request.worker,)):
+                self._held[queue, group] = number
+
+    # ------------------------------------------------------------------ how many
+
+    def room_of_queue(self, queue: str) -> int:
+        request, left = self._request, self._request.most - len(self.leases)
+        most = min(left, request.most_by_queue.get(queue, left))
+        if self._rules.holds_nothing:
+            return most
+        place: Place = ("queue", queue, "")
+        if place not in self._rooms:
+            self._tx.set_back(self._rules.queue(queue).rate, place)
+            self._rooms[place] = rates.queue_room(self._rules, self._running, queue, self._tx.now)
+        return min(most, self._rooms[place] - self._leased.get(place, 0))
+
+    def _room_of_lane(self, lane: Lane) -> int:
+        if lane.number != LANE_APART:
+            return UNLIMITED
+        place: Place = ("task", "", lane.task)
+        if place not in self._rooms:
+            self._tx.set_back(self._rules.tasks[lane.task].rate, place)
+            by_task = rates.task_room(self._rules, self._running, lane.task, self._tx.now)
+            self._rooms[place] = min(by_task, self._request.most_by_task.get(lane.task, UNLIMITED))
+        return self._rooms[place] - self._leased.get(place, 0)
+
+    # ------------------------------------------------------------------ which
+
+    def take_from(self, queue: str, most: int) -> None:
+        """Lease up to `most` jobs of a queue."""
+        common = not self._rules.tasks and self._request.most_by_group is None and self._guard is None
+        rows = self._from_common_lanes(queue, most) if common else None
+        if rows is None:
+            rows = self._from_lanes(queue, most)
+        for row in self._expired:
+            expire(self._tx, row[1])
+        self._expired.clear()
+        if self._guard is not None:
+            self._guard.move()
+        if rows:
+            self._lease(queue, rows)
+
+    def _from_common_lanes(self, queue: str, most: int) -> list[Row] | None:
+        """As `_from_lanes`, where nothing is apart: what most claims see. None: it must look closer."""
+        read, first, share = self._tx.cursor.execute, self._request.call % 2, most - most // 2
+        rows: list[Row] = read(_LANE, (queue, first, share, 0)).fetchall()
+        more = len(rows) == share
+        if len(rows) < most:
+            rows += read(_LANE, (queue, 1 - first, most - len(rows), 0)).fetchall()
+        if more and len(rows) < most:
+            rows += read(_LANE, (queue, first, most - len(rows), share)).fetchall()
+        size, now = sum([row[_SIZE] for row in rows]), self._tx.now
+        if size > self._bytes_left and self._drawn + len(rows) > 1:
+            return None
+        if [row for row in rows if row[_EXPIRES_AT] is not None and row[_EXPIRES_AT] <= now]:
+            return None
+        self._bytes_left -= size
+        self._drawn += len(rows)
+        return rows
+
+    def _from_lanes(self, queue: str, most: int) -> list[Row]:
+        """Each lane gets its share, then what the others left."""
+        lanes = [Lane(queue, LANE_UNGROUPED), Lane(queue, LANE_GROUPED)]
+        if self._rules.tasks:
+            lanes += self._lanes_apart(queue)
+        if self._guard is not None:
+            self._fit_front(self._guard, queue, lanes[1:], most)
+        call, number = self._request.call, len(lanes)
+        lanes = [lanes[place % number] for place in range(call % number, call % number + number)]
+        rows: list[Row] = []
+        for place, lane in enumerate(lanes):
+            left = most - len(rows)
+            if left > 0 and not self.full:
+                rows += self._draw(lane, min(-(-left // (number - place)), self._room_of_lane(lane)))
+        for lane in lanes:
+            if len(rows) < most and not lane.done and not self.full:
+                rows += self._draw(lane, min(most - len(rows), self._room_of_lane(lane)))
+        return rows
+
+    def _lanes_apart(self, queue: str) -> list[Lane]:
+        lanes = [Lane(queue, LANE_APART, task) for task in rates.apart_ready(self._tx.cursor, self._rules, queue)]
+        return [lane for lane in lanes if self._room_of_lane(lane) > 0]
+
+    def _fit_front(self, guard: rearrange.Guard, queue: str, lanes: list[Lane], most: int) -> None:
+        for lane in lanes:
+            rows = lane.read(self._tx, most)
+            guard.fit_front(queue, [row[6] for row in rows if row[6] is not None])
+
+    def _draw(self, lane: Lane, most: int) -> list[Row]:
+        """Up to `most` jobs of a lane, from where it was read before. Expired ones are set aside."""
+        if most <= 0 or lane.done:
+            return []
+        capped = self._request.most_by_group is not None and lane.number != LANE_UNGROUPED
+        drawn: list[Row] = []
+        looks = (GROUP_LOOKS_MAX if capped else 0) + (self._request.sweep_max if self._guard is not None else 0)
+        while len(drawn) < most and not lane.done and not self.full:
+            asked = most - len(drawn) + looks
+            rows = lane.read(self._tx, asked)
+            if looks:
+                fresh, met = self._pass_over(lane, rows, most - len(drawn))
+            else:
+                fresh, met = rows, len(rows)
+            drawn += self._fitting(fresh)
+            lane.place += met
+            lane.done = lane.done or met == len(rows) < asked
+        if lane.number == LANE_APART:
+            self._took(("task", "", lane.task), len(drawn))
+        return drawn
+
+    def _fitting(self, rows: list[Row]) -> list[Row]:
+        """Those that have not expired, up to the first whose arguments do not fit; one job always does."""
+        now = self._tx.now
+        fitting: list[Row] = []
+        for row in rows:
+            if row[_EXPIRES_AT] is not None and row[_EXPIRES_AT] <= now:
+                self._expired.append(row)
+                continue
+            if row[_SIZE] > self._bytes_left and self._drawn:
+                self.full = True
+                break
+            self._bytes_left -= row[_SIZE]
+            self._drawn += 1
+            fitting.append(row)
+        return fitting
+
+    def _pass_over(self, lane: Lane, rows: list[Row], most: int) -> tuple[list[Row], int]:
+        """The first `most` that the rules allow and whose group has not its share of this worker, and how many were met
+        to find them."""
+        share, met, guard = self._request.most_by_group, 0, self._guard
+        fresh: list[Row] = []
+        for row in rows:
+            if len(fresh) == most:
+                break
+            seq, _, task, queue, _, _, group = row[:7]
+            if guard is not None and not guard.lets(lane.number, seq, task, queue, group):
+                if lane.refused == self._request.sweep_max:
+                    lane.done = True
+                    break
+                lane.refused += 1
+                met += 1
+                continue
+            late = row[_EXPIRES_AT] is not None and row[_EXPIRES_AT] <= self._tx.now
+            if share is not None and group is not None and not late:
+                if self._held.get((queue, group), 0) >= share:
+                    if lane.looks == GROUP_LOOKS_MAX:
+                        lane.done = True
+                        break
+                    lane.looks += 1
+                    met += 1
+                    continue
+                self._held[queue, group] = self._held.get((queue, group), 0) + 1
+            met += 1
+            fresh.append(row)
+        return fresh, met
+
+    # ------------------------------------------------------------------ leasing
+
+    def _took(self, place: Place, number: int) -> None:
+        self._leased[place] = self._leased.get(place, 0) + number
+
+    def _lease(self, queue: str, rows: list[Row]) -> None:
+        self._take(_TAKE, rows, {})
+        groups = [row[6] for row in rows if row[6] is not None]
+        if groups and self._rules.windowed(queue):
+            self._leave_room(queue, groups)
+        if not self._rules.holds_nothing:
+            self._mark(queue, rows)
+
+    def lease_heads(self, rows: list[Row], turn: int) -> None:
+        """Those that were waiting until now, with turns of their own or from this one on."""
+        self._take(_TAKE_HEADS, rows, {"turn": turn})
+
+    def _take(self, statement: str, rows: list[Row], more: Mapping[str, Any]) -> None:
+        tx, request = self._tx, self._request
+        fence, nonce = tx.ticks(len(rows)), secrets.token_hex(8)
+        values = {
+            "fence": fence,
+            "nonce": nonce,
+            "worker": request.worker,
+            "call": request.call,
+            "now": tx.now,
+            "seqs": as_text([row[0] for row in rows]),
+            **more,
+        }
+        tx.cursor.execute(statement, values)
+        rows = with_bodies(tx, rows)
+        self.leases += [
+            as_lease(row, settle.make_token(row[0], number, nonce), number, tx.now)
+            for number, row in enumerate(rows, fence)
+        ]
+        if any(row[7] is not None for row in rows):
+            tx.cursor.execute(SQL["claim.start_keys"], (values["seqs"],))
+
+    def _leave_room(self, queue: str, groups: list[str]) -> None:
+        """Remember which groups' buckets to charge; where a bound on what is ready holds a group back, refill it."""
+        for group, number in Counter(groups).items():
+            if self._rules.group_rate(queue, group) is not None:
+                self._took(("group", queue, group), number)
+            elif self._rules.group_limit(queue, group) <= READY_PER_GROUP_MAX:
+                continue
+            self._tx.touch(queue, group)
+
+    def _mark(self, queue: str, rows: list[Row]) -> None:
+        """Put what a limit or a rule on retention counts where it is counted, and take it out of its lane apart."""
+        rules, tx = self._rules, self._tx
+        self._took(("queue", queue, ""), len(rows))
+        tasks = {*rules.tasks, *rules.trimmed}
+        limited = rules.queue(queue).limit < UNLIMITED
+        counted = [row[0] for row in rows if limited or row[2] in tasks]
+        if counted:
+            tx.cursor.execute(SQL["claim.count"], (as_text(counted),))
+
+    def charge(self) -> None:
+        """Each bucket once, with all that was leased from it."""
+        for place, starts in self._leased.items():
+            kind, queue, name = place
+            if kind == "queue":
+                rate = self._rules.queue(queue).rate
+            elif kind == "task":
+                rate = self._rules.tasks[name].rate
+            else:
+                rate = self._rules.group_rate(queue, name)
+            if rate is not None and starts:
+                spent = (self._rules.bucket(place) or Bucket()).spent_until
+                self._tx.spend(place, charged(rate, spent, self._tx.now, starts))
+
+
+def with_bodies(tx: Transaction, rows: list[Row]) -> list[Row]:
+    """The rows with the arguments that were too big to be read before it was clear who is leased."""
+    big = [row[0] for row in rows if row[_ARGS] is None]
+    if not big:
+        return rows
+    bodies = dict(tx.cursor.execute(SQL["claim.bodies"], (as_text(big),)).fetchall())
+    return [row if row[_ARGS] is not None else (*row[:_ARGS], bodies[row[0]], *row[_ARGS + 1 :]) for row in rows]
+
+
+def fitting(rows: list[Row], request: ClaimRequest) -> int:
+    """How many of these jobs fit into a request, from the first on; one always does."""
+    left, fit = request.bytes_max, 0
+    for row in rows:
+        left -= row[_SIZE]
+        if fit == request.most or (fit and left < 0):
+            break
+        fit += 1
+    return fit
+
+
+def as_lease(row: Row, token: str, fence: int, started_at: float) -> Lease:
+    """A lease of the row as claim.lane reads it, in the order of Lease's fields: this is made for every job."""
+    (
+        _,
+        job_id,
+        task,
+        queue,
+        args,
+        priority,
+        group,
+        key,
+        attempts,
+        failures,
+        stalls,
+        max_stalls,
+        created_at,
+        _,
+        options,
+        suspect,
+        shared_stalls,
+        _,
+    ) = row
+    place = (priority, group, key, attempts + 1, failures, stalls, max_stalls)
+    return Lease(
+        job_id, token, fence, task, queue, args, *place, created_at, started_at, options, suspect == 1, shared_stalls
+    )

@@ -1,0 +1,56 @@
+"""tick: a cron entry is written, and its jobs come into being, in one transaction.
+
+Called by backend.py on the writer's thread. When a tick is due is not decided here: only whether the entry is still the
+one that was decided on.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from msgspec.structs import replace
+
+from ...lifecycle import State
+from ...records import CronEntry, Enqueued, Tick, Ticked
+from . import enqueue, operate, tolerant
+from .columns import SQL, encoded, entry_of
+from .transaction import Transaction
+
+
+def tick(tx: Transaction, wanted: Tick) -> Ticked:
+    tx.refuse_sealed()
+    row = tx.cursor.execute(SQL["tick.entry"], (wanted.name,)).fetchone()
+    there = None if row is None else tolerant.read_or(None, entry_of, row[0])
+    early = wanted.not_before is not None and tx.now < wanted.not_before
+    if early or (0 if there is None else there.version) != wanted.version:
+        return Ticked(done=False, entry=there)
+    live = wanted.overlap != "allow" and _is_live(tx, wanted.previous)
+    skipped = live and wanted.overlap == "skip"
+    enqueued: list[Enqueued] = []
+    if not skipped:
+        if live and wanted.previous is not None:
+            operate.cancel(tx, wanted.previous)
+        jobs = [replace(job, on_conflict="keep") if job.on_conflict == "raise" else job for job in wanted.jobs]
+        enqueued = enqueue.enqueue(tx, jobs) if jobs else []
+    entry = wanted.entry_if_skipped if skipped else wanted.entry
+    if entry is None:
+        tx.cursor.execute(SQL["tick.remove"], (wanted.name,))
+    else:
+        entry = replace(entry, version=wanted.version + 1)
+        tx.cursor.execute(SQL["tick.store"], (wanted.name, *entry_row(entry)[1:]))
+    return Ticked(done=True, entry=entry, enqueued=tuple(enqueued), skipped=skipped)
+
+
+def entry_row(entry: CronEntry) -> tuple[str, int, bool, bytes]:
+    return entry.name, entry.version, entry.declared, encoded(entry)
+
+
+def _is_live(tx: Transaction, job_id: str | None) -> bool:
+    row = None if job_id is None else tx.cursor.execute(SQL["tick.state"], (job_id,)).fetchone()
+    return row is not None and State(row[0]).live
+
+
+def entries(cursor: sqlite3.Cursor) -> list[CronEntry]:
+    """Those that can be read; flaws lists the others."""
+    found = [tolerant.read_or(None, entry_of, row[0]) for row in cursor.execute(SQL["tick.all"])]
+    return [entry for entry in found if entry is not None]

@@ -1,0 +1,163 @@
+"""seal, export and carry on SQLite: a store on its way to another one.
+
+Called by backend.py: seal and carry inside a write transaction, export and sealed on the reader's thread. Carried rows
+go in as they are: nothing is placed, refilled or promoted here.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+import msgspec
+
+from ...errors import ConfigurationError
+from ...lifecycle import State
+from ...rates import Rate
+from ...records import Flow, LogLine, Override, Part, Pause, Seal, Shipment, StoredJob
+from .. import seals
+from . import cron, read, read_rules, tolerant
+from .columns import LANE_APART, LANE_UNGROUPED, SQL, encoded, logical_name, place_of, rate_text
+from .limits import apart_word, queue_row, task_row
+from .transaction import Transaction
+from .unique_keys import EVERYWHERE
+
+_BEYOND = 38  # where the columns end that every job record has
+
+
+def sealed(cursor: sqlite3.Cursor) -> Seal | None:
+    row = cursor.execute(SQL["seal.record"]).fetchone()
+    return None if row is None else seals.read(row[0])
+
+
+def seal(tx: Transaction, seal: Seal | None, instead_of: Seal | None) -> bool:
+    before = sealed(tx.cursor)
+    if before != instead_of:
+        return False
+    if seals.is_new_target(seal, before):
+        seals.refuse_unless_empty(*tx.cursor.execute(SQL["seal.content"]).fetchone())
+        for forget in ("seal.forget_queues", "seal.forget_tasks", "seal.forget_flows", "seal.forget_entries"):
+            tx.cursor.execute(SQL[forget])
+    _store(tx, seal)
+    return True
+
+
+def _store(tx: Transaction, seal: Seal | None) -> None:
+    if seal is None:
+        tx.cursor.execute(SQL["seal.remove"])
+    else:
+        tx.cursor.execute(SQL["seal.store"], (seal.closed, seals.written(seal)))
+
+
+def export(cursor: sqlite3.Cursor, part: Part, after: str, limit: int) -> Shipment:
+    if part == "rules":
+        return Shipment(
+            part=part,
+            queues=tuple(read_rules.queue_rules(cursor)),
+            tasks=tuple(read_rules.task_rules(cursor)),
+            overrides=tuple(read_rules.overrides(cursor)),
+            flows=tuple(read_rules.flows(cursor)),
+            entries=tuple(cron.entries(cursor)),
+            pauses=tuple(read_rules.pauses(cursor)),
+            tick=cursor.execute(SQL["export.tick"]).fetchone()[0],
+        )
+    if part == "jobs":
+        return _export_jobs(cursor, int(after or 0), limit)
+    letters = read.letters_after(cursor, after, limit)
+    return Shipment(part=part, letters=tuple(letters), after=letters[-1].id if len(letters) == limit else None)
+
+
+def _export_jobs(cursor: sqlite3.Cursor, after: int, limit: int) -> Shipment:
+    rows = cursor.execute(SQL["export.jobs"], (after, limit)).fetchall()
+    if not rows:
+        return Shipment(part="jobs")
+    last = rows[-1][0]
+    lines: dict[int, list[LogLine]] = {}
+    for seq, at, text in cursor.execute(SQL["export.logs"], (after, last)):
+        lines.setdefault(seq, []).append(LogLine(at, text))
+    jobs = tuple(_stored(row, lines.get(row[0], [])) for row in rows)
+    return Shipment(part="jobs", jobs=jobs, after=str(last) if len(rows) == limit else None)
+
+
+def _stored(row: Any, lines: list[LogLine]) -> StoredJob:
+    record = read.record(tolerant.head(row, _BEYOND))
+    if record.unreadable:
+        raise ConfigurationError(
+            f"job {record.id!r} cannot be read ({', '.join(record.unreadable)}): a store is carried whole or not at "
+            "all. Repair or remove it, see `holdfast doctor`."
+        )
+    fields = {name: getattr(record, name) for name in record.__struct_fields__}
+    turn, rank, lane, prune_at = row[_BEYOND:]
+    rank = rank if record.state is State.READY else 0
+    return StoredJob(**fields, turn=turn, rank=rank, lane=lane, prune_at=prune_at, logs=tuple(lines))
+
+
+def carry(tx: Transaction, move: str, shipment: Shipment) -> None:
+    seal = seals.check_carry(sealed(tx.cursor), move, shipment)
+    many = tx.cursor.executemany
+    many(SQL["carry.queue"], map(queue_row, shipment.queues))
+    many(SQL["carry.task"], map(task_row, shipment.tasks))
+    many(SQL["carry.override"], [_override_row(said) for said in shipment.overrides])
+    many(SQL["carry.flow"], [_flow_row(flow) for flow in shipment.flows])
+    many(SQL["carry.entry"], map(cron.entry_row, shipment.entries))
+    many(SQL["pause.store"], [_pause_row(pause) for pause in shipment.pauses])
+    trimmed = tx.rules.trimmed
+    try:
+        many(
+            SQL["carry.job"],
+            [(*_job_row(job), job.task in trimmed) for job in shipment.jobs],
+        )
+    except sqlite3.IntegrityError as error:
+        raise seals.key_taken() if "holdfast_jobs.key" in str(error) else error from error
+    lines = [(job.seq, n, line.at, line.text) for job in shipment.jobs for n, line in enumerate(job.logs, 1)]
+    many(SQL["carry.line"], lines)
+    many(SQL["carry.letter"], [_letter_row(letter) for letter in shipment.letters])
+    # A turn may be staggered far ahead; the tick that came with the rules is above all that moved the counter.
+    highest = max((job.fence for job in shipment.jobs), default=0)
+    tx.cursor.execute(SQL["carry.tick"], (max(shipment.tick, highest),))
+    _store(tx, seal.moved_on(shipment))
+
+
+def _job_row(job: StoredJob) -> tuple[Any, ...]:
+    return (
+        *(job.seq, job.id, job.task, job.queue, job.state.value, job.args, job.priority, job.group, job.key),
+        *(job.attempts, job.failures, job.stalls, job.max_stalls, job.created_at, job.due_at, job.expires_at),
+        *(job.started_at, job.finished_at, job.fence, job.begun, job.held, job.cancel_requested, job.progress),
+        *(job.progress_text, job.value, job.reason, encoded(job.errors) if job.errors else None),
+        *(None if job.revival is None else encoded(job.revival), job.options),
+        *(job.shared_stalls, job.suspect, job.holds_key, _key_queue(job), job.key_until == "started"),
+        *(job.key_window, job.due_max, job.on_expire == "drop", job.turn, job.rank, _lane(job), job.prune_at),
+    )
+
+
+def _key_queue(job: StoredJob) -> str | None:
+    if job.key_scope == "global":
+        return EVERYWHERE
+    return None if job.key is None else job.queue
+
+
+def _lane(job: StoredJob) -> int:
+    """A lane says something only while a job is ready; the index of the lanes apart must not keep others."""
+    return LANE_UNGROUPED if job.lane == LANE_APART and job.state is not State.READY else job.lane
+
+
+def _override_row(said: Override) -> tuple[Any, ...]:
+    rate = said.rate if isinstance(said.rate, Rate) else None
+    most = said.limit if isinstance(said.limit, int) else None
+    return (*place_of(said, "an override"), most, rate_text(rate), apart_word(said))
+
+
+def _flow_row(flow: Flow) -> tuple[Any, ...]:
+    return (*place_of(flow, "a flow"), flow.spent_until, flow.shut_until, flow.wakes_at)
+
+
+def _pause_row(pause: Pause) -> tuple[Any, ...]:
+    return (*place_of(pause, "a pause"), pause.reason, pause.by, pause.paused_at)
+
+
+def _letter_row(letter: Any) -> tuple[Any, ...]:
+    logical = logical_name(letter.id, letter.queue, letter.task, letter.key)
+    fields = msgspec.structs.asdict(letter)
+    fields["error"] = None if letter.error is None else encoded(letter.error)
+    fields["history"] = encoded(letter.history) if letter.history else None
+    return (logical, *fields.values())

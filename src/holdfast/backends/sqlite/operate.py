@@ -1,0 +1,197 @@
+"""What operators and sweeps do to one job or letter at a time.
+
+Called by backend.py and lease.py inside a write transaction. Raises JobNotFound, StateConflict or ConfigurationError
+before the first write, so a refused verb changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import JobNotFound, StateConflict
+from ...lifecycle import FAILURE_TEXTS, UNSTARTED, Failure, State, state_conflict
+from ...records import REMEMBER_SECONDS_MIN, DeadLetter, JobRecord
+from . import read, settle, unique_keys
+from .columns import SQL, logical_name, with_failure
+from .enqueue import free_key
+from .tolerant import state_of
+from .transaction import Transaction
+
+_NAMES = """
+    seq id task queue state grp key revival errors attempts fence priority held dropped
+    holds_key key_queue
+"""
+JOB_FIELDS = _NAMES.split()
+
+_NEXT_WAITING = SQL["refill.next_waiting"]
+_NEXT_WAITING_QUEUE = SQL["refill.next_waiting_queue"]
+
+
+def _job(tx: Transaction, job_id: str) -> dict[str, Any]:
+    row = tx.cursor.execute(SQL["cancel.job"], (job_id,)).fetchone()
+    if row is None:
+        raise JobNotFound(job_id)
+    return dict(zip(JOB_FIELDS, row, strict=True))
+
+
+def _done(tx: Transaction, job_id: str) -> JobRecord:
+    tx.close()
+    record = read.get(tx.cursor, job_id)
+    if record is None:
+        raise JobNotFound(job_id)
+    return record
+
+
+def cancel(tx: Transaction, job_id: str) -> JobRecord:
+    job = _job(tx, job_id)
+    state = state_of(job["state"])
+    if state in (State.SUCCEEDED, State.DEAD):
+        raise state_conflict(job_id, "cancel", state)
+    if state is State.RUNNING:
+        tx.cursor.execute(SQL["cancel.mark"], (job["seq"],))
+    elif state in UNSTARTED:
+        tx.refuse_sealed()
+        settle.finish(tx, job, State.CANCELLED)
+    return _done(tx, job_id)
+
+
+def bury(tx: Transaction, job_id: str, reason: str) -> JobRecord:
+    tx.refuse_sealed()
+    job = _job(tx, job_id)
+    if state_of(job["state"]) not in UNSTARTED:
+        raise state_conflict(job_id, "bury", job["state"])
+    _kill(tx, job, "bury", reason or FAILURE_TEXTS["buried"])
+    return _done(tx, job_id)
+
+
+def expire(tx: Transaction, job_id: str) -> None:
+    job = _job(tx, job_id)
+    if job["dropped"]:
+        settle.finish(tx, job, State.CANCELLED, reason="expired")
+    else:
+        _kill(tx, job, "expired", FAILURE_TEXTS["expired"])
+
+
+def _kill(tx: Transaction, job: dict[str, Any], reason: str, text: str) -> None:
+    """An unstarted job dies: dead letter and end in one step."""
+    failure = Failure(at=tx.now, reason=reason, text=text, attempt=job["attempts"], fence=job["fence"])
+    job["errors"] = with_failure(job["errors"], failure)
+    settle.finish(tx, job, State.DEAD, reason=reason)
+    tx.bury(job, reason, failure)
+
+
+def run_now(tx: Transaction, job_id: str) -> JobRecord:
+    tx.refuse_sealed()
+    job = _job(tx, job_id)
+    if job["state"] != State.SCHEDULED:
+        raise state_conflict(job_id, "run_now", job["state"])
+    _due_now(tx, job)
+    return _done(tx, job_id)
+
+
+def _due_now(tx: Transaction, job: dict[str, Any]) -> None:
+    """A scheduled job comes into play at once, in the same way as by promote."""
+    tx.cursor.execute(SQL["revive.due_now"], (tx.now, job["seq"]))
+    tx.place(job["seq"], job["queue"], job["task"], job["grp"], job["priority"])
+
+
+def retry(tx: Transaction, job_id: str) -> JobRecord:
+    tx.refuse_sealed()
+    job = _job(tx, job_id)
+    if job["state"] == State.DEAD:
+        return revive(tx, job_id, "retry")
+    if job["state"] not in (State.SUCCEEDED, State.CANCELLED):
+        raise state_conflict(job_id, "retry", job["state"])
+    _refuse_if_key_is_held(tx, job, "retry")
+    _start_afresh(tx, job)
+    return _done(tx, job_id)
+
+
+def revive(tx: Transaction, job_id: str, verb: str = "revive") -> JobRecord:
+    tx.refuse_sealed()
+    job = _job(tx, job_id)
+    letter = tx.cursor.execute(SQL["revive.letter_of"], (job_id,)).fetchone()
+    if job["state"] != State.DEAD:
+        if letter is not None and state_of(job["state"]).live:
+            return _done(tx, job_id)  # the second click: already revived
+        raise state_conflict(job_id, "revive", job["state"])
+    _refuse_if_key_is_held(tx, job, verb)
+    if letter is None:
+        _refuse_if_superseded(tx, job, verb)
+    _start_afresh(tx, job)
+    if letter is not None:
+        tx.cursor.execute(SQL["revive.mark"], (tx.now, 0, letter[0]))
+    return _done(tx, job_id)
+
+
+def revive_row(tx: Transaction, job_id: str, *, automatic: bool) -> bool:
+    """Automatic revival of a letter that is due for it; False where its key is live or its job gone."""
+    try:
+        job = _job(tx, job_id)
+        if job["state"] != State.DEAD:
+            raise state_conflict(job_id, "revive", job["state"])
+        _refuse_if_key_is_held(tx, job, "revive")
+    except (JobNotFound, StateConflict):
+        tx.cursor.execute(SQL["revive.unset"], (job_id,))
+        return False
+    _start_afresh(tx, job)
+    logical = logical_name(job_id, job["queue"], job["task"], job["key"])
+    tx.cursor.execute(SQL["revive.mark"], (tx.now, int(automatic), logical))
+    return True
+
+
+def _start_afresh(tx: Transaction, job: dict[str, Any]) -> None:
+    """A finished job comes into play with fresh budgets and its key."""
+    holder = _other_holder(tx, job)
+    if holder is not None:
+        free_key(tx, holder)
+    tx.cursor.execute(SQL["revive.scheduled"], (tx.now, job["seq"]))
+    _due_now(tx, job)
+
+
+def _refuse_if_superseded(tx: Transaction, job: dict[str, Any], verb: str) -> None:
+    logical = logical_name(job["id"], job["queue"], job["task"], job["key"])
+    row = tx.cursor.execute(SQL["revive.letter_by_logical"], (logical,)).fetchone()
+    if row is not None:
+        raise state_conflict(job["id"], verb, job["state"], heir_id=row[0])
+
+
+def _refuse_if_key_is_held(tx: Transaction, job: dict[str, Any], verb: str) -> None:
+    holder = _other_holder(tx, job)
+    if holder is not None and not holder.window_passed(tx.now):
+        raise state_conflict(job["id"], verb, job["state"], live_id=holder.id)
+
+
+def _other_holder(tx: Transaction, job: dict[str, Any]) -> unique_keys.Holder | None:
+    """The other job that holds this one's key, if only by a window that has passed."""
+    if job["key"] is None or job["holds_key"]:
+        return None
+    return unique_keys.holder_of(tx.cursor.execute, job["key_queue"], job["task"], job["key"])
+
+
+def discard(tx: Transaction, job_id: str) -> DeadLetter:
+    tx.refuse_sealed()
+    letter = read.letter(tx.cursor, job_id)
+    if letter is None:
+        raise JobNotFound(job_id, "dead letter")
+    job = tx.cursor.execute(SQL["cancel.job"], (job_id,)).fetchone()
+    if job is not None and job[4] != State.DEAD:
+        raise state_conflict(job_id, "discard", job[4])
+    tx.cursor.execute(SQL["discard.letter"], (job_id,))
+    tx.cursor.execute(SQL["discard.job"], (tx.now + REMEMBER_SECONDS_MIN, job_id))
+    return letter
+
+
+def refill(tx: Transaction, after: tuple[str, str], limit: int) -> tuple[int, tuple[str, str]]:
+    """One bounded pass over groups with waiting jobs, from where the last one stopped."""
+    tx.refuse_sealed()
+    execute, place = tx.cursor.execute, after
+    for _ in range(limit):  # from name to name: a group of a million waiting jobs is one look
+        row = execute(_NEXT_WAITING, place).fetchone() or execute(_NEXT_WAITING_QUEUE, place[:1]).fetchone()
+        place = row or ("", "")
+        if row is None:
+            break
+        tx.touch(*place)
+    made_ready = tx.refill()
+    tx.close()
+    return made_ready, place

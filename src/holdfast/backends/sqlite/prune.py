@@ -1,0 +1,59 @@
+"""prune: what is past its retention, what the tasks' rules let go, and buckets that say nothing any more.
+
+Called by backend.py inside a write transaction. It never removes a job finished within REMEMBER_SECONDS_MIN, one whose
+key's window has not passed, or a letter whose job is live.
+"""
+
+from __future__ import annotations
+
+from ...records import REMEMBER_SECONDS_MIN
+from .columns import SQL
+from .transaction import Transaction
+
+FLOWS_PER_PRUNE_MAX = 10_000
+
+Rows = list[tuple[int]]
+
+
+def prune(tx: Transaction, limit: int, older_than: float | None) -> int:
+    tx.refuse_sealed()
+    tx.cursor.execute(SQL["prune.flows"], (tx.now, tx.now, FLOWS_PER_PRUNE_MAX))
+    if older_than is None:
+        rows = tx.cursor.execute(SQL["prune.past"], (tx.now, limit)).fetchall()
+    else:
+        before = tx.now - max(older_than, REMEMBER_SECONDS_MIN)
+        rows = tx.cursor.execute(SQL["prune.older"], (before, tx.now, limit)).fetchall()
+    _remove(tx, rows)
+    return len(rows) + _prune_by_rule(tx, limit - len(rows))
+
+
+def _remove(tx: Transaction, rows: Rows) -> None:
+    tx.cursor.executemany(SQL["prune.logs"], rows)
+    tx.cursor.executemany(SQL["prune.job"], rows)
+
+
+def _prune_by_rule(tx: Transaction, limit: int) -> int:
+    """Task by task, the oldest first."""
+    execute, gone = tx.cursor.execute, 0
+    for task, kept, dead_seconds, dead_kept in execute(SQL["prune.rules"]).fetchall():
+        values = {"task": task, "now": tx.now, "remembered": tx.now - REMEMBER_SECONDS_MIN}
+        if kept is not None and gone < limit:
+            counted = execute(SQL["prune.count_finished"], (task,)).fetchone()[0]
+            values |= {"excess": max(0, counted - kept), "limit": limit - gone}
+            rows = execute(SQL["prune.finished"], values).fetchall()
+            _remove(tx, rows)
+            gone += len(rows)
+        if dead_seconds is not None and gone < limit:
+            values |= {"before": tx.now - dead_seconds, "excess": -1, "limit": limit - gone}
+            gone += _remove_dead(tx, execute(SQL["prune.dead"], values).fetchall())
+        if dead_kept is not None and gone < limit:
+            counted = execute(SQL["prune.count_dead"], (task,)).fetchone()[0]
+            values |= {"before": float("inf"), "excess": max(0, counted - dead_kept), "limit": limit - gone}
+            gone += _remove_dead(tx, execute(SQL["prune.dead"], values).fetchall())
+    return gone
+
+
+def _remove_dead(tx: Transaction, rows: list[tuple[int, str]]) -> int:
+    tx.cursor.executemany(SQL["discard.letter"], [(job_id,) for _, job_id in rows])
+    _remove(tx, [(seq,) for seq, _ in rows])
+    return len(rows)

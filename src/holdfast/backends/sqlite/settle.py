@@ -1,0 +1,330 @@
+"""How leases end: settle, release and stall. Every way out of `running` is in this file.
+
+Called by lease.py inside a transaction. A lease is compared on (id, token) and ended in the same step; what cannot be
+matched changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ...lifecycle import Ending, Failure, Settlement, StallVerdict, State, stall_text, stall_verdict
+from ...records import REMEMBER_SECONDS_MIN, Answer, Recovered, Release
+from .columns import SQL, as_text, logical_name, with_failure
+from .transaction import Transaction
+
+LEASE_FIELDS = [
+    "seq",
+    "id",
+    "task",
+    "queue",
+    "grp",
+    "key",
+    "attempts",
+    "failures",
+    "stalls",
+    "max_stalls",
+    "started_at",
+    "fence",
+    "worker",
+    "begun",
+    "cancel_requested",
+    "errors",
+    "revival",
+    "shared_stalls",
+    "suspect",
+    "priority",
+]
+
+# Above this size of all values together, copying them through JSON costs more than it saves.
+VALUES_BYTES_MAX = 262_144
+
+# So many successes, and one statement for all costs less than one for each.
+TOGETHER_MIN = 3
+
+Success = tuple[int, str, str, float, bytes | None]  # seq, id, token, seconds to retain, value
+
+_ALL_SUCCEEDED = SQL["settle.all_succeeded"]
+_SUCCEEDED = SQL["settle.succeeded"]
+_GROUP_OF = SQL["settle.group_of"]
+_GROUPS_OF = SQL["settle.groups_of"]
+_LEASE = SQL["settle.lease"]
+_SCHEDULED = SQL["settle.scheduled"]
+_FINISHED = SQL["settle.finished"]
+_HELD = SQL["begin.held"]
+_END_KEYS = SQL["settle.end_keys"]
+
+
+def as_lease(row: Sequence[Any]) -> dict[str, Any]:
+    return dict(zip(LEASE_FIELDS, row, strict=True))
+
+
+def settle(tx: Transaction, settlements: Sequence[Settlement]) -> list[Answer]:
+    """End leases with outcomes. Successes go in one statement for all; if one is refused, they go one by one."""
+    if len({settlement.token for settlement in settlements}) < len(settlements):
+        # The same lease twice in one batch: the first counts, so they must go in order.
+        return [answer for settlement in settlements for answer in settle(tx, [settlement])]
+    answers = [Answer.OK] * len(settlements)
+    places: list[int] = []
+    successes: list[Success] = []
+    for place, one in enumerate(settlements):
+        if one.ending is Ending.SUCCEEDED:
+            retain = one.retain if one.retain > REMEMBER_SECONDS_MIN else REMEMBER_SECONDS_MIN
+            successes.append((seq_of(one.token), one.id, one.token, retain, one.value))
+            places.append(place)
+        else:
+            answers[place] = _settle_otherwise(tx, one)
+    if successes:
+        if len(successes) < TOGETHER_MIN or not _all_succeeded(tx, successes):
+            kept = [_succeeded(tx, success) for success in successes]
+            for place, success, done in zip(places, successes, kept, strict=True):
+                if not done:
+                    answers[place] = refusal(tx, success[1], success[2])
+            successes = [success for success, done in zip(successes, kept, strict=True) if done]
+        _after_success(tx, [success[0] for success in successes])
+    return answers
+
+
+def _all_succeeded(tx: Transaction, successes: list[Success]) -> bool:
+    """All in one statement, which runs without Python's lock; False, and nothing done, if one of them is refused."""
+    if sum([len(success[4] or b"") for success in successes]) > VALUES_BYTES_MAX:
+        return False
+    rows = [
+        (seq, job_id, token, retain, None if value is None else value.decode())
+        for seq, job_id, token, retain, value in successes
+    ]
+    cursor = tx.cursor
+    cursor.execute("SAVEPOINT settle")
+    done = cursor.execute(_ALL_SUCCEEDED, {"now": tx.now, "leases": as_text(rows)}).rowcount == len(rows)
+    if not done:
+        cursor.execute("ROLLBACK TO settle")
+    cursor.execute("RELEASE settle")
+    return done
+
+
+def _succeeded(tx: Transaction, success: Success) -> bool:
+    seq, job_id, token, retain, value = success
+    return tx.cursor.execute(_SUCCEEDED, (tx.now, tx.now + retain, value, seq, job_id, token)).rowcount > 0
+
+
+def _after_success(tx: Transaction, seqs: list[int]) -> None:
+    """Groups have room again, keys are free, dead letters of what succeeded are closed."""
+    chosen = (as_text(seqs),)
+    if tx.rules.any_key:
+        tx.cursor.execute(_END_KEYS, chosen)
+    if len(seqs) == 1:
+        queue, group = tx.cursor.execute(_GROUP_OF, seqs).fetchone()
+        if group is not None:
+            tx.touch(queue, group)
+    else:
+        for queue, group in tx.cursor.execute(_GROUPS_OF, chosen):
+            tx.touch(queue, group)
+    if tx.rules.any_letter:
+        rows = tx.cursor.execute(SQL["settle.logicals_of"], chosen).fetchall()
+        tx.close_letters(logical_name(*row) for row in rows)
+
+
+def make_token(seq: int, fence: int, nonce: str) -> str:
+    """New at every claim: unguessable by its nonce, and it tells the row, so that settling needs no search by id."""
+    return f"{seq:x}.{fence:x}.{nonce}"
+
+
+def seq_of(token: str) -> int:
+    """The row a token speaks of; one that is none of ours matches no row."""
+    try:
+        return int(token.partition(".")[0], 16)
+    except ValueError:
+        return -1
+
+
+def refusal(tx: Transaction, job_id: str, token: str) -> Answer:
+    """Why a fenced write found no row: the lease is not ours, or a cancel was asked for."""
+    row = tx.cursor.execute(_HELD, (job_id, token)).fetchone()
+    return Answer.CANCELLED if row is not None and row[0] else Answer.LOST
+
+
+def _settle_otherwise(tx: Transaction, settlement: Settlement) -> Answer:
+    row = tx.cursor.execute(_LEASE, (settlement.id, settlement.token)).fetchone()
+    if row is None:
+        return Answer.LOST
+    job = as_lease(row)
+    if settlement.ending is Ending.STALLED:
+        crash = settlement.failure or Failure(reason="crash")
+        stall(tx, job, crash, alone=settlement.alone, begun=True, retain=settlement.retain)
+        return Answer.OK
+    if job["cancel_requested"] and settlement.ending is not Ending.CANCELLED:
+        return Answer.CANCELLED
+    failure = settlement.failure
+    if failure is not None:
+        failure = _stamped(tx, job, failure)
+        job["errors"] = with_failure(job["errors"], failure)
+    if settlement.ending is Ending.CANCELLED:
+        finish(tx, job, State.CANCELLED, attempts=1, retain=settlement.retain)
+    elif settlement.ending is Ending.BURIED:
+        reason = settlement.reason or "failed"
+        finish(tx, job, State.DEAD, attempts=1, failures=int(settlement.failed), reason=reason)
+        tx.bury(job, reason, failure)
+    else:
+        _schedule(tx, job, settlement.delay, attempts=1, failures=int(settlement.failed))
+    return Answer.OK
+
+
+def release(tx: Transaction, releases: Sequence[Release]) -> list[Answer]:
+    """Give leases back; no counter changes."""
+    answers: list[Answer] = []
+    for item in releases:
+        row = tx.cursor.execute(_LEASE, (item.id, item.token)).fetchone()
+        if row is None:
+            answers.append(Answer.LOST)
+            continue
+        give_back(tx, as_lease(row), delay=item.delay)
+        answers.append(Answer.OK)
+    return answers
+
+
+def give_back(tx: Transaction, job: dict[str, Any], *, delay: float = 0.0) -> State:
+    """A lease ends unfinished and free of charge."""
+    if job["cancel_requested"]:
+        finish(tx, job, State.CANCELLED)
+        return State.CANCELLED
+    if delay > 0:
+        _schedule(tx, job, delay)
+        return State.SCHEDULED
+    return _back_in_play(tx, job)
+
+
+def stall(
+    tx: Transaction, job: dict[str, Any], failure: Failure, *, alone: bool, begun: bool, retain: float = 86400.0
+) -> tuple[State, bool]:
+    """THE routine that decides stalls: the worker is gone, or its owner said that the process died.
+
+    Answers where the job went, and whether that counted.
+    """
+    verdict = stall_verdict(
+        stalls=job["stalls"],
+        shared_stalls=job["shared_stalls"],
+        max_stalls=job["max_stalls"],
+        alone=alone,
+        begun=begun,
+        cancel_requested=bool(job["cancel_requested"]),
+    )
+    if job["max_stalls"] == 0 and not begun:
+        return give_back(tx, job), False
+    failure = _stamped(tx, job, failure)
+    job["errors"] = with_failure(job["errors"], failure)
+    by_itself, shared = int(alone), int(not alone)
+    if verdict is StallVerdict.AGAIN:
+        return _back_in_play(tx, job, stalls=by_itself, shared_stalls=shared), True
+    if verdict is StallVerdict.CANCEL:
+        finish(tx, job, State.CANCELLED, attempts=1, stalls=by_itself, shared_stalls=shared, retain=retain)
+        return State.CANCELLED, True
+    finish(tx, job, State.DEAD, attempts=1, stalls=by_itself, shared_stalls=shared, reason=failure.reason)
+    tx.bury(job, failure.reason, failure)
+    return State.DEAD, True
+
+
+def recovered(tx: Transaction, job: dict[str, Any], *, isolates: bool) -> Recovered:
+    """A lease ends because its worker's deadline passed, or it was proved dead."""
+    alone = bool(job["suspect"]) or not isolates
+    counts = {name: job[name] for name in ("stalls", "shared_stalls", "max_stalls")}
+    text = stall_text(**counts, alone=alone)
+    state, counted = stall(tx, job, Failure(reason="stalled", text=text), alone=alone, begun=bool(job["begun"]))
+    return Recovered(
+        id=job["id"],
+        task=job["task"],
+        queue=job["queue"],
+        group=job["grp"],
+        state=state,
+        worker=job["worker"],
+        stalls=job["stalls"] + (counted and alone),
+        counted=counted,
+        shared_stalls=job["shared_stalls"] + (counted and not alone),
+    )
+
+
+def _stamped(tx: Transaction, job: dict[str, Any], failure: Failure) -> Failure:
+    return msgspec.structs.replace(
+        failure,
+        at=tx.now,
+        attempt=job["attempts"] + 1,
+        fence=job["fence"],
+        worker=job["worker"],
+        started_at=job["started_at"],
+    )
+
+
+def _schedule(tx: Transaction, job: dict[str, Any], delay: float, *, attempts: int = 0, failures: int = 0) -> None:
+    queue, group = job["queue"], job["grp"]
+    held = group is not None and tx.rules.strict(queue, group)
+    values = {
+        "attempts": attempts,
+        "failures": failures,
+        "due_at": tx.now + max(0.0, delay),
+        "held": int(held),
+        "errors": job["errors"],
+        "seq": job["seq"],
+    }
+    tx.cursor.execute(_SCHEDULED, values)
+    if group is not None:
+        tx.touch(queue, group)
+
+
+def _back_in_play(tx: Transaction, job: dict[str, Any], *, stalls: int = 0, shared_stalls: int = 0) -> State:
+    queue, group = job["queue"], job["grp"]
+    values = {
+        "seq": job["seq"],
+        "stalls": stalls,
+        "shared_stalls": shared_stalls,
+        "errors": job["errors"],
+    }
+    if group is None:
+        rank = job["priority"] if tx.rules.aging(queue) is None else 0
+        tx.cursor.execute(SQL["release.ready"], {**values, "rank": rank, "lane": tx.lane_of(job["task"], group)})
+        return State.READY
+    tx.cursor.execute(SQL["release.waiting"], {**values, "held": int(tx.rules.strict(queue, group))})
+    tx.touch(queue, group)
+    return State.WAITING
+
+
+def in_play(job: dict[str, Any]) -> bool:
+    """Whether a job takes a place of its group; one read as a lease runs."""
+    state = job.get("state", State.RUNNING)
+    return state in (State.READY, State.RUNNING) or (state == State.SCHEDULED and bool(job["held"]))
+
+
+def finish(
+    tx: Transaction,
+    job: dict[str, Any],
+    state: State,
+    *,
+    attempts: int = 0,
+    failures: int = 0,
+    stalls: int = 0,
+    shared_stalls: int = 0,
+    reason: str | None = None,
+    retain: float = 86400.0,
+) -> None:
+    """A job ends, and its lease if it had one. A dead job has no prune time: it holds its letter."""
+    values = {
+        "state": state.value,
+        "attempts": attempts,
+        "failures": failures,
+        "stalls": stalls,
+        "shared_stalls": shared_stalls,
+        "now": tx.now,
+        "prune_at": None if state is State.DEAD else tx.now + max(retain, REMEMBER_SECONDS_MIN),
+        "reason": reason,
+        "errors": job["errors"],
+        "seq": job["seq"],
+        "counted": int(job["task"] in tx.rules.trimmed),
+    }
+    tx.cursor.execute(_FINISHED, values)
+    if job["key"] is not None:
+        tx.cursor.execute(_END_KEYS, (as_text([job["seq"]]),))
+    if job["grp"] is not None and in_play(job):
+        tx.touch(job["queue"], job["grp"])
+    if state is State.CANCELLED:
+        tx.close_letters([logical_name(job["id"], job["queue"], job["task"], job["key"])])

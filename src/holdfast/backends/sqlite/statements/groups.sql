@@ -1,0 +1,91 @@
+-- groups: which jobs of a group are ready.
+
+-- == refill: make as many waiting jobs of a group ready as it has room for. THE ONE routine that does so.
+-- Takes queue, group, its effective limit, and a turn for those that have none. What is in play is read off the jobs' own
+-- states: no counter exists that could drift. Safe against a rival: runs inside the one write transaction.
+
+-- :: any_due
+SELECT EXISTS (SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_scheduled WHERE state = 'scheduled' AND due_at <= ?)
+
+-- :: join_due
+UPDATE holdfast_jobs
+SET state = 'waiting', turn = NULL
+WHERE seq IN (
+    SELECT seq FROM holdfast_jobs INDEXED BY holdfast_jobs_group_due
+    WHERE state = 'scheduled' AND queue = :queue AND grp = :grp AND due_at <= :now AND held = 0
+    ORDER BY due_at LIMIT 2000) -- the rest joins when these have gone on: one step stays short whatever is due
+  AND EXISTS (
+    SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
+    WHERE state = 'waiting' AND queue = :queue AND grp = :grp)
+  AND :limit > (
+    SELECT count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
+    WHERE queue = :queue AND grp = :grp
+      AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1)))
+
+-- :: fill_empty
+UPDATE holdfast_jobs
+SET state = 'ready', rank = priority, turn = COALESCE(turn, :turn + g.place),
+    lane = CASE WHEN :parked IS NULL THEN 1
+                WHEN task IN (SELECT value FROM json_each(:parked)) THEN 2
+                WHEN task IN (SELECT value FROM json_each(:apart)) THEN 3
+                ELSE 1 END
+FROM (SELECT key AS place, json_extract(value, '$[0]') AS queue, json_extract(value, '$[1]') AS grp
+      FROM json_each(:groups)) AS g
+WHERE seq = (
+    SELECT seq FROM holdfast_jobs w INDEXED BY holdfast_jobs_waiting
+    WHERE w.state = 'waiting' AND w.queue = g.queue AND w.grp = g.grp
+    ORDER BY w.held DESC, w.priority DESC, w.seq LIMIT 1)
+  AND NOT EXISTS (
+    SELECT 1 FROM holdfast_jobs p INDEXED BY holdfast_jobs_in_play
+    WHERE p.queue = g.queue AND p.grp = g.grp
+      AND (p.state IN ('ready', 'running') OR (p.state = 'scheduled' AND p.held = 1)))
+
+-- :: fill_one_each
+UPDATE holdfast_jobs
+SET state = 'ready', rank = priority, turn = COALESCE(turn, g.given),
+    lane = CASE WHEN :parked IS NULL THEN 1
+                WHEN task IN (SELECT value FROM json_each(:parked)) THEN 2
+                WHEN task IN (SELECT value FROM json_each(:apart)) THEN 3
+                ELSE 1 END
+FROM (SELECT json_extract(value, '$[0]') AS queue, json_extract(value, '$[1]') AS grp,
+             json_extract(value, '$[2]') AS given
+      FROM json_each(:groups)) AS g
+WHERE seq = (
+    SELECT seq FROM holdfast_jobs w INDEXED BY holdfast_jobs_waiting
+    WHERE w.state = 'waiting' AND w.queue = g.queue AND w.grp = g.grp
+    ORDER BY w.held DESC, w.priority DESC, w.seq LIMIT 1)
+
+-- :: in_play
+SELECT g.key, count(*), sum(p.state = 'ready'), max(IIF(p.state = 'ready', p.turn, NULL))
+FROM json_each(?) AS g CROSS JOIN holdfast_jobs p INDEXED BY holdfast_jobs_in_play
+WHERE p.queue = json_extract(g.value, '$[0]') AND p.grp = json_extract(g.value, '$[1]')
+  AND (p.state IN ('ready', 'running') OR (p.state = 'scheduled' AND p.held = 1))
+GROUP BY g.key
+
+-- :: waiting
+SELECT seq, task, priority, turn FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
+WHERE state = 'waiting' AND queue = ? AND grp = ? ORDER BY held DESC, priority DESC, seq LIMIT ?
+
+-- :: fill
+UPDATE holdfast_jobs SET state = 'ready', turn = ?, rank = ?, lane = ? WHERE seq = ?
+
+-- :: withdraw
+UPDATE holdfast_jobs SET state = 'waiting', lane = 1
+WHERE seq IN (
+    SELECT seq FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
+    WHERE queue = :queue AND grp = :grp AND state = 'ready'
+      AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))
+    ORDER BY held, priority, seq DESC LIMIT :excess
+)
+
+-- :: wake
+UPDATE holdfast_flows SET wakes_at = ? WHERE kind = ? AND queue = ? AND name = ?
+
+-- Not (queue, grp) > (?, ?): SQLite begins such a search at the group itself and reads all its jobs to leave it.
+-- :: next_waiting
+SELECT queue, grp FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
+WHERE state = 'waiting' AND queue = ? AND grp > ? ORDER BY grp LIMIT 1
+
+-- :: next_waiting_queue
+SELECT queue, grp FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
+WHERE state = 'waiting' AND queue > ? ORDER BY queue, grp LIMIT 1

@@ -1,0 +1,67 @@
+-- operate: what an operator does to single jobs and dead letters.
+
+-- == cancel: an unstarted job ends here; a running one is only marked, and its slot is freed when its handler stopped.
+
+-- :: job
+SELECT seq, id, task, queue, state, grp, key, revival, errors, attempts, fence, priority, held, dropped, holds_key,
+       key_queue
+FROM holdfast_jobs WHERE id = ?
+
+-- :: mark
+UPDATE holdfast_jobs SET cancel_requested = 1 WHERE seq = ? AND state = 'running'
+
+-- == bury: the step that makes or merges the one dead letter of a logical job, in the transaction that ends the job.
+-- The arguments go from row to row; the letter's earlier ones come out only where they differ.
+
+-- :: letter
+SELECT job_id, NULLIF(args, (SELECT args FROM holdfast_jobs WHERE seq = ?)), failed_at, reason, error, history, cycles
+FROM holdfast_letters WHERE logical = ?
+
+-- :: insert
+INSERT INTO holdfast_letters (logical, job_id, task, queue, key, grp, args, failure_count, first_failed_at, failed_at,
+                              reason, error, history, cycles, revive_at, revived_at)
+SELECT :logical, :job_id, :task, :queue, :key, :grp, args, 1, :now, :now, :reason, :error, NULL, 0, :revive_at, NULL
+FROM holdfast_jobs WHERE seq = :seq
+
+-- :: merge
+UPDATE holdfast_letters
+SET job_id = :job_id, grp = :grp, args = (SELECT args FROM holdfast_jobs WHERE seq = :seq), failure_count = failure_count + 1, failed_at = :now, reason = :reason,
+    error = :error, history = :history, revive_at = :revive_at, revived_at = NULL
+WHERE logical = :logical
+
+-- :: supersede
+UPDATE holdfast_jobs SET reason = 'superseded', prune_at = max(?, COALESCE(holds_key * (created_at + key_window), 0))
+WHERE id = ? AND state = 'dead'
+
+-- == revive: a finished job is claimable again with fresh budgets; one step, harmless when repeated.
+
+-- :: letter_of
+SELECT logical, job_id, cycles, revived_at FROM holdfast_letters WHERE job_id = ?
+
+-- :: letter_by_logical
+SELECT job_id FROM holdfast_letters WHERE logical = ?
+
+-- :: scheduled
+UPDATE holdfast_jobs
+SET state = 'scheduled', holds_key = key IS NOT NULL, attempts = 0, failures = 0, stalls = 0, shared_stalls = 0,
+    suspect = 0, due_at = ?, expires_at = NULL, finished_at = NULL, prune_at = NULL, reason = NULL, value = NULL, turn = NULL,
+    cancel_requested = 0, begun = 0, held = 0, progress = NULL, progress_text = NULL
+WHERE seq = ?
+
+-- :: mark
+UPDATE holdfast_letters SET revived_at = ?, revive_at = NULL, cycles = cycles + ? WHERE logical = ?
+
+-- :: unset
+UPDATE holdfast_letters SET revive_at = NULL WHERE job_id = ?
+
+-- :: due_now
+UPDATE holdfast_jobs SET due_at = ? WHERE seq = ?
+
+-- == discard: an operator removes a dead letter; its job stays dead and may be pruned.
+
+-- :: letter
+DELETE FROM holdfast_letters WHERE job_id = ?
+
+-- :: job
+UPDATE holdfast_jobs SET reason = 'discarded', prune_at = max(?, COALESCE(holds_key * (created_at + key_window), 0))
+WHERE id = ? AND state = 'dead'

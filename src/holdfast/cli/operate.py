@@ -1,0 +1,197 @@
+"""`holdfast cancel`, `retry`, `run-now`, `bury`: one verb on one or more jobs, by id or by query.
+
+Loaded by main when one of them is called. Each job is its own step in the store; nothing here decides whether a verb is
+allowed, the store does.
+"""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..job import make_query
+from ..lifecycle import LIVE, UNSTARTED, State
+from ..operator import make_pause
+from ..records import Pause
+from .bulk import bulk_options, carry_out, confirm, preview, resolve, say_if_more
+from .documents import pause_document
+from .exits import CommandFailed, Exit
+from .jobs import QUERY_HELP
+from .parse import counted
+from .session import Command, Session, find_id, session_options
+
+if TYPE_CHECKING:
+    from ..app import Holdfast
+    from ..job import Job
+
+Act = Callable[["Holdfast", str], "Job[Any]"]
+
+
+@click.command(epilog=QUERY_HELP)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@bulk_options
+@session_options
+def cancel(session: Session, **asked: Any) -> int:
+    """Cancel jobs: unstarted ones at once, running ones as soon as their handler stops."""
+    return _change(session, "cancel", LIVE, lambda app, one: app.cancel(one), **asked)
+
+
+@click.command(epilog=QUERY_HELP)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@bulk_options
+@session_options
+def retry(session: Session, **asked: Any) -> int:
+    """Run finished jobs again with fresh budgets; a dead one is revived.
+
+    A --query without a state means dead jobs.
+    """
+    return _change(session, "retry", frozenset({State.DEAD}), lambda app, one: app.retry(one), **asked)
+
+
+@click.command("run-now", epilog=QUERY_HELP)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@bulk_options
+@session_options
+def run_now(session: Session, **asked: Any) -> int:
+    """Make scheduled jobs due now."""
+    return _change(session, "run-now", frozenset({State.SCHEDULED}), lambda app, one: app.run_now(one), **asked)
+
+
+@click.command(epilog=QUERY_HELP)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--reason", "-r", default="", help="Kept with the dead letter.")
+@bulk_options
+@session_options
+def bury(session: Session, reason: str, **asked: Any) -> int:
+    """Take unstarted jobs out of play, as dead letters."""
+    return _change(session, "bury", UNSTARTED, lambda app, one: app.bury(one, reason), **asked)
+
+
+def _change(
+    session: Session,
+    verb: str,
+    states: frozenset[State],
+    act: Act,
+    *,
+    ids: tuple[str, ...],
+    query: str | None,
+    limit: int,
+    dry_run: bool,
+    yes: bool,
+) -> int:
+    if bool(ids) == (query is not None):
+        raise click.UsageError("give ids, or --query; one of the two.")
+    with session.store() as app:
+        if query is None:
+            found, refused = resolve(app, ids, find_id)
+        else:
+            found, refused = _matching(app, query, states, limit), []
+        if query is not None and not found:
+            raise CommandFailed(Exit.NOT_FOUND, f"no job matches {query!r}.", "`holdfast jobs` lists what is there.")
+        if query is not None:
+            say_if_more(session, found, limit)
+        if dry_run:
+            return preview(session, verb, found, refused)
+        if query is not None:
+            confirm(session, f"{verb} {counted(len(found), 'jobs')} of {app.safe_url} that match {query!r}?", yes=yes)
+        session.announce(app)
+        return carry_out(session, app, verb, found, refused, lambda one: act(app, one), _became)
+
+
+def _matching(app: Holdfast, query: str, states: frozenset[State], limit: int) -> list[str]:
+    """Ids that match, oldest first, so that groups keep their order; without a state, those the verb is meant for."""
+    named = make_query(query, {}).states
+    chosen = named or tuple(sorted(states))
+    return [job.id for job in app.jobs(query, limit=limit, states=chosen)][::-1]
+
+
+def _became(job: Job[Any]) -> str:
+    running = job.state is State.RUNNING and job.cancel_requested
+    return "running, asked to stop" if running else job.state.value
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `holdfast pause`, `resume`: a queue, a group or a task rests. Also what `queues pause` and `queues resume` do.
+#
+# Loaded by main when one of them is called.
+
+
+def _what(command: Command) -> Command:
+    for option in (
+        click.option("--task", "-t", metavar="TASK", help="A task, in all queues."),
+        click.option("--group", "-g", metavar="GROUP", help="A group of the queue."),
+        click.option("--queue", "-q", metavar="QUEUE", help="A queue, or the queue of --group."),
+    ):
+        command = option(command)
+    return command
+
+
+def _told(pause: Pause) -> str:
+    if pause.task is not None:
+        return f"task {pause.task!r}"
+    return f"queue {pause.queue!r}" if pause.group is None else f"group {pause.group!r} of queue {pause.queue!r}"
+
+
+def _going(pause: Pause) -> str:
+    whole_queue = pause.task is None and pause.group is None
+    return "neither paused nor slowed down" if whole_queue else "not paused"
+
+
+@click.command()
+@_what
+@click.option("--reason", "-r", default="", help="Shown to whoever asks why nothing runs.")
+@session_options
+def pause(session: Session, queue: str | None, group: str | None, task: str | None, reason: str) -> int:
+    """Pause a queue, a group or a task: nothing of it starts until resume. Running jobs end normally."""
+    _one_thing(queue, group, task)
+    return pause_it(session, make_pause(queue, group, task, reason, me()))
+
+
+@click.command()
+@_what
+@session_options
+def resume(session: Session, queue: str | None, group: str | None, task: str | None) -> int:
+    """End a pause; of a queue its slow-down, too."""
+    _one_thing(queue, group, task)
+    return resume_it(session, make_pause(queue, group, task))
+
+
+def pause_it(session: Session, wanted: Pause) -> int:
+    """Pause what is meant, and say so."""
+    with session.store() as app:
+        session.announce(app)
+        app.pause(queue=wanted.queue, group=wanted.group, task=wanted.task, reason=wanted.reason, by=wanted.by)
+        if session.as_json:
+            session.print.document({"store": app.safe_url, "paused": pause_document(wanted)})
+        else:
+            session.print.line(f"paused {_told(wanted)}.")
+    return Exit.DONE
+
+
+def resume_it(session: Session, wanted: Pause) -> int:
+    """End the pause of what is meant, or the slow-down, and say whether there was one."""
+    with session.store() as app:
+        session.announce(app)
+        was = app.resume(queue=wanted.queue, group=wanted.group, task=wanted.task)
+        if session.as_json:
+            session.print.document({"store": app.safe_url, "resumed": was})
+        else:
+            session.print.line(f"resumed {_told(wanted)}." if was else f"{_told(wanted)} was {_going(wanted)}.")
+    return Exit.DONE
+
+
+def _one_thing(queue: str | None, group: str | None, task: str | None) -> None:
+    if (queue is None) == (task is None) or (group is not None and queue is None):
+        raise click.UsageError("say what: --queue QUEUE, or --queue QUEUE --group GROUP, or --task TASK.")
+
+
+def me() -> str:
+    """Who pauses, for those who wonder later."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (OSError, KeyError):  # a container may know no user of this number
+        return socket.gethostname()

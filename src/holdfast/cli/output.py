@@ -1,0 +1,207 @@
+"""What commands print: tables and sentences for people, one JSON document for machines.
+
+Called by the commands. Data goes to stdout, everything else to stderr; colour only on a terminal and never under
+NO_COLOR (rich sees to both). Holds no knowledge of jobs beyond how a state is coloured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..names import visible, visible_json
+from .exits import colour_wanted
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+GAP = 2  # columns between two columns of a table
+NARROWEST = 3  # columns that a cell which may be cut keeps on a narrow terminal
+COLOURS: Mapping[str, str] = {
+    "scheduled": "cyan",
+    "waiting": "yellow",
+    "ready": "blue",
+    "running": "bold green",
+    "succeeded": "green",
+    "cancelled": "bright_black",
+    "dead": "bold red",
+    "fine": "green",  # what the doctor says
+    "note": "yellow",
+    "wrong": "bold red",
+}
+
+
+class Printer:
+    """Prints in the form that was asked for."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+
+    @cached_property
+    def console(self) -> Console:
+        return _console()
+
+    @property
+    def is_piped(self) -> bool:
+        """Whether what we print is read by a program, which counts lines and not columns."""
+        return not self.console.is_terminal and not os.environ.get("COLUMNS")
+
+    def document(self, document: Mapping[str, Any]) -> None:
+        """The one JSON document of this command."""
+        click.echo(visible_json(json.dumps(document, indent=2, ensure_ascii=False, default=str)))
+
+    def record(self, document: Mapping[str, Any]) -> None:
+        """One of several JSON documents, a line each, as they come."""
+        click.echo(visible_json(json.dumps(document, ensure_ascii=False, default=str)))
+
+    def note(self, text: str, *, label: str = "", colour: str = "red") -> None:
+        """Anything that is not what was asked for: to stderr."""
+        click.echo(_labelled(label, colour, text), err=True, color=colour_wanted())
+
+    def line(self, text: str, *, label: str = "", colour: str = "red") -> None:
+        """A plain line, or several, of what was asked for."""
+        click.echo(_labelled(label, colour, text), color=colour_wanted())
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str, whole: int = 1) -> None:
+        """A table; the first `whole` columns are never cut (ids), empty columns left out. No rows: a word on stderr."""
+        cells = [[visible(cell, "") for cell in row] for row in rows]
+        if not cells:
+            self.note(empty)
+            return
+        kept = [place for place in range(len(columns)) if place < whole or any(row[place] for row in cells)]
+        numbers = {place for place in kept if place >= whole and all(_is_number(row[place]) for row in cells)}
+        if self.is_piped:
+            self._plain_table(columns, cells, kept, numbers)
+        else:
+            self._fitted_table(columns, cells, kept, numbers, whole)
+
+    def _plain_table(self, columns: Sequence[str], rows: list[list[str]], kept: list[int], numbers: set[int]) -> None:
+        """One line for each row, whatever its length: for grep, wc and tens of thousands of rows."""
+        from rich.cells import cell_len
+
+        widths = {place: max(cell_len(row[place]) for row in [columns, *rows]) for place in kept}
+        rule = "─" if self.console.encoding.startswith("utf") else "-"
+        lines = [columns, [rule * widths.get(place, 0) for place in range(len(columns))], *rows]
+        for row in lines:
+            spare = {place: " " * (widths[place] - cell_len(row[place])) for place in kept}
+            padded = (spare[place] + row[place] if place in numbers else row[place] + spare[place] for place in kept)
+            click.echo((" " * GAP).join(padded).rstrip())
+
+    def _fitted_table(
+        self, columns: Sequence[str], rows: list[list[str]], kept: list[int], numbers: set[int], whole: int
+    ) -> None:
+        """A table as wide as the terminal, long cells cut."""
+        from rich.box import SIMPLE_HEAD
+        from rich.cells import cell_len
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, header_style="bold")
+        wanted = {place: max(cell_len(row[place]) for row in [columns, *rows]) for place in kept}
+        least = {
+            place: max(cell_len(row[place]) for row in rows) if place < whole else min(NARROWEST, wanted[place])
+            for place in kept
+        }
+        # On a terminal too narrow even for that, rich would leave cells out: better let the terminal fold the lines.
+        room = max(self.console.width, sum(least.values()) + GAP * (len(kept) - 1))
+        widths = fitted(wanted, least, room - GAP * (len(kept) - 1))
+        for place in kept:
+            table.add_column(
+                columns[place],
+                no_wrap=True,
+                width=widths[place],
+                overflow="fold" if place < whole else "ellipsis",
+                justify="right" if place in numbers else "left",
+            )
+        for row in rows:
+            table.add_row(*(Text(row[place], style=COLOURS.get(row[place], "")) for place in kept))
+        (self.console if room <= self.console.width else _console(room)).print(table)
+
+    def sentences(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """A table that ends with a sentence and a next step: on a terminal folded, one below the other, never cut."""
+        cells = [[visible(cell, "") for cell in row] for row in rows]
+        if self.is_piped:
+            self._plain_table(columns, cells, list(range(len(columns))), set())
+            return
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, header_style="bold")
+        for place, column in enumerate(columns[:-1]):
+            table.add_column(column, no_wrap=place < len(columns) - 2, overflow="fold")
+        for *words, sentence, step in cells:
+            told = Text(sentence)
+            told.append(f"\n> {step}" if step else "", style="cyan")
+            table.add_row(*(Text(cell, style=COLOURS.get(cell, "")) for cell in words), told)
+        self.console.print(table)
+
+    def fields(self, pairs: Iterable[tuple[str, str | None]]) -> None:
+        """Name and value, one pair a line; pairs without a value are left out."""
+        from rich.text import Text
+
+        shown = [(name, value) for name, value in pairs if value not in (None, "")]
+        width = max((len(name) for name, _ in shown), default=0)
+        for name, value in shown:
+            text = Text(f"{name:<{width}}  ", style="bright_black")
+            text.append(visible(str(value)), style=COLOURS.get(str(value), "default"))
+            self.console.print(text, soft_wrap=True)
+
+    def heading(self, text: str) -> None:
+        from rich.text import Text
+
+        self.console.print(Text(f"\n{text}", style="bold"))
+
+
+def fitted(wanted: Mapping[int, int], least: Mapping[int, int], room: int) -> dict[int, int]:
+    """Widths of columns that fit into `room`: the widest give way first, none below its least."""
+    widths = dict(wanted)
+    for _ in range(sum(wanted.values()) - room):
+        wide = [place for place in widths if widths[place] > least[place]]
+        if wide:
+            widths[max(wide, key=lambda place: widths[place])] -= 1
+    return widths
+
+
+def _console(width: int | None = None) -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, width=width)
+
+
+def _labelled(label: str, colour: str, text: str) -> str:
+    return f"{click.style(label, fg=colour)}: {visible(text)}" if label else visible(text)
+
+
+def _is_number(cell: str) -> bool:
+    return cell == "" or cell.replace(",", "").replace(".", "", 1).lstrip("-").isdigit()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Where a worker's log sentences go when the program has not decided: to stderr, one short line each.
+#
+# Used by `holdfast work` and by the runner's program. Changes no logging the user's code has set up.
+
+
+@contextlib.contextmanager
+def logs_on_stderr(verbose: bool) -> Iterator[None]:
+    """While inside, our sentences go to stderr, unless the program already decided where logs go."""
+    logger = logging.getLogger("holdfast")
+    logger.setLevel(logging.DEBUG if verbose else logging.INFO)
+    if logger.hasHandlers():
+        yield
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

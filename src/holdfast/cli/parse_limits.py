@@ -1,0 +1,61 @@
+"""How operators write limits and rates, and how we show them.
+
+Called by the commands that change them. Apart from parse.py, which --version and --help load.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import ConfigurationError
+from ..options.checks import LIFTED
+from ..rates import UNLIMITED, parse_rate
+
+RESET = "reset"  # how people write that an operator's word no longer holds
+
+if TYPE_CHECKING:  # generic for type checkers, a plain class in the older versions of click we accept
+    WordType = click.ParamType[Any]
+else:
+    WordType = click.ParamType
+
+
+class LimitWord(WordType):
+    """5, none (lifts what the code says) or reset (back to what the code says)."""
+
+    name = "limit"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        text = str(value).strip().lower()
+        if text in (RESET, LIFTED):
+            return text
+        if not (text.isascii() and text.isdigit() and 0 < int(text) <= UNLIMITED):
+            self.fail(f"{value!r} is no limit. Write 5, none to lift it, or reset for what the code says.", param, ctx)
+        return int(text)
+
+
+class RateWord(WordType):
+    """100/m, none or reset."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        text = str(value).strip().lower()
+        if text in (RESET, LIFTED):
+            return text
+        try:
+            parse_rate(text, "a rate")
+        except ConfigurationError as error:
+            self.fail(f"{error} Write none to lift it, or reset for what the code says.", param, ctx)
+        return text
+
+
+def reset_or(word: Any) -> Any:
+    """What the app takes for a limit or rate that was written here."""
+    return None if word == RESET else word
+
+
+def limit_word(limit: int | None) -> str:
+    """A limit for people; nothing where there is none."""
+    return "" if limit is None else LIFTED if limit >= UNLIMITED else str(limit)

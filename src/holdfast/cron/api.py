@@ -1,0 +1,477 @@
+"""`app.cron`: declare entries beside the tasks, and look at and change what is stored.
+
+Made by the app, used by users and by the command line. `@app.cron("*/5 * * * *")` declares; what was declared is
+stored when a worker starts. Everything else is one question to the store or one compared write; each has an `a…` twin.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+
+from msgspec.structs import replace
+
+from ..backends.contract import Backend
+from ..calls import fresh_record
+from ..clock import moment
+from ..context import Context
+from ..errors import BackendUnavailable, ConfigurationError, EntryNotFound
+from ..ids import new_id
+from ..job import BoundCall, Job
+from ..keywords import check_options
+from ..names import check_name, check_text
+from ..options import Duration, whole
+from ..records import CronEntry, Enqueued, NewJob, Tick, Ticked
+from ..task import Task
+from .entry import (
+    CatchUp,
+    CronOptions,
+    Overlap,
+    decode_call,
+    next_tick,
+    placed,
+    same_but_time,
+    ticks_after,
+    ticks_between,
+    wanted_entry,
+)
+from .tick import JOBS_PER_TICK_MAX, correction, decide, job_of_tick
+from .view import Entry
+
+if TYPE_CHECKING:
+    from ..app import Holdfast
+
+P = ParamSpec("P")
+R = TypeVar("R")
+NEXT_MAX = 1000
+YEAR_MIN = 1970  # of a backfill: before, there is no clock that could have ticked
+
+
+class CronSettings(TypedDict, total=False):
+    """What an entry takes besides its expression; see CronOptions, which checks them together."""
+
+    every: Duration | None
+    tz: str | tzinfo
+    overlap: Overlap
+    catch_up: CatchUp
+    window: Duration
+    jitter: Duration
+
+
+class CronDecorator(Protocol):
+    """`@app.cron(...)`: on a task, or on a plain function, which it makes a task."""
+
+    @overload
+    def __call__(self, fn: Task[P, R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Declaration:
+    name: str
+    task: Task[..., Any]
+    args: Mapping[str, Any]
+    options: CronOptions
+
+    def entry(self) -> CronEntry:
+        return wanted_entry(self.name, self.task.bind(**self.args).new, self.options, declared=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Backfilled:
+    """One tick of a backfilled range: when it was, its job, and whether that job was made now."""
+
+    at: datetime
+    id: str
+    created: bool
+
+
+class Cron:
+    """Cron entries of an app."""
+
+    def __init__(self, app: Holdfast) -> None:
+        self._app = app
+        self._declared: dict[str, _Declaration] = {}
+
+    # ------------------------------------------------------------------ declaring
+
+    def __call__(
+        self,
+        cron: str | None = None,
+        /,
+        *,
+        name: str | None = None,
+        args: Mapping[str, Any] | None = None,
+        **settings: Unpack[CronSettings],
+    ) -> CronDecorator:
+        """Declare that a task is to run at times: `@app.cron("0 9 * * MON-FRI", tz="Europe/Berlin")`, `every=30`.
+
+        `name` is the task's unless given; `args` are the arguments by name. It is stored when a worker starts.
+        """
+        if cron is not None and not isinstance(cron, str):
+            raise ConfigurationError('say when: @app.cron("*/5 * * * *") or @app.cron(every=30).')
+        check_options("app.cron()", settings, [*CronSettings.__annotations__, "name", "args"])
+        options = CronOptions(cron=cron, **settings)
+        given = dict(args or {})
+
+        def declare(fn: Any) -> Any:
+            task: Task[..., Any] = fn if isinstance(fn, Task) else self._app.task(fn)
+            self._declare(task.name if name is None else check_name(name, "cron entry's name"), task, given, options)
+            return task
+
+        return declare
+
+    def _declare(self, name: str, task: Task[..., Any], args: Mapping[str, Any], options: CronOptions) -> None:
+        if name in self._declared:
+            raise ConfigurationError(
+                f"a cron entry named {name!r} is already declared. Give one of them another name=."
+            )
+        task.codec.bind((), dict(args))  # a slip shows here; the values are encoded when a worker starts
+        self._declared[name] = _Declaration(name, task, args, options)
+
+    def declared(self) -> builtins.list[CronEntry]:
+        """What the code declares, as it is to be stored; for workers."""
+        return [declaration.entry() for declaration in self._declared.values()]
+
+    # ------------------------------------------------------------------ looking
+
+    def list(self) -> builtins.list[Entry]:
+        """All entries that are stored, by name."""
+        return self._app._do("cron.list", self._list)
+
+    async def alist(self) -> builtins.list[Entry]:
+        """As `list`."""
+        return await self._app._ado(self._list)
+
+    def get(self, name: str) -> Entry:
+        """The entry of that name, or EntryNotFound."""
+        return self._view(self._app._do("cron.get", partial(get, _name(name))))
+
+    async def aget(self, name: str) -> Entry:
+        """As `get`."""
+        return self._view(await self._app._ado(partial(get, _name(name))))
+
+    def next(self, name: str, count: int = 5) -> builtins.list[datetime]:
+        """When it ticks next; those that are due and not fired yet come first. Empty while it is paused."""
+        return self._app._do("cron.next", partial(_next, _name(name), whole(count, "count=", 1, NEXT_MAX)))
+
+    async def anext(self, name: str, count: int = 5) -> builtins.list[datetime]:
+        """As `next`."""
+        return await self._app._ado(partial(_next, _name(name), whole(count, "count=", 1, NEXT_MAX)))
+
+    # ------------------------------------------------------------------ changing
+
+    def add(
+        self,
+        name: str,
+        call: BoundCall[Any] | Task[..., Any],
+        cron: str | None = None,
+        **settings: Unpack[CronSettings],
+    ) -> Entry:
+        """Store an entry made at run time, or change it: `app.cron.add("x", send.bind("ann"), "0 9 * * *")`."""
+        wanted = _wanted(name, call, cron, settings)
+        return self._view(self._app._do("cron.add", partial(put, wanted)))
+
+    async def aadd(
+        self,
+        name: str,
+        call: BoundCall[Any] | Task[..., Any],
+        cron: str | None = None,
+        **settings: Unpack[CronSettings],
+    ) -> Entry:
+        """As `add`."""
+        wanted = _wanted(name, call, cron, settings)
+        return self._view(await self._app._ado(partial(put, wanted)))
+
+    def remove(self, name: str) -> Entry:
+        """Remove an entry. One that code declares comes back with the next worker that starts."""
+        return self._view(self._app._do("cron.remove", partial(remove, _name(name))))
+
+    async def aremove(self, name: str) -> Entry:
+        """As `remove`."""
+        return self._view(await self._app._ado(partial(remove, _name(name))))
+
+    def pause(self, name: str, *, reason: str = "", by: str = "") -> Entry:
+        """No tick fires until `resume`; jobs that are there run."""
+        return self._view(self._app._do("cron.pause", _pausing(name, reason, by)))
+
+    async def apause(self, name: str, *, reason: str = "", by: str = "") -> Entry:
+        """As `pause`."""
+        return self._view(await self._app._ado(_pausing(name, reason, by)))
+
+    def resume(self, name: str) -> Entry:
+        """It goes on with its next tick from now; those meanwhile are not made up for (`backfill` does that)."""
+        return self._view(self._app._do("cron.resume", partial(resume, _name(name))))
+
+    async def aresume(self, name: str) -> Entry:
+        """As `resume`."""
+        return self._view(await self._app._ado(partial(resume, _name(name))))
+
+    def run_now(self, name: str) -> Job[Any]:
+        """A job of the entry at once, besides its ticks."""
+        return self._app._do("cron.run_now", partial(self._run_now, _name(name)))
+
+    async def arun_now(self, name: str) -> Job[Any]:
+        """As `run_now`."""
+        return await self._app._ado(partial(self._run_now, _name(name)))
+
+    def backfill(
+        self, name: str, start: datetime, end: datetime, *, dry_run: bool = False
+    ) -> builtins.list[Backfilled]:
+        """Make the jobs of the ticks from `start` on, before `end`, that have none; repeating it makes none twice."""
+        return self._app._do("cron.backfill", partial(_backfill, _name(name), _span(start, end), dry_run))
+
+    async def abackfill(
+        self, name: str, start: datetime, end: datetime, *, dry_run: bool = False
+    ) -> builtins.list[Backfilled]:
+        """As `backfill`."""
+        return await self._app._ado(partial(_backfill, _name(name), _span(start, end), dry_run))
+
+    # ------------------------------------------------------------------ inside
+
+    def _view(self, entry: CronEntry) -> Entry:
+        return Entry.of(entry, self._declared if self._app.tasks else None)
+
+    async def _list(self, backend: Backend) -> builtins.list[Entry]:
+        return [self._view(entry) for entry in await backend.entries()]
+
+    async def _run_now(self, name: str, backend: Backend) -> Job[Any]:
+        new, answer = await run_now(name, backend)
+        record = await backend.get(answer.id) or fresh_record(new, answer.id, await backend.clock())
+        return Job(self._app, record, created=answer.created, replaced=answer.replaced)
+
+    def __repr__(self) -> str:
+        return f"<cron entries of {self._app!r}>"
+
+
+async def _next(name: str, count: int, backend: Backend) -> list[datetime]:
+    entry = await get(name, backend)
+    return [] if entry.paused_at is not None else [moment(at) for at in upcoming(entry, count)]
+
+
+async def _backfill(name: str, span: tuple[float, float], dry_run: bool, backend: Backend) -> list[Backfilled]:
+    found = await backfill(name, *span, dry_run, backend)
+    return [Backfilled(moment(at), answer.id, answer.created) for at, answer in found]
+
+
+def _name(name: object) -> str:
+    return check_name(name, "cron entry's name")
+
+
+def _pausing(name: str, reason: str, by: str) -> Callable[[Backend], Coroutine[Any, Any, CronEntry]]:
+    return partial(pause, _name(name), check_text(reason, "reason"), check_text(by, "by"))
+
+
+def _span(start: object, end: object) -> tuple[float, float]:
+    for bound in (start, end):
+        if not isinstance(bound, datetime) or bound.utcoffset() is None:
+            raise ConfigurationError("backfill takes aware datetimes, such as datetime(2030, 1, 1, tzinfo=UTC).")
+        if bound.year < YEAR_MIN:
+            raise ConfigurationError(f"backfill goes back to the year {YEAR_MIN}, not to {bound.year}.")
+    return start.timestamp(), end.timestamp()  # type: ignore[attr-defined]
+
+
+def _wanted(name: str, call: object, cron: str | None, settings: CronSettings) -> CronEntry:
+    if isinstance(call, Task):
+        call = call.bind()
+    if not isinstance(call, BoundCall):
+        raise ConfigurationError(f"a cron entry makes jobs of a task or a bound call, not of a {type(call).__name__}.")
+    if call.connection is not None:
+        raise ConfigurationError("a cron entry is no part of a transaction. Leave out connection=.")
+    check_options("app.cron.add()", settings, CronSettings.__annotations__)
+    return wanted_entry(_name(name), call.new, CronOptions(cron=cron, **settings), declared=False)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What operators and starting workers change about cron entries: put, remove, pause, resume, run now, backfill.
+#
+# Called by `app.cron` and by the worker's ticker, with the open backend. Every change is a write compared with the
+# entry's version, decided anew when somebody else was faster; so no change undoes another.
+
+
+TRIES_MAX = 20  # of one change against rivals
+BACKFILL_MAX = 10_000  # ticks in one call
+REDECLARED_SECONDS = 60.0  # that code still has an entry is written down no more often than this
+
+Decision = Callable[[CronEntry | None, float], Tick | None]
+
+
+async def find(backend: Backend, name: str) -> CronEntry | None:
+    """The entry of that name."""
+    return next((entry for entry in await backend.entries() if entry.name == name), None)
+
+
+async def get(name: str, backend: Backend) -> CronEntry:
+    """The entry of that name, or EntryNotFound."""
+    entry = await find(backend, name)
+    if entry is None:
+        raise EntryNotFound(name)
+    return entry
+
+
+async def change(backend: Backend, name: str, decide: Decision) -> Ticked:
+    """Write what is decided on the entry as it is, until nobody was faster. None decided: nothing is written."""
+    entry = await find(backend, name)
+    for _ in range(TRIES_MAX):
+        tick = decide(entry, await backend.clock())
+        if tick is None:
+            return Ticked(done=False, entry=entry)
+        ticked = await write(backend, tick)
+        if ticked.done:
+            return ticked
+        entry = ticked.entry
+    raise BackendUnavailable(f"cron entry {name!r} changes too often to be changed just now. Try again.")
+
+
+async def write(backend: Backend, tick: Tick) -> Ticked:
+    """Write about an entry; where a key kept the last job from being made, the entry is put right in a second write.
+
+    Who dies in between, or finds a rival there, leaves the id of a job that is not: it holds nothing back.
+    """
+    ticked = await backend.tick(tick)
+    corrected = correction(tick, ticked) if ticked.done else None
+    if corrected is None:
+        return ticked
+    return replace(ticked, entry=(await backend.tick(corrected)).entry)
+
+
+def _write(name: str, before: CronEntry | None, after: CronEntry | None, *jobs: NewJob) -> Tick:
+    return Tick(name=name, version=0 if before is None else before.version, entry=after, jobs=jobs)
+
+
+def _there(name: str, entry: CronEntry | None) -> CronEntry:
+    if entry is None:
+        raise EntryNotFound(name)
+    return entry
+
+
+async def put(wanted: CronEntry, backend: Backend) -> CronEntry:
+    """Store an entry made at run time, or change it; where it stands is kept unless its times are others."""
+
+    def decide(entry: CronEntry | None, now: float) -> Tick | None:
+        if entry is not None and entry.declared and not wanted.declared:
+            raise ConfigurationError(
+                f"cron entry {wanted.name!r} is declared in code. Change it there, or take another name."
+            )
+        after = placed(wanted, entry, now)
+        if (
+            entry is not None
+            and same_but_time(after, entry)
+            and after.declared_at - entry.declared_at < (REDECLARED_SECONDS)
+        ):
+            return None
+        return _write(wanted.name, entry, after)
+
+    return _there(wanted.name, (await change(backend, wanted.name, decide)).entry)
+
+
+async def remove(name: str, backend: Backend) -> CronEntry:
+    """Remove an entry; what it was."""
+    removed: list[CronEntry] = []
+
+    def decide(entry: CronEntry | None, now: float) -> Tick:
+        removed[:] = [_there(name, entry)]
+        return _write(name, entry, None)
+
+    await change(backend, name, decide)
+    return removed[0]
+
+
+async def pause(name: str, reason: str, by: str, backend: Backend) -> CronEntry:
+    """No tick of it fires until resume. Paused already: it stays as it is."""
+
+    def decide(entry: CronEntry | None, now: float) -> Tick | None:
+        entry = _there(name, entry)
+        if entry.paused_at is not None:
+            return None
+        return _write(name, entry, replace(entry, paused_at=now, paused_by=by, pause_reason=reason))
+
+    return _there(name, (await change(backend, name, decide)).entry)
+
+
+async def resume(name: str, backend: Backend) -> CronEntry:
+    """It goes on with the next tick from now; those meanwhile are not made up for."""
+
+    def decide(entry: CronEntry | None, now: float) -> Tick | None:
+        entry = _there(name, entry)
+        if entry.paused_at is None:
+            return None
+        after = replace(entry, paused_at=None, paused_by="", pause_reason="", next_at=next_tick(entry, now))
+        return _write(name, entry, after)
+
+    return _there(name, (await change(backend, name, decide)).entry)
+
+
+async def run_now(name: str, backend: Backend) -> tuple[NewJob, Enqueued]:
+    """A job of the entry besides its ticks, at once, whatever its overlap says; later ticks take it as the previous."""
+    made: list[NewJob] = []
+
+    def decide(entry: CronEntry | None, now: float) -> Tick:
+        entry = _there(name, entry)
+        made[:] = [replace(decode_call(entry), id=new_id())]
+        after = replace(entry, last_job=made[0].id)
+        return replace(_write(name, entry, after, made[0]), previous=entry.last_job)
+
+    ticked = await change(backend, name, decide)
+    return made[0], ticked.enqueued[0]
+
+
+def upcoming(entry: CronEntry, count: int) -> list[float]:
+    """The ticks that nobody has fired yet, the next ones first."""
+    if entry.next_at is None:
+        return []
+    return [entry.next_at, *islice(ticks_after(entry, entry.next_at), count - 1)]
+
+
+def range_of(entry: CronEntry, start: float, end: float) -> list[float]:
+    """The ticks of a past range, bounded."""
+    ticks = list(islice(ticks_between(entry, start, end), BACKFILL_MAX + 1))
+    if len(ticks) > BACKFILL_MAX:
+        raise ConfigurationError(
+            f"cron entry {entry.name!r} has more than {BACKFILL_MAX} ticks in that range. Take a shorter one."
+        )
+    return ticks
+
+
+async def backfill(
+    name: str, start: float, end: float, dry_run: bool, backend: Backend
+) -> list[tuple[float, Enqueued]]:
+    """The jobs of the ticks of a past range that have none yet, due at once; each tick with what became of it."""
+    entry, now = await get(name, backend), await backend.clock()
+    if end <= start or end > now:
+        raise ConfigurationError("backfill takes a range that has passed: start before end, end not in the future.")
+    found: list[tuple[float, Enqueued]] = []
+    ticks = range_of(entry, start, end)
+    for place in range(0, len(ticks), JOBS_PER_TICK_MAX):
+        some = ticks[place : place + JOBS_PER_TICK_MAX]
+        jobs = [_for_backfill(job_of_tick(entry, at)) for at in some]
+        if dry_run:
+            known = [await backend.get(job.id) is not None for job in jobs]
+            answers = [Enqueued(job.id, not there) for job, there in zip(jobs, known, strict=True)]
+        else:
+            answers = await backend.enqueue(jobs)
+        found += zip(some, answers, strict=True)
+    return found
+
+
+def _for_backfill(job: NewJob) -> NewJob:
+    """Not due at its tick: it would have expired before anybody could run it. As in a tick, "raise" is "keep"."""
+    return replace(job, due_at=None, on_conflict="keep" if job.on_conflict == "raise" else job.on_conflict)
+
+
+async def tick(backend: Backend, entry: CronEntry, now: float) -> Ticked | None:
+    """Fire the entry's due ticks; None: none is due."""
+    decided = decide(entry, now)
+    return None if decided is None else await write(backend, decided)

@@ -1,0 +1,203 @@
+"""Does anybody do the work: are workers alive, is every queue with jobs served, is every waiting task known?
+
+Called by the doctor. `look_at_service` reads through the contract, bounded, and changes nothing; `judge_service` is
+pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from ..backends.contract import Backend
+from ..lifecycle import UNSTARTED, State
+from ..records import JobQuery, Pause, WorkerRecord
+from ..worker_status import read
+from .findings import Finding, fine, note, wrong
+
+PAGE = 500
+JOBS_LOOKED_AT_MAX = 5000
+NAMES_SHOWN = 5
+
+
+class AppFacts(Struct, frozen=True, kw_only=True):
+    """What the app's code says, as far as the doctor needs it."""
+
+    name: str  # MODULE:APP
+    tasks: Mapping[str, str]  # task → its queue
+    aliases: frozenset[str] = frozenset()
+    isolated: frozenset[str] = frozenset()  # queues of tasks with isolation="process"
+
+
+class Service(Struct, frozen=True, kw_only=True):
+    """Who works, and what waits."""
+
+    workers: Sequence[WorkerRecord] = ()
+    counts: Mapping[str, Mapping[State, int]] = {}
+    pauses: Sequence[Pause] = ()
+    waiting: Mapping[str, int] = {}  # task → unstarted jobs, among those looked at
+    looked_at: int = 0
+    more: bool = False  # there are older ones that were not looked at
+
+
+async def look_at_service(backend: Backend, *, tasks: bool) -> Service:
+    """Look once; at the names of waiting tasks only where somebody can say which are known."""
+    waiting: dict[str, int] = {}
+    looked_at, before, more = 0, None, tasks
+    while more and looked_at < JOBS_LOOKED_AT_MAX:
+        page = await backend.find(JobQuery(states=tuple(sorted(UNSTARTED)), before=before, limit=PAGE))
+        for job in page:
+            waiting[job.task] = waiting.get(job.task, 0) + 1
+        looked_at += len(page)
+        more = len(page) == PAGE
+        before = page[-1].seq if page else None
+    return Service(
+        workers=await backend.workers(),
+        counts=await backend.count(),
+        pauses=await backend.pauses(),
+        waiting=waiting,
+        looked_at=looked_at,
+        more=more,
+    )
+
+
+def judge_service(service: Service, app: AppFacts | None = None) -> list[Finding]:
+    """What that means for jobs, and for this app's."""
+    findings = [_workers(service), _queues(service)]
+    findings += _runners(service)
+    findings += _strangers(service)
+    if service.pauses:
+        findings.append(_pauses(service.pauses))
+    if app is not None:
+        findings += [_own_queues(service, app), _unknown(service, app)]
+        findings += _embedded(service, app)
+    return findings
+
+
+def _workers(service: Service) -> Finding:
+    alive = [one for one in service.workers if not one.expired]
+    expired = [one for one in service.workers if one.expired]
+    held = sum(one.running for one in expired)
+    facts = {"alive": len(alive), "expired": len(expired), "held_by_expired": held}
+    text = f"{len(alive)} alive, {sum(one.running for one in alive)} jobs running"
+    if expired and held and not alive:
+        text = f"none is alive; {len(expired)} expired, and {held} jobs of theirs wait to be recovered."
+        return wrong("workers", text, "Start one, or run `holdfast recover`.", **facts)
+    if expired:
+        text += f"; {len(expired)} expired, holding {held} jobs"
+        return note("workers", f"{text}.", "Their jobs are recovered by themselves as long as a worker lives.", **facts)
+    if not alive:
+        return note("workers", "none is registered.", "Start one: `holdfast work MODULE:APP`.", **facts)
+    return fine("workers", f"{text}.", **facts)
+
+
+def _runners(service: Service) -> list[Finding]:
+    """Workers that hold jobs nobody has begun, or whose runners do not respond."""
+    shown = {one.id: read(one.portrait) for one in service.workers if not one.expired}
+    unbegun = {worker: len(view.unbegun) for worker, view in shown.items() if view is not None and view.unbegun}
+    silent = [one.pid for view in shown.values() if view is not None for one in view.runners if not one.responds]
+    facts = {"unbegun": unbegun, "silent": silent}
+    if unbegun:
+        text = f"workers hold jobs that none of their runners has begun: {_told(unbegun)}."
+        step = "Their logs say why: a runner that cannot start, or begins nothing. Such jobs are taken back in seconds."
+        return [note("runners", text, step, **facts)]
+    if silent:
+        text = f"runners that do not respond: {', '.join(map(str, silent[:NAMES_SHOWN]))}."
+        step = "A handler holds the loop or the interpreter. The worker's log shows where; a timeout= ends it."
+        return [note("runners", text, step, **facts)]
+    return []
+
+
+def _strangers(service: Service) -> list[Finding]:
+    """Tasks that workers were given jobs of and do not know."""
+    alive = [one for one in service.workers if not one.expired]
+    views = {one.id: view for one in alive if (view := read(one.portrait)) is not None and view.unknown}
+    if not views:
+        return []
+    names: dict[str, int] = {}
+    for view in views.values():
+        for name in view.unknown:
+            names[name] = names.get(name, 0) + 1
+    nobody = [name for name, number in names.items() if number == len(alive)]
+    facts = {"tasks": names, "workers": sorted(views)}
+    if nobody:
+        text = f"tasks with jobs that no live worker knows: {', '.join(sorted(nobody)[:NAMES_SHOWN])}."
+        return [wrong("deploy", text, "Deploy code that has them, or cancel the jobs.", **facts)]
+    text = f"tasks that some live workers do not know, by their number: {_told(names)}."
+    return [note("deploy", text, "They leave them to the others. Restart them with the newer code.", **facts)]
+
+
+def _served(service: Service) -> set[str]:
+    return {queue for worker in service.workers if not worker.expired for queue in worker.queues}
+
+
+def _unstarted(counts: Mapping[State, int]) -> int:
+    return sum(counts.get(state, 0) for state in UNSTARTED)
+
+
+def _queues(service: Service) -> Finding:
+    """Queues with jobs that no living worker serves. What is not due yet hurts nobody yet."""
+    served = _served(service)
+    due: dict[str, int] = {}
+    later: dict[str, int] = {}
+    for queue, counts in service.counts.items():
+        if queue not in served and _unstarted(counts):
+            only_later = _unstarted(counts) == counts.get(State.SCHEDULED, 0)
+            (later if only_later else due)[queue] = _unstarted(counts)
+    facts = {"unserved": {**due, **later}}
+    step = "Start a worker that serves them: `holdfast work MODULE:APP -q QUEUE`."
+    if due:
+        return wrong("queues", f"jobs wait where no worker serves: {_told(due)}.", step, **facts)
+    if later:
+        return note("queues", f"jobs will be due where no worker serves: {_told(later)}.", step, **facts)
+    return fine("queues", "every queue with jobs is served.", **facts)
+
+
+def _pauses(pauses: Sequence[Pause]) -> Finding:
+    names = [" ".join(filter(None, (one.queue, one.group, one.task))) for one in pauses]
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    text = f"paused: {', '.join(names[:NAMES_SHOWN])}{more}."
+    return note("pauses", text, "`holdfast resume` ends a pause.", paused=names)
+
+
+def _own_queues(service: Service, app: AppFacts) -> Finding:
+    """Queues the app's tasks name and no worker serves. With jobs in them that is told as wrong elsewhere."""
+    named = set(app.tasks.values())
+    missing = sorted(named - _served(service))
+    facts = {"named": sorted(named), "unserved": missing}
+    if missing:
+        step = f"Start a worker: `holdfast work {app.name}`."
+        return note("tasks", f"queues of this app that no worker serves: {', '.join(missing)}.", step, **facts)
+    text = f"{len(app.tasks)} tasks in {len(named)} queues, all served." if named else "the app has no task."
+    return fine("tasks", text, **facts)
+
+
+def _unknown(service: Service, app: AppFacts) -> Finding:
+    unknown = {name: n for name, n in service.waiting.items() if name not in app.tasks and name not in app.aliases}
+    looked = f"the newest {service.looked_at:,} waiting jobs" if service.more else "all waiting jobs"
+    facts = {"unknown": unknown, "looked_at": service.looked_at}
+    if unknown:
+        return wrong(
+            "unknown",
+            f"of {looked} some name tasks this app does not have: {_told(unknown)}.",
+            "Import the modules that define them (imports=), give a task its old name as an alias, or cancel the jobs.",
+            **facts,
+        )
+    return fine("unknown", f"{looked} name tasks this app has.", **facts)
+
+
+def _embedded(service: Service, app: AppFacts) -> list[Finding]:
+    """Isolated tasks in queues that a worker serves which cannot isolate."""
+    plain = {queue for one in service.workers if not (one.expired or one.isolates) for queue in one.queues}
+    hurt = sorted(app.isolated & plain)
+    if not hurt:
+        return []
+    text = f"an embedded worker serves queues of isolated tasks, and runs them without their limits: {', '.join(hurt)}."
+    return [note("isolation", text, "Let only `holdfast work` serve these queues.", queues=hurt)]
+
+
+def _told(numbers: Mapping[str, int]) -> str:
+    most = sorted(numbers.items(), key=lambda pair: (-pair[1], pair[0]))
+    told = ", ".join(f"{name} ({number:,})" for name, number in most[:NAMES_SHOWN])
+    return f"{told} and {len(most) - NAMES_SHOWN} more" if len(most) > NAMES_SHOWN else told

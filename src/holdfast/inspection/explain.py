@@ -1,0 +1,382 @@
+"""Explain: in plain sentences, why a job is where it is and what has to happen for it to run.
+
+Called by `holdfast explain` and the dashboard. Reads through the contract, in several small reads: an explanation is
+for people and may be a moment old. Never changes anything and never shows arguments or results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..backends.contract import Backend
+from ..errors import JobNotFound, StoreSealed
+from ..lifecycle import SHARED_STALLS_MAX, UNSTARTED, State
+from ..rates import UNLIMITED
+from ..records import JobRecord, Pause, WorkerRecord
+from ..worker_status import TASK_CHARS_MAX, read
+from .blockers import brakes, group_brake
+
+STALLS = ("stalled", "crash")  # reasons of errors that are no failure of the handler
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """Why a job is where it is: the answer in one sentence, then the reasons, then what has to happen."""
+
+    job_id: str
+    state: State
+    summary: str
+    reasons: tuple[str, ...] = ()
+    next: tuple[str, ...] = ()
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        return (self.summary, *self.reasons, *self.next)
+
+
+class _Scene(Struct, frozen=True, kw_only=True):
+    """What surrounds the job, read once."""
+
+    now: float
+    job: JobRecord
+    pauses: list[Pause]
+    workers: list[WorkerRecord]
+    tasks: Collection[str] | None
+    brakes: list[str] = []
+
+    @property
+    def serving(self) -> list[WorkerRecord]:
+        return [worker for worker in self.workers if not worker.expired and self.job.queue in worker.queues]
+
+
+async def explain(backend: Backend, job_id: str, tasks: Collection[str] | None = None) -> Explanation:
+    """Explain one job. `tasks`: names the asker's app knows (a mapping will do); None if there is no app to ask."""
+    job = await backend.get(job_id)
+    if job is None:
+        raise JobNotFound(job_id)
+    scene = _Scene(
+        now=await backend.clock(),
+        job=job,
+        pauses=await backend.pauses(),
+        workers=await backend.workers(),
+        tasks=tasks,
+    )
+    if job.state in UNSTARTED:
+        scene = await _braked(backend, scene)
+    explanation = await _explained(backend, scene)
+    if job.unreadable:
+        fields = ", ".join(job.unreadable)
+        bad = f"What is stored of it cannot all be read ({fields}): what is said here takes the defaults for that."
+        explanation = replace(
+            explanation,
+            reasons=(bad, *explanation.reasons),
+            next=(*explanation.next, "Look at the row in the store: `holdfast audit` names it."),
+        )
+    seal = await backend.sealed()
+    if seal is None or not seal.closed or job.state.finished:
+        return explanation
+    sealed = f"The store is sealed: {StoreSealed(seal.role, seal.stage, seal.other).why}"
+    return replace(explanation, reasons=(sealed, *explanation.reasons))
+
+
+async def _braked(backend: Backend, scene: _Scene) -> _Scene:
+    """The scene with what holds its job back although it is due."""
+    return replace(scene, brakes=await brakes(backend, scene.job, scene.now, lambda at: _when(at, scene.now)))
+
+
+async def _explained(backend: Backend, scene: _Scene) -> Explanation:
+    match scene.job.state:
+        case State.SCHEDULED:
+            return _scheduled(scene)
+        case State.WAITING:
+            return await _waiting(backend, scene)
+        case State.READY:
+            return await _ready(backend, scene)
+        case State.RUNNING:
+            return _running(scene)
+        case State.DEAD:
+            return await _dead(backend, scene)
+        case _:
+            return _ended(scene)
+
+
+def _scheduled(scene: _Scene) -> Explanation:
+    job = scene.job
+    if job.due_at <= scene.now:
+        summary = "It is due and will be brought into play by the next claim or sweep of any worker."
+    elif job.errors and not job.suspect and job.errors[-1].reason not in STALLS and job.attempts:
+        summary = f"It is backing off after failure {job.failures}; due again {_when(job.due_at, scene.now)}."
+    else:
+        summary = f"It is not due until {_when(job.due_at, scene.now)}."
+    reasons = [*_suspicion(scene), *_last_error(job)]
+    if job.group is not None and job.held:
+        reasons.append(f"It is the head of strict group {job.group!r}: the jobs behind it wait until it ends.")
+    elif job.group is not None:
+        reasons.append(f"When due it takes its turn in group {job.group!r}.")
+    pause = None if job.group is None else _pause_of(scene, queue=job.queue, group=job.group)
+    if pause is not None:
+        reasons.append(f"Its group is {_paused(pause, scene.now)}; {_resumed(job)} ends that.")
+    wanted = [f"Wait, or run it at once: `holdfast run-now {job.id}`."] if job.due_at > scene.now else []
+    return _explanation(scene, summary, [*reasons, *_expiry(scene), *_obstacles(scene)], wanted)
+
+
+async def _waiting(backend: Backend, scene: _Scene) -> Explanation:
+    job = scene.job
+    if job.group is None:
+        return _explanation(scene, "It waits for a group but has none: `holdfast audit` will say so.", [], [])
+    group = await backend.group(job.queue, job.group)
+    pause = _pause_of(scene, queue=job.queue, group=job.group)
+    if pause is not None:
+        summary = f"Its group {job.group!r} is {_paused(pause, scene.now)}."
+        steps = [f"Resume the group: {_resumed(job)}."]
+        return _explanation(scene, summary, _obstacles(scene), steps)
+    ahead = sum(group.counts.get(state, 0) for state in (State.READY, State.RUNNING))
+    limit = "none" if group.limit >= UNLIMITED else group.limit
+    reasons = [f"The group is {group.order}, limit {limit}; {group.counts.get(State.WAITING, 0)} waiting in it."]
+    head = await backend.get(group.head) if group.head is not None and group.head != job.id else None
+    obstacles = _obstacles(scene)
+    rated = group_brake(group, scene.now, lambda at: _when(at, scene.now))
+    if rated is not None:  # there is a place: not the one ahead holds it back
+        summary = rated
+    elif head is None:
+        summary = f"It is due and waits for a place in group {job.group!r} ({ahead} in play, limit {limit})."
+    else:
+        held = _obstacles(await _braked(backend, replace(scene, job=head))) if head.state is State.READY else []
+        summary = f"It is behind job {head.id} of its group {job.group!r}, which {_doing(head, scene, bool(held))}."
+        obstacles = [*(sentence for sentence in held if sentence not in obstacles), *obstacles]
+    return _explanation(
+        scene,
+        summary,
+        [*reasons, *_suspicion(scene), *_expiry(scene), *obstacles],
+        ["It becomes ready when its turn comes."],
+    )
+
+
+async def _ready(backend: Backend, scene: _Scene) -> Explanation:
+    obstacles = _obstacles(scene)
+    reasons = [*_suspicion(scene), *_last_error(scene.job), *_expiry(scene)]
+    if obstacles:
+        return _explanation(scene, obstacles[0], [*reasons, *obstacles[1:]], ["Then the next claim takes it in turn."])
+    serving = scene.serving
+    slots, busy = sum(worker.slots for worker in serving), sum(worker.running for worker in serving)
+    summary = (
+        f"It may be claimed at once by {_count(len(serving), 'live worker')} that serve queue {scene.job.queue!r}."
+    )
+    if slots and busy >= slots:
+        summary = f"It is ready; all {slots} slots of the {_count(len(serving), 'worker')} serving it are busy."
+    counts = (await backend.count(scene.job.queue)).get(scene.job.queue, {})
+    reasons.append(
+        f"{_count(counts.get(State.READY, 0), 'job')} of queue {scene.job.queue!r} ready, this one among them."
+    )
+    return _explanation(scene, summary, reasons, ["It runs when the claims reach it: priority first, then turn."])
+
+
+def _running(scene: _Scene) -> Explanation:
+    job = scene.job
+    worker = next((worker for worker in scene.workers if worker.id == job.worker), None)
+    since = f"since {_when(job.started_at, scene.now)}" if job.started_at is not None else ""
+    reasons: list[str] = []
+    if worker is None:
+        summary = f"It is running on worker {job.worker} {since}".rstrip() + "."
+    else:
+        summary = f"It is running on worker {worker.id} (pid {worker.pid} on {worker.host or 'this host'}) {since}."
+        if worker.expired:
+            reasons.append("That worker's lease has run out: the next claim or sweep counts a stall and runs it again.")
+        else:
+            reasons.append(
+                f"That worker renewed its lease of {worker.lease_seconds:g} s {_ago(worker.renewed_at, scene.now)}."
+            )
+            reasons += _handler(job, worker)
+    if job.progress is not None:
+        reasons.append(f"Progress {job.progress:.0%}{f': {job.progress_text}' if job.progress_text else ''}.")
+    if job.cancel_requested:
+        reasons.append("A cancel was asked for: it ends as cancelled once its handler has stopped.")
+    reasons += [*_suspicion(scene), *_last_error(job)]
+    return _explanation(scene, summary, reasons, ["It ends when its handler does."])
+
+
+def _handler(job: JobRecord, worker: WorkerRecord) -> list[str]:
+    """What the worker shows of its handler: that it has not begun, or that its runner does not respond."""
+    portrait = read(worker.portrait)
+    if portrait is None:
+        return []
+    if job.id in portrait.unbegun:
+        return [
+            "Its handler has not begun: no runner has taken it up yet. The worker takes it back within seconds and "
+            "gives it to another runner, or to the store."
+        ]
+    silent = [one.pid for one in portrait.runners if job.id in one.jobs and not one.responds]
+    return [f"Its runner {pid} does not respond: a handler holds its loop or its interpreter." for pid in silent]
+
+
+async def _dead(backend: Backend, scene: _Scene) -> Explanation:
+    job = scene.job
+    letter = await backend.letter(job.id)
+    since = f" {_when(job.finished_at, scene.now)}" if job.finished_at is not None else ""
+    told = {
+        "failed": f"its handler failed {_count(job.failures, 'time')} and no retry is left",
+        "memory": "its handler ran out of memory and no retry is left",
+        "cpu": "its handler used up its cpu_limit and no retry is left",
+        "file": "its handler wrote a larger file than its file_limit allows and no retry is left",
+        "timeout": "its handler exceeded its timeout and no retry is left",
+        "stalled": f"its worker died or lost its lease {_stalls(job)}",
+        "crash": f"its process died {_stalls(job)}",
+        "expired": "it was not claimed before it expired",
+        "undecodable": "its stored arguments no longer fit its function",
+        "bury": "it was buried",
+        "superseded": "a newer job of the same key died after it and holds the dead letter",
+        "discarded": "its dead letter was discarded",
+    }
+    why = told.get(job.reason or "", f"reason {job.reason}")
+    reasons = _last_error(job)
+    steps: list[str] = []
+    if letter is not None and letter.id == job.id:
+        reasons.append(f"Its dead letter counts {_count(letter.failure_count, 'death')} of this logical job.")
+        if letter.revive_at is not None:
+            reasons.append(f"It will be revived automatically {_when(letter.revive_at, scene.now)}.")
+        steps.append(f"It runs again only if revived: `holdfast dead revive {job.id}`.")
+    elif job.reason == "discarded":
+        steps.append(f"`holdfast retry {job.id}` runs it again with fresh budgets.")
+    return _explanation(scene, f"It is dead{since}: {why}.", reasons, steps)
+
+
+def _ended(scene: _Scene) -> Explanation:
+    job = scene.job
+    since = f" {_when(job.finished_at, scene.now)}" if job.finished_at is not None else ""
+    dropped = f"It was dropped{since}: it was not claimed before it expired."
+    cancelled = dropped if job.reason == "expired" else f"It was cancelled{since}."
+    summary = f"It succeeded{since}." if job.state is State.SUCCEEDED else cancelled
+    return _explanation(scene, summary, [], [f"`holdfast retry {job.id}` runs it again with fresh budgets."])
+
+
+def _obstacles(scene: _Scene) -> list[str]:
+    """What keeps any worker from claiming it, whatever its turn; most decisive first."""
+    job, found = scene.job, []
+    pause = _pause_of(scene, queue=job.queue)
+    if pause is not None:
+        found.append(
+            f"Queue {job.queue!r} is {_paused(pause, scene.now)}; `holdfast resume --queue {job.queue}` ends that."
+        )
+    pause = _pause_of(scene, task=job.task)
+    if pause is not None:
+        found.append(
+            f"Task {job.task!r} is {_paused(pause, scene.now)}; `holdfast resume --task {job.task}` ends that."
+        )
+    found += scene.brakes
+    if not scene.serving:
+        live = [worker for worker in scene.workers if not worker.expired]
+        others = sorted({queue for worker in live for queue in worker.queues})
+        tail = f" Live workers serve {', '.join(others)}." if others else " There is no live worker."
+        found.append(
+            f"No live worker serves queue {job.queue!r}.{tail} Start one: `holdfast work MODULE:APP -q {job.queue}`."
+        )
+    found += _strangers(scene)
+    if scene.tasks is not None and job.task not in scene.tasks:
+        found.append(f"The app has no task {job.task!r}: a worker running this code gives the job back untouched.")
+    return found
+
+
+def _strangers(scene: _Scene) -> list[str]:
+    """Workers of its queue that showed that they do not know its task."""
+    task, serving = scene.job.task, scene.serving
+    shown = [(worker, read(worker.portrait)) for worker in serving]
+    strangers = [worker.id for worker, view in shown if view is not None and task[:TASK_CHARS_MAX] in view.unknown]
+    if not strangers:
+        return []
+    if len(strangers) == len(serving):
+        return [
+            f"No live worker of queue {scene.job.queue!r} knows task {task!r}: deploy code that has it, give another "
+            "task that name as an alias, or cancel the job."
+        ]
+    others = ", ".join(worker.id for worker in serving if worker.id not in strangers)
+    return [
+        f"Task {task!r} is unknown to {_count(len(strangers), 'live worker')} of queue {scene.job.queue!r} "
+        f"({', '.join(strangers[:5])}), which leave it to the others: {others}."
+    ]
+
+
+def _pause_of(
+    scene: _Scene, *, queue: str | None = None, group: str | None = None, task: str | None = None
+) -> Pause | None:
+    return next((p for p in scene.pauses if (p.queue, p.group, p.task) == (queue, group, task)), None)
+
+
+def _paused(pause: Pause, now: float) -> str:
+    by = f" by {pause.by}" if pause.by else ""
+    because = f' because "{pause.reason}"' if pause.reason else ""
+    return f"paused{by} since {_when(pause.paused_at, now)}{because}"
+
+
+def _resumed(job: JobRecord) -> str:
+    return f"`holdfast resume --queue {job.queue} --group {job.group}`"
+
+
+def _doing(head: JobRecord, scene: _Scene, held: bool) -> str:
+    if head.state is State.RUNNING:
+        return f"is running on worker {head.worker}"
+    if head.state is State.SCHEDULED:
+        return f"is backing off until {_when(head.due_at, scene.now)}"
+    if head.state is State.READY:
+        return "is ready and held back" if held else "is ready and next in turn"
+    return f"is {head.state}"
+
+
+def _suspicion(scene: _Scene) -> list[str]:
+    """That its process died in the attempt before, and what follows from it."""
+    if not scene.job.suspect:
+        return []
+    if scene.job.state is not State.RUNNING:
+        return ["It is a suspect: its process died; it runs alone next, if the worker that claims it can do that."]
+    alone = any(worker.isolates for worker in scene.workers if worker.id == scene.job.worker)
+    return [f"It is a suspect: its process died in the attempt before{'; now it runs alone' if alone else ''}."]
+
+
+def _stalls(job: JobRecord) -> str:
+    """How often it stalled, by the counter that ended it."""
+    if job.stalls > job.max_stalls:
+        return f"{_count(job.stalls, 'time')} (cap {job.max_stalls})"
+    cap = SHARED_STALLS_MAX if job.max_stalls else 0
+    return f"{_count(job.shared_stalls, 'time')} among other jobs (cap {cap})"
+
+
+def _last_error(job: JobRecord) -> list[str]:
+    if not job.errors:
+        return []
+    error = job.errors[-1]
+    kind = f"{error.type}: " if error.type else ""
+    return [f"Its latest trouble ({error.reason}, attempt {error.attempt}): {kind}{error.text or 'no text'}."]
+
+
+def _expiry(scene: _Scene) -> list[str]:
+    at = scene.job.expires_at
+    return [] if at is None else [f"It expires if not claimed by {_when(at, scene.now)}."]
+
+
+def _explanation(scene: _Scene, summary: str, reasons: list[str], steps: list[str]) -> Explanation:
+    return Explanation(
+        job_id=scene.job.id, state=scene.job.state, summary=summary, reasons=tuple(reasons), next=tuple(steps)
+    )
+
+
+def _when(at: float | None, now: float) -> str:
+    """A moment, absolute and relative."""
+    if at is None:
+        return "an unknown time"
+    clock = datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return f"{clock} ({_ago(at, now)})"
+
+
+def _ago(at: float, now: float) -> str:
+    seconds = abs(now - at)
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        if seconds >= size:
+            amount = f"{seconds / size:.0f} {unit}"
+            return f"in {amount}" if at > now else f"{amount} ago"
+    return "now"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,382 @@
+"""What an operator does through the app: look at jobs, cancel, retry, pause, count, recover, audit.
+
+Inherited by `Holdfast`; each method has an `a…` twin for async code. Every method is one call to the store: nothing is
+decided here.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Collection, Coroutine
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .clock import moment, to_seconds
+from .errors import ConfigurationError, JobNotFound
+from .job import DeadLetter, Job, JobsFound, make_query
+from .lifecycle import State
+from .names import check_name, check_text
+from .options import COUNT_MAX, Duration, queue_name, whole
+from .records import (
+    REMEMBER_SECONDS_MIN,
+    JobQuery,
+    JobRecord,
+    LetterQuery,
+    LogLine,
+    Pause,
+    Recovered,
+    WorkerRecord,
+)
+from .store_thread import StoreHandle, forbid_running_loop
+
+if TYPE_CHECKING:
+    from .app import Holdfast
+    from .backends.contract import Backend
+    from .inspection import Audit, Explanation
+
+T = TypeVar("T")
+JobOrId = Job[Any] | str
+PRUNE_STEP = 1000
+Counts = dict[str, dict[str, int]]  # keyed by State, which is a str
+
+
+def job_id(job: JobOrId) -> str:
+    """The id of a job given as itself or by id."""
+    return job.id if isinstance(job, Job) else check_name(job, "id")
+
+
+def make_pause(queue: str | None, group: str | None, task: Any, reason: str = "", by: str = "") -> Pause:
+    """Exactly one thing to pause: a queue, a group of a queue, or a task."""
+    if (queue is None) == (task is None):
+        raise ConfigurationError("say what to pause: queue=, or queue= and group=, or task=.")
+    if task is not None and group is not None:
+        raise ConfigurationError("a group belongs to a queue: say queue= and group=, without task=.")
+    return Pause(
+        queue=queue_or_none(queue),
+        group=None if group is None else check_name(group, "group"),
+        task=None if task is None else check_name(getattr(task, "name", task), "task name"),
+        reason=check_text(reason, "reason"),
+        by=check_text(by, "by"),
+    )
+
+
+def queue_or_none(queue: Any) -> str | None:
+    """A queue's name, if one is meant."""
+    return None if queue is None else queue_name(queue)
+
+
+async def _get(id: str, backend: Backend) -> JobRecord:
+    record = await backend.get(id)
+    if record is None:
+        raise JobNotFound(id)
+    return record
+
+
+async def _count(queue: str | None, backend: Backend) -> Counts:
+    counted = await backend.count(queue)
+    names = [queue] if queue is not None else list(counted)
+    return {name: {state: counted.get(name, {}).get(state, 0) for state in State} for name in names}
+
+
+async def _audit(backend: Backend) -> Audit:
+    from .inspection import audit
+
+    return await audit(backend)
+
+
+async def _explain(id: str, tasks: Collection[str] | None, backend: Backend) -> Explanation:
+    from .inspection import explain
+
+    return await explain(backend, id, tasks)
+
+
+async def _logs(id: str, backend: Backend) -> list[LogLine]:
+    await _get(id, backend)
+    return await backend.logs(id)
+
+
+async def _now(backend: Backend) -> datetime:
+    return moment(await backend.clock())
+
+
+async def _prune(older_than: float | None, dry_run: bool, backend: Backend) -> int:
+    if dry_run:
+        from .inspection import prunable
+
+        return await prunable(backend, older_than)
+    removed, step = 0, PRUNE_STEP
+    while step == PRUNE_STEP:
+        step = await backend.prune(limit=PRUNE_STEP, older_than=older_than)
+        removed += step
+    return removed
+
+
+def _age(older_than: Duration | None) -> float | None:
+    return None if older_than is None else to_seconds(older_than, "older_than=", least=REMEMBER_SECONDS_MIN)
+
+
+class Operator:
+    """The operator's half of an app."""
+
+    _store: StoreHandle
+
+    def _do(self, name: str, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
+        forbid_running_loop(f"app.{name}()", _twin(name))
+        return self._store.call(work)
+
+    async def _ado(self, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
+        return await self._store.acall(work)
+
+    def _job(self, record: JobRecord) -> Job[Any]:
+        app: Holdfast = self  # type: ignore[assignment]
+        return Job(app, record)
+
+    # ------------------------------------------------------------------ looking
+
+    def job(self, id: str) -> Job[Any]:
+        """The job with that id, or JobNotFound."""
+        return self._job(self._do("job", partial(_get, job_id(id))))
+
+    async def ajob(self, id: str) -> Job[Any]:
+        """As `job`."""
+        return self._job(await self._ado(partial(_get, job_id(id))))
+
+    def jobs(self, query: str | JobQuery | None = None, *, limit: int | None = None, **filters: Any) -> JobsFound:
+        """Jobs, newest first, read lazily with `for` or `async for`.
+
+        `query` is text such as "state:ready queue:mail"; filters are state, queue, task, group, key, worker, id_prefix.
+        """
+        app: Holdfast = self  # type: ignore[assignment]
+        most = None if limit is None else whole(limit, "limit=", 0)
+        return JobsFound(app, make_query(query, filters), most)
+
+    def _find(self, query: JobQuery) -> list[JobRecord]:
+        forbid_running_loop("`for job in app.jobs()`", "", advice="Use `async for job in app.jobs()`.")
+        return self._store.call(lambda backend: backend.find(query))
+
+    async def _afind(self, query: JobQuery) -> list[JobRecord]:
+        return await self._ado(lambda backend: backend.find(query))
+
+    def counts(self, queue: str | None = None) -> Counts:
+        """How many jobs are in which state, by queue; every state is named."""
+        return self._do("counts", partial(_count, queue_or_none(queue)))
+
+    async def acounts(self, queue: str | None = None) -> Counts:
+        """As `counts`."""
+        return await self._ado(partial(_count, queue_or_none(queue)))
+
+    def audit(self) -> Audit:
+        """Check that every promise holds in the store as it is now; `.violations` is empty when all holds."""
+        return self._do("audit", _audit)
+
+    async def aaudit(self) -> Audit:
+        """As `audit`."""
+        return await self._ado(_audit)
+
+    def explain(self, job: JobOrId, *, tasks: Collection[str] | None = None) -> Explanation:
+        """Why a job is where it is. `tasks`: the names a worker has; this app's own unless given."""
+        return self._do("explain", partial(_explain, job_id(job), self._known_tasks(tasks)))
+
+    async def aexplain(self, job: JobOrId, *, tasks: Collection[str] | None = None) -> Explanation:
+        """As `explain`."""
+        return await self._ado(partial(_explain, job_id(job), self._known_tasks(tasks)))
+
+    def _known_tasks(self, given: Collection[str] | None) -> Collection[str] | None:
+        raise NotImplementedError
+
+    def logs(self, job: JobOrId) -> list[LogLine]:
+        """What its handlers said with `ctx.log`, oldest first."""
+        return self._do("logs", partial(_logs, job_id(job)))
+
+    async def alogs(self, job: JobOrId) -> list[LogLine]:
+        """As `logs`."""
+        return await self._ado(partial(_logs, job_id(job)))
+
+    def workers(self) -> list[WorkerRecord]:
+        """The registered workers: who serves what, and when it last renewed."""
+        return self._do("workers", lambda backend: backend.workers())
+
+    async def aworkers(self) -> list[WorkerRecord]:
+        """As `workers`."""
+        return await self._ado(lambda backend: backend.workers())
+
+    def now(self) -> datetime:
+        """The time on the store's own clock, by which jobs are due."""
+        return self._do("now", _now)
+
+    async def anow(self) -> datetime:
+        """As `now`."""
+        return await self._ado(_now)
+
+    # ------------------------------------------------------------------ one job
+
+    def cancel(self, job: JobOrId) -> Job[Any]:
+        """Cancel: at once if it has not started, else its handler is asked to stop."""
+        id = job_id(job)
+        return self._job(self._do("cancel", lambda backend: backend.cancel(id)))
+
+    async def acancel(self, job: JobOrId) -> Job[Any]:
+        """As `cancel`."""
+        id = job_id(job)
+        return self._job(await self._ado(lambda backend: backend.cancel(id)))
+
+    def retry(self, job: JobOrId) -> Job[Any]:
+        """Any finished job again, with fresh budgets; on a dead one it is revive."""
+        id = job_id(job)
+        return self._job(self._do("retry", lambda backend: backend.retry(id)))
+
+    async def aretry(self, job: JobOrId) -> Job[Any]:
+        """As `retry`."""
+        id = job_id(job)
+        return self._job(await self._ado(lambda backend: backend.retry(id)))
+
+    def run_now(self, job: JobOrId) -> Job[Any]:
+        """A scheduled job becomes due at once."""
+        id = job_id(job)
+        return self._job(self._do("run_now", lambda backend: backend.run_now(id)))
+
+    async def arun_now(self, job: JobOrId) -> Job[Any]:
+        """As `run_now`."""
+        id = job_id(job)
+        return self._job(await self._ado(lambda backend: backend.run_now(id)))
+
+    def bury(self, job: JobOrId, reason: str = "") -> Job[Any]:
+        """An unstarted job becomes a dead letter."""
+        id, reason = job_id(job), check_text(reason, "reason")
+        return self._job(self._do("bury", lambda backend: backend.bury(id, reason)))
+
+    async def abury(self, job: JobOrId, reason: str = "") -> Job[Any]:
+        """As `bury`."""
+        id, reason = job_id(job), check_text(reason, "reason")
+        return self._job(await self._ado(lambda backend: backend.bury(id, reason)))
+
+    # ------------------------------------------------------------------ many jobs
+
+    def pause(
+        self, *, queue: str | None = None, group: str | None = None, task: Any = None, reason: str = "", by: str = ""
+    ) -> None:
+        """Pause a queue, a group of it, or a task: nothing of it is started until `resume`. `by`: who pauses."""
+        pause = make_pause(queue, group, task, reason, by)
+        self._do("pause", lambda backend: backend.pause(pause))
+
+    async def apause(
+        self, *, queue: str | None = None, group: str | None = None, task: Any = None, reason: str = "", by: str = ""
+    ) -> None:
+        """As `pause`."""
+        pause = make_pause(queue, group, task, reason, by)
+        await self._ado(lambda backend: backend.pause(pause))
+
+    def resume(self, *, queue: str | None = None, group: str | None = None, task: Any = None) -> bool:
+        """End that pause, of a queue its slow-down, too; False if there was neither."""
+        pause = make_pause(queue, group, task)
+        return self._do("resume", lambda backend: backend.resume(pause))
+
+    async def aresume(self, *, queue: str | None = None, group: str | None = None, task: Any = None) -> bool:
+        """As `resume`."""
+        pause = make_pause(queue, group, task)
+        return await self._ado(lambda backend: backend.resume(pause))
+
+    def recover(self) -> list[Recovered]:
+        """End the leases of workers whose deadline has passed, now instead of at the next sweep."""
+        return self._do("recover", lambda backend: backend.recover())
+
+    async def arecover(self) -> list[Recovered]:
+        """As `recover`."""
+        return await self._ado(lambda backend: backend.recover())
+
+    def prune(self, *, older_than: Duration | None = None, dry_run: bool = False) -> int:
+        """Remove finished jobs past their retention, or finished so long ago; how many were, or would be, removed."""
+        return self._do("prune", partial(_prune, _age(older_than), dry_run))
+
+    async def aprune(self, *, older_than: Duration | None = None, dry_run: bool = False) -> int:
+        """As `prune`."""
+        return await self._ado(partial(_prune, _age(older_than), dry_run))
+
+
+def _twin(name: str) -> str:
+    place, dot, verb = name.rpartition(".")
+    return f"app.{place}{dot}a{verb}()"
+
+
+class Dead:
+    """`app.dead`: the dead letters."""
+
+    def __init__(self, app: Operator) -> None:
+        self._app = app
+
+    def list(
+        self,
+        *,
+        queue: str | None = None,
+        task: Any = None,
+        reason: str | None = None,
+        id_prefix: str | None = None,
+        limit: int = 100,
+    ) -> builtins.list[DeadLetter]:
+        """Dead letters, newest failure first."""
+        query = _letter_query(queue, task, reason, id_prefix, limit)
+        return [DeadLetter.of(letter) for letter in self._app._do("dead.list", lambda backend: backend.letters(query))]
+
+    async def alist(
+        self,
+        *,
+        queue: str | None = None,
+        task: Any = None,
+        reason: str | None = None,
+        id_prefix: str | None = None,
+        limit: int = 100,
+    ) -> builtins.list[DeadLetter]:
+        """As `list`."""
+        query = _letter_query(queue, task, reason, id_prefix, limit)
+        return [DeadLetter.of(letter) for letter in await self._app._ado(lambda backend: backend.letters(query))]
+
+    def get(self, id: JobOrId | DeadLetter) -> DeadLetter:
+        """The dead letter of a job, or JobNotFound."""
+        return self._app._do("dead.get", partial(_letter, _letter_id(id)))
+
+    async def aget(self, id: JobOrId | DeadLetter) -> DeadLetter:
+        """As `get`."""
+        return await self._app._ado(partial(_letter, _letter_id(id)))
+
+    def revive(self, id: JobOrId | DeadLetter) -> Job[Any]:
+        """The dead job again, with fresh budgets; one step, and repeating it changes nothing."""
+        known = _letter_id(id)
+        return self._app._job(self._app._do("dead.revive", lambda backend: backend.revive(known)))
+
+    async def arevive(self, id: JobOrId | DeadLetter) -> Job[Any]:
+        """As `revive`."""
+        known = _letter_id(id)
+        return self._app._job(await self._app._ado(lambda backend: backend.revive(known)))
+
+    def discard(self, id: JobOrId | DeadLetter) -> DeadLetter:
+        """Remove the letter; its job stays dead and is pruned in time."""
+        known = _letter_id(id)
+        return DeadLetter.of(self._app._do("dead.discard", lambda backend: backend.discard(known)))
+
+    async def adiscard(self, id: JobOrId | DeadLetter) -> DeadLetter:
+        """As `discard`."""
+        known = _letter_id(id)
+        return DeadLetter.of(await self._app._ado(lambda backend: backend.discard(known)))
+
+
+def _letter_query(queue: str | None, task: Any, reason: str | None, id_prefix: str | None, limit: int) -> LetterQuery:
+    name = getattr(task, "name", task)
+    return LetterQuery(
+        queue=queue_or_none(queue),
+        task=None if name is None else check_name(name, "task name"),
+        reason=None if reason is None else check_text(reason, "reason"),
+        id_prefix=None if id_prefix is None else check_name(id_prefix, "id_prefix"),
+        limit=whole(limit, "limit=", 1, COUNT_MAX),
+    )
+
+
+def _letter_id(letter: JobOrId | DeadLetter) -> str:
+    return letter.id if isinstance(letter, DeadLetter) else job_id(letter)
+
+
+async def _letter(id: str, backend: Backend) -> DeadLetter:
+    letter = await backend.letter(id)
+    if letter is None:
+        raise JobNotFound(id, "dead letter")
+    return DeadLetter.of(letter)

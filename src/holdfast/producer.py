@@ -1,0 +1,261 @@
+"""What a producer does with an app: enqueue bound calls, one or many, and wait for what became of them.
+
+Inherited by `Holdfast`; each method has an `a…` twin for async code. Calls were checked when they were bound: here
+they are stored, in steps of bounded size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from . import events, records
+from .caller_transaction import ajoin, join
+from .calls import fresh_record, is_known, look_at, store, store_many
+from .codec import decode_plain
+from .errors import BackendError, ConfigurationError, JobCancelled, JobDied
+from .follow import JobFollower, Step
+from .job import BoundCall, Enqueued, Job
+from .lifecycle import State
+from .operator import JobOrId, Operator, job_id
+from .options import Duration
+from .records import JobRecord, NewJob
+from .store_thread import HAND_OVER_SECONDS, forbid_running_loop
+from .task import Tasks
+
+if TYPE_CHECKING:
+    from .app import Holdfast
+
+R = TypeVar("R")
+
+
+class Producer(Tasks, Operator):
+    """The producer's half of an app."""
+
+    hub: events.Hub
+
+    # ------------------------------------------------------------------ enqueue
+
+    def enqueue(self, call: BoundCall[R], *, connection: Any = None) -> Job[R]:
+        """Store a bound call; repeating it makes no second job. With a connection: in the caller's transaction."""
+        connection = checked(call).connection if connection is None else connection
+        if connection is not None:
+            return self._stored(call, *join(self._store, connection, [call])[0])
+        forbid_running_loop("enqueue()", "aenqueue()")
+        gate, new = self._store, call.new
+        backend = gate.opened
+        made = None if backend is None else backend.enqueue_here([new])
+        if made is None:
+            return self._stored(call, *gate.call(partial(store, new, gate.clock)))
+        [answer] = made
+        if is_known(new, answer):
+            return self._stored(call, fresh_record(new, answer.id, gate.clock.wall()), answer)
+        return self._stored(call, gate.call(partial(look_at, new, answer, gate.clock)), answer)
+
+    async def aenqueue(self, call: BoundCall[R], *, connection: Any = None) -> Job[R]:
+        """As `enqueue`."""
+        connection = checked(call).connection if connection is None else connection
+        if connection is not None:
+            return self._stored(call, *(await ajoin(self._store, connection, [call]))[0])
+        gate, new = self._store, call.new
+        backend = gate.opened
+        if backend is not None and backend.any_loop:
+            return self._stored(call, *await store(new, gate.clock, backend))
+        return self._stored(call, *await gate.acall(partial(store, new, gate.clock)))
+
+    def _stored(self, call: BoundCall[R], record: JobRecord, answer: records.Enqueued) -> Job[R]:
+        if answer.created and self.hub.wanted("enqueued"):
+            self._tell_enqueued(call.new)
+        app: Holdfast = self  # type: ignore[assignment]
+        return Job(app, record, created=answer.created, replaced=answer.replaced)
+
+    def _tell_enqueued(self, new: NewJob) -> None:
+        self.hub.emit(events.Enqueued(job_id=new.id, task=new.task, queue=new.queue, group=new.group))
+
+    def enqueue_many(self, calls: Iterable[BoundCall[Any]]) -> Enqueued:
+        """Store many bound calls, up to a thousand in one step; how many were made and how many met an earlier one."""
+        if isinstance(calls, AsyncIterable):
+            raise ConfigurationError("enqueue_many() was given an async iterable. Use `await app.aenqueue_many()`.")
+        created = total = 0
+        under_way: list[Callable[[], int]] = []  # at most one step, while the calls of the next are made
+        try:
+            for chunk in chunks(calls):
+                while under_way:
+                    created += under_way.pop()()
+                under_way.append(self._begin_chunk(chunk))
+                total += len(chunk)
+        finally:  # also where making a call raised: what was begun is waited for, and told
+            while under_way:
+                created += under_way.pop()()
+        return Enqueued(created, total - created)
+
+    def _begin_chunk(self, chunk: list[BoundCall[Any]]) -> Callable[[], int]:
+        connection = shared_connection(chunk)
+        if connection is not None:
+            made = self._told(chunk, [answer.created for _, answer in join(self._store, connection, chunk)])
+            return lambda: made
+        forbid_running_loop("enqueue_many()", "aenqueue_many()")
+        answer = self._store.begin(partial(store_many, chunk))
+        return lambda: self._told(chunk, answer())
+
+    async def aenqueue_many(self, calls: Iterable[BoundCall[Any]] | AsyncIterable[BoundCall[Any]]) -> Enqueued:
+        """As `enqueue_many`; takes async iterables too."""
+        created = total = 0
+        under_way: list[asyncio.Task[int]] = []
+        try:
+            async for chunk in achunks(calls):
+                while under_way:
+                    created += await under_way.pop()
+                step = asyncio.create_task(self._astore_chunk(chunk))
+                under_way.append(step)
+                # The caller's own connection is the caller's again before the next call is made.
+                alone = chunk[0].connection is not None
+                await asyncio.wait([step], timeout=None if alone else HAND_OVER_SECONDS)
+                total += len(chunk)
+        except asyncio.CancelledError:
+            for step in under_way:
+                step.cancel()
+            raise
+        finally:
+            while under_way:
+                created += await under_way.pop()
+        return Enqueued(created, total - created)
+
+    async def _astore_chunk(self, chunk: list[BoundCall[Any]]) -> int:
+        connection = shared_connection(chunk)
+        if connection is not None:
+            joined = await ajoin(self._store, connection, chunk)
+            return self._told(chunk, [answer.created for _, answer in joined])
+        return self._told(chunk, await self._store.acall(partial(store_many, chunk)))
+
+    def _told(self, chunk: list[BoundCall[Any]], made: list[bool]) -> int:
+        if self.hub.wanted("enqueued"):
+            for call, created in zip(chunk, made, strict=True):
+                if created:
+                    self._tell_enqueued(call.new)
+        return sum(made)
+
+    # ------------------------------------------------------------------ results
+
+    def follow(self, job: JobOrId) -> Iterator[Step]:
+        """What a job's handlers report, live: each log line, each progress, each change of state; until it finished."""
+        forbid_running_loop("app.follow()", "", advice="Use `async for step in app.afollow(…)`.")
+        following = JobFollower(job_id(job))
+        while not following.over:
+            yield from self._store.call(following.look)
+
+    async def afollow(self, job: JobOrId) -> AsyncIterator[Step]:
+        """As `follow`: `async for step in app.afollow(job)`."""
+        following = JobFollower(job_id(job))
+        while not following.over:
+            for step in await self._store.acall(following.look):
+                yield step
+
+    def _rebuild(self, task: str, raw: bytes) -> Any:
+        known = self.find_task(task)
+        return decode_plain(raw) if known is None else known.decode_value(raw)
+
+    def _result(self, job: Job[Any], timeout: Duration | None) -> Any:
+        forbid_running_loop("job.result()", "job.aresult()")
+        return self._finished(self._store.call(partial(self._store.waiter.wait, job.id, timeout)))
+
+    async def _aresult(self, job: Job[Any], timeout: Duration | None) -> Any:
+        return self._finished(await self._store.acall(partial(self._store.waiter.wait, job.id, timeout)))
+
+    def _reread(self, job: Job[Any]) -> JobRecord:
+        forbid_running_loop("job.refresh()", "job.arefresh()")
+        return self.job(job.id)._record
+
+    def _cancel(self, job: Job[Any]) -> JobRecord:
+        forbid_running_loop("job.cancel()", "job.acancel()")
+        return self.cancel(job.id)._record
+
+    def _finished(self, record: JobRecord) -> Any:
+        if record.state is State.CANCELLED:
+            raise JobCancelled(record.id)
+        if record.state is State.DEAD:
+            latest = record.errors[-1] if record.errors else None
+            text = None if latest is None else f"{latest.type}: {latest.text}" if latest.type else latest.text
+            raise JobDied(record.id, record.reason or "failed", text or None)
+        if record.value is None:
+            return None
+        try:
+            return self._rebuild(record.task, record.value)
+        except (ValueError, RecursionError) as error:  # msgspec's errors too
+            raise BackendError(
+                f"the result of job {record.id} cannot be read: what is stored is not JSON. `holdfast audit` finds "
+                "what else is damaged; enqueue the job anew if its result is needed."
+            ) from error
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Many bound calls on their way to the store, in chunks: one chunk is one step of enqueue_many.
+#
+# Called by the app. Checks that they are bound calls and belong together; does no I/O.
+
+
+CHUNK_JOBS_MAX = 1000
+CHUNK_BYTES_MAX = 16 << 20  # of arguments: what a slow line cannot bring within one call it never brings
+
+
+def checked(call: object) -> BoundCall[Any]:
+    """A bound call, and nothing else."""
+    if not isinstance(call, BoundCall):
+        raise ConfigurationError(f"enqueue takes bound calls, made by task.bind(…), not {type(call).__name__}.")
+    return call
+
+
+def shared_connection(chunk: list[BoundCall[Any]]) -> Any:
+    """The caller's own connection that all of them name, or None."""
+    connection = chunk[0].connection
+    if any(call.connection is not connection for call in chunk):
+        raise ConfigurationError("the calls of one enqueue_many() must share one connection=, or have none.")
+    return connection
+
+
+class _Steps:
+    """Calls on their way into chunks of bounded number and bytes."""
+
+    def __init__(self) -> None:
+        self.chunk: list[BoundCall[Any]] = []
+        self._size = 0
+
+    def add(self, call: object) -> list[BoundCall[Any]] | None:
+        """Take one call; answers the chunk that is full with it."""
+        bound = checked(call)
+        self.chunk.append(bound)
+        self._size += len(bound.new.args)
+        if len(self.chunk) < CHUNK_JOBS_MAX and self._size < CHUNK_BYTES_MAX:
+            return None
+        full, self.chunk, self._size = self.chunk, [], 0
+        return full
+
+
+def chunks(calls: Iterable[Any]) -> Iterator[list[BoundCall[Any]]]:
+    """The calls in chunks, each as soon as it is full."""
+    if not isinstance(calls, Iterable):
+        raise ConfigurationError(
+            f"enqueue_many() takes several bound calls, not a {type(calls).__name__}. Give a list."
+        )
+    steps = _Steps()
+    for call in calls:
+        if (full := steps.add(call)) is not None:
+            yield full
+    if steps.chunk:
+        yield steps.chunk
+
+
+async def achunks(calls: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[list[BoundCall[Any]]]:
+    """As `chunks`, from async iterables too."""
+    if not isinstance(calls, AsyncIterable):
+        for chunk in chunks(calls):
+            yield chunk
+        return
+    steps = _Steps()
+    async for call in calls:
+        if (full := steps.add(call)) is not None:
+            yield full
+    if steps.chunk:
+        yield steps.chunk

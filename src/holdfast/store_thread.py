@@ -1,0 +1,282 @@
+"""The app's way to its store: an event loop in a thread of its own, where every call to the store runs.
+
+Called by the app only. A store sees one loop for its whole life, so callers may be sync code, any thread, or any loop.
+Started lazily, ended by `stop`; a fork leaves it behind in the parent. Never runs user code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import CancelledError, Future, wait
+from functools import partial
+from typing import Any, TypeVar
+
+from . import logs
+from .backends.contract import Backend
+from .clock import Clock
+from .errors import BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
+from .records import QueueRule
+from .results import Waiter
+
+T = TypeVar("T")
+STOP_SECONDS_MAX = 10.0
+# Who begins something and goes on computing keeps the interpreter to itself, 5 ms at a time, and the portal could not
+# even send it. So long it is left to the portal; by then the store is busy, or has answered.
+HAND_OVER_SECONDS = 0.001
+DECLARE_AGAIN_SECONDS = 1.0  # after a declare that failed; doubled each time
+DECLARE_AGAIN_SECONDS_MAX = 30.0
+_CLOSED = "The app was closed meanwhile. Repeat the same bound call: it takes effect at most once."
+
+
+def forbid_running_loop(call: str, twin: str, *, advice: str = "") -> None:
+    """Refuse a blocking call on a thread whose event loop is running: it would stop that loop."""
+    if asyncio._get_running_loop() is not None:
+        advice = advice or f"Use `await {twin}`."
+        raise ConfigurationError(f"{call} was called on a running event loop, which it would block. {advice}")
+
+
+class Portal:
+    """One loop, one daemon thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._closing: Callable[[], Awaitable[None]] | None = None
+        started = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="holdfast-portal", daemon=True)
+        self._thread.start()
+        started.wait()
+
+    def _run(self, started: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.call_soon(started.set)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._wind_up())
+            self._loop.close()
+
+    async def _wind_up(self) -> None:
+        """Close the store, then end whatever still waits on this loop."""
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        if self._closing is not None:
+            with contextlib.suppress(Exception):  # whoever wants to see a failing close calls app.close()
+                await self._closing()
+        await self._loop.shutdown_asyncgens()
+
+    def on_stop(self, closing: Callable[[], Awaitable[None]]) -> None:
+        """What to do last on this loop: close the store."""
+        self._closing = closing
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the portal's loop."""
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # the loop closed a moment ago, in another thread
+            work.close()
+            raise ConfigurationError("the app was closed during this call. Call again: it opens itself.") from None
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine there and wait for its answer here."""
+        return self.answer(self.submit(work))
+
+    def answer(self, future: Future[T]) -> T:
+        """Wait here for the answer of a coroutine that was submitted."""
+        try:
+            return future.result()
+        except CancelledError:  # not by us: the portal was stopped
+            raise OutcomeUnknown("this call", _CLOSED) from None
+        except BaseException:
+            future.cancel()  # an interrupt here must not leave the work behind
+            raise
+
+    async def acall(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine there and await its answer on the caller's loop, whichever that is."""
+        try:
+            return await asyncio.wrap_future(self.submit(work))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise OutcomeUnknown("this call", _CLOSED) from None
+
+    def stop(self) -> None:
+        """Close the store and end the thread. Idempotent; from the portal's own thread it does not wait."""
+        if self._loop.is_closed():
+            return
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(STOP_SECONDS_MAX)
+
+
+class StoreHandle:
+    """The way to one store: the backend, opened at first use on a portal of its own, with the queues' rules declared.
+
+    Knows nothing of the app, so that an app nobody holds any more can be let go and its gate closed.
+    """
+
+    def __init__(self, make: Callable[[], Backend], clock: Clock) -> None:
+        self.clock = clock
+        self.rules: dict[str, QueueRule] = {}
+        self._make = make
+        self._begin()
+        _gates.add(self)
+
+    def _begin(self) -> None:
+        self._guard = threading.Lock()
+        self._portal: Portal | None = None
+        self._backend: Backend | None = None
+        self._opening: asyncio.Lock | None = None
+        self._open = False
+        self._declared: dict[str, QueueRule] = {}  # told to the store, or about to be
+        self._declaring: asyncio.Task[None] | None = None
+        self.waiter = Waiter()
+        self._unattended: weakref.finalize[[Portal], StoreHandle] | None = None
+
+    def forget(self) -> None:
+        """In a forked child: leave all to the parent. Kept alive: closing it here could harm it there."""
+        if self._unattended is not None:
+            self._unattended.detach()
+        _forgotten.extend((self._portal, self._backend, self._opening, self._declaring))
+        self._begin()
+
+    @property
+    def unopened(self) -> Backend:
+        """The backend, made but perhaps not yet opened."""
+        with self._guard:
+            if self._backend is None:
+                self._backend = self._make()
+            return self._backend
+
+    @property
+    def is_open(self) -> bool:
+        return self._open and self._portal is not None
+
+    def _ready(self) -> Portal:
+        backend = self.unopened
+        with self._guard:
+            if self._portal is None:
+                self._portal = Portal()
+                self._portal.on_stop(backend.close)
+                # Also at exit: nobody has to remember close().
+                self._unattended = weakref.finalize(self, Portal.stop, self._portal)
+                self._opening = asyncio.Lock()
+                self.waiter = Waiter()
+                self._open = False
+                if self._declaring is not None:  # it ended with the portal before, perhaps untold
+                    self._declared, self._declaring = {}, None
+            return self._portal
+
+    async def _opened(self) -> Backend:
+        """On the portal: the backend, opened, with every rule declared that was not declared before."""
+        backend, opening = self._backend, self._opening
+        if backend is None or opening is None:  # _ready makes both before anything comes here
+            raise ConfigurationError("the app was forked during this call. Call again in the child.")
+        if self._open and self._declared == self.rules:
+            return backend
+        async with opening:
+            if not self._open:
+                await backend.open()
+                self._open = True
+            rules = dict(self.rules)
+            fresh = [rule for name, rule in rules.items() if self._declared.get(name) != rule]
+            if fresh:
+                await self._declare(backend, fresh)
+            self._declared = rules
+        return backend
+
+    async def _declare(self, backend: Backend, fresh: list[QueueRule]) -> None:
+        """Tell the store. Where it is busy, go on without: nobody's enqueue shall fail for a rule, which is told later.
+
+        Not where a queue is split into shards: these decide where its jobs are put.
+        """
+        try:
+            await backend.declare(fresh)
+        except (BackendUnavailable, OutcomeUnknown) as error:
+            if any(rule.shards > 1 for rule in fresh):
+                raise
+            logs.declare_failed(error, 1)
+            later = self._declare_later(backend, fresh, self._declaring)
+            self._declaring = asyncio.get_running_loop().create_task(later)
+
+    async def _declare_later(self, backend: Backend, fresh: list[QueueRule], before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await before  # older words first
+        pause, tries = DECLARE_AGAIN_SECONDS, 1
+        while rules := [rule for rule in fresh if self.rules.get(rule.name) == rule]:
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            try:
+                await backend.declare(rules)
+                return
+            except (BackendUnavailable, OutcomeUnknown) as error:
+                tries += 1
+                logs.declare_failed(error, tries)
+                pause = min(2 * pause, DECLARE_AGAIN_SECONDS_MAX)
+            except HoldfastError as error:  # sealed meanwhile, or newer than this version: it will not get better
+                logs.declare_failed(error, 1)
+                return
+
+    async def _through(self, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
+        return await work(await self._opened())
+
+    def open(self) -> Backend:
+        """The backend, opened. Waits for the portal, never for the caller's own loop, so any thread may ask."""
+        portal = self._ready()
+        return portal.call(self._opened())
+
+    def call(self, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
+        """Do `work` with the open backend, and wait for it here."""
+        return self._ready().call(self._through(work))
+
+    @property
+    def opened(self) -> Backend | None:
+        """The backend, where it is open and knows every rule; for what may be done outside the portal."""
+        ready = self._open and self._portal is not None and self._declared == self.rules
+        return self._backend if ready else None
+
+    def begin(self, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> Callable[[], T]:
+        """Begin `work` with the open backend; answers how to wait for it, once the caller has done something else."""
+        portal = self._ready()
+        future = portal.submit(self._through(work))
+        try:
+            wait([future], HAND_OVER_SECONDS)
+        except BaseException:
+            future.cancel()
+            raise
+        return partial(portal.answer, future)
+
+    async def acall(self, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
+        """Do `work` with the open backend, and await it on the caller's loop."""
+        return await self._ready().acall(self._through(work))
+
+    def close(self) -> None:
+        """Close the backend and end the portal; the next call opens them again. Idempotent."""
+        with self._guard:  # held to the end, so that nobody opens the backend while it is being closed
+            portal, self._portal = self._portal, None
+            unattended, self._unattended = self._unattended, None
+            if unattended is not None:
+                unattended.detach()
+            if portal is not None:
+                portal.stop()
+
+
+_gates: weakref.WeakSet[StoreHandle] = weakref.WeakSet()
+_forgotten: list[object] = []  # in a forked child: what the parent still uses, never touched, never freed
+
+
+def _forget_all() -> None:
+    for gate in list(_gates):
+        gate.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

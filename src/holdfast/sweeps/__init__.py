@@ -1,1 +1,0 @@
-"""The sweeps: bounded, leaderless passes every worker makes with jitter."""

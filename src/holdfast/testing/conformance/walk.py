@@ -1,0 +1,267 @@
+"""Random walks over all verbs: after every step the store must be sound, and two stores must walk alike.
+
+Called by run_case (one store, soundness after each step) and by tests that let two stores walk the same way and compare
+answers and portraits. A walk is decided by its seed and by the answers, so stores that agree stay on one path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...errors import HoldfastError
+from ...lifecycle import Ending, Settlement
+from ...records import (
+    ClaimRequest,
+    CronEntry,
+    Exchanged,
+    Held,
+    Lease,
+    NewJob,
+    Override,
+    Pause,
+    QueueRule,
+    Release,
+    Revival,
+    Tick,
+)
+from .registry import case_for_each
+from .soundness import sound
+from .world import World
+
+QUEUES, GROUPS, TASKS, WORKERS = ("default", "other"), (None, "a", "b"), ("work", "mail"), ("w1", "w2", "w3")
+STEPS = 120
+
+
+class Walk:
+    """One walker: remembers ids, leases (live and stale alike) and the last call of each worker."""
+
+    groups: tuple[str | None, ...] = GROUPS
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world = world
+        self.dice = Random(seed)
+        self.ids: list[str] = []
+        self.jobs: dict[str, NewJob] = {}
+        self.leases: list[Lease] = []
+        self.calls: dict[str, tuple[list[Settlement], list[Release], ClaimRequest]] = {}
+        self.steps: list[tuple[int, Callable[[], Awaitable[object]]]] = [
+            (8, self.enqueue),
+            (2, self.tick),
+            (8, self.exchange),
+            (2, self.repeat),
+            (8, self.settle),
+            (4, self.release),
+            (3, self.begin),
+            (1, self.report),
+            (4, self.renew),
+            (1, self.retire),
+            (2, self.recover),
+            (3, self.sweep),
+            (6, self.operate),
+            (2, self.pause),
+            (1, self.rule),
+            (5, self.wait),
+        ]
+
+    async def step(self) -> tuple[str, object]:
+        """Do one thing; answers its name and what came of it, without tokens and fences."""
+        weights = [weight for weight, _ in self.steps]
+        act = self.dice.choices([act for _, act in self.steps], weights)[0]
+        try:
+            return act.__name__, await act()
+        except HoldfastError as refusal:
+            return act.__name__, type(refusal).__name__
+
+    def _one(self, *options: Any) -> Any:
+        return self.dice.choice(options)
+
+    def _lease(self) -> Lease | Held:
+        """A lease of this walk; the recent ones more often, for they are more often still live."""
+        recent = self.leases[-6:] if self.dice.random() < 0.8 else self.leases
+        return self.dice.choice(recent) if recent else Held("nobody", "nothing")
+
+    def _job(self) -> str:
+        return self.dice.choice(self.ids) if self.ids and self.dice.random() < 0.98 else "nobody"
+
+    async def enqueue(self) -> object:
+        key, options = self._one(None, None, "k", "l"), self._key_options()
+        job = self.world.job(
+            queue=self._one(*QUEUES),
+            task=self._one(*TASKS),
+            group=self._one(*self.groups),
+            key=key,
+            delay=self._one(None, None, None, 5.0, 50.0),
+            priority=self._one(0, 0, 0, -1, 2),
+            max_stalls=self._one(0, 1, 3),
+            expires=self._one(None, None, 60.0),
+            on_expire=self._one("bury", "drop"),
+            revival=self._one(None, None, Revival(after=20.0, cycles=2)),
+            on_conflict=self._one("keep", "replace", "raise", "debounce"),
+            args=self._one(b"[1]", b"[2]"),
+            wait_max=self._one(None, 20.0),
+            **(options if key is not None else {}),
+        )
+        if self.ids and self.dice.random() < 0.05:
+            job = self.world.job(id=self._job())
+            if self.world.backend.sharded:  # an id is known only where its job is: there, the same call is repeated
+                job = self.jobs.get(job.id, job)
+        self.jobs.setdefault(job.id, job)
+        answers = await self.world.backend.enqueue([job], now=self.world.now)
+        self.ids.append(job.id)
+        return answers
+
+    def _key_options(self) -> dict[str, Any]:
+        """How a key holds; a global one only where two queues are in one store. Nothing without a key."""
+        return {
+            "key_scope": "queue" if self.world.backend.sharded else self._one("queue", "queue", "global"),
+            "key_until": self._one("finished", "finished", "started"),
+            "key_window": self._one(None, None, 30.0),
+        }
+
+    async def tick(self) -> object:
+        """Write a cron entry of one of the queues, now and then with jobs, on its version or on a stale one."""
+        queue = self._one(*QUEUES)
+        name = f"of {queue}"
+        known = {entry.name: entry for entry in await self.world.backend.entries()}
+        entry = known.get(name, CronEntry(name=name, call=b'{"task":"work","queue":"%s"}' % queue.encode()))
+        jobs = [
+            self.world.job(queue=queue, key=self._one(None, "k"), on_conflict=self._one("keep", "raise", "replace"))
+            for _ in range(self._one(0, 1, 1, 2))
+        ]
+        wanted = Tick(
+            name=name,
+            version=entry.version - (self.dice.random() < 0.1),
+            entry=self._one(None, *[replace(entry, fired=entry.fired + 1)] * 5),
+            entry_if_skipped=replace(entry, skipped=entry.skipped + 1),
+            jobs=tuple(jobs),
+            not_before=self.world.now + self._one(-1.0, 0.0, 0.0, 0.0, 5.0),
+            overlap=self._one("allow", "skip", "cancel"),
+            previous=self._one(None, entry.last_job, self._job_of(queue)),
+        )
+        answer = await self.world.backend.tick(wanted, now=self.world.now)
+        if answer.done and not answer.skipped:
+            self.ids += [job.id for job in jobs]
+            self.jobs.update((job.id, job) for job in jobs)
+        return answer
+
+    def _job_of(self, queue: str) -> str | None:
+        among = [job_id for job_id in self.ids if job_id in self.jobs and self.jobs[job_id].queue == queue]
+        return self.dice.choice(among) if among else None
+
+    async def exchange(self) -> object:
+        worker = self._one(*WORKERS)
+        await self._registered(worker)
+        done = self._settlements(self._one(0, 0, 1, 2))
+        back = [self._release() for _ in range(self._one(0, 0, 1))]
+        queues = self._one(QUEUES, QUEUES[::-1], QUEUES[:1])
+        request = self.world.request(worker, self._one(1, 2, 3), queues=queues)
+        self.calls[worker] = (done, back, request)
+        return self._seen(await self.world.exchange(done, back, request))
+
+    async def repeat(self) -> object:
+        worker = self._one(*WORKERS)
+        if worker not in self.calls:
+            return None
+        return self._seen(await self.world.exchange(*self.calls[worker]))
+
+    async def _registered(self, worker: str) -> None:
+        known = {row.id for row in await self.world.backend.workers(now=self.world.now)}
+        if worker not in known:
+            await self.world.register(worker, isolates=self.dice.random() < 0.5)
+
+    def _seen(self, answer: Exchanged) -> object:
+        new = [lease for lease in answer.leases if lease not in self.leases]
+        self.leases.extend(sorted(new, key=lambda lease: lease.id))
+        leases = [(x.id, x.attempt, x.failures, x.stalls, x.shared_stalls, x.suspect) for x in answer.leases]
+        return answer.known, answer.answers, sorted(leases), sorted(r.id for r in answer.recovered)
+
+    def _settlements(self, number: int) -> list[Settlement]:
+        leases = {lease.id: lease for lease in (self._lease() for _ in range(number))}
+        return [self._settlement(lease) for lease in leases.values()]
+
+    def _settlement(self, lease: Lease | Held) -> Settlement:
+        ending = self._one(*Ending, Ending.SUCCEEDED, Ending.RETRY)
+        said = {"alone": self._one(True, False)} if ending is Ending.STALLED else {}
+        return self.world.settlement(lease, ending, **said)
+
+    def _release(self) -> Release:
+        lease = self._lease()
+        return Release(id=lease.id, token=lease.token, delay=self._one(0.0, 0.0, 7.0))
+
+    async def settle(self) -> object:
+        return await self.world.backend.settle(self._settlements(self._one(1, 1, 2)), now=self.world.now)
+
+    async def release(self) -> object:
+        return await self.world.backend.release([self._release()], now=self.world.now)
+
+    async def begin(self) -> object:
+        return await self.world.begin(self._lease())
+
+    async def report(self) -> object:
+        return await self.world.report(self._lease(), progress=self._one(0.1, 0.9), lines=("line",))
+
+    async def renew(self) -> object:
+        worker = self._one(*WORKERS)
+        newest = {lease.id: lease for lease in self.leases[-10:]}  # a worker holds one lease on a job
+        named = [lease for lease in newest.values() if self.dice.random() < 0.8]
+        seen = max(0, self.world.last_call(worker) - self._one(0, 1, 2))
+        answer = await self.world.renew(worker, named, seen_call=seen)
+        parts = (answer.lost, answer.cancelled, answer.released)
+        return answer.known, *((sorted(set(part)) for part in parts) if answer.known else ())
+
+    async def retire(self) -> object:
+        return await self.world.backend.retire(self._one(*WORKERS), now=self.world.now)
+
+    async def recover(self) -> object:
+        dead = self._one((), (), (self._one(*WORKERS),))
+        found = await self.world.backend.recover(dead=dead, now=self.world.now)
+        return sorted((r.id, r.state, r.stalls, r.shared_stalls, r.counted) for r in found)
+
+    async def sweep(self) -> object:
+        verb = self._one("promote", "promote", "refill", "prune")
+        return await getattr(self.world.backend, verb)(now=self.world.now)
+
+    async def operate(self) -> object:
+        verb = self._one("cancel", "cancel", "bury", "run_now", "revive", "revive", "retry", "discard")
+        more = ("told to",) if verb == "bury" else ()
+        answer = await getattr(self.world.backend, verb)(self._job(), *more, now=self.world.now)
+        return answer.id, getattr(answer, "state", None)
+
+    async def pause(self) -> object:
+        pause = self._one(
+            Pause(queue=self._one(*QUEUES)),
+            Pause(queue=self._one(*QUEUES), group=self._one("a", "b")),
+            Pause(task=self._one(*TASKS)),
+        )
+        if self.dice.random() < 0.4:
+            await self.world.backend.pause(pause, now=self.world.now)
+            return pause
+        return [await self.world.backend.resume(each, now=self.world.now) for each in await self._paused()]
+
+    async def _paused(self) -> list[Pause]:
+        return sorted(await self.world.backend.pauses(), key=repr)
+
+    async def rule(self) -> object:
+        queue, now = self._one(*QUEUES), self.world.now
+        if self.dice.random() < 0.5:
+            limit = self._one(None, 1, 3)
+            await self.world.backend.limit(Override(queue=queue, group=self._one("a", "b"), limit=limit), now=now)
+            return limit
+        rule = QueueRule(name=queue, group_limit=self._one(1, 2, 3), group_order=self._one("strict", "relaxed"))
+        await self.world.backend.declare([rule], now=now)
+        return rule
+
+    async def wait(self) -> object:
+        return self.world.advance(self._one(1.0, 1.0, 6.0, 12.0, 35.0, 700.0 if self.dice.random() < 0.1 else 3.0))
+
+
+@case_for_each(range(12), name=lambda seed: f"seed {seed}")
+async def a_random_walk_keeps_the_store_sound(world: World, seed: int) -> None:
+    walk = Walk(world, seed)
+    for number in range(world.sized(STEPS)):
+        name, _ = await walk.step()
+        await sound(world.backend, f"seed {seed}, step {number}, {name}")

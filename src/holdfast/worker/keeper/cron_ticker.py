@@ -1,0 +1,129 @@
+"""The ticker: every worker stores the cron entries its code declares, and fires what is due.
+
+Run by the keeper beside the settle + claim loop. Leaderless: all workers look, the store lets one of them fire each
+tick. A worker fires what its own code declares, and of the entries made at run time those whose queue it serves or
+whose task it knows; so an entry that was removed from the code rests as soon as the last worker with that code is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from ... import events, logs
+from ...cron.api import put, tick
+from ...cron.entry import check_readable, decode_call
+from ...errors import ConfigurationError, HoldfastError, StoreSealed
+from ...records import CronEntry, NewJob, Ticked
+from .declare import Declared
+from .runners import Runners
+from .store_client import StoreClient
+
+LATE_SECONDS_MAX = 0.1  # workers that wake for the same tick do not all ask at the same instant
+AGAIN_SECONDS = 0.01  # more ticks of an entry are due than one write fires
+PASSES_MAX = 1000  # over the due ticks at the start of a drain
+
+
+class CronTicker:
+    """Stores and fires cron entries."""
+
+    def __init__(
+        self, line: StoreClient, link: Runners, declared: Declared, queues: tuple[str, ...], every: float
+    ) -> None:
+        self._store, self._runners, self._every = line, link, every
+        self.on_fired: Callable[[], None] = lambda: None
+        self.on_sealed: Callable[[StoreSealed], None] = lambda error: None
+        self._unreadable: set[str] = set()  # said once
+        self._looking = asyncio.Lock()
+        self.serve(queues, declared)
+
+    def serve(self, queues: tuple[str, ...], declared: Declared) -> None:
+        """This is what the worker serves and declares from now on."""
+        self._queues, self._known = frozenset(queues), frozenset(rule.name for rule in declared.tasks)
+        self._declared = frozenset(entry.name for entry in declared.entries)
+        self._undeclared = list(declared.entries)
+
+    async def tick_forever(self) -> None:
+        wait = 0.0
+        while True:
+            await asyncio.sleep(wait)
+            wait = await self.look()
+
+    async def catch_up(self, over: Callable[[], bool]) -> None:
+        """Fire everything that is due now, unless the worker's time is over before."""
+        for _ in range(PASSES_MAX):
+            if over() or await self.look() > AGAIN_SECONDS:
+                return
+
+    async def look(self) -> float:
+        """Store what is not stored, fire what is due; seconds until the next look."""
+        async with self._looking:
+            return await self._look()
+
+    async def _look(self) -> float:
+        backend, call = self._store.backend, self._store.call
+        try:
+            while undeclared := self._undeclared:
+                await call("tick", put(undeclared[0], backend))
+                undeclared.pop(0)  # of the same list: other code may be served meanwhile
+            entries = [entry for entry in await call("entries", backend.entries()) if self._is_ours(entry)]
+            if not entries:
+                return self._every
+            now = await call("clock", backend.clock())
+            after = [await self._fire(entry, now) for entry in entries]
+        except StoreSealed as error:
+            self.on_sealed(error)
+            return self._every
+        except HoldfastError as error:
+            logs.sweep_failed("tick", error)
+            return self._every
+        due = [at - now for at in after if at is not None]
+        if min(due, default=1.0) <= 0.0:
+            return AGAIN_SECONDS
+        return min([self._every, *(seconds + random.uniform(0.0, LATE_SECONDS_MAX) for seconds in due)])
+
+    def _is_ours(self, entry: CronEntry) -> bool:
+        if entry.declared and entry.name not in self._declared:
+            return False
+        try:
+            call = check_readable(entry)
+        except ConfigurationError as error:  # left to workers that can read it; the other entries go on
+            if entry.name not in self._unreadable:
+                self._unreadable.add(entry.name)
+                logs.entry_unreadable(error)
+            return False
+        return entry.declared or call.queue in self._queues or call.task in self._known
+
+    async def _fire(self, entry: CronEntry, now: float) -> float | None:
+        """Fire what is due of an entry; when to look at it next, None if never."""
+        if entry.paused_at is not None:
+            return None
+        if entry.next_at is None or entry.next_at > now:
+            return entry.next_at
+        try:
+            ticked = await self._store.call("tick", tick(self._store.backend, entry, now))
+        except StoreSealed:
+            raise
+        except HoldfastError as error:  # the part of the store that its jobs go to may be away; the others go on
+            logs.sweep_failed("tick", error)
+            return now + self._every
+        if ticked is None or ticked.entry is None:
+            return None
+        if ticked.done:
+            self._tell(entry, ticked)
+        return None if ticked.entry.paused_at is not None else ticked.entry.next_at
+
+    def _tell(self, entry: CronEntry, ticked: Ticked) -> None:
+        made = [answer.id for answer in ticked.enqueued if answer.created]
+        logs.entry_ticked(entry.name, len(made), ticked.skipped)
+        if not made:
+            return
+        self.on_fired()
+        if self._runners.wanted("enqueued"):
+            new = decode_call(entry)
+            self._runners.tell(*(_enqueued(new, job_id, self._runners.worker) for job_id in made))
+
+
+def _enqueued(new: NewJob, job_id: str, worker: str) -> events.Enqueued:
+    return events.Enqueued(job_id=job_id, task=new.task, queue=new.queue, group=new.group, worker=worker)

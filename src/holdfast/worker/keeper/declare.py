@@ -1,0 +1,55 @@
+"""What a worker's code declares and the store must know: rules of queues and tasks, cron entries.
+
+Made by the embedded worker from its app, and by the keeper of `holdfast work` from its runner's hello. Told to the
+store when a worker starts and when newer code says something else: the latest word wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...backends.contract import Backend
+from ...records import CronEntry, QueueRule, TaskRule
+
+if TYPE_CHECKING:
+    from ...options import WorkerOptions
+
+
+class Declaring(Protocol):
+    """Whoever has code that declares."""
+
+    def queue_rules(self) -> Sequence[QueueRule]: ...
+
+    def task_rules(self) -> Sequence[TaskRule]: ...
+
+    def cron_entries(self) -> Sequence[CronEntry]: ...
+
+
+class Declared(Struct, frozen=True):
+    """What one version of the code says."""
+
+    queues: tuple[QueueRule, ...] = ()
+    tasks: tuple[TaskRule, ...] = ()  # of every task: one that says nothing removes what an older version said
+    entries: tuple[CronEntry, ...] = ()  # stored by the ticker, where they are not as they are here
+
+    def serving(self, options: WorkerOptions) -> Declared:
+        """The same, with a lane of its own for each task of which this worker takes only so many."""
+        capped = options.task_slots
+        if not capped:
+            return self
+        tasks = {rule.name: rule for rule in self.tasks}
+        tasks |= {name: replace(tasks.get(name) or TaskRule(name=name), apart=True) for name in capped}
+        return replace(self, tasks=tuple(tasks.values()))
+
+    async def tell(self, backend: Backend) -> None:
+        """Store the rules."""
+        if self.queues or self.tasks:
+            await backend.declare(self.queues, self.tasks)
+
+
+def declared_by(app: Declaring) -> Declared:
+    return Declared(tuple(app.queue_rules()), tuple(app.task_rules()), tuple(app.cron_entries()))

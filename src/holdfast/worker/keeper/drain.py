@@ -1,0 +1,114 @@
+"""Is the work done? What `drain=True` asks when nothing is left to do here.
+
+Called by the keeper between exchanges. Drained means: nothing of the served queues is ready or running, here or
+elsewhere. What is not due, behind such a job in its group, or paused is left. What only a rate or a slow-down holds
+back is waited for, unless the store's clock stands still (a sandbox's): then it is not due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from ...errors import HoldfastError, StoreSealed
+from ...lifecycle import LIVE, State
+from .exchange_loop import ExchangeLoop
+from .store_client import StoreClient, backoff
+from .sweeps import Sweeper
+
+LOOK_EVERY_SECONDS = 0.1
+PASSES_MAX = 10_000
+CLOCK_SECONDS_MIN = 0.005  # in which every clock that goes at all has moved
+
+
+class Drain:
+    """Decides when a drain is over."""
+
+    def __init__(self, line: StoreClient, trader: ExchangeLoop, sweeper: Sweeper, queues: tuple[str, ...]) -> None:
+        self._store, self._exchange, self._sweeper, self._queues = line, trader, sweeper, queues
+        self._refused = 0  # looks in a row at ready jobs that no claim would give us
+        self._tries = 0
+
+    async def finished(self) -> bool:
+        """Look once; False means go on (it has waited a moment where there was nothing to do)."""
+        free = self._exchange.free()
+        if not free:  # fenced, or no runner is there just now
+            await self._wait(LOOK_EVERY_SECONDS)
+            return False
+        try:
+            await self._bring_into_play()
+            found = await self._exchange.exchange([], [], free)
+            while not found and self._exchange.left_some:  # every task must have had its chance in one round
+                found = await self._exchange.exchange([], [], free)
+            if found:
+                self._refused = 0
+                return False
+            states = await self._states()
+        except StoreSealed as error:
+            self._exchange.met_seal(error)
+            return False
+        except HoldfastError:
+            self._tries += 1
+            await self._wait(backoff(self._tries))
+            return False
+        self._tries = 0
+        if states.get(State.RUNNING, 0) or (states.get(State.READY, 0) and self._exchange.quiet):
+            self._refused = 0
+            await self._wait(LOOK_EVERY_SECONDS)
+            return False
+        if await self._held_back(states):
+            self._refused = 0
+            return False
+        if states.get(State.READY, 0) and self._refused < 1:
+            self._refused += 1  # enqueued since our claim, or paused: the next claim tells
+            return False
+        return True
+
+    async def _held_back(self, states: Mapping[State, int]) -> bool:
+        """Wait a moment for a rate or slow-down; False where none holds anything back, or time stands still."""
+        opens_in = self._exchange.opens_in if states.get(State.READY, 0) else None
+        try:
+            if opens_in is None and not (states.get(State.WAITING, 0) and await self._groups_wake()):
+                return False
+            now = await self._store.call("clock", self._store.backend.clock())
+            await asyncio.sleep(LOOK_EVERY_SECONDS if opens_in is None else _patience(opens_in))
+            return now != await self._store.call("clock", self._store.backend.clock())
+        except HoldfastError:
+            return True  # ask again
+
+    async def _groups_wake(self) -> bool:
+        """Whether a group's rate alone keeps jobs of it waiting."""
+        return await self._store.call("waking", self._store.backend.waking(self._queues))
+
+    def serve(self, queues: tuple[str, ...]) -> None:
+        self._queues = queues
+
+    async def left(self) -> int:
+        """Unfinished jobs of the served queues."""
+        return sum(count for state, count in (await self._states()).items() if state in LIVE)
+
+    async def _bring_into_play(self) -> None:
+        for _ in range(PASSES_MAX):
+            self._exchange.goes_round()
+            if not (await self._sweeper.promote()).more:
+                break
+        await self._sweeper.refill()
+
+    async def _states(self) -> Mapping[State, int]:
+        counts = await self._store.call("count", self._store.backend.count())
+        total: dict[State, int] = {}
+        for queue in self._queues:
+            for state, count in counts.get(queue, {}).items():
+                total[state] = total.get(state, 0) + count
+        return total
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._exchange.wake.wait()
+        except TimeoutError:
+            pass
+
+
+def _patience(opens_in: float) -> float:
+    return min(max(CLOCK_SECONDS_MIN, opens_in), LOOK_EVERY_SECONDS)

@@ -1,0 +1,298 @@
+"""A worker's tenure: its row in the store, renewed on a timer of its own, and the fence when that fails.
+
+Run by the keeper beside the settle + claim loop, which can therefore never delay a renewal. The fence deadline counts
+from when the last successful renewal was SENT, on a clock that goes on through a suspend: by the time the store may
+give a lease to somebody else, its handler has been told to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from ... import events, logs
+from ...errors import HoldfastError, OutcomeUnknown
+from ...options import WorkerOptions
+from ...records import Lease, Renewal, WorkerRecord
+from ..runner.attempt import Stop
+from . import identity
+from .ledger import Ledger
+from .runners import Runners
+from .store_client import StoreClient, backoff
+
+FENCE_LOOK_SECONDS = 0.5  # a suspend moves the steady clock without moving the loop's timers: look now and then
+SAY_AGAIN_SECONDS = 10.0  # after the fence a renewal that goes on failing is logged no more often
+NEWS_SECONDS = 0.5  # runners that come or go together are shown together
+EXIT_CODE = 70
+
+
+class LeaseRenewer:
+    """The worker as the store knows it."""
+
+    def __init__(
+        self, line: StoreClient, link: Runners, ledger: Ledger, options: WorkerOptions, queues: tuple[str, ...]
+    ) -> None:
+        self._store, self._runners, self._ledger, self._options, self._queues = line, link, ledger, options, queues
+        self.worker = self._new_worker()
+        self.call = 0  # number of the latest claim sent
+        self.seen_call = 0  # number of the latest claim answered
+        self.fenced = False
+        self.unwanted: Callable[[], bool] = lambda: False  # the worker was asked to stop
+        self.on_change: Callable[[], None] = lambda: None  # the fence was lifted, or a new row is there
+        self.on_try: Callable[[float], None] = lambda seconds: (
+            None
+        )  # a new row is asked for: whoever waits for it is not stuck
+        self.abandon = asyncio.Event()  # the worker ends although the store does not answer
+        self.sent = 0.0  # steady time the last successful renewal was sent
+        self._silent: dict[str, float] = {}  # by token: when the last renewal its part of the store took was sent
+        self._given_up: set[str] = set()  # tokens of handlers told to stop because their part of the store is silent
+        self._changing = asyncio.Lock()
+        self._said_at = 0.0  # when a failed renewal was last logged
+        self._shown: bytes | None = None  # the portrait the store has
+        self._other_queues = False  # than the store has been told
+        self._news = asyncio.Event()  # there is another portrait to show
+
+    def _new_worker(self) -> WorkerRecord:
+        options = self._options
+        worker = identity.new_worker(
+            lease=options.lease, queues=self._queues, slots=options.slots, isolates=self._runners.isolates
+        )
+        self._runners.name(worker.id)
+        return worker
+
+    @property
+    def registered(self) -> bool:
+        return self.sent > 0.0
+
+    @property
+    def fence_at(self) -> float:
+        return self.sent + self._options.lease - self._options.fence_margin
+
+    async def enter(self) -> None:
+        """Register for the first time. A store out of reach is the caller's error; a slow one is waited for.
+
+        Not when the worker was asked to stop meanwhile.
+        """
+        patience = self._store.clock.steady() + self._options.lease
+        tries = 0
+        while True:
+            try:
+                return await self.register()
+            except OutcomeUnknown:
+                tries += 1
+                if self._store.clock.steady() >= patience or self.unwanted():
+                    raise
+                await asyncio.sleep(backoff(tries))
+
+    async def register(self, worker: WorkerRecord | None = None) -> None:
+        """Store the row; repeating it renews it."""
+        sent = self._store.clock.steady()
+        await self._store.call("register", self._store.backend.register(worker or self.worker))
+        self._renewed(sent)
+        if self._runners.portrait() != self._shown:
+            self.renew_soon()  # the runners are there; the row does not show them yet
+
+    async def forgotten(self, worker_id: str) -> None:
+        """The store no longer knows that worker: its leases are lost. Go on under a new id; the old one is burnt.
+
+        The new id is ours once the store has its row: until then whoever asks does so under the old one and waits here.
+        Asked under an id that is yet to be stored, the store would seem to have forgotten that one as well.
+        """
+        async with self._changing:
+            if self.worker.id != worker_id:
+                return  # somebody saw it before us
+            lost = self._ledger.lose_all()
+            new = self._new_worker()
+            logs.worker_forgotten(worker_id, new.id, len(lost))
+            self._runners.stop(lost, Stop.LOST)
+            self._runners.lost(lost)
+            tries = 0
+            while not self.abandon.is_set():
+                self.on_try(0.0)
+                try:
+                    await self.register(new)
+                    break
+                except HoldfastError as error:
+                    tries += 1
+                    self._say_failed(error, new.id)
+                    wait = backoff(tries)
+                    self.on_try(wait)
+                    await asyncio.sleep(wait)
+            else:
+                return  # nobody will work under the new name
+            self.worker, self._other_queues = replace(new, queues=self._queues), new.queues != self._queues
+            self.call = self.seen_call = 0
+            self._shown = None
+            self._lift()
+        self.on_change()
+
+    def serve(self, queues: tuple[str, ...]) -> None:
+        """Newer code names other queues; the store is told after the next renewal."""
+        self._queues = queues
+        self.worker = replace(self.worker, queues=queues)
+        self._other_queues = True
+
+    # ------------------------------------------------------------------ renewing
+
+    def renew_soon(self) -> None:
+        """Runners came or went: renew before it is due, to show it."""
+        self._news.set()
+
+    async def renew_forever(self) -> None:
+        every = self._options.renew_every
+        wait, tries = every, 0
+        while True:
+            await self._due_or_news(wait)
+            began = self._store.clock.steady()
+            renewed = await self.renew()
+            spent = self._store.clock.steady() - began
+            # After a failure sooner: there must be several tries before the fence. After it there is no hurry.
+            tries = 0 if renewed else tries + 1
+            wait = max(0.0, every - spent) if renewed else every / 4 * random.uniform(0.5, 1.0)
+            if self.fenced and not renewed:
+                wait = max(wait, backoff(tries))
+
+    async def _due_or_news(self, seconds: float) -> None:
+        """Wait until a renewal is due, and only a moment once there is something to show."""
+        due = self._store.clock.steady() + seconds
+        try:
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+        else:
+            await asyncio.sleep(max(0.0, min(NEWS_SECONDS, due - self._store.clock.steady())))
+        self._news.clear()
+
+    async def renew(self) -> bool:
+        """One renewal; answers whether the store took it."""
+        worker_id, leases = self.worker.id, {lease.id: lease for lease in self._ledger.held.values()}
+        sent = self._store.clock.steady()
+        portrait = self._runners.portrait()
+        news = None if portrait == self._shown else portrait
+        request = self._store.backend.renew(worker_id, self._ledger.named(), seen_call=self.seen_call, portrait=news)
+        try:
+            answer = await self._store.call("renew", request)
+        except HoldfastError as error:
+            self._say_failed(error)
+            return False
+        if worker_id != self.worker.id:
+            return True
+        if not answer.known:
+            await self.forgotten(worker_id)
+            return True
+        self._shown = portrait
+        late = self._note_silent(answer.unheard)
+        self._renewed(min([sent, *(at for token, at in self._silent.items() if token in self._ledger.busy)]))
+        if self.fenced and self.fence_at > self._store.clock.steady():
+            self._lift()
+            self.on_change()
+        self._heed(answer, leases, late)
+        if self._other_queues:
+            await self._tell_queues()
+        return not answer.unheard
+
+    async def _tell_queues(self) -> None:
+        """Bring the row up to date: right after a renewal, so that a row which is gone does not come back by it.
+
+        It moves no fence: what a part of the store that is silent holds has its old deadline still.
+        """
+        telling = self.worker
+        try:
+            await self._store.call("register", self._store.backend.register(telling))
+        except HoldfastError as error:
+            self._say_failed(error)
+        else:
+            self._other_queues = self.worker is not telling and self._other_queues
+
+    def _renewed(self, sent: float) -> None:
+        self.sent = sent
+        self._runners.renewed(self.fence_at, self._options.fence_margin)
+
+    def _note_silent(self, unheard: Sequence[str]) -> list[Lease]:
+        """Leases in a part of the store that did not answer keep their old deadline. Answers those to be given up.
+
+        A handler that holds one of them holds back the whole worker's fence; it is told to stop while there is still
+        time, so that the others need not stop with it.
+        """
+        held, busy = self._ledger.held, self._ledger.busy
+        quiet = [lease for lease in held.values() if lease.id in unheard]  # also what came while renew was on its way
+        new = [lease for lease in quiet if lease.token not in self._silent]
+        given_up = {token: at for token, at in self._silent.items() if token in busy and token not in held}
+        self._silent = given_up | {lease.token: self._silent.get(lease.token, self.sent) for lease in quiet}
+        if not quiet:
+            return []
+        options, steady = self._options, self._store.clock.steady()
+        fence_in = options.lease - options.fence_margin
+        if new:
+            logs.part_silent(self.worker.id, len(new), min(self._silent.values()) + fence_in - steady)
+        last = steady + options.renew_every / 2 + options.call_timeout
+        return [lease for lease in quiet if self._silent[lease.token] + fence_in <= last]
+
+    def _heed(self, answer: Renewal, leases: dict[str, Lease], late: list[Lease]) -> None:
+        # A lease whose handler has ended is left to its settlement's own answer: it may be settled already, by an
+        # exchange that overtook this renewal.
+        busy = self._ledger.busy
+        lost = [leases[job_id] for job_id in answer.lost if job_id in leases and leases[job_id].token in busy]
+        for lease in lost:
+            self._ledger.held.pop(lease.token, None)
+        # One in a silent part is named until its handler has ended: should that part speak again before the deadline,
+        # it would give back a lease that is not named, and another worker would start the job beside the handler.
+        given_up = [lease for lease in late if lease.token in busy]
+        lost += [lease for lease in given_up if lease.token not in self._given_up]
+        self._given_up = {token for token in self._given_up if token in busy} | {lease.token for lease in given_up}
+        if lost:
+            self._runners.stop(lost, Stop.LOST)
+            self._runners.lost(lost)
+        if answer.cancelled:
+            told = [leases[job_id] for job_id in answer.cancelled if job_id in leases]
+            self._runners.stop([lease for lease in told if lease.token in busy], Stop.CANCELLED)
+        if answer.released:
+            logs.leases_given_back(answer.released)
+
+    def _say_failed(self, error: HoldfastError, worker_id: str | None = None) -> None:
+        worker, fence_in = worker_id or self.worker.id, max(0.0, self.fence_at - self._store.clock.steady())
+        now = self._store.clock.steady()
+        if not self.fenced or now - self._said_at >= SAY_AGAIN_SECONDS:
+            self._said_at = now
+            logs.renewal_failed(worker, error, fence_in)
+        if self._runners.wanted("renewal_failed"):
+            self._runners.tell(events.RenewalFailed(worker=worker, error=type(error).__name__, fence_in=fence_in))
+
+    # ------------------------------------------------------------------ the fence
+
+    async def fence_forever(self) -> None:
+        while True:
+            remaining = self.fence_at - self._store.clock.steady()
+            if remaining > 0 or self.fenced:
+                await asyncio.sleep(min(max(remaining, 0.01), FENCE_LOOK_SECONDS))
+            else:
+                await self._fence()
+
+    async def _fence(self) -> None:
+        self.fenced = True
+        self._runners.stop_all(Stop.FENCED)
+        jobs = tuple(lease.id for lease in self._ledger.busy.values())
+        logs.fence_passed(self.worker.id, jobs)
+        self._runners.tell(events.FencePassed(worker=self.worker.id, jobs=jobs))
+        if self._options.on_fence == "exit":
+            await self._exit_unless_stopped()
+
+    async def _exit_unless_stopped(self) -> None:
+        clock, margin = self._store.clock, self._options.fence_margin
+        last = self.fence_at + margin / 4
+        while self._ledger.busy and self.fenced:
+            if clock.steady() >= last:
+                logs.exiting_on_fence(self.worker.id, [lease.id for lease in self._ledger.busy.values()])
+                os._exit(EXIT_CODE)
+            await asyncio.sleep(margin / 40)
+
+    def _lift(self) -> None:
+        if self.fenced:
+            self.fenced = False
+            self._runners.allow_starts()
+            logs.fence_lifted(self.worker.id)

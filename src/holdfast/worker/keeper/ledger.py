@@ -1,0 +1,110 @@
+"""What a worker holds: leases, the slots its handlers occupy, and the outcomes not yet told to the store.
+
+Used by the keeper's parts, on the keeper's loop only. Plain bookkeeping: it calls nobody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from ...backends.adaptive_limit import AdaptiveLimit
+from ...lifecycle import Settlement
+from ...records import Held, Lease, Release
+from ..runner.attempt import Ended, Gone, interrupted
+
+BATCH_MAX = 1000  # outcomes in one exchange: bounds the store's step
+BATCH_BYTES_MAX = 8 << 20  # of their values: what a slow line cannot bring within one call it never brings
+BATCH_BYTES_MIN = 1 << 14
+
+
+class Ledger:
+    """A lease is `held` until the store says otherwise; a slot is `busy` until its handler has stopped."""
+
+    def __init__(
+        self, slots: int, slots_by_queue: Mapping[str, int], slots_by_task: Mapping[str, int] | None = None
+    ) -> None:
+        self.held: dict[str, Lease] = {}  # by token
+        self.busy: dict[str, Lease] = {}  # by token; longer than `held` where a lost handler has not stopped
+        self.settlements: list[Settlement] = []
+        self.releases: list[Release] = []
+        self._jobs_limit = AdaptiveLimit(BATCH_MAX)
+        self._bytes_limit = AdaptiveLimit(BATCH_BYTES_MAX, BATCH_BYTES_MIN)
+        self._slots, self._slots_by_queue, self._slots_by_task = slots, slots_by_queue, slots_by_task or {}
+
+    @property
+    def unsent(self) -> bool:
+        return bool(self.settlements or self.releases)
+
+    def free(self) -> int:
+        return max(0, self._slots - len(self.busy))
+
+    def free_by_queue(self) -> Mapping[str, int]:
+        """Free slots of the queues with a cap of their own."""
+        if not self._slots_by_queue:
+            return {}
+        taken = Counter(lease.queue for lease in self.busy.values())
+        return {queue: max(0, cap - taken[queue]) for queue, cap in self._slots_by_queue.items()}
+
+    def free_by_task(self) -> Mapping[str, int]:
+        """Free slots of the tasks with a cap of their own."""
+        if not self._slots_by_task:
+            return {}
+        taken = Counter(lease.task for lease in self.busy.values())
+        return {task: max(0, cap - taken[task]) for task, cap in self._slots_by_task.items()}
+
+    def add(self, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            self.held[lease.token] = self.busy[lease.token] = lease
+
+    def ended(self, batch: Iterable[Ended]) -> None:
+        """Handlers have stopped: their slots are free, their outcomes wait to be sent."""
+        for end in batch:
+            self.busy.pop(end.token, None)
+            lease = self.held.get(end.token)
+            if lease is None:
+                continue  # lost meanwhile: there is nobody to tell
+            if isinstance(end, Gone) and lease.max_stalls == 0:
+                # Given up and not lost: its part of the store is silent. What is not named is given back, and would run
+                # again, so it is named until that part has heard that it was the last run.
+                end = interrupted(lease)
+            if isinstance(end, Settlement):
+                self.settlements.append(end)
+            elif isinstance(end, Release):
+                self.releases.append(end)
+            else:
+                del self.held[end.token]
+
+    @property
+    def limits(self) -> tuple[AdaptiveLimit, ...]:
+        """What bounds the outcomes of one exchange; it learns from how exchanges go."""
+        return self._jobs_limit, self._bytes_limit
+
+    def take(self) -> tuple[list[Settlement], list[Release]]:
+        """The outcomes for the next exchange."""
+        most = self._jobs_limit.value
+        number = self._sendable(most)
+        settlements, self.settlements = self.settlements[:number], self.settlements[number:]
+        releases, self.releases = self.releases[:most], self.releases[most:]
+        return settlements, releases
+
+    def _sendable(self, most: int) -> int:
+        """How many settlements go together; a single one may be as large as it is."""
+        size = 0
+        for number, one in enumerate(self.settlements[:most]):
+            size += 0 if one.value is None else len(one.value)
+            if size > self._bytes_limit.value and number:
+                return number
+        return most
+
+    def named(self) -> list[Held]:
+        """Every lease, as renew names them."""
+        return [Held(lease.id, lease.token) for lease in self.held.values()]
+
+    def lose_all(self) -> list[Lease]:
+        """The worker's row is gone and every lease with it. Answers what was held."""
+        lost = list(self.held.values())
+        self.held.clear()
+        self.settlements.clear()
+        self.releases.clear()
+        return lost

@@ -1,0 +1,88 @@
+"""The keeper's line to the store: every call bounded, every failure noted, back-off with jitter.
+
+Called by the keeper's parts. It repeats nothing by itself: whether a call may be repeated is its caller's to know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from ... import logs
+from ...backends.adaptive_limit import AdaptiveLimit
+from ...backends.contract import Backend
+from ...clock import Clock
+from ...errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown, StoreSealed
+
+T = TypeVar("T")
+
+BACKOFF_SECONDS_FIRST = 0.02
+BACKOFF_SECONDS_MAX = 2.0
+SLOW_SHARE = 0.5  # a call that failed after more than this share of its timeout counts as timed out
+
+
+class StoreClient:
+    """Bounded calls to one backend."""
+
+    def __init__(self, backend: Backend, clock: Clock, call_timeout: float) -> None:
+        self.backend, self.clock, self.call_timeout = backend, clock, call_timeout
+        self.down_since: float | None = None  # steady time the first unanswered call since the last answer was sent
+        self.last_error = ""
+
+    async def call(self, verb: str, answer: Awaitable[T]) -> T:
+        """The call's answer, or BackendError, OutcomeUnknown or ConfigurationError (the store refuses us: a right is
+        missing); anything else is turned into one and logged."""
+        sent = self.clock.steady()
+        try:
+            async with asyncio.timeout(self.call_timeout):
+                result = await answer
+        except TimeoutError as error:
+            self._note(sent, error)
+            raise OutcomeUnknown(verb) from error
+        except StoreSealed:
+            self.down_since = None  # an answer, if not the one hoped for
+            raise
+        except (BackendError, ConfigurationError, OutcomeUnknown) as error:
+            self._note(sent, error)
+            raise
+        except Exception as error:  # a fault in a backend must not end the worker and drop its outcomes
+            self._note(sent, error)
+            logs.call_surprised(verb, error)
+            text = f"{verb} failed: {type(error).__name__}. The log has its traceback; the call will be repeated."
+            raise BackendUnavailable(text) from error
+        self.down_since = None
+        return result
+
+    async def call_within(self, verb: str, limit: AdaptiveLimit, ask: Callable[[int], Awaitable[T]]) -> T:
+        """As `call`, of what the limit allows; the limit learns from how it went."""
+        sent = self.clock.steady()
+        try:
+            result = await self.call(verb, ask(limit.value))
+        except HoldfastError as error:
+            self.teach((limit,), sent, error)
+            raise
+        self.teach((limit,), sent)
+        return result
+
+    def teach(self, limits: Iterable[AdaptiveLimit], sent: float, error: BaseException | None = None) -> bool:
+        """Let the limits of a call learn from its answer, or from why there was none: whether it timed out."""
+        share = (self.clock.steady() - sent) / self.call_timeout
+        slow = isinstance(error, OutcomeUnknown) or share > SLOW_SHARE
+        for limit in limits:
+            if error is None:
+                limit.answered(share)
+            elif slow:
+                limit.timed_out()
+        return slow
+
+    def _note(self, sent: float, error: BaseException) -> None:
+        self.last_error = type(error).__name__
+        if self.down_since is None:
+            self.down_since = sent
+
+
+def backoff(tries: int) -> float:
+    """Seconds before try number tries + 1: doubling, bounded, with jitter so that workers do not come together."""
+    return min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_FIRST * 2.0 ** min(tries - 1, 10)) * random.uniform(0.5, 1.5)

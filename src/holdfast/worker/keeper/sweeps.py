@@ -1,0 +1,131 @@
+"""The worker's sweeps: promote, recover, refill, prune and rearrange, each a bounded pass, made by every worker.
+
+Run by the keeper beside its calls; a drain asks for single passes. Each sweep stands alone: one that fails or times out
+neither ends the others nor is repeated unchanged, it asks for less the next time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+
+from ... import logs
+from ...backends.adaptive_limit import REARRANGE_LIMIT, AdaptiveLimit
+from ...errors import BackendUnavailable, HoldfastError, StoreSealed
+from ...records import Promoted, Recovered
+from .runners import Runners
+from .store_client import StoreClient, backoff
+
+PROMOTE_LIMIT = RECOVER_LIMIT = REFILL_LIMIT = 500  # of one pass, jobs
+PRUNE_LIMIT = 1000
+AGAIN_SECONDS = 0.05  # after a pass that hit its bound: other calls get their turn in between
+
+
+class Sweeper:
+    """Makes the passes. `on_found`: there may be something to claim."""
+
+    def __init__(
+        self,
+        line: StoreClient,
+        link: Runners,
+        *,
+        on_found: Callable[[], None],
+        on_sealed: Callable[[StoreSealed], None],
+    ) -> None:
+        self._store, self._runners, self._on_found, self._on_sealed = line, link, on_found, on_sealed
+        self._failed = 0  # passes in a row
+        self._promote_limit = AdaptiveLimit(PROMOTE_LIMIT)
+        self._recover_limit = AdaptiveLimit(RECOVER_LIMIT)
+        self._refill_limit = AdaptiveLimit(REFILL_LIMIT)
+        self._prune_limit = AdaptiveLimit(PRUNE_LIMIT)
+        self._rearrange_limit = AdaptiveLimit(REARRANGE_LIMIT)
+
+    async def sweep_forever(self, every: float) -> None:
+        await self._repeat(every, self._promote, self._recover, self._refill, self._prune)
+
+    async def rearrange_forever(self, every: float) -> None:
+        """On its own: a big backlog takes many pieces, and nothing else shall wait for them."""
+        await self._repeat(every, self.rearrange)
+
+    async def _repeat(self, every: float, *passes: Callable[[], Awaitable[bool]]) -> None:
+        wait = every * random.random()  # workers started together must not sweep together
+        while True:
+            await asyncio.sleep(wait)
+            again = await self._each(passes)
+            wait = (AGAIN_SECONDS if again else every) * random.uniform(0.75, 1.25)
+            if self._failed:
+                wait = max(wait, backoff(self._failed))
+
+    async def _each(self, passes: Sequence[Callable[[], Awaitable[bool]]]) -> bool:
+        """One pass of each; answers whether one of them hit its bound."""
+        again = False
+        for one in passes:
+            try:
+                again = await one() or again
+            except StoreSealed as error:
+                self._on_sealed(error)
+                return False
+            except HoldfastError as error:
+                logs.sweep_failed(one.__name__.strip("_"), error)
+                self._failed += 1
+                if isinstance(
+                    error, BackendUnavailable
+                ):  # there is no store just now: the others would not fare better
+                    return False
+            else:
+                self._failed = 0
+        return again
+
+    # ------------------------------------------------------------------ one pass each
+
+    async def promote(self) -> Promoted:
+        return await self._store.call_within(
+            "promote", self._promote_limit, lambda limit: self._store.backend.promote(limit=limit)
+        )
+
+    async def recover(self, dead: Sequence[str] = ()) -> list[Recovered]:
+        ends = await self._store.call_within(
+            "recover", self._recover_limit, lambda limit: self._store.backend.recover(dead=dead, limit=limit)
+        )
+        self._runners.recovered(ends)
+        return ends
+
+    async def refill(self) -> int:
+        return await self._store.call_within(
+            "refill", self._refill_limit, lambda limit: self._store.backend.refill(limit=limit)
+        )
+
+    async def rearrange(self) -> bool:
+        """One piece; answers whether there is more."""
+        return await self._store.call_within(
+            "rearrange", self._rearrange_limit, lambda limit: self._store.backend.rearrange(limit=limit)
+        )
+
+    async def _promote(self) -> bool:
+        promoted = await self.promote()
+        self._found(promoted.due or promoted.revived)
+        return promoted.more
+
+    async def _recover(self) -> bool:
+        limit = self._recover_limit.value
+        ends = len(await self.recover())
+        self._found(ends)
+        return ends >= limit
+
+    async def _refill(self) -> bool:
+        limit = self._refill_limit.value
+        filled = await self.refill()
+        self._found(filled)
+        return filled >= limit
+
+    async def _prune(self) -> bool:
+        limit = self._prune_limit.value
+        pruned = await self._store.call_within(
+            "prune", self._prune_limit, lambda limit: self._store.backend.prune(limit=limit)
+        )
+        return pruned >= limit
+
+    def _found(self, number: int) -> None:
+        if number:
+            self._on_found()

@@ -1,0 +1,1 @@
+"""The process form of the worker: a guard, runner processes, and the protocol between them and the keeper."""

@@ -1,0 +1,423 @@
+"""The guard: a tiny process between the keeper and the runners that kills in time, whatever else is stuck.
+
+Started by the keeper as a script of its own (`python -I -S guard.py FD`); the keeper's side is guard_client.py, which
+takes the frame layout from here. It is the parent of all runners and the reaper of whatever they leave behind. It kills
+every runner with all descendants when the deadline passes, when the keeper's end of the socket closes and when the
+keeper dies. Single-threaded; it imports nothing of ours and nothing of the user's, so no handler can delay it. It never
+talks to the store and decides nothing about jobs.
+
+Three lines of defence: this loop; a kernel timer that kills the guard itself a little after the deadline, even while it
+is stopped; and the parent-death signal by which its runners then die, even while they are stopped.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+
+FRAME = struct.Struct("<BII")  # kind, tag, bytes that follow
+DEADLINE = 1  # two doubles on CLOCK_BOOTTIME: when to kill, when the kernel shall kill the guard itself; 0: never
+START = 2  # number of file descriptors, whether the last becomes stdout and stderr, then the words, split by NUL
+SIGNAL = 3  # one byte: send this signal to the runner's process
+KILL = 4  # the runner and everything it started
+STARTED = 5  # pid
+ENDED = 6  # pid, wait status, cause, peak memory in KiB
+
+DEADLINES = struct.Struct("<dd")
+STARTED_FACTS = struct.Struct("<I")
+ENDED_FACTS = struct.Struct("<IiBQ")
+
+OWN, ASKED, TOO_LATE = 0, 1, 2  # causes: it ended by itself, the keeper asked, the deadline passed
+BEREFT = 3  # never told by the guard: the guard died, and its runners with it
+
+FIRST_FD = 3  # where a runner finds what it was given
+KEEPER = "HOLDFAST_KEEPER"  # the same for all processes of one keeper: is anything of a dead one still alive?
+MARKER = "HOLDFAST_RUNNER"  # in the environment of a runner and of all it starts: whose orphan is this?
+
+_PDEATHSIG, _SUBREAPER = 1, 36
+_ORPHANED = signal.SIGUSR2  # what the kernel sends when the keeper dies
+# A supervisor may send these to every process of the worker; only the keeper knows how to stop in order.
+_DEAF_TO = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGALRM,
+    signal.SIGVTALRM,
+    signal.SIGPROF,
+)
+_BOOTTIME = 7
+_ROUNDS_MAX = 50  # of looking for descendants that were born meanwhile
+_LOOK_MS = 250  # where the kernel has no timer for us
+_HIGH_FD = 200
+_NOT_STARTED = 127
+
+
+class _Span(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class _Timer(ctypes.Structure):
+    _fields_ = (("every", _Span), ("at", _Span))
+
+
+class _Event(ctypes.Structure):  # struct sigevent: value, signal, way of telling, room for the rest
+    _fields_ = (
+        ("value", ctypes.c_void_p),
+        ("signo", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("rest", ctypes.c_int * 12),
+    )
+
+
+def now() -> float:
+    """Seconds on the clock that counts suspend."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def _timer(at: float) -> _Timer:
+    """One shot at an absolute time; 0 disarms."""
+    whole = int(at)
+    return _Timer(_Span(0, 0), _Span(whole, int((at - whole) * 1e9)))
+
+
+class Kernel:
+    """What only the kernel can do for us; on other systems than Linux it does nothing."""
+
+    def __init__(self) -> None:
+        self.linux = sys.platform == "linux"
+        self.alarm_fd = -1
+        self._fuse: ctypes.c_void_p | None = None
+        if not self.linux:
+            return
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._rt = self._libc if hasattr(self._libc, "timer_create") else ctypes.CDLL("librt.so.1", use_errno=True)
+        self.alarm_fd = self._libc.timerfd_create(_BOOTTIME, os.O_NONBLOCK | os.O_CLOEXEC)
+        fuse = ctypes.c_void_p()
+        event = _Event(None, signal.SIGKILL, 0)
+        if self._rt.timer_create(_BOOTTIME, ctypes.byref(event), ctypes.byref(fuse)) == 0:
+            self._fuse = fuse
+
+    @property
+    def has_fuse(self) -> bool:
+        return self._fuse is not None
+
+    def prctl(self, option: int, value: int) -> None:
+        if self.linux:
+            self._libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0)
+
+    def wake_at(self, at: float) -> None:
+        """Make alarm_fd readable at that time, also if the machine slept meanwhile."""
+        if self.alarm_fd >= 0:
+            self._libc.timerfd_settime(self.alarm_fd, 1, ctypes.byref(_timer(at)), None)
+
+    def die_at(self, at: float) -> None:
+        """Have the kernel kill this process at that time, running or stopped; 0: not any more."""
+        if self._fuse is not None:
+            self._rt.timer_settime(self._fuse, 1, ctypes.byref(_timer(at)), None)
+
+
+class Ward:
+    """A runner process."""
+
+    __slots__ = ("cause", "marker", "pid", "tag")
+
+    def __init__(self, tag: int, pid: int, marker: str) -> None:
+        self.tag, self.pid, self.marker = tag, pid, marker
+        self.cause = OWN
+
+
+class KeeperGone(Exception):
+    """The keeper closed its end, died, or does not read."""
+
+
+class Guard:
+    """The loop. `run` returns when the keeper is gone and nothing of the runners is left."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control, self.pid = control, os.getpid()
+        self.kernel = Kernel()
+        self.wards: dict[int, Ward] = {}  # by pid
+        self.deadline = self.last = 0.0
+        self.incoming = bytearray()
+        self.fds: list[int] = []
+        self.wake_fd, tell = os.pipe()
+        os.set_blocking(self.wake_fd, False)
+        os.set_blocking(tell, False)
+        control.setblocking(False)
+        signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+        self.gone = False
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(_ORPHANED, self._keeper_died)
+        for quiet in _DEAF_TO:
+            signal.signal(quiet, signal.SIG_IGN)
+        self.kernel.prctl(_SUBREAPER, 1)
+        self.kernel.prctl(_PDEATHSIG, _ORPHANED)
+
+    def _keeper_died(self, *_: object) -> None:
+        self.gone = True
+
+    def run(self, keeper: int) -> None:
+        poll = select.poll()
+        for fd in (self.control.fileno(), self.wake_fd, self.kernel.alarm_fd):
+            if fd >= 0:
+                poll.register(fd, select.POLLIN)
+        wait = None if self.kernel.alarm_fd >= 0 else _LOOK_MS
+        try:
+            while not self.gone and os.getppid() == keeper:
+                ready = {fd for fd, _ in poll.poll(wait)}
+                if self.deadline and now() >= self.deadline:
+                    self.kill(list(self.wards.values()), TOO_LATE)
+                for fd in (self.wake_fd, self.kernel.alarm_fd):
+                    if fd in ready:
+                        _drain(fd)
+                self.reap()
+                if self.control.fileno() in ready:
+                    self.listen()
+        except (KeeperGone, OSError):
+            pass
+        self.gone = True
+        self.kill(list(self.wards.values()), TOO_LATE)
+        while self.wards and self.reap(0):
+            pass
+        self.clear_away(set())
+
+    # ------------------------------------------------------------------ what the keeper says
+
+    def listen(self) -> None:
+        room = socket.CMSG_SPACE(16 * 4)
+        try:
+            piece, extra, _, _ = self.control.recvmsg(1 << 16, room, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+        except BlockingIOError:
+            return
+        if not piece:
+            raise KeeperGone
+        for level, kind, packed in extra:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                self.fds += struct.unpack(f"<{len(packed) // 4}i", packed[: len(packed) // 4 * 4])
+        self.incoming += piece
+        while len(self.incoming) >= FRAME.size:
+            kind, tag, size = FRAME.unpack_from(self.incoming)
+            if len(self.incoming) < FRAME.size + size:
+                return
+            told = bytes(self.incoming[FRAME.size : FRAME.size + size])
+            del self.incoming[: FRAME.size + size]
+            self.obey(kind, tag, told)
+
+    def obey(self, kind: int, tag: int, told: bytes) -> None:
+        if kind == DEADLINE:
+            self.deadline, self.last = DEADLINES.unpack(told)
+            self.set_timers()
+        elif kind == START:
+            self.start(tag, told)
+        else:
+            ward = next((ward for ward in self.wards.values() if ward.tag == tag), None)
+            if ward is not None and kind == KILL:
+                self.kill([ward], ASKED)
+            elif ward is not None and kind == SIGNAL:
+                send(ward.pid, told[0])
+
+    def set_timers(self) -> None:
+        self.kernel.wake_at(self.deadline if self.wards else 0.0)
+        self.kernel.die_at(self.last if self.wards else 0.0)  # with nobody to kill there is no reason to die
+
+    def start(self, tag: int, told: bytes) -> None:
+        number, speaks = told[0], told[1]
+        words = [word.decode() for word in told[2:].split(b"\0")]
+        given, self.fds = self.fds[:number], self.fds[number:]
+        marker = f"{self.pid}-{tag}"
+        try:
+            pid = os.fork()  # safe: one thread, and the child only gives itself its place and becomes another program
+        except OSError:
+            pid = -1
+        if pid == 0:
+            try:
+                self.become(words, given, bool(speaks), {**os.environ, MARKER: marker})
+            finally:
+                os._exit(_NOT_STARTED)
+        for fd in given:
+            os.close(fd)
+        if pid < 0:  # there are too many processes: the others must not pay for that
+            self.say(ENDED, tag, ENDED_FACTS.pack(0, _NOT_STARTED << 8, OWN, 0))
+            return
+        self.wards[pid] = Ward(tag, pid, marker)
+        self.set_timers()
+        self.say(STARTED, tag, STARTED_FACTS.pack(pid))
+
+    def become(self, words: list[str], given: list[int], speaks: bool, environment: dict[str, str]) -> None:
+        os.setsid()  # the terminal's signals are for the keeper
+        prefer_to_be_killed()
+        self.kernel.prctl(_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != self.pid:
+            return
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, _ORPHANED, *_DEAF_TO):
+            signal.signal(number, signal.SIG_DFL)
+        high = []
+        for place, fd in enumerate(given):  # out of the way first: a source may sit on another's place
+            os.dup2(fd, _HIGH_FD + place, inheritable=False)
+            high.append(_HIGH_FD + place)
+        for place, fd in enumerate(high):
+            os.dup2(fd, FIRST_FD + place, inheritable=True)
+        if speaks:  # its job is alone there: what that leaves behind stays below it, where it is counted and found
+            self.kernel.prctl(_SUBREAPER, 1)
+            os.dup2(high[-1], 1)
+            os.dup2(high[-1], 2)
+        os.execve(words[0], words, environment)  # noqa: S606 - the keeper's own interpreter
+
+    # ------------------------------------------------------------------ what happens to runners
+
+    def reap(self, how: int = os.WNOHANG) -> bool:
+        """Collect whoever ended; whether anybody did. With `how` 0 it waits for the last runner."""
+        found = False
+        while True:
+            try:
+                pid, wait_status, used = os.wait4(-1, how if self.wards else os.WNOHANG)
+            except ChildProcessError:
+                return found
+            if not pid:
+                return found
+            found = True
+            ward = self.wards.pop(pid, None)
+            if ward is None:
+                continue
+            self.clear_away({ward.marker})
+            self.set_timers()
+            self.say(ENDED, ward.tag, ENDED_FACTS.pack(pid, wait_status, ward.cause, used.ru_maxrss))
+
+    def say(self, kind: int, tag: int, facts: bytes) -> None:
+        if self.gone:
+            return
+        try:
+            sent = self.control.send(FRAME.pack(kind, tag, len(facts)) + facts)
+        except OSError:
+            sent = 0
+        if sent != FRAME.size + len(facts):  # it has not read for thousands of frames: it is as good as gone
+            self.gone = True
+
+    def kill(self, wards: list[Ward], cause: int) -> None:
+        """Kill these runners with everything they started, also what took a session of its own."""
+        if not wards:
+            return
+        for ward in wards:
+            ward.cause = ward.cause or cause
+            send(ward.pid, signal.SIGSTOP)  # from here on it starts nothing
+        if self.kernel.linux:
+            self.clear_away({ward.marker for ward in wards}, tuple(ward.pid for ward in wards))
+        for ward in wards:
+            if not self.kernel.linux:
+                send(-ward.pid, signal.SIGKILL)
+            send(ward.pid, signal.SIGKILL)
+
+    def clear_away(self, markers: set[str], roots: tuple[int, ...] = ()) -> None:
+        """Stop, then kill the descendants of `roots`, and orphans that no living runner has left behind."""
+        if not self.kernel.linux:
+            return
+        spared = {ward.marker: ward.pid for ward in self.wards.values() if ward.marker not in markers}
+        stopped: set[int] = set()
+        for _ in range(_ROUNDS_MAX):
+            table = processes()
+            doomed = {pid for pid in roots if pid in table}
+            doomed |= {pid for pid, facts in table.items() if self._is_orphan(pid, facts, spared)}
+            doomed |= _below(doomed, table)
+            born = doomed - stopped
+            if not born:
+                break
+            for pid in born:
+                send(pid, signal.SIGSTOP)
+            stopped |= born
+        for pid in stopped:
+            send(pid, signal.SIGKILL)
+
+    def _is_orphan(self, pid: int, facts: tuple[int, int], spared: dict[str, int]) -> bool:
+        parent, session = facts
+        if parent != self.pid or pid in self.wards or session in spared.values():
+            return False
+        return marker_of(pid) not in spared
+
+
+def _drain(fd: int) -> None:
+    try:
+        os.read(fd, 4096)
+    except BlockingIOError:
+        pass
+
+
+def prefer_to_be_killed() -> None:
+    """Where memory runs out the kernel shall take a runner, not the keeper or the guard."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("300")
+    except OSError:
+        pass  # another system, or already set higher
+
+
+def send(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except OSError:
+        pass  # it is gone already
+
+
+def processes() -> dict[int, tuple[int, int]]:
+    """pid → (parent, session) of every process that is not only an entry waiting to be reaped."""
+    table: dict[int, tuple[int, int]] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            fd = os.open(f"/proc/{name}/stat", os.O_RDONLY)
+        except OSError:
+            continue
+        try:
+            fields = os.read(fd, 1024).rpartition(b")")[2].split()
+        except OSError:
+            continue
+        finally:
+            os.close(fd)
+        if len(fields) > 3 and fields[0] not in b"ZX":
+            table[int(name)] = int(fields[1]), int(fields[3])
+    return table
+
+
+def _below(roots: set[int], table: dict[int, tuple[int, int]]) -> set[int]:
+    """All descendants."""
+    children: dict[int, list[int]] = {}
+    for pid, (parent, _) in table.items():
+        children.setdefault(parent, []).append(pid)
+    found: set[int] = set()
+    waiting = list(roots)
+    while waiting:
+        for pid in children.get(waiting.pop(), ()):
+            if pid not in found:
+                found.add(pid)
+                waiting.append(pid)
+    return found
+
+
+def marker_of(pid: int, name: str = MARKER) -> str:
+    """Whose descendant a process is, by the environment it was born with; "" when that cannot be told."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            words = file.read().split(b"\0")
+    except OSError:
+        return ""
+    start = f"{name}=".encode()
+    return next((word[len(start) :].decode("ascii", "replace") for word in words if word.startswith(start)), "")
+
+
+def main() -> None:
+    fd, keeper = int(sys.argv[1]), int(sys.argv[2])
+    os.set_inheritable(fd, False)
+    Guard(socket.socket(fileno=fd)).run(keeper)
+
+
+if __name__ == "__main__":
+    main()

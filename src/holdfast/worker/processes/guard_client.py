@@ -1,0 +1,151 @@
+"""The guard, seen from the keeper: start it, give it deadlines, have runners started and killed, hear of their ends.
+
+Used by the pool, on the keeper's loop. Never blocks: a guard that does not take a frame is treated as lost, and a lost
+guard's runners are dead, because they die with their parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from ..keeper.identity import process_mark
+from . import guard
+
+END_WITHIN_SECONDS = 5.0
+OWN_CHILDREN: set[int] = set()  # guards that were started here and have not been waited for
+
+
+class GuardOwner(Protocol):
+    """Who is told what the guard says."""
+
+    def on_started(self, tag: int, pid: int) -> None: ...
+
+    def on_ended(self, tag: int, wait_status: int, cause: int, peak_bytes: int) -> None: ...
+
+    def on_guard_lost(self) -> None: ...
+
+
+class GuardClient:
+    """One guard process."""
+
+    def __init__(self, owner: GuardOwner) -> None:
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._incoming = bytearray()
+        self.lost = False
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        script = str(Path(guard.__file__))
+        with theirs:
+            self.process = subprocess.Popen(  # noqa: S603 - our own interpreter and script
+                [sys.executable, "-I", "-S", script, str(theirs.fileno()), str(os.getpid())],
+                pass_fds=(theirs.fileno(),),
+                env={**os.environ, guard.KEEPER: process_mark(os.getpid())},
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # the terminal's signals are for the keeper
+            )
+        OWN_CHILDREN.add(self.process.pid)
+        ours.setblocking(False)
+        self._socket = ours
+        self._loop.add_reader(ours, self._read)
+
+    # ------------------------------------------------------------------ asking
+
+    def deadline(self, kill_at: float, last_at: float) -> None:
+        """Kill every runner at `kill_at`; the kernel shall kill the guard at `last_at`. Steady seconds."""
+        self._send(guard.DEADLINE, 0, guard.DEADLINES.pack(kill_at, last_at))
+
+    def start(self, tag: int, words: Sequence[str], fds: Sequence[int], *, speaks: bool = False) -> None:
+        """Start a program as runner `tag`; it finds `fds` from descriptor 3 on, the last also as its output."""
+        told = bytes([len(fds), int(speaks)]) + b"\0".join(os.fsencode(word) for word in words)
+        self._send(guard.START, tag, told, fds)
+
+    def signal(self, tag: int, number: int) -> None:
+        self._send(guard.SIGNAL, tag, bytes([number]))
+
+    def kill(self, tag: int) -> None:
+        """Kill a runner and everything it started."""
+        self._send(guard.KILL, tag, b"")
+
+    def clear_away(self, survivors: Collection[int]) -> None:
+        """After a guard's own death: kill what its runners had started, and runners that did not die with it.
+
+        Those are known by their sockets, still open: one that took the parent-death signal off may have overwritten its
+        environment, too.
+        """
+        for pid in survivors:
+            guard.send(pid, signal.SIGKILL)
+        if sys.platform == "linux":
+            for pid in guard.processes():
+                if guard.marker_of(pid).startswith(f"{self.process.pid}-"):
+                    guard.send(pid, signal.SIGKILL)
+
+    async def close(self) -> None:
+        """Let the guard end; it takes every runner that is left with it."""
+        if not self.lost:
+            self.lost = True
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+        try:
+            async with asyncio.timeout(END_WITHIN_SECONDS):
+                while self.process.poll() is None:  # noqa: ASYNC110 - the end of a process tells nobody here
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            self.process.kill()
+            self.process.wait()
+        OWN_CHILDREN.discard(self.process.pid)
+
+    # ------------------------------------------------------------------ inside
+
+    def _send(self, kind: int, tag: int, told: bytes, fds: Sequence[int] = ()) -> None:
+        if self.lost:
+            return
+        frame = guard.FRAME.pack(kind, tag, len(told)) + told
+        extra = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"<{len(fds)}i", *fds))] if fds else []
+        try:
+            sent = self._socket.sendmsg([frame], extra)
+        except OSError:
+            sent = 0
+        if sent != len(frame):
+            self._lose()
+
+    def _read(self) -> None:
+        try:
+            piece = self._socket.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            piece = b""
+        if not piece:
+            self._lose()
+            return
+        self._incoming += piece
+        while len(self._incoming) >= guard.FRAME.size:
+            kind, tag, size = guard.FRAME.unpack_from(self._incoming)
+            end = guard.FRAME.size + size
+            if len(self._incoming) < end:
+                return
+            facts = bytes(self._incoming[guard.FRAME.size : end])
+            del self._incoming[:end]
+            if kind == guard.STARTED:
+                self._owner.on_started(tag, *guard.STARTED_FACTS.unpack(facts))
+            elif kind == guard.ENDED:
+                _, wait_status, cause, peak = guard.ENDED_FACTS.unpack(facts)
+                self._owner.on_ended(tag, wait_status, cause, peak * 1024)
+
+    def _lose(self) -> None:
+        if self.lost:
+            return
+        self.lost = True
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        self.process.kill()  # should it be stopped or stuck: its runners die with it
+        self._loop.call_soon(self._owner.on_guard_lost)

@@ -1,0 +1,100 @@
+"""Saying how the worker is: over HTTP for probes (`--health-port`) and to systemd (sd_notify).
+
+Used by the process worker, on the keeper's loop: a loop that hangs answers nobody and feeds no watchdog. It only tells;
+it never touches the store, so a store that is down makes a worker unready, not dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...errors import ConfigurationError
+
+REQUEST_BYTES_MAX = 8192
+REQUEST_SECONDS_MAX = 2.0
+CONNECTIONS_MAX = 32  # one more, and the oldest that has not asked yet is closed
+
+Report = Mapping[str, Any]  # `ready` (bool) and whatever else is worth showing
+
+
+class HealthPort:
+    """A tiny HTTP server: /healthz says that the keeper lives, /readyz whether it can take jobs."""
+
+    def __init__(self, report: Callable[[], Report]) -> None:
+        self._report = report
+        self._server: asyncio.Server | None = None
+        self._open: dict[asyncio.StreamWriter, None] = {}  # in the order they came
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; answers the port (another than asked for only when that was 0)."""
+        try:
+            self._server = await asyncio.start_server(self._answer, host, port, limit=REQUEST_BYTES_MAX)
+        except OSError as error:
+            why = (error.strerror or str(error)).rpartition(": ")[2]
+            raise ConfigurationError(f"{host}:{port} cannot be used for probes: {why}. Give another port.") from None
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) >= CONNECTIONS_MAX:  # a probe says what it wants at once: who does not makes way
+            next(iter(self._open)).transport.abort()
+        self._open[writer] = None
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS_MAX):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._reply(head))
+                await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # whoever asked is gone, or did not ask
+        finally:
+            self._open.pop(writer, None)
+            writer.close()
+
+    def _reply(self, head: bytes) -> bytes:
+        words = head.split(b"\r\n", 1)[0].split()
+        path = words[1].split(b"?")[0] if len(words) == 3 and words[0] in (b"GET", b"HEAD") else b""
+        if path not in (b"/healthz", b"/readyz"):
+            return b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        report = self._report()
+        well = path == b"/healthz" or bool(report["ready"])
+        body = json.dumps(report).encode()
+        start = b"HTTP/1.1 200 OK" if well else b"HTTP/1.1 503 Service Unavailable"
+        fields = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        return start + b"\r\n" + fields.encode() + (b"" if words[0] == b"HEAD" else body)
+
+
+class Notifier:
+    """Tells systemd, where it asked to be told (NOTIFY_SOCKET)."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._address = environment.get("NOTIFY_SOCKET", "")
+        own = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        span = environment.get("WATCHDOG_USEC", "") if own else ""
+        self.watchdog_seconds = int(span) / 1e6 if span.isdigit() and int(span) else None
+
+    def tell(self, *words: str) -> None:
+        """Send a notification; where nobody listens, nothing happens."""
+        if not self._address:
+            return
+        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+                sock.setblocking(False)
+                sock.sendto("\n".join(words).encode(), address)
+        except OSError:
+            pass  # a supervisor that does not listen is no reason to stop working
+
+    async def feed_forever(self) -> None:
+        """Feed systemd's watchdog from the loop it is to watch."""
+        while self.watchdog_seconds is not None:
+            self.tell("WATCHDOG=1")
+            await asyncio.sleep(self.watchdog_seconds / 2)

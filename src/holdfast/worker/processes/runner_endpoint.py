@@ -1,0 +1,226 @@
+"""A runner process from inside: frames from the keeper in, what handlers came to out.
+
+Called by the runner's program after it imported the app. Handlers run on this loop and in threads, through the same
+Runner as in the embedded worker. It holds no connection to the store: only the keeper talks about leases. When the
+keeper is gone it ends at once, whatever its handlers do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import os
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+from threading import get_ident
+from typing import Any, cast
+
+import msgspec
+
+from ...clock import read_steady
+from ...context import Context
+from ...events import EVENTS
+from ...lifecycle import Settlement
+from ...records import Lease, Release
+from ..embedded import CALLBACKS_WITHIN_SECONDS, HostApp
+from ..keeper.declare import declared_by
+from ..keeper.reports import FLUSH_EVERY_SECONDS, Reports
+from ..runner import forked_child
+from ..runner.attempt import Ended, Runner, Stop, Unknown
+from . import protocol
+from .begin_flags import BeginFlags
+from .resource_limits import OUT_OF_MEMORY, Limits
+from .runner_process import DUMP_SIGNAL
+
+BROKEN = 73  # exit code: its own code failed, so nothing it says is worth anything; its jobs run again, each alone
+KEEPER_GONE = 71  # exit code: nobody is left who could be told
+
+
+def listen_for_dumps(evidence: int) -> None:
+    """Write stacks to `evidence` when the keeper asks and when this process crashes, interpreter stuck or not."""
+    faulthandler.enable(evidence, all_threads=True)
+    faulthandler.register(DUMP_SIGNAL, evidence, all_threads=True, chain=False)
+
+
+def hello(app: HostApp, url: str, result_bytes_max: int) -> protocol.Hello:
+    """What the keeper must know of this app."""
+    tasks = [
+        protocol.TaskFacts(
+            task.name,
+            task.options.queue,
+            task.options.timeout,
+            task.options.isolation == "process",
+            task.options.memory_limit,
+            task.options.cpu_limit,
+            task.options.aliases,
+            task.options.retry.limit,
+            task.options.retain,
+        )
+        for task in app.tasks.values()
+    ]
+    facts = app.hub.names, result_bytes_max
+    return protocol.Hello(protocol.VERSION, os.getpid(), url, declared_by(app), tasks, *facts)
+
+
+class RunnerEndpoint(asyncio.Protocol):
+    """The runner's end of the socket."""
+
+    def __init__(
+        self, app: HostApp, setup: protocol.Setup, marks: BeginFlags, on_end: Callable[[Context], None] | None = None
+    ) -> None:
+        self._app, self._begin_flags = app, marks
+        self._limits = Limits() if setup.solo else None
+        self._output = sys.stdout  # as the app left it
+        self._reader = protocol.from_keeper()
+        self._transport: asyncio.Transport | None = None
+        self._places: dict[str, int] = {}  # by token
+        self._reports = Reports()
+        self._quit = asyncio.Event()
+        self._runner = Runner(
+            find_task=app.find_task,
+            hub=app.hub,
+            slots=setup.slots,
+            reports=self._reports,
+            hand_over=self._hand_over,
+            unknown_delay=setup.unknown_delay,
+            mark_begin=self._mark_begin,
+            on_end=on_end,
+            on_fault=lambda: os._exit(BROKEN),
+        )
+        if self._limits is not None:
+            self._runner.relieve = self._limits.lift
+        self._obey: dict[type, Callable[[Any], None]] = {
+            protocol.Start: self._start,
+            protocol.Halt: lambda frame: self._runner.stop(frame.named, Stop(frame.reason)),
+            protocol.HaltAll: self._halt_all,
+            protocol.Open: lambda frame: self._open(),
+            protocol.Name: self._name,
+            protocol.Tell: self._tell,
+            protocol.Judge: lambda frame: self._runner.judge(frame.leases, frame.outcomes),
+            protocol.Ping: self._pong,
+            protocol.Quit: lambda frame: self._quit.set(),
+        }
+
+    async def serve(self, sock: socket.socket) -> None:
+        """Run until the keeper says Quit."""
+        loop = asyncio.get_running_loop()
+        forked_child.arm(sock.fileno(), loop)
+        await loop.create_connection(lambda: self, sock=sock)
+        self._reports.on_urgent = partial(loop.call_soon_threadsafe, self._report, None)
+        flushing = loop.create_task(self._flush_forever())
+        await self._quit.wait()
+        flushing.cancel()
+        await self._app.hub.settle(CALLBACKS_WITHIN_SECONDS)
+        self._runner.close()
+
+    # ------------------------------------------------------------------ in
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        for frame in self._reader.feed(data):
+            self._obey[type(frame)](frame)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, MemoryError):  # a limit left no room even for reading a frame
+            os._exit(OUT_OF_MEMORY)
+        if not self._quit.is_set():
+            os._exit(KEEPER_GONE)  # what handlers still do cannot be recorded any more
+
+    def _start(self, frame: protocol.Start) -> None:
+        leases = frame.leases
+        for place, lease in zip(frame.places, leases, strict=True):
+            self._places[lease.token] = place
+        if self._limits is not None:
+            self._set_limits(leases[0])
+        self._runner.start(leases)
+
+    def _set_limits(self, lease: Lease) -> None:
+        task = self._app.find_task(lease.task)
+        if self._limits is not None and task is not None:
+            self._limits.set(task.options)
+
+    def _halt_all(self, frame: protocol.HaltAll) -> None:
+        self._runner.warn_all()
+        self._runner.stop_all(Stop(frame.reason))
+
+    def _open(self) -> None:
+        self._runner.barred = False
+
+    def _name(self, frame: protocol.Name) -> None:
+        self._runner.worker = frame.worker
+
+    def _tell(self, frame: protocol.Tell) -> None:
+        kinds = [(EVENTS.get(name), raw) for name, raw in frame.seen]
+        self._runner.deliver([msgspec.msgpack.decode(raw, type=kind) for kind, raw in kinds if kind is not None])
+
+    def _pong(self, frame: protocol.Ping) -> None:
+        self._runner.beat()
+        self._write(protocol.pack([protocol.Pong(frame.number, resident_bytes())]))
+
+    # ------------------------------------------------------------------ out
+
+    def _mark_begin(self, token: str) -> bool:
+        forked_child.leave_if_child()
+        return self._begin_flags.begin(self._places[token], read_steady(), get_ident())
+
+    def _hand_over(self, batch: list[Ended]) -> None:
+        settlements: list[Settlement] = []
+        releases: list[Release] = []
+        gone: list[tuple[str, str]] = []
+        unknown: list[tuple[str, str]] = []
+        places = self._places
+        for end in batch:
+            places.pop(end.token, None)
+            if isinstance(end, Settlement):
+                settlements.append(end)
+            elif isinstance(end, Release):
+                releases.append(end)
+            else:
+                (unknown if isinstance(end, Unknown) else gone).append((end.id, end.token))
+        spoilt = self._limits is not None and not (self._limits.lift() and self._flush_output())
+        reported = self._reports.pending_of(end.token for end in batch)
+        if reported:  # before the end they belong to
+            self._report(reported)
+        self._write(protocol.pack_ends(protocol.Ended(settlements, releases, gone, unknown)))
+        if spoilt and self._transport is not None:
+            self._transport.close()  # once that is sent: the next job gets a process nobody has tampered with
+
+    def _flush_output(self) -> bool:
+        """Push out what was printed; False where a handler closed or replaced what it printed to."""
+        if sys.stdout is not self._output:
+            return False
+        try:
+            self._output.flush()
+        except Exception:  # closed, or of the app's own making: the attempt's end must be told all the same
+            return False
+        return True
+
+    async def _flush_forever(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_EVERY_SECONDS)
+            self._report(None)
+
+    def _report(self, tokens: list[str] | None) -> None:
+        taken = self._reports.take(tokens)
+        if taken:
+            said = [
+                protocol.Said(one.lease.token, one.moved, one.fraction, one.text, one.lines, one.slow_for)
+                for one in taken
+            ]
+            self._write(protocol.pack_reports(said))
+
+    def _write(self, packed: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(packed)
+
+
+def resident_bytes() -> int:
+    """Memory of this process in RAM; 0 where the system does not say."""
+    if sys.platform != "linux":
+        return 0
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

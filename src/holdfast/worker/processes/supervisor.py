@@ -1,0 +1,270 @@
+"""The process form of the worker: `holdfast work`. One keeper (this process), a guard, and runner processes.
+
+Called by the command line. The keeper learns from the first runner which store, queues and tasks there are; it never
+imports the user's code itself. Everything else is the engine of the embedded worker with a pool in place of the local
+runner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from ... import logs
+from ...backends import make_backend, parse_url
+from ...clock import Clock, SystemClock
+from ...errors import ConfigurationError
+from ...options import WorkerOptions
+from ..embedded import Drained
+from ..keeper.keeper import Keeper
+from ..keeper.reports import Reports
+from ..keeper.shutdown import stop_signals
+from . import protocol
+from .guard_client import OWN_CHILDREN
+from .health import HealthPort, Notifier
+from .pool import Pool
+from .spawner import Plan
+
+# Any process of the user may send these, and their default is to end the keeper.
+STRAY_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF)
+
+
+class ProcessWorker:
+    """A worker of several processes. Run it once."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        options: WorkerOptions,
+        *,
+        clock: Clock | None = None,
+        announce: Callable[[protocol.Hello], None] = lambda hello: None,
+        reload: bool = False,
+        health: tuple[str, int] | None = None,
+    ) -> None:
+        self._plan, self._options, self._clock = plan, options, clock or SystemClock()
+        self._announce, self._reload, self._health = announce, reload, health
+        self._notifier = Notifier()
+        self._keeper: Keeper | None = None
+        self._pool: Pool | None = None
+        self._asked_early = 0
+        self._stop_early = asyncio.Event()
+        self._restarting = False
+        self._restart_again = False
+        self._beside: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> Drained:
+        """Work until stopped by a signal or, with drain, done."""
+        loop = asyncio.get_running_loop()
+        reports = Reports()
+        pool = self._pool = Pool(self._plan, self._clock, reports)
+        port = HealthPort(self.portrait)
+        with stop_signals(loop, self.request_stop), _own_signals(loop, self._hang_up):
+            try:
+                if self._health is not None:
+                    logs.health_port(self._health[0], await port.start(*self._health))
+                hello = await self._first_hello(pool)
+                if hello is None:
+                    return Drained(0, 0, 0)
+                self._announce(hello)
+                keeper = self._keeper = self._make_keeper(hello, pool, reports)
+                pool.on_hello = self._learn
+                if self._asked_early:
+                    keeper.ask_to_stop(self._asked_early)
+                if self._reload:
+                    self._spawn(watch_code(self._plan.app_dir, lambda name: self.restart(f"{name} changed")))
+                self._spawn(self._notifier.feed_forever())
+                summary = await keeper.run(self._on_ready)
+            finally:
+                self._notifier.tell("STOPPING=1")
+                port.close()
+                for task in self._beside:
+                    task.cancel()
+                await pool.close()
+        return Drained(summary.succeeded, summary.failed, summary.left)
+
+    async def _first_hello(self, pool: Pool) -> protocol.Hello | None:
+        """The first runner's hello; None when asked to stop while it is still importing."""
+        opening = asyncio.ensure_future(pool.open())
+        asked = asyncio.ensure_future(self._stop_early.wait())
+        await asyncio.wait([opening, asked], return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        if opening.done():
+            return opening.result()
+        opening.cancel()
+        return None
+
+    def portrait(self) -> dict[str, Any]:
+        """How the worker is, for probes: ready when a job could begin here now or soon."""
+        runners = [] if self._pool is None else self._pool.runners()
+        worker = {} if self._keeper is None else self._keeper.portrait()
+        able = any(one.state == "ready" and one.responds for one in runners)
+        well = bool(worker.get("registered")) and not (worker["fenced"] or worker["stopping"])
+        return {"ready": able and well, "pid": os.getpid(), **worker, "runners": msgspec.to_builtins(runners)}
+
+    def _on_ready(self) -> None:
+        self._notifier.tell("READY=1", f"STATUS=working for {self._plan.app}, {self._plan.runners} runners")
+
+    def request_stop(self) -> None:
+        """Ask to stop: the first time in order within the grace, the second time at once."""
+        if self._keeper is None:
+            self._asked_early += 1
+            self._stop_early.set()
+        else:
+            self._keeper.ask_to_stop()
+
+    def restart(self, why: str) -> None:
+        """Replace the runners one by one, so that they have the code as it is now."""
+        if self._keeper is None or self._keeper.stopping:
+            return
+        if self._restarting:
+            self._restart_again = True  # it changed once more while the new runners were starting
+            return
+        self._restarting = True
+        logs.restarting(why)
+        self._spawn(self._restart())
+
+    async def _restart(self) -> None:
+        try:
+            if self._pool is not None:
+                await self._pool.overseer.restart()
+        finally:
+            self._restarting = False
+        if self._restart_again:
+            self._restart_again = False
+            self.restart("once more")
+
+    def _hang_up(self) -> None:
+        if sys.stdin is not None and sys.stdin.isatty():
+            self.request_stop()  # the terminal was closed
+        else:
+            self.restart("SIGHUP")
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
+    def _make_keeper(self, hello: protocol.Hello, pool: Pool, reports: Reports) -> Keeper:
+        address = parse_url(hello.url)
+        if address.scheme == "memory":
+            raise ConfigurationError(
+                "memory:// lives inside one process, and this worker has several. Give --url, or call app.work()."
+            )
+        queues = self._queues(hello)
+        if not queues:
+            raise ConfigurationError(
+                "this worker has nothing to serve: no task is registered and no queue named. "
+                "Import the modules that define the tasks (--import), or say --queues."
+            )
+        return Keeper(
+            backend=make_backend(address),
+            declared=hello.declared,
+            options=self._options,
+            queues=queues,
+            link=pool,
+            reports=reports,
+            clock=self._clock,
+            unknown_delay=self._plan.unknown_delay,
+        )
+
+    def _queues(self, hello: protocol.Hello) -> tuple[str, ...]:
+        return self._options.queues or tuple(sorted({task.queue for task in hello.tasks}))
+
+    def _learn(self, hello: protocol.Hello) -> None:
+        """A runner with newer code may name other queues and declare something else."""
+        if self._keeper is not None:
+            self._keeper.serve(self._queues(hello), hello.declared)
+
+
+@contextmanager
+def _own_signals(loop: asyncio.AbstractEventLoop, hang_up: Callable[[], None]) -> Iterator[None]:
+    """While inside, SIGHUP is heard (unless it is ignored: nohup), stray signals end nothing and, as PID 1, orphans are
+    collected."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        loop.add_signal_handler(signal.SIGHUP, hang_up)
+        heard.append(signal.SIGHUP)
+    for stray in STRAY_SIGNALS:  # heard, not ignored: what is started gets the default back
+        if signal.getsignal(stray) == signal.SIG_DFL:
+            loop.add_signal_handler(stray, logs.stray_signal, stray.name)
+            heard.append(stray)
+    if os.getpid() == 1:
+        loop.add_signal_handler(signal.SIGCHLD, reap_orphans)
+        heard.append(signal.SIGCHLD)
+    try:
+        yield
+    finally:
+        for number in heard:
+            loop.remove_signal_handler(number)
+
+
+def reap_orphans() -> None:
+    """Collect dead processes that became ours because we are PID 1; the guard, our own child, is left to its Popen."""
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if found is None or found.si_pid in OWN_CHILDREN:
+            return
+        os.waitpid(found.si_pid, os.WNOHANG)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Noticing that code changed: `holdfast work --reload`, for development.
+#
+# Used by the process worker. Looks at the modification times of the Python files below a folder; it imports nothing and
+# restarts nothing itself.
+
+
+LOOK_SECONDS = 0.5
+FILES_MAX = 20_000
+LEFT_OUT = frozenset({"__pycache__", "node_modules", "site-packages", "venv"})
+
+
+def python_files(folder: str) -> Iterator[tuple[str, int]]:
+    """The Python files below a folder with their times; hidden folders and installed packages are left out."""
+    count, waiting = 0, [folder]
+    while waiting:
+        try:
+            entries = list(os.scandir(waiting.pop()))
+        except OSError:
+            continue  # it was removed meanwhile
+        for entry in entries:
+            if entry.name.startswith(".") or entry.name in LEFT_OUT:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(entry.path)
+            elif entry.name.endswith(".py"):
+                try:
+                    yield entry.path, entry.stat().st_mtime_ns
+                except OSError:
+                    continue
+                count += 1
+                if count >= FILES_MAX:
+                    return
+
+
+async def watch_code(folder: str, changed: Callable[[str], None]) -> None:
+    """Call `changed` with a file's name each time the code below `folder` differs from the last look."""
+    loop = asyncio.get_running_loop()
+    seen = await loop.run_in_executor(None, lambda: dict(python_files(folder)))
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        now = await loop.run_in_executor(None, lambda: dict(python_files(folder)))
+        different = now.items() ^ seen.items()
+        if different:
+            seen = now
+            changed(min(different)[0])

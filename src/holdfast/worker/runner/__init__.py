@@ -1,0 +1,1 @@
+"""The runner: one attempt as a straight pipeline, in this process or in a runner process."""

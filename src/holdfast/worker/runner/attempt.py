@@ -1,0 +1,504 @@
+"""ONE ATTEMPT as a straight pipeline: decode → call → outcome → settlement → hand to the keeper.
+
+Lives on the handlers' loop and is called only there (the keeper gets in by call_soon_threadsafe, one call per batch).
+Async handlers are tasks on that loop, sync ones calls in threads. It never talks to the store: what an attempt came
+to is handed to the keeper, everything that ended in one tick of the loop together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from ... import events, logs
+from ...context import CURRENT, CancelRequested, Context, ReportSink
+from ...errors import ConfigurationError
+from ...lifecycle import Ending, Failure, Outcome, OutcomeKind, Settlement, settlement_for
+from ...records import Lease, Release
+from . import forked_child, outcomes
+from .threads import ThreadPool
+
+if TYPE_CHECKING:
+    from ...options import TaskOptions
+    from ...task import Task
+
+UNKNOWN_TASK_DELAY_SECONDS = 30.0
+FAULTY_BACKOFF_SECONDS = 30.0
+NOT_STARTED_SECONDS = 0.25  # before a job is given back that could not be started: it may come back at once
+_EAGER = sys.version_info >= (3, 12)
+
+
+class Stop(IntEnum):
+    """Why an attempt was told to stop; the strongest reason told decides what its end means."""
+
+    NOT = 0
+    STOPPING = 1  # the worker ends: given back unless it came to an end of its own
+    FENCED = 2  # the lease may pass on soon: the same
+    TIMED_OUT = 3  # ends as timed out, whatever it returned
+    CANCELLED = 4  # ends as cancelled, whatever it returned
+    LOST = 5  # the lease is another's: nothing is recorded
+
+
+class Gone:
+    """An attempt that ended without anything to tell the store: its lease was lost."""
+
+    __slots__ = ("id", "token")
+
+    def __init__(self, id: str, token: str) -> None:
+        self.id, self.token = id, token
+
+
+class Unknown:
+    """An attempt that was never begun because nobody here knows its task."""
+
+    __slots__ = ("id", "token")
+
+    def __init__(self, id: str, token: str) -> None:
+        self.id, self.token = id, token
+
+
+Ended = Settlement | Release | Gone | Unknown
+
+
+class Run:
+    """An attempt under way."""
+
+    __slots__ = (
+        "context",
+        "entered",
+        "evidence",
+        "handle",
+        "lease",
+        "options",
+        "stop",
+        "successor",
+        "task",
+        "thread_id",
+        "timer",
+    )
+
+    def __init__(self, lease: Lease, task: Task[..., Any], options: TaskOptions, context: Context) -> None:
+        self.lease, self.task, self.options, self.context = lease, task, options, context
+        self.stop = Stop.NOT
+        self.entered = False
+        self.thread_id = 0  # of a sync handler
+        self.evidence = ""  # where it was when it had to be stopped
+        self.handle: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.successor: Lease | None = None  # a newer lease on the same job, held until this handler has stopped
+
+
+class Runner:
+    """Runs attempts. Made on the loop it lives on."""
+
+    def __init__(
+        self,
+        *,
+        find_task: Callable[[str], Task[..., Any] | None],
+        hub: events.Hub,
+        slots: int,
+        reports: ReportSink,
+        hand_over: Callable[[list[Ended]], None],
+        unknown_delay: float = UNKNOWN_TASK_DELAY_SECONDS,
+        mark_begin: Callable[[str], bool] | None = None,
+        on_end: Callable[[Context], None] | None = None,
+        on_fault: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.thread_id = threading.get_ident()
+        self.runs: dict[str, Run] = {}
+        self.beats = 0  # answered pings of the keeper's watch
+        self.worker = ""  # the id events name
+        self.barred = False  # nothing may start: the fence has passed, or the worker ends at once
+        self.relieve: Callable[[], object] = lambda: None  # give room to tell that memory ran out
+        self._told: dict[str, Stop] = {}  # by token: told to stop, perhaps before it could start
+        self._find_task, self._hub, self._reports, self._hand_over = find_task, hub, reports, hand_over
+        self._unknown_delay = unknown_delay
+        self._on_fault = on_fault  # our own code failed
+        self._on_end = on_end  # an attempt is over, its outcome not yet handed over
+        self._mark_begin = mark_begin  # by token; False: it was taken back and must not begin
+        self._pool = ThreadPool(slots, "holdfast-handler")
+        self._ended: list[Ended] = []
+        self._handing_over = False
+        self._from_threads: deque[tuple[Run, Outcome, BaseException | None]] = deque()
+        self._collecting = False
+
+    # ------------------------------------------------------------------ what the keeper asks
+
+    def start(self, leases: Sequence[Lease]) -> None:
+        """Start an attempt for each lease, now."""
+        for lease in leases:
+            running = self.runs.get(lease.id)
+            if running is None:
+                try:
+                    self._start(lease)
+                except Exception as fault:  # whatever it is, the next ones must not wait for it
+                    self._could_not_start(lease, fault)
+            else:  # a lost attempt of this very job has not stopped yet: the two must not overlap
+                if running.successor is not None:
+                    self._end_with(Gone(lease.id, running.successor.token))
+                running.successor = lease
+
+    def knows(self, task: str) -> bool:
+        return self._find_task(task) is not None
+
+    def stop(self, marked: Sequence[tuple[str, str]], reason: Stop) -> None:
+        """Tell attempts, named by (id, token), to stop."""
+        for job_id, token in marked:
+            self._told.pop(token, None)
+            run = self.runs.get(job_id)
+            if run is None:
+                continue
+            if run.lease.token == token:
+                self._tell(run, reason)
+            elif run.successor is not None and run.successor.token == token:
+                waiting, run.successor = run.successor, None
+                self._end_unstarted(waiting)
+
+    def stop_all(self, reason: Stop) -> None:
+        """Tell every attempt to stop."""
+        for run in list(self.runs.values()):
+            if run.successor is not None:
+                waiting, run.successor = run.successor, None
+                self._end_unstarted(waiting)
+            if run.handle is not None and run.handle.done():  # cancelled by others before its first step
+                self._end(run, outcomes.STOPPED, None)
+            else:
+                self._tell(run, reason)
+
+    def warn(self, marked: Sequence[tuple[str, str]], reason: Stop) -> None:
+        """What of `stop` works while the loop is blocked: flags, and no start any more. Any thread."""
+        for job_id, token in marked:
+            self._told[token] = reason
+            run = self.runs.get(job_id)
+            if run is not None and run.lease.token == token:
+                run.context._cancelled = True
+
+    def warn_all(self) -> None:
+        """The same for `stop_all`: nothing starts until `barred` is lifted."""
+        self.barred = True
+        for run in list(self.runs.values()):
+            run.context._cancelled = True
+
+    def deliver(self, seen: Sequence[events.Event]) -> None:
+        """Tell listeners what the keeper saw."""
+        for event in seen:
+            self._hub.emit(event)
+
+    def beat(self) -> None:
+        """Show the keeper's watch that this loop responds; end what was cancelled by others before its first step."""
+        self.beats += 1
+        if self._pool.refused:
+            self._withdraw()
+        for run in list(self.runs.values()):
+            if run.handle is not None and run.handle.done():  # it never entered the pipeline that would have ended it
+                self._end(run, outcomes.STOPPED, None)
+
+    def close(self) -> None:
+        self._pool.close()
+
+    # ------------------------------------------------------------------ the pipeline
+
+    def _start(self, lease: Lease) -> None:
+        if self.barred or (self._told and lease.token in self._told):
+            self._end_unstarted(lease)
+            return
+        task = self._find_task(lease.task)
+        if task is None:
+            self._give_back_unknown(lease)
+            return
+        options = task.options if lease.options is None else _options_for(task, lease.options)
+        timeout = options.timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
+        context = Context(lease, deadline=deadline, policy=options.retry, reports=self._reports)
+        run = self.runs[lease.id] = Run(lease, task, options, context)
+        if self._hub.wanted("started"):
+            self._hub.emit(events.Started(**self._about(lease), fence=lease.fence))
+        if timeout is not None:
+            run.timer = self.loop.call_later(timeout, self._overrun, run)
+        if not task.is_async:
+            self._pool.submit(_ThreadCall(self, run))
+            if self._pool.refused:
+                self._withdraw()
+        elif _EAGER:
+            eager: dict[str, Any] = {"eager_start": True}
+            handle = asyncio.Task(self._attempt(run), loop=self.loop, name=lease.id, **eager)
+            if not handle.done():
+                run.handle = handle
+        else:
+            run.handle = asyncio.Task(self._attempt(run), loop=self.loop, name=lease.id)
+
+    def _withdraw(self) -> None:
+        """The system gives no more threads: what waits for one is given back, for who has room."""
+        waiting = [call.run for call in self._pool.withdraw() if isinstance(call, _ThreadCall)]
+        for run in waiting:
+            self._could_not_start(run.lease, None)
+
+    def _could_not_start(self, lease: Lease, fault: BaseException | None) -> None:
+        """Give back a job that was never begun, after a moment: where nothing can be started it shall not spin."""
+        logs.not_started(lease.id, lease.task, fault)
+        run = self.runs.get(lease.id)
+        if run is not None and run.lease is lease:
+            del self.runs[lease.id]
+            if run.timer is not None:
+                run.timer.cancel()
+        self.loop.call_later(NOT_STARTED_SECONDS, self._end_with, Release(id=lease.id, token=lease.token))
+        if run is not None and run.successor is not None:
+            self.start([run.successor])
+
+    async def _attempt(self, run: Run) -> None:
+        """An async handler's attempt, as a task of its own."""
+        run.entered = True
+        error: BaseException | None = None
+        if not self._may_begin(run):
+            self._end(run, outcomes.STOPPED, None)
+            return
+        task, context = run.task, run.context
+        try:
+            arguments = task.decode(run.lease.args)
+        except BaseException as fault:  # the arguments' own classes ran
+            self._end(run, outcomes.undecodable(fault), fault)
+            return
+        CURRENT.set(context)  # this task's own context: gone with it
+        try:
+            value = await (task.fn(context, **arguments) if task.wants_context else task.fn(**arguments))
+        except CancelRequested as fault:
+            outcome, error = _asked(context, fault)
+        except asyncio.CancelledError as fault:
+            outcome, error = self._cancelled(run, fault)
+        except MemoryError as fault:
+            self.relieve()
+            outcome, error = outcomes.raised(fault), fault
+        except BaseException as fault:  # SystemExit and KeyboardInterrupt too: the job failed, not the worker
+            outcome, error = outcomes.raised(fault), fault
+        else:
+            outcome, error = outcomes.returned(task, value)
+        forked_child.leave_if_child()
+        self._end(run, outcome, error)
+
+    def _attempt_in_thread(self, run: Run) -> None:
+        """A sync handler's attempt; the same steps in a thread, its end collected by the loop."""
+        task, context = run.task, run.context
+        run.entered = True
+        run.thread_id = threading.get_ident()
+        error: BaseException | None = None
+        if not self._may_begin(run):
+            outcome = outcomes.STOPPED
+        else:
+            try:
+                arguments = task.decode(run.lease.args)
+            except BaseException as fault:
+                outcome, error = outcomes.undecodable(fault), fault
+            else:
+                CURRENT.set(context)
+                try:
+                    value = task.fn(context, **arguments) if task.wants_context else task.fn(**arguments)
+                except CancelRequested as fault:
+                    outcome, error = _asked(context, fault)
+                except MemoryError as fault:
+                    self.relieve()
+                    outcome, error = outcomes.raised(fault), fault
+                except BaseException as fault:
+                    outcome, error = outcomes.raised(fault), fault
+                else:
+                    outcome, error = outcomes.returned(task, value)
+                forked_child.leave_if_child()
+        self._from_threads.append((run, outcome, error))
+        if not self._collecting:
+            self._collecting = True
+            try:
+                self.loop.call_soon_threadsafe(self._collect)
+            except RuntimeError:
+                return  # the loop was closed under us: the lease lapses by itself
+
+    def _may_begin(self, run: Run) -> bool:
+        """False when it was told to stop, or taken back, before its first step."""
+        return not run.context.cancelled and (self._mark_begin is None or self._mark_begin(run.lease.token))
+
+    def _collect(self) -> None:
+        self._collecting = False  # before looking: what comes in from now on asks again
+        while self._from_threads:
+            self._end(*self._from_threads.popleft())
+
+    def _cancelled(self, run: Run, fault: BaseException) -> tuple[Outcome, BaseException | None]:
+        if not run.stop:
+            if run.handle is None or not run.handle.cancelling():
+                return outcomes.raised(fault), fault  # the handler's own: nobody cancelled this task
+            run.stop = Stop.STOPPING  # the host program is taking its tasks down
+        elif run.stop is Stop.TIMED_OUT:
+            run.evidence = outcomes.traceback_of(fault)
+        return outcomes.STOPPED, None
+
+    # ------------------------------------------------------------------ the end of an attempt
+
+    def _end(self, run: Run, outcome: Outcome, error: BaseException | None) -> None:
+        try:
+            self._end_run(run, outcome, error)
+        except Exception as fault:  # a handler tampered with our own code, or we are wrong: nobody must wait for it
+            logs.end_failed(run.lease.id, run.lease.task, fault)
+            self._on_fault()
+            self.runs.pop(run.lease.id, None)
+            self._end_with(interrupted(run.lease))
+
+    def _end_run(self, run: Run, outcome: Outcome, error: BaseException | None) -> None:
+        lease = run.lease
+        del self.runs[lease.id]
+        if run.timer is not None:
+            run.timer.cancel()
+        if self._on_end is not None:
+            self._on_end(run.context)
+        if outcome.kind is OutcomeKind.RETURNED and run.stop is Stop.NOT:  # what most come to
+            end: Ended = settlement_for(lease.id, lease.token, outcome, retry_in=None, retain=run.options.retain)
+        else:
+            end = self._conclude(run, outcome, error)
+        self._ended.append(end)
+        if not self._handing_over:
+            self._hand_over_soon()
+        if run.successor is not None:
+            self._start(run.successor)
+
+    def _conclude(self, run: Run, outcome: Outcome, error: BaseException | None) -> Ended:
+        """What the attempt's end means, given what it was told meanwhile."""
+        lease, stop, options = run.lease, run.stop, run.options
+        kind = outcome.kind
+        if stop is Stop.LOST:
+            return Gone(lease.id, lease.token)
+        if stop is Stop.CANCELLED:
+            outcome, error = outcomes.STOPPED, None
+        elif stop is Stop.TIMED_OUT:
+            outcome, error = outcomes.timed_out(options.timeout, run.evidence), None
+        elif kind is OutcomeKind.CANCELLED or (run.context.cancelled and kind is OutcomeKind.FAILED):
+            return interrupted(lease)  # stopped by us: what it raised on the way is no failure
+        elif error is not None and outcomes.slows_queue(error):
+            self._reports.slow_down(lease, outcome.delay or 0.0)  # told to the store before this end is
+        return settlement_of(lease, options, outcome, error)
+
+    def judge(self, leases: Sequence[Lease], ends: Sequence[Outcome]) -> None:
+        """End attempts that were killed elsewhere for what they did, as their tasks' own policies say."""
+        for lease, outcome in zip(leases, ends, strict=True):
+            task = self._find_task(lease.task)
+            if task is None:
+                self._give_back_unknown(lease)
+            else:
+                options = task.options if lease.options is None else _options_for(task, lease.options)
+                self._end_with(settlement_of(lease, options, outcome, None))
+
+    def _end_unstarted(self, lease: Lease) -> None:
+        """End a lease whose handler was never called. Where it was lost, or a cancel was asked for, the store knows."""
+        self._end_with(Release(id=lease.id, token=lease.token))
+
+    def _give_back_unknown(self, lease: Lease) -> None:
+        logs.unknown_task(lease.id, lease.task)
+        if self._hub.wanted("unknown_task"):
+            self._hub.emit(events.UnknownTask(**self._about(lease), delay=self._unknown_delay))
+        self._end_with(Unknown(lease.id, lease.token))
+
+    def _end_with(self, ended: Ended) -> None:
+        self._ended.append(ended)
+        if not self._handing_over:
+            self._hand_over_soon()
+
+    def _hand_over_soon(self) -> None:
+        self._handing_over = True
+        self.loop.call_soon(self._flush)  # after everything that ends in this tick
+
+    def _flush(self) -> None:
+        self._handing_over = False
+        ended, self._ended = self._ended, []
+        self._hand_over(ended)
+
+    # ------------------------------------------------------------------ telling an attempt to stop
+
+    def _tell(self, run: Run, reason: Stop) -> None:
+        run.context._cancelled = True
+        if reason <= run.stop:
+            return
+        run.stop = reason
+        # Cancelled before its first step a task would never enter the pipeline; it looks at `stop` itself then.
+        if run.entered and run.handle is not None:
+            run.handle.cancel()
+
+    def _overrun(self, run: Run) -> None:
+        timeout = run.options.timeout
+        if not run.task.is_async and timeout is not None:
+            run.evidence = outcomes.stack_of(run.thread_id)
+            logs.thread_overran(run.lease.id, run.lease.task, timeout)
+        self._tell(run, Stop.TIMED_OUT)
+
+    def _about(self, lease: Lease) -> dict[str, Any]:
+        return about(lease, self.worker)
+
+
+class _ThreadCall:
+    """A sync handler's attempt on its way to a thread."""
+
+    __slots__ = ("_context", "_runner", "run")
+
+    def __init__(self, runner: Runner, run: Run) -> None:
+        self._runner, self.run, self._context = runner, run, contextvars.copy_context()
+
+    def __call__(self) -> None:
+        self._context.run(self._runner._attempt_in_thread, self.run)
+
+
+def _options_for(task: Task[..., Any], stored: bytes) -> TaskOptions:
+    """The task's options with those given for one call. Stored by another version they may make no sense here."""
+    try:
+        return task.options.for_call(stored)
+    except ConfigurationError:
+        return task.options
+
+
+def interrupted(lease: Lease) -> Release | Settlement:
+    """The end of an attempt that had begun and was stopped by its worker: given back free, to be run again.
+
+    Where a job must run at most once, that was its run: it ends as a stall, which is one too many for it.
+    """
+    if lease.max_stalls:
+        return Release(id=lease.id, token=lease.token)
+    text = "its worker stopped it before it ended, and it must not run twice"
+    failure = Failure(reason="stalled", text=text)
+    return Settlement(id=lease.id, token=lease.token, ending=Ending.STALLED, alone=True, failure=failure)
+
+
+def settlement_of(lease: Lease, options: TaskOptions, outcome: Outcome, error: BaseException | None) -> Settlement:
+    """What an outcome comes to under these options."""
+    retry_in: float | None = None
+    if outcome.kind in _SPENDS_A_RETRY:
+        retry_in = _retry_in(options, lease.failures + 1, error)
+    return settlement_for(lease.id, lease.token, outcome, retry_in=retry_in, retain=options.retain)
+
+
+def _asked(context: Context, fault: CancelRequested) -> tuple[Outcome, BaseException | None]:
+    """A handler ended itself because it was told to; if nobody told it, that is a failure like any other."""
+    return (outcomes.STOPPED, None) if context.cancelled else (outcomes.raised(fault), fault)
+
+
+def _retry_in(options: TaskOptions, failures: int, error: BaseException | None) -> float | None:
+    try:
+        return options.retry.delay(failures, error)
+    except BaseException as fault:  # the user's own back-off: an attempt must come to its end whatever that does
+        logs.logger.error("a retry policy's backoff failed; the job is tried again in 30 s", exc_info=fault)
+        return FAULTY_BACKOFF_SECONDS
+
+
+_SPENDS_A_RETRY = (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT)
+
+
+def about(lease: Lease, worker: str) -> dict[str, Any]:
+    """What every event about a lease says."""
+    return {
+        "job_id": lease.id,
+        "task": lease.task,
+        "queue": lease.queue,
+        "group": lease.group,
+        "attempt": lease.attempt,
+        "worker": worker,
+    }
