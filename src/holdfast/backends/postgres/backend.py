@@ -1,7 +1,7 @@
-"""The PostgreSQL store: each verb of the contract is one statement, and so one transaction and one round trip.
+"""The PostgreSQL store: each verb of the contract is one statement, hence one transaction and one round trip.
 
-Called by the app and the keeper, each with a backend of its own on a loop of its own. Knows nothing of rules: those are
-in the functions of the statement files, which run in the server beside the rows.
+Called by the app and the keeper, each with its own backend on its own loop. Contains no queueing rules: those live in
+the functions of statements/*.sql, which run in the server next to the rows.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ from .wakeups import EVERY_QUEUE, Wakeups
 T = TypeVar("T")
 NO_OUTCOMES = Outcomes(None, "[]", None)
 ASKED_OFTEN = ("exchange.call", "renew.call", "enqueue.call", "single.call")
-READ_OFTEN = ("get", "ended", "wait_for_work")  # by index whatever the plan; all other looks are planned each time
-CAREFUL_SECONDS = 5.0  # so long exchanges look for jobs that a stranger holds, after they met one
+READ_OFTEN = ("get", "ended", "wait_for_work")  # always index lookups; every other read is planned on each call
+CAREFUL_SECONDS = 5.0  # after hitting a foreign row lock, exchanges probe for locked rows for this long
 
 
 def _verb(part: str) -> str:
-    """The verb a statement carries out, as errors name it."""
+    """The verb a statement implements, as errors name it."""
     file, _, name = part.partition(".")
     return "enqueue" if file == "single" else file if name == "call" else name
 
@@ -97,8 +97,8 @@ class PostgresBackend(Backend):
         schema: str = "holdfast",
         call_timeout: float = 5.0,
         connections: int = CONNECTIONS_MAX,
-        pooled: bool | None = None,  # None: found out at the first connection
-        clock: Clock | None = None,  # the server's clock decides; accepted so that every store is made alike
+        pooled: bool | None = None,  # None: detected on the first connection
+        clock: Clock | None = None,  # unused, the server's clock decides; every store's constructor takes one
     ) -> None:
         if not call_timeout > 0:
             raise ConfigurationError(f"call_timeout is a number of seconds above 0, not {call_timeout!r}.")
@@ -112,12 +112,12 @@ class PostgresBackend(Backend):
         self._asked = {part: PreparedCall(part, self._sql[part]) for part in ASKED_OFTEN}
         self._direct = BlockingCalls(self._connections, self._sql["single.direct"])
         self._is_set_up = False
-        self._store: str | None = None  # the store's own id, once it was opened
+        self._store: str | None = None  # the store's own id, once opened
         self._wakeups: tuple[asyncio.AbstractEventLoop, Wakeups] | None = None
         self._refill_after = ("", "")
         self._snapshots = SnapshotWatch()
         self._floors = Floors()
-        self._careful_until = 0.0  # on the loop's clock: a stranger was seen to hold a job
+        self._careful_until = 0.0  # on the loop's clock; set when another session was seen to lock a job
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -164,7 +164,7 @@ class PostgresBackend(Backend):
         return await self._call(verb, lambda cursor: read(cursor, self._sql, *values), planned=verb in READ_OFTEN)
 
     async def _write(self, part: str, *, urgent: bool = False, patient: bool = False, **values: Any) -> Any:
-        """Execute one statement that writes; answers the single value it returns."""
+        """Execute one statement that writes; return the single value it returns."""
         text, asked = self._sql[part], self._asked.get(part)
 
         async def work(cursor: Any) -> Any:
@@ -177,13 +177,13 @@ class PostgresBackend(Backend):
         return await self._call(_verb(part), work, writes=True, urgent=urgent, patient=patient)
 
     async def _ask(self, part: str, **values: Any) -> tuple[str, bytes]:
-        """Execute one statement that writes; answers a text and the bytes beside it."""
+        """Execute one statement that writes; return its text and its bytes."""
         return await self._call(
             part.removesuffix(".call"), lambda cursor: self._asked[part].ask_both(cursor, values), writes=True
         )
 
     async def _change(self, part: str, **values: Any) -> int:
-        """Execute one statement that returns no rows; answers how many it changed."""
+        """Execute one statement that returns no rows; return how many it changed."""
         text = self._sql[part]
 
         async def work(cursor: Any) -> int:
@@ -330,7 +330,7 @@ class PostgresBackend(Backend):
 
     async def recover(self, *, dead: Sequence[str] = (), limit: int = 500, now: float | None = None) -> list[Recovered]:
         recovered = codec.as_recovered(await self._write("recover.call", dead=list(dead), limit=limit, now=now))
-        if recovered:  # a place that came free may be a task's, and any queue's
+        if recovered:  # a freed place may belong to a task's limit, and thus to any queue
             self._watching().tell([EVERY_QUEUE])
         return recovered
 
@@ -353,8 +353,8 @@ class PostgresBackend(Backend):
         return pruned
 
     async def _look_for_snapshots(self) -> None:
-        """Learn now and then who keeps dead rows from being removed; claims look behind them, and after a while it is
-        said. Failing, it prevents nothing."""
+        """Check periodically whether an old snapshot keeps dead rows from being removed. If so, claims use floors to
+        skip those rows, and once it is old enough it is logged. A failure here is ignored."""
         clock = asyncio.get_running_loop().time
         if not self._snapshots.wants(clock()):
             return
@@ -366,7 +366,7 @@ class PostgresBackend(Backend):
 
     async def rearrange(self, *, limit: int = 500, now: float | None = None) -> bool:
         more = await self._write("rearrange.call", limit=limit, now=now)
-        if more is not None:  # jobs that were out of reach may be claimable now
+        if more is not None:  # jobs that could not be claimed before may be claimable now
             self._watching().tell([EVERY_QUEUE])
         return bool(more)
 
@@ -500,9 +500,9 @@ class PostgresBackend(Backend):
         watch, clock = self._watching(), asyncio.get_running_loop().time
         ends = clock() + timeout
         with watch.hearing(queues) as told:
-            await watch.listening()  # before looking, so that what comes in between is heard
+            await watch.listening()  # before the look, so that no hint in between is missed
             held_back = True
-            while held_back:  # then a hint may be of jobs that are held back as well: look again
+            while held_back:  # then a hint may concern jobs that are held back, too: look again
                 told.clear()
                 floors = None if self._floors.told is None else encoded(self._floors.told)
                 seconds, held_back = await self._read("wait_for_work", read.work_at_hand, list(queues), floors)

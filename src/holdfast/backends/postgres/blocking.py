@@ -1,9 +1,9 @@
-"""Calls to PostgreSQL from a thread that waits for the answer: a blocking connection, no loop in between.
+"""Blocking calls to PostgreSQL on the calling thread, without an event loop in between.
 
-Used by backend.py for enqueueing one job from sync code, where two changes of thread would cost more than the call.
-psycopg connects and knows the protocol; what is sent and awaited after that is bounded and judged here, as in
-connection.py. Threads share the idle connections; each is one thread's while it is used. Never behind a pooler, where
-nothing may stay in a session. Nothing is sent a second time but what the server gave up and rolled back.
+Used by backend.py to enqueue one job from sync code, where two thread switches would cost more than the call. psycopg
+connects and speaks the protocol; timeouts and error handling after that are implemented here, as in connection.py.
+Threads share the idle connections; a connection in use belongs to one thread. Never used behind a pooler, where no
+session state may persist. Never resends a request unless the server has rolled it back.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from .connection import (
 from .enqueue import in_bytes, is_single
 from .wakeups import Wakeups
 
-_NAME = b"holdfast_direct"  # of the one prepared statement each of these connections has
+_NAME = b"holdfast_direct"  # the only prepared statement on each of these connections
 
 
 class BlockingCalls:
-    """A few blocking connections for one statement that returns one value."""
+    """A small pool of blocking connections for one statement that returns one value."""
 
     def __init__(self, connections: Connections, statement: str) -> None:
         self._connections, self._statement = connections, statement.encode()
@@ -59,9 +59,9 @@ class BlockingCalls:
     def enqueue(
         self, jobs: Sequence[NewJob], watch: tuple[asyncio.AbstractEventLoop, Wakeups] | None
     ) -> list[Enqueued] | None:
-        """One plain job; None where the longer way must be gone.
+        """Enqueue one simple job; None means use the general path.
 
-        `watch` is there after the first call the longer way: who waits for work is told on its loop.
+        `watch` exists after the first call on the general path; wake-ups are sent on its loop.
         """
         if watch is None or watch[0].is_closed() or watch[1].process != os.getpid() or self._connections.pooled:
             return None
@@ -70,13 +70,13 @@ class BlockingCalls:
         [job] = jobs
         try:
             created = self.call("enqueue", *in_bytes(job)) == b"t"
-        except SessionStale:  # and there is a pooler, which was not noticed before
+        except SessionStale:  # a pooler that was not detected before
             return None
         watch[1].tell_from_elsewhere(watch[0], [job.queue])
         return [Enqueued(job.id, created)]
 
     def call(self, verb: str, values: Sequence[bytes | None], formats: Sequence[int]) -> bytes:
-        """Execute the statement and wait; what the server gave up for a rival is tried again, with jitter."""
+        """Execute the statement and wait; deadlocks and serialization failures are retried, with jitter."""
         patience_ends = time.monotonic() + self._connections.call_timeout
         for attempt in itertools.count(1):
             try:
@@ -92,10 +92,10 @@ class BlockingCalls:
                 if not in_the_way and (error.sqlstate not in AGAIN or attempt >= TRIES_MAX):
                     raise self._connections.mapped(error, verb, writes=True, broken=False) from error
             time.sleep(random.uniform(0, 0.002 * 2 ** min(attempt, TRIES_MAX)))
-        raise AssertionError  # the loop either answers or raises
+        raise AssertionError  # the loop either returns or raises
 
     def close(self) -> None:
-        """Let go of idle connections; one that is in use goes when its call ends."""
+        """Close idle connections; one in use is closed when its call ends."""
         idle, self._idle = self._idle, []
         if self._process == os.getpid():
             for connection in idle:
@@ -113,15 +113,15 @@ class BlockingCalls:
             self._connections.give_up(generation)
             raise OutcomeUnknown(verb) from error
         except BaseException:
-            line.finish()  # interrupted in the middle: its answer would be taken for another's
+            line.finish()  # interrupted mid-call: the next call would read this one's result
             raise
         refused = None if result.status in FINE else error_from_result(result)
-        broken = line.status != pq.ConnStatus.OK  # asked while it is ours: put back, it may be another thread's at once
+        broken = line.status != pq.ConnStatus.OK  # check while we own it: once put back, another thread may take it
         stale = refused is not None and refused.sqlstate in STALE
         if broken or stale:
             self._connections.give_up(generation, refused)
         if broken or stale or idle is not self._idle or len(idle) >= self._connections.most:
-            line.finish()  # or closed meanwhile, or enough of them
+            line.finish()  # unusable, or the pool was closed meanwhile, or it is full
         else:
             idle.append(connection)
         if refused is None:
@@ -135,9 +135,9 @@ class BlockingCalls:
     # ------------------------------------------------------------------ connections
 
     def _take(self) -> tuple[psycopg.Connection[Any], list[psycopg.Connection[Any]], bool]:
-        """A connection, where it goes afterwards, and whether it is new."""
+        """A connection, the idle list to return it to, and whether it is new."""
         if self._process != os.getpid():
-            keep_inherited(self._idle)  # the parent's: a word on these sockets would end its sessions
+            keep_inherited(self._idle)  # the parent's: a message on these sockets would end its sessions
             self._begin()
         if self._generation != self._connections.generation:
             self._generation = self._connections.generation
@@ -190,7 +190,7 @@ class BlockingCalls:
 
 
 def _answer(line: Any, seconds: float) -> Any:
-    """The result of what was sent, an error's if one is among its results; raises if it does not come in time."""
+    """The result of the request, an error if any of its results is one; raises TimeoutError if it is late."""
     ends = time.monotonic() + seconds
     while line.flush():
         _wait(line, ends, writing=True)

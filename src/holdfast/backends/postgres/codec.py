@@ -1,4 +1,4 @@
-"""What the server answers, as JSON, read into records.
+"""Decodes the JSON that the server's functions return into records.
 
 Called by backend.py. Pure.
 """
@@ -23,7 +23,7 @@ Stored = bool | list[tuple[str, bool, bool]]  # true: all of them are new
 
 
 class _Exchanged(msgspec.Struct, frozen=True):
-    """As the server tells it: leases as lists of texts, which is what it can make fastest. So it is read leniently."""
+    """As the server returns it. Leases are lists of texts, the fastest to build in SQL; hence the lenient decoder."""
 
     answers: tuple[Answer, ...] = ()
     leases: list[LeaseTexts] = []
@@ -32,8 +32,8 @@ class _Exchanged(msgspec.Struct, frozen=True):
     sealed: Seal | None = None
     quiet_seconds: float = 0.0
     opens_in: float | None = None
-    stirred: list[str] | None = None  # queues in which a place that came free lets a job start
-    floors: dict[str, Any] | None = None  # only where some were given
+    stirred: list[str] | None = None  # queues in which a freed place lets a job start
+    floors: dict[str, Any] | None = None  # only if the request contained floors
 
 
 class _Ticked(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ _read_ticked = msgspec.json.Decoder(_Ticked).decode
 
 
 class Told(NamedTuple):
-    """The answer to an exchange, the queues to be told of, and what floors.py remembers."""
+    """The result of an exchange, the queues to wake, and the floors that floors.py remembers."""
 
     exchanged: Exchanged
     stirred: list[str]
@@ -57,9 +57,10 @@ class Told(NamedTuple):
 
 
 def as_exchanged(answer: str, bodies: bytes, places: Sequence[int] | None) -> Told:
-    """The answer to an exchange, and what comes with it.
+    """Decode the result of an exchange.
 
-    `bodies`: the arguments of all leases, one behind the other. `places`: where the first answers belong.
+    `bodies`: the arguments of all leases, concatenated. `places`: for each of the first answers, the index of its
+    settlement in the caller's list.
     """
     told = _read_exchanged(answer)
     sorted_answers = told.answers

@@ -1,7 +1,7 @@
-"""Connections to PostgreSQL: how they are made, bounded in time, handed out, and how the driver's errors become ours.
+"""Connections to PostgreSQL: opening, pooling, timeouts and retries, and the mapping of driver errors to ours.
 
-Called by backend.py and schema.py. A set of connections belongs to the event loop it was first used on; on another loop
-it starts anew. Nothing here knows about jobs, and no psycopg error leaves this package unmapped.
+Called by backend.py, blocking.py and wakeups.py. A set of connections belongs to the event loop it was first used on;
+on another loop it starts over. Nothing here knows about jobs, and no psycopg error leaves this package unmapped.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from ..validate import strict_limit
 Work = Callable[[AsyncCursor[Any]], Awaitable[Any]]
 
 SCHEMA_VERSION = 3
-TRIES_MAX = 8  # of a transaction the server gave up to end a deadlock, or that met a job in motion
+TRIES_MAX = 8  # for a transaction that the server aborted for a deadlock or a conflicting change
 CONNECTIONS_MAX = 4
-LENGTHY = 60  # call timeouts: how long reading the whole store may take
-PREPARE_AFTER = 5  # calls of one statement on one connection
+LENGTHY = 60  # reading the whole store may take this many call timeouts
+PREPARE_AFTER = 5  # executions of one statement on one connection
 FINE = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
-# Statements lock first and look afterwards, which needs a snapshot per statement, whatever the database's default is.
+# Our functions lock first and read afterwards, which needs a snapshot per statement, whatever the database's default.
 ISOLATION = "read committed"
-# All that is ours is named with its schema: nobody's functions can take the place of the server's own.
+# Our own objects are schema-qualified, so nobody's functions can shadow the server's.
 SEARCH_PATH = "pg_catalog,pg_temp"
 
 
 def _state_conflict(facts: dict[str, Any]) -> HoldfastError:
-    """What a refusal says is decided at home; functions of an older version gave advice, which is not looked at."""
+    """lifecycle.py words the refusal; the advice that functions of an older version still send is ignored."""
     names = ("job_id", "verb", "state", "live_id", "heir_id")
     return state_conflict(**{name: facts[name] for name in names if name in facts})
 
@@ -76,9 +76,9 @@ SAFE = {  # the transaction was rolled back, so nothing was changed
     "53200": "the server is out of memory. Nothing was changed; try again.",
     "53300": "the server has no connection left for us. Raise max_connections, or use fewer workers.",
 }
-LENT = ("26000", "42P05")  # our prepared statement is gone, or is there before we made it: a session somebody lent us
-# The session is not what it was: its server was demoted, or its statements are gone or out of date. What was asked was
-# rolled back, and a new session may do it.
+LENT = ("26000", "42P05")  # our prepared statement is missing, or exists before we made it: a pooler's session
+# The session is stale: its server was demoted, or its prepared statements are missing or outdated. The request was
+# rolled back, and a new session may execute it.
 STALE = (READ_ONLY, *LENT, "0A000")
 NO_STORE = ("3F000", "42P01", "42883", "42704")
 FORBIDDEN = "42501"
@@ -87,16 +87,16 @@ COUNTER_ADVICE = "Nothing was changed. See 'A counter at its end' in how-to/post
 
 
 class SessionStale(Exception):
-    """A session that was used before has gone stale; nothing was changed, so another may be asked at once."""
+    """A reused session has gone stale; nothing was changed, so the call may be retried on another one at once."""
 
 
 def mapped(error: psycopg.Error, verb: str, *, writes: bool, broken: bool) -> HoldfastError:
-    """The one place where the driver's errors become ours. `broken`: the connection is gone, and the answer with it."""
+    """The one place where driver errors become ours. `broken`: the connection was lost before the result arrived."""
     state = error.sqlstate or ""
     if state in _REFUSED:
         facts = msgspec.json.decode(error.diag.message_detail or "{}")
         if state == "HF002" and verb == "retry":
-            facts["verb"] = verb  # of a dead job it is carried out as revive
+            facts["verb"] = verb  # retrying a dead job runs as revive
         return _REFUSED[state](facts)
     if state in SAFE:
         return BackendUnavailable(f"PostgreSQL: {SAFE[state]}")
@@ -119,12 +119,12 @@ def mapped(error: psycopg.Error, verb: str, *, writes: bool, broken: bool) -> Ho
 
 
 def is_held(error: HoldfastError) -> bool:
-    """Whether a call failed because a lock it needs was not given in time."""
+    """Whether a call failed because it could not get a lock in time."""
     return isinstance(error.__cause__, psycopg.Error) and error.__cause__.sqlstate == HELD
 
 
 _DENIED = re.compile(r"permission denied for (schema|table|sequence|function|database) ")
-_RIGHTS = {  # what we need of each kind of object
+_RIGHTS = {  # the privileges we need on each kind of object
     "schema": 'USAGE ON SCHEMA "{schema}"',
     "table": 'SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "{schema}"',
     "sequence": 'USAGE, SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA "{schema}"',
@@ -134,7 +134,7 @@ _RIGHTS = {  # what we need of each kind of object
 
 
 def forbidden(error: psycopg.Error, verb: str, schema: str, given: Mapping[str, Any]) -> ConfigurationError:
-    """The role lacks a right: which one, and what gives it. `given`: the URL's parts."""
+    """The role lacks a privilege: name it and the GRANT that fixes it. `given`: the URL's parts."""
     role, database = given.get("user") or "ROLE", given.get("dbname") or "NAME"
     denied = _DENIED.match(said(error))
     kinds = [denied[1]] if denied else ["schema", "table", "sequence", "function"]
@@ -148,7 +148,7 @@ def forbidden(error: psycopg.Error, verb: str, schema: str, given: Mapping[str, 
 
 
 def said(error: psycopg.Error) -> str:
-    """The server's words in one line. Never the statement's parameters: those may be arguments."""
+    """The server's message in one line. Never the statement's parameters: those may be a job's arguments."""
     return (error.diag.message_primary or str(error)).strip().splitlines()[0]
 
 
@@ -156,7 +156,7 @@ _BAD_VALUE = re.compile(r'invalid (\w+) value: "|invalid integer value .* option
 
 
 def unreached(conninfo: str, error: psycopg.OperationalError) -> HoldfastError:
-    """No connection. libpq's words, unless they quote what must not be shown; its error is not kept as a cause."""
+    """Connecting failed. Contains libpq's message unless that quotes a secret; its error is not kept as a cause."""
     words = said(error)
     if bad := _BAD_VALUE.search(words):
         name = next(filter(None, bad.groups()))
@@ -167,7 +167,7 @@ def unreached(conninfo: str, error: psycopg.OperationalError) -> HoldfastError:
 
 
 def not_understood() -> ConfigurationError:
-    """libpq cannot read the URL. Its words may quote any part of it, the password too, and are not passed on."""
+    """libpq cannot parse the URL. Its message may quote any part of it, even the password, so it is dropped."""
     return ConfigurationError(
         "the PostgreSQL URL is not understood by libpq. Check the names and values of its options; "
         "docs: PostgreSQL, Connection URIs."
@@ -175,18 +175,18 @@ def not_understood() -> ConfigurationError:
 
 
 def decisive(found: Any, result: Any) -> Any:
-    """Which of a call's results counts, so far and with one more: an error wins.
+    """Which of two results of one call counts, the one found so far or the next: an error wins.
 
-    The server sends the row before it commits, so a commit that fails says so in a result of its own.
+    The server sends the row before it commits, so a failed commit arrives as a separate result.
     """
     return result if found is None or (found.status in FINE and result.status not in FINE) else found
 
 
 class PooledCursor(AsyncClientCursor[Any]):
-    """For a session that is only lent: what bounds a statement travels with it and is gone with its transaction.
+    """For a session borrowed from a pooler: SET LOCALs precede each statement and end with its transaction.
 
-    Both are one request, so still one round trip; values are put in here, as such a request cannot carry them apart.
-    A transaction of several statements got its isolation when it began.
+    Both go in one simple-protocol request, so it is still one round trip; parameters are interpolated client-side
+    because such a request cannot carry them. A transaction of several statements got its isolation when it began.
     """
 
     bounds = ""
@@ -197,22 +197,22 @@ class PooledCursor(AsyncClientCursor[Any]):
             bounds += f"SET LOCAL transaction_isolation = '{ISOLATION}'; "
         await super().execute(bounds + query, params, **options)
         while self.nextset():
-            pass  # to the answer of the statement itself
+            pass  # skip to the result of the statement itself
         return self
 
 
 async def _is_pooled(connection: AsyncConnection[Any]) -> bool:
-    """Whether somebody stands between: another process answers than the one that greeted, or not with our settings."""
+    """Whether a pooler is in between: another backend process responds than at start-up, or without our settings."""
     text = "SELECT pg_backend_pid(), current_setting('default_transaction_isolation')"
     row = await (await connection.execute(text)).fetchone()
     return row != (connection.pgconn.backend_pid, ISOLATION)
 
 
-_inherited: list[Any] = []  # kept for ever in a forked child: never used, never closed
+_inherited: list[Any] = []  # kept forever in a forked child: never used, never closed
 
 
 def keep_inherited(something: Any) -> None:
-    """Keep what a forked child has of its parent's: its end would reach into the parent's sessions."""
+    """Keep a parent's connections alive in a forked child: closing them would end the parent's sessions."""
     _inherited.append(something)
 
 
@@ -234,18 +234,18 @@ class Connections:
         millis = int(call_timeout * 1000)
         self._bounds = {"statement_timeout": millis, "lock_timeout": millis // 2, "jit": "off"}
         self.pace = Pace()
-        self.generation = 0  # of connections: when one proves to be of no use, all made before are given up
+        self.generation = 0  # of connections: when one proves useless, all older ones are given up
         self._begin(None)
 
     def _begin(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._loop, self._process = loop, os.getpid()
         self._idle: list[AsyncConnection[Any]] = []  # all of one generation
         self._idle_generation = self.generation
-        self._served: WeakKeyDictionary[AsyncConnection[Any], set[str]] = WeakKeyDictionary()  # verbs
+        self._served: WeakKeyDictionary[AsyncConnection[Any], set[str]] = WeakKeyDictionary()  # verbs it has run
         self._slots = asyncio.Semaphore(self.most)
 
     async def connect(self) -> AsyncConnection[Any]:
-        """A connection in autocommit mode, every call on it bounded by the server as well."""
+        """Open a connection in autocommit mode; the server, too, enforces a timeout on every statement."""
         await self.pace.turn()
         try:
             connection = await self._connect()
@@ -259,7 +259,7 @@ class Connections:
         try:
             return await self._reach()
         except psycopg.OperationalError as error:
-            # A pooler that does not know a session cannot accept settings for one.
+            # A pooler without session state rejects session settings at start-up.
             if self._pooled is not None or "unsupported startup parameter" not in str(error):
                 raise unreached(self._conninfo, error) from None
         except psycopg.ProgrammingError:
@@ -270,7 +270,7 @@ class Connections:
         return await self._connect()
 
     def settings(self) -> tuple[str, dict[str, Any]]:
-        """What a connection is made with: the caller's words, and ours where they say nothing."""
+        """The connection string and our defaults for what it leaves unset."""
         settings: dict[str, Any] = {
             "connect_timeout": max(2, round(self.call_timeout)),
             "keepalives_idle": 10,
@@ -291,8 +291,8 @@ class Connections:
 
     @property
     def said_again(self) -> str | None:
-        """What is to be executed on a new connection: told that a session is ours, we cannot know if a pooler in
-        between passed on what the connection was made with."""
+        """SETs to execute on a new connection. With pooled=false we trust that sessions are ours, but cannot know
+        whether a pooler in between passed on the start-up settings."""
         if not self._trusting:
             return None
         ours = "".join(f"SET {name} = {value}; " for name, value in self._bounds.items())
@@ -310,21 +310,21 @@ class Connections:
                     connection.prepare_threshold = None if self._pooled else PREPARE_AFTER
                 if self.said_again is not None:
                     await connection.execute(self.said_again)
-                await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)  # of transactions psycopg begins
+                await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)  # for transactions psycopg begins
             except BaseException:
                 connection.pgconn.finish()
                 raise
         return connection
 
     def mapped(self, error: psycopg.Error, verb: str, *, writes: bool, broken: bool) -> HoldfastError:
-        """As `mapped`, and a missing right is told with the schema and the role it is about."""
+        """Like the function `mapped`; a missing privilege is reported with its schema and role."""
         if error.sqlstate == FORBIDDEN:
             return forbidden(error, verb, self._schema, psycopg.conninfo.conninfo_to_dict(self._conninfo))
         return mapped(error, verb, writes=writes, broken=broken)
 
     @property
     def pooled(self) -> bool:
-        """Whether sessions are shared with strangers, as behind a pooler in transaction mode: nothing may stay in one.
+        """Whether sessions are shared, as behind a pooler in transaction mode: then no session state may persist.
 
         Known once a connection was made.
         """
@@ -349,13 +349,13 @@ class Connections:
         lengthy: bool = False,
         planned: bool = True,
     ) -> Any:
-        """Carry out `work` on a connection of ours; what the server gave up for a rival is tried again, with jitter.
-        What a session refuses that has gone stale is tried again on a new one.
+        """Run `work` on one of our connections. Retries deadlocks and serialization failures, with jitter; a call that
+        fails on a stale session is retried on a new one.
 
-        An urgent call does not queue behind others: where all connections are busy it gets one of its own. A patient
-        one asks again, holding nothing meanwhile, until a transaction of somebody else that is in its way has ended.
-        A lengthy one is made of many statements, each of which is bounded. One that is not `planned` prepares nothing:
-        it is planned each time, for the store as it is then.
+        An urgent call does not queue behind others: if all connections are busy it opens its own. A patient one retries
+        for up to call_timeout, holding nothing meanwhile, while another session's transaction locks what it needs. A
+        lengthy one consists of many statements, each with its own timeout. One that is not `planned` prepares nothing:
+        it is planned on each call, for the store as it is then.
         """
         seconds = (LENGTHY if lengthy else 2) * self.call_timeout
         patience_ends = asyncio.get_running_loop().time() + self.call_timeout
@@ -375,7 +375,7 @@ class Connections:
                 if not in_the_way and (error.sqlstate not in AGAIN or attempt >= TRIES_MAX):
                     raise self.mapped(error, verb, writes=writes, broken=False) from error
             await asyncio.sleep(random.uniform(0, 0.002 * 2 ** min(attempt, TRIES_MAX)))
-        raise AssertionError  # the loop either answers or raises
+        raise AssertionError  # the loop either returns or raises
 
     @asynccontextmanager
     async def _slot(self, verb: str) -> AsyncIterator[None]:
@@ -410,39 +410,39 @@ class Connections:
             raise
         except TimeoutError:
             connection.pgconn.finish()
-            self.give_up(generation)  # the server bounds its statements itself: nobody is at the other end
+            self.give_up(generation)  # the server enforces its own timeout, so nobody is at the other end
             if writes:
                 raise OutcomeUnknown(verb) from None
             raise BackendUnavailable(f"PostgreSQL did not answer {verb} in time. Try again.") from None
         except BaseException:
-            connection.pgconn.finish()  # given up in the middle: what it is doing is unknown
+            connection.pgconn.finish()  # cancelled mid-call: its state is unknown
             raise
         self._put(connection, generation)
         return answer
 
     def give_up(self, generation: int, error: psycopg.Error | None = None) -> None:
-        """A connection of that generation was lost or is stale: so are, most likely, all made before now.
+        """A connection of that generation was lost or is stale: most likely so are all made before now.
 
-        After a failover behind an address that moves, every one of them is with the old server. From any thread: who
-        holds idle ones lets go of them before the next use.
+        After a failover behind a moving address, all of them point to the old server. Thread-safe: each holder of idle
+        connections drops them before its next use.
         """
         if error is not None and error.sqlstate in LENT and not self._trusting:
-            self._pooled = True  # nobody but a pooler could have touched our statements
+            self._pooled = True  # only a pooler could have touched our prepared statements
         if generation == self.generation:
             self.generation += 1
 
     def _adopt_loop(self) -> None:
         loop = asyncio.get_running_loop()
         if self._process != os.getpid():
-            keep_inherited(self._idle)  # the parent's: a word on these sockets would end its sessions
+            keep_inherited(self._idle)  # the parent's: a message on these sockets would end its sessions
             self._begin(loop)
         elif loop is not self._loop:
             self.abandon()
             self._begin(loop)
 
     async def _take(self, verb: str) -> tuple[AsyncConnection[Any], bool]:
-        """A connection, and whether it is new. If there is one that has done this before, that one: the first time, a
-        session makes functions and plans for it."""
+        """A connection, and whether it is new. Prefers one that has run this verb before: the first call in a session
+        compiles functions and plans."""
         if self._idle_generation != self.generation:
             self.abandon()
             self._idle_generation = self.generation
@@ -462,7 +462,7 @@ class Connections:
             self._idle.append(connection)
 
     def abandon(self) -> None:
-        """Let go of idle connections at once, without waiting: their loop may be gone."""
+        """Close idle connections at once, without waiting: their loop may be gone."""
         if self._process == os.getpid():
             for connection in self._idle:
                 connection.pgconn.finish()
@@ -470,7 +470,7 @@ class Connections:
 
 
 def is_sound(connection: AsyncConnection[Any] | Connection[Any]) -> bool:
-    """Has the server closed it while it was idle? Then something is readable on it, before anything was asked."""
+    """Whether an idle connection is still open. If the server closed it, something is readable before any request."""
     if connection.closed or connection.pgconn.status != ConnStatus.OK:
         return False
     if not is_ready(connection.fileno()):

@@ -1,6 +1,7 @@
-"""What goes to the server as JSON (new jobs, outcomes), and enqueue in the caller's own transaction.
+"""Encodes what is sent to the server as JSON (new jobs, settlements), and enqueues in the caller's own transaction.
 
-Called by backend.py. Plain functions: what is sent is decided here, where it is executed is the caller's affair.
+Called by backend.py, blocking.py, prepared.py and move.py. Apart from `enqueue_on` and `aenqueue_on`, which use the
+caller's connection, it executes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _encode = msgspec.json.Encoder().encode
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 _TAKES = "a psycopg.Connection, or a SQLAlchemy Connection or Session on PostgreSQL"
 _TAKES_ASYNC = "a psycopg.AsyncConnection, or a SQLAlchemy AsyncConnection or AsyncSession on PostgreSQL"
-_SELDOM = ("key_scope", "key_until", "key_window", "wait_max", "on_expire")  # said together, and only where said
+_SELDOM = ("key_scope", "key_until", "key_window", "wait_max", "on_expire")  # rare: sent as one object, only if set
 SINGLE_FIELDS = (
     "id",
     "task",
@@ -45,12 +46,12 @@ _MAY_SHARE = tuple(
 _seldom = attrgetter(*_SELDOM)
 _SAYS_NOTHING = _seldom(NewJob(id="", task=""))
 _OF_SUCCESS = (("retain", attrgetter("retain")), ("value", attrgetter("value")))
-_OURS = re.compile(r"[0-9]{1,18}\.[0-9a-f]+\.[0-9a-f]+g?\Z")  # a token as claim.sql makes it
+_OURS = re.compile(r"[0-9]{1,18}\.[0-9a-f]+\.[0-9a-f]+g?\Z")  # a token in the format of claim.sql
 _NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
 
 def encoded(value: Any) -> str:
-    """As JSON text. PostgreSQL's text cannot hold NUL: in words people wrote it becomes the replacement character."""
+    """Encode as JSON text. PostgreSQL text cannot contain NUL, so it becomes the replacement character U+FFFD."""
     content = _encode(value)
     if b"\\u0000" in content:
         content = _NUL.sub(rb"\1\\ufffd", content)
@@ -58,7 +59,7 @@ def encoded(value: Any) -> str:
 
 
 def by_column(jobs: Sequence[NewJob]) -> str:
-    """New jobs as enqueue.sql reads them, by column: what they share is said once, what differs is a list."""
+    """New jobs by column, as enqueue.sql expects them: a shared value once, differing values as a list."""
     columns: dict[str, Any] = {"same": {}, "id": [job.id for job in jobs], "args": [job.args for job in jobs]}
     for name, read in _MAY_SHARE:
         values = list(map(read, jobs))
@@ -75,7 +76,7 @@ def by_column(jobs: Sequence[NewJob]) -> str:
 
 
 def is_single(jobs: Sequence[NewJob]) -> bool:
-    """Whether it is one job that enqueue.sql can take in: no group, no key, nothing said that few calls say."""
+    """Whether this is one job for the fast path in enqueue.sql: no group, no key, no rare options."""
     if len(jobs) != 1:
         return False
     [job] = jobs
@@ -83,39 +84,39 @@ def is_single(jobs: Sequence[NewJob]) -> bool:
 
 
 def by_field(job: NewJob) -> dict[str, Any]:
-    """One job as enqueue.sql reads it."""
+    """One job as parameters of the fast path in enqueue.sql."""
     fields = {name: getattr(job, name) for name in SINGLE_FIELDS}
     return fields if job.revival is None else {**fields, "revival": encoded(job.revival)}
 
 
 def in_bytes(job: NewJob) -> tuple[list[bytes | None], list[int]]:
-    """The same as a connection without psycopg's cursor sends it: values in order, and which of them are not text."""
+    """The same for sending without psycopg's cursor: the values in order, and which of them are binary."""
     fields = by_field(job)
     values = [fields[name] for name in SINGLE_FIELDS]
     return [sent(value) for value in values], [int(isinstance(value, bytes)) for value in values]
 
 
 def sent(value: Any) -> bytes | None:
-    """A value as the protocol carries it: bytes as they are, all else as text."""
+    """A parameter in wire format: bytes as they are, everything else as text."""
     return value if value is None or isinstance(value, bytes) else str(value).encode()
 
 
 def _more(values: tuple[object, ...]) -> dict[str, object]:
-    """What a call says beyond the usual."""
+    """The rare options that differ from their defaults."""
     said = zip(_SELDOM, values, _SAYS_NOTHING, strict=True)
     return {name: value for name, value, usual in said if value != usual}
 
 
 class Outcomes(msgspec.Struct, frozen=True):
-    """Settlements as settle.sql reads them: successes, as most are, by column, then the others one by one."""
+    """Settlements as settle.sql expects them: successes, the common case, by column; the others one by one."""
 
     successes: str | None
     others: str
-    places: list[int] | None  # where the answers belong, which come in the order sent; None: as they are
+    places: list[int] | None  # index of each answer's settlement in the caller's list; None: same order
 
 
 def outcomes(settlements: Sequence[Settlement]) -> Outcomes:
-    """A success goes by column if it is the first word on its job, and its token one that the server can read."""
+    """A success goes by column if it is its job's first settlement and the server can parse its token."""
     first: dict[str, int] = {}
     others: list[int] = []
     for place, one in enumerate(settlements):
@@ -146,9 +147,9 @@ def _by_column(settlements: Sequence[Settlement]) -> str:
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
-    """What is needed to enqueue in a caller's transaction: a statement, the store it must meet, and how long it waits.
+    """What enqueueing in a caller's transaction needs: the statement, the expected store, and the lock timeout.
 
-    `store` None: any store of that name will do.
+    `store` None: accept any store in that schema.
     """
 
     text: str
@@ -160,11 +161,11 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
         return {"jobs": by_column(jobs), "store": self.store, "millis": max(1, int(self.wait_seconds * 1000))}
 
     def answers(self, row: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """The server's answer, or the refusal it spoke. Refused or not, the caller's transaction goes on."""
+        """Decode the server's reply or raise its refusal. Either way the caller's transaction stays usable."""
         answer = _as_joined(row[0])
         if isinstance(answer, list):
             return [Enqueued(id, created) for id, created in answer]
-        if isinstance(answer, bool):  # all of them are new
+        if isinstance(answer, bool):  # all jobs are new
             return [Enqueued(job.id, True) for job in jobs]
         if answer.refused == "duplicate":
             raise DuplicateJob(answer.key, answer.existing_id)
@@ -199,7 +200,7 @@ _as_joined = msgspec.json.Decoder(bool | list[tuple[str, bool]] | _Refused).deco
 
 
 def enqueue_on(connection: Any, joined: Joined, jobs: Sequence[NewJob]) -> list[Enqueued]:
-    """One statement through the caller's own connection and transaction: seen if and only if it commits."""
+    """Enqueue by one statement in the caller's transaction: the jobs are visible if and only if it commits."""
     caller = recognise(connection)
     if caller.library == "sqlalchemy":
         return _on_sqlalchemy(connection, joined, jobs)
@@ -215,7 +216,7 @@ def enqueue_on(connection: Any, joined: Joined, jobs: Sequence[NewJob]) -> list[
 
 
 async def aenqueue_on(connection: Any, joined: Joined, jobs: Sequence[NewJob]) -> list[Enqueued]:
-    """As `enqueue_on`, through an async connection on the caller's own loop."""
+    """Like `enqueue_on`, through an async connection on the caller's own loop."""
     caller = recognise(connection)
     if caller.library == "sqlalchemy":
         answers: list[Enqueued] = await connection.run_sync(_on_sqlalchemy, joined, jobs)
@@ -233,7 +234,7 @@ async def aenqueue_on(connection: Any, joined: Joined, jobs: Sequence[NewJob]) -
 
 
 def _on_sqlalchemy(given: Any, joined: Joined, jobs: Sequence[NewJob]) -> list[Enqueued]:
-    """Through SQLAlchemy's own text(), so that any of its PostgreSQL drivers will do."""
+    """Uses SQLAlchemy's text(), so that any of its PostgreSQL drivers works."""
     text: Any = sys.modules["sqlalchemy"].text
     with sqlalchemy_errors(lambda error: _mapped(error, joined.schema)):
         connection = sqlalchemy_connection(given)
@@ -253,7 +254,7 @@ def _check_begun(connection: Any) -> None:
 
 
 def _mapped(error: BaseException, schema: str) -> HoldfastError:
-    """The driver's error, whichever driver it is, as ours. What failed here failed in the caller's transaction."""
+    """Map any driver's error to ours. A failure here has aborted the caller's transaction."""
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
     if state in NO_STORE:
         return ConfigurationError(

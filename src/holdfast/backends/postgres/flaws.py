@@ -1,6 +1,6 @@
-"""What cannot be read in a PostgreSQL store, and what contradicts itself: the answer to `flaws`. Never writes.
+"""The `flaws` verb on PostgreSQL: unreadable values and contradictions in a store. Never writes.
 
-Called by backend.py with a cursor. Goes through the store a page at a time; each page is one statement.
+Called by backend.py with a cursor. Scans the store page by page; each page is one statement.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ async def _of_entries(cursor: AsyncCursor[Any], sql: Mapping[str, str]) -> Async
 
 
 async def rule_flaws(cursor: AsyncCursor[Any], sql: Mapping[str, str]) -> AsyncIterator[Flaw]:
-    """What is said of queues, groups and tasks. What cannot be read of it holds nothing back."""
+    """Unreadable rules of queues, groups and tasks. An unreadable rule restricts nothing."""
     for place, read in _RULES.items():
         for (record,) in await rows(cursor, sql[f"read.{place}"]):
             rule, fields = read(record)

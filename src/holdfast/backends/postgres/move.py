@@ -1,7 +1,7 @@
-"""seal, export and carry on PostgreSQL: a store on its way to another one.
+"""seal, export and carry on PostgreSQL: moving one store into another.
 
-Called by backend.py with a cursor. Each is one transaction. Carried rows go in as they are: nothing is placed, refilled
-or promoted here.
+Called by backend.py with a cursor. Each verb is one transaction. carry inserts rows as they are; it never assigns
+lanes, refills or promotes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def sealed(cursor: Cursor, sql: Statements) -> Seal | None:
 
 
 async def _take(cursor: Cursor, sql: Statements) -> Seal | None:
-    """The seal, which nobody else can change until this transaction ends."""
+    """Lock and return the seal; nobody else can change it until this transaction ends."""
     [(record,)] = await rows(cursor, sql["seal.take"])
     return None if record is None else seals.read(record)
 
@@ -123,7 +123,8 @@ async def carry(cursor: Cursor, sql: Statements, move: str, shipment: Shipment) 
                 await cursor.execute(sql["carry.lines"], jobs)
         if shipment.letters:
             await cursor.execute(sql["carry.letters"], {"letters": encoded(shipment.letters)})
-        # A turn may be staggered far beyond the counter; the tick that came with the rules is not below any other.
+        # Staggered turns may lie far beyond the counter, so they do not count here; fences and the tick that was
+        # exported with the rules do.
         highest = max((job.fence for job in shipment.jobs), default=0)
         await cursor.execute(sql["carry.counters"], {"tick": max(shipment.tick, highest)})
         await _store(cursor, sql, before.moved_on(shipment))

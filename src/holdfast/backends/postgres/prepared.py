@@ -1,8 +1,8 @@
-"""A prepared statement from the event loop, one row back: libpq's own calls, without the driver's cursor.
+"""Prepared statements that return one row, executed from the event loop by libpq calls instead of psycopg's cursor.
 
-Called by backend.py and wakeups.py for what workers and producers call most; it costs the client a third of a cursor's
-way. The connection is the caller's alone meanwhile. Time is bounded and errors become ours in connection.py. Behind a
-pooler, where nothing may stay in a session, a cursor does it.
+Called by backend.py and wakeups.py for the hottest statements; it costs the client a third of what the cursor does. The
+caller owns the connection meanwhile. connection.py bounds the time and maps the errors. Behind a pooler, where no
+session state may persist, the cursor is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CANCEL_SECONDS = 1.0
 
 
 class PreparedCall:
-    """A statement that returns one row, a text and perhaps bytes beside it, with its parameters numbered."""
+    """A statement with numbered parameters that returns one row: a text, optionally followed by bytes."""
 
     def __init__(self, name: str, statement: str) -> None:
         self._name, self._statement = f"holdfast_{name}".encode(), statement
@@ -38,7 +38,7 @@ class PreparedCall:
         return (await self.ask_both(cursor, given))[0]
 
     async def ask_both(self, cursor: AsyncCursor[Any], given: Mapping[str, Any]) -> tuple[str, bytes]:
-        """The first few times on a connection it is asked by the cursor: it may not live to be worth more."""
+        """The first few calls on a connection use the cursor: a short-lived connection is not worth preparing on."""
         connection = cursor.connection
         uses = self._uses.get(connection, 0)
         if uses < PREPARE_AFTER or isinstance(cursor, PooledCursor):
@@ -50,10 +50,10 @@ class PreparedCall:
             if uses == PREPARE_AFTER:
                 connection.pgconn.send_prepare(self._name, self._numbered)
                 await _answer(connection.pgconn)
-                self._uses[connection] = uses + 1  # not if it was refused: then it is to be prepared again
+                self._uses[connection] = uses + 1  # not counted if PREPARE failed, so it is prepared again
             return await self._execute(connection.pgconn, given)
         except asyncio.CancelledError:
-            with contextlib.suppress(psycopg.Error):  # nobody waits for it any more
+            with contextlib.suppress(psycopg.Error):  # the caller is gone; cancel the statement if possible
                 await connection.cancel_safe(timeout=CANCEL_SECONDS)
             raise
 
@@ -67,7 +67,7 @@ class PreparedCall:
 
 
 async def hints(connection: AsyncConnection[Any]) -> AsyncIterator[str]:
-    """What is told on the channels this connection listens to, as it comes."""
+    """Payloads of notifications on the channels this connection listens to, as they arrive."""
     line, loop = connection.pgconn, asyncio.get_running_loop()
     while True:
         while (hint := line.notifies()) is not None:
@@ -76,7 +76,7 @@ async def hints(connection: AsyncConnection[Any]) -> AsyncIterator[str]:
 
 
 async def _answer(line: Any) -> Any:
-    """The result of what was sent; an error, if one is among its results."""
+    """Read all results of the request; raise if any of them is an error."""
     loop = asyncio.get_running_loop()
     while line.flush():
         await _ready(loop, line, writing=True)
@@ -96,7 +96,7 @@ async def _answer(line: Any) -> Any:
 
 
 async def _ready(loop: asyncio.AbstractEventLoop, line: Any, *, writing: bool) -> None:
-    """Wait until there is something to read, and read it; or until more can be written."""
+    """Wait until the socket is readable (or writable, if `writing`), then read what has arrived."""
     done: asyncio.Future[None] = loop.create_future()
     socket = line.socket
 

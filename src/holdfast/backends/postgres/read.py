@@ -1,6 +1,6 @@
-"""The read side of the PostgreSQL store: rows to records. Never writes.
+"""The read side of the PostgreSQL store: rows to records, and the scope of a pause or override. Never writes.
 
-Called by backend.py with a cursor. Most records come as JSON in the shape of the struct they are decoded into.
+Called by backend.py with a cursor. Most records arrive as JSON in the shape of the struct they are decoded into.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ Cursor = AsyncCursor[Any]
 _STATES = frozenset(State)
 Statements = Mapping[str, str]
 
-# What the function `lease` in statements/claim.sql tells of a lease, all as text: read so, in its order. Of the
-# arguments it tells the length.
+# A lease as the function `lease` in statements/claim.sql returns it, all as text and in this order. Instead of the
+# arguments it contains their length.
 LeaseTexts = tuple[
     str, str, int, str, str, int, int, str | None, str | None, int, int, int, int, float, float, str | None, bool, int
 ]
 
 
 def as_leases(told: Sequence[LeaseTexts], bodies: bytes) -> tuple[Lease, ...]:
-    """Leases, whose arguments stand one behind the other in `bodies`."""
+    """Decode leases, whose arguments are concatenated in `bodies`."""
     leases, place = [], 0
     for one in told:
         leases.append(_as_lease(one, bodies, place))
@@ -83,7 +83,7 @@ async def rows(cursor: Cursor, sql: str, values: Mapping[str, Any] | None = None
 
 @asynccontextmanager
 async def one_picture(cursor: Cursor) -> AsyncIterator[None]:
-    """Several statements that see the same instant."""
+    """A read-only transaction whose statements share one snapshot."""
     async with cursor.connection.transaction():
         await cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         yield
@@ -157,7 +157,7 @@ async def pauses(cursor: Cursor, sql: Statements) -> list[Pause]:
 
 
 class Rules(NamedTuple):
-    """All that is said of queues, groups and tasks, their buckets, and the cron entries."""
+    """All rules of queues, groups and tasks, their rate state (flows), and the cron entries."""
 
     queues: list[QueueRule]
     tasks: list[TaskRule]
@@ -275,11 +275,11 @@ async def workers(cursor: Cursor, sql: Statements, now: float | None) -> list[Wo
 
 
 async def dump(cursor: Cursor, sql: Statements) -> Dump:
-    """Everything, as plain values, in the shapes of the records; one snapshot for all of it."""
+    """The whole store as plain values in the shapes of the records, from one snapshot."""
     async with one_picture(cursor):
         jobs = await _all_jobs(cursor, sql)
         deadlines = {row[0]: row[1:] for row in await rows(cursor, sql["read.worker_beyond"])}
-        # Whether a worker has expired is a question of when one asks; a dump is the same until something is written.
+        # Whether a worker has expired depends on the time; a dump must stay the same until something is written.
         shown = [msgspec.structs.replace(one, running=0, expired=False) for one in await workers(cursor, sql, 0.0)]
         said = await rules(cursor, sql)
         tables: dict[str, list[dict[str, Any]]] = {
@@ -300,7 +300,7 @@ async def dump(cursor: Cursor, sql: Statements) -> Dump:
 
 
 async def _all_jobs(cursor: Cursor, sql: Statements) -> list[dict[str, Any]]:
-    """A page at a time: each statement is bounded by the call timeout, and the store may be large."""
+    """Page by page: each statement is subject to the call timeout, and the store may be large."""
     jobs: list[dict[str, Any]] = []
     while page := await rows(cursor, sql["read.page"], {"after": jobs[-1]["seq"] if jobs else 0}):
         jobs += [_as_row(as_job(record)) | dict(zip(_BEYOND, beyond, strict=True)) for record, *beyond in page]
@@ -309,7 +309,7 @@ async def _all_jobs(cursor: Cursor, sql: Statements) -> list[dict[str, Any]]:
 
 def _as_row(job: JobRecord) -> dict[str, Any]:
     row = _plain(job)
-    del row["unreadable"]  # a row is what is stored, not how it was read
+    del row["unreadable"]  # not stored: it describes how the row was decoded
     return row
 
 
@@ -324,23 +324,20 @@ def _plain(record: msgspec.Struct) -> dict[str, Any]:
 async def work_at_hand(
     cursor: Cursor, sql: Statements, queues: list[str], floors: str | None = None
 ) -> tuple[float | None, bool]:
-    """Seconds until there may be work in these queues (0: now, None: nothing will come of itself), and whether a limit,
+    """Seconds until there may be work in these queues (0: now, None: none is due at a known time), and whether a limit,
     a rate or a slow-down holds ready jobs back."""
     [(seconds, held_back)] = await rows(cursor, sql["wait_for_work.call"], {"queues": queues, "floors": floors})
     return None if seconds is None else max(0.0, float(seconds)), held_back
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What a pause or an operator's word is about, as its row is found: by kind, queue and name.
-#
-# Called by backend.py. Pure.
+# The scope of a pause or an override, as the key of its row: kind, queue and name.
 
 
 Scope = dict[str, Any]  # kind, queue, name: parameters of a statement
 
 
 def scope(said: Pause | Override, what: str) -> Scope:
-    """kind, queue and name (of the group or task). Exactly one of queue, queue + group, task must be named."""
+    """kind, queue and name (of the group or task). Exactly one of queue, queue + group, task must be given."""
     if said.task is not None and said.queue is None and said.group is None:
         return {"kind": "task", "queue": "", "name": said.task}
     if said.task is None and said.queue is not None:
@@ -351,5 +348,5 @@ def scope(said: Pause | Override, what: str) -> Scope:
 
 
 def named(place: Scope) -> str:
-    """That scope in words."""
+    """The scope in words, for error messages."""
     return f"{place['kind']} {place['name'] or place['queue']!r}"

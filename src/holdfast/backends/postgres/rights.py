@@ -1,4 +1,4 @@
-"""Which right to change the store the role lacks, as doctor tells it. Called by durability.py; only looks."""
+"""Finds the write privileges the role lacks, for `holdfast doctor`. Called by durability.py; never writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN_MAX = 3
 
 
 async def missing_right(cursor: AsyncCursor[Any], schema: str) -> tuple[str, str] | None:
-    """What is lacking, and the words that give it; None: it may write."""
+    """What is missing, and the GRANTs that fix it; None: the role may write."""
     await cursor.execute(_LOOK, {"schema": schema})
     row = await cursor.fetchone()
     role, tables, sequences = row if row is not None else ("", [], [])

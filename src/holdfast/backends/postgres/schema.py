@@ -1,6 +1,7 @@
-"""The schema: its name, its statements under that name, how it is created and brought to this version.
+"""The schema: its name, the statements for that name, its creation and migration to this version.
 
-Called by backend.py. Files name the schema `holdfast`; here it becomes the one the URL gives, validated and quoted.
+Called by backend.py. The .sql files name the schema `holdfast`; this module replaces it by the one from the URL,
+validated and quoted.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ FILES = [
 ]
 STATEMENTS: Mapping[str, str] = load_statements(__package__ + ".statements", FILES)
 
-# Functions of operators and sweeps, which go by indexes as the busy ones do. A session keeps its plans: one made while
-# the store was empty would look through all of it, long after.
+# Functions of operators and sweeps that must use indexes, as the hot ones do. A session caches its plans: one made
+# while the store was empty would keep scanning it sequentially long after it has grown.
 _BY_INDEX = ("bury", "cancel", "discard", "prune", "retire", "retry", "revive", "run_now", "slow_down", "tick")
 _FUNCTION = ".function_"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
@@ -72,14 +73,14 @@ def check_schema_name(name: str) -> str:
 
 
 def for_schema(name: str) -> dict[str, str]:
-    """Every statement with the schema's name in place."""
+    """All statements, with the schema's name filled in."""
     quoted = f'"{check_schema_name(name)}".'
     return {part: _PLACE.sub(quoted, sql) for part, sql in STATEMENTS.items()}
 
 
 async def schema_version(cursor: AsyncCursor[Any], schema: str) -> int | None:
-    """The version of the store in this schema; None where there is none."""
-    # Asked of the catalogue as a table: a name looked up before may be remembered as missing.
+    """The version of the store in this schema; None if there is none."""
+    # Query the catalog instead of the table: a session may have cached that the name does not exist.
     await cursor.execute(
         "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE n.nspname = %s AND c.relname = 'schema_version'",
@@ -110,7 +111,7 @@ def _unreadable() -> SchemaMismatch:
 
 
 async def store_id(cursor: AsyncCursor[Any], schema: str) -> str:
-    """What tells this store from one of the same name in another database."""
+    """The id that distinguishes this store from one of the same name in another database."""
     try:
         await cursor.execute(f'SELECT store::text FROM "{schema}".schema_version')  # noqa: S608 - the name was checked
     except UndefinedColumn:
@@ -127,9 +128,9 @@ _NOT_SO = "Its tables are those of another version ({}), and nothing was changed
 
 
 async def set_up(cursor: AsyncCursor[Any], schema: str) -> tuple[int, int]:
-    """Create the store or bring it to this version, in one transaction; answers (version before, version after).
+    """Create the store or migrate it to this version in one transaction; return (version before, version after).
 
-    Killed half-way it left nothing. Of two at once the second waits, and finds the work done.
+    If killed half-way, nothing remains. An advisory lock makes a concurrent caller wait; it then finds the work done.
     """
     async with cursor.connection.transaction():
         await cursor.execute("SELECT pg_advisory_xact_lock(hashtext('holdfast set-up'), hashtext(%s))", (schema,))
@@ -158,7 +159,7 @@ async def set_up(cursor: AsyncCursor[Any], schema: str) -> tuple[int, int]:
 
 
 async def _is_whole(cursor: AsyncCursor[Any], schema: str) -> bool:
-    """Whether a store of this version has all its functions, and the row that tells its incarnation."""
+    """Whether a store of this version has all its functions and its incarnation row."""
     names = [part.partition(_FUNCTION)[2] for part in STATEMENTS if _FUNCTION in part]
     await cursor.execute(
         "SELECT count(DISTINCT p.proname) "  # noqa: S608 - the name was checked
@@ -170,7 +171,7 @@ async def _is_whole(cursor: AsyncCursor[Any], schema: str) -> bool:
 
 
 async def _make_functions(cursor: AsyncCursor[Any], schema: str) -> None:
-    await cursor.execute("SET LOCAL check_function_bodies = off")  # they name each other
+    await cursor.execute("SET LOCAL check_function_bodies = off")  # they call each other
     functions = [sql for part, sql in for_schema(schema).items() if _FUNCTION in part]
     await cursor.execute(";\n".join(functions))
     await cursor.execute(_settings(schema))
@@ -181,8 +182,8 @@ async def _make_functions(cursor: AsyncCursor[Any], schema: str) -> None:
 
 
 def _settings(schema: str) -> str:
-    """What some functions are executed with."""
-    # The one function that is called in callers' sessions; in ours the path is the session's, which costs nothing.
+    """Settings attached to some functions."""
+    # Only this function runs in callers' sessions; in ours the search path is set once per session, which is free.
     said = [f'ALTER FUNCTION "{schema}".enqueue_on SET search_path = {SEARCH_PATH}']
     ways = " ".join(f"SET enable_{way} = off" for way in ("seqscan", "hashjoin", "mergejoin", "bitmapscan"))
     said += [f'ALTER FUNCTION "{schema}".{name} {ways}' for name in _BY_INDEX]

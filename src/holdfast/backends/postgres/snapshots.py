@@ -1,8 +1,8 @@
 """The oldest snapshot that keeps the server from removing our dead rows: a forgotten transaction, a dump, a replica.
 
-Called by backend.py, for a worker's log and for where its claims begin to look (floors.py), and by the doctor. Reads
-the server's own views, which tell of other roles' sessions only their age in transactions unless one is a member of
-pg_read_all_stats. Never ends anything.
+Called by backend.py, for the worker's log and for the floors of its claims (floors.py), and by the doctor. Reads the
+server's statistics views; for other roles' sessions they show only the age in transactions, unless our role is a member
+of pg_read_all_stats. Never terminates anything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from psycopg import AsyncCursor
 
 OLD_SECONDS, YOUNG_SECONDS = 60.0, 10.0
 DEAD_ROWS_MIN, DEAD_ROWS_FEW = 10_000, 5_000  # autovacuum waits for 5,000
-TRANSACTIONS_MIN = 1_000  # of a replica or slot, whose age in seconds is not told
+TRANSACTIONS_MIN = 1_000  # for a replica or slot, whose age in seconds is unknown
 LOOK_EVERY_SECONDS = 10.0
 TELL_EVERY_SECONDS = 600.0
 
@@ -46,19 +46,19 @@ ORDER BY h.transactions DESC, h.seconds DESC NULLS LAST LIMIT 1
 
 
 class OldSnapshot(Struct, frozen=True, kw_only=True):
-    """Who holds it, for how long, and what it costs."""
+    """Who holds the snapshot, for how long, and what it costs."""
 
     kind: str  # session, replica, prepared transaction, replication slot
     name: str  # pid, or the name of the transaction or slot
     who: str
     state: str
-    seconds: float | None  # None: not told
+    seconds: float | None  # None: unknown
     transactions: int  # begun since
-    dead_rows: int  # of the store, as the server counts them
+    dead_rows: int  # in the store's tables, by the server's statistics
 
     @property
     def is_old(self) -> bool:
-        """Whether it is worth a word."""
+        """Whether it is worth a warning."""
         return self.dead_rows >= DEAD_ROWS_MIN and (self.seconds is None or self.seconds >= OLD_SECONDS)
 
     @property
@@ -83,7 +83,7 @@ class OldSnapshot(Struct, frozen=True, kw_only=True):
 
 
 async def oldest_snapshot(cursor: AsyncCursor[Any], schema: str, *, young: bool = False) -> OldSnapshot | None:
-    """The oldest one, if it is old enough and rows have died to be worth a word; `young`: to be heeded by claims."""
+    """The oldest one, if its age and the dead rows warrant a warning; `young`: the lower thresholds for floors."""
     given = {
         "schema": schema,
         "rows": DEAD_ROWS_FEW if young else DEAD_ROWS_MIN,
@@ -96,20 +96,20 @@ async def oldest_snapshot(cursor: AsyncCursor[Any], schema: str, *, young: bool 
 
 
 class SnapshotWatch:
-    """When to look, and when to say it again."""
+    """Decides when to look again, and when to log again."""
 
     def __init__(self) -> None:
         self._look_at = self._tell_at = 0.0
 
     def wants(self, now: float) -> bool:
-        """Whether it is time to look; asked on a steady clock."""
+        """Whether it is time to look; `now` is monotonic."""
         if now < self._look_at:
             return False
         self._look_at = now + LOOK_EVERY_SECONDS
         return True
 
     def tells(self, now: float) -> bool:
-        """Whether what was found is to be told, or was told a while ago."""
+        """Whether to log what was found; False if it was logged recently."""
         if now < self._tell_at:
             return False
         self._tell_at = now + TELL_EVERY_SECONDS

@@ -1,6 +1,7 @@
-"""Records as far as they can be read: a field that makes no sense hides neither the rest of its row nor other rows.
+"""Tolerant decoding: an invalid field hides neither the rest of its row nor other rows.
 
-Called by read.py where a record cannot be read as a whole, which is seldom: then field by field. Pure.
+Called by read.py, flaws.py, move.py and backend.py. Decodes a record as a whole; only if that fails, which is rare,
+field by field. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ...records import CronEntry, DeadLetter, Flow, JobRecord, Override, QueueRu
 Record = TypeVar("Record", bound=msgspec.Struct)
 _plain = msgspec.json.Decoder(strict=False).decode
 
-# What is shown of a required field that cannot be read. A job in no known state takes part in nothing, as a dead one.
+# Placeholders for required fields that cannot be read. A job in an unknown state is shown as dead: it never runs.
 _INSTEAD: Mapping[type[msgspec.Struct], Mapping[str, Any]] = {
     JobRecord: {"id": "", "seq": 0, "task": "", "queue": "", "state": State.DEAD, "args": b""},
     DeadLetter: {
@@ -42,14 +43,14 @@ _INSTEAD: Mapping[type[msgspec.Struct], Mapping[str, Any]] = {
 
 
 def makes_sense(rate: object) -> bool:
-    """Whether a rate can be reckoned with; so the server judges, too (rates.sql). Anything else does."""
+    """Whether a rate is usable, by the same rule as rates.sql. Any value that is not a Rate passes."""
     if not isinstance(rate, Rate):
         return True
     return rate.count > 0 and 0 < rate.seconds < math.inf and (rate.burst is None or rate.burst > 0)
 
 
 def reader(kind: type[Record]) -> Callable[[str], tuple[Record, tuple[str, ...]]]:
-    """Reads a record of this kind from JSON, and says which of its fields could not be read."""
+    """A decoder for this kind of record that also returns the names of the fields it could not read."""
     whole = msgspec.json.Decoder(kind).decode
     hints, instead = get_type_hints(kind), _INSTEAD[kind]
     rates = [name for name in ("rate", "group_rate") if name in hints]
@@ -106,7 +107,7 @@ def as_worker(text: str) -> WorkerRecord:
 
 
 def rate_or_none(text: str | None) -> Rate | None:
-    """A rate; None if there is none that can be reckoned with."""
+    """The rate; None if it is missing, unreadable or unusable."""
     try:
         rate = None if text is None else _read_rate(text)
     except msgspec.DecodeError:
@@ -115,7 +116,7 @@ def rate_or_none(text: str | None) -> Rate | None:
 
 
 def entry_or_none(text: str) -> CronEntry | None:
-    """A cron entry; None if it cannot be read: nobody could tell when it is due."""
+    """The cron entry; None if it cannot be read: without all its fields, it has no due time."""
     try:
         return _read_entry(text)
     except msgspec.DecodeError:

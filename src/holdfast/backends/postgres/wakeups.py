@@ -1,8 +1,8 @@
-"""Wake-ups by LISTEN/NOTIFY: a hint, sent apart from the work and at most once per few milliseconds.
+"""Wake-ups by LISTEN/NOTIFY: hints, sent separately from the work and at most once every few milliseconds.
 
-Called by backend.py. NOTIFY makes commits wait for each other, so it never travels in the transaction that made the
-work. Behind a pooler in transaction mode there is no LISTEN, and waiting simply lasts its time: polling is the truth.
-Waiters on this loop are woken directly in any case.
+Called by backend.py. NOTIFY serializes commits, so it is never part of the transaction that created the work. A pooler
+in transaction mode does not support LISTEN; waiters then sleep until their timeout. Correctness rests on polling, never
+on a hint. Waiters on this loop are always woken directly.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ SELECT pg_notify(%(channel)s, %(payload)s)::text FROM (SELECT set_config('synchr
 
 
 class Wakeups:
-    """Tells other processes of work, and waits to be told. Belongs to the loop it is used on."""
+    """Sends wake-ups to other processes and waits for theirs. Belongs to the loop it is used on."""
 
     def __init__(self, connections: Connections, schema: str) -> None:
         self._connections = connections
         self._channel = f"holdfast_{schema}"
-        self.process = os.getpid()  # in a forked child its loop is nobody's
+        self.process = os.getpid()  # in a forked child no thread runs its loop
         self._hint = PreparedCall("hint", NOTIFY)
         self._pending: set[str] = set()
         self._telling: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
-        self._generation = connections.generation  # of connections, when it began to listen
+        self._generation = connections.generation  # of the connections, when listening began
         self._heard = asyncio.Event()
         self._waiting: dict[asyncio.Event, frozenset[str]] = {}
 
-    # ------------------------------------------------------------------ telling
+    # ------------------------------------------------------------------ sending
 
     def tell(self, queues: Iterable[str]) -> None:
-        """There may be work in these queues; said soon, together with what else is to be said."""
+        """Announce possible work in these queues; sent soon, batched with other pending hints."""
         named = list(queues)
         self._pending.update(named)
         self._wake(named)
@@ -59,9 +59,9 @@ class Wakeups:
             self._telling = asyncio.create_task(self._tell())
 
     def tell_from_elsewhere(self, loop: asyncio.AbstractEventLoop, queues: Sequence[str]) -> None:
-        """As `tell`, from another thread. What is still to be said is said after this, so it need not be said twice."""
+        """Like `tell`, from another thread. Queues already pending are skipped: their hint is still to be sent."""
         if not self._pending.issuperset(queues):
-            with contextlib.suppress(RuntimeError):  # the loop is closed: polling is the truth
+            with contextlib.suppress(RuntimeError):  # the loop is closed: others find the work by polling
                 loop.call_soon_threadsafe(self.tell, queues)
 
     async def _tell(self) -> None:
@@ -75,20 +75,20 @@ class Wakeups:
         named = queues if len(queues) <= QUEUES_PER_HINT_MAX else [EVERY_QUEUE]
         said = {"channel": self._channel, "payload": json.dumps(named)}
         try:
-            with contextlib.suppress(HoldfastError):  # a hint that is lost costs a poll
+            with contextlib.suppress(HoldfastError):  # a lost hint only costs one poll interval
                 await self._connections.call("notify", partial(_ask, self._hint, said), writes=False)
         except asyncio.CancelledError:
-            self._pending.update(queues)  # for close to say
+            self._pending.update(queues)  # close() sends them
             raise
 
     # ------------------------------------------------------------------ waiting
 
     async def listening(self) -> None:
-        """Be heard from now on, as far as possible: what is told after this wakes who waits."""
+        """Make sure we are listening, if possible: hints sent after this returns wake the waiters."""
         if self._connections.pooled:
             return
         if self._listening is not None and self._generation != self._connections.generation:
-            self._listening.cancel()  # it may listen to a server that was demoted, and hear nothing for ever
+            self._listening.cancel()  # it may be connected to a demoted server and never receive anything
             self._listening = None
         if self._listening is None or self._listening.done():
             self._generation = self._connections.generation
@@ -100,7 +100,7 @@ class Wakeups:
 
     @contextlib.contextmanager
     def hearing(self, queues: Sequence[str]) -> Iterator[asyncio.Event]:
-        """An event that is set whenever one of these queues is told of."""
+        """An event that is set whenever a hint names one of these queues."""
         event = asyncio.Event()
         self._waiting[event] = frozenset(queues)
         try:
@@ -113,13 +113,13 @@ class Wakeups:
             try:
                 connection = await self._connections.connect()
             except HoldfastError:
-                self._heard.set()  # nobody waits for a server that is away
+                self._heard.set()  # do not block callers on an unreachable server
                 await asyncio.sleep(LISTEN_AGAIN_SECONDS)
                 continue
             try:
                 await connection.execute(f'LISTEN "{self._channel}"')
                 self._heard.set()
-                self._wake([EVERY_QUEUE])  # what was told while nobody listened
+                self._wake([EVERY_QUEUE])  # hints sent while we were not listening are lost
                 async for payload in hints(connection):
                     self._wake(_queues_of(payload))
             except psycopg.Error:
@@ -133,7 +133,7 @@ class Wakeups:
                 event.set()
 
     async def close(self) -> None:
-        """Say what is still to be said, then end."""
+        """Send pending hints, then stop listening."""
         if self._telling is not None and not self._telling.done():
             self._telling.cancel()
             await asyncio.gather(self._telling, return_exceptions=True)
@@ -151,7 +151,7 @@ async def _ask(question: PreparedCall, said: dict[str, str], cursor: AsyncCursor
 
 
 def _queues_of(payload: str) -> list[str]:
-    """Anyone may NOTIFY on our channel: what is not ours wakes everybody, which does no harm."""
+    """Anyone may NOTIFY on our channel: a foreign payload wakes every waiter, which is harmless."""
     try:
         named: Any = json.loads(payload)
     except ValueError:
