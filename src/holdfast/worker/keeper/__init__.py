@@ -1,1 +1,1 @@
-"""The keeper: the worker's side that talks to the store, on a loop of its own."""
+"""The keeper: the part of a worker that talks to the store, on its own event loop."""

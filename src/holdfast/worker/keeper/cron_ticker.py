@@ -1,8 +1,8 @@
-"""The ticker: every worker stores the cron entries its code declares, and fires what is due.
+"""The cron ticker: every worker stores the cron entries its code declares and fires those that are due.
 
-Run by the keeper beside the settle + claim loop. Leaderless: all workers look, the store lets one of them fire each
-tick. A worker fires what its own code declares, and of the entries made at run time those whose queue it serves or
-whose task it knows; so an entry that was removed from the code rests as soon as the last worker with that code is gone.
+Run by the keeper beside the settle + claim loop. There is no leader: all workers check, and the store lets one of them
+fire each tick. A worker fires the entries its own code declares, and entries created at run time if it serves their
+queue or knows their task. So an entry removed from the code stops as soon as the last worker with the old code is gone.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .declare import Declared
 from .runners import Runners
 from .store_client import StoreClient
 
-LATE_SECONDS_MAX = 0.1  # workers that wake for the same tick do not all ask at the same instant
-AGAIN_SECONDS = 0.01  # more ticks of an entry are due than one write fires
-PASSES_MAX = 1000  # over the due ticks at the start of a drain
+LATE_SECONDS_MAX = 0.1  # jitter, so that workers do not all ask for the same tick at the same instant
+AGAIN_SECONDS = 0.01  # delay if more ticks of an entry are due than one write fires
+PASSES_MAX = 1000  # over due ticks at the start of a drain
 
 
 class CronTicker:
@@ -34,12 +34,12 @@ class CronTicker:
         self._store, self._runners, self._every = line, link, every
         self.on_fired: Callable[[], None] = lambda: None
         self.on_sealed: Callable[[StoreSealed], None] = lambda error: None
-        self._unreadable: set[str] = set()  # said once
+        self._unreadable: set[str] = set()  # names already logged
         self._looking = asyncio.Lock()
         self.serve(queues, declared)
 
     def serve(self, queues: tuple[str, ...], declared: Declared) -> None:
-        """This is what the worker serves and declares from now on."""
+        """Switch to these queues and declarations."""
         self._queues, self._known = frozenset(queues), frozenset(rule.name for rule in declared.tasks)
         self._declared = frozenset(entry.name for entry in declared.entries)
         self._undeclared = list(declared.entries)
@@ -51,13 +51,13 @@ class CronTicker:
             wait = await self.look()
 
     async def catch_up(self, over: Callable[[], bool]) -> None:
-        """Fire everything that is due now, unless the worker's time is over before."""
+        """Fire everything that is due now, or until `over()` is true."""
         for _ in range(PASSES_MAX):
             if over() or await self.look() > AGAIN_SECONDS:
                 return
 
     async def look(self) -> float:
-        """Store what is not stored, fire what is due; seconds until the next look."""
+        """Store new entries and fire due ones. Return the seconds until the next check."""
         async with self._looking:
             return await self._look()
 
@@ -66,7 +66,7 @@ class CronTicker:
         try:
             while undeclared := self._undeclared:
                 await call("tick", put(undeclared[0], backend))
-                undeclared.pop(0)  # of the same list: other code may be served meanwhile
+                undeclared.pop(0)  # from the same list: `serve` may have replaced it meanwhile
             entries = [entry for entry in await call("entries", backend.entries()) if self._is_ours(entry)]
             if not entries:
                 return self._every
@@ -88,7 +88,7 @@ class CronTicker:
             return False
         try:
             call = check_readable(entry)
-        except ConfigurationError as error:  # left to workers that can read it; the other entries go on
+        except ConfigurationError as error:  # leave it to workers that can read it; other entries continue
             if entry.name not in self._unreadable:
                 self._unreadable.add(entry.name)
                 logs.entry_unreadable(error)
@@ -96,7 +96,7 @@ class CronTicker:
         return entry.declared or call.queue in self._queues or call.task in self._known
 
     async def _fire(self, entry: CronEntry, now: float) -> float | None:
-        """Fire what is due of an entry; when to look at it next, None if never."""
+        """Fire an entry's due ticks. Return when to check it next, None if never."""
         if entry.paused_at is not None:
             return None
         if entry.next_at is None or entry.next_at > now:
@@ -105,7 +105,7 @@ class CronTicker:
             ticked = await self._store.call("tick", tick(self._store.backend, entry, now))
         except StoreSealed:
             raise
-        except HoldfastError as error:  # the part of the store that its jobs go to may be away; the others go on
+        except HoldfastError as error:  # the shard its jobs go to may be down; other entries continue
             logs.sweep_failed("tick", error)
             return now + self._every
         if ticked is None or ticked.entry is None:

@@ -1,7 +1,7 @@
-"""What a worker's code declares and the store must know: rules of queues and tasks, cron entries.
+"""What a worker's code declares and the store must know: queue rules, task rules and cron entries.
 
-Made by the embedded worker from its app, and by the keeper of `holdfast work` from its runner's hello. Told to the
-store when a worker starts and when newer code says something else: the latest word wins.
+Built by the embedded worker from its app, and by the keeper of `holdfast work` from its runner's hello. Sent to the
+store when a worker starts and when reloaded code declares something else: the latest declaration wins.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Declaring(Protocol):
-    """Whoever has code that declares."""
+    """An app, as far as its declarations go."""
 
     def queue_rules(self) -> Sequence[QueueRule]: ...
 
@@ -30,14 +30,14 @@ class Declaring(Protocol):
 
 
 class Declared(Struct, frozen=True):
-    """What one version of the code says."""
+    """The declarations of one version of the code."""
 
     queues: tuple[QueueRule, ...] = ()
-    tasks: tuple[TaskRule, ...] = ()  # of every task: one that says nothing removes what an older version said
-    entries: tuple[CronEntry, ...] = ()  # stored by the ticker, where they are not as they are here
+    tasks: tuple[TaskRule, ...] = ()  # every task: an empty rule removes what an older version declared
+    entries: tuple[CronEntry, ...] = ()  # stored by the cron ticker, if they differ from the stored ones
 
     def serving(self, options: WorkerOptions) -> Declared:
-        """The same, with a lane of its own for each task of which this worker takes only so many."""
+        """The same, with a dedicated lane for each task that this worker caps."""
         capped = options.task_slots
         if not capped:
             return self

@@ -1,8 +1,8 @@
-"""Is the work done? What `drain=True` asks when nothing is left to do here.
+"""`drain=True`: decides whether all work is done once this worker has nothing left to do.
 
-Called by the keeper between exchanges. Drained means: nothing of the served queues is ready or running, here or
-elsewhere. What is not due, behind such a job in its group, or paused is left. What only a rate or a slow-down holds
-back is waited for, unless the store's clock stands still (a sandbox's): then it is not due.
+Called by the keeper between exchanges. Drained means that no job of the served queues is ready or running, on this
+worker or any other. Jobs that are not due, behind such a job in their group, or paused are left. Jobs that only a rate
+or a slow-down holds back are waited for, unless the store's clock stands still (in a sandbox): then they are not due.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from .sweeps import Sweeper
 
 LOOK_EVERY_SECONDS = 0.1
 PASSES_MAX = 10_000
-CLOCK_SECONDS_MIN = 0.005  # in which every clock that goes at all has moved
+CLOCK_SECONDS_MIN = 0.005  # any running clock advances within this time
 
 
 class Drain:
-    """Decides when a drain is over."""
+    """Decides when a drain is finished."""
 
     def __init__(self, line: StoreClient, trader: ExchangeLoop, sweeper: Sweeper, queues: tuple[str, ...]) -> None:
         self._store, self._exchange, self._sweeper, self._queues = line, trader, sweeper, queues
-        self._refused = 0  # looks in a row at ready jobs that no claim would give us
+        self._refused = 0  # consecutive checks that found ready jobs which no claim brings
         self._tries = 0
 
     async def finished(self) -> bool:
-        """Look once; False means go on (it has waited a moment where there was nothing to do)."""
+        """Check once. False means continue (it has already waited if there was nothing to do)."""
         free = self._exchange.free()
-        if not free:  # fenced, or no runner is there just now
+        if not free:  # fenced, or no runner is available right now
             await self._wait(LOOK_EVERY_SECONDS)
             return False
         try:
             await self._bring_into_play()
             found = await self._exchange.exchange([], [], free)
-            while not found and self._exchange.left_some:  # every task must have had its chance in one round
+            while not found and self._exchange.left_some:  # give every task its chance within one round
                 found = await self._exchange.exchange([], [], free)
             if found:
                 self._refused = 0
@@ -60,12 +60,12 @@ class Drain:
             self._refused = 0
             return False
         if states.get(State.READY, 0) and self._refused < 1:
-            self._refused += 1  # enqueued since our claim, or paused: the next claim tells
+            self._refused += 1  # enqueued since our claim, or paused: the next claim decides
             return False
         return True
 
     async def _held_back(self, states: Mapping[State, int]) -> bool:
-        """Wait a moment for a rate or slow-down; False where none holds anything back, or time stands still."""
+        """Wait briefly for a rate or slow-down. False if none holds jobs back, or the clock stands still."""
         opens_in = self._exchange.opens_in if states.get(State.READY, 0) else None
         try:
             if opens_in is None and not (states.get(State.WAITING, 0) and await self._groups_wake()):
@@ -74,17 +74,17 @@ class Drain:
             await asyncio.sleep(LOOK_EVERY_SECONDS if opens_in is None else _patience(opens_in))
             return now != await self._store.call("clock", self._store.backend.clock())
         except HoldfastError:
-            return True  # ask again
+            return True  # check again
 
     async def _groups_wake(self) -> bool:
-        """Whether a group's rate alone keeps jobs of it waiting."""
+        """Whether any group's jobs wait only for its rate."""
         return await self._store.call("waking", self._store.backend.waking(self._queues))
 
     def serve(self, queues: tuple[str, ...]) -> None:
         self._queues = queues
 
     async def left(self) -> int:
-        """Unfinished jobs of the served queues."""
+        """Count the unfinished jobs of the served queues."""
         return sum(count for state, count in (await self._states()).items() if state in LIVE)
 
     async def _bring_into_play(self) -> None:

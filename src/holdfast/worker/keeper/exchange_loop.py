@@ -1,8 +1,8 @@
-"""The settle + claim loop: outcomes go to the store and free slots are filled in the same exchange.
+"""The settle + claim loop: one exchange sends outcomes to the store and fills the free slots.
 
-Run by the keeper. One exchange is in flight at a time; what ends meanwhile gathers for the next. An exchange that is
-not answered is repeated, the SAME call with the SAME outcomes, until it is: no outcome is ever dropped while its
-lease may be ours. After a time-out it asks for fewer jobs and smaller sweeps; the next calls grow back.
+Run by the keeper. One exchange is in flight at a time; outcomes that arrive meanwhile wait for the next one. An
+exchange without a reply is repeated, the SAME call number with the SAME outcomes, until it gets one: no outcome is ever
+dropped while its lease may be ours. After a timeout it requests fewer jobs and smaller sweeps; later calls grow again.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ from .runners import Runners
 from .store_client import StoreClient, backoff
 from .unknown_tasks import UnknownTasks
 
-BUSY_AGAIN_SECONDS = 0.5  # after which an outcome is told again whose job a stranger held
-EARLY_SECONDS = 0.005  # a wake-up that comes sooner than this after listening began was there already
-EARLY_FREE = 3  # so many of them in a row without work, and the next looks are slowed down
+BUSY_AGAIN_SECONDS = 0.5  # delay before resending an outcome whose job was locked by another session
+EARLY_SECONDS = 0.005  # a wake-up sooner than this after listening began was already pending
+EARLY_FREE = 3  # after this many early wake-ups in a row without work, slow down
 EARLY_WAIT_SECONDS_MAX = 0.05
-UNKNOWN_WAIT_SECONDS_MAX = 0.5  # … where a backlog of tasks this worker does not know is known to wake it
-OPENS_SECONDS_MIN = 0.001  # a rate or slow-down that lets the next start sooner is not worth a timer
-CLAIM_JOBS_MIN = 100  # so many may come at once: cut smaller, the call itself would cost more than it brings
-CLAIM_BYTES_MIN = 1 << 14  # a claim asks for no less: one job is leased whatever its size
-SPLIT_AFTER = 4  # time-outs of one call: its outcomes are then sent in smaller batches under a new number
-UNHEARD_AGAIN_SECONDS = 0.1  # between two tries to settle with a part of the store that is silent
+UNKNOWN_WAIT_SECONDS_MAX = 0.5  # the same bound while a backlog of unknown tasks keeps waking this worker
+OPENS_SECONDS_MIN = 0.001  # a rate or slow-down that opens sooner than this is not worth a shorter timer
+CLAIM_JOBS_MIN = 100  # a claim may always bring this many: in smaller batches the call would dominate the cost
+CLAIM_BYTES_MIN = 1 << 14  # lower bound for `bytes_max`; one job is leased whatever its size
+SPLIT_AFTER = 4  # timeouts of one call before its outcomes are sent in smaller batches under a new number
+UNHEARD_AGAIN_SECONDS = 0.1  # between attempts to settle with an unreachable part of the store
 
 
 class Abandoned(Exception):
-    """The worker ends although the store does not answer."""
+    """The worker is ending although the store does not respond."""
 
 
 class TooMuch(Exception):
-    """A call with many outcomes timed out again and again."""
+    """A call with several outcomes timed out repeatedly."""
 
 
 @dataclass
 class Tally:
-    """What this worker's outcomes came to."""
+    """How many of this worker's attempts succeeded and failed."""
 
     succeeded: int = 0
     failed: int = 0
 
 
 class ExchangeLoop:
-    """Trades outcomes for leases."""
+    """Sends outcomes to the store and claims leases in the same call."""
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class ExchangeLoop:
         self._store, self._runners, self._ledger, self._renewal, self._reports = line, link, ledger, tenure, reports
         self._unknown = unknown
         self._options = options
-        # Half the slots at a time: one half runs while the store settles and fills the other, so neither side waits.
-        # In one process they would only take turns at the interpreter, and each turn costs.
+        # Claim half the slots at a time: one half runs while the store settles and fills the other, so neither side
+        # waits. In one process both sides would only alternate on the GIL, and each switch costs.
         self._claim_most = max(CLAIM_JOBS_MIN, -(-options.slots // 2)) if link.apart else options.slots
         self._jobs_limit = AdaptiveLimit(self._claim_most)
         self._bytes_limit = AdaptiveLimit(CLAIM_BYTES_MAX, CLAIM_BYTES_MIN)
@@ -86,26 +86,26 @@ class ExchangeLoop:
         self.inbox: deque[Ended] = deque()  # filled by the runner's thread
         self.wake = asyncio.Event()
         self.closing = False  # no more claims
-        self.sealed: StoreSealed | None = None  # the store is being moved: why this worker ends
-        self.abandon = asyncio.Event()  # end although not everything is settled
+        self.sealed: StoreSealed | None = None  # set when the store is being moved: the reason this worker ends
+        self.abandon = asyncio.Event()  # end even if some outcomes are unsettled
         self._dry = False  # the last claim left slots free
-        self.left_some = False  # … and may have left jobs because of caps by task, which another one brings at once
-        self._unheard = False  # a part of the store did not take its settlements in the last exchange
-        self.looked_at = line.clock.steady()  # when the claim loop last went round, or tried a call again
-        self.opens_in: float | None = None  # after the last claim: seconds until a rate or slow-down lets more start
-        self.redeclare: Callable[[], Awaitable[None]] = _nothing  # a task this worker caps has lost its own lane
+        self.left_some = False  # per-task caps may have left jobs behind that another claim brings at once
+        self._unheard = False  # part of the store was unreachable for its settlements in the last exchange
+        self.looked_at = line.clock.steady()  # steady time of the loop's last iteration or retry
+        self.opens_in: float | None = None  # seconds until a rate or slow-down allows more starts, as of the last claim
+        self.redeclare: Callable[[], Awaitable[None]] = _nothing  # a task this worker caps lost its own lane
         self._opening: asyncio.TimerHandle | None = None
-        self._doubtful: set[str] = set()  # tokens of outcomes that an unanswered call may have brought already
+        self._doubtful: set[str] = set()  # tokens of outcomes that an abandoned call may already have settled
         self._early = 0
-        self._quiet_until = 0.0  # until then the store, or a part of it, hands out nothing
-        self._later: list[Settlement | Release] = []  # the store could not take them: told again in a while
+        self._quiet_until = 0.0  # until then the store, or part of it, hands out no jobs
+        self._later: list[Settlement | Release] = []  # the store answered BUSY for these; resent shortly
         self._listening: asyncio.Task[None] | None = None
         self._beside: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------------ one step
 
     async def step(self) -> bool:
-        """Do what there is to do; False when there is nothing: no outcome to send, no slot worth claiming for."""
+        """Make one exchange. Return False if there is no outcome to send and no slot worth claiming for."""
         self.wake.clear()
         self.goes_round()
         inbox = self.inbox
@@ -119,11 +119,11 @@ class ExchangeLoop:
         if self._unheard:
             if self.abandon.is_set():
                 raise Abandoned
-            await self._woken_within(UNHEARD_AGAIN_SECONDS)  # the rest of the store goes on meanwhile
+            await self._woken_within(UNHEARD_AGAIN_SECONDS)  # the rest of the store keeps working meanwhile
         return True
 
     def _take_in(self, batch: list[Ended]) -> None:
-        """Handlers have stopped. Jobs of tasks nobody here knows keep their slots until it is clear where they go."""
+        """Record ended attempts. Jobs of unknown tasks keep their slots until it is decided how to release them."""
         unknown = [end for end in batch if isinstance(end, Unknown)]
         if unknown:
             batch = [end for end in batch if not isinstance(end, Unknown)]
@@ -143,7 +143,7 @@ class ExchangeLoop:
         task.add_done_callback(self._beside.discard)
 
     def goes_round(self, seconds: float = 0.0) -> None:
-        """Show the watchdog that this loop lives: it makes a call, which is bounded, or waits so long on purpose."""
+        """Tell the watchdog that this loop is alive: it makes a bounded call, or waits `seconds` on purpose."""
         self.looked_at = self._store.clock.steady() + seconds
 
     async def _woken_within(self, seconds: float) -> None:
@@ -154,15 +154,15 @@ class ExchangeLoop:
             pass
 
     def free(self) -> int:
-        """How many jobs the next claim may bring: each of them must be able to begin at once."""
+        """How many jobs the next claim may bring: each must be able to start immediately."""
         if self.closing or self._renewal.fenced:
             return 0
         return min(self._jobs_limit.value, self._runners.room(self._ledger.free()))
 
     async def exchange(self, settlements: list[Settlement], releases: list[Release], most: int) -> bool:
-        """Settle, release and claim in one call; answers whether it brought leases."""
+        """Settle, release and claim in one call. Return whether it brought leases."""
         reported = self._reports.pending_of(settlement.token for settlement in settlements)
-        if reported:  # the token is void once settled
+        if reported:  # settling invalidates the token, so store reports first
             await self._reports.flush(self._store, self._runners, reported)
         tenure = self._renewal
         tenure.call += 1
@@ -186,7 +186,7 @@ class ExchangeLoop:
             self._take_back(settlements, releases)
             self._doubtful.update(one.token for one in settlements)
             return False
-        self._settled(settlements, releases, answer.answers)  # outcomes may be taken although the worker is not known
+        self._settled(settlements, releases, answer.answers)  # outcomes may be accepted even if the worker is unknown
         if answer.recovered:
             self._runners.recovered(answer.recovered)
         if answer.sealed is not None:
@@ -194,7 +194,7 @@ class ExchangeLoop:
         if answer.quiet_seconds:
             self._met_quiet(answer.quiet_seconds)
         if request.worker != tenure.worker.id:
-            return False  # forgotten meanwhile: the leases that may have come are no longer ours
+            return False  # the store dropped this worker meanwhile: any leases that came are no longer ours
         if not answer.known:
             await tenure.forgotten(request.worker)
             return False
@@ -208,7 +208,7 @@ class ExchangeLoop:
         return bool(answer.leases)
 
     def _note_opening(self, opens_in: float | None) -> None:
-        """Look again as soon as a rate or a slow-down that held the claim back lets the next job start."""
+        """Claim again as soon as the rate or slow-down that limited this claim allows the next start."""
         self.opens_in = opens_in
         if self._opening is not None:
             self._opening.cancel()
@@ -220,7 +220,7 @@ class ExchangeLoop:
     async def _until_answered(
         self, settlements: Sequence[Settlement], releases: Sequence[Release], request: ClaimRequest
     ) -> tuple[Exchanged, ClaimRequest]:
-        """The answer, and the request as it was made in the end: a repeat asks for less, if it is to be in time."""
+        """Return the reply and the request as last sent: a repeat requests less, so that it can finish in time."""
         limits = self._jobs_limit, self._bytes_limit, self._sweep_limit, *self._ledger.limits
         tries = slow = 0
         while True:
@@ -248,7 +248,7 @@ class ExchangeLoop:
                 raise TooMuch
 
     def _take_back(self, settlements: Sequence[Settlement], releases: Sequence[Release]) -> None:
-        """These were not told: they come first in the next exchange."""
+        """Put unsent outcomes back at the front, for the next exchange."""
         self._ledger.settlements[:0] = settlements
         self._ledger.releases[:0] = releases
 
@@ -262,7 +262,7 @@ class ExchangeLoop:
         return True
 
     def met_seal(self, error: StoreSealed) -> None:
-        """The store gives no work out any more: say it, let what runs end, and end."""
+        """The store is sealed and hands out no more work: report it, let running jobs finish, and stop."""
         if self.sealed is None:
             self.sealed, self.closing = error, True
             logs.store_sealed(self._runners.worker, error, len(self._ledger.busy))
@@ -273,7 +273,7 @@ class ExchangeLoop:
 
     @property
     def quiet(self) -> bool:
-        """Is what is ready not given out for a while?"""
+        """Whether the store is currently withholding ready jobs."""
         return self._store.clock.steady() < self._quiet_until
 
     def _met_quiet(self, seconds: float) -> None:
@@ -281,7 +281,7 @@ class ExchangeLoop:
             logs.store_quiet(seconds)
         self._quiet_until = self._store.clock.steady() + seconds
 
-    # ------------------------------------------------------------------ what the store answered
+    # ------------------------------------------------------------------ handling the reply
 
     def _settled(
         self, settlements: Sequence[Settlement], releases: Sequence[Release], answers: Sequence[Answer]
@@ -303,21 +303,21 @@ class ExchangeLoop:
                 continue
             if answer is Answer.BUSY:
                 continue
-            if answer is Answer.CANCELLED:  # a cancel came first: the one ending that is accepted now
+            if answer is Answer.CANCELLED:  # a cancel came first: the store now accepts only CANCELLED
                 self._ledger.settlements.append(_as_cancelled(settlement))
                 continue
-            if answer is Answer.UNHEARD:  # the same settlement again: the store knows what became of the first
+            if answer is Answer.UNHEARD:  # resend it unchanged: the store knows whether the first arrived
                 if settlement.token in held:
                     self._ledger.settlements.append(settlement)
                     self._unheard = True
                 continue
             lease = held.pop(settlement.token, None)
             if settlement.token in doubtful:
-                self._count(settlement)  # the call that was given up had brought it
+                self._count(settlement)  # the abandoned call had already settled it
             elif lease is not None:
                 lost.append(lease)
         for release, answer in zip(releases, answers[len(settlements) :], strict=False):
-            if answer is not Answer.BUSY:  # an unheard one goes, too: what renew does not name is given back
+            if answer is not Answer.BUSY:  # drop UNHEARD ones too: the store releases what renew does not name
                 held.pop(release.token, None)
         if lost:
             self._runners.lost(lost)
@@ -326,7 +326,7 @@ class ExchangeLoop:
             doubtful.intersection_update(held)
 
     def _put_off(self, ended: list[Settlement | Release]) -> None:
-        """Keep outcomes whose job somebody holds; their slots stay taken, so the worker does not end without them."""
+        """Resend later: another session holds these jobs. Their slots stay taken, so the worker does not end yet."""
         logs.jobs_held_elsewhere([one.id for one in ended])
         held = self._ledger.held
         self._ledger.busy.update((one.token, held[one.token]) for one in ended if one.token in held)
@@ -346,7 +346,7 @@ class ExchangeLoop:
             self.tally.failed += 1
 
     def _seen(self, lease: Lease, settlement: Settlement) -> list[events.Event]:
-        """What an accepted settlement means to listeners and to the log."""
+        """Log an accepted settlement and return its events."""
         facts, error = about(lease, self._runners.worker), settlement.failure
         ending, kind = settlement.ending, error.type if error is not None else ""
         seen: list[events.Event] = []
@@ -369,7 +369,7 @@ class ExchangeLoop:
         return seen
 
     def _seen_stall(self, lease: Lease, settlement: Settlement) -> list[events.Event]:
-        """Its process died. The store decided by the counts the lease told; only a cancel asked for is unknown here."""
+        """Events of a process death. The store decides by the lease's counts; only a pending cancel is unknown here."""
         facts, alone = about(lease, self._runners.worker), settlement.alone
         verdict = stall_verdict(
             stalls=lease.stalls,
@@ -399,7 +399,7 @@ class ExchangeLoop:
         self._ledger.add(leases)
         if free:
             leases = await self._within(free, leases)
-        if self._renewal.fenced or self.closing:  # claimed, and then we may not start it: give it back unused
+        if self._renewal.fenced or self.closing:  # claimed, but may not start any more: release unused
             self._ledger.ended([Release(id=lease.id, token=lease.token) for lease in leases])
             return
         marked = [lease for lease in leases if lease.max_stalls == 0]
@@ -410,9 +410,9 @@ class ExchangeLoop:
             self._runners.start(leases)
 
     async def _within(self, free: dict[str, int], leases: Sequence[Lease]) -> list[Lease]:
-        """Those that fit under this worker's own caps. More come only where another worker, without such a cap,
-        declared that the task needs no lane of its own, or took back that an unknown one has one: they go back unused,
-        and ours is told again."""
+        """Return the leases that fit this worker's per-task caps. Excess leases arrive only if another worker without
+        such a cap declared that the task needs no dedicated lane, or removed an unknown task's override. Release them
+        unused and declare again."""
         fitting: list[Lease] = []
         excess: list[Ended] = []
         declares = False
@@ -433,7 +433,7 @@ class ExchangeLoop:
         return fitting
 
     async def _begin(self, leases: Sequence[Lease]) -> None:
-        """At most once: the store knows that the handlers begin before they do. Repeating the mark is harmless."""
+        """At-most-once jobs: record in the store that they begin before they do. Repeating `begin` is harmless."""
         held = [Held(lease.id, lease.token) for lease in leases]
         tries = 0
         while True:
@@ -443,7 +443,7 @@ class ExchangeLoop:
             except HoldfastError:
                 tries += 1
                 if self._renewal.fenced or await self._abandoned_within(backoff(tries)):
-                    answers = [Answer.CANCELLED] * len(leases)  # not started: given back, at no cost
+                    answers = [Answer.CANCELLED] * len(leases)  # not started: released at no cost
                     break
         start: list[Lease] = []
         for lease, answer in zip(leases, answers, strict=True):
@@ -455,7 +455,7 @@ class ExchangeLoop:
                 answer is Answer.OK and lease.token in self._ledger.held and not (self._renewal.fenced or self.closing)
             ):
                 start.append(lease)
-            else:  # with a cancel asked for, the store makes this release a cancellation; of a lost lease it is nothing
+            else:  # if a cancel was requested, the store cancels the job instead; for a lost lease this is a no-op
                 self.inbox.append(Release(id=lease.id, token=lease.token))
         if start:
             self._runners.start(start)
@@ -464,9 +464,9 @@ class ExchangeLoop:
     # ------------------------------------------------------------------ waiting for work
 
     async def idle(self) -> None:
-        """Wait until something ends here or the store may have work."""
+        """Wait until a handler ends or the store may have work."""
         if self._dry and self.free() and self._listening is None:
-            # Listen first, then look once more: what was enqueued between the look and the listening is not missed.
+            # Listen first, then claim once more: this catches jobs enqueued between the last claim and listening.
             self._listening = asyncio.get_running_loop().create_task(self._listen())
             await asyncio.sleep(0)
             self._dry = False
@@ -477,11 +477,11 @@ class ExchangeLoop:
         began = self._store.clock.steady()
         try:
             await self._store.backend.wait_for_work(self._rotation.queues, self._options.poll_every)
-        except Exception:  # a hint is not worth a worry: poll instead
+        except Exception:  # wake-ups are only hints: fall back to polling
             await asyncio.sleep(self._options.poll_every)
         if self._store.clock.steady() - began >= EARLY_SECONDS:
             self._early = 0
-        else:  # perhaps it tells of jobs nobody may claim: do not spin on it
+        else:  # the hint may be for jobs that cannot be claimed: do not spin on it
             self._early += 1
             if self._early > EARLY_FREE:
                 most = UNKNOWN_WAIT_SECONDS_MAX if self._unknown.caps else EARLY_WAIT_SECONDS_MAX
@@ -495,7 +495,7 @@ class ExchangeLoop:
         self.look_again()
 
     def stop_listening(self) -> None:
-        """Whatever it waits for does not come: poll instead."""
+        """Give up waiting for a wake-up and claim now."""
         if self._listening is not None:
             self._listening.cancel()
             self._listening = None
@@ -506,7 +506,7 @@ class ExchangeLoop:
         self.wake.set()
 
     def close(self) -> None:
-        self._ledger.ended(self._later)  # among the unsent, whoever asks
+        self._ledger.ended(self._later)  # so that they are reported as unsent
         if self._opening is not None:
             self._opening.cancel()
         for task in (*self._beside, *([self._listening] if self._listening is not None else [])):
@@ -518,7 +518,7 @@ def _as_cancelled(settlement: Settlement) -> Settlement:
 
 
 def _cut_short(leases: Sequence[Lease], request: ClaimRequest) -> bool:
-    """Whether a claim that brought fewer jobs than asked for may have left some for their size."""
+    """Whether a claim that brought fewer jobs than requested may have left some behind because of their size."""
     if not leases:
         return False
     shrunk = request.bytes_max < CLAIM_BYTES_MAX
@@ -526,11 +526,11 @@ def _cut_short(leases: Sequence[Lease], request: ClaimRequest) -> bool:
 
 
 def _least(isolated: Mapping[str, int], capped: Mapping[str, int]) -> Mapping[str, int]:
-    """How many of each task a claim may bring: no more than can begin alone, nor than this worker takes."""
+    """Per-task maximum of a claim: the smaller of free isolated slots and this worker's caps."""
     if not (isolated and capped):
         return isolated or capped
     return {**isolated, **{task: min(free, isolated.get(task, free)) for task, free in capped.items()}}
 
 
 async def _nothing() -> None:
-    """What a worker without caps declares again."""
+    """Default for `redeclare`: do nothing."""

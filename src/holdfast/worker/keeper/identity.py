@@ -1,8 +1,8 @@
-"""Who a worker is, and which registered workers of this host are provably dead.
+"""A worker's identity, and which registered workers of this host are provably dead.
 
-Called by the keeper at start. Proof of death needs the same boot and the same pid namespace: elsewhere a pid says
-nothing. It also needs that nothing is left of what that worker's keeper had started. Where proof is impossible the
-answer is "alive"; the lease then lapses by itself.
+Called by the keeper at start. Proof of death requires the same boot and the same pid namespace: elsewhere a pid means
+nothing. It also requires that no process started by that worker's keeper is left. Without proof a worker counts as
+alive; its lease then expires by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...records import WorkerRecord
 
 
 def new_worker(*, lease: float, queues: tuple[str, ...], slots: int, isolates: bool = False) -> WorkerRecord:
-    """A worker of this process under a new random id."""
+    """A record for this process under a new random id."""
     return WorkerRecord(
         id=_new_id(),
         host=socket.gethostname(),
@@ -34,8 +34,8 @@ def new_worker(*, lease: float, queues: tuple[str, ...], slots: int, isolates: b
 
 
 def provably_dead(workers: Iterable[WorkerRecord], me: WorkerRecord) -> list[str]:
-    """Ids of the workers that ran on this very system and whose process is gone, or whose pid is another's now."""
-    if not me.boot_id or sys.platform == "win32":  # os.kill(pid, 0) is no question on Windows
+    """Ids of workers that ran on this very system and whose process is gone or whose pid has been reused."""
+    if not me.boot_id or sys.platform == "win32":  # on Windows, os.kill(pid, 0) is not a mere existence check
         return []
     here = (me.host, me.boot_id, me.pid_namespace)
     return [
@@ -50,12 +50,12 @@ def provably_dead(workers: Iterable[WorkerRecord], me: WorkerRecord) -> list[str
 
 
 def process_mark(pid: int) -> str:
-    """What tells a process from every other of this boot: its pid and when it started, in ticks."""
+    """Identifies a process uniquely within this boot: its pid and its start time in ticks."""
     return f"{pid}-{_start_ticks(pid) or 0:x}"
 
 
 def pid_namespace() -> str:
-    """Which pid namespace this process is in; "" where the system has none."""
+    """The pid namespace of this process; "" if the system has none."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -63,7 +63,7 @@ def pid_namespace() -> str:
 
 
 def _new_id() -> str:
-    # The process's start, in clock ticks since boot, makes a reused pid provable whatever the wall clock did since.
+    # The start time in clock ticks since boot proves that a pid was reused, whatever the wall clock did meanwhile.
     return f"{secrets.token_hex(8)}-{_start_ticks(os.getpid()) or 0:x}"
 
 
@@ -78,7 +78,7 @@ def _process_gone(worker: WorkerRecord) -> bool:
     if found is None:
         return False
     if found[0] in "ZX" and int(found[17]) <= 1:
-        return True  # only its entry is left, waiting for its parent to take notice
+        return True  # a zombie without other threads, waiting to be reaped by its parent
     _, _, recorded = worker.id.rpartition("-")
     try:
         ticks = int(recorded, 16)
@@ -88,10 +88,10 @@ def _process_gone(worker: WorkerRecord) -> bool:
 
 
 def _family_alive(worker: WorkerRecord) -> bool:
-    """Whether a process that worker's keeper had started is still there: its handlers may not have stopped yet."""
+    """Whether a process started by that worker's keeper is still alive: its handlers may not have stopped yet."""
     if sys.platform != "linux":
         return False
-    from ..processes import guard  # here, because it can be loaded only where there are such processes
+    from ..processes import guard  # imported here: it cannot be loaded on Windows
 
     mark = f"{worker.pid}-{worker.id.rpartition('-')[2]}"
     return any(guard.marker_of(pid, guard.KEEPER) == mark for pid in guard.processes())
@@ -103,10 +103,10 @@ def _start_ticks(pid: int) -> int | None:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """/proc/PID/stat from the state on: [0] state, [17] threads, [19] start in ticks since boot."""
+    """Fields of /proc/PID/stat from the state on: [0] state, [17] threads, [19] start in ticks since boot."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()  # the name before it may contain spaces and brackets
+    fields = text.rpartition(")")[2].split()  # the name before it may contain spaces and parentheses
     return fields if len(fields) > 19 else None

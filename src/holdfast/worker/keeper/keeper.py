@@ -1,7 +1,7 @@
-"""The keeper: a loop of its own and a connection of its own that talk to the store for the handlers.
+"""The keeper: its own event loop and its own store connection, which do all store work for the handlers.
 
-A thread of the embedded worker, or the main thread of `holdfast work`. It claims, settles, renews, sweeps and watches,
-each in a coroutine of its own; it never runs user code, so nothing a handler does can delay a renewal.
+It is a thread of the embedded worker, or the main thread of `holdfast work`. It claims and settles, renews, sweeps and
+watches, each in a separate coroutine. It never runs user code, so nothing a handler does can delay a renewal.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ TICK_LOOK_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Summary:
-    """What a keeper's run came to."""
+    """Totals of one keeper run."""
 
     succeeded: int
     failed: int
-    left: int | None  # None: it could not be counted
+    left: int | None  # unfinished jobs in the served queues; None if they could not be counted
 
 
 class Keeper:
-    """One worker's keeper. Run it here, or let `start` give it a thread."""
+    """One worker's keeper. `await run()` on the current loop, or `start` it in a new thread."""
 
     def __init__(
         self,
@@ -85,12 +85,12 @@ class Keeper:
         self._summary = Summary(0, 0, 0)
         self._asked = self._heeded = 0
         self._thread_id = 0
-        self._undeclared = asyncio.Event()  # the store has not been told what the code declares
+        self._undeclared = asyncio.Event()  # set while the store lacks the current declarations
 
-    # ------------------------------------------------------------------ from the handlers' thread
+    # ------------------------------------------------------------------ called from the handlers' thread
 
     def start(self, on_ready: Callable[[], None], on_end: Callable[[Summary | BaseException], None]) -> None:
-        """Run in a new thread. Both callbacks are called in that thread, `on_end` as its last act."""
+        """Run in a new thread. Both callbacks run in that thread, `on_end` last."""
 
         def live() -> None:
             try:
@@ -103,7 +103,7 @@ class Keeper:
         threading.Thread(target=live, name="holdfast-keeper", daemon=True).start()
 
     def post(self, batch: list[Ended]) -> None:
-        """Handlers have stopped; any thread."""
+        """Hand over the outcomes of handlers that have stopped. Thread-safe."""
         self._exchange.inbox.extend(batch)
         if self._thread_id == threading.get_ident():
             self._exchange.wake.set()
@@ -111,8 +111,8 @@ class Keeper:
             self._call(self._exchange.wake.set)
 
     def ask_to_stop(self, times: int = 1) -> None:
-        """Once: in order. Twice: at once."""
-        self._exchange.closing = True  # here and now: what ends next must not fetch more work
+        """Request shutdown: the first request is graceful, the second stops handlers immediately."""
+        self._exchange.closing = True  # set immediately: the next outcome must not trigger another claim
         self._asked += times
         self._call(self._heed)
 
@@ -121,7 +121,7 @@ class Keeper:
         return self._exchange.closing
 
     def portrait(self) -> dict[str, Any]:
-        """How the worker is, for whoever watches it; on the keeper's loop."""
+        """The worker's state for monitoring. Call it on the keeper's loop."""
         tenure, line = self._renewal, self._store
         now = line.clock.steady()
         return {
@@ -137,20 +137,20 @@ class Keeper:
         }
 
     def serve(self, queues: tuple[str, ...], declared: Declared) -> None:
-        """Newer code names other queues, or declares something else; on the keeper's loop."""
+        """Switch to the queues and declarations of reloaded code. Call it on the keeper's loop."""
         if set(queues) != set(self._queues):
             self._queues = queues
             self._exchange.serve(queues)
             self._draining.serve(queues)
             self._renewal.serve(queues)
         declared = declared.serving(self._options)
-        if declared != self._declared or self._unknown.caps:  # what was unknown may be known now
+        if declared != self._declared or self._unknown.caps:  # unknown tasks may be known now
             self._declared = declared
             self._undeclared.set()
         self._ticker.serve(self._queues, declared)
 
     def _heed(self) -> None:
-        """Pass on what was asked, also before this thread's loop was there to be told."""
+        """Forward stop requests, including those made before this thread's loop was running."""
         while self._heeded < self._asked:
             self._heeded += 1
             self._stopping.ask()
@@ -160,12 +160,12 @@ class Keeper:
             try:
                 self._loop.call_soon_threadsafe(what)
             except RuntimeError:
-                pass  # it has ended; there is nobody to tell
+                pass  # the loop has ended, so nothing is left to notify
 
     # ------------------------------------------------------------------ on the keeper's loop
 
     async def run(self, on_ready: Callable[[], None]) -> Summary:
-        """The keeper's whole life, on the running loop."""
+        """Run the keeper from registration to retirement on the current loop."""
         self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
         self._heed()
         backend = self._store.backend
@@ -182,7 +182,7 @@ class Keeper:
         finally:
             await backend.close()
         if self._exchange.sealed is not None:
-            raise self._exchange.sealed  # whoever started this worker must learn that it will not help to start another
+            raise self._exchange.sealed  # lets the caller know that starting another worker is pointless
         return self._summary
 
     async def _work(self) -> None:
@@ -219,10 +219,10 @@ class Keeper:
         return parts
 
     async def _trade(self) -> None:
-        """The worker's main line: exchange while there is something to exchange, wait while there is not."""
+        """The worker's main loop: exchange while there are outcomes to send or slots to fill, otherwise wait."""
         trader, ledger = self._exchange, self._ledger
         if self._options.drain or self._options.sweep_every is None:
-            await self._ticker.catch_up(self._no_more)  # what is due now is to be run before this ends
+            await self._ticker.catch_up(self._no_more)  # ticks that are already due must run before this worker ends
         while not self._runners.broken:
             try:
                 if await trader.step():
@@ -245,7 +245,7 @@ class Keeper:
         return self._exchange.closing
 
     async def _clean_up(self) -> None:
-        """Recover at once what provably dead workers of this host left. Failing, it prevents nothing."""
+        """Immediately recover the jobs of provably dead workers on this host. A failure is logged and ignored."""
         try:
             workers = await self._store.call("workers", self._store.backend.workers())
             dead = identity.provably_dead(workers, self._renewal.worker)
@@ -257,7 +257,7 @@ class Keeper:
     # ------------------------------------------------------------------ declaring
 
     async def _declare_first(self) -> None:
-        """Before anything is claimed, where the store can; a store that is busy is told later."""
+        """Declare before the first claim if the store can take it now; if it is busy, declare later."""
         try:
             await self._declared.tell(self._store.backend)
         except (BackendUnavailable, OutcomeUnknown) as error:
@@ -274,7 +274,7 @@ class Keeper:
             self._undeclared.set()
 
     async def _declare_forever(self) -> None:
-        """Tell the store what the code declares, as often as it takes. No worker waits for it, and no job."""
+        """Retry declaring until the store accepts it. Neither workers nor jobs wait for this."""
         tries = 0
         while True:
             await self._undeclared.wait()
@@ -294,7 +294,7 @@ class Keeper:
     # ------------------------------------------------------------------ the end
 
     async def _wind_up(self) -> None:
-        """Sign off. Where a handler has not stopped the row stays: retiring would give its job to another."""
+        """Retire the worker, unless a handler still runs or outcomes are unsent: that would hand its jobs to others."""
         worker, unsent = self._renewal.worker.id, [one.id for one in self._ledger.settlements]
         running = self._runners.running()
         left: int | None = None

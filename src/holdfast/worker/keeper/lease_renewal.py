@@ -1,8 +1,8 @@
-"""A worker's tenure: its row in the store, renewed on a timer of its own, and the fence when that fails.
+"""Lease renewal: the worker's row in the store, its renewal on a separate timer, and the fence when renewal fails.
 
 Run by the keeper beside the settle + claim loop, which can therefore never delay a renewal. The fence deadline counts
-from when the last successful renewal was SENT, on a clock that goes on through a suspend: by the time the store may
-give a lease to somebody else, its handler has been told to stop.
+from when the last successful renewal was SENT, on a clock that keeps running through a suspend: by the time the store
+may give a lease to another worker, its handler has been told to stop.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from .ledger import Ledger
 from .runners import Runners
 from .store_client import StoreClient, backoff
 
-FENCE_LOOK_SECONDS = 0.5  # a suspend moves the steady clock without moving the loop's timers: look now and then
-SAY_AGAIN_SECONDS = 10.0  # after the fence a renewal that goes on failing is logged no more often
-NEWS_SECONDS = 0.5  # runners that come or go together are shown together
+FENCE_LOOK_SECONDS = 0.5  # check interval: a suspend advances the steady clock but not the loop's timers
+SAY_AGAIN_SECONDS = 10.0  # after the fence, log failing renewals at most this often
+NEWS_SECONDS = 0.5  # batches runner changes that happen together into one renewal
 EXIT_CODE = 70
 
 
 class LeaseRenewer:
-    """The worker as the store knows it."""
+    """Keeps the worker's row alive and fences its handlers when that fails."""
 
     def __init__(
         self, line: StoreClient, link: Runners, ledger: Ledger, options: WorkerOptions, queues: tuple[str, ...]
@@ -39,22 +39,22 @@ class LeaseRenewer:
         self._store, self._runners, self._ledger, self._options, self._queues = line, link, ledger, options, queues
         self.worker = self._new_worker()
         self.call = 0  # number of the latest claim sent
-        self.seen_call = 0  # number of the latest claim answered
+        self.seen_call = 0  # number of the latest claim with a reply
         self.fenced = False
         self.unwanted: Callable[[], bool] = lambda: False  # the worker was asked to stop
-        self.on_change: Callable[[], None] = lambda: None  # the fence was lifted, or a new row is there
+        self.on_change: Callable[[], None] = lambda: None  # the fence was lifted, or a new row was stored
         self.on_try: Callable[[float], None] = lambda seconds: (
             None
-        )  # a new row is asked for: whoever waits for it is not stuck
-        self.abandon = asyncio.Event()  # the worker ends although the store does not answer
+        )  # called while retrying to store a new row, so that the watchdog does not take the wait for a hang
+        self.abandon = asyncio.Event()  # the worker ends although the store does not respond
         self.sent = 0.0  # steady time the last successful renewal was sent
-        self._silent: dict[str, float] = {}  # by token: when the last renewal its part of the store took was sent
-        self._given_up: set[str] = set()  # tokens of handlers told to stop because their part of the store is silent
+        self._silent: dict[str, float] = {}  # by token: when its store part's last accepted renewal was sent
+        self._given_up: set[str] = set()  # tokens of handlers told to stop: their part of the store is unreachable
         self._changing = asyncio.Lock()
         self._said_at = 0.0  # when a failed renewal was last logged
-        self._shown: bytes | None = None  # the portrait the store has
-        self._other_queues = False  # than the store has been told
-        self._news = asyncio.Event()  # there is another portrait to show
+        self._shown: bytes | None = None  # the worker status the store has
+        self._other_queues = False  # the stored row lists outdated queues
+        self._news = asyncio.Event()  # the worker status has changed
 
     def _new_worker(self) -> WorkerRecord:
         options = self._options
@@ -73,9 +73,9 @@ class LeaseRenewer:
         return self.sent + self._options.lease - self._options.fence_margin
 
     async def enter(self) -> None:
-        """Register for the first time. A store out of reach is the caller's error; a slow one is waited for.
+        """Register for the first time. An unreachable store is raised to the caller; a slow one is retried.
 
-        Not when the worker was asked to stop meanwhile.
+        Retries last for one lease at most, and end when the worker is asked to stop.
         """
         patience = self._store.clock.steady() + self._options.lease
         tries = 0
@@ -89,22 +89,22 @@ class LeaseRenewer:
                 await asyncio.sleep(backoff(tries))
 
     async def register(self, worker: WorkerRecord | None = None) -> None:
-        """Store the row; repeating it renews it."""
+        """Store the worker's row; repeating it renews the row."""
         sent = self._store.clock.steady()
         await self._store.call("register", self._store.backend.register(worker or self.worker))
         self._renewed(sent)
         if self._runners.portrait() != self._shown:
-            self.renew_soon()  # the runners are there; the row does not show them yet
+            self.renew_soon()  # the row does not show the current runners yet
 
     async def forgotten(self, worker_id: str) -> None:
-        """The store no longer knows that worker: its leases are lost. Go on under a new id; the old one is burnt.
+        """The store no longer knows this worker: its leases are lost. Continue under a new id; never reuse the old one.
 
-        The new id is ours once the store has its row: until then whoever asks does so under the old one and waits here.
-        Asked under an id that is yet to be stored, the store would seem to have forgotten that one as well.
+        The new id takes effect once the store has its row. Until then, callers use the old one and wait here: a request
+        under an id that is not stored yet would look like another eviction.
         """
         async with self._changing:
             if self.worker.id != worker_id:
-                return  # somebody saw it before us
+                return  # another coroutine has already handled it
             lost = self._ledger.lose_all()
             new = self._new_worker()
             logs.worker_forgotten(worker_id, new.id, len(lost))
@@ -123,7 +123,7 @@ class LeaseRenewer:
                     self.on_try(wait)
                     await asyncio.sleep(wait)
             else:
-                return  # nobody will work under the new name
+                return  # the worker is ending: the new id is not used
             self.worker, self._other_queues = replace(new, queues=self._queues), new.queues != self._queues
             self.call = self.seen_call = 0
             self._shown = None
@@ -131,7 +131,7 @@ class LeaseRenewer:
         self.on_change()
 
     def serve(self, queues: tuple[str, ...]) -> None:
-        """Newer code names other queues; the store is told after the next renewal."""
+        """Reloaded code serves other queues; update the row after the next renewal."""
         self._queues = queues
         self.worker = replace(self.worker, queues=queues)
         self._other_queues = True
@@ -139,7 +139,7 @@ class LeaseRenewer:
     # ------------------------------------------------------------------ renewing
 
     def renew_soon(self) -> None:
-        """Runners came or went: renew before it is due, to show it."""
+        """Runners started or ended: renew early, to publish it."""
         self._news.set()
 
     async def renew_forever(self) -> None:
@@ -150,14 +150,14 @@ class LeaseRenewer:
             began = self._store.clock.steady()
             renewed = await self.renew()
             spent = self._store.clock.steady() - began
-            # After a failure sooner: there must be several tries before the fence. After it there is no hurry.
+            # Retry sooner after a failure, to fit several tries in before the fence. After the fence, back off.
             tries = 0 if renewed else tries + 1
             wait = max(0.0, every - spent) if renewed else every / 4 * random.uniform(0.5, 1.0)
             if self.fenced and not renewed:
                 wait = max(wait, backoff(tries))
 
     async def _due_or_news(self, seconds: float) -> None:
-        """Wait until a renewal is due, and only a moment once there is something to show."""
+        """Wait until a renewal is due, or NEWS_SECONDS after the worker status has changed."""
         due = self._store.clock.steady() + seconds
         try:
             async with asyncio.timeout(seconds):
@@ -169,7 +169,7 @@ class LeaseRenewer:
         self._news.clear()
 
     async def renew(self) -> bool:
-        """One renewal; answers whether the store took it."""
+        """Renew once. Return whether all parts of the store accepted it."""
         worker_id, leases = self.worker.id, {lease.id: lease for lease in self._ledger.held.values()}
         sent = self._store.clock.steady()
         portrait = self._runners.portrait()
@@ -197,9 +197,9 @@ class LeaseRenewer:
         return not answer.unheard
 
     async def _tell_queues(self) -> None:
-        """Bring the row up to date: right after a renewal, so that a row which is gone does not come back by it.
+        """Update the row's queues right after a renewal, so that it does not resurrect a row that is gone.
 
-        It moves no fence: what a part of the store that is silent holds has its old deadline still.
+        It does not move the fence: leases in an unreachable part of the store keep their old deadline.
         """
         telling = self.worker
         try:
@@ -214,13 +214,13 @@ class LeaseRenewer:
         self._runners.renewed(self.fence_at, self._options.fence_margin)
 
     def _note_silent(self, unheard: Sequence[str]) -> list[Lease]:
-        """Leases in a part of the store that did not answer keep their old deadline. Answers those to be given up.
+        """Keep the old deadline for leases in unreachable parts of the store. Return the leases to give up now.
 
-        A handler that holds one of them holds back the whole worker's fence; it is told to stop while there is still
-        time, so that the others need not stop with it.
+        Such a lease holds back the whole worker's fence, so its handler is told to stop while there is still time;
+        otherwise all handlers would have to stop with it.
         """
         held, busy = self._ledger.held, self._ledger.busy
-        quiet = [lease for lease in held.values() if lease.id in unheard]  # also what came while renew was on its way
+        quiet = [lease for lease in held.values() if lease.id in unheard]  # also those claimed during the renewal
         new = [lease for lease in quiet if lease.token not in self._silent]
         given_up = {token: at for token, at in self._silent.items() if token in busy and token not in held}
         self._silent = given_up | {lease.token: self._silent.get(lease.token, self.sent) for lease in quiet}
@@ -234,14 +234,14 @@ class LeaseRenewer:
         return [lease for lease in quiet if self._silent[lease.token] + fence_in <= last]
 
     def _heed(self, answer: Renewal, leases: dict[str, Lease], late: list[Lease]) -> None:
-        # A lease whose handler has ended is left to its settlement's own answer: it may be settled already, by an
-        # exchange that overtook this renewal.
+        # Skip leases whose handler has ended: the reply to their settlement decides. An exchange that overtook this
+        # renewal may already have settled them.
         busy = self._ledger.busy
         lost = [leases[job_id] for job_id in answer.lost if job_id in leases and leases[job_id].token in busy]
         for lease in lost:
             self._ledger.held.pop(lease.token, None)
-        # One in a silent part is named until its handler has ended: should that part speak again before the deadline,
-        # it would give back a lease that is not named, and another worker would start the job beside the handler.
+        # Keep naming a given-up lease until its handler has ended: if its part of the store comes back before the
+        # deadline, it releases any lease that is not named, and another worker would start the job beside this handler.
         given_up = [lease for lease in late if lease.token in busy]
         lost += [lease for lease in given_up if lease.token not in self._given_up]
         self._given_up = {token for token in self._given_up if token in busy} | {lease.token for lease in given_up}

@@ -1,6 +1,6 @@
-"""What a worker holds: leases, the slots its handlers occupy, and the outcomes not yet told to the store.
+"""What a worker holds: its leases, the slots its handlers occupy, and the outcomes not yet sent to the store.
 
-Used by the keeper's parts, on the keeper's loop only. Plain bookkeeping: it calls nobody.
+Used by the keeper's modules, on the keeper's loop only. Pure bookkeeping: it makes no calls.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from ...lifecycle import Settlement
 from ...records import Held, Lease, Release
 from ..runner.attempt import Ended, Gone, interrupted
 
-BATCH_MAX = 1000  # outcomes in one exchange: bounds the store's step
-BATCH_BYTES_MAX = 8 << 20  # of their values: what a slow line cannot bring within one call it never brings
+BATCH_MAX = 1000  # outcomes in one exchange: bounds the store's work
+BATCH_BYTES_MAX = 8 << 20  # of their values: a batch that cannot be sent within call_timeout would never succeed
 BATCH_BYTES_MIN = 1 << 14
 
 
 class Ledger:
-    """A lease is `held` until the store says otherwise; a slot is `busy` until its handler has stopped."""
+    """A lease is `held` until the store reports otherwise; a slot is `busy` until its handler has stopped."""
 
     def __init__(
         self, slots: int, slots_by_queue: Mapping[str, int], slots_by_task: Mapping[str, int] | None = None
     ) -> None:
         self.held: dict[str, Lease] = {}  # by token
-        self.busy: dict[str, Lease] = {}  # by token; longer than `held` where a lost handler has not stopped
+        self.busy: dict[str, Lease] = {}  # by token; outlives `held` if the handler of a lost lease has not stopped
         self.settlements: list[Settlement] = []
         self.releases: list[Release] = []
         self._jobs_limit = AdaptiveLimit(BATCH_MAX)
@@ -40,14 +40,14 @@ class Ledger:
         return max(0, self._slots - len(self.busy))
 
     def free_by_queue(self) -> Mapping[str, int]:
-        """Free slots of the queues with a cap of their own."""
+        """Free slots of queues with their own cap."""
         if not self._slots_by_queue:
             return {}
         taken = Counter(lease.queue for lease in self.busy.values())
         return {queue: max(0, cap - taken[queue]) for queue, cap in self._slots_by_queue.items()}
 
     def free_by_task(self) -> Mapping[str, int]:
-        """Free slots of the tasks with a cap of their own."""
+        """Free slots of tasks with their own cap."""
         if not self._slots_by_task:
             return {}
         taken = Counter(lease.task for lease in self.busy.values())
@@ -58,15 +58,15 @@ class Ledger:
             self.held[lease.token] = self.busy[lease.token] = lease
 
     def ended(self, batch: Iterable[Ended]) -> None:
-        """Handlers have stopped: their slots are free, their outcomes wait to be sent."""
+        """Handlers have stopped: free their slots and queue their outcomes for sending."""
         for end in batch:
             self.busy.pop(end.token, None)
             lease = self.held.get(end.token)
             if lease is None:
-                continue  # lost meanwhile: there is nobody to tell
+                continue  # lost meanwhile: no outcome to send
             if isinstance(end, Gone) and lease.max_stalls == 0:
-                # Given up and not lost: its part of the store is silent. What is not named is given back, and would run
-                # again, so it is named until that part has heard that it was the last run.
+                # Given up but not lost: its part of the store is unreachable. A lease that renew does not name is
+                # released and would run again, so keep naming it until that part has stored that this was the only run.
                 end = interrupted(lease)
             if isinstance(end, Settlement):
                 self.settlements.append(end)
@@ -77,11 +77,11 @@ class Ledger:
 
     @property
     def limits(self) -> tuple[AdaptiveLimit, ...]:
-        """What bounds the outcomes of one exchange; it learns from how exchanges go."""
+        """Adaptive bounds on the outcomes of one exchange; adjusted after each exchange."""
         return self._jobs_limit, self._bytes_limit
 
     def take(self) -> tuple[list[Settlement], list[Release]]:
-        """The outcomes for the next exchange."""
+        """Take out the outcomes for the next exchange."""
         most = self._jobs_limit.value
         number = self._sendable(most)
         settlements, self.settlements = self.settlements[:number], self.settlements[number:]
@@ -89,7 +89,7 @@ class Ledger:
         return settlements, releases
 
     def _sendable(self, most: int) -> int:
-        """How many settlements go together; a single one may be as large as it is."""
+        """How many settlements fit into one exchange; the first one always does, whatever its size."""
         size = 0
         for number, one in enumerate(self.settlements[:most]):
             size += 0 if one.value is None else len(one.value)
@@ -98,11 +98,11 @@ class Ledger:
         return most
 
     def named(self) -> list[Held]:
-        """Every lease, as renew names them."""
+        """All leases, in the form `renew` takes."""
         return [Held(lease.id, lease.token) for lease in self.held.values()]
 
     def lose_all(self) -> list[Lease]:
-        """The worker's row is gone and every lease with it. Answers what was held."""
+        """The worker's row is gone and every lease with it. Return the leases that were held."""
         lost = list(self.held.values())
         self.held.clear()
         self.settlements.clear()

@@ -1,7 +1,7 @@
-"""Progress, log lines and slow-downs on their way to the store: coalesced, written a few times a second.
+"""Progress, log lines and slow-down requests from handlers: coalesced and written a few times a second.
 
-Fed by contexts from any thread; flushed by the keeper. Best effort: a report that cannot be stored is logged and
-never delays or changes an outcome.
+Filled by job contexts from any thread, flushed by the keeper. Best effort: a report that cannot be stored is logged
+and never changes an outcome.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REPORTS_MAX = 1000  # jobs in one call
 
 
 class Pending:
-    """What one attempt reported and nobody has taken yet."""
+    """What one attempt has reported since the last flush."""
 
     __slots__ = ("fraction", "lease", "lines", "moved", "slow_until", "text")
 
@@ -35,26 +35,26 @@ class Pending:
         self.fraction: float | None = None
         self.text: str | None = None
         self.lines: list[str] = []
-        self.slow_until = 0.0  # its queue is to rest until then, on time.monotonic()
+        self.slow_until = 0.0  # requested pause of its queue, on time.monotonic()
 
     @property
     def slow_for(self) -> float:
-        """Seconds its queue is still to rest; 0: nobody asked for it, or it has passed."""
+        """Remaining seconds of the requested slow-down; 0 if none was requested or it has passed."""
         return max(0.0, self.slow_until - time.monotonic())
 
 
 class Reports:
-    """What handlers reported and the store does not have yet; the latest progress wins."""
+    """Reports that the store does not have yet; the latest progress wins."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._pending: dict[str, Pending] = {}  # by token
-        self._telling: frozenset[str] = frozenset()  # tokens of what is on its way to the store
+        self._telling: frozenset[str] = frozenset()  # tokens of the reports being written
         self._limit = AdaptiveLimit(REPORTS_MAX)
         self._one_at_a_time = asyncio.Lock()
-        self.on_urgent: Callable[[], object] = lambda: None  # something does not wait for the next flush; any thread
+        self.on_urgent: Callable[[], object] = lambda: None  # a report cannot wait for the next flush; any thread
 
-    # ------------------------------------------------------------------ handlers, any thread
+    # ------------------------------------------------------------------ called by handlers, any thread
 
     def progress(self, lease: Lease, fraction: float | None, text: str | None) -> None:
         text = None if text is None else storable(text)
@@ -68,7 +68,7 @@ class Reports:
             lines = self._of(lease).lines
             lines.append(line)
             if len(lines) > LOGS_KEPT_MAX:
-                del lines[0]  # the store would drop it anyway
+                del lines[0]  # the store would drop it, too
 
     def slow_down(self, lease: Lease, seconds: float) -> None:
         with self._guard:
@@ -82,7 +82,7 @@ class Reports:
             pending = self._pending[lease.token] = Pending(lease)
         return pending
 
-    # ------------------------------------------------------------------ the keeper
+    # ------------------------------------------------------------------ called by the keeper
 
     async def flush_forever(self, line: StoreClient, link: Runners) -> None:
         loop, urgent = asyncio.get_running_loop(), asyncio.Event()
@@ -98,7 +98,7 @@ class Reports:
                 await self.flush(line, link, None)
 
     async def flush(self, line: StoreClient, link: Runners, tokens: Iterable[str] | None) -> None:
-        """Write what is pending, of these leases or of all; what is under way has been written then, too."""
+        """Write the pending reports of these leases, or of all. Waits for a flush in progress first."""
         async with self._one_at_a_time:
             taken = self.take(tokens)
             self._telling = frozenset(one.lease.token for one in taken)
@@ -123,11 +123,11 @@ class Reports:
         try:
             answers = await line.call_within("report", self._limit, lambda _: line.backend.report(reports))
         except BackendUnavailable:
-            if not last:  # nothing was written: there will be another time, unless the job ends now
+            if not last:  # nothing was written: try again at the next flush, unless the job is being settled
                 self._put_back(taken)
             return
         except HoldfastError as error:
-            logs.report_failed(error, len(taken))  # repeated, its lines might be stored twice
+            logs.report_failed(error, len(taken))  # not retried: its lines might be stored twice
             return
         if link.wanted("progress"):
             link.tell(
@@ -139,7 +139,7 @@ class Reports:
             )
 
     async def _slow_down(self, line: StoreClient, taken: list[Pending]) -> None:
-        """Let queues rest, before the outcome is told that asked for it."""
+        """Apply slow-down requests before settling the attempts that made them."""
         asked: dict[str, float] = {}
         for one in taken:
             if one.slow_for:
@@ -151,13 +151,13 @@ class Reports:
                 logs.slow_down_failed(queue, seconds, error)
 
     def pending_of(self, tokens: Iterable[str]) -> list[str]:
-        """Which of these leases have something pending or under way; cheap when nothing is."""
+        """Which of these leases have reports pending or being written; cheap if there are none."""
         if not (self._pending or self._telling):
             return []
         return [token for token in tokens if token in self._pending or token in self._telling]
 
     def take(self, tokens: Iterable[str] | None) -> list[Pending]:
-        """Take out what is pending, of these leases or of all."""
+        """Take out the pending reports of these leases, or of all."""
         with self._guard:
             if tokens is None:
                 taken, self._pending = list(self._pending.values()), {}
@@ -178,4 +178,4 @@ def _post(loop: asyncio.AbstractEventLoop, urgent: asyncio.Event) -> None:
     try:
         loop.call_soon_threadsafe(urgent.set)
     except RuntimeError:
-        pass  # the loop has ended; there is nobody to tell
+        pass  # the loop has ended, so nothing is left to notify

@@ -1,7 +1,7 @@
-"""From the keeper to the runners: what every form of them must be able to do, and what is said about leases.
+"""The keeper's interface to the runners, and the log lines and events about leases that both implementations share.
 
-Called by the keeper's parts. Two forms: in_process.py (this process, another loop) and pool.py (processes under a
-guard). Nothing here ever waits for a runner, which may be blocked by a handler.
+Called by the keeper's modules. Two implementations: runner/in_process.py (this process, another loop) and
+processes/pool.py (processes under a guard). Nothing here ever waits for a runner, which a handler may be blocking.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from ..runner.attempt import Ended, Stop, about
 
 
 class Runners(ABC):
-    """The runners, seen from the keeper."""
+    """The runners as the keeper sees them."""
 
-    isolates: ClassVar[bool] = False  # suspects are run alone in a process
-    apart: ClassVar[bool] = False  # handlers have processes of their own, and the keeper its interpreter to itself
+    isolates: ClassVar[bool] = False  # can run suspect jobs alone in a process
+    apart: ClassVar[bool] = False  # handlers run in other processes, so the keeper does not share its GIL with them
 
     def __init__(self) -> None:
         self.worker = ""
-        self.unknown: tuple[str, ...] = ()  # tasks it was given jobs of and does not know
-        self.broken = False  # nothing can be run any more
-        self.on_room: Callable[[], None] = lambda: None  # jobs may begin again where they could not
-        self.on_news: Callable[[], None] = lambda: None  # the portrait has changed: show it soon
-        self.post: Callable[[list[Ended]], None] = lambda batch: None  # handlers have stopped; any thread
+        self.unknown: tuple[str, ...] = ()  # unknown tasks this worker was given jobs of
+        self.broken = False  # no job can be run any more
+        self.on_room: Callable[[], None] = lambda: None  # jobs may start again after there was no room
+        self.on_news: Callable[[], None] = lambda: None  # the worker status has changed: publish it soon
+        self.post: Callable[[list[Ended]], None] = lambda batch: None  # hands over ended attempts; thread-safe
 
-    # ------------------------------------------------------------------ what each form does its own way
+    # ------------------------------------------------------------------ specific to each implementation
 
     @abstractmethod
     def name(self, worker: str) -> None:
-        """The worker goes by this id from now on."""
+        """Use this worker id from now on."""
 
     @abstractmethod
     def wanted(self, *names: str) -> bool:
-        """Whether anybody listens to one of these events."""
+        """Whether any of these events has a listener."""
 
     @abstractmethod
     def room(self, free: int) -> int:
-        """How many of `free` slots could begin a job now."""
+        """How many of the `free` slots could start a job now."""
 
     def most_by_task(self) -> Mapping[str, int]:
-        """How many jobs of a task the next claim may bring, for tasks that have few places; others are not named."""
+        """Per-task maximum for the next claim. Contains only tasks with a limited number of slots."""
         return {}
 
     def left_some(self, most_by_task: Mapping[str, int], leases: Sequence[Lease]) -> bool:
-        """Whether a claim so capped, that brought these, may have left jobs which another one brings at once."""
+        """Whether a claim with these caps that brought these leases may have left jobs for an immediate next one."""
         return False
 
     @abstractmethod
@@ -60,11 +60,11 @@ class Runners(ABC):
 
     @abstractmethod
     def stop_all(self, reason: Stop) -> None:
-        """Tell every handler to stop; nothing begins until `allow_starts`."""
+        """Tell every handler to stop; start nothing until `allow_starts`."""
 
     @abstractmethod
     def allow_starts(self) -> None:
-        """The fence is lifted."""
+        """Allow starts again: the fence has been lifted."""
 
     @abstractmethod
     def running(self) -> tuple[str, ...]:
@@ -72,29 +72,29 @@ class Runners(ABC):
 
     @abstractmethod
     def deliver(self, seen: list[events.Event]) -> None:
-        """Bring events to whoever listens."""
+        """Deliver events to their listeners."""
 
     @abstractmethod
     async def watch_forever(self) -> None:
-        """See that the runners respond, and say so when they do not."""
+        """Check that the runners respond, and report when they do not."""
 
     async def end_rest(self) -> bool:
-        """End by force what did not stop; whether that is possible."""
+        """Kill handlers that did not stop. Return whether that is possible."""
         return False
 
     @abstractmethod
     def renewed(self, fence_at: float, margin: float) -> None:
-        """The worker's deadline moved: its handlers must be still by `fence_at` (steady), or soon after."""
+        """The worker's deadline moved: its handlers must have stopped at `fence_at` (steady), or soon after."""
 
     @abstractmethod
     def knows(self, task: str) -> bool:
-        """Whether the code here, the newest of it, has this task."""
+        """Whether the newest code loaded here has this task."""
 
     def portrait(self) -> bytes | None:
-        """The runners as people see them, for the worker's row; None: there is nothing to show."""
+        """The encoded worker status for the worker's row; None if there is nothing to show."""
         return draw((), unknown=self.unknown) if self.unknown else None
 
-    # ------------------------------------------------------------------ what is said
+    # ------------------------------------------------------------------ logs and events
 
     def tell(self, *seen: events.Event) -> None:
         wanted = [event for event in seen if self.wanted(event.name)]
@@ -102,14 +102,14 @@ class Runners(ABC):
             self.deliver(wanted)
 
     def lost(self, leases: Sequence[Lease]) -> None:
-        """Say that leases are no longer ours."""
+        """Log and emit lost leases."""
         for lease in leases:
             logs.lease_lost(lease.id, lease.task)
         if self.wanted("lease_lost"):
             self.tell(*(events.LeaseLost(**about(lease, self.worker)) for lease in leases))
 
     def recovered(self, ends: Sequence[Recovered]) -> None:
-        """Say which stalled leases this worker found and ended."""
+        """Log and emit the stalled leases that this worker recovered."""
         seen: list[events.Event] = []
         for end in ends:
             if not end.counted:

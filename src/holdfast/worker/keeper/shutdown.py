@@ -1,7 +1,7 @@
-"""Ending a worker in order: signals, the grace given to handlers, and giving back what did not finish.
+"""Graceful shutdown of a worker: signals, the handlers' grace period, and releasing unfinished jobs.
 
-Used by the embedded worker (signals) and the keeper (the sequence). A handler is never given back while it runs:
-threads cannot be killed, so what has not stopped keeps its lease until that lapses.
+Used by the embedded worker (signals) and the keeper (the sequence). A job is never released while its handler runs:
+threads cannot be killed, so a job whose handler has not stopped keeps its lease until it expires.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .exchange_loop import ExchangeLoop
 from .ledger import Ledger
 from .runners import Runners
 
-STOP_WITHIN_SECONDS = 2.0  # after being told to stop, an async handler has this long for its clean-up
+STOP_WITHIN_SECONDS = 2.0  # time for an async handler to clean up after being told to stop
 
 
 class Shutdown:
-    """First request: no more claims, handlers may finish within the grace. Second: they are stopped now."""
+    """First request: no more claims; handlers may finish within the grace period. Second: stop them now."""
 
     def __init__(self, grace: float) -> None:
         self._grace = grace
@@ -34,13 +34,13 @@ class Shutdown:
         self.over = asyncio.Event()  # set by the keeper when nothing is left to wait for
 
     def ask(self) -> None:
-        """On the keeper's loop."""
+        """Request a shutdown. Call it on the keeper's loop."""
         if self._asked.is_set():
             self._hurried.set()
         self._asked.set()
 
     async def carry_out(self, trader: ExchangeLoop, link: Runners, ledger: Ledger) -> None:
-        """Wait to be asked, then see the worker to its end."""
+        """Wait for a request, then run the shutdown sequence."""
         await self._asked.wait()
         trader.wake.set()
         logs.worker_stopping(link.worker, len(ledger.busy), self._grace)
@@ -66,16 +66,16 @@ class Shutdown:
 
 @contextmanager
 def stop_signals(loop: asyncio.AbstractEventLoop, ask: Callable[[], None]) -> Iterator[None]:
-    """While inside, SIGINT and SIGTERM ask the worker to stop.
+    """Within this context, SIGINT and SIGTERM ask the worker to stop.
 
-    Only in the main thread, and only where nobody else handles the signal: a program's own handler is respected.
+    Only in the main thread, and only for signals without a handler: a program's own handler is left in place.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def asked(signum: int, frame: FrameType | None) -> None:
-        loop.call_soon_threadsafe(ask)  # also wakes the loop where the signal came while it was waiting
+        loop.call_soon_threadsafe(ask)  # also wakes the loop if it was waiting when the signal came
 
     before: dict[signal.Signals, Any] = {}
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -92,5 +92,5 @@ def stop_signals(loop: asyncio.AbstractEventLoop, ask: Callable[[], None]) -> It
 def _is_default(handler: Any) -> bool:
     if handler in (signal.SIG_DFL, signal.default_int_handler):
         return True
-    # asyncio.run puts a handler of its own in place, which would cancel us instead of stopping us in order.
+    # asyncio.run installs its own handler, which would cancel us instead of shutting down gracefully.
     return isinstance(handler, functools.partial) and getattr(handler.func, "__name__", "") == "_on_sigint"

@@ -1,6 +1,6 @@
-"""The keeper's line to the store: every call bounded, every failure noted, back-off with jitter.
+"""The keeper's store client: a timeout on every call, a note of every failure, and backoff with jitter.
 
-Called by the keeper's parts. It repeats nothing by itself: whether a call may be repeated is its caller's to know.
+Called by the keeper's modules. It never retries by itself: only the caller knows whether a call may be repeated.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ T = TypeVar("T")
 
 BACKOFF_SECONDS_FIRST = 0.02
 BACKOFF_SECONDS_MAX = 2.0
-SLOW_SHARE = 0.5  # a call that failed after more than this share of its timeout counts as timed out
+SLOW_SHARE = 0.5  # a call that fails after more than this share of its timeout counts as timed out
 
 
 class StoreClient:
-    """Bounded calls to one backend."""
+    """Calls to one backend, each with a timeout."""
 
     def __init__(self, backend: Backend, clock: Clock, call_timeout: float) -> None:
         self.backend, self.clock, self.call_timeout = backend, clock, call_timeout
-        self.down_since: float | None = None  # steady time the first unanswered call since the last answer was sent
+        self.down_since: float | None = None  # when the first call that failed since the last reply was sent (steady)
         self.last_error = ""
 
     async def call(self, verb: str, answer: Awaitable[T]) -> T:
-        """The call's answer, or BackendError, OutcomeUnknown or ConfigurationError (the store refuses us: a right is
-        missing); anything else is turned into one and logged."""
+        """Return the call's result, or raise BackendError, OutcomeUnknown or ConfigurationError (the store rejects us:
+        a permission is missing). Any other exception is logged and raised as BackendUnavailable."""
         sent = self.clock.steady()
         try:
             async with asyncio.timeout(self.call_timeout):
@@ -42,12 +42,12 @@ class StoreClient:
             self._note(sent, error)
             raise OutcomeUnknown(verb) from error
         except StoreSealed:
-            self.down_since = None  # an answer, if not the one hoped for
+            self.down_since = None  # a refusal, but still a reply
             raise
         except (BackendError, ConfigurationError, OutcomeUnknown) as error:
             self._note(sent, error)
             raise
-        except Exception as error:  # a fault in a backend must not end the worker and drop its outcomes
+        except Exception as error:  # a bug in a backend must not end the worker and drop its outcomes
             self._note(sent, error)
             logs.call_surprised(verb, error)
             text = f"{verb} failed: {type(error).__name__}. The log has its traceback; the call will be repeated."
@@ -56,7 +56,7 @@ class StoreClient:
         return result
 
     async def call_within(self, verb: str, limit: AdaptiveLimit, ask: Callable[[int], Awaitable[T]]) -> T:
-        """As `call`, of what the limit allows; the limit learns from how it went."""
+        """Like `call`, with the limit's current value as argument; the limit adapts to the result."""
         sent = self.clock.steady()
         try:
             result = await self.call(verb, ask(limit.value))
@@ -67,7 +67,7 @@ class StoreClient:
         return result
 
     def teach(self, limits: Iterable[AdaptiveLimit], sent: float, error: BaseException | None = None) -> bool:
-        """Let the limits of a call learn from its answer, or from why there was none: whether it timed out."""
+        """Adapt a call's limits to its duration or failure. Return whether the call was slow or timed out."""
         share = (self.clock.steady() - sent) / self.call_timeout
         slow = isinstance(error, OutcomeUnknown) or share > SLOW_SHARE
         for limit in limits:
@@ -84,5 +84,5 @@ class StoreClient:
 
 
 def backoff(tries: int) -> float:
-    """Seconds before try number tries + 1: doubling, bounded, with jitter so that workers do not come together."""
+    """Seconds before try number tries + 1: doubling, bounded, with jitter so that workers do not retry in step."""
     return min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_FIRST * 2.0 ** min(tries - 1, 10)) * random.uniform(0.5, 1.5)

@@ -1,7 +1,7 @@
-"""The worker's sweeps: promote, recover, refill, prune and rearrange, each a bounded pass, made by every worker.
+"""The worker's sweeps: promote, recover, refill, prune and rearrange. Every worker runs them, in bounded passes.
 
-Run by the keeper beside its calls; a drain asks for single passes. Each sweep stands alone: one that fails or times out
-neither ends the others nor is repeated unchanged, it asks for less the next time.
+Run by the keeper beside its other calls; a drain runs single passes. Sweeps are independent: one that fails does not
+stop the others, and one that times out is not repeated unchanged but with a smaller limit.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ...records import Promoted, Recovered
 from .runners import Runners
 from .store_client import StoreClient, backoff
 
-PROMOTE_LIMIT = RECOVER_LIMIT = REFILL_LIMIT = 500  # of one pass, jobs
+PROMOTE_LIMIT = RECOVER_LIMIT = REFILL_LIMIT = 500  # jobs per pass
 PRUNE_LIMIT = 1000
-AGAIN_SECONDS = 0.05  # after a pass that hit its bound: other calls get their turn in between
+AGAIN_SECONDS = 0.05  # after a pass that hit its limit: leaves room for other calls
 
 
 class Sweeper:
-    """Makes the passes. `on_found`: there may be something to claim."""
+    """Runs the passes. Calls `on_found` when there may be jobs to claim."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Sweeper:
         await self._repeat(every, self._promote, self._recover, self._refill, self._prune)
 
     async def rearrange_forever(self, every: float) -> None:
-        """On its own: a big backlog takes many pieces, and nothing else shall wait for them."""
+        """Separate from the other sweeps: a large backlog takes many passes, and nothing should wait for them."""
         await self._repeat(every, self.rearrange)
 
     async def _repeat(self, every: float, *passes: Callable[[], Awaitable[bool]]) -> None:
@@ -58,7 +58,7 @@ class Sweeper:
                 wait = max(wait, backoff(self._failed))
 
     async def _each(self, passes: Sequence[Callable[[], Awaitable[bool]]]) -> bool:
-        """One pass of each; answers whether one of them hit its bound."""
+        """Run one pass of each. Return whether any of them hit its limit."""
         again = False
         for one in passes:
             try:
@@ -69,9 +69,7 @@ class Sweeper:
             except HoldfastError as error:
                 logs.sweep_failed(one.__name__.strip("_"), error)
                 self._failed += 1
-                if isinstance(
-                    error, BackendUnavailable
-                ):  # there is no store just now: the others would not fare better
+                if isinstance(error, BackendUnavailable):  # the store is down right now: the others would fail, too
                     return False
             else:
                 self._failed = 0
@@ -97,7 +95,7 @@ class Sweeper:
         )
 
     async def rearrange(self) -> bool:
-        """One piece; answers whether there is more."""
+        """Run one pass. Return whether there is more."""
         return await self._store.call_within(
             "rearrange", self._rearrange_limit, lambda limit: self._store.backend.rearrange(limit=limit)
         )

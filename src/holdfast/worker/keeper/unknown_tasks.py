@@ -1,10 +1,10 @@
-"""Tasks this worker is given jobs of and does not know: newer code enqueued them, or older code is gone.
+"""Tasks whose jobs this worker receives but whose code it lacks: newer code enqueued them, or older code is gone.
 
-Used by the settle + claim loop, on the keeper's loop. The first job of such a task gives it a lane of its own in the
-store (an override), so that claims of this worker can leave the whole task to others at no cost; the job goes back at
-once, with its turn. Where that cannot be stored, each job is put off for a while. The override is taken back when this
-worker ends or has learnt the task; other workers that need it set it again. What a killed worker left is taken back by
-whoever lives: every worker shows in its portrait what it does not know.
+Used by the settle + claim loop, on the keeper's loop. The first job of such a task gives the task a dedicated lane in
+the store (an override), so that this worker's claims can skip the whole task at no cost; the job is released at once
+and keeps its place. If the override cannot be stored, each job is rescheduled with a delay. The override is removed
+when this worker ends or has learnt the task; other workers that need it set it again. Overrides of killed workers are
+removed by live ones: every worker lists the tasks it does not know in its worker status.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from ...worker_status import may_not_know
 from .runners import Runners
 from .store_client import StoreClient
 
-TASKS_MAX = 100  # beyond, jobs of further unknown tasks are put off one by one
-LAPSE_SWEEPS = 12  # in as many sweeps' time one look for overrides that nobody needs any more
-AGAIN_SECONDS = 5.0  # an override that was set more recently and does not hold is not set again
+TASKS_MAX = 100  # overrides per worker; jobs of further unknown tasks are delayed one by one
+LAPSE_SWEEPS = 12  # check for unneeded overrides once per this many sweeps
+AGAIN_SECONDS = 5.0  # do not set an override again within this time, even if it had no effect
 
 
 class UnknownTasks:
-    """What this worker cannot run, and what it told the store about it."""
+    """The tasks this worker cannot run, and the overrides it has set for them."""
 
     def __init__(self, line: StoreClient, link: Runners, delay: float) -> None:
         self._store, self._runners, self._delay = line, link, delay
         self._apart: dict[str, float] = {}  # task → steady time the override was set
-        self._unneeded: frozenset[str] = frozenset()  # overrides that no worker needed at the last look
-        self.caps: Mapping[str, int] = {}  # for claims: nothing of these tasks
+        self._unneeded: frozenset[str] = frozenset()  # overrides that no worker needed at the last check
+        self.caps: Mapping[str, int] = {}  # per-task maximum for claims: 0 for each of these tasks
 
     async def met(self, task: str) -> float:
-        """A runner did not know the task of a job: seconds to put the job off."""
-        if task in self._apart or self._runners.knows(task):  # claimed before, or by a runner with older code
+        """A runner did not know a job's task. Return the seconds to delay the job."""
+        if task in self._apart or self._runners.knows(task):  # claimed before the override, or sent to older code
             return 0.0
         return await self._set(task)
 
     async def strayed(self, task: str) -> float:
-        """A claim brought a job of it although it was to bring none: somebody took the override back."""
+        """A claim brought a job of a skipped task: the override was removed. Return the seconds to delay the job."""
         if self._store.clock.steady() - self._apart.get(task, 0.0) < AGAIN_SECONDS:
             return self._delay
         return await self._set(task)
@@ -59,12 +59,12 @@ class UnknownTasks:
         return 0.0
 
     async def reset(self, is_over: Callable[[str], bool] = lambda task: True) -> None:
-        """Take back what was said of the tasks whose time is over: this worker ends, or knows them now."""
+        """Remove overrides that are over: this worker ends, or knows the tasks now."""
         for task in [task for task in self._apart if is_over(task)]:
             try:
                 await self._store.call("limit", self._store.backend.limit(Override(task=task, apart=None)))
             except HoldfastError as error:
-                logs.unknown_not_reset(task, error)  # a lane of its own harms nobody
+                logs.unknown_not_reset(task, error)  # a leftover dedicated lane is harmless
             self._apart.pop(task, None)
             self._changed()
 
@@ -77,9 +77,9 @@ class UnknownTasks:
                 logs.sweep_failed("lapse", error)
 
     async def lapse(self) -> None:
-        """Take back overrides that no live worker needs, at two looks running: one that is new may not be shown yet.
+        """Remove overrides that no live worker needed at two checks in a row: a new need may not be published yet.
 
-        Taken back too early it would be set again by who needs it.
+        If one is removed too early, the worker that needs it sets it again.
         """
         line = self._store
         records = await line.call("tasks", line.backend.tasks())

@@ -1,9 +1,9 @@
-"""The watchdog: has the store fallen silent, and does the claim loop still go round?
+"""The watchdog: reports a store that stops responding, and wakes a claim loop that hangs.
 
-Run by the keeper beside its calls. A silent store is told. A claim loop that has free slots and neither looks for work
-nor repeats a call is told and woken; if it does not wake, the worker ends, so that a supervisor can start it again. A
-call that the store does not answer, however often it is repeated, is no reason to end: handlers run on while the lease
-is renewed.
+Run by the keeper beside its calls. It logs and emits a blocked store. If the claim loop has free slots but neither
+claims nor retries a call, it logs that and wakes the loop; if that does not help, it ends the worker, so that a
+supervisor can restart it. A call that the store never answers, however often it is repeated, is no reason to end:
+handlers continue as long as the lease is renewed.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from .runners import Runners
 from .store_client import StoreClient
 
 LOOK_EVERY_SECONDS = 0.25
-IDLE_POLLS_MAX = 5  # on top of one lease: so long may a claim loop wait for work without looking
+IDLE_POLLS_MAX = 5  # poll intervals, plus one lease, that the claim loop may wait without claiming
 WAKE_MAX = 2
 
 
 class ClaimLoopStuck(Exception):
-    """The worker would be idle for ever; it ends instead."""
+    """The claim loop hangs; the worker ends instead of staying idle forever."""
 
 
 class Watchdog:
-    """Watches the store's silence; each one is told once."""
+    """Watches the store and the claim loop; reports each outage once."""
 
     def __init__(self, line: StoreClient, link: Runners, trader: ExchangeLoop, options: WorkerOptions) -> None:
         self._store, self._runners, self._exchange = line, link, trader
@@ -46,7 +46,7 @@ class Watchdog:
         idle = self._store.clock.steady() - trader.looked_at
         if idle <= self._idle_max * (1 + self._woken):
             self._woken = self._woken if idle > self._idle_max else 0
-        elif trader.free():  # nothing is out, so it waits for a hint that does not come
+        elif trader.free():  # no call is in flight, so it waits for a wake-up that does not come
             self._woken += 1
             logs.claims_stopped(self._runners.worker, idle)
             if self._woken > WAKE_MAX:
