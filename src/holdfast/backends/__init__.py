@@ -1,8 +1,8 @@
-"""The stores, found by URL.
+"""Finds the store for a URL.
 
 Called by the app and the command line. Parsing a URL does no I/O and imports no driver; only `open_backend` imports the
-store it names, and even that connects to nothing: `Backend.open` does. Messages never show a URL's password:
-what may be shown of one is decided in urls.py.
+store, and it does not connect: `Backend.open` does. Messages never contain a URL's password: urls.py decides which
+parts may be shown.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Address:
-    """A URL taken apart and found good."""
+    """A parsed and validated URL."""
 
-    url: str  # as it was given: with its password
+    url: str  # as given, including its password
     scheme: str
     path: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
-    safe_url: str = ""  # as it may be shown
-    store_name: str = ""  # of the store alone: one spelling, none of the options that change only how it is used
+    safe_url: str = ""  # safe to show
+    store_name: str = ""  # identifies the store: one spelling, without options that change only how it is used
 
     def __repr__(self) -> str:
         return f"Address({self.safe_url!r})"
 
 
 def parse_url(url: str) -> Address:
-    """Take a URL apart, or say what is wrong with it."""
+    """Parse a URL; ConfigurationError explains what is wrong with it."""
     if not isinstance(url, str):
         raise ConfigurationError(f"the URL must be a str such as 'sqlite:///jobs.db', not {type(url).__name__}.")
     if any(ord(character) < 0x20 or 0xD800 <= ord(character) <= 0xDFFF for character in url):
@@ -150,7 +150,7 @@ def _cluster_address(url: str, scheme: str, parts: ServerUrl) -> Address:
 def _parted(
     parts: ServerUrl, checks: Mapping[str, Callable[[str], Any]], scheme: str
 ) -> tuple[dict[str, Any], ServerUrl]:
-    """Options that are ours, checked; and the URL without them, which is the driver's."""
+    """Our options, validated, and the URL without them, for the driver."""
     ours = [(name, unquote_plus(value)) for name, value in parts.options if name in checks]
     return _options(ours, checks, scheme), parts.without(checks)
 
@@ -241,12 +241,12 @@ def _options(
 
 
 def open_backend(url: str, *, clock: Clock | None = None, **options: Any) -> Backend:
-    """The store a URL names, made but not yet opened. Keyword options overrule those in the URL."""
+    """Create the store for a URL without opening it. Keyword options override those in the URL."""
     return make_backend(parse_url(url), clock=clock, **options)
 
 
 def make_backend(address: Address, *, clock: Clock | None = None, **options: Any) -> Backend:
-    """As `open_backend`, for a URL already taken apart."""
+    """Like `open_backend`, for a parsed URL."""
     timing: dict[str, Any] = {} if clock is None else {"clock": clock}
     if address.scheme == "memory":
         from .memory.backend import MemoryBackend

@@ -1,19 +1,19 @@
-"""How much one call asks for: less after each time-out, more again while calls are fast.
+"""How much one call requests: less after each timeout, more again while calls are fast.
 
 Used by everything that repeats a call or makes a bounded pass: claims, settlements, reports, sweeps, the mover. Plain
-arithmetic; it knows no clock and calls nobody. Whatever the store can do within a call timeout, be it one job, is
-reached after a few time-outs, so every pass makes progress.
+arithmetic; it reads no clock and calls nothing. After a few timeouts the limit is down to what the store can do within
+a call timeout, even if that is one job, so every pass makes progress.
 """
 
 from __future__ import annotations
 
-FAST_SHARE = 0.25  # a call that took less of its timeout than this may ask for twice as much next time
+FAST_SHARE = 0.25  # a call that took less than this share of its timeout may request twice as much next time
 
-REARRANGE_LIMIT = 500  # jobs or groups that one piece of a rearrangement looks at
+REARRANGE_LIMIT = 500  # jobs or groups per step of a rearrangement
 
 
 class AdaptiveLimit:
-    """A bound between `least` and `most`."""
+    """A limit between `least` and `most`."""
 
     __slots__ = ("_least", "_most", "value")
 
@@ -26,10 +26,10 @@ class AdaptiveLimit:
         return self.value < self._most
 
     def timed_out(self) -> None:
-        """The call that asked for `value` was not answered in time."""
+        """The call with this limit timed out."""
         self.value = max(self._least, self.value // 2)
 
     def answered(self, timeout_share: float) -> None:
-        """It was answered, within this share of its timeout. Doubled it would still be far from timing out."""
+        """The call returned within this share of its timeout. If it was fast, double: still far from timing out."""
         if timeout_share < FAST_SHARE:
             self.value = min(self._most, 2 * self.value)

@@ -1,7 +1,7 @@
-"""The caller's own connection, given as connection=: what it is, and whether it can carry a job at all.
+"""The caller's connection, given as connection=: its kind, and whether it can be used to enqueue a job.
 
-Called by the app and by the stores' `enqueue_on`. Drivers are recognised only where the caller has imported them:
-nothing here imports one, and nothing here executes a statement.
+Called by the app and by the stores' `enqueue_on`. Drivers are recognised only if the caller has imported them: this
+module imports none and executes no statement.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NOT_BEGUN = (
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whose connection it is: the library, sync or async, and its name for sentences."""
+    """The kind of connection: the library, sync or async, and its name for error messages."""
 
     library: Library
     is_async: bool
@@ -43,7 +43,7 @@ class Caller:
 
 
 def recognise(connection: Any) -> Caller:
-    """What kind of connection this is, by the classes the caller's own imports have loaded."""
+    """The kind of connection, by the driver classes that are already imported."""
     kind = type(connection)
     name = f"{kind.__module__.split('.')[0]}.{kind.__qualname__}"
     if isinstance(connection, sqlite3.Connection):
@@ -56,7 +56,7 @@ def recognise(connection: Any) -> Caller:
 
 
 def refuse_kind(caller: Caller, store: str, takes: str) -> NoReturn:
-    """Say that a store cannot use this kind of connection, and what it can use."""
+    """Raise the error for a kind of connection the store cannot use; it lists the kinds it can use."""
     raise ConfigurationError(
         f"connection= takes {takes} here, as the jobs are in {store}; it was given a {caller.name}. "
         "Give one of these, open on the app's own database, or enqueue without connection=."
@@ -64,7 +64,7 @@ def refuse_kind(caller: Caller, store: str, takes: str) -> NoReturn:
 
 
 def refuse_autocommit() -> NoReturn:
-    """Say that there is no transaction the job could join."""
+    """Raise the error for a connection without a transaction to join."""
     raise ConfigurationError(_NOT_BEGUN)
 
 
@@ -75,7 +75,7 @@ def is_begun(connection: Any) -> bool:
 
 
 def sqlalchemy_connection(given: Any) -> Any:
-    """The sync Connection behind a SQLAlchemy Connection or Session, its transaction begun as a statement would."""
+    """The sync Connection behind a SQLAlchemy Connection or Session; begins its transaction as a statement would."""
     found = getattr(sys.modules.get("sqlalchemy.engine"), "Connection", None)
     connection: Any = given if isinstance(found, type) and isinstance(given, found) else given.connection()
     if not connection.in_transaction():
@@ -85,7 +85,7 @@ def sqlalchemy_connection(given: Any) -> Any:
 
 @contextmanager
 def sqlalchemy_errors(mapped: Callable[[BaseException], HoldfastError]) -> Iterator[None]:
-    """What SQLAlchemy raises becomes ours: by the driver's own error where there is one."""
+    """Translate SQLAlchemy's errors, by the driver's original error if there is one."""
     errors: Any = sys.modules["sqlalchemy.exc"]
     try:
         yield

@@ -1,9 +1,9 @@
-"""How often a store that is out of reach is tried: one pace for all who connect to it through one store object.
+"""Reconnect pacing, shared by all connections of one store object, and polling of a socket outside an event loop.
 
-Called by the connections of stores that are servers, from any thread or loop. While all is well it says nothing. After
-a connection that failed the next one has to wait, and whoever comes meanwhile hears how that one went. So a worker
-whose renewals, claims, sweeps and hints all look for the store tries it about four times a second, whatever its lease.
-Holds no lock: two who take one turn at the same instant are no harm, and a fork cannot leave it locked.
+Called by the connections of server stores, from any thread or loop. `Pace` does nothing while connecting works. After a
+failed connect the next attempt has to wait, and everyone who waits meanwhile gets that attempt's error. So a worker
+whose renewals, claims, sweeps and wake-ups all need the store tries it about four times a second, whatever its lease.
+It holds no lock: two callers that try at the same instant do no harm, and a fork cannot leave it locked.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ import time
 
 from ..errors import HoldfastError
 
-GAP_SECONDS = 0.2  # between two tries, and up to half of it more, so that many workers do not come together
+GAP_SECONDS = 0.2  # between two attempts, plus up to half of it, so that many workers do not reconnect at once
 
 
 class Pace:
-    """Whose turn it is to connect."""
+    """Decides who may connect next, and when."""
 
     def __init__(self) -> None:
-        self._failure: HoldfastError | None = None  # how the latest try went
+        self._failure: HoldfastError | None = None  # error of the latest attempt
         self._failures = 0
         self._next_at = 0.0
 
     async def turn(self) -> None:
-        """Wait until a connection may be tried. Raises what another one met meanwhile."""
+        """Wait until a connection attempt is allowed. Raises the error of another attempt that failed meanwhile."""
         seen = self._failures
         while seconds := self._seconds(seen):  # noqa: ASYNC110  an event belongs to one loop
             await asyncio.sleep(seconds)
 
     def turn_here(self) -> None:
-        """As `turn`, for a thread."""
+        """Like `turn`, for a thread."""
         seen = self._failures
         while seconds := self._seconds(seen):
             time.sleep(seconds)
@@ -61,15 +61,13 @@ class Pace:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Looking at a socket from outside an event loop: is there something to read on it, or room to write?
-#
-# Called by the stores' connections. Never reads or writes.
+# Polling a socket. Never reads or writes.
 
 
 def is_ready(number: int, seconds: float = 0.0, *, writing: bool = False) -> bool:
-    """Whether within `seconds` something can be read (or, if asked, written) on the socket with this descriptor.
+    """Whether the socket becomes readable (or, with `writing`, writable) within `seconds`.
 
-    By poll, which unlike select takes a descriptor above 1023, as busy web servers have them.
+    Uses poll, which unlike select accepts descriptors above 1023, as busy web servers have them.
     """
     if not hasattr(select, "poll"):  # Windows
         return any(select.select([number], [number] if writing else [], [], seconds))

@@ -1,7 +1,7 @@
-"""What a store says of itself: its schema, its room, and the settings that decide whether acknowledged jobs survive.
+"""Facts about a store: its schema, its free space, and the settings that decide whether acknowledged jobs survive.
 
 Called by the doctor, beside an opened backend. Reads over a connection of its own, never writes, and judges nothing.
-Whoever a setting is not told to (a managed service) gets none: an absent setting is unknown, not bad.
+A setting that a managed service does not reveal is absent: that means unknown, not bad.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ REDIS_SETTINGS = (
 
 
 class StoreFacts(Struct, frozen=True, kw_only=True):
-    """What the store told. Settings are named and spelt as the store does."""
+    """What the store reported. Settings have the store's own names and spelling."""
 
-    schema: int  # its version, which an opened store has
+    schema: int  # its version; an opened store has this one
     settings: Mapping[str, str] = {}
-    quiet_seconds: float = 0.0  # above 0: it may lack its latest writes, and hands out nothing for so long
+    quiet_seconds: float = 0.0  # above 0: it may lack its latest writes and grants no leases for this long
     old_snapshot: tuple[str, str] | None = None  # what keeps dead rows from being removed, and what to do about it
-    missing_right: tuple[str, str] | None = None  # what its role may not do, and what lets it
-    free_bytes: int | None = None  # on its disk, where that is ours to see
+    missing_right: tuple[str, str] | None = None  # what its role may not do, and how to grant it
+    free_bytes: int | None = None  # on its disk, if we can see it
 
 
 async def ask_store(address: Address) -> StoreFacts:
-    """Ask the store at that address, which a backend has opened just now."""
+    """Query the store at that address, which a backend has just opened."""
     if address.scheme == "postgresql":
         return await _ask_postgres(address)
     if address.scheme == "redis":
@@ -46,7 +46,7 @@ async def ask_store(address: Address) -> StoreFacts:
     if address.scheme == "redis+cluster":
         from .redis.keys import SCHEMA_VERSION
 
-        return StoreFacts(schema=SCHEMA_VERSION)  # every node was looked at when it was opened
+        return StoreFacts(schema=SCHEMA_VERSION)  # every node was checked when the store was opened
     return await asyncio.to_thread(_ask_sqlite, address)
 
 
@@ -77,7 +77,7 @@ async def _ask_postgres(address: Address) -> StoreFacts:
 
     options = address.options
     timeout = options.get("call_timeout", CALL_TIMEOUT_DEFAULT)
-    schema = options.get("schema", "holdfast")  # a name that was checked
+    schema = options.get("schema", "holdfast")  # already validated
     connections = Connections(address.path, call_timeout=timeout, most=1, pooled=options.get("pooled"), schema=schema)
 
     async def read(cursor: Any) -> tuple[dict[str, str], float, OldSnapshot | None, tuple[str, str] | None]:
@@ -119,7 +119,7 @@ async def _ask_redis(address: Address) -> StoreFacts:
             pair = await connections.command("doctor", "CONFIG", "GET", "appendfsync")
             settings["appendfsync"] = pair[1].decode()
         except (HoldfastError, IndexError):
-            pass  # managed services do not tell
+            pass  # managed services do not reveal it
     finally:
         connections.abandon()
     quiet = max(0.0, float(until) - int(seconds)) if until else 0.0

@@ -3,9 +3,9 @@
 Called once by each backend at import. Refuses a missing file, a stray file, a part defined twice or a file without
 its opening comment, so that the folder and the contract cannot drift apart. Never touches a database.
 
-A file opens with comments (purpose, takes, returns, what makes it safe against a rival); each part begins with a line
-`-- :: name`. Where several statements of the contract share a file, each has a section of its own, which begins with a
-line `-- == verb: purpose`. A part is known as "verb.name": the verb is the section's, else the file's.
+A file opens with comments (purpose, inputs, outputs, what makes it safe against concurrent callers); each part begins
+with a line `-- :: name`. If several statements of the contract share a file, each has its own section, which begins
+with a line `-- == verb: purpose`. A part's name is "verb.name": the verb of its section, else of its file.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _TEXT = re.compile(r"'text:(\w+)'")
 
 
 class StatementsBroken(RuntimeError):
-    """The statement files shipped with the package are not the ones the code expects: a damaged installation."""
+    """The packaged statement files are not the ones the code expects: a damaged installation."""
 
 
 def with_texts(text: str) -> str:
-    """What a store writes into histories, in the words of lifecycle.py: 'text:NAME' stands for them."""
+    """Replace 'text:NAME' by the failure texts of lifecycle.py, which stores write into histories."""
     return _TEXT.sub(lambda found: f"'{FAILURE_TEXTS[found[1]]}'", text)
 
 
 def split_parts(verb: str, text: str) -> dict[str, str]:
-    """The parts of one file as {"verb.part": text}, comments of file and sections left out."""
+    """The parts of one file as {"verb.part": text}, without the comments of file and sections."""
     if not text.startswith("-- "):
         raise StatementsBroken(f"{verb} must open with a comment that says its purpose")
     parts: dict[str, str] = {}
@@ -57,7 +57,7 @@ def split_parts(verb: str, text: str) -> dict[str, str]:
 
 
 def load_statements(package: str, files: Iterable[str], suffix: str = ".sql") -> Mapping[str, str]:
-    """All statements of a package as {"verb.part": text}; exactly these files must be there."""
+    """All statements of a package as {"verb.part": text}; the folder must contain exactly these files."""
     folder = resources.files(package)
     found = {entry.name.removesuffix(suffix): entry for entry in folder.iterdir() if entry.name.endswith(suffix)}
     wanted = set(files)

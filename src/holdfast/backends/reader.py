@@ -1,6 +1,6 @@
-"""The reading half of the contract: what a store shows. Changes nothing, takes no part in any race.
+"""The reading half of the contract. Reading changes nothing and takes part in no race.
 
-Fulfilled by every store as part of `contract.Backend`, whose rules hold here, too.
+Implemented by every store as part of `contract.Backend`, whose rules apply here, too.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ..records import (
 
 
 class Reader(ABC):
-    """How a store is looked at. One row that cannot be read never hides the others: get, find, letters, workers and
-    dump show it, with defaults where a field cannot be read (a job says which, in `unreadable`); `flaws` lists it.
+    """Read access to a store. One unreadable row never hides the others: get, find, letters, workers and dump return
+    it with defaults for the fields that cannot be read (a job lists those in `unreadable`); `flaws` lists the row.
     """
 
     @abstractmethod
@@ -36,15 +36,15 @@ class Reader(ABC):
 
     @abstractmethod
     async def ended(self, job_ids: Sequence[str]) -> Mapping[str, JobRecord | None]:
-        """Of these ids, at most 1,000, those that are finished, and None for those the store does not know. One cheap
-        look: whoever waits for many jobs asks this way."""
+        """The finished jobs among these ids (at most 1,000), and None for ids the store does not know. One cheap query
+        for callers that wait for many jobs."""
 
     @abstractmethod
     async def find(self, query: JobQuery) -> list[JobRecord]: ...
 
     @abstractmethod
     async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
-        """Jobs by queue and state; queues and states with none are left out."""
+        """Jobs by queue and state; zero counts are left out."""
 
     @abstractmethod
     async def logs(self, job_id: str) -> list[LogLine]: ...
@@ -65,8 +65,8 @@ class Reader(ABC):
 
     @abstractmethod
     async def waking(self, queues: Sequence[str]) -> bool:
-        """Whether a group of these queues has jobs that its rate alone keeps waiting (wakes_at). Asked again and again
-        by a drain: it costs nothing where there is no such group."""
+        """Whether a group of these queues has jobs that only its rate keeps waiting (wakes_at). A drain polls this, so
+        it costs nothing if there is no such group."""
 
     @abstractmethod
     async def tasks(self) -> list[TaskRecord]:
@@ -87,14 +87,14 @@ class Reader(ABC):
 
     @abstractmethod
     async def dump(self) -> Dump:
-        """One consistent picture of everything: tables `jobs` (as in `JobRecord` without `unreadable`, plus token,
-        turn, rank, lane, claim_call, prune_at), `letters` (as `DeadLetter`), `workers` (as `WorkerRecord`, plus
-        deadline, last_call), `queues` (as `QueueRule`), `tasks` (as `TaskRule`), `overrides` (as `Override`, None where
-        nothing is said), `flows` (as `Flow`), `entries` (as `CronEntry`), `pauses` (as `Pause`), `logs` (job_id, at,
-        text). States are text, structs are dicts, bytes stay bytes. rank counts only while a job is ready; elsewhere it
-        is 0."""
+        """One consistent snapshot of everything: tables `jobs` (like `JobRecord` without `unreadable`, plus token,
+        turn, rank, lane, claim_call, prune_at), `letters` (like `DeadLetter`), `workers` (like `WorkerRecord`, plus
+        deadline, last_call), `queues` (like `QueueRule`), `tasks` (like `TaskRule`), `overrides` (like `Override`, None
+        for values that are not set), `flows` (like `Flow`), `entries` (like `CronEntry`), `pauses` (like `Pause`),
+        `logs` (job_id, at, text). States are text, structs are dicts, bytes stay bytes. rank is meaningful only for
+        ready jobs, else 0."""
 
     async def flaws(self, *, limit: int = 1000) -> list[Flaw]:
         """What cannot be read, and where an index and its records contradict each other, in both directions. Bounded;
-        may take several looks, so a job that moves meanwhile must not be reported. A sound store answers none."""
+        it may take several queries, so a job that moves in between must not be reported. A sound store returns none."""
         return []

@@ -1,6 +1,6 @@
-"""What the stores share about seals: how one is written down, what it refuses, which shipments it lets in.
+"""What the stores share about seals: their encoding, the error of a refused verb, and which shipments are accepted.
 
-Called by every store's seal, carry and refusing verbs. Pure: it decides from what it is given and touches no store.
+Called by every store's seal and carry, and by the verbs a seal refuses. Pure functions; no store access.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _decode = msgspec.json.Decoder(Seal).decode
 
 
 def written(seal: Seal) -> str:
-    """The seal as a store keeps it: equal seals are equal texts."""
+    """The seal as stored: equal seals have equal text."""
     return _encode(seal).decode()
 
 
@@ -25,17 +25,17 @@ def read(record: str) -> Seal:
 
 
 def refusal(seal: Seal) -> StoreSealed:
-    """The error of a verb that a sealed store does not carry out."""
+    """The error of a verb that a sealed store refuses."""
     return StoreSealed(role=seal.role, stage=seal.stage, other=seal.other)
 
 
 def is_new_target(seal: Seal | None, before: Seal | None) -> bool:
-    """Whether this seal makes a store the target of a move it had no part in: then it must be empty."""
+    """Whether this seal makes the store the target of a move it was not part of; the store must then be empty."""
     return seal is not None and seal.role == "target" and (before is None or before.move != seal.move)
 
 
 def refuse_unless_empty(jobs: int, letters: int, overrides: int, pauses: int, entries: int) -> None:
-    """A target holds nothing but what the move brings."""
+    """A target may hold only what the move brings."""
     held = {
         "jobs": jobs,
         "dead letters": letters,
@@ -52,7 +52,7 @@ def refuse_unless_empty(jobs: int, letters: int, overrides: int, pauses: int, en
 
 
 def check_carry(seal: Seal | None, move: str, shipment: Shipment) -> Seal:
-    """The seal, if it lets the shipment in."""
+    """Return the seal if it accepts the shipment, else raise."""
     if seal is None or not seal.closed:
         raise ConfigurationError("this store is not the target of a move that is under way. Start it again.")
     if seal.move != move or seal.role != "target" or seal.stage != "moving":
@@ -63,7 +63,7 @@ def check_carry(seal: Seal | None, move: str, shipment: Shipment) -> Seal:
 
 
 def key_taken() -> ConfigurationError:
-    """The error of a shipment that would make two live jobs of one key."""
+    """The error of a shipment that would create two live jobs with one key."""
     return ConfigurationError(
         "two live jobs of one queue and task have the same key, as a store of shards allows it in different groups; "
         "this store cannot hold both. Give the move up, cancel one of them, and begin again."

@@ -1,6 +1,6 @@
-"""Which seqs a store gives to its jobs: one store counts 1, 2, 3; the shards of a larger one must not give the same.
+"""Which seqs a store gives its jobs: a single store counts 1, 2, 3; shards of one store must never issue the same.
 
-Called by the stores that can be a shard, memory and Redis (whose script does the same arithmetic). Pure.
+Called by the stores that can be a shard, memory and Redis (whose script does the same arithmetic). Pure functions.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ EPOCH = 1_577_836_800.0  # 2020; with 4096 shards the milliseconds since then fi
 
 
 class Numbering(NamedTuple):
-    """Every seq leaves `rest` when divided by `step`. A shard's seqs are never below the clock either, so that those of
-    all shards are, by and large, in the order of time. seqs begin above `seq`, fences and turns above `tick`: what was
-    carried into its neighbours, or into a shard that is gone, goes up to there."""
+    """Every seq is congruent to `rest` modulo `step`. A shard's seqs are also never below the clock, so that the seqs
+    of all shards are roughly in order of time. seqs start above `seq`, fences and turns above `tick`: the highest
+    numbers that a move carried into other shards, or into a shard that no longer exists."""
 
     step: int = 1
     rest: int = 0
@@ -22,11 +22,11 @@ class Numbering(NamedTuple):
     tick: int = 0
 
     def after(self, last: int, wall: float) -> int:
-        """The seq that follows the last one given."""
+        """The seq after `last`."""
         least = last + 1
         if self.step > 1:
             least = max(least, math.floor((wall - EPOCH) * 1000) * self.step)
         return least + (self.rest - least) % self.step
 
 
-ALONE = Numbering()  # of a store that is no shard
+ALONE = Numbering()  # for a store that is not a shard

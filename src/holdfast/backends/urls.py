@@ -1,8 +1,8 @@
-"""The URL of a server taken apart, and the forms of it that may be shown.
+"""Splits a server's URL into parts and builds the forms of it that may be shown.
 
 Called by `parse_url` and by the stores' connections. A URL is split once; the driver's form and every shown form are
-built from the parts, never by a pattern over the text. What may be shown is listed; a password and any option that is
-not listed are not. A URL that can be read in two ways is refused: one of them might show a part of its password.
+built from the parts, never by a pattern over the text. Only listed options may be shown; a password and unlisted
+options are not. An ambiguous URL is refused: one reading of it might show a part of its password.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 from ..errors import ConfigurationError
 
 HIDDEN = "***"
-_PLAIN_OPTIONS = frozenset(  # of the drivers: their values say nothing secret
+_PLAIN_OPTIONS = frozenset(  # driver options whose values are not secret
     [
         *("host", "hostaddr", "port", "dbname", "user", "service", "application_name", "client_encoding"),
         *("sslmode", "sslrootcert", "sslnegotiation", "channel_binding", "gssencmode", "require_auth", "krbsrvname"),
@@ -34,12 +34,12 @@ _SECRET_OPTIONS = frozenset(  # shown by name, so that a reader sees where the p
 )
 _HOST = re.compile(r"(?:\[[0-9A-Za-z:.%_-]+\]|[^\[\]:\s]*)(?::([0-9]{0,5}))?")
 _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")
-_SECRET_LENGTH_MIN = 3  # a shorter one is found in any text
+_SECRET_LENGTH_MIN = 3  # a shorter one occurs in any text
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ServerUrl:
-    """The parts of a server's URL: user and password decoded, all others as they were written."""
+    """The parts of a server's URL: user and password decoded, the others as written."""
 
     user: bytes | None
     password: bytes | None
@@ -48,19 +48,19 @@ class ServerUrl:
     options: tuple[tuple[str, str], ...]
 
     def without(self, names: Iterable[str]) -> ServerUrl:
-        """The same server, without options of these names."""
+        """The same URL without options of these names."""
         mine = tuple(pair for pair in self.options if pair[0] not in names)
         return ServerUrl(self.user, self.password, self.hosts, self.path, mine)
 
     def driver_url(self, scheme: str) -> str:
-        """All of it, for the driver: with the password."""
+        """The complete URL for the driver, including the password."""
         info = "" if self.user is None else _quoted(self.user)
         info += "" if self.password is None else f":{_quoted(self.password)}"
         at = "" if self.user is None else "@"
         return f"{scheme}://{info}{at}{self._place}{_query(f'{name}={value}' for name, value in self.options)}"
 
     def shown(self, scheme: str, plain: Iterable[str] = (), more: Iterable[str] = ()) -> str:
-        """What may be shown: `plain` are further options that may be, `more` is put behind all options."""
+        """The URL as it may be shown. `plain`: further options that may be shown; `more`: appended to the options."""
         known, named = _PLAIN_OPTIONS.union(plain), self._named
         pairs = [
             f"{name}={value}" if name in known else f"{name}={HIDDEN}" if name in named else HIDDEN
@@ -77,7 +77,7 @@ class ServerUrl:
 
     @property
     def _named(self) -> frozenset[str]:
-        """Options whose names may be shown: behind a password in the query, what looks like one may be a part of it."""
+        """Options whose names may be shown. After a password in the query, an apparent name may be a part of it."""
         secret = [name for name, _ in self.options if name.lower() in _SECRET_OPTIONS]
         return _PLAIN_OPTIONS.union(secret) if secret else frozenset(name for name, _ in self.options)
 
@@ -86,7 +86,7 @@ class ServerUrl:
         return self.hosts if self.path is None else f"{self.hosts}/{self.path}"
 
     def secrets(self, scheme: str) -> set[str]:
-        """What must not be shown, in every spelling of it that we know."""
+        """Everything that must not be shown, in every spelling we know."""
         hidden = [] if self.password is None else [self.password]
         if self.user is not None and not self.password and not _is_postgres(scheme):
             hidden = [self.user]
@@ -100,7 +100,7 @@ class ServerUrl:
 
 
 def split_server_url(scheme: str, rest: str) -> ServerUrl:
-    """Take apart what follows `scheme://`, as the driver would; refuse what it could read otherwise."""
+    """Split what follows `scheme://` as the driver would; refuse what the driver could read differently."""
     libpq = _is_postgres(scheme)
     info, at, place = rest.rpartition("@")
     if "@" in info:
@@ -135,7 +135,7 @@ def _option(scheme: str, pair: str, *, one_equals: bool) -> tuple[str, str]:
 
 
 def unreadable(scheme: str, why: str) -> ConfigurationError:
-    """A URL that cannot be taken apart: nothing of it is shown but its scheme."""
+    """The error of a URL that cannot be parsed: it shows nothing but the scheme."""
     return ConfigurationError(
         f"the {scheme}:// URL cannot be parsed: {why}. In users, passwords and options write "
         "@ as %40, / as %2F, ? as %3F, # as %23, & as %26, = as %3D, % as %25 and a space as %20."
@@ -143,7 +143,7 @@ def unreadable(scheme: str, why: str) -> ConfigurationError:
 
 
 def shown_path(path: str) -> str:
-    """A file's path as it may be shown: without what would be user and password if somebody meant a server's URL."""
+    """A file path as it may be shown: without what would be user and password if it was meant as a server's URL."""
     first, last = path.find(":"), path.rfind("@")
     if first < 0 or last < first:
         return path
@@ -151,7 +151,7 @@ def shown_path(path: str) -> str:
 
 
 def tellable(url: str, text: str) -> bool:
-    """Whether a driver's text may be passed on: it quotes nothing of the URL that must not be shown."""
+    """Whether a driver's message may be shown: it quotes nothing secret of the URL."""
     scheme, _, rest = url.partition("://")
     try:
         parts = split_server_url(scheme, rest)
@@ -161,7 +161,7 @@ def tellable(url: str, text: str) -> bool:
 
 
 def _is_postgres(scheme: str) -> bool:
-    """For libpq a word alone before the @ is a role, and may be shown; in Redis it is as often meant as a password."""
+    """For libpq a lone word before the @ is a role and may be shown; for Redis it is as often meant as a password."""
     return scheme in ("postgresql", "postgres")
 
 

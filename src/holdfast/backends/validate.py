@@ -1,6 +1,6 @@
-"""What every store refuses in the same words: limits that cannot hold.
+"""Validation that every store shares, with the same error messages: impossible limits.
 
-Called by the stores before they write. It never looks into a store.
+Called by the stores before they write. It never reads a store.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from ..errors import ConfigurationError
 
 
 def check_limit(limit: object, what: str) -> None:
-    """Refuse a limit below 1; None and UNSET say nothing."""
+    """Refuse a limit below 1; None and UNSET are not checked."""
     if isinstance(limit, int) and limit < 1:
         raise ConfigurationError(f"{what} must be at least 1, not {limit}. To stop it, pause it.")
 

@@ -1,1 +1,1 @@
-"""The store in this process's memory: the SQLite store on a database without a file."""
+"""The in-memory store: the SQLite store on a database without a file."""

@@ -1,8 +1,8 @@
 """The memory store: the verbs of the SQLite store on a database in this process's memory.
 
-Called by the app, the sandbox and every test that needs no file. Each verb is one critical section under one lock, held
-for no await, so any loop and any thread may call it. It needs no thread of its own, keeps nothing beyond its process
-and never calls user code.
+Called by the app, the sandbox and every test that needs no file. Each verb is one critical section under one lock that
+is never held across an await, so any loop and any thread may call it. It needs no thread of its own, stores nothing
+outside its process and never calls user code.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from .databases import database_for
 
 T = TypeVar("T")
 
-WAIT_SECONDS_MIN = 0.001  # a due time that has come by the clock, but for a rounding
+WAIT_SECONDS_MIN = 0.001  # for a due time that has arrived except for rounding
 
 
 class MemoryBackend(SqliteVerbs):
-    """A store of jobs in this process's memory. It lives as long as this object: closing it loses nothing."""
+    """A job store in this process's memory. It lives as long as this object: closing it loses nothing."""
 
     scheme: ClassVar[str] = "memory"
     durable: ClassVar[bool] = False
-    any_loop: ClassVar[bool] = True  # no call awaits anything but work
+    any_loop: ClassVar[bool] = True  # no call awaits anything except wait_for_work
 
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock)
         self._lock = threading.Lock()
-        self._inside = 0  # the thread in the critical section
+        self._inside = 0  # the thread inside the critical section
         self._database: sqlite3.Connection | None = None
         self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
         _alive.add(self)
@@ -67,7 +67,7 @@ class MemoryBackend(SqliteVerbs):
 
     @contextlib.contextmanager
     def _section(self, verb: str) -> Iterator[sqlite3.Cursor]:
-        """One critical section; what fails in SQLite fails in our words."""
+        """One critical section; maps sqlite3 errors to ours."""
         if self._inside == threading.get_ident():
             raise called_inside(verb)
         with self._lock:
@@ -80,7 +80,7 @@ class MemoryBackend(SqliteVerbs):
                 self._inside = 0
 
     def _write_here(self, verb: str, work: Callable[[Transaction], T], now: float | None) -> T:
-        """Wholly or not at all, an interrupt included."""
+        """Run the work completely or not at all, even on an interrupt."""
         with self._section(verb) as cursor:
             try:
                 cursor.execute("BEGIN")
@@ -109,7 +109,7 @@ class MemoryBackend(SqliteVerbs):
     # ------------------------------------------------------------------ waiting
 
     def _wake(self) -> None:
-        """Let everyone who waits look again."""
+        """Wake all waiters, so that they check again."""
         for event, loop in self._waiting.items():
             try:
                 loop.call_soon_threadsafe(event.set)
@@ -133,7 +133,7 @@ class MemoryBackend(SqliteVerbs):
                 del self._waiting[event]
 
     def _until_work(self, queues: Sequence[str]) -> float:
-        """Seconds until something may be claimable: 0 where something is."""
+        """Seconds until something may be claimable; 0 if something is."""
         wall = self._clock.wall()
         with self._section("wait_for_work") as cursor:
             at_hand, next_due = read_rules.work_at_hand(cursor, queues, wall)
@@ -142,7 +142,7 @@ class MemoryBackend(SqliteVerbs):
         return float("inf") if next_due is None else max(WAIT_SECONDS_MIN, next_due - wall)
 
 
-# A fork in the middle of another thread's critical section would copy a torn store and a lock nobody opens.
+# A fork during another thread's critical section would copy a torn store and a lock that is never released.
 _alive: weakref.WeakSet[MemoryBackend] = weakref.WeakSet()
 _stilled: list[MemoryBackend] = []
 

@@ -1,6 +1,6 @@
-"""Databases in memory: made as copies of one that was migrated, used by one store, emptied, used by the next.
+"""In-memory databases: copies of one migrated database; each serves one store, is emptied and serves the next.
 
-Called by the memory backend. To prepare the statements of a new connection costs more than a small test does with them,
+Called by the memory backend. Preparing the statements of a new connection costs more than a small test does with them,
 so a connection outlives its store. Knows nothing about jobs.
 """
 
@@ -14,15 +14,15 @@ from functools import cache
 
 from ..sqlite.connection import check_version, migrated_in_memory
 
-IDLE_MAX = 4  # more stores of one process seldom live at once
-IDLE_PAGES_MAX = 1024  # one that has grown beyond is given back to the system
+IDLE_MAX = 4  # one process rarely has more stores alive at once
+IDLE_PAGES_MAX = 1024  # a larger one is closed, to return its memory to the system
 
 _copying = threading.Lock()
 _idle: list[sqlite3.Connection] = []
 
 
 def database_for(owner: object) -> sqlite3.Connection:
-    """An empty store's database, for as long as its owner lives."""
+    """The database of an empty store, for as long as its owner lives."""
     try:
         connection = _idle.pop()
     except IndexError:
@@ -48,7 +48,7 @@ def _image() -> sqlite3.Connection:
 
 @cache
 def _emptying() -> tuple[tuple[str, tuple[object, ...]], ...]:
-    """The statements that make a database what the image is: no row but those of a new store."""
+    """The statements that reset a database to the image: no rows except those of a new store."""
     tables = [name for (name,) in _image().execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     statements: list[tuple[str, tuple[object, ...]]] = [(f"DELETE FROM {table}", ()) for table in tables]  # noqa: S608
     for table in tables:
@@ -59,7 +59,7 @@ def _emptying() -> tuple[tuple[str, tuple[object, ...]], ...]:
 
 
 def _take_back(connection: sqlite3.Connection) -> None:
-    """From wherever the owner was let go, the garbage collector included: takes no lock."""
+    """Reuse or close the connection. May run anywhere, even in the garbage collector, so it takes no lock."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
     [(pages,)] = connection.execute("PRAGMA page_count")
@@ -73,6 +73,6 @@ def _take_back(connection: sqlite3.Connection) -> None:
     _idle.append(connection)
 
 
-# A fork in the middle of a copy would leave the child an image that nobody lets go.
+# A fork during a copy would leave the child with a lock that is never released.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_copying.acquire, after_in_parent=_copying.release, after_in_child=_copying.release)
