@@ -1,7 +1,7 @@
 """The SQLite store in a file: each verb of the contract is one request to the writer or the reader thread.
 
-Called by the app and the keeper, from any event loop or thread. Knows nothing of verbs and rules: see verbs.py.
-After a fork the child forgets the inherited threads and connections (closing them would disturb the parent's) and opens
+Called by the app and the keeper, from any event loop or thread. Contains no verbs and no rules: see verbs.py.
+After a fork the child drops the inherited threads and connections (closing them would disturb the parent's) and opens
 its own at the next call.
 """
 
@@ -29,11 +29,11 @@ from .writer import ReaderThread, StoreThread, answered, answered_here
 
 T = TypeVar("T")
 
-# The claim with them was a look: what they left, this worker did not want, and others hear that something was written.
+# This worker's own claim has just looked: it did not want what is left, so its own waiter need not wake; others do.
 _TAKE_WORK = {*BRING_NO_WORK, "exchange", "renew"}
 
 _opened: weakref.WeakSet[SqliteBackend] = weakref.WeakSet()
-_inherited: list[Any] = []  # kept for ever in a forked child: never used, never closed
+_inherited: list[Any] = []  # kept forever in a forked child: never used, never closed
 
 
 def _forget_inherited() -> None:
@@ -47,11 +47,11 @@ if hasattr(os, "register_at_fork"):
 
 
 class SqliteBackend(SqliteVerbs):
-    """A store in one SQLite file, shared by any number of processes of one machine."""
+    """A store in one SQLite file, shared by any number of processes on one machine."""
 
     scheme = "sqlite"
     durable = True
-    any_loop = True  # the work is done on threads of its own
+    any_loop = True  # the work is done on its own threads
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class SqliteBackend(SqliteVerbs):
             return self._writer
 
     def _committed(self, verbs: set[str]) -> None:
-        """Tell who may wait for what was written."""
+        """Wake those who may be waiting for what was written."""
         if verbs <= BRING_NO_WORK:
             return
         if verbs <= _TAKE_WORK:
@@ -178,10 +178,10 @@ class SqliteBackend(SqliteVerbs):
     async def _read(self, verb: str, work: Callable[[sqlite3.Cursor], T]) -> T:
         return await asyncio.wrap_future(self._reading().submit(verb, work))
 
-    # ------------------------------------------------------------------ what a file brings with it
+    # ------------------------------------------------------------------ specific to a file
 
     def enqueue_here(self, jobs: Sequence[NewJob]) -> list[Enqueued] | None:
-        """On the calling thread where nobody else writes, else straight to the writer's and back."""
+        """Run on the calling thread if nobody else is writing, else on the writer thread."""
         if not jobs:
             return []
 
@@ -229,4 +229,4 @@ class SqliteBackend(SqliteVerbs):
 
 
 def _nothing(_: set[str]) -> None:
-    """A reader commits nothing, so nobody is to be told."""
+    """A reader commits nothing, so it wakes nobody."""

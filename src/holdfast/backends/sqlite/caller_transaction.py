@@ -1,7 +1,7 @@
-"""enqueue_on: jobs stored through the caller's own connection, inside the caller's transaction.
+"""enqueue_on: stores jobs through the caller's own connection, inside the caller's transaction.
 
-Called by backend.py on the caller's thread. Plain INSERTs and nothing else, but for the flag of a key whose window has
-passed: every job goes in `scheduled`, and promote brings it into play.
+Called by backend.py on the caller's thread. Plain INSERTs and nothing else, except for clearing the flag of a key whose
+window has passed: every job is stored as `scheduled`, and promote brings it into play.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TAKES_ASYNC = "a SQLAlchemy AsyncConnection or AsyncSession on SQLite"
 
 
 def enqueue_on(connection: Any, path: str, jobs: Sequence[NewJob], now: float) -> list[Enqueued]:
-    """Plain INSERTs through the caller's own connection and transaction: seen if and only if it commits."""
+    """Plain INSERTs through the caller's connection and transaction: visible if and only if it commits."""
     caller = recognise(connection)
     if caller.library == "sqlalchemy":
         with sqlalchemy_errors(lambda error: _mapped(error, path)):
@@ -46,7 +46,7 @@ def enqueue_on(connection: Any, path: str, jobs: Sequence[NewJob], now: float) -
 
 
 async def aenqueue_on(connection: Any, path: str, jobs: Sequence[NewJob], now: float) -> list[Enqueued]:
-    """As `enqueue_on`, through SQLAlchemy's async connections."""
+    """Like `enqueue_on`, through SQLAlchemy's async connections."""
     caller = recognise(connection)
     if caller.library != "sqlalchemy":
         refuse_kind(caller, "SQLite", _TAKES_ASYNC)
@@ -61,7 +61,7 @@ def _mapped(error: BaseException, path: str) -> HoldfastError:
 
 
 def _check_begun(connection: Any) -> None:
-    """Without a transaction to join, every INSERT would be stored at once."""
+    """Without a transaction to join, every INSERT would be committed at once."""
     if isinstance(connection, sqlite3.Connection) and not connection.in_transaction:
         mode = getattr(connection, "autocommit", None)  # True, False, or as before Python 3.12
         if mode is True or (mode is not False and connection.isolation_level is None):

@@ -1,7 +1,7 @@
 """Which ready jobs a claim takes: queue by queue, lane by lane, as far as limits, rates and the worker's room allow.
 
-Called by lease.py inside its transaction. What may start is rates.py's business; what was leased is charged here, to
-each bucket once. A store without limits and rates asks for none.
+Called by lease.py inside its transaction. rates.py decides what may start; this module charges each bucket once for
+what was leased. In a store without limits and rates it reads none.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _HEADS = SQL["claim.heads"]
 _TAKE_HEADS = SQL["claim.take_heads"]
 _CLAIMABLE = SQL["read.claimable"]
 
-Row = tuple[Any, ...]  # as claim.lane reads it
+Row = tuple[Any, ...]  # as claim.lane returns it
 
-_ARGS, _EXPIRES_AT, _SIZE, _TURN = 4, 13, 17, 18  # positions in it; the turn is there where heads are read
+_ARGS, _EXPIRES_AT, _SIZE, _TURN = 4, 13, 17, 18  # positions in a Row; only rows of claim.heads have the turn
 
 
 def claim(tx: Transaction, request: ClaimRequest) -> list[Lease]:
-    """Lease what may start now; then charge the buckets it came from."""
+    """Lease what may start now, then charge the buckets."""
     paused = tx.rules.paused_queues
     draw = Draw(tx, request)
     for queue in request.queues:
@@ -46,12 +46,13 @@ def claim(tx: Transaction, request: ClaimRequest) -> list[Lease]:
 
 
 def claim_heads(tx: Transaction, request: ClaimRequest) -> list[Lease] | None:
-    """As refill and then `claim` where the heads of the touched groups are all there is to lease, as in a worker that
-    works groups off: they are leased without being made ready first. None, and nothing done, where it is not so plain.
+    """Fast path for a worker that works through groups: refill, then `claim`, if the heads of the touched groups are
+    all there is to lease. They are leased without becoming ready first. None means nothing was done: use the general
+    path.
 
-    The caller knows that nothing is due, expired or overdue. Nothing is ready, so whoever comes next in a touched group
-    is taken whatever the order; room for all, and no limit, rate, lane or share that could hold one of them back. What
-    is said of tasks does not matter where it is said of others.
+    The caller knows that nothing is due, expired or overdue. Nothing is ready, so the next job of each touched group is
+    taken whatever the order; there is room for all, and no limit, rate, lane or share could hold one of them back.
+    Rules and limits of other tasks do not matter.
     """
     rules, touched = tx.rules, tx.touched
     if not touched or len(request.queues) != 1 or request.most_by_group is not None:
@@ -84,15 +85,15 @@ def claim_heads(tx: Transaction, request: ClaimRequest) -> list[Lease] | None:
 
 
 class Lane:
-    """How far one lane of a queue has been read. Nothing is written while lanes are read."""
+    """How far one lane of a queue has been read. Nothing is written while lanes are being read."""
 
     __slots__ = ("done", "looks", "number", "place", "queue", "refused", "task")
 
     def __init__(self, queue: str, number: int, task: str = "") -> None:
         self.queue, self.number, self.task = queue, number, task
-        self.place = 0  # so many of its jobs were met
-        self.looks = 0  # so many of them passed over
-        self.refused = 0  # so many more, because a changed rule has not reached them
+        self.place = 0  # jobs read so far
+        self.looks = 0  # of these, skipped because of most_by_group
+        self.refused = 0  # of these, skipped because a rule change has not reached them yet
         self.done = False
 
     def read(self, tx: Transaction, most: int) -> list[Row]:
@@ -107,13 +108,13 @@ class Draw:
     def __init__(self, tx: Transaction, request: ClaimRequest) -> None:
         self._tx, self._request, self._rules = tx, request, tx.rules
         self.leases: list[Lease] = []
-        self.full = False  # the next job's arguments are more than what is left of bytes_max
+        self.full = False  # the next job's arguments exceed what is left of bytes_max
         self._bytes_left, self._drawn = request.bytes_max, 0
-        self._running = rates.Running(tx.cursor)  # as it was before this claim
+        self._running = rates.Running(tx.cursor)  # before this claim
         self._rooms: dict[Place, int] = {}
-        self._leased: dict[Place, int] = {}  # where something counts it
+        self._leased: dict[Place, int] = {}  # only places where something is counted
         self._expired: list[Row] = []
-        # while a changed rule is carried out; the other half of its sweep the claim has done before
+        # while a rule change is being applied; the claim spent the other half of its sweep before
         self._guard = rearrange.Guard(tx, request.sweep_max // 2) if tx.rules.rearranging else None
         self._held: dict[tuple[str, str], int] = {}
         if request.most_by_group is not None:
@@ -160,7 +161,7 @@ class Draw:
             self._lease(queue, rows)
 
     def _from_common_lanes(self, queue: str, most: int) -> list[Row] | None:
-        """As `_from_lanes`, where nothing is apart: what most claims see. None: it must look closer."""
+        """Fast path of `_from_lanes` for most claims: no `apart` lanes. None: use the general path."""
         read, first, share = self._tx.cursor.execute, self._request.call % 2, most - most // 2
         rows: list[Row] = read(_LANE, (queue, first, share, 0)).fetchall()
         more = len(rows) == share
@@ -206,7 +207,7 @@ class Draw:
             guard.fit_front(queue, [row[6] for row in rows if row[6] is not None])
 
     def _draw(self, lane: Lane, most: int) -> list[Row]:
-        """Up to `most` jobs of a lane, from where it was read before. Expired ones are set aside."""
+        """Up to `most` jobs of a lane, from the current position. Collects expired ones in `_expired`."""
         if most <= 0 or lane.done:
             return []
         capped = self._request.most_by_group is not None and lane.number != LANE_UNGROUPED
@@ -227,7 +228,7 @@ class Draw:
         return drawn
 
     def _fitting(self, rows: list[Row]) -> list[Row]:
-        """Those that have not expired, up to the first whose arguments do not fit; one job always does."""
+        """The unexpired rows up to the first whose arguments do not fit; the first job always fits."""
         now = self._tx.now
         fitting: list[Row] = []
         for row in rows:
@@ -243,8 +244,8 @@ class Draw:
         return fitting
 
     def _pass_over(self, lane: Lane, rows: list[Row], most: int) -> tuple[list[Row], int]:
-        """The first `most` that the rules allow and whose group has not its share of this worker, and how many were met
-        to find them."""
+        """The first `most` rows that the rules allow and whose group is below most_by_group for this worker, and how
+        many rows were read to find them."""
         share, met, guard = self._request.most_by_group, 0, self._guard
         fresh: list[Row] = []
         for row in rows:
@@ -286,7 +287,7 @@ class Draw:
             self._mark(queue, rows)
 
     def lease_heads(self, rows: list[Row], turn: int) -> None:
-        """Those that were waiting until now, with turns of their own or from this one on."""
+        """Lease jobs that were waiting until now, with their own turns or new ones from `turn` on."""
         self._take(_TAKE_HEADS, rows, {"turn": turn})
 
     def _take(self, statement: str, rows: list[Row], more: Mapping[str, Any]) -> None:
@@ -311,7 +312,7 @@ class Draw:
             tx.cursor.execute(SQL["claim.start_keys"], (values["seqs"],))
 
     def _leave_room(self, queue: str, groups: list[str]) -> None:
-        """Remember which groups' buckets to charge; where a bound on what is ready holds a group back, refill it."""
+        """Record which groups' buckets to charge; refill a group that is held back by a bound on its ready jobs."""
         for group, number in Counter(groups).items():
             if self._rules.group_rate(queue, group) is not None:
                 self._took(("group", queue, group), number)
@@ -320,7 +321,7 @@ class Draw:
             self._tx.touch(queue, group)
 
     def _mark(self, queue: str, rows: list[Row]) -> None:
-        """Put what a limit or a rule on retention counts where it is counted, and take it out of its lane apart."""
+        """Flag jobs that a limit or a retention rule counts, and remove them from their `apart` lane."""
         rules, tx = self._rules, self._tx
         self._took(("queue", queue, ""), len(rows))
         tasks = {*rules.tasks, *rules.trimmed}
@@ -330,7 +331,7 @@ class Draw:
             tx.cursor.execute(SQL["claim.count"], (as_text(counted),))
 
     def charge(self) -> None:
-        """Each bucket once, with all that was leased from it."""
+        """Charge each bucket once for everything leased from it."""
         for place, starts in self._leased.items():
             kind, queue, name = place
             if kind == "queue":
@@ -345,7 +346,7 @@ class Draw:
 
 
 def with_bodies(tx: Transaction, rows: list[Row]) -> list[Row]:
-    """The rows with the arguments that were too big to be read before it was clear who is leased."""
+    """Fill in arguments that were too big to read before it was decided which jobs are leased."""
     big = [row[0] for row in rows if row[_ARGS] is None]
     if not big:
         return rows
@@ -354,7 +355,7 @@ def with_bodies(tx: Transaction, rows: list[Row]) -> list[Row]:
 
 
 def fitting(rows: list[Row], request: ClaimRequest) -> int:
-    """How many of these jobs fit into a request, from the first on; one always does."""
+    """How many of these jobs, from the first on, fit into a request; one always does."""
     left, fit = request.bytes_max, 0
     for row in rows:
         left -= row[_SIZE]
@@ -365,7 +366,7 @@ def fitting(rows: list[Row], request: ClaimRequest) -> int:
 
 
 def as_lease(row: Row, token: str, fence: int, started_at: float) -> Lease:
-    """A lease of the row as claim.lane reads it, in the order of Lease's fields: this is made for every job."""
+    """A lease from a row of claim.lane, in the order of Lease's fields: positional because it runs for every job."""
     (
         _,
         job_id,

@@ -1,4 +1,4 @@
-"""The statements of this store, and how structs and names are written into its columns.
+"""The statements of this store, and how structs and names are encoded in its columns.
 
 Imported by every module that touches the file. Pure: it executes nothing.
 """
@@ -38,7 +38,7 @@ SQL: Mapping[str, str] = load_statements(__package__ + ".statements", FILES)
 
 LANE_UNGROUPED, LANE_GROUPED, LANE_PARKED, LANE_APART = 0, 1, 2, 3
 
-Place = tuple[str, str, str]  # (kind, queue, name): what a pause, an override or a flow is about
+Place = tuple[str, str, str]  # (kind, queue, name): what a pause, an override or a flow applies to
 
 _encode = msgspec.json.Encoder().encode
 _failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
@@ -54,17 +54,17 @@ def encoded(value: Any) -> bytes:
 
 
 def as_text(value: Any) -> str:
-    """JSON for a statement that takes a whole list at once."""
+    """JSON for a statement that takes a whole list."""
     return _encode(value).decode()
 
 
 def logical_name(job_id: str, queue: str, task: str, key: str | None) -> str:
-    """The name of the logical job: (queue, task, key), or the id where there is no key."""
+    """The name of the logical job: (queue, task, key), or the id if there is no key."""
     return f"id:{job_id}" if key is None else "key:" + _encode([queue, task, key]).decode()
 
 
 def with_failure(errors: bytes | None, failure: Failure) -> bytes:
-    """A job's error history with one more, bounded to the newest. One that cannot be read begins anew."""
+    """A job's error history plus one failure, bounded to the newest. An unreadable history starts over."""
     return _encode((*tolerant.read_or((), failures_of, errors), failure)[-ERRORS_KEPT_MAX:])
 
 
@@ -90,7 +90,7 @@ def rate_text(rate: Rate | None) -> str | None:
 
 @lru_cache(maxsize=1024)
 def _rate_read(text: str) -> Rate | None:
-    return tolerant.read_or(None, _rate, text)  # flaws lists a rate that cannot be read; it holds nothing back
+    return tolerant.read_or(None, _rate, text)  # flaws lists an unreadable rate; it limits nothing
 
 
 def rate_of(text: str | None) -> Rate | None:
@@ -107,7 +107,7 @@ def place_of(said: Pause | Override | Flow, what: str) -> Place:
 
 
 def scope_of(kind: str, queue: str, name: str) -> dict[str, str | None]:
-    """The fields queue, group and task that a place was made of."""
+    """The fields queue, group and task of a place."""
     return {
         "queue": None if kind == "task" else queue,
         "group": name if kind == "group" else None,

@@ -1,4 +1,4 @@
-"""Connections to the SQLite file: how they are opened, checked, migrated, and how SQLite's errors become ours.
+"""Connections to the SQLite file: opening, checking, migrating, and mapping SQLite's errors to ours.
 
 Called by the writer, the readers and `holdfast migrate`. Every connection checks the schema it finds. Nothing here
 knows about jobs, and no sqlite3 error leaves this package unmapped.
@@ -31,7 +31,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
 )
 SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL")
 
-# journal_size_limit: a log once swollen by a long reader shrinks again.
+# journal_size_limit: a WAL that grew because of a long-running reader shrinks again.
 _PRAGMAS = ("temp_store = MEMORY", "cache_size = -20000", "journal_size_limit = 67108864")
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _NOT_OURS = {sqlite3.SQLITE_NOTADB}
@@ -46,7 +46,7 @@ _TEXTS = {
 
 
 def mapped(error: sqlite3.Error, path: str) -> HoldfastError:
-    """The one place where SQLite's errors become ours."""
+    """The one place that maps SQLite's errors to ours."""
     primary = _primary(error)
     name = os.path.basename(path)
     if primary in _BUSY:
@@ -64,7 +64,7 @@ def mapped(error: sqlite3.Error, path: str) -> HoldfastError:
 
 
 def _primary(error: sqlite3.Error) -> int | None:
-    """SQLite's code without its details; None where the module itself complains, as of text that is not UTF-8."""
+    """SQLite's primary result code; None if the sqlite3 module itself raised, e.g. for text that is not UTF-8."""
     code = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
 
@@ -75,7 +75,7 @@ def _names_ours(error: sqlite3.Error) -> bool:
 
 
 def is_full(error: sqlite3.Error) -> bool:
-    """Whether the disk had no room for it."""
+    """Whether the disk was full."""
     return _primary(error) == sqlite3.SQLITE_FULL
 
 
@@ -88,7 +88,7 @@ def errors_mapped(path: str) -> Iterator[None]:
 
 
 def check_version() -> None:
-    """Refuse a library that lacks what the schema needs."""
+    """Refuse a SQLite library that is too old for the schema."""
     if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
         wanted = ".".join(map(str, SQLITE_VERSION_MIN))
         raise ConfigurationError(
@@ -97,7 +97,7 @@ def check_version() -> None:
 
 
 def check_path(path: str) -> None:
-    """Refuse what cannot be a store, before a byte is written."""
+    """Refuse a path that cannot be a store, before writing a byte."""
     check_version()
     if path in ("", ":memory:"):
         raise ConfigurationError("sqlite:// needs a file, e.g. sqlite:///jobs.db. For a store in memory use memory://")
@@ -114,7 +114,7 @@ def check_path(path: str) -> None:
 
 
 def file_system_of(folder: str, mounts: str = "/proc/self/mounts") -> str | None:
-    """The file system type a folder lies on (Linux); None where that cannot be told."""
+    """The file system type of a folder (Linux); None if unknown."""
     if not sys.platform.startswith("linux"):
         return None
     real = os.path.realpath(folder)
@@ -137,10 +137,10 @@ def file_system_of(folder: str, mounts: str = "/proc/self/mounts") -> str | None
 def connect(
     path: str, *, synchronous: str = "FULL", check_schema: bool = True, patience: float = 0.0
 ) -> sqlite3.Connection:
-    """A connection in autocommit mode, with our pragmas; its schema is checked unless it is about to be made. It never
-    makes a file: one that was deleted under us must not come back empty.
+    """A connection in autocommit mode, with our pragmas; checks the schema unless it is about to be created. It never
+    creates a file: one that was deleted while in use must not come back empty.
 
-    `patience`: seconds to wait while another has the file to itself.
+    `patience`: seconds to wait while another connection has the file locked exclusively.
     """
     with errors_mapped(path):
         name = f"{Path(os.path.abspath(path)).as_uri()}?mode=rw"
@@ -161,7 +161,7 @@ def connect(
 
 
 def schema_version(connection: sqlite3.Connection) -> int | None:
-    """The version this store has; None where there is no store in the file."""
+    """The schema version of this store; None if the file contains no store."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'holdfast_schema'").fetchone():
         return None
     row = connection.execute("SELECT version FROM holdfast_schema").fetchone()
@@ -172,7 +172,7 @@ def schema_version(connection: sqlite3.Connection) -> int | None:
 
 
 def begin_immediate(connection: sqlite3.Connection, seconds: float) -> None:
-    """Take the write lock, trying with jitter for so long; then the busy error goes out."""
+    """Take the write lock, retrying with jitter for `seconds`; then the busy error is raised."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -185,7 +185,7 @@ def begin_immediate(connection: sqlite3.Connection, seconds: float) -> None:
 
 
 def begin_at_once(connection: sqlite3.Connection) -> bool:
-    """Take the write lock; False where another has it for longer than a moment, or where SQLite fails."""
+    """Take the write lock; False if another connection holds it for more than a moment, or if SQLite fails."""
     try:
         connection.execute("BEGIN IMMEDIATE")
     except sqlite3.Error:
@@ -194,10 +194,10 @@ def begin_at_once(connection: sqlite3.Connection) -> bool:
 
 
 def set_up(path: str, *, synchronous: str, share: bool, seconds: float) -> tuple[int, int]:
-    """Create the store or bring it to this version; answers (version before, version after).
+    """Create or migrate the store; returns (version before, version after).
 
-    Every migration and its version number are one transaction, so one killed half-way left nothing, a second run finds
-    nothing to do, and of two at once the second waits and finds the first's work done.
+    Each migration and its version number are one transaction. So a migration that is killed half-way leaves nothing, a
+    second run finds nothing to do, and of two concurrent runs the second waits and finds the work done.
     """
     check_path(path)
     post = Post(rank=0)
@@ -225,8 +225,8 @@ def set_up(path: str, *, synchronous: str, share: bool, seconds: float) -> tuple
 
 
 def _make_private(path: str) -> None:
-    """A new file is its owner's alone: arguments are in it. The log and its index get the mode of the file."""
-    with contextlib.suppress(OSError):  # it exists; or it cannot be made, which opening it will tell
+    """Create the file readable by its owner only: it contains arguments. The WAL and its index inherit its mode."""
+    with contextlib.suppress(OSError):  # it exists; or it cannot be created, and opening it will report that
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
@@ -271,9 +271,10 @@ def _use_wal(connection: sqlite3.Connection, path: str, seconds: float) -> None:
 
 
 def patiently(call: Callable[[], T], seconds: float) -> T:
-    """The call's answer, trying for so long while another has the file to itself, readers locked out.
+    """Call, retrying for `seconds` while another connection has the file locked exclusively, even against readers.
 
-    It may be setting the file up, be the first after a crash, or the last to leave: these work through the whole log.
+    That connection may be setting the file up, be the first after a crash, or the last to close: these process the
+    whole WAL.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -301,7 +302,7 @@ def migrated_in_memory() -> sqlite3.Connection:
 
 
 def statements_of(text: str) -> list[str]:
-    """A migration's statements one by one: executescript would commit the transaction we are in."""
+    """A migration's statements one by one: executescript would commit the open transaction."""
     table = "CREATE TABLE IF NOT EXISTS holdfast_schema (only INTEGER PRIMARY KEY CHECK (only = 1), version INTEGER)"
     statements, pending = [table], ""
     for line in text.splitlines(keepends=True):

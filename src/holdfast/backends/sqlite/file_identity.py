@@ -1,9 +1,9 @@
-"""Which file a store is, so that a process notices when it was deleted, moved or replaced under it.
+"""Identifies a store's file, so that a process notices when it was deleted, moved or replaced while in use.
 
-Called by the writer before every commit, by the reader before every look and whenever a connection is opened: one stat
-each, about a microsecond. An open connection goes on writing into the file it opened, whatever became of its name; what
-it acknowledged then would be in no file that anybody opens again. It never repairs anything: a file put in the place of
-one that is in use may be paired with the other's write-ahead log, so only a new start takes it.
+Called by the writer before every commit, by the reader before every read and whenever a connection is opened: one stat
+each, about a microsecond. An open connection keeps writing to the file it opened, whatever happened to its name; what
+it then acknowledges would be in no file that anybody opens again. It never repairs anything: a file that replaces one
+in use may be paired with the other's write-ahead log, so only a restart accepts it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Identity = tuple[int, int]  # device and inode
 
 
 def identity_of(path: str) -> Identity | None:
-    """The file that has this name now; None where there is none."""
+    """The file with this name now; None if there is none."""
     try:
         found = os.stat(path)
     except OSError:
@@ -25,7 +25,7 @@ def identity_of(path: str) -> Identity | None:
 
 
 def replaced(path: str, opened: Identity) -> StoreReplaced | None:
-    """The refusal, where the name no longer means the file that was opened."""
+    """The error if the path no longer names the file that was opened."""
     found = identity_of(path)
     if found == opened:
         return None

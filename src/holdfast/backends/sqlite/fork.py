@@ -1,9 +1,9 @@
-"""A fork while connections are open: they rest while it happens, and the child closes its copies.
+"""Forking while connections are open: they are idle during the fork, and the child closes its copies.
 
-Called by the writer, the reader and the watch, which use their connection only inside `at_work`. SQLite notes the locks
-of a process in that process's memory. A child inherits the notes but not the locks: as long as its copies of the
-parent's connections are open, one it opens itself takes no lock of its own, and whoever closes the file elsewhere
-removes the write-ahead log under it. Closing copies that rest is harmless to the parent.
+Called by the writer, the reader and the wake-ups, which use their connection only inside `at_work`. SQLite records the
+locks of a process in that process's memory. A child inherits the records but not the locks: as long as its copies of
+the parent's connections are open, a connection it opens itself takes no lock of its own, and another process that
+closes the file removes the write-ahead log under it. Closing idle copies is harmless to the parent.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import sqlite3
 import threading
 import weakref
 
-REST_SECONDS_MAX = 5.0  # a fork waits so long for a write under way; a copy that did not rest is left alone
+REST_SECONDS_MAX = 5.0  # a fork waits this long for a write in progress; a copy that was not idle is left alone
 
 
 class Post:
-    """The place of one connection, used by one thread at a time and only while it holds `at_work`.
+    """Holds one connection, used by one thread at a time and only while it holds `at_work`.
 
-    `rank` is the order in which posts are brought to rest: who may ask another for something goes first.
+    `rank` is the order in which posts are locked before a fork: one that may wait for another goes first.
     """
 
     def __init__(self, rank: int) -> None:

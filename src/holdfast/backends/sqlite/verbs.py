@@ -1,7 +1,7 @@
-"""The verbs of the contract on SQLite: each is one piece of work for a transaction, or for a look.
+"""The verbs of the contract on SQLite: each is one piece of work for a transaction or for a read.
 
-The base of the store in a file and of the one in memory, which carry the pieces out: on threads with connections of
-their own, or at once. Knows no connection, no thread and no rule: the rules are in the verb modules.
+Base class of the file store and the memory store, which run the pieces: on threads with their own connections, or
+directly. Knows no connection, no thread and no rule: the rules are in the verb modules.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from .transaction import Transaction
 
 T = TypeVar("T")
 
-BRING_NO_WORK = frozenset({"begin", "register", "report"})  # nobody who waits for work need hear of them
+BRING_NO_WORK = frozenset({"begin", "register", "report"})  # these need not wake anyone who waits for work
 
 
 class SqliteVerbs(Backend):
-    """Everything a store of jobs does that does not depend on where its database lies."""
+    """Everything a job store does that does not depend on where its database is."""
 
     def __init__(self, clock: Clock | None) -> None:
         self._clock: Clock = clock or SystemClock()
@@ -68,11 +68,11 @@ class SqliteVerbs(Backend):
     async def _write(
         self, verb: str, work: Callable[[Transaction], T], now: float | None, *, urgent: bool = False
     ) -> T:
-        """Carry it out wholly or not at all. `urgent`: before others that wait."""
+        """Run the work completely or not at all. `urgent`: ahead of other queued requests."""
 
     @abstractmethod
     async def _read(self, verb: str, work: Callable[[sqlite3.Cursor], T]) -> T:
-        """Look at one instant of the store."""
+        """Run a read on one consistent snapshot of the store."""
 
     def _transaction(self, cursor: sqlite3.Cursor, now: float | None) -> Transaction:
         if now is None:

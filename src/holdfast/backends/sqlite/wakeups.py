@@ -1,7 +1,8 @@
-"""Wake-ups on SQLite: notices that the file changed, by this process (a nudge after commit) or another (data_version).
+"""Wake-ups on SQLite: detects that the file changed, by this process (a nudge after commit) or another (data_version).
 
-Called by the backend's wait_for_work. Where writes to the log can be heard it asks soon after one, else again and
-again. A hint only: who is woken asks the store. Never writes.
+Called by the backend's wait_for_work; the backend also calls `nudge` and `call_out` after commits. If inotify reports
+writes to the WAL, it checks shortly after each one, else it polls. Only a hint: a woken caller queries the store. Never
+writes.
 """
 
 from __future__ import annotations
@@ -28,28 +29,28 @@ from .fork import Post
 POLL_SECONDS_MIN = 0.001
 POLL_SECONDS_MAX = 0.005
 POLL_GROWTH = 1.002  # from the shortest to the longest pause in about two seconds without a change
-HEARING_SECONDS_MAX = 0.1  # where every write is heard; a change that was not, and this watch polls for good
-HEARING_GROWTH = 1.3  # a commit is heard while it is on its way to the disk: soon seen, or not so soon
-CLAIM_SECONDS = 0.002  # a claim was a look, too: after one of its own a worker need not look again at once
+HEARING_SECONDS_MAX = 0.1  # with inotify; after one change it did not report, these wake-ups poll for good
+HEARING_GROWTH = 1.3  # a write is reported before the commit is on disk: visible soon, or a little later
+CLAIM_SECONDS = 0.002  # a claim is a check, too: after its own claim a worker need not check again at once
 
-# Every watch of this process, by file: the app's backend and the worker's are two, and tell each other at once.
+# All Wakeups of this process, by file: the app's backend and the worker's are two, and nudge each other at once.
 _watches: dict[str, weakref.WeakSet[Wakeups]] = {}
 
 
 def nudge(path: str, *, claimed: Wakeups | None = None) -> None:
-    """This process committed something to the file, by a claim of this watch's worker or otherwise. From any thread."""
+    """This process committed to the file. `claimed`: skip this one, its worker has just claimed. From any thread."""
     for watch in list(_watches.get(path, ())):
         if watch is not claimed:
             watch.nudge()
 
 
 def forget_inherited() -> None:
-    """In a forked child: the parent's watches wait on loops that do not run here, behind guards nobody will open."""
+    """In a forked child: the parent's wake-ups wait on loops that do not run here, with locks nobody will release."""
     _watches.clear()
 
 
 class Wakeups:
-    """One connection that looks, and the loops that wait."""
+    """One connection that checks the file, and the event loops that wait."""
 
     def __init__(self, path: str, clock: Clock) -> None:
         self._path, self._clock = path, clock
@@ -58,11 +59,11 @@ class Wakeups:
         self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
         self._waits: set[Wait] = set()
         self._ear: Inotify | None = None
-        self._hears = True  # until it is found out that it does not
+        self._hears = True  # until a missed change proves otherwise
         _watches.setdefault(path, weakref.WeakSet()).add(self)
 
     def nudge(self) -> None:
-        """Wake who waits, from whatever thread."""
+        """Wake all waiters, from any thread."""
         if not self._waiting:
             return
         with self._guard:
@@ -106,7 +107,7 @@ class Wakeups:
         try:
             version, at_hand, next_due = self._look(queues)
             if not at_hand and self._listens(wait):
-                version, at_hand, next_due = self._look(queues)  # what came before it was listening
+                version, at_hand, next_due = self._look(queues)  # changes from before it was listening
             while not at_hand and (left := deadline - time.monotonic()) > 0:
                 if next_due is not None:
                     left = min(left, max(POLL_SECONDS_MIN, next_due - self._clock.wall()))
@@ -126,7 +127,7 @@ class Wakeups:
 
     @contextmanager
     def claiming(self) -> Iterator[None]:
-        """While a claim of this worker is under way its wait rests: what it would hear and see is the claim's doing."""
+        """Suspend this worker's wait during its own claim: whatever it would notice is the claim's own write."""
         loop = asyncio.get_running_loop()
         waits = [wait for wait in list(self._waits) if wait.loop is loop]
         for wait in waits:
@@ -138,7 +139,7 @@ class Wakeups:
                 wait.go_on()
 
     def _listens(self, wait: Wait) -> bool:
-        """Whether this wait hears of writes from now on; of several at once, the others ask."""
+        """Whether this wait gets inotify events from now on; only one wait at a time does, the others poll."""
         with self._guard:
             if self._hears and self._ear is None:
                 self._ear = open_ear(self._path)
@@ -147,7 +148,7 @@ class Wakeups:
 
 
 class Wait:
-    """One wait for work: how long it pauses between two questions, and whether it was told to ask."""
+    """One wait for work: how long it pauses between two checks, and whether something told it to check."""
 
     def __init__(self, event: asyncio.Event) -> None:
         self._event, self.loop = event, asyncio.get_running_loop()
@@ -161,7 +162,7 @@ class Wait:
             return False
         try:
             ear.attend(self._written, self._committed)
-        except NotImplementedError:  # this kind of loop cannot wait for a file
+        except NotImplementedError:  # this kind of loop cannot watch a descriptor
             ear.leave()
             return False
         self._ear = ear
@@ -172,7 +173,7 @@ class Wait:
         return self._ear is not None
 
     async def pause(self, seconds_max: float) -> None:
-        """Until it is told that something was committed, or for a while that grows each time."""
+        """Pause until a commit is reported, or for an interval that grows each time."""
         self._timer = self.loop.call_later(min(self._seconds, seconds_max), self._time_is_up)
         if self._ear is None:
             self._seconds = min(self._seconds * POLL_GROWTH, POLL_SECONDS_MAX)
@@ -184,13 +185,13 @@ class Wait:
         self._stop_timer()
 
     def rest(self) -> None:
-        """Neither hear nor ask until told to go on."""
+        """Ignore events and stop checking until go_on."""
         self._stop_timer()
         if self._ear is not None:
             self._ear.rest()
 
     def go_on(self) -> None:
-        """Ask in a little while: others may have committed something, before the claim or after it."""
+        """Check after a short delay: others may have committed something before or after the claim."""
         if self._closed:
             return
         if self._ear is not None:
@@ -203,7 +204,7 @@ class Wait:
         self._seconds, self._told = POLL_SECONDS_MIN, False
 
     def was_told(self) -> bool:
-        """Whether it heard of a change by itself; a change it can see now, it has heard."""
+        """Whether a change was reported; reads pending events first, as a visible change has its event already."""
         if self._ear is not None and not self._told:
             self._ear.hear()
         return self._told
@@ -217,7 +218,7 @@ class Wait:
         self._event.set()
 
     def _written(self) -> None:
-        """It can be seen when it is on the disk, which takes a moment."""
+        """The write is visible only once it is on disk, which takes a moment."""
         self._told, self._seconds = True, POLL_SECONDS_MIN
         if self._timer is not None and self._timer.when() > self.loop.time() + POLL_SECONDS_MIN:
             self._stop_timer()
@@ -240,31 +241,29 @@ class Wait:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Hears that somebody writes to the store's log, through the kernel's file watch (Linux; elsewhere it hears nothing).
-#
-# Used by the watch while it waits, and by whoever committed work to tell the others. Every commit is written to the
-# log, so a watch that hears need not ask so often. A hint only: a write is heard before it can be seen, and some mounts
-# tell nothing at all; the watch finds that out by asking, and then listens no more. Never reads or writes the log.
+# inotify on the store's WAL (Linux only). Every commit writes to the WAL, so a wait with inotify polls rarely. Only a
+# hint: a write is reported before it is visible, and some mounts report nothing; the wait finds that out by polling and
+# then stops listening. Never reads or writes the WAL.
 
 
 _IN_MODIFY, _IN_CLOSE_NOWRITE = 0x002, 0x010
-_EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name: a file has none
+_EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name: a watched file has no name
 _BYTES_MAX = 4096
 
 
 def call_out(path: str) -> None:
-    """Tell other processes at once that work was committed.
+    """Notify other processes at once that work was committed.
 
-    Opening the log and closing it again is seen by who listens. It changes nothing: SQLite has no locks on this file.
+    Opening and closing the WAL is an event for their inotify. It changes nothing: SQLite holds no locks on this file.
     """
     with contextlib.suppress(OSError):
         os.close(os.open(path + "-wal", os.O_RDONLY | os.O_CLOEXEC))
 
 
 class Inotify:
-    """A file watch on the log. One wait has it at a time; it is kept over many: the kernel takes long to end one.
+    """An inotify watch on the WAL. One wait uses it at a time; it is reused, because the kernel is slow to remove one.
 
-    `written`: somebody writes; `committed`: somebody called out. Both are called on the loop of the wait.
+    `written`: somebody is writing; `committed`: somebody called `call_out`. Both are called on the wait's loop.
     """
 
     def __init__(self, handle: int) -> None:
@@ -278,8 +277,8 @@ class Inotify:
         return self._loop is not None
 
     def attend(self, written: Callable[[], None], committed: Callable[[], None]) -> None:
-        """Tell this wait from now on."""
-        self._read()  # of no use any more
+        """Report events to this wait from now on."""
+        self._read()  # discard old events
         self._loop, self._written, self._committed = asyncio.get_running_loop(), written, committed
         self._loop.add_reader(self._handle, self.hear)
 
@@ -291,18 +290,18 @@ class Inotify:
                 self.close()
 
     def rest(self) -> None:
-        """Keep the wait's place, and tell it nothing."""
+        """Stay assigned to the wait, but report nothing."""
         if self._loop is not None:
             self._loop.remove_reader(self._handle)
 
     def go_on(self) -> None:
-        """Tell it again, but nothing of what was heard meanwhile."""
+        """Report again, but discard events of the meantime."""
         if self._loop is not None:
             self._read()
             self._loop.add_reader(self._handle, self.hear)
 
     def hear(self) -> None:
-        """Take in what was heard so far. A write is heard before its commit can be seen."""
+        """Process pending events. A write is reported before its commit is visible."""
         masks = self._read()
         if masks & _IN_CLOSE_NOWRITE:
             self._committed()
@@ -317,14 +316,14 @@ class Inotify:
         return masks
 
     def close(self) -> None:
-        """Now, or when the wait that has it ends."""
+        """Close now, or when the wait that uses it ends."""
         self._ends = True
         if self._loop is None:
             os.close(self._handle)
 
 
 def open_ear(path: str) -> Inotify | None:
-    """An ear at the log of this store, which somebody must have open; None where there is none to be had."""
+    """An inotify watch on this store's WAL, which some connection must have open; None if not available."""
     libc = _libc()
     handle = -1 if libc is None else libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     if libc is None or handle < 0:

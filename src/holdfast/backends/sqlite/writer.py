@@ -1,8 +1,9 @@
 """The one writer thread of a process: requests that arrive together share a transaction (group commit).
 
-Called by the backend only. Each request runs in a savepoint of its own, so a failing one leaves its neighbours alone;
-all of them are answered after the one COMMIT. Renewals go first. A caller who would only wait may carry out its request
-itself, with the writer's connection, while nobody else wants it. Also the reader thread, which never writes.
+Called by the backend only. Each request runs in its own savepoint, so a failing one does not affect the others; all of
+them get their results after the one COMMIT. Renewals go first. A caller that would only wait may run its request on its
+own thread, with the writer's connection, while nobody else needs it. Also the reader thread, which never writes, and
+the bounded wait for a result.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from .fork import Post
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Cursor], Any]
-Outcome = tuple[Any, Exception | None]  # what it answered, or why it was refused
+Outcome = tuple[Any, Exception | None]  # its result, or why it was refused
 REQUESTS_PER_COMMIT_MAX = 64
 
 
 class Undecodable(Exception):
-    """A request met text that is not UTF-8. Never leaves this module."""
+    """A request read text that is not UTF-8. Never leaves this module."""
 
 
 class Request:
@@ -46,7 +47,7 @@ class Request:
 
 
 class StoreThread:
-    """A thread with a connection of its own that carries out requests one after another."""
+    """A thread with its own connection that runs requests one after another."""
 
     def __init__(
         self,
@@ -63,8 +64,8 @@ class StoreThread:
         self._requests: deque[Request] = deque()
         self._urgent: deque[Request] = deque()
         self._wake = threading.Condition()
-        self._in_hand = False  # the thread took requests that it has not answered
-        self._here = 0  # the thread that carries out its work itself, if one does
+        self._in_hand = False  # the thread has taken requests and not finished them
+        self._here = 0  # the thread that runs its request itself, if any
         self._stopping = False
         self._post = Post(rank=0)
         self._thread = threading.Thread(target=self._run, name=f"holdfast-{self.role}", daemon=True)
@@ -82,11 +83,11 @@ class StoreThread:
         return request.future
 
     def carry_out_here(self, name: str, work: Callable[[sqlite3.Cursor], T]) -> tuple[T] | None:
-        """On the calling thread, without a change of thread; None, and nothing done, where it would have to wait.
+        """Run on the calling thread, without a thread switch; None, and nothing done, if it would have to wait.
 
-        Who waits already goes first, so the thread never starves. Every use of the connection is under `at_work`, so a
-        fork finds it at rest and the end of the thread closes it behind us. An interrupt may come at any point: then
-        the connection is closed, which undoes what was not committed.
+        Queued requests go first, so the thread never starves. Every use of the connection is under `at_work`, so a fork
+        finds it idle and the end of the thread closes it after us. An interrupt may come at any point: then the
+        connection is closed, which rolls back what was not committed.
         """
         post, me = self._post, threading.get_ident()
         if self._here == me:
@@ -107,14 +108,14 @@ class StoreThread:
             finally:
                 self._here = 0
         if isinstance(failed, Undecodable):
-            return None  # the thread sets aside what cannot be read
+            return None  # the thread sets unreadable rows aside
         if failed is not None:
             raise failed
         self._after_commit({name})
         return (answer,)
 
     def stop(self) -> None:
-        """Finish what was asked, then end the thread and close its connection."""
+        """Finish queued requests, then end the thread and close its connection."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -127,7 +128,7 @@ class StoreThread:
                 if live:
                     with self._post.at_work:
                         self._answer(live)
-            except BaseException as error:  # whatever it was, this thread must live on and nobody wait for ever
+            except BaseException as error:  # whatever it was, this thread must survive and nobody may wait forever
                 self._post.close()
                 for request in live:
                     if not request.future.done():
@@ -154,7 +155,7 @@ class StoreThread:
         return self._post.connection
 
     def _answer(self, batch: list[Request]) -> None:
-        """Carry out a batch and tell each caller what became of its request."""
+        """Run a batch and give each caller its result."""
         outcomes = self._carry_out(batch)
         if any(isinstance(failed, Undecodable) for _, failed in outcomes):
             outcomes = self._set_aside(batch, outcomes)
@@ -168,7 +169,7 @@ class StoreThread:
             self._after_commit(done)
 
     def _set_aside(self, batch: list[Request], outcomes: list[Outcome]) -> list[Outcome]:
-        """Rows that cannot be read are set aside, and what met one of them is carried out again."""
+        """Set unreadable rows aside and rerun the requests that read one of them."""
         met = [place for place, (_, failed) in enumerate(outcomes) if isinstance(failed, Undecodable)]
         try:
             aside = flaws.set_aside(self._connected(), self._call_timeout)
@@ -183,7 +184,7 @@ class StoreThread:
         return outcomes
 
     def _refusal(self, error: Exception) -> Exception:
-        """Why a request failed, in our words."""
+        """Why a request failed, as one of our errors."""
         if tolerant.is_undecodable(error):
             return Undecodable(
                 f"{os.path.basename(self._path)}: text that is not UTF-8 ({error}). See `holdfast doctor`."
@@ -200,17 +201,17 @@ class StoreThread:
         return self._outcomes(connection, batch)
 
     def _outcomes(self, connection: sqlite3.Connection, batch: list[Request]) -> list[Outcome]:
-        """In the transaction that has begun, and to its end."""
+        """Run the batch in the open transaction and end the transaction."""
         answers = self._apply(connection, batch)
         if not connection.in_transaction:
-            # A request alone was refused, or SQLite itself rolled everything back (disk full, input/output error).
+            # A single request was refused, or SQLite itself rolled everything back (disk full, I/O error).
             gone = answers[-1][1] or BackendUnavailable(
                 "SQLite rolled the transaction back. Nothing was changed; try again."
             )
             undone: list[Outcome] = [(None, failed or gone) for _, failed in answers]
             rest = batch[len(answers) :]
             return [*undone, *self._carry_out(rest)] if rest else undone
-        # The last moment to notice that the file has lost its name; what is committed now would be lost with it.
+        # Last chance to notice that the path no longer names this file; a commit now would be lost with it.
         refusal = None if self._identity is None else replaced(self._path, self._identity)
         if refusal is not None:
             self._undo(connection)
@@ -220,13 +221,13 @@ class StoreThread:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             restored, cause = self._undo(connection), mapped(error, self._path)
-            # Without room nothing of it reached the file. After any other fault it may have, and may come back.
+            # If the disk was full, nothing reached the file. After any other error it may have, and may reappear.
             known = restored and is_full(error)
             return [(None, cause if known else _unknown(request, cause)) for request in batch]
         return answers
 
     def _apply(self, connection: sqlite3.Connection, batch: list[Request]) -> list[Outcome]:
-        """Each request in a savepoint of its own; ends early where the whole transaction is gone."""
+        """Run each request in its own savepoint; stops early if the whole transaction is gone."""
         cursor = connection.cursor()
         alone = len(batch) == 1  # then the transaction is its savepoint
         answers: list[Outcome] = []
@@ -255,7 +256,7 @@ class StoreThread:
 
 
 def called_inside(name: str) -> BackendUnavailable:
-    """The refusal of a call from inside another one."""
+    """The error of a call from inside another one."""
     return BackendUnavailable(
         f"{name} was called in the middle of another one on the same thread, as by a signal handler: neither "
         "can wait for the other. Nothing was changed. Let the handler set a flag and call it later."
@@ -273,7 +274,7 @@ def _unknown(request: Request, cause: BaseException) -> OutcomeUnknown:
 
 
 class ReaderThread(StoreThread):
-    """Reads on a connection of its own: one consistent picture per request, never waiting for the writer."""
+    """Reads on its own connection: one consistent snapshot per request, never waiting for the writer."""
 
     role = "reader"
 
@@ -305,14 +306,12 @@ class ReaderThread(StoreThread):
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Waiting for what the writer's thread answers, bounded: from a coroutine or from a thread.
-#
-# Called by backend.py. The writer gives up on the write lock by itself; who waits longer than `seconds` waits for a
-# disk that hangs. What has not begun is taken back then; of the rest the fate is unknown.
+# Bounded waiting for a writer's result, from a coroutine or a thread. The writer itself gives up on the write lock; a
+# longer wait means that the disk hangs. A request that has not begun is then withdrawn; else its outcome is unknown.
 
 
 async def answered(verb: str, future: Future[T], seconds: float) -> T:
-    """What it answers. Who gives up earlier leaves the work to be done, and its answer to nobody."""
+    """The result. If the caller is cancelled earlier, the work is still done and its result dropped."""
     loop, done = asyncio.get_running_loop(), asyncio.Event()
 
     def tell(_: Future[T]) -> None:
@@ -331,13 +330,13 @@ async def answered(verb: str, future: Future[T], seconds: float) -> T:
 
 
 def answered_here(verb: str, future: Future[T], seconds: float) -> T:
-    """As `answered`, for a thread that waits."""
+    """Like `answered`, for a blocking thread."""
     try:
         return future.result(seconds)
     except TimeoutError:
         raise _gave_up(verb, future) from None
     except BaseException:
-        future.cancel()  # an interrupt here must not leave the work behind
+        future.cancel()  # an interrupt here must not leave the work queued
         raise
 
 

@@ -1,8 +1,8 @@
 -- groups: which jobs of a group are ready.
 
--- == refill: make as many waiting jobs of a group ready as it has room for. THE ONE routine that does so.
--- Takes queue, group, its effective limit, and a turn for those that have none. What is in play is read off the jobs' own
--- states: no counter exists that could drift. Safe against a rival: runs inside the one write transaction.
+-- == refill: make as many waiting jobs of a group ready as it has room for. THE ONE routine that does so. Takes queue,
+-- group, its effective limit, and a turn for those that have none. What is in play is read off the jobs' own states: no
+-- counter exists that could drift. Safe against a rival: runs inside the one write transaction.
 
 -- :: any_due
 SELECT EXISTS (SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_scheduled WHERE state = 'scheduled' AND due_at <= ?)

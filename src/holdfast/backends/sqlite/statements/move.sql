@@ -1,8 +1,8 @@
 -- move: a store's contents leave it or arrive, and it is sealed for that.
 
--- == seal: close a store for work, or open it again; compared with what was there and exchanged in one step.
--- Takes the whole record, which only the mover understands. Safe against a rival: one write transaction at a time, and
--- every verb that takes work in or starts it reads `closed` inside its own; a caller's INSERT reads it in one statement.
+-- == seal: close a store for work, or open it again; compared with what was there and exchanged in one step. Takes the
+-- whole record, which only the mover understands. Safe against a rival: one write transaction at a time, and every verb
+-- that takes work in or starts it reads `closed` inside its own; a caller's INSERT reads it in one statement.
 
 -- :: record
 SELECT record FROM holdfast_seal
