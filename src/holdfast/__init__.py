@@ -1,6 +1,6 @@
 """Holdfast: background jobs that cannot run twice at once, vanish, wedge a group or burn retries nobody used.
 
-The public names, sorted. Nothing is computed here, and nothing is imported before it is asked for: `holdfast --version`
+The public names, sorted. This module computes nothing and imports each name on first use, so `holdfast --version`
 and a producer that only needs an error class do not pay for the rest.
 """
 
@@ -143,7 +143,7 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
     value = getattr(import_module(home, __name__), name)
-    globals()[name] = value  # asked once
+    globals()[name] = value  # later lookups skip __getattr__
     return value
 
 

@@ -1,7 +1,7 @@
-"""Holdfast: a store, the registered tasks, and everything one can ask of them.
+"""The app: a store, the registered tasks, and every operation on them.
 
-Called by users and by the command line; the worker reads its tasks, rules and hub. Construction does no I/O: the
-store is opened at first use. Every sync method has an `a…` twin; both run their store calls on the app's portal.
+Called by users and by the command line; the worker reads its tasks, rules and event hub. Construction does no I/O: the
+store is opened at first use. Every sync method has an `a…` twin; both run their store calls on the app's store thread.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ URL_DEFAULT = "sqlite:///holdfast.db"
 
 
 class WorkerSettings(TypedDict, total=False):
-    """The finer settings of a worker; see WorkerOptions, which checks them together."""
+    """A worker's finer settings; WorkerOptions validates them together."""
 
     renew_every: Duration | None
     sweep_every: Duration | Literal["auto"] | None
@@ -98,37 +98,37 @@ class Holdfast(Producer):
 
     @property
     def safe_url(self) -> str:
-        """The URL with its password masked, for showing."""
+        """The URL with its password masked, safe to display."""
         return self._address.safe_url
 
     @property
     def backend(self) -> Backend:
-        """The app's own backend, opened."""
+        """The app's own backend, already open."""
         return self._store.open()
 
     def open_backend(self) -> Backend:
-        """A new backend of the same store, unopened, for a thread of its own; memory:// has only the one."""
+        """A new, unopened backend for the same store, to use on another thread; memory:// shares the app's only one."""
         if self._address.scheme == "memory":
             return self._store.unopened
         return make_backend(self._address)
 
     @property
     def clock(self) -> Clock:
-        """The clock of stores that keep time in this process."""
+        """The clock used by stores that keep time in this process."""
         return self._store.clock
 
     def dump(self) -> Dump:
-        """Everything the store holds, as plain values: for audits and for reports of trouble."""
+        """Everything the store holds, as plain values: for audits and bug reports."""
         return self._do("dump", lambda backend: backend.dump())
 
     async def adump(self) -> Dump:
-        """As `dump`."""
+        """Async version of `dump`."""
         return await self._ado(lambda backend: backend.dump())
 
     def aim(self, store: str | Address, gate: StoreHandle | None = None) -> tuple[Address, StoreHandle]:
-        """Speak to another store from now on: `--url`, the sandbox. Tasks, events and declared queues stay.
+        """Switch to another store: `--url`, the sandbox. Tasks, events and declared queues stay.
 
-        Answers what it spoke to before; giving that back here puts it back. Nothing is opened or closed.
+        Returns the previous address and handle; pass them back to restore it. Opens and closes nothing.
         """
         before = self._address, self._store
         self._address = parse_url(store) if isinstance(store, str) else store
@@ -145,11 +145,11 @@ class Holdfast(Producer):
 
     @property
     def tasks(self) -> RegisteredTasks:
-        """The registered tasks by name; `app.tasks.limit(…)` and `app.tasks.list()` speak with the store."""
+        """The registered tasks by name; `app.tasks.limit(…)` and `app.tasks.list()` call the store."""
         return RegisteredTasks(self, super().tasks)
 
     def _known_tasks(self, given: Collection[str] | None) -> Collection[str] | None:
-        # An app without tasks is a producer or an operator's: it cannot tell which tasks the workers have.
+        # An app without tasks belongs to a producer or an operator: it cannot know which tasks the workers have.
         return self.tasks or None if given is None else given
 
     def include(self, tasks: Tasks) -> None:
@@ -178,9 +178,9 @@ class Holdfast(Producer):
         aging: Duration | None = None,
         shards: int = 1,
     ) -> QueueOptions:
-        """Declare a queue's rule; it is stored when the store is next used. The latest word wins.
+        """Declare a queue's rule; it is stored when the store is next used. The latest declaration wins.
 
-        limit and rate hold over all workers; group_limit (None: none) and group_rate for each group.
+        limit and rate apply across all workers; group_limit (None: unlimited) and group_rate apply to each group.
         """
         options = QueueOptions(
             name=name,
@@ -196,11 +196,11 @@ class Holdfast(Producer):
         return options
 
     def queue_rules(self) -> list[QueueRule]:
-        """The declared rules of queues."""
+        """The declared queue rules."""
         return list(self._store.rules.values())
 
     def task_rules(self) -> list[TaskRule]:
-        """What the store must know of each registered task; workers declare it when they start."""
+        """What the store must know about each registered task; workers declare it when they start."""
         return [rule for task in self.tasks.values() for rule in task.options.rules()]
 
     def cron_entries(self) -> list[CronEntry]:
@@ -212,7 +212,7 @@ class Holdfast(Producer):
         return self.hub.on(event)
 
     def import_tasks(self) -> None:
-        """Import the modules of `imports=`; only whoever runs handlers calls this."""
+        """Import the modules listed in `imports=`; only called where handlers run."""
         for module in self.imports:
             importlib.import_module(module)
 
@@ -229,7 +229,7 @@ class Holdfast(Producer):
         on_fence: OnFence = "warn",
         **settings: Unpack[WorkerSettings],
     ) -> Drained:
-        """Run jobs here and now, until stopped, or with `drain` until nothing is ready or running."""
+        """Run jobs in this process until stopped or, with `drain`, until nothing is ready or running."""
         forbid_running_loop("app.work()", "app.awork()")
         worker = self.worker(queues, slots=slots, drain=drain, lease=lease, grace=grace, on_fence=on_fence, **settings)
         return asyncio.run(worker.run())
@@ -245,7 +245,7 @@ class Holdfast(Producer):
         on_fence: OnFence = "warn",
         **settings: Unpack[WorkerSettings],
     ) -> Drained:
-        """As `work`, on the running loop."""
+        """Like `work`, on the running loop."""
         worker = self.worker(queues, slots=slots, drain=drain, lease=lease, grace=grace, on_fence=on_fence, **settings)
         return await worker.run()
 
@@ -273,21 +273,21 @@ class Holdfast(Producer):
     # ------------------------------------------------------------------ opening and closing
 
     def open(self) -> None:
-        """Open the store now instead of at first use: it is set up, and what is wrong with it is raised here."""
+        """Open the store now instead of at first use: sets it up, and raises here if anything is wrong with it."""
         forbid_running_loop("app.open()", "app.aopen()")
         self._store.open()
 
     async def aopen(self) -> None:
-        """As `open`."""
+        """Async version of `open`."""
         await self._store.acall(_nothing)
 
     def close(self) -> None:
-        """Let go of the store and the portal's thread. Idempotent; a later call opens them again."""
+        """Close the store and end its thread. Idempotent; a later call opens them again."""
         forbid_running_loop("app.close()", "app.aclose()")
         self._store.close()
 
     async def aclose(self) -> None:
-        """As `close`."""
+        """Async version of `close`."""
         await asyncio.to_thread(self._store.close)
 
     def __enter__(self) -> Holdfast:
@@ -307,4 +307,4 @@ class Holdfast(Producer):
 
 
 async def _nothing(backend: Backend) -> None:
-    """What `open` does with the store: nothing but opening it."""
+    """No-op work for `open`: opening the store is a side effect of calling it."""

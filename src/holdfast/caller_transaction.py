@@ -1,6 +1,6 @@
-"""Enqueue in the caller's own transaction: the right twin is asked, the store is open, the calls are handed over.
+"""Enqueue in the caller's own transaction: check sync against async, open the store, hand the calls to the backend.
 
-Called by the app. Runs on the caller's own thread or loop; never commits and never rolls back.
+Called by the app. Runs on the caller's own thread or loop; never commits or rolls back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Stored = list[tuple[JobRecord, Enqueued]]
 
 
 def join(gate: StoreHandle, connection: Any, calls: Sequence[BoundCall[Any]]) -> Stored:
-    """Store the calls through a sync connection; answers each job as its producer knows it, and whether it is new."""
+    """Store the calls through a sync connection; returns each job as its producer knows it, and whether it is new."""
     caller = recognise(connection)
     if caller.is_async:
         raise ConfigurationError(
@@ -29,12 +29,12 @@ def join(gate: StoreHandle, connection: Any, calls: Sequence[BoundCall[Any]]) ->
         )
     backend = gate.unopened
     if not gate.is_open and not (backend.scheme == "sqlite" and is_begun(connection)):
-        gate.open()  # sets the store up; in SQLite, inside the caller's transaction, that could only wait for itself
+        gate.open()  # sets up the store: on SQLite, doing that inside the caller's transaction would deadlock
     return _stored(gate, calls, backend.enqueue_on(connection, [call.new for call in calls]))
 
 
 async def ajoin(gate: StoreHandle, connection: Any, calls: Sequence[BoundCall[Any]]) -> Stored:
-    """As `join`, through an async connection."""
+    """Like `join`, through an async connection."""
     caller = recognise(connection)
     if not caller.is_async:
         raise ConfigurationError(
@@ -48,7 +48,7 @@ async def ajoin(gate: StoreHandle, connection: Any, calls: Sequence[BoundCall[An
 
 
 async def _opened() -> None:
-    """Nothing: going through the gate has opened the store."""
+    """No-op: going through the store handle has opened the store."""
 
 
 def _stored(gate: StoreHandle, calls: Sequence[BoundCall[Any]], answers: Sequence[Enqueued]) -> Stored:

@@ -1,7 +1,7 @@
-"""One call on its way to the store: its options, its group and key, its job as stored.
+"""One call on its way to the store: its options, its group and key, and the job as stored.
 
-Called by tasks and the app. Binding is pure; what talks to the store takes the open backend as its last argument and
-runs on the app's portal. Never looks into arguments beyond what a group or key callable asks for.
+Called by tasks and the app. Binding is pure; functions that talk to the store take the open backend as their last
+argument and run on the store thread. Arguments are inspected only by the group and key callables.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from .retry import Backoff, RetryPolicy
 if TYPE_CHECKING:
     from .backends.contract import Backend
 
-AT_MAX = datetime(3000, 1, 1, tzinfo=UTC).timestamp()  # beyond, some stores' and Python's own calendars end
+AT_MAX = datetime(3000, 1, 1, tzinfo=UTC).timestamp()  # beyond this, the calendars of some stores and of Python end
 
 
 class TaskSettings(TypedDict, total=False):
-    """What `@app.task(...)` takes; see TaskOptions for the checked forms."""
+    """The keyword arguments of `@app.task(...)`; TaskOptions holds the validated forms."""
 
     name: str
     queue: str | QueueOptions
@@ -74,7 +74,7 @@ class TaskSettings(TypedDict, total=False):
 
 
 class UsingSettings(TypedDict, total=False):
-    """What `.using(...)` takes: what is stored with one job."""
+    """The keyword arguments of `.using(...)`: what is stored with a single job."""
 
     queue: str | QueueOptions
     priority: int
@@ -105,17 +105,17 @@ _STORED = frozenset(UsingSettings.__annotations__) - _PLACED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """When one call is due, under which id, and through whose connection."""
+    """When one call is due, under which id, and on whose connection it is stored."""
 
     id: str | None = None
     delay: float | None = None
     due_at: float | None = None
     connection: Any = None
-    own: frozenset[str] = frozenset()  # which of retry, timeout, retain were given for this call alone
-    options: bytes | None = None  # those, as they are stored
+    own: frozenset[str] = frozenset()  # which of retry, timeout, retain were given for this call only
+    options: bytes | None = None  # those options, as stored
 
     def changed(self, given: Mapping[str, Any], own: frozenset[str], options: bytes | None) -> Placement:
-        """This placement with what `.using` said, checked."""
+        """This placement updated with the `.using` settings, validated."""
         delay, at = given.get("delay"), given.get("at")
         if delay is not None and at is not None:
             raise ConfigurationError("delay= and at= exclude each other. Give one of them.")
@@ -138,7 +138,7 @@ class Placement:
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """`.using` settings parted into stored task options and placement; the others are refused with the reason."""
+    """Split `.using` settings into stored task options and placement; reject any others and give the reason."""
     stored: dict[str, Any] = {}
     placed: dict[str, Any] = {}
     for name, value in settings.items():
@@ -156,7 +156,7 @@ def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
 
 
 def refine(options: TaskOptions, placement: Placement, settings: Mapping[str, Any]) -> tuple[TaskOptions, Placement]:
-    """Options and placement with what `.using` said, checked."""
+    """Options and placement updated with the `.using` settings, validated."""
     stored, placed = split_settings(settings)
     options = options.changed(**stored)
     own = placement.own | (stored.keys() & CALL_OPTIONS)
@@ -170,7 +170,7 @@ Choice = Callable[[Mapping[str, Any]], str]
 
 
 def compile_chooser(chooser: Chooser, what: str, codec: Codec) -> Choice:
-    """A group or key as a function of the bound arguments; its parameters are checked here, once."""
+    """Compile a group or key into a function of the bound arguments; its parameters are checked here, once."""
     if isinstance(chooser, str):
         fixed = chooser
         return lambda given: fixed
@@ -207,7 +207,7 @@ def compile_chooser(chooser: Chooser, what: str, codec: Codec) -> Choice:
 def make_job(
     task: str, raw: bytes, options: TaskOptions, placement: Placement, *, group: str | None, key: str | None
 ) -> NewJob:
-    """The job a call becomes, with its id."""
+    """Build the job for a call, including its id."""
     held = how_held(options, task, key)
     return NewJob(
         id=placement.id or new_id(),
@@ -233,7 +233,7 @@ def make_job(
 
 
 def fresh_record(new: NewJob, id: str, now: float, state: State | None = None) -> JobRecord:
-    """A job just stored, as far as its producer can tell without asking."""
+    """A job that was just stored, as far as its producer knows without reading it back."""
     due_at = new.due_at if new.due_at is not None else now + (new.delay or 0.0)
     if state is None:
         state = State.SCHEDULED if due_at > now else State.READY
@@ -270,15 +270,15 @@ async def store(new: NewJob, clock: Clock, backend: Backend) -> tuple[JobRecord,
 
 
 def is_known(new: NewJob, answer: Enqueued) -> bool:
-    """Whether the store could tell us nothing about the job that we do not know."""
+    """Whether reading the job back would tell the producer nothing new."""
     return answer.created and new.group is None
 
 
 async def look_at(new: NewJob, answer: Enqueued, clock: Clock, backend: Backend) -> JobRecord:
-    """The job as it is in the store."""
+    """Read the job from the store."""
     try:
         record = await backend.get(answer.id)
-    except BackendError:  # stored it is: a failing look at it must not make the caller enqueue it again
+    except BackendError:  # it is stored: a failed read must not make the caller enqueue it again
         record = None
     return record or fresh_record(new, answer.id, clock.wall())
 

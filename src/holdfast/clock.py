@@ -1,8 +1,8 @@
-"""Clocks: the wall, and one that neither jumps nor stops while the machine sleeps.
+"""Clocks: the wall clock, and a steady clock that never jumps and keeps running while the machine is suspended.
 
 Called by the stores (lease deadlines, due times), the worker and tests. Decides nothing and never sleeps: waiting is
-the caller's business. Lease deadlines live on the steady clock together with `boot_id`, because a steady reading
-means nothing after a restart of the machine.
+up to the caller. Lease deadlines are stored as steady-clock readings together with `boot_id`, because a steady
+reading is meaningless after a reboot.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Protocol, runtime_checkable
 from .errors import ConfigurationError
 from .names import shown
 
-SECONDS_MAX = 3_200_000_000.0  # about a century: keeps every due time inside what datetime can show
+SECONDS_MAX = 3_200_000_000.0  # about a century: keeps every due time within datetime's range
 
 
 def to_seconds(value: float | timedelta, what: str, *, least: float = 0.0) -> float:
-    """A duration as float seconds; ConfigurationError naming `what` when it is none, negative, endless or NaN."""
+    """A duration as float seconds; ConfigurationError naming `what` if it is no duration, negative, infinite or NaN."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -34,27 +34,27 @@ def to_seconds(value: float | timedelta, what: str, *, least: float = 0.0) -> fl
 
 
 def moment(value: float) -> datetime:
-    """A store's wall-clock seconds as an aware datetime, for people."""
+    """A store's wall-clock seconds as an aware datetime, for display."""
     return datetime.fromtimestamp(value, UTC)
 
 
 @runtime_checkable
 class Clock(Protocol):
-    """What a store needs to know of time."""
+    """The clock readings a store needs."""
 
     def wall(self) -> float:
-        """Seconds since the epoch; may jump when the machine's clock is set."""
+        """Seconds since the epoch; jumps when the system clock is set."""
         ...
 
     def steady(self) -> float:
-        """Seconds on a clock that only goes forward, at an even rate, also through a suspend."""
+        """Seconds on a clock that only moves forward, at a constant rate, and keeps running during suspend."""
         ...
 
 
 def read_steady() -> float:
-    """The machine's steady clock."""
-    # CLOCK_MONOTONIC stands still during a suspend on Linux; on macOS the clock of that name goes on, while
-    # time.monotonic() there does not. Both choices keep a lease from outliving its time on a laptop that slept.
+    """Read the machine's steady clock."""
+    # CLOCK_MONOTONIC stops during suspend on Linux; on macOS the clock of that name keeps running, while
+    # time.monotonic() does not. Both choices keep a lease from outliving its deadline on a laptop that slept.
     if sys.platform == "darwin":
         return time.clock_gettime(time.CLOCK_MONOTONIC)
     if sys.platform == "win32":
@@ -76,7 +76,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to; both readings move together. For tests, safe from any thread."""
+    """A clock that moves only when advanced; both readings move together. For tests; thread-safe."""
 
     def __init__(self, start: float | None = None) -> None:
         self._guard = threading.Lock()
@@ -92,7 +92,7 @@ class ManualClock:
             return self._steady
 
     def advance(self, seconds: float = 0.0, *, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0) -> float:
-        """Move forward and answer the new wall time."""
+        """Move forward and return the new wall time."""
         step = seconds + 60.0 * minutes + 3600.0 * hours + 86400.0 * days
         if not 0.0 <= step < float("inf"):
             raise ConfigurationError(f"a clock advances by a finite time of at least 0 s, not {step!r}.")
@@ -107,7 +107,7 @@ class ManualClock:
 
 @functools.cache
 def boot_id() -> str:
-    """The same text in every process of one boot of this machine, another after a restart; "" where unknown."""
+    """An id shared by all processes of one boot of this machine, new after a reboot; "" if unknown."""
     if sys.platform == "linux":
         try:
             return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -1,11 +1,11 @@
-"""Arguments and results as JSON: bound by name, checked, encoded, and rebuilt from annotations.
+"""Arguments and results as JSON: bound by name, validated, encoded, and rebuilt from annotations.
 
 Called by tasks at enqueue and by the worker before and after a handler runs. Never pickles, never logs a value, and no
-message of its errors contains one. Everything is checked before a byte leaves: what `encode` answers, `decode` takes.
+error message contains one. Everything is validated before anything is sent: `decode` accepts whatever `encode` returns.
 
-The rule for annotations: they are resolved at first use. A parameter whose annotation is missing, cannot be resolved or
-is not a type that JSON can carry takes plain JSON values only (str, int, float, bool, None, lists, tuples, which arrive
-as lists, and dicts with str keys), and refuses anything else by name instead of handing the handler something else.
+Annotations are resolved at first use. A parameter whose annotation is missing, cannot be resolved or is not a type
+JSON can represent accepts plain JSON values only (str, int, float, bool, None, lists, tuples, which arrive as lists,
+and dicts with str keys). Anything else is rejected by name rather than reaching the handler as a different type.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .context import Context
 from .errors import ArgumentsRejected, ConfigurationError
 
 DEPTH_MAX = 64
-STAR = "*"  # the stored name of positional values from a producer that does not know the parameters
+STAR = "*"  # the stored name of positional arguments from a producer that does not know the parameters
 
 _AT_PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -38,7 +38,7 @@ _PLAIN: Any = ((str, str.__str__), (int, int.__int__), (float, float.__float__))
 
 
 class Refused(Exception):
-    """A value that cannot travel, with the reason; becomes ArgumentsRejected once the task's name is known."""
+    """A value that cannot be encoded, with the reason; becomes ArgumentsRejected once the task's name is known."""
 
 
 def _origin_modules(kind: type) -> set[str]:
@@ -46,7 +46,7 @@ def _origin_modules(kind: type) -> set[str]:
 
 
 def _is_pydantic(kind: type) -> bool:
-    # Asked of the type's own ancestry, so that pydantic is never imported by us.
+    # Checked through the type's own ancestry, so that we never import pydantic.
     return hasattr(kind, "model_validate") and "pydantic" in _origin_modules(kind)
 
 
@@ -56,7 +56,7 @@ def _is_django_model(kind: type) -> bool:
 
 def _encode_hook(value: Any) -> Any:
     kind = type(value)
-    for parent, as_plain in _PLAIN:  # subclasses, such as marked-up text: as plain values, whatever they say themselves
+    for parent, as_plain in _PLAIN:  # subclasses, e.g. markup strings: stored as the plain value, whatever they define
         if isinstance(value, parent):
             return as_plain(value)
     if _is_pydantic(kind):
@@ -89,7 +89,7 @@ def _decode_hook(kind: type, value: Any) -> Any:
 
 
 def _pydantic_faults(error: ValueError) -> str:
-    # Only where and what kind: pydantic's own text quotes the input.
+    # Only the location and the kind of error: pydantic's own message quotes the input.
     listed = getattr(error, "errors", None)
     if not callable(listed):
         return type(error).__name__
@@ -102,7 +102,7 @@ _plain_decoder = msgspec.json.Decoder()
 
 
 def encode_json(value: Any, depth_max: int = DEPTH_MAX) -> bytes:
-    """`value` as JSON, or Refused. Checks depth and numbers; size is the caller's to judge."""
+    """`value` as JSON, or Refused. Checks depth and numbers; the caller checks the size."""
     try:
         raw = _encoder.encode(value)
     except Refused:
@@ -120,14 +120,14 @@ def encode_json(value: Any, depth_max: int = DEPTH_MAX) -> bytes:
 
 
 def check_depth(raw: bytes, depth_max: int = DEPTH_MAX) -> None:
-    """Refuse JSON nested too deep. Counting brackets settles nearly every case at C speed."""
+    """Reject JSON nested too deeply. Counting brackets settles nearly every case at C speed."""
     if raw.count(b"[") + raw.count(b"{") <= depth_max:
         return
     marks = _STRINGS.sub(b"", raw).translate(_ROUND_TO_SQUARE, _NOT_BRACKETS)
     for _level in range(depth_max):
         if not marks:
             return
-        marks = marks.replace(b"[]", b"")  # takes away the innermost level
+        marks = marks.replace(b"[]", b"")  # removes the innermost level
     if marks:
         raise Refused(f"it is nested more than {DEPTH_MAX} levels deep: flatten it")
 
@@ -143,7 +143,7 @@ def _has_odd_number(value: Any) -> bool:
 
 
 def _plain_fault(value: Any) -> str | None:
-    """The name of the first type in `value` that would not arrive as what it is; None if all is plain JSON."""
+    """The name of the first type in `value` that would arrive as a different type; None if it is all plain JSON."""
     if value is None or isinstance(value, str | int | float):
         return None
     if isinstance(value, list | tuple):
@@ -156,11 +156,11 @@ def _plain_fault(value: Any) -> str | None:
 
 
 def _changed_on_the_way(value: Any, rebuilt: Any) -> str | None:
-    """Why a value would reach the handler as something else although its JSON fits the annotation; None if not."""
+    """Why a value would reach the handler as something else although its JSON fits the annotation, or None."""
     kind, found = type(value), type(rebuilt)
     if found is kind:
         return None if kind in _ATOMS else _changed_within(value, rebuilt)
-    if found is str and not isinstance(value, str):  # many types become text, which is what the annotation wants
+    if found is str and not isinstance(value, str):  # many types encode as text, which would satisfy the annotation
         return f"expected `str`, got `{kind.__name__}`"
     if isinstance(value, found) and _field_names(kind) is not None:
         return f"expected `{found.__name__}`, got `{kind.__name__}`, a subclass, whose own fields would be lost"
@@ -168,7 +168,7 @@ def _changed_on_the_way(value: Any, rebuilt: Any) -> str | None:
 
 
 def _changed_within(value: Any, rebuilt: Any) -> str | None:
-    """As `_changed_on_the_way`, for the parts of a value whose own type stays."""
+    """Like `_changed_on_the_way`, for the parts of a value whose own type is unchanged."""
     if isinstance(value, list | tuple):
         if _ATOMS.issuperset(map(type, value)):
             return None  # the common case, decided at C speed
@@ -192,7 +192,7 @@ def _changed_within(value: Any, rebuilt: Any) -> str | None:
 
 
 def _field_names(kind: type) -> Iterable[str] | None:
-    """The fields of a dataclass, a Struct or an attrs class; None for any other type."""
+    """The field names of a dataclass, a Struct or an attrs class; None for any other type."""
     fields = getattr(kind, "__struct_fields__", None) or getattr(kind, "__dataclass_fields__", None)
     if fields is None and hasattr(kind, "__attrs_attrs__"):
         return [field.name for field in kind.__attrs_attrs__]
@@ -204,7 +204,7 @@ def _without_values(text: str) -> str:
 
 
 def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
-    """A function's signature. From Python 3.14 on an annotation that cannot be evaluated yet stays unevaluated."""
+    """A function's signature. On Python 3.14+, annotations that cannot be evaluated yet stay unevaluated."""
     if sys.version_info >= (3, 14):
         import annotationlib
 
@@ -228,8 +228,8 @@ def _resolve(annotation: Any, space: dict[str, Any]) -> Any:
 
 
 def resolve_hints(fn: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """A function's annotations as types, and for those that cannot be resolved, why."""
-    with contextlib.suppress(Exception):  # one bad annotation fails them all: then take them one by one
+    """A function's annotations as types, plus the reason for each one that cannot be resolved."""
+    with contextlib.suppress(Exception):  # one bad annotation fails them all; if so, resolve them one by one
         return typing.get_type_hints(fn, include_extras=True), {}
     plain = inspect.unwrap(fn)
     space = getattr(plain, "__globals__", {})
@@ -238,13 +238,13 @@ def resolve_hints(fn: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, str
     for name, annotation in _annotations(plain).items():
         try:
             hints[name] = _resolve(annotation, space)
-        except Exception as error:  # whatever evaluating somebody's annotation raises
+        except Exception as error:  # evaluating a user's annotation may raise anything
             faults[name] = f"its annotation cannot be resolved ({type(error).__name__}: {error})"
     return hints, faults
 
 
 def wants_context(fn: Callable[..., Any], parameters: list[inspect.Parameter]) -> bool:
-    """Whether the first parameter is a Context: annotated so, or without annotation and called ctx."""
+    """Whether the first parameter is a Context: annotated as one, or named ctx without an annotation."""
     if not parameters:
         return False
     annotation = parameters[0].annotation
@@ -259,7 +259,7 @@ def _is_context(fn: Callable[..., Any], annotation: Any) -> bool:
     if isinstance(annotation, str):
         try:
             annotation = _resolve(annotation, getattr(inspect.unwrap(fn), "__globals__", {}))
-        except Exception:  # imported under `if TYPE_CHECKING:`, say: then its spelling has to do
+        except Exception:  # e.g. imported under `if TYPE_CHECKING:`; fall back to its spelling
             return bool(annotation.rpartition(".")[2] == "Context")
     return annotation is Context
 
@@ -272,7 +272,7 @@ _UNSTORABLE: Mapping[Any, str] = {
 
 
 def read_parameters(fn: Callable[..., Any], task: str) -> tuple[bool, dict[str, inspect.Parameter]]:
-    """Whether a function wants a Context, and the parameters that are stored; ConfigurationError if it cannot be."""
+    """Whether a function takes a Context, and which parameters are stored; ConfigurationError if unsupported."""
     listed = list(signature_of(fn).parameters.values())
     context = wants_context(fn, listed)
     stored = listed[1:] if context else listed
@@ -288,7 +288,7 @@ def read_parameters(fn: Callable[..., Any], task: str) -> tuple[bool, dict[str, 
 
 
 class Codec:
-    """One function's arguments and result. Made cheaply at decoration; annotations are looked at on first use."""
+    """Codec for one function's arguments and result. Cheap to create; annotations are resolved on first use."""
 
     def __init__(self, task: str, fn: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]) -> None:
         self.task = task
@@ -329,10 +329,10 @@ class Codec:
     # ------------------------------------------------------------------ arguments
 
     def encode(self, given: Mapping[str, Any], bytes_max: int) -> bytes:
-        """Bound values as one JSON object, checked against the annotations; raises ArgumentsRejected."""
+        """Bound values as one JSON object, validated against the annotations; raises ArgumentsRejected."""
         decoder = self._decoder or self._prepare()
         try:
-            raw = encode_json(given, DEPTH_MAX + 1)  # the object of all arguments is a level of its own
+            raw = encode_json(given, DEPTH_MAX + 1)  # the object holding all arguments is one level itself
         except Refused as refusal:
             raise ArgumentsRejected(self.task, self._blame(given, refusal)) from None
         if len(raw) > bytes_max:
@@ -356,7 +356,7 @@ class Codec:
         return raw
 
     def _blame(self, given: Mapping[str, Any], refusal: Refused) -> str:
-        """The refusal with the parameter it is about: found by encoding them one by one."""
+        """The refusal, naming the parameter that caused it: found by encoding the values one by one."""
         for name, value in given.items():
             try:
                 encode_json(value)
@@ -365,7 +365,7 @@ class Codec:
         return str(refusal)
 
     def decode(self, raw: bytes) -> dict[str, Any]:
-        """Stored arguments as keyword arguments for the function; what was not stored is left to its default."""
+        """Stored arguments as keyword arguments for the function; missing ones are left to their defaults."""
         decoder = self._decoder or self._prepare()
         rebuilt = self._decode(decoder, raw)
         return {name: value for name in self.names if (value := getattr(rebuilt, name)) is not msgspec.UNSET}
@@ -385,7 +385,7 @@ class Codec:
             raise ArgumentsRejected(self.task, f"they are not JSON we can read ({type(error).__name__})") from None
 
     def _spread(self, raw: bytes) -> bytes:
-        """Give the positional values of a producer that did not know our parameters their names."""
+        """Name the positional arguments of a producer that did not know our parameters."""
         stored = _plain_decoder.decode(raw)
         values = stored.pop(STAR)
         if not isinstance(values, list):
@@ -410,7 +410,7 @@ class Codec:
     # ------------------------------------------------------------------ results
 
     def encode_value(self, value: Any, bytes_max: int) -> bytes:
-        """What a handler returned as JSON; raises ArgumentsRejected, whose text speaks of the result."""
+        """A handler's return value as JSON; raises ArgumentsRejected with a message about the result."""
         try:
             raw = encode_json(value)
         except Refused as refusal:
@@ -424,7 +424,7 @@ class Codec:
         return raw
 
     def decode_value(self, raw: bytes) -> Any:
-        """A stored result, rebuilt by the return annotation; as plain JSON where the two do not agree."""
+        """A stored result, rebuilt from the return annotation, or plain JSON if it does not fit."""
         if self._decoder is None:
             self._prepare()
         try:
@@ -448,7 +448,7 @@ class Codec:
             try:
                 kind = kind if name in self._required else Union[kind, msgspec.UnsetType]  # noqa: UP007
                 msgspec.json.Decoder(kind, dec_hook=_decode_hook)
-            except Exception:  # msgspec says TypeError, but an annotation may raise anything
+            except Exception:  # msgspec raises TypeError, but an annotation may raise anything
                 untyped[name] = "its annotation is not a type that can be rebuilt from JSON"
                 kind = Any if name in self._required else Union[Any, msgspec.UnsetType]  # noqa: UP007
             fields.append((name, kind) if name in self._required else (name, kind, msgspec.UNSET))
@@ -457,14 +457,14 @@ class Codec:
         if "return" in hints:
             try:
                 self._value_decoder = msgspec.json.Decoder(hints["return"], dec_hook=_decode_hook)
-            except Exception:  # as above: the result then stays plain JSON
+            except Exception:  # as above: the result stays plain JSON
                 self._value_decoder = _plain_decoder
         self._decoder = msgspec.json.Decoder(shape, dec_hook=_decode_hook)
         return self._decoder
 
 
 def encode_unseen(task: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], bytes_max: int) -> bytes:
-    """Arguments for a task whose code this producer does not have: checked as JSON, bound and typed by the worker."""
+    """Encode arguments for a task whose code this producer lacks: checked as JSON, bound and typed by the worker."""
     if STAR in kwargs:
         raise ArgumentsRejected(task, f"no parameter can be called {STAR!r}")
     given: dict[str, Any] = {STAR: args, **kwargs} if args else dict(kwargs)
@@ -478,5 +478,5 @@ def encode_unseen(task: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], b
 
 
 def decode_plain(raw: bytes) -> Any:
-    """JSON as plain values, for showing what is stored."""
+    """JSON as plain values, for displaying what is stored."""
     return _plain_decoder.decode(raw)

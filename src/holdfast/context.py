@@ -1,7 +1,7 @@
-"""What a handler can know and say about its own attempt.
+"""What a handler can learn and report about its own attempt.
 
-Made by the runner, one per attempt; used by handlers, in any thread. Nothing here waits for the store: progress and
-log lines are handed to the keeper, which coalesces and writes them.
+The runner creates one per attempt; handlers use it from any thread. Nothing here waits for the store: progress and
+log lines go to the keeper, which coalesces and writes them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOG_LINE_CHARS_MAX = 2000
 
 
 class ReportSink(Protocol):
-    """Where progress, log lines and slow-downs go; thread-safe, never waits."""
+    """Receives progress, log lines and slow-downs; thread-safe, never blocks."""
 
     def progress(self, lease: Lease, fraction: float | None, text: str | None) -> None: ...
 
@@ -34,20 +34,20 @@ class ReportSink(Protocol):
 
 
 class BackOff(Protocol):
-    """The part of a RetryPolicy that tells whether this is the last attempt."""
+    """The part of a RetryPolicy that determines whether this is the last attempt."""
 
     def delay(self, failures: int, error: BaseException | None = None) -> float | None: ...
 
 
 class CancelRequested(BaseException):
-    """Raised by `Context.raise_if_cancelled` to end the attempt; `except Exception` lets it by."""
+    """Raised by `Context.raise_if_cancelled` to end the attempt; `except Exception` does not catch it."""
 
 
 class Context:
-    """One attempt, seen from inside.
+    """One attempt, as its handler sees it.
 
-    `id` is stable over retries and revivals (use it as an idempotency key); `fence` grows with every lease of the job
-    and of its group (use it to refuse a late writer).
+    `id` is stable across retries and revivals (use it as an idempotency key); `fence` grows with every lease of the job
+    and of its group (use it to reject a late writer).
     """
 
     __slots__ = ("_cancelled", "_deadline", "_lease", "_policy", "_reports")
@@ -68,7 +68,7 @@ class Context:
 
     @staticmethod
     def current() -> Context:
-        """The context of the attempt this code runs in."""
+        """The context of the attempt this code is running in."""
         context = CURRENT.get()
         if context is None:
             raise ConfigurationError(
@@ -91,17 +91,17 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """Which try this is, from 1."""
+        """The number of this attempt, from 1."""
         return self._lease.attempt
 
     @property
     def failures(self) -> int:
-        """How many attempts have failed before this one."""
+        """How many attempts failed before this one."""
         return self._lease.failures
 
     @property
     def last_attempt(self) -> bool:
-        """Whether a failure now would be final."""
+        """Whether a failure of this attempt would be final."""
         return self._policy is not None and self._policy.delay(self._lease.failures + 1) is None
 
     @property
@@ -118,19 +118,19 @@ class Context:
 
     @property
     def deadline(self) -> float | None:
-        """When the task's timeout passes, on `time.monotonic()`; None without a timeout."""
+        """When the task's timeout expires, on `time.monotonic()`; None without a timeout."""
         return self._deadline
 
     @property
     def remaining(self) -> float | None:
-        """Seconds until the timeout passes, never below 0; None without a timeout."""
+        """Seconds until the timeout expires, never below 0; None without a timeout."""
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     @property
     def cancelled(self) -> bool:
-        """Whether this attempt should stop: a cancel, its timeout, a lost lease, or the worker's end.
+        """Whether this attempt should stop: cancellation, timeout, a lost lease, or worker shutdown.
 
-        Async handlers are cancelled besides; a sync handler has only this flag, as a thread cannot be killed.
+        Async handlers are also cancelled; a sync handler only gets this flag, because a thread cannot be killed.
         """
         return self._cancelled
 
@@ -140,7 +140,7 @@ class Context:
             raise CancelRequested
 
     def progress(self, fraction: float | None, text: str | None = None) -> None:
-        """Say how far the job is: 0 to 1, and a few words. The latest word wins."""
+        """Report progress: a fraction from 0 to 1 and a short text. The latest report wins."""
         if fraction is not None:
             fraction = float(fraction)
             if math.isnan(fraction) or not 0.0 <= fraction <= 1.0:
@@ -158,9 +158,9 @@ class Context:
             self._reports.line(self._lease, plain(text)[:LOG_LINE_CHARS_MAX])
 
     def slow_down(self, seconds: float | timedelta) -> None:
-        """Nothing of this job's queue starts for so long, on any worker: a remote side says it is too much.
+        """Start no more jobs of this job's queue for `seconds`, on any worker: for when a remote side is overloaded.
 
-        It takes effect in a moment; what runs goes on, this job too. It never shortens a longer one.
+        Takes effect almost immediately; running jobs, including this one, continue. Never shortens a longer slow-down.
         """
         span = to_seconds(seconds, "slow_down(…)")
         if self._reports is not None:

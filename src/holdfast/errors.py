@@ -1,7 +1,7 @@
 """Every error Holdfast raises, in one tree.
 
-Called by everyone; imports nothing of ours. A class here never logs, and its message never contains arguments,
-results or URL passwords: it says what happened, why, and what to do next, and carries the facts as attributes.
+Raised everywhere; imports nothing of ours. These classes never log, and their messages never contain arguments,
+results or URL passwords. A message states what happened, why, and what to do next; the facts are attributes.
 
     HoldfastError
     ├── ConfigurationError          a wrong option, URL, name or task definition        (also ValueError)
@@ -30,7 +30,7 @@ from __future__ import annotations
 
 
 class HoldfastError(Exception):
-    """Any failure of Holdfast's own."""
+    """Base class of all Holdfast errors."""
 
 
 class ConfigurationError(HoldfastError, ValueError):
@@ -47,7 +47,7 @@ class TaskNotRegistered(ConfigurationError):
 
 
 class TaskAlreadyRegistered(ConfigurationError):
-    """Two tasks want the same name."""
+    """Two tasks are registered under the same name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -55,7 +55,7 @@ class TaskAlreadyRegistered(ConfigurationError):
 
 
 class BackendNotInstalled(ConfigurationError):
-    """The URL names a backend whose driver is not installed, or that this version does not have."""
+    """The URL names a backend whose driver is not installed, or that this version does not support."""
 
     def __init__(self, scheme: str, advice: str) -> None:
         self.scheme = scheme
@@ -71,7 +71,7 @@ class ArgumentsRejected(HoldfastError, ValueError):
 
 
 class JobNotFound(HoldfastError, LookupError):
-    """No job has that id (any more)."""
+    """No job has that id, or it was pruned."""
 
     def __init__(self, job_id: str, what: str = "job") -> None:
         self.job_id = job_id
@@ -79,7 +79,7 @@ class JobNotFound(HoldfastError, LookupError):
 
 
 class EntryNotFound(HoldfastError, LookupError):
-    """No cron entry has that name (any more)."""
+    """No cron entry has that name, or it was removed."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -108,7 +108,7 @@ class DuplicateJob(HoldfastError):
 
 
 class LeaseLost(HoldfastError):
-    """The lease named is not the current one; nothing was changed."""
+    """The given lease is not the current one; nothing was changed."""
 
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
@@ -118,7 +118,7 @@ class LeaseLost(HoldfastError):
 
 
 class WaitTimedOut(HoldfastError, TimeoutError):
-    """The job did not finish in the time given; it goes on."""
+    """The job did not finish within the timeout; it keeps running."""
 
     def __init__(self, job_id: str, seconds: float, state: str) -> None:
         self.job_id, self.seconds, self.state = job_id, seconds, state
@@ -126,7 +126,7 @@ class WaitTimedOut(HoldfastError, TimeoutError):
 
 
 class ResultGone(HoldfastError, LookupError):
-    """The job finished, and its record was pruned since."""
+    """The job finished, but its record has been pruned."""
 
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
@@ -150,14 +150,14 @@ class JobCancelled(HoldfastError):
         super().__init__(f"job {job_id} was cancelled.")
 
 
-_REPEATED = {  # verbs whose repetition may do more than the first call did
+_REPEATED = {  # verbs that may have a further effect when repeated
     "retry": "Look at the job first: a repeated retry runs it once more if it has finished meanwhile.",
     "revive": "Look at the job first: a repeated revive runs it once more if it has died meanwhile.",
 }
 
 
 class OutcomeUnknown(HoldfastError):
-    """The call was sent and no answer came: it may or may not have taken effect."""
+    """The call was sent but no reply arrived: it may or may not have taken effect."""
 
     def __init__(self, verb: str, advice: str = "") -> None:
         self.verb = verb
@@ -166,7 +166,7 @@ class OutcomeUnknown(HoldfastError):
 
 
 class MoveRefused(HoldfastError):
-    """The move that was asked for cannot be made now. `leases`: so many jobs are still running."""
+    """The requested move is not possible now. `leases` is the number of jobs still running."""
 
     def __init__(self, why: str, leases: int = 0) -> None:
         self.why, self.leases = why, leases
@@ -178,7 +178,7 @@ class BackendError(HoldfastError):
 
 
 class BackendUnavailable(BackendError):
-    """The store cannot be reached or is busy; nothing was changed; safe to try again."""
+    """The store cannot be reached or is busy; nothing was changed; safe to retry."""
 
 
 class StoreReplaced(BackendUnavailable):
@@ -195,10 +195,10 @@ class StoreReplaced(BackendUnavailable):
 
 
 class SchemaMismatch(BackendError):
-    """The store's schema is not the one this version speaks."""
+    """The store's schema is not the one this version uses."""
 
     def __init__(self, found: int, expected: int, advice: str = "Run `holdfast migrate` with this version.") -> None:
-        """`advice`: what to do where the store's schema is older."""
+        """`advice` is what to do when the store's schema is older."""
         self.found, self.expected = found, expected
         if found > expected:
             advice = "Upgrade holdfast on this machine."
@@ -219,7 +219,7 @@ _SEALED = {
 
 
 class StoreSealed(BackendError):
-    """The store takes no work and starts none: it is one side of a move. Nothing was changed."""
+    """The store accepts and starts no work because it is one side of a move. Nothing was changed."""
 
     def __init__(self, role: str, stage: str, other: str) -> None:
         self.role, self.stage, self.other = role, stage, other

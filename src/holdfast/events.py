@@ -1,7 +1,7 @@
-"""What a worker saw, told to whoever asked: one frozen class per event, and the Hub that delivers them.
+"""Events that workers and producers emit: one frozen class per event, and the Hub that delivers them.
 
 Called by the app (`app.on`, `enqueued`) and by the worker engine. Delivery is best effort: a callback's exception is
-logged and changes nothing, and no event ever decides anything. An event is built only when somebody wants it.
+logged and has no other effect, and nothing depends on an event. An event is built only if a callback is registered.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ C = TypeVar("C", bound=Callable[[Any], Any])
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """Anything that can be listened to."""
+    """Base class of all events."""
 
     name: ClassVar[str] = ""
-    worker: str | None = None  # the worker that saw it
+    worker: str | None = None  # the worker that emitted it
 
 
 class JobEvent(Event, frozen=True, kw_only=True):
-    """Something about one job."""
+    """Base class of events about a single job."""
 
     job_id: str
     task: str
@@ -78,7 +78,7 @@ class Retrying(JobEvent, frozen=True, kw_only=True):
 
 
 class Stalled(JobEvent, frozen=True, kw_only=True):
-    """A lease ran out or its process died; `holder` held it, `state` is where the job went."""
+    """A lease expired or its process died; `holder` held it, `state` is the job's new state."""
 
     name: ClassVar[str] = "stalled"
     holder: str = ""
@@ -88,7 +88,7 @@ class Stalled(JobEvent, frozen=True, kw_only=True):
 
 
 class LeaseLost(JobEvent, frozen=True, kw_only=True):
-    """The store says a lease is no longer ours: its handler was stopped, its outcome is not recorded."""
+    """The store reports that a lease is no longer ours: its handler was stopped, its outcome is not recorded."""
 
     name: ClassVar[str] = "lease_lost"
 
@@ -102,13 +102,13 @@ class Dead(JobEvent, frozen=True, kw_only=True):
 
 
 class Cancelled(JobEvent, frozen=True, kw_only=True):
-    """A cancelled job's handler has stopped and the store knows."""
+    """A cancelled job's handler has stopped and the store has recorded it."""
 
     name: ClassVar[str] = "cancelled"
 
 
 class Progress(JobEvent, frozen=True, kw_only=True):
-    """A job's progress was stored (the latest of what it reported meanwhile)."""
+    """A job's progress was stored (the latest of its reports since the last write)."""
 
     name: ClassVar[str] = "progress"
     fraction: float | None = None
@@ -116,14 +116,14 @@ class Progress(JobEvent, frozen=True, kw_only=True):
 
 
 class UnknownTask(JobEvent, frozen=True, kw_only=True):
-    """A job names a task this worker does not have; it was given back, for at most `delay` seconds."""
+    """A job names a task this worker does not have; it was released and is due again in at most `delay` seconds."""
 
     name: ClassVar[str] = "unknown_task"
     delay: float = 0.0
 
 
 class RenewalFailed(Event, frozen=True, kw_only=True):
-    """A renewal was not answered; handlers are stopped in `fence_in` seconds unless one is."""
+    """A renewal got no reply; handlers are stopped in `fence_in` seconds unless one succeeds."""
 
     name: ClassVar[str] = "renewal_failed"
     error: str = ""
@@ -131,14 +131,14 @@ class RenewalFailed(Event, frozen=True, kw_only=True):
 
 
 class FencePassed(Event, frozen=True, kw_only=True):
-    """No renewal succeeded in time: what can be stopped is being stopped before another worker may start it."""
+    """No renewal succeeded in time: whatever can be stopped is being stopped before another worker may start it."""
 
     name: ClassVar[str] = "fence_passed"
     jobs: tuple[str, ...] = ()
 
 
 class StoreBlocked(Event, frozen=True, kw_only=True):
-    """The store has not answered for longer than a quarter of a lease."""
+    """The store has not responded for longer than a quarter of a lease."""
 
     name: ClassVar[str] = "store_blocked"
     seconds: float = 0.0
@@ -146,7 +146,7 @@ class StoreBlocked(Event, frozen=True, kw_only=True):
 
 
 class StoreSealed(Event, frozen=True, kw_only=True):
-    """The store is one side of a move and gives no work out; the worker ends when its running jobs have."""
+    """The store is one side of a move and hands out no work; the worker exits once its running jobs have ended."""
 
     name: ClassVar[str] = "store_sealed"
     role: str = ""
@@ -155,7 +155,7 @@ class StoreSealed(Event, frozen=True, kw_only=True):
 
 
 class LoopBlocked(Event, frozen=True, kw_only=True):
-    """The handlers' event loop has not responded for `seconds`; `stack` is where it is."""
+    """The handlers' event loop has not responded for `seconds`; `stack` shows where it is blocked."""
 
     name: ClassVar[str] = "loop_blocked"
     seconds: float = 0.0
@@ -172,7 +172,7 @@ class WorkerStarted(Event, frozen=True, kw_only=True):
 
 
 class WorkerStopped(Event, frozen=True, kw_only=True):
-    """A worker has ended; `left_running` jobs could not be stopped and keep their leases until those lapse."""
+    """A worker has stopped; `left_running` jobs could not be stopped and keep their leases until those expire."""
 
     name: ClassVar[str] = "worker_stopped"
     left_running: tuple[str, ...] = ()
@@ -206,14 +206,14 @@ EVENTS: Mapping[str, type[Event]] = MappingProxyType(
 
 
 class Hub:
-    """Who listens to what. Registration happens at import time; emitting may happen on any thread."""
+    """Registered callbacks by event. Registration happens at import time; emitting may happen on any thread."""
 
     def __init__(self) -> None:
         self._callbacks: dict[str, tuple[Callback, ...]] = {}
         self._under_way: set[asyncio.Task[None]] = set()
 
     def on(self, name: str) -> Callable[[C], C]:
-        """Register the decorated function for an event; it is returned unchanged."""
+        """Register the decorated function for an event; returns it unchanged."""
         if name not in EVENTS:
             near = difflib.get_close_matches(str(name), EVENTS, n=3)
             advice = f"Did you mean {' or '.join(near)}?" if near else f"Events: {', '.join(EVENTS)}."
@@ -227,15 +227,15 @@ class Hub:
 
     @property
     def names(self) -> list[str]:
-        """The events somebody listens to."""
+        """The events that have callbacks."""
         return list(self._callbacks)
 
     def wanted(self, name: str) -> bool:
-        """Whether anybody listens: ask before building an event on a hot path."""
+        """Whether the event has callbacks: check before building an event on a hot path."""
         return name in self._callbacks
 
     def emit(self, event: Event) -> None:
-        """Call the event's callbacks here; async ones as tasks, or to their end where no loop runs."""
+        """Run the event's callbacks here; async ones become tasks, or run to completion if no loop is running."""
         for callback in self._callbacks.get(event.name, ()):
             try:
                 answer = callback(event)
@@ -244,11 +244,11 @@ class Hub:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
-                # SystemExit too: a callback must not be able to end the loop it is told on.
+                # SystemExit too: a callback must not be able to end the loop it runs on.
                 logs.callback_failed(event.name, error)
 
     async def settle(self, timeout: float) -> None:
-        """Wait for this loop's async callbacks to end, at most `timeout` seconds."""
+        """Wait for this loop's async callbacks to finish, at most `timeout` seconds."""
         loop = asyncio.get_running_loop()
         mine = [task for task in list(self._under_way) if task.get_loop() is loop]  # other loops add theirs meanwhile
         if mine:
@@ -261,7 +261,7 @@ class Hub:
             asyncio.run(_guarded(name, answer))
             return
         task = loop.create_task(_guarded(name, answer))
-        self._under_way.add(task)  # the loop itself keeps only weak references
+        self._under_way.add(task)  # the loop itself only keeps weak references
         task.add_done_callback(self._under_way.discard)
 
 

@@ -1,7 +1,7 @@
-"""Following one job: what its handlers report, as it comes.
+"""Following one job: its state changes, progress and log lines as they appear.
 
-Called by the app on its portal. Reads the job and its log lines, ever more patiently while nothing happens; never
-changes anything.
+Called by the app on the store thread. Polls the job and its log lines, backing off while nothing changes; never
+writes anything.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from .errors import JobNotFound
 from .lifecycle import State
 from .records import JobRecord, LogLine
 
-PAUSE_FIRST, PAUSE_GROWTH, PAUSE_MOST = 0.05, 1.5, 0.5  # seconds between two looks; news make it short again
+PAUSE_FIRST, PAUSE_GROWTH, PAUSE_MOST = 0.05, 1.5, 0.5  # seconds between polls; news resets it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Something a job did: `kind` is "state", "progress" or "log"."""
+    """One reported change of a job: `kind` is "state", "progress" or "log"."""
 
     kind: Literal["state", "progress", "log"]
-    state: State  # the job's, when this was seen
+    state: State  # the job's state when this was seen
     text: str = ""
-    fraction: float | None = None  # of progress
-    at: datetime | None = None  # when a log line was stored
+    fraction: float | None = None  # for progress
+    at: datetime | None = None  # when the log line was stored
 
 
 class JobFollower:
-    """Where one follower stands."""
+    """The position of one follower."""
 
     def __init__(self, id: str) -> None:
         self._id = id
@@ -43,12 +43,12 @@ class JobFollower:
         self.over = False
 
     async def look(self, backend: Backend) -> list[Step]:
-        """What is new, after a pause. JobNotFound if the job is not, or no longer, there."""
+        """Return what is new, after a pause. JobNotFound if the job does not exist or was pruned."""
         await asyncio.sleep(self._pause)
         record = await backend.get(self._id)
         if record is None:
             raise JobNotFound(self._id)
-        lines = await backend.logs(self._id)  # after the job: when it has finished, no more lines come
+        lines = await backend.logs(self._id)  # read after the job: a finished job gets no more lines
         steps = self._new_steps(record, lines)
         self.over = record.state.finished
         if steps:
@@ -67,13 +67,13 @@ class JobFollower:
         if progress not in (self._progress, (None, None)):
             steps.append(Step(kind="progress", state=state, text=record.progress_text or "", fraction=record.progress))
         if state.finished:
-            steps.append(changed)  # last: whoever reads it knows that nothing follows
+            steps.append(changed)  # last: a finished state tells the reader that nothing follows
         self._state, self._progress, self._lines = state, progress, lines
         return steps
 
 
 def new_lines(before: list[LogLine], now: list[LogLine]) -> list[LogLine]:
-    """The lines that came since: a store keeps the newest only, so what was seen may have lost its beginning."""
+    """The lines added since `before`: a store keeps only the newest, so lines seen earlier may be missing in front."""
     for kept in range(min(len(before), len(now)), 0, -1):
         if now[:kept] == before[-kept:]:
             return now[kept:]

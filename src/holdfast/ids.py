@@ -1,8 +1,8 @@
-"""Ids made by the producer: UUID version 7 as canonical 36-character text, growing within a process.
+"""Job ids made by the producer: UUID version 7 as canonical 36-character text, increasing within a process.
 
-Called wherever a job is bound. Never does I/O beyond asking the system for randomness. We make them ourselves on every
-Python, because they must grow across the threads of a process and begin anew after a fork, which the standard
-library's `uuid7` (3.14) does not promise.
+Called wherever a job is bound. Does no I/O except reading system randomness. We generate them ourselves on every
+Python version because they must increase across the threads of a process and restart after a fork, which the standard
+library's `uuid7` (3.14) does not guarantee.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import os
 import threading
 import time
 
-_COUNTER_BITS = 42  # below the millisecond: grows within it, so that ids of one process sort as they were made
+_COUNTER_BITS = 42  # below the millisecond: increases within it, so ids of one process sort in creation order
 _COUNTER_LIMIT = 1 << _COUNTER_BITS
-_COUNTER_SEED_LIMIT = 1 << (_COUNTER_BITS - 1)  # seeded in the lower half: room for 2**41 ids in a millisecond
-_TAIL_DIGITS = 8  # random in every id
-_TAILS_AT_ONCE = 256  # asking the system costs more than all the rest of an id
+_COUNTER_SEED_LIMIT = 1 << (_COUNTER_BITS - 1)  # seeded in the lower half: leaves room for 2**41 ids per millisecond
+_TAIL_DIGITS = 8  # random, in every id
+_TAILS_AT_ONCE = 256  # reading system randomness costs more than the rest of making an id
 
 
 class _Source:
-    """The last millisecond and counter used, and random digits to use up, guarded for threads."""
+    """The last millisecond and counter used, plus unused random digits; guarded for threads."""
 
     def __init__(self) -> None:
         self.forget()
@@ -36,7 +36,7 @@ class _Source:
         with self._guard:
             if millisecond > self._millisecond:
                 self._begin(millisecond)
-            else:  # the same millisecond, or the wall clock went back: go on from where we were
+            else:  # the same millisecond, or the wall clock went back: continue counting
                 self._counter += 1
                 if self._counter >= _COUNTER_LIMIT:
                     self._begin(self._millisecond + 1)
@@ -52,15 +52,15 @@ class _Source:
         self._millisecond = millisecond
         self._counter = int.from_bytes(os.urandom(6), "big") % _COUNTER_SEED_LIMIT
         text = f"{millisecond & 0xFFFFFFFFFFFF:012x}"
-        self._opening = f"{text[:8]}-{text[8:]}-7"  # up to the version, the same for all ids of a millisecond
+        self._opening = f"{text[:8]}-{text[8:]}-7"  # up to the version digit: the same for all ids of a millisecond
 
 
 _source = _Source()
 if hasattr(os, "register_at_fork"):
-    # A child would otherwise go on from its parent's counter; the guard may have been held by a thread that is gone.
+    # A child must not continue its parent's counter; the lock may have been held by a thread that no longer exists.
     os.register_at_fork(after_in_child=_source.forget)
 
 
 def new_id() -> str:
-    """A new id: sortable by the time it was made, unique across processes and machines."""
+    """A new id: sorts by creation time, unique across processes and machines."""
     return _source.take()

@@ -1,6 +1,6 @@
-"""What users hold in their hands: Job (a snapshot with handle methods), BoundCall, Enqueued, DeadLetter.
+"""The objects users work with: Job (a snapshot with handle methods), BoundCall, Enqueued, DeadLetter.
 
-Called by the app and by users. Holds facts; does I/O only through the app it was given, and never decides anything.
+Called by the app and by users. Plain data; I/O happens only through the app they were given. Decides nothing.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from .app import Holdfast
 
 R = TypeVar("R")
-QUERY_LENGTH_MAX = 4000  # characters of a query written as text
+QUERY_LENGTH_MAX = 4000  # characters in a query given as text
 
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """What enqueue_many did: how many jobs it made, and how many calls met one that was already there."""
+    """Result of enqueue_many: how many jobs it created, and how many calls matched an existing job."""
 
     created: int
     kept: int
@@ -37,7 +37,7 @@ class Enqueued:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BoundCall(Generic[R]):
-    """A call with its arguments checked and its id made. Enqueueing it again makes no second job."""
+    """A call with its arguments checked and its id assigned. Enqueueing it again creates no second job."""
 
     new: NewJob
     connection: Any = None  # the caller's own, if the job is to join its transaction
@@ -62,12 +62,12 @@ class BoundCall(Generic[R]):
     def key(self) -> str | None:
         return self.new.key
 
-    def __repr__(self) -> str:  # arguments are nobody's business in a log
+    def __repr__(self) -> str:  # arguments do not belong in logs
         return f"<BoundCall {self.new.task} {self.new.id}>"
 
 
 def plain_args(raw: bytes) -> dict[str, Any]:
-    """Stored arguments as plain values, for showing; none where they cannot be read."""
+    """Stored arguments as plain values, for display; empty if they cannot be read."""
     if not _is_json(raw):
         return {}
     stored = decode_plain(raw)
@@ -87,7 +87,7 @@ def _moment(value: float | None) -> datetime | None:
 
 
 class Job(Generic[R]):
-    """A job as it was when last read. `refresh` reads it again and answers itself."""
+    """A job as of its last read. `refresh` reads it again and returns itself."""
 
     __slots__ = ("_app", "_created", "_record", "_replaced")
 
@@ -97,7 +97,7 @@ class Job(Generic[R]):
         self._created = created
         self._replaced = replaced
 
-    # ------------------------------------------------------------------ what it is
+    # ------------------------------------------------------------------ identity
 
     @property
     def id(self) -> str:
@@ -129,7 +129,7 @@ class Job(Generic[R]):
 
     @property
     def args(self) -> dict[str, Any]:
-        """The arguments by name: rebuilt where this process has the task, else plain JSON. Defaults are not stored."""
+        """The arguments by name: rebuilt if this process has the task, else plain JSON. Defaults are not stored."""
         task = self._app.find_task(self._record.task)
         if task is not None:
             try:
@@ -140,15 +140,15 @@ class Job(Generic[R]):
 
     @property
     def created(self) -> bool:
-        """False when enqueue met a job that was already there: the same id, or a live one with the same key."""
+        """False if enqueue found an existing job: the same id, or a live one with the same key."""
         return self._created
 
     @property
     def replaced(self) -> bool:
-        """True when enqueue met a job that had not started, and gave it this call's arguments and time."""
+        """True if enqueue found a job that had not started and gave it this call's arguments and due time."""
         return self._replaced
 
-    # ------------------------------------------------------------------ how it fared
+    # ------------------------------------------------------------------ progress and outcome
 
     @property
     def attempts(self) -> int:
@@ -164,12 +164,12 @@ class Job(Generic[R]):
 
     @property
     def shared_stalls(self) -> int:
-        """Stalls suffered among other jobs in one process; they have a cap of their own."""
+        """Stalls while other jobs ran in the same process; they have a cap of their own."""
         return self._record.shared_stalls
 
     @property
     def suspect(self) -> bool:
-        """Its latest attempt stalled: a worker that can runs it alone next."""
+        """Its latest attempt stalled: a worker that supports it runs the job alone next."""
         return self._record.suspect
 
     @property
@@ -182,7 +182,7 @@ class Job(Generic[R]):
 
     @property
     def expires_at(self) -> datetime | None:
-        """From when on it is not started any more, if it has not been by then."""
+        """The job is no longer started after this time, unless it already has been."""
         return None if self._record.expires_at is None else moment(self._record.expires_at)
 
     @property
@@ -204,7 +204,7 @@ class Job(Generic[R]):
 
     @property
     def value(self) -> R | None:
-        """What its handler returned, None until it succeeded."""
+        """What its handler returned; None until it succeeds."""
         raw = self._record.value
         return None if raw is None or not _is_json(raw) else self._app._rebuild(self._record.task, raw)
 
@@ -220,12 +220,12 @@ class Job(Generic[R]):
 
     @property
     def reason(self) -> str | None:
-        """Why it is dead, or was dropped ("expired")."""
+        """Why it is dead or was dropped ("expired")."""
         return self._record.reason
 
     @property
     def unreadable(self) -> tuple[str, ...]:
-        """Fields whose stored value cannot be read; they are shown here with their defaults."""
+        """Fields whose stored value cannot be read; they show their defaults here."""
         record = self._record
         stored = {"args": record.args, "value": record.value}
         more = (name for name, raw in stored.items() if raw is not None and not _is_json(raw))
@@ -233,7 +233,7 @@ class Job(Generic[R]):
 
     @property
     def worker(self) -> str | None:
-        """Who runs it now."""
+        """The worker running it now."""
         return self._record.worker
 
     @property
@@ -244,36 +244,36 @@ class Job(Generic[R]):
     def cancel_requested(self) -> bool:
         return self._record.cancel_requested
 
-    # ------------------------------------------------------------------ what can be done with it
+    # ------------------------------------------------------------------ operations
 
     def result(self, timeout: Duration | None = None) -> R:
-        """Wait, through retries, until it finished; its value. JobDied, JobCancelled, WaitTimedOut, ResultGone.
+        """Wait, through retries, until it finishes; return its value. JobDied, JobCancelled, WaitTimedOut, ResultGone.
 
-        BackendError where the stored value is damaged.
+        BackendError if the stored value is damaged.
         """
         return self._app._result(self, timeout)  # type: ignore[no-any-return]
 
     async def aresult(self, timeout: Duration | None = None) -> R:
-        """As `result`."""
+        """Async version of `result`."""
         return await self._app._aresult(self, timeout)  # type: ignore[no-any-return]
 
     def refresh(self) -> Job[R]:
-        """Read it again. JobNotFound once it was pruned."""
+        """Read it again. JobNotFound once it has been pruned."""
         self._record = self._app._reread(self)
         return self
 
     async def arefresh(self) -> Job[R]:
-        """As `refresh`."""
+        """Async version of `refresh`."""
         self._record = (await self._app.ajob(self.id))._record
         return self
 
     def cancel(self) -> Job[R]:
-        """Cancel it: at once if it has not started, else as soon as its handler stops."""
+        """Cancel it: immediately if it has not started, else as soon as its handler stops."""
         self._record = self._app._cancel(self)
         return self
 
     async def acancel(self) -> Job[R]:
-        """As `cancel`."""
+        """Async version of `cancel`."""
         self._record = (await self._app.acancel(self.id))._record
         return self
 
@@ -298,7 +298,7 @@ _QUERY_FIELDS: Mapping[str, str] = {
 
 
 def parse_states(text: str) -> tuple[State, ...]:
-    """`ready,running` as states; `live` and `finished` stand for their members."""
+    """Parse `ready,running` into states; `live` and `finished` expand to their members."""
     states: list[State] = []
     for word in text.split(","):
         if word in ("live", "finished"):
@@ -313,9 +313,9 @@ def parse_states(text: str) -> tuple[State, ...]:
 
 
 def parse_query(text: str) -> JobQuery:
-    """A query as people write it: `state:ready,running queue:mail task:x group:g key:k worker:w id:prefix`.
+    """Parse a query given as text: `state:ready,running queue:mail task:x group:g key:k worker:w id:prefix`.
 
-    A word without a colon is a state if there is one of that name, else the beginning of an id. Quotes keep spaces.
+    A word without a colon is a state if one has that name, else an id prefix. Quotes preserve spaces.
     """
     if len(text) > QUERY_LENGTH_MAX:
         raise ConfigurationError(
@@ -342,7 +342,7 @@ def parse_query(text: str) -> JobQuery:
 
 
 def make_query(query: str | JobQuery | None, filters: Mapping[str, Any]) -> JobQuery:
-    """A query from text (`state:ready queue:mail`), keyword filters, or both; keywords overrule."""
+    """Build a query from text (`state:ready queue:mail`), keyword filters, or both; keywords take precedence."""
     if query is not None and not isinstance(query, str | JobQuery):
         raise ConfigurationError(f"a query is text such as 'state:ready queue:mail', not {type(query).__name__}.")
     chosen = query if isinstance(query, JobQuery) else parse_query(query or "")
@@ -364,7 +364,7 @@ def make_query(query: str | JobQuery | None, filters: Mapping[str, Any]) -> JobQ
 
 
 class JobsFound:
-    """The jobs a query finds, newest first, read page by page while you go through them: `for` or `async for`."""
+    """The jobs matching a query, newest first, read page by page during iteration: `for` or `async for`."""
 
     def __init__(self, app: Holdfast, query: JobQuery, most: int | None) -> None:
         self._app = app
@@ -404,7 +404,7 @@ PAGE_SIZE = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DeadLetter:
-    """The one dead letter of a logical job: (queue, task, key), or the id where there is no key."""
+    """The one dead letter of a logical job: (queue, task, key), or the id if it has no key."""
 
     id: str
     task: str
@@ -424,7 +424,7 @@ class DeadLetter:
 
     @classmethod
     def of(cls, letter: records.DeadLetter) -> DeadLetter:
-        """The stored letter in the form users get: arguments as plain values, times as aware datetimes."""
+        """Convert a stored letter to its public form: arguments as plain values, times as aware datetimes."""
         return cls(
             id=letter.id,
             task=letter.task,

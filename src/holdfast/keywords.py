@@ -1,7 +1,7 @@
-"""Options by name: a slip is a ConfigurationError that names the option meant, not Python's TypeError.
+"""Option names: a typo raises a ConfigurationError that suggests the intended option, instead of Python's TypeError.
 
-Called where users give options: the app, its queues, workers and cron entries, RetryPolicy, Revival. Pure. It leaves
-signatures as they are, so that type checkers find the same slips before anything runs.
+Used wherever users pass options: the app, its queues, workers and cron entries, RetryPolicy, Revival. Pure. Signatures
+stay as they are, so type checkers find the same typos before anything runs.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ R = TypeVar("R")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """ " Did you mean …?" with a leading space, or nothing."""
+    """ " Did you mean …?" with a leading space, or an empty string."""
     close = difflib.get_close_matches(word, list(known), n=2, cutoff=0.6)
     return f" Did you mean {' or '.join(close)}?" if close else ""
 
 
 def check_options(call: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse options that the call does not have."""
+    """Reject options that the call does not have."""
     options = sorted(known)
     for name in given:
         if name not in options:
@@ -35,7 +35,7 @@ def check_options(call: str, given: Iterable[str], known: Iterable[str]) -> None
 
 
 def known_options(call: str, more: type[Any] | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """For a function whose keywords are options; `more` is the TypedDict of those it takes as `**settings`."""
+    """Decorate a function whose keywords are options; `more` is the TypedDict of what it takes as `**settings`."""
 
     def decorate(fn: Callable[P, R]) -> Callable[P, R]:
         keywords = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -1,8 +1,8 @@
-"""THE STATE MACHINE: states, verbs, which may follow which, and what an attempt's outcome means.
+"""The state machine: states, verbs, legal transitions, and what an attempt's outcome means.
 
-Called by everyone. Pure: no I/O, no clock, no randomness of its own. Backends carry out what is decided here and
-judge only what must be atomic with the row: eligibility, token, limits. The docs page and the conformance cases
-are made from TRANSITIONS.
+Called everywhere. Pure: no I/O, no clock, no randomness. Backends carry out what is decided here and decide only what
+must be atomic with the row: eligibility, token, limits. The docs page and the conformance cases are generated from
+TRANSITIONS.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .errors import StateConflict
 
 
 class State(StrEnum):
-    """Where a job is."""
+    """The states of a job."""
 
     SCHEDULED = "scheduled"  # not due yet: a delay, a back-off, a snooze
-    WAITING = "waiting"  # due, behind its group
-    READY = "ready"  # may be claimed
+    WAITING = "waiting"  # due, but behind others of its group
+    READY = "ready"  # can be claimed
     RUNNING = "running"  # leased
     SUCCEEDED = "succeeded"
     CANCELLED = "cancelled"
@@ -42,18 +42,18 @@ LIVE = UNSTARTED | {State.RUNNING}
 
 
 class Ending(StrEnum):
-    """How a worker ends a lease by settling it."""
+    """How settling ends a lease."""
 
     SUCCEEDED = "succeeded"
     RETRY = "retry"
     SNOOZED = "snoozed"
     BURIED = "buried"
     CANCELLED = "cancelled"
-    STALLED = "stalled"  # the process that ran it died without a result
+    STALLED = "stalled"  # the process running it died without a result
 
 
 class Verb(StrEnum):
-    """What can be done to a job. The same word names the contract's method, its file, event, command and page."""
+    """What can be done to a job. The same word names the contract's method, its file, event, command and docs page."""
 
     ENQUEUE = "enqueue"
     PROMOTE = "promote"
@@ -81,10 +81,10 @@ class Verb(StrEnum):
 
 _S, _W, _R, _X = State.SCHEDULED, State.WAITING, State.READY, State.RUNNING
 _OK, _C, _D = State.SUCCEEDED, State.CANCELLED, State.DEAD
-_BACK = frozenset({_R, _W})  # claimable again, or behind its group
+_BACK = frozenset({_R, _W})  # claimable again, or behind others of its group
 
-# verb → state it starts from (None: no job yet) → states it may lead to (empty: the job is gone).
-# A verb that is not listed for a state is refused there and changes nothing.
+# verb → start state (None: no job yet) → possible end states (empty: the job is gone).
+# A verb that is not listed for a state is rejected there and changes nothing.
 TRANSITIONS: Mapping[Verb, Mapping[State | None, frozenset[State]]] = MappingProxyType(
     {
         Verb.ENQUEUE: {None: frozenset({_S, _W, _R})},
@@ -120,11 +120,11 @@ TRANSITIONS: Mapping[Verb, Mapping[State | None, frozenset[State]]] = MappingPro
 
 
 def allowed(verb: Verb, state: State | None) -> frozenset[State] | None:
-    """The states `verb` may lead to from `state`; None when the verb is refused there."""
+    """The states `verb` may lead to from `state`; None if the verb is rejected there."""
     return TRANSITIONS[verb].get(state)
 
 
-_ADVICE: Mapping[str, Mapping[State | None, str]] = {  # by the state the job is in; None: in any other
+_ADVICE: Mapping[str, Mapping[State | None, str]] = {  # by the state the job is in; None: any other state
     Verb.CANCEL: {_D: "Discard its dead letter instead.", None: "There is nothing left to cancel."},
     Verb.BURY: {
         _X: "Only jobs that have not started can be buried: cancel it instead.",
@@ -144,9 +144,9 @@ _ADVICE: Mapping[str, Mapping[State | None, str]] = {  # by the state the job is
 def state_conflict(
     job_id: str, verb: str, state: str, *, live_id: str | None = None, heir_id: str | None = None
 ) -> StateConflict:
-    """THE refusal of a verb in a job's state, in the same words on every store, which give only the facts.
+    """The rejection of a verb in a job's state, worded the same for every store; stores only supply the facts.
 
-    `live_id`: another job holds its key. `heir_id`: its dead letter belongs to another job by now.
+    `live_id`: another job holds its key. `heir_id`: its dead letter now belongs to another job.
     """
     if live_id is not None:
         return StateConflict(job_id, verb, state, "Wait for that one to end.", live_id=live_id)
@@ -157,11 +157,11 @@ def state_conflict(
     return StateConflict(job_id, verb, state, by_state.get(State(state), by_state[None]))
 
 
-# What a store writes into a job's history by itself. In SQL and Lua 'text:NAME' stands for them.
+# Failure texts that stores write into a job's history themselves. SQL and Lua refer to them as 'text:NAME'.
 FAILURE_TEXTS: Mapping[str, str] = MappingProxyType(
     {
         "expired": "not claimed before it expired",
-        "buried": "buried by an operator",  # who gave no reason
+        "buried": "buried by an operator",  # an operator who gave no reason
         "stalled": "its worker stopped renewing the lease, or died (stall %s; %s allowed)",
         "stalled_among": "its worker stopped renewing the lease, or died, with jobs beside it (stall %s; %s allowed)",
     }
@@ -169,7 +169,7 @@ FAILURE_TEXTS: Mapping[str, str] = MappingProxyType(
 
 
 def stall_text(*, stalls: int, shared_stalls: int, max_stalls: int, alone: bool) -> str:
-    """What a job's history says of a lease whose worker is gone. Both counts are those before it."""
+    """The history text for a lease whose worker is gone. Both counts are the ones before it."""
     if alone:
         return FAILURE_TEXTS["stalled"] % (stalls + 1, max_stalls)
     return FAILURE_TEXTS["stalled_among"] % (shared_stalls + 1, SHARED_STALLS_MAX)
@@ -187,23 +187,23 @@ SETTLES: Mapping[Ending, Verb] = MappingProxyType(
 )
 
 
-SHARED_STALLS_MAX = 10  # stalls a job may suffer among others; those it suffers alone have max_stalls
+SHARED_STALLS_MAX = 10  # stalls allowed while sharing a process; stalls while running alone are limited by max_stalls
 
 
 class StallVerdict(StrEnum):
-    """What becomes of a job whose lease ran out or whose process died."""
+    """What happens to a job whose lease expired or whose process died."""
 
-    FREE = "free"  # the lease never began: given back, nothing counted
+    FREE = "free"  # the lease never began: released, nothing counted
     AGAIN = "again"  # counted as a stall, runs again
     BURY = "bury"  # one stall too many
-    CANCEL = "cancel"  # a cancel had been asked for
+    CANCEL = "cancel"  # cancellation had been requested
 
 
 def stall_verdict(
     *, stalls: int, shared_stalls: int, max_stalls: int, alone: bool, begun: bool, cancel_requested: bool
 ) -> StallVerdict:
-    """Decide a stall. Both counts are those before it; it adds one to `stalls` if it was suffered alone, else to
-    `shared_stalls`. An at-most-once lease (max_stalls 0) counts only once begun, and then it was the last."""
+    """Decide a stall. Both counts are the ones before it. A stall while running alone adds one to `stalls`, otherwise
+    to `shared_stalls`. An at-most-once lease (max_stalls 0) counts only if it began, and then it was the last."""
     if cancel_requested:
         return StallVerdict.CANCEL
     if max_stalls == 0:
@@ -233,7 +233,7 @@ class Settlement(Struct, frozen=True, kw_only=True):
     token: str
     ending: Ending
     failed: bool = False  # spends one of the retries
-    delay: float = 0.0  # retry, snoozed: seconds until due again
+    delay: float = 0.0  # retry, snoozed: seconds until it is due again
     value: bytes | None = None
     failure: Failure | None = None
     reason: str | None = None  # buried
@@ -254,7 +254,7 @@ class OutcomeKind(StrEnum):
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """An attempt's end. `delay` is what a verdict asked for (Snooze always, Retry perhaps)."""
+    """The end of an attempt. `delay` is set by a verdict (always for Snooze, optional for Retry)."""
 
     kind: OutcomeKind
     value: bytes | None = None
@@ -263,10 +263,10 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 def settlement_for(job_id: str, token: str, outcome: Outcome, *, retry_in: float | None, retain: float) -> Settlement:
-    """Turn an outcome into what the store is asked to do.
+    """Turn an outcome into the settlement the store carries out.
 
-    `retry_in` is the back-off before the next try, or None when no retry is left or the error is not to be retried;
-    it is looked at only for outcomes that spend a retry.
+    `retry_in` is the back-off before the next attempt, or None if no retry is left or the error is not retryable;
+    it is used only for outcomes that spend a retry.
     """
     kind = outcome.kind
     if kind is OutcomeKind.RETURNED:
@@ -289,7 +289,7 @@ def settlement_for(job_id: str, token: str, outcome: Outcome, *, retry_in: float
         )
     reason = kind.value
     if kind is OutcomeKind.FAILED and outcome.failure is not None:
-        reason = outcome.failure.reason  # a limit that was hit has a name of its own: memory, cpu, file
+        reason = outcome.failure.reason  # exceeding a resource limit has its own reason: memory, cpu, file
     return Settlement(
         id=job_id,
         token=token,

@@ -1,7 +1,7 @@
-"""Every log sentence Holdfast utters, each a function, on the logger "holdfast".
+"""Every log message Holdfast emits, one function each, on the logger "holdfast".
 
-Called by the worker engine and the app. A sentence never contains arguments, results, exception texts (they may quote
-arguments) or passwords: it names ids, tasks, classes and numbers. Nothing per job is said above DEBUG when all is well.
+Called by the worker engine and the app. A message never contains arguments, results, exception texts (they may quote
+arguments) or passwords: only ids, tasks, classes and numbers. In normal operation, per-job messages are DEBUG at most.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .names import visible
 
 
 class _Visible(logging.Filter):
-    """Names, and classes of exceptions, come from users and handlers: what could steer a terminal is spelt out."""
+    """Names and exception classes come from users and handlers: escape characters that could control a terminal."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
@@ -32,12 +32,12 @@ def _some(ids: Sequence[str]) -> str:
 
 
 def _kind(error: BaseException) -> str:
-    # Our own errors never quote arguments; of others only the class is safe to show.
+    # Our own errors never quote arguments; for others only the class is safe to log.
     kind = visible(type(error).__name__, "")
     return f"{kind}: {error}" if isinstance(error, HoldfastError) else kind
 
 
-# ---------------------------------------------------------------------- the worker's life
+# ---------------------------------------------------------------------- worker lifecycle
 
 
 def worker_started(worker: str, queues: Sequence[str], slots: int) -> None:

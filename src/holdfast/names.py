@@ -1,7 +1,7 @@
-"""The one place that says which names are good: of queues, groups, keys, tasks and ids given by users.
+"""The rules for valid names: of queues, groups, keys, tasks and user-supplied ids.
 
-Called by options, task, app and job before anything is stored. Pure. A bad name raises ConfigurationError that says
-what is wrong with it; a good one comes back unchanged, never trimmed or folded.
+Called by options, task, app and job before anything is stored. Pure. A bad name raises a ConfigurationError that
+says what is wrong with it; a good one is returned unchanged, never trimmed or case-folded.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ TEXT_LENGTH_MAX = 2000
 
 
 def plain(text: str) -> str:
-    """Of a subclass of str (markupsafe.Markup, Django's SafeString) a plain one: drivers and encoders refuse others."""
+    """A plain str from a subclass (markupsafe.Markup, Django's SafeString): drivers and encoders reject subclasses."""
     return text if type(text) is str else str.__str__(text)
 
 
 def shown(value: object, most: int = 60) -> str:
-    """A value as an error shows it: cut where it is long, and never an error of its own."""
+    """A value as an error message shows it: truncated if long; never raises."""
     try:
         text = repr(value)
-    except Exception:  # an int of more than 4,300 digits, or whatever a class of its own raises
+    except Exception:  # an int of more than 4,300 digits, or whatever a user's class raises
         return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= most else f"{text[:most]}…"
 
 
-# Characters that steer a terminal or make one name look like another: controls, bidi and zero-width marks, line ends.
+# Characters that control a terminal or make one name look like another: controls, bidi and zero-width marks, line ends.
 _HIDDEN_CATEGORIES = ("Cc", "Cf", "Zl", "Zp", "Cs")
 
 
 def visible(text: str, kept: str = "\n\t") -> str:
-    """The text with such characters spelt out: a name or a handler's words must not steer or deceive who reads them."""
+    """The text with such characters escaped: no name or handler text may control a terminal or deceive its reader."""
     if text.isprintable():
         return text
     return "".join(c if c in kept or unicodedata.category(c) not in _HIDDEN_CATEGORIES else _spelt(c) for c in text)
@@ -50,7 +50,7 @@ def _spelt(character: str) -> str:
 
 
 def visible_json(document: str) -> str:
-    """JSON with such characters as its own escapes: the same value, and nothing in it steers a terminal."""
+    """JSON with such characters escaped as JSON does it: the same value, and nothing in it controls a terminal."""
     if document.isprintable():
         return document
     return "".join(
@@ -64,7 +64,7 @@ def _json_escape(character: str) -> str:
 
 
 def check_name(value: object, what: str) -> str:
-    """`value` if it can be the name of a `what` (group, key, task, id …), else ConfigurationError."""
+    """`value` if it is a valid name for a `what` (group, key, task, id …), else ConfigurationError."""
     if type(value) is str and 0 < len(value) <= NAME_LENGTH_MAX and value.isascii() and value.isprintable():
         return value  # the common case, decided at C speed
     if not isinstance(value, str):
@@ -106,7 +106,7 @@ def check_text(value: object, what: str) -> str:
 
 
 def check_list(value: object, what: str) -> tuple[Any, ...]:
-    """Several things given as an iterable, or one of them given as text by itself."""
+    """An iterable as a tuple; a single str counts as one item."""
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, Iterable):
@@ -115,7 +115,7 @@ def check_list(value: object, what: str) -> tuple[Any, ...]:
 
 
 def check_queue(value: object) -> str:
-    """A queue's name: as every name, and without braces (a store's own marks) and commas (they part queues)."""
+    """A queue name: like any name, but without braces (reserved by a store) and commas (they separate queues)."""
     name = check_name(value, "queue name")
     for character in "{},":
         if character in name:
@@ -127,7 +127,7 @@ def check_queue(value: object) -> str:
 
 
 def default_task_name(fn: FunctionType) -> str:
-    """module.qualname, `__main__` replaced by the file's stem, so that a worker that imports the file agrees."""
+    """module.qualname, with `__main__` replaced by the file's stem, so that a worker importing the file agrees."""
     if "<locals>" in fn.__qualname__ or fn.__name__ == "<lambda>":
         raise ConfigurationError(
             f"{fn.__qualname__} is a local function: its name is not stable. Move it to its module, or give name=."
@@ -139,7 +139,7 @@ def default_task_name(fn: FunctionType) -> str:
         if spec is not None and not spec.name.endswith("__main__"):
             module = spec.name  # python -m package.module
         elif (getattr(main, "__file__", None) or "<").startswith("<"):
-            pass  # typed at a prompt: no file, no worker that could agree
+            pass  # typed at a prompt: no file, so no worker could agree
         else:
             module = PurePath(str(main.__file__)).stem
     return check_name(f"{module}.{fn.__qualname__}", "task name")

@@ -1,7 +1,7 @@
-"""What an operator does through the app: look at jobs, cancel, retry, pause, count, recover, audit.
+"""An operator's half of the app: inspect jobs, cancel, retry, pause, count, recover, audit.
 
-Inherited by `Holdfast`; each method has an `a…` twin for async code. Every method is one call to the store: nothing is
-decided here.
+Inherited by `Holdfast`; each method has an `a…` twin for async code. Every method is one call to the store and
+decides nothing.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ Counts = dict[str, dict[str, int]]  # keyed by State, which is a str
 
 
 def job_id(job: JobOrId) -> str:
-    """The id of a job given as itself or by id."""
+    """The id of a job given as an object or as an id."""
     return job.id if isinstance(job, Job) else check_name(job, "id")
 
 
 def make_pause(queue: str | None, group: str | None, task: Any, reason: str = "", by: str = "") -> Pause:
-    """Exactly one thing to pause: a queue, a group of a queue, or a task."""
+    """Validate that exactly one thing is to be paused: a queue, a group of a queue, or a task."""
     if (queue is None) == (task is None):
         raise ConfigurationError("say what to pause: queue=, or queue= and group=, or task=.")
     if task is not None and group is not None:
@@ -62,7 +62,7 @@ def make_pause(queue: str | None, group: str | None, task: Any, reason: str = ""
 
 
 def queue_or_none(queue: Any) -> str | None:
-    """A queue's name, if one is meant."""
+    """The queue's name, or None."""
     return None if queue is None else queue_name(queue)
 
 
@@ -132,18 +132,18 @@ class Operator:
         app: Holdfast = self  # type: ignore[assignment]
         return Job(app, record)
 
-    # ------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------ inspection
 
     def job(self, id: str) -> Job[Any]:
         """The job with that id, or JobNotFound."""
         return self._job(self._do("job", partial(_get, job_id(id))))
 
     async def ajob(self, id: str) -> Job[Any]:
-        """As `job`."""
+        """Async version of `job`."""
         return self._job(await self._ado(partial(_get, job_id(id))))
 
     def jobs(self, query: str | JobQuery | None = None, *, limit: int | None = None, **filters: Any) -> JobsFound:
-        """Jobs, newest first, read lazily with `for` or `async for`.
+        """Find jobs, newest first; read lazily with `for` or `async for`.
 
         `query` is text such as "state:ready queue:mail"; filters are state, queue, task, group, key, worker, id_prefix.
         """
@@ -159,95 +159,95 @@ class Operator:
         return await self._ado(lambda backend: backend.find(query))
 
     def counts(self, queue: str | None = None) -> Counts:
-        """How many jobs are in which state, by queue; every state is named."""
+        """The number of jobs per state, by queue; every state is included."""
         return self._do("counts", partial(_count, queue_or_none(queue)))
 
     async def acounts(self, queue: str | None = None) -> Counts:
-        """As `counts`."""
+        """Async version of `counts`."""
         return await self._ado(partial(_count, queue_or_none(queue)))
 
     def audit(self) -> Audit:
-        """Check that every promise holds in the store as it is now; `.violations` is empty when all holds."""
+        """Check that every invariant holds in the store right now; `.violations` is empty if so."""
         return self._do("audit", _audit)
 
     async def aaudit(self) -> Audit:
-        """As `audit`."""
+        """Async version of `audit`."""
         return await self._ado(_audit)
 
     def explain(self, job: JobOrId, *, tasks: Collection[str] | None = None) -> Explanation:
-        """Why a job is where it is. `tasks`: the names a worker has; this app's own unless given."""
+        """Why a job is where it is. `tasks` are the names a worker has; defaults to this app's own."""
         return self._do("explain", partial(_explain, job_id(job), self._known_tasks(tasks)))
 
     async def aexplain(self, job: JobOrId, *, tasks: Collection[str] | None = None) -> Explanation:
-        """As `explain`."""
+        """Async version of `explain`."""
         return await self._ado(partial(_explain, job_id(job), self._known_tasks(tasks)))
 
     def _known_tasks(self, given: Collection[str] | None) -> Collection[str] | None:
         raise NotImplementedError
 
     def logs(self, job: JobOrId) -> list[LogLine]:
-        """What its handlers said with `ctx.log`, oldest first."""
+        """The lines its handlers wrote with `ctx.log`, oldest first."""
         return self._do("logs", partial(_logs, job_id(job)))
 
     async def alogs(self, job: JobOrId) -> list[LogLine]:
-        """As `logs`."""
+        """Async version of `logs`."""
         return await self._ado(partial(_logs, job_id(job)))
 
     def workers(self) -> list[WorkerRecord]:
-        """The registered workers: who serves what, and when it last renewed."""
+        """The registered workers: what each serves, and when it last renewed."""
         return self._do("workers", lambda backend: backend.workers())
 
     async def aworkers(self) -> list[WorkerRecord]:
-        """As `workers`."""
+        """Async version of `workers`."""
         return await self._ado(lambda backend: backend.workers())
 
     def now(self) -> datetime:
-        """The time on the store's own clock, by which jobs are due."""
+        """The current time on the store's clock, which decides when jobs are due."""
         return self._do("now", _now)
 
     async def anow(self) -> datetime:
-        """As `now`."""
+        """Async version of `now`."""
         return await self._ado(_now)
 
     # ------------------------------------------------------------------ one job
 
     def cancel(self, job: JobOrId) -> Job[Any]:
-        """Cancel: at once if it has not started, else its handler is asked to stop."""
+        """Cancel: immediately if it has not started, else its handler is asked to stop."""
         id = job_id(job)
         return self._job(self._do("cancel", lambda backend: backend.cancel(id)))
 
     async def acancel(self, job: JobOrId) -> Job[Any]:
-        """As `cancel`."""
+        """Async version of `cancel`."""
         id = job_id(job)
         return self._job(await self._ado(lambda backend: backend.cancel(id)))
 
     def retry(self, job: JobOrId) -> Job[Any]:
-        """Any finished job again, with fresh budgets; on a dead one it is revive."""
+        """Run any finished job again, with fresh budgets; for a dead one this is revive."""
         id = job_id(job)
         return self._job(self._do("retry", lambda backend: backend.retry(id)))
 
     async def aretry(self, job: JobOrId) -> Job[Any]:
-        """As `retry`."""
+        """Async version of `retry`."""
         id = job_id(job)
         return self._job(await self._ado(lambda backend: backend.retry(id)))
 
     def run_now(self, job: JobOrId) -> Job[Any]:
-        """A scheduled job becomes due at once."""
+        """Make a scheduled job due immediately."""
         id = job_id(job)
         return self._job(self._do("run_now", lambda backend: backend.run_now(id)))
 
     async def arun_now(self, job: JobOrId) -> Job[Any]:
-        """As `run_now`."""
+        """Async version of `run_now`."""
         id = job_id(job)
         return self._job(await self._ado(lambda backend: backend.run_now(id)))
 
     def bury(self, job: JobOrId, reason: str = "") -> Job[Any]:
-        """An unstarted job becomes a dead letter."""
+        """Turn an unstarted job into a dead letter."""
         id, reason = job_id(job), check_text(reason, "reason")
         return self._job(self._do("bury", lambda backend: backend.bury(id, reason)))
 
     async def abury(self, job: JobOrId, reason: str = "") -> Job[Any]:
-        """As `bury`."""
+        """Async version of `bury`."""
         id, reason = job_id(job), check_text(reason, "reason")
         return self._job(await self._ado(lambda backend: backend.bury(id, reason)))
 
@@ -256,24 +256,24 @@ class Operator:
     def pause(
         self, *, queue: str | None = None, group: str | None = None, task: Any = None, reason: str = "", by: str = ""
     ) -> None:
-        """Pause a queue, a group of it, or a task: nothing of it is started until `resume`. `by`: who pauses."""
+        """Pause a queue, one of its groups, or a task: none of its jobs start until `resume`. `by`: who pauses."""
         pause = make_pause(queue, group, task, reason, by)
         self._do("pause", lambda backend: backend.pause(pause))
 
     async def apause(
         self, *, queue: str | None = None, group: str | None = None, task: Any = None, reason: str = "", by: str = ""
     ) -> None:
-        """As `pause`."""
+        """Async version of `pause`."""
         pause = make_pause(queue, group, task, reason, by)
         await self._ado(lambda backend: backend.pause(pause))
 
     def resume(self, *, queue: str | None = None, group: str | None = None, task: Any = None) -> bool:
-        """End that pause, of a queue its slow-down, too; False if there was neither."""
+        """End that pause and, for a queue, its slow-down; False if there was neither."""
         pause = make_pause(queue, group, task)
         return self._do("resume", lambda backend: backend.resume(pause))
 
     async def aresume(self, *, queue: str | None = None, group: str | None = None, task: Any = None) -> bool:
-        """As `resume`."""
+        """Async version of `resume`."""
         pause = make_pause(queue, group, task)
         return await self._ado(lambda backend: backend.resume(pause))
 
@@ -282,15 +282,15 @@ class Operator:
         return self._do("recover", lambda backend: backend.recover())
 
     async def arecover(self) -> list[Recovered]:
-        """As `recover`."""
+        """Async version of `recover`."""
         return await self._ado(lambda backend: backend.recover())
 
     def prune(self, *, older_than: Duration | None = None, dry_run: bool = False) -> int:
-        """Remove finished jobs past their retention, or finished so long ago; how many were, or would be, removed."""
+        """Remove finished jobs past their retention, or finished longer ago than `older_than`; returns how many."""
         return self._do("prune", partial(_prune, _age(older_than), dry_run))
 
     async def aprune(self, *, older_than: Duration | None = None, dry_run: bool = False) -> int:
-        """As `prune`."""
+        """Async version of `prune`."""
         return await self._ado(partial(_prune, _age(older_than), dry_run))
 
 
@@ -327,7 +327,7 @@ class Dead:
         id_prefix: str | None = None,
         limit: int = 100,
     ) -> builtins.list[DeadLetter]:
-        """As `list`."""
+        """Async version of `list`."""
         query = _letter_query(queue, task, reason, id_prefix, limit)
         return [DeadLetter.of(letter) for letter in await self._app._ado(lambda backend: backend.letters(query))]
 
@@ -336,26 +336,26 @@ class Dead:
         return self._app._do("dead.get", partial(_letter, _letter_id(id)))
 
     async def aget(self, id: JobOrId | DeadLetter) -> DeadLetter:
-        """As `get`."""
+        """Async version of `get`."""
         return await self._app._ado(partial(_letter, _letter_id(id)))
 
     def revive(self, id: JobOrId | DeadLetter) -> Job[Any]:
-        """The dead job again, with fresh budgets; one step, and repeating it changes nothing."""
+        """Run the dead job again, with fresh budgets; atomic and idempotent."""
         known = _letter_id(id)
         return self._app._job(self._app._do("dead.revive", lambda backend: backend.revive(known)))
 
     async def arevive(self, id: JobOrId | DeadLetter) -> Job[Any]:
-        """As `revive`."""
+        """Async version of `revive`."""
         known = _letter_id(id)
         return self._app._job(await self._app._ado(lambda backend: backend.revive(known)))
 
     def discard(self, id: JobOrId | DeadLetter) -> DeadLetter:
-        """Remove the letter; its job stays dead and is pruned in time."""
+        """Remove the letter; its job stays dead until it is pruned."""
         known = _letter_id(id)
         return DeadLetter.of(self._app._do("dead.discard", lambda backend: backend.discard(known)))
 
     async def adiscard(self, id: JobOrId | DeadLetter) -> DeadLetter:
-        """As `discard`."""
+        """Async version of `discard`."""
         known = _letter_id(id)
         return DeadLetter.of(await self._app._ado(lambda backend: backend.discard(known)))
 

@@ -1,6 +1,6 @@
-"""What a producer does with an app: enqueue bound calls, one or many, and wait for what became of them.
+"""A producer's half of the app: enqueue bound calls, one or many, and wait for their results.
 
-Inherited by `Holdfast`; each method has an `a…` twin for async code. Calls were checked when they were bound: here
+Inherited by `Holdfast`; each method has an `a…` twin for async code. Calls were validated when they were bound; here
 they are stored, in steps of bounded size.
 """
 
@@ -39,7 +39,7 @@ class Producer(Tasks, Operator):
     # ------------------------------------------------------------------ enqueue
 
     def enqueue(self, call: BoundCall[R], *, connection: Any = None) -> Job[R]:
-        """Store a bound call; repeating it makes no second job. With a connection: in the caller's transaction."""
+        """Store a bound call; repeating it creates no second job. With a connection: in the caller's transaction."""
         connection = checked(call).connection if connection is None else connection
         if connection is not None:
             return self._stored(call, *join(self._store, connection, [call])[0])
@@ -55,7 +55,7 @@ class Producer(Tasks, Operator):
         return self._stored(call, gate.call(partial(look_at, new, answer, gate.clock)), answer)
 
     async def aenqueue(self, call: BoundCall[R], *, connection: Any = None) -> Job[R]:
-        """As `enqueue`."""
+        """Async version of `enqueue`."""
         connection = checked(call).connection if connection is None else connection
         if connection is not None:
             return self._stored(call, *(await ajoin(self._store, connection, [call]))[0])
@@ -75,18 +75,18 @@ class Producer(Tasks, Operator):
         self.hub.emit(events.Enqueued(job_id=new.id, task=new.task, queue=new.queue, group=new.group))
 
     def enqueue_many(self, calls: Iterable[BoundCall[Any]]) -> Enqueued:
-        """Store many bound calls, up to a thousand in one step; how many were made and how many met an earlier one."""
+        """Store many bound calls, up to 1000 per step; returns how many were created and how many already existed."""
         if isinstance(calls, AsyncIterable):
             raise ConfigurationError("enqueue_many() was given an async iterable. Use `await app.aenqueue_many()`.")
         created = total = 0
-        under_way: list[Callable[[], int]] = []  # at most one step, while the calls of the next are made
+        under_way: list[Callable[[], int]] = []  # at most one step in flight while the calls of the next are being made
         try:
             for chunk in chunks(calls):
                 while under_way:
                     created += under_way.pop()()
                 under_way.append(self._begin_chunk(chunk))
                 total += len(chunk)
-        finally:  # also where making a call raised: what was begun is waited for, and told
+        finally:  # also if making a call raised: wait for the step in flight and emit its events
             while under_way:
                 created += under_way.pop()()
         return Enqueued(created, total - created)
@@ -101,7 +101,7 @@ class Producer(Tasks, Operator):
         return lambda: self._told(chunk, answer())
 
     async def aenqueue_many(self, calls: Iterable[BoundCall[Any]] | AsyncIterable[BoundCall[Any]]) -> Enqueued:
-        """As `enqueue_many`; takes async iterables too."""
+        """Like `enqueue_many`; also takes async iterables."""
         created = total = 0
         under_way: list[asyncio.Task[int]] = []
         try:
@@ -110,7 +110,7 @@ class Producer(Tasks, Operator):
                     created += await under_way.pop()
                 step = asyncio.create_task(self._astore_chunk(chunk))
                 under_way.append(step)
-                # The caller's own connection is the caller's again before the next call is made.
+                # The caller gets its own connection back before the next call is made.
                 alone = chunk[0].connection is not None
                 await asyncio.wait([step], timeout=None if alone else HAND_OVER_SECONDS)
                 total += len(chunk)
@@ -140,14 +140,14 @@ class Producer(Tasks, Operator):
     # ------------------------------------------------------------------ results
 
     def follow(self, job: JobOrId) -> Iterator[Step]:
-        """What a job's handlers report, live: each log line, each progress, each change of state; until it finished."""
+        """A job's log lines, progress and state changes, live, until it finishes."""
         forbid_running_loop("app.follow()", "", advice="Use `async for step in app.afollow(…)`.")
         following = JobFollower(job_id(job))
         while not following.over:
             yield from self._store.call(following.look)
 
     async def afollow(self, job: JobOrId) -> AsyncIterator[Step]:
-        """As `follow`: `async for step in app.afollow(job)`."""
+        """Like `follow`: `async for step in app.afollow(job)`."""
         following = JobFollower(job_id(job))
         while not following.over:
             for step in await self._store.acall(following.look):
@@ -191,24 +191,22 @@ class Producer(Tasks, Operator):
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Many bound calls on their way to the store, in chunks: one chunk is one step of enqueue_many.
-#
-# Called by the app. Checks that they are bound calls and belong together; does no I/O.
+# Splitting bound calls into chunks, one per step of enqueue_many. Validates them; does no I/O.
 
 
 CHUNK_JOBS_MAX = 1000
-CHUNK_BYTES_MAX = 16 << 20  # of arguments: what a slow line cannot bring within one call it never brings
+CHUNK_BYTES_MAX = 16 << 20  # of arguments: a chunk that cannot be sent within call_timeout would never succeed
 
 
 def checked(call: object) -> BoundCall[Any]:
-    """A bound call, and nothing else."""
+    """The bound call, or ConfigurationError for anything else."""
     if not isinstance(call, BoundCall):
         raise ConfigurationError(f"enqueue takes bound calls, made by task.bind(…), not {type(call).__name__}.")
     return call
 
 
 def shared_connection(chunk: list[BoundCall[Any]]) -> Any:
-    """The caller's own connection that all of them name, or None."""
+    """The caller's own connection shared by all of the calls, or None."""
     connection = chunk[0].connection
     if any(call.connection is not connection for call in chunk):
         raise ConfigurationError("the calls of one enqueue_many() must share one connection=, or have none.")
@@ -216,14 +214,14 @@ def shared_connection(chunk: list[BoundCall[Any]]) -> Any:
 
 
 class _Steps:
-    """Calls on their way into chunks of bounded number and bytes."""
+    """Collects calls into chunks bounded in number and bytes."""
 
     def __init__(self) -> None:
         self.chunk: list[BoundCall[Any]] = []
         self._size = 0
 
     def add(self, call: object) -> list[BoundCall[Any]] | None:
-        """Take one call; answers the chunk that is full with it."""
+        """Add one call; returns the chunk if that fills it."""
         bound = checked(call)
         self.chunk.append(bound)
         self._size += len(bound.new.args)
@@ -234,7 +232,7 @@ class _Steps:
 
 
 def chunks(calls: Iterable[Any]) -> Iterator[list[BoundCall[Any]]]:
-    """The calls in chunks, each as soon as it is full."""
+    """The calls in chunks, each yielded as soon as it is full."""
     if not isinstance(calls, Iterable):
         raise ConfigurationError(
             f"enqueue_many() takes several bound calls, not a {type(calls).__name__}. Give a list."
@@ -248,7 +246,7 @@ def chunks(calls: Iterable[Any]) -> Iterator[list[BoundCall[Any]]]:
 
 
 async def achunks(calls: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[list[BoundCall[Any]]]:
-    """As `chunks`, from async iterables too."""
+    """Like `chunks`; also takes async iterables."""
     if not isinstance(calls, AsyncIterable):
         for chunk in chunks(calls):
             yield chunk

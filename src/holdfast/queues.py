@@ -1,7 +1,7 @@
-"""What operators see and say of queues, groups and tasks: `app.queues`, `app.groups`, `app.tasks`.
+"""Inspecting and overriding queues, groups and tasks: `app.queues`, `app.groups`, `app.tasks`.
 
-Made by the app. An operator's word beats what the code declares, at once and without a restart, until it is reset;
-both are shown. Every method is one call to the store; nothing is decided here.
+Created by the app. An operator's override takes precedence over what the code declares, immediately and without a
+restart, until it is reset; both are shown. Every method is one call to the store and decides nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SaidRate = str | Rate | UnsetType | None
 def make_override(
     limit: SaidLimit, rate: SaidRate, *, queue: Any = None, group: str | None = None, task: Any = None
 ) -> Override:
-    """An operator's word on a queue, a group or a task, checked."""
+    """A validated override of a queue, a group or a task."""
     if limit is UNSET and rate is UNSET:
         raise ConfigurationError('say limit=, rate= or both: a value, "none" to lift it, None to reset it.')
     return Override(
@@ -55,27 +55,27 @@ class Groups:
         return self._app._do("groups.list", lambda backend: backend.groups(name, limit=most))
 
     async def alist(self, queue: str | None = None, *, limit: int = 100) -> builtins.list[GroupRecord]:
-        """As `list`."""
+        """Async version of `list`."""
         name, most = queue_or_none(queue), whole(limit, "limit=", 1, COUNT_MAX)
         return await self._app._ado(lambda backend: backend.groups(name, limit=most))
 
     def get(self, queue: str, name: str) -> GroupRecord:
-        """One group: its limit and rate, its jobs in play and waiting, whose turn it is."""
+        """One group: its limit and rate, its jobs in play and waiting, and whose turn it is."""
         queue, name = queue_name(queue), check_name(name, "group")
         return self._app._do("groups.get", lambda backend: backend.group(queue, name))
 
     async def aget(self, queue: str, name: str) -> GroupRecord:
-        """As `get`."""
+        """Async version of `get`."""
         queue, name = queue_name(queue), check_name(name, "group")
         return await self._app._ado(lambda backend: backend.group(queue, name))
 
     def limit(self, queue: str, name: str, limit: SaidLimit = UNSET, *, rate: SaidRate = UNSET) -> None:
-        """How many jobs of this group run at once, how many start in which time. None: back to the queue's rule."""
+        """Limit how many jobs of this group run at once, and how many start per time. None: use the queue's rule."""
         override = make_override(limit, rate, queue=queue, group=check_name(name, "group"))
         self._app._do("groups.limit", lambda backend: backend.limit(override))
 
     async def alimit(self, queue: str, name: str, limit: SaidLimit = UNSET, *, rate: SaidRate = UNSET) -> None:
-        """As `limit`."""
+        """Async version of `limit`."""
         override = make_override(limit, rate, queue=queue, group=check_name(name, "group"))
         await self._app._ado(lambda backend: backend.limit(override))
 
@@ -91,22 +91,22 @@ class Queues:
         return self._app._do("queues.list", lambda backend: backend.queues())
 
     async def alist(self) -> Sequence[QueueRecord]:
-        """As `list`."""
+        """Async version of `list`."""
         return await self._app._ado(lambda backend: backend.queues())
 
     def limit(self, name: str, limit: SaidLimit = UNSET, *, rate: SaidRate = UNSET) -> None:
-        """How many jobs of a queue run at once over all workers, how many start in which time. None: as declared."""
+        """Limit how many jobs of a queue run at once over all workers, and the rate of starts. None: as declared."""
         override = make_override(limit, rate, queue=name)
         self._app._do("queues.limit", lambda backend: backend.limit(override))
 
     async def alimit(self, name: str, limit: SaidLimit = UNSET, *, rate: SaidRate = UNSET) -> None:
-        """As `limit`."""
+        """Async version of `limit`."""
         override = make_override(limit, rate, queue=name)
         await self._app._ado(lambda backend: backend.limit(override))
 
 
 class RegisteredTasks(Mapping[str, Task[..., Any]]):
-    """`app.tasks`: the registered tasks by name, and what the store knows of tasks."""
+    """`app.tasks`: the registered tasks by name, and the tasks the store has rules for."""
 
     def __init__(self, app: Holdfast, tasks: Mapping[str, Task[..., Any]]) -> None:
         self._app, self._tasks = app, tasks
@@ -124,19 +124,19 @@ class RegisteredTasks(Mapping[str, Task[..., Any]]):
         return f"<tasks {', '.join(self._tasks)}>"
 
     def list(self) -> builtins.list[TaskRecord]:
-        """Tasks of which the store knows a rule, an override or a bucket, by name; registered here or not."""
+        """Tasks with a rule, an override or a GCRA state in the store, by name; registered here or not."""
         return self._app._do("tasks.list", lambda backend: backend.tasks())
 
     async def alist(self) -> builtins.list[TaskRecord]:
-        """As `list`."""
+        """Async version of `list`."""
         return await self._app._ado(lambda backend: backend.tasks())
 
     def limit(self, task: Task[..., Any] | str, limit: SaidLimit = UNSET, *, rate: SaidRate = UNSET) -> None:
-        """How many jobs of a task run at once over all queues and workers, how many start. None: as declared."""
+        """Limit how many jobs of a task run at once over all queues and workers, and the rate. None: as declared."""
         override = make_override(limit, rate, task=task)
         self._app._do("tasks.limit", lambda backend: backend.limit(override))
 
     async def alimit(self, task: Task[..., Any] | str, limit: SaidLimit = UNSET, *, rate: SaidRate = UNSET) -> None:
-        """As `limit`."""
+        """Async version of `limit`."""
         override = make_override(limit, rate, task=task)
         await self._app._ado(lambda backend: backend.limit(override))

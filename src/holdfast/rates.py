@@ -1,8 +1,8 @@
-"""Rates: how many starts in how long, written by people as "100/m", and the one bucket all stores reckon with.
+"""Rate limits, written as "100/m": parsing, and the GCRA formula that every store uses.
 
-Called by options and the command line (parse), by records (Rate) and by the stores that keep buckets in Python. Pure. A
-bucket is ONE number, `spent_until`: the moment at which it is full again. SQL and Lua repeat `bounded`, `allowed` and
-`charged` word for word, so that every store answers alike.
+Called by options and the command line (parse), by records (Rate) and by the stores that compute GCRA in Python. Pure.
+The state is ONE number, `spent_until` (GCRA's theoretical arrival time): the moment at which the full allowance is
+available again. SQL and Lua repeat `bounded`, `allowed` and `charged` exactly, so that all stores agree.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from .clock import to_seconds
 from .errors import ConfigurationError
 from .names import shown
 
-UNLIMITED = 1_000_000_000  # a limit or a rate this high is none: how an operator lifts what the code declares
+UNLIMITED = 1_000_000_000  # a limit or a rate this high means none: an operator lifts what the code declares with it
 SLACK_SHARE = 0.01  # of the window: how late a claim may come without the rate falling behind
 RATE_SECONDS_MAX = 366 * 86400.0
-ROUNDING = 1e-6  # seconds: what a sum of floats as large as the clock may be off; it must not cost a start
+ROUNDING = 1e-6  # seconds: rounding error of a float sum as large as the clock; it must not cost a start
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _WRITTEN = re.compile(r"(\d{1,20})\s*/\s*(\d{1,20}(?:\.\d{1,20})?)?\s*([smhd])(?:\s+burst\s+(\d{1,20}))?", re.ASCII)
 
 
 class Rate(Struct, frozen=True):
-    """At most `count` starts in any `seconds`, evenly; it may fall behind by 1 %, never get ahead.
+    """At most `count` starts in any `seconds`, evenly spaced; may fall behind by 1 %, never gets ahead.
 
-    With a `burst`, so many may start at once after a rest: a bucket that holds `burst` and gains `count` per `seconds`,
-    so at most count + burst - 1 in any window.
+    With a `burst`, up to `burst` may start at once after an idle period: a bucket that holds `burst` and gains `count`
+    per `seconds`, so at most count + burst - 1 in any window.
     """
 
     count: int
@@ -39,17 +39,17 @@ class Rate(Struct, frozen=True):
 
     @property
     def every(self) -> float:
-        """Seconds that one start costs."""
+        """Seconds that one start costs (GCRA's emission interval)."""
         return self.seconds * (1.0 + SLACK_SHARE) / self.count if self.burst is None else self.seconds / self.count
 
     @property
     def slack(self) -> float:
-        """How far ahead of its even pace the bucket may be."""
+        """How far ahead of its even pace the rate may be (GCRA's tolerance)."""
         return self.seconds * SLACK_SHARE if self.burst is None else (self.burst - 1) * self.seconds / self.count
 
     @property
     def none(self) -> bool:
-        """Whether it is the rate that lifts all rates."""
+        """Whether this is the rate that lifts all rates."""
         return self.count >= UNLIMITED
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ NO_RATE = Rate(UNLIMITED, 1.0)
 
 
 def parse_rate(value: object, what: str = "rate=") -> Rate:
-    """A rate as people write it: "100/m", "5/10s", "100/h burst 20", or a Rate; else ConfigurationError."""
+    """Parse a rate: "100/m", "5/10s", "100/h burst 20", or a Rate; else ConfigurationError."""
     if isinstance(value, Rate):
         return _checked(value, what)
     if isinstance(value, str):
@@ -77,7 +77,7 @@ def parse_rate(value: object, what: str = "rate=") -> Rate:
 
 
 def rate_of(count: int, per: float | timedelta, burst: int | None = None) -> Rate:
-    """A rate from numbers, checked."""
+    """A rate from numbers, validated."""
     return _checked(Rate(count, to_seconds(per, "per=", least=0.001), burst), "rate=")
 
 
@@ -95,26 +95,26 @@ def _checked(rate: Rate, what: str) -> Rate:
 
 
 def bounded(rate: Rate, spent_until: float, now: float) -> float:
-    """The bucket's number, set back where this rate cannot have brought it so far ahead by now.
+    """`spent_until`, capped at what this rate could have reached by now.
 
-    So it is after the rate was raised or the clock set back; without this, one start an hour would hold a queue shut
-    for that hour although it may now start ten a second. What is left is an empty bucket, never a fuller one.
+    It exceeds that after the rate was raised or the clock set back. Without the cap, a former rate of one start an hour
+    would block the queue for that hour although ten a second are now allowed. The cap leaves no allowance, never more.
     """
     empty = now + rate.slack + rate.every
     return empty if spent_until > empty + rate.every else spent_until
 
 
 def allowed(rate: Rate, spent_until: float, now: float) -> int:
-    """How many may start now. Differences first: they are exact, the clock plus a fraction is not."""
+    """How many may start now. Differences first: they are exact, while the clock plus a fraction is not."""
     room = rate.slack + ROUNDING - max(spent_until - now, 0.0)
     return 0 if room < 0.0 else math.floor(room / rate.every) + 1
 
 
 def charged(rate: Rate, spent_until: float, now: float, starts: int) -> float:
-    """The bucket's number after so many started in one claim."""
+    """`spent_until` after `starts` starts in one claim."""
     return max(spent_until, now) + starts * rate.every
 
 
 def opens_at(rate: Rate, spent_until: float) -> float:
-    """From when on at least one more may start."""
+    """When at least one more may start."""
     return spent_until - rate.slack

@@ -1,7 +1,7 @@
-"""The frozen data that crosses the backend contract: what is stored, leased, settled and asked.
+"""The frozen data that crosses the backend contract: what is stored, leased, settled and queried.
 
-Called by backends, the engine and the face. Holds no behaviour beyond derived facts and never does I/O.
-Times are wall-clock seconds since the epoch on the store's clock; arguments, values are JSON bytes.
+Called by backends, the engine and the public API. Holds no behaviour beyond derived facts and never does I/O.
+Times are wall-clock seconds since the epoch on the store's clock; arguments and values are JSON bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Conflict = Literal["keep", "replace", "raise", "debounce"]
 KeyScope = Literal["queue", "global"]
 KeyUntil = Literal["finished", "started"]
 OnExpire = Literal["bury", "drop"]
-Overlap = Literal["allow", "skip", "cancel"]  # as a store carries it out; "queue" is a serial group
+Overlap = Literal["allow", "skip", "cancel"]  # as stores implement it; "queue" is implemented as a serial group
 Part = Literal["rules", "jobs", "letters"]
 
 PARTS: tuple[Part, ...] = ("rules", "jobs", "letters")  # of a move, in this order; cron entries go with the rules
@@ -31,24 +31,24 @@ ERRORS_KEPT_MAX = 10  # per job: the newest failures and stalls
 HISTORY_KEPT_MAX = 10  # per dead letter: earlier deaths
 SHARDS_MAX = 1024  # per queue
 LOGS_KEPT_MAX = 200  # per job: the newest log lines
-CLAIM_BYTES_MAX = 4 * 1024 * 1024  # arguments that one claim hands out, unless a single job has more
+CLAIM_BYTES_MAX = 4 * 1024 * 1024  # total arguments handed out by one claim, unless a single job has more
 CLAIM_SWEEP_MAX = 200  # jobs that a claim's own promote touches; its recover ends at most half as many leases
 REMEMBER_SECONDS_MIN = 600.0  # ids of finished jobs are remembered at least this long
 
 
 class Answer(StrEnum):
-    """What a store says to one write about a lease. LOST and CANCELLED changed nothing."""
+    """A store's reply to one write about a lease. LOST and CANCELLED changed nothing."""
 
     OK = "ok"
     LOST = "lost"  # not the current token
-    CANCELLED = "cancelled"  # a cancel was asked for: only settling as cancelled is accepted
-    UNHEARD = "unheard"  # the part of the store that holds this job did not answer: ask again in a later call
-    BUSY = "busy"  # a stranger to this store's verbs holds the job's row (PostgreSQL): say it again later
+    CANCELLED = "cancelled"  # cancellation was requested: only settling as cancelled is accepted
+    UNHEARD = "unheard"  # the part of the store that holds this job did not respond: retry in a later call
+    BUSY = "busy"  # another session holds a lock on the job's row (PostgreSQL): retry later
 
 
 @dataclass(frozen=True, init=False, slots=True)
 class Revival:
-    """Automatic revival of a dead letter: a cooldown from the latest failure, growing, up to a cap of cycles."""
+    """Automatic revival of a dead letter: a growing cooldown from the latest failure, up to a maximum of cycles."""
 
     after: float = 3600.0
     factor: float = 2.0
@@ -57,14 +57,14 @@ class Revival:
 
     @known_options("Revival()")
     def __init__(self, *, after: float = 3600.0, factor: float = 2.0, cap: float = 86400.0, cycles: int = 5) -> None:
-        put = object.__setattr__  # the class is frozen for everyone else
+        put = object.__setattr__  # works around frozen=True inside __init__
         put(self, "after", after)
         put(self, "factor", factor)
         put(self, "cap", cap)
         put(self, "cycles", cycles)
 
     def cooldown(self, cycles_done: int) -> float | None:
-        """Seconds from the latest failure to the next automatic revival; None when the cycles are used up."""
+        """Seconds from the latest failure to the next automatic revival; None if no cycles are left."""
         if cycles_done >= self.cycles:
             return None
         try:
@@ -74,7 +74,7 @@ class Revival:
 
 
 class NewJob(Struct, frozen=True, kw_only=True):
-    """A job as its producer hands it to enqueue. The id is made by the producer: repeating it makes one job."""
+    """A job as its producer passes it to enqueue. The producer makes the id: repeating the call creates one job."""
 
     id: str
     task: str
@@ -84,29 +84,29 @@ class NewJob(Struct, frozen=True, kw_only=True):
     group: str | None = None
     key: str | None = None
     on_conflict: Conflict = "keep"
-    key_scope: KeyScope = "queue"  # the key is one per (queue, task), or per task over all queues
-    key_until: KeyUntil = "finished"  # how long it holds its key: until it finished, or until its first lease
-    key_window: float | None = None  # or so many seconds from its creation, whatever became of it
+    key_scope: KeyScope = "queue"  # the key is unique per (queue, task), or per task across all queues
+    key_until: KeyUntil = "finished"  # how long it holds its key: until it finishes, or until its first lease
+    key_window: float | None = None  # or this many seconds from its creation, whatever happens to it
     delay: float | None = None  # seconds from the store's now; excludes due_at
     due_at: float | None = None
-    wait_max: float | None = None  # debounce: no push goes further than so many seconds after its creation
-    expires: float | None = None  # seconds after its due time within which it must be claimed for the first time
+    wait_max: float | None = None  # debounce: latest possible due time, in seconds after its creation
+    expires: float | None = None  # seconds after its due time within which it must first be claimed
     on_expire: OnExpire = "bury"
     max_stalls: int = 3
     revival: Revival | None = None
-    options: bytes | None = None  # task options given for this call alone (retry, timeout, retain), JSON
+    options: bytes | None = None  # task options given for this call only (retry, timeout, retain), JSON
 
 
 class Enqueued(Struct, frozen=True):
-    """enqueue's answer for one job: the id that is live or known, and whether this call made it."""
+    """enqueue's result for one job: the id of the new or existing job, and whether this call created it."""
 
     id: str
     created: bool
-    replaced: bool = False  # on_conflict "replace" or "debounce" renewed the call of an unstarted job
+    replaced: bool = False  # on_conflict "replace" or "debounce" updated the call of an unstarted job
 
 
 class JobRecord(Struct, frozen=True, kw_only=True):
-    """A stored job as get and find show it. Never carries the token: rights come only from claim."""
+    """A stored job as get and find return it. Never carries the token: only claim grants rights."""
 
     id: str
     seq: int
@@ -119,9 +119,9 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     key: str | None = None
     attempts: int = 0
     failures: int = 0
-    stalls: int = 0  # suffered alone
-    shared_stalls: int = 0  # suffered among others in one process
-    suspect: bool = False  # its latest attempt stalled: a worker that can runs it alone next
+    stalls: int = 0  # while running alone
+    shared_stalls: int = 0  # while sharing a process with other jobs
+    suspect: bool = False  # its latest attempt stalled: a worker that supports it runs the job alone next
     max_stalls: int = 3
     created_at: float = 0.0
     due_at: float = 0.0
@@ -131,7 +131,7 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     fence: int = 0  # of the latest lease; 0 if never leased
     worker: str | None = None  # holder of the live lease
     begun: bool = False
-    held: bool = False  # keeps its strict group's place while it backs off
+    held: bool = False  # keeps its place in a strict group while it backs off
     cancel_requested: bool = False
     progress: float | None = None
     progress_text: str | None = None
@@ -143,14 +143,14 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     key_scope: KeyScope = "queue"
     key_until: KeyUntil = "finished"
     key_window: float | None = None
-    holds_key: bool = False  # nobody else may take its key (a window that has passed no longer counts)
-    due_max: float | None = None  # debounce: the latest time it may be pushed to
+    holds_key: bool = False  # no other job may take its key (an expired window no longer counts)
+    due_max: float | None = None  # debounce: the latest due time it may be pushed to
     on_expire: OnExpire = "bury"
-    unreadable: tuple[str, ...] = ()  # fields whose stored value cannot be read; shown here with their defaults
+    unreadable: tuple[str, ...] = ()  # fields whose stored value cannot be read; they show their defaults here
 
 
 class Lease(Struct, frozen=True):
-    """The right to run and settle one job: what claim hands out."""
+    """The right to run and settle one job; handed out by claim."""
 
     id: str
     token: str
@@ -167,20 +167,20 @@ class Lease(Struct, frozen=True):
     max_stalls: int = 3
     created_at: float = 0.0
     started_at: float = 0.0
-    options: bytes | None = None  # as NewJob's
+    options: bytes | None = None  # as in NewJob
     suspect: bool = False  # to be run alone in its process
     shared_stalls: int = 0
 
 
 class Held(Struct, frozen=True):
-    """A lease named: every write about a lease carries at least this."""
+    """A reference to a lease: every write about a lease carries at least this."""
 
     id: str
     token: str
 
 
 class Release(Struct, frozen=True, kw_only=True):
-    """A lease given back unfinished; spends nothing. With a delay (unknown task) it is due again later."""
+    """A lease given back unfinished; costs nothing. With a delay (unknown task) the job is due again later."""
 
     id: str
     token: str
@@ -188,13 +188,13 @@ class Release(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """Progress and log lines of a running job, fenced like everything about a lease."""
+    """Progress and log lines of a running job; checked against the token like every write about a lease."""
 
     id: str
     token: str
     progress: float | None = None
     text: str | None = None
-    lines: tuple[str, ...] = ()  # each already encoded; newest LOGS_KEPT_MAX are kept
+    lines: tuple[str, ...] = ()  # each already encoded; the newest LOGS_KEPT_MAX are kept
 
 
 class LogLine(Struct, frozen=True):
@@ -205,7 +205,7 @@ class LogLine(Struct, frozen=True):
 
 
 class WorkerRecord(Struct, frozen=True, kw_only=True):
-    """A registered worker. Its one deadline is the deadline of all its leases."""
+    """A registered worker. Its one deadline applies to all of its leases."""
 
     id: str  # random, new at every start
     host: str = ""
@@ -215,8 +215,8 @@ class WorkerRecord(Struct, frozen=True, kw_only=True):
     lease_seconds: float = 30.0
     queues: tuple[str, ...] = ()
     slots: int = 0
-    isolates: bool = False  # it runs suspects alone, each in a process of its own
-    portrait: bytes | None = None  # its runners as it last showed them (worker_status.py); stored by renew alone
+    isolates: bool = False  # it runs each suspect alone in a process of its own
+    portrait: bytes | None = None  # its latest encoded WorkerStatus (worker_status.py); written by renew only
     started_at: float = 0.0  # set by the store
     renewed_at: float = 0.0  # set by the store
     expired: bool = False  # set by the store when read
@@ -224,39 +224,39 @@ class WorkerRecord(Struct, frozen=True, kw_only=True):
 
 
 class ClaimRequest(Struct, frozen=True, kw_only=True):
-    """What a worker can start at once. `call` counts its claims from 1, up by one each; a repeat is recognised."""
+    """What a worker can start right now. `call` numbers its claims 1, 2, 3 …, so a repeated claim is recognised."""
 
     worker: str
     call: int
     queues: tuple[str, ...]  # in the order they are served
-    most: int  # free slots in all
+    most: int  # free slots in total
     most_by_queue: Mapping[str, int] = {}  # free slots of a queue with a cap of its own
-    most_by_task: Mapping[str, int] = {}  # free slots of a task, over all queues; heeded for tasks that are apart
-    most_by_group: int | None = None  # jobs of any one group that this worker will hold at once
-    bytes_max: int = CLAIM_BYTES_MAX  # bytes of arguments that the leases may carry together; one job always fits
+    most_by_task: Mapping[str, int] = {}  # free slots of a task, over all queues; only for tasks with a dedicated lane
+    most_by_group: int | None = None  # jobs of any one group that this worker may hold at once
+    bytes_max: int = CLAIM_BYTES_MAX  # total bytes of arguments in the leases; a single job always fits
     sweep_max: int = CLAIM_SWEEP_MAX  # jobs the claim's own promote may touch; its recover ends at most half as many
 
 
 class Exchanged(Struct, frozen=True, kw_only=True):
-    """Answer to settle + claim in one step. `known` False: the worker row is gone, every lease with it."""
+    """Result of settle + claim in one step. `known` False: the worker row is gone, and every lease with it."""
 
     answers: tuple[Answer, ...] = ()  # one per settlement, then one per release, in order
     leases: tuple[Lease, ...] = ()
     known: bool = True
-    recovered: tuple[Recovered, ...] = ()  # what this claim recovered inline
-    sealed: Seal | None = None  # the store is sealed: outcomes were taken, nothing was leased
-    quiet_seconds: float = 0.0  # above 0: the store may have been rolled back and hands out nothing for so long
-    opens_in: float | None = None  # seconds until a rate or a slow-down that held this claim back lets the next start
+    recovered: tuple[Recovered, ...] = ()  # leases this claim recovered inline
+    sealed: Seal | None = None  # the store is sealed: outcomes were recorded, nothing was leased
+    quiet_seconds: float = 0.0  # above 0: the store may have lost writes and leases nothing for this long
+    opens_in: float | None = None  # seconds until a rate or slow-down that held this claim back allows the next start
 
 
 class Renewal(Struct, frozen=True, kw_only=True):
-    """Answer to renew."""
+    """Result of renew."""
 
     known: bool = True  # False: the worker row is gone; stop every handler
-    lost: tuple[str, ...] = ()  # ids named that are no longer ours
-    cancelled: tuple[str, ...] = ()  # ids named whose cancel was asked for
-    released: tuple[str, ...] = ()  # ids the store thought ours, not named: given back free
-    unheard: tuple[str, ...] = ()  # ids named whose part of the store did not answer: their deadline did not move
+    lost: tuple[str, ...] = ()  # named ids that are no longer ours
+    cancelled: tuple[str, ...] = ()  # named ids whose cancellation was requested
+    released: tuple[str, ...] = ()  # ids the store had as ours that were not named: released at no cost
+    unheard: tuple[str, ...] = ()  # named ids whose part of the store did not respond: their deadline did not move
 
 
 class Recovered(Struct, frozen=True, kw_only=True):
@@ -266,20 +266,20 @@ class Recovered(Struct, frozen=True, kw_only=True):
     task: str
     queue: str
     group: str | None
-    state: State  # where the job went
+    state: State  # the job's new state
     worker: str
     stalls: int
-    counted: bool  # False: the lease never began and was given back free
+    counted: bool  # False: the lease never began and was released at no cost
     shared_stalls: int = 0
 
 
 class Promoted(Struct, frozen=True, kw_only=True):
     """What one promote pass did."""
 
-    due: int = 0  # scheduled jobs brought into play
+    due: int = 0  # scheduled jobs that became ready or waiting
     expired: int = 0  # unstarted jobs buried or dropped as expired
     revived: int = 0  # dead letters revived automatically
-    more: bool = False  # the bound was hit; call again
+    more: bool = False  # the limit was reached; call again
 
 
 class Pause(Struct, frozen=True, kw_only=True):
@@ -294,7 +294,7 @@ class Pause(Struct, frozen=True, kw_only=True):
 
 
 class QueueRecord(Struct, frozen=True, kw_only=True):
-    """A queue as shown: its rule and the operator's, its bucket, its pause, how many jobs in which state."""
+    """A queue as displayed: its declared rule and override, GCRA state, pause, and number of jobs per state."""
 
     name: str
     group_limit: int = 1
@@ -312,7 +312,7 @@ class QueueRecord(Struct, frozen=True, kw_only=True):
 
 
 class GroupRecord(Struct, frozen=True, kw_only=True):
-    """A group as shown: effective limit, override, pause, and its jobs in play and waiting."""
+    """A group as displayed: effective limit, override, pause, and its jobs in play and waiting."""
 
     queue: str
     name: str
@@ -328,19 +328,19 @@ class GroupRecord(Struct, frozen=True, kw_only=True):
 
 
 class PastDeath(Struct, frozen=True, kw_only=True):
-    """An earlier death kept in a dead letter's history."""
+    """An earlier death, kept in a dead letter's history."""
 
     job_id: str
     at: float
     reason: str
     error: str = ""
-    args: bytes | None = None  # only where they differ from the newest
+    args: bytes | None = None  # only if they differ from the newest
 
 
 class DeadLetter(Struct, frozen=True, kw_only=True):
-    """The one dead letter of a logical job: (queue, task, key), or the id where there is no key."""
+    """The one dead letter of a logical job: (queue, task, key), or the id if it has no key."""
 
-    id: str  # the job that died latest
+    id: str  # the job that died most recently
     task: str
     queue: str
     key: str | None
@@ -358,16 +358,16 @@ class DeadLetter(Struct, frozen=True, kw_only=True):
 
 
 class Flaw(Struct, frozen=True, kw_only=True):
-    """One thing in the store that cannot be read, or that contradicts another: what audit and doctor list."""
+    """Something in the store that cannot be read or contradicts something else; listed by audit and doctor."""
 
     place: str  # table, index or key, e.g. "jobs", "ready", "letters"
     text: str  # what is wrong, without any payload
-    id: str | None = None  # of the job, letter, worker or entry concerned
+    id: str | None = None  # of the affected job, letter, worker or entry
     field: str | None = None
 
 
 class JobQuery(Struct, frozen=True, kw_only=True):
-    """Which jobs: all given conditions hold. Newest first; `before` is the seq to continue below."""
+    """Which jobs: all given conditions must match. Newest first; `before` is the seq to continue below."""
 
     states: tuple[State, ...] = ()
     queue: str | None = None
@@ -391,28 +391,28 @@ class LetterQuery(Struct, frozen=True, kw_only=True):
 
 
 class Dump(Struct, frozen=True, kw_only=True):
-    """Everything the store holds, as plain values, in a stable order: for comparing and for audit."""
+    """Everything the store holds, as plain values, in a stable order: for comparison and audit."""
 
     tables: Mapping[str, tuple[Mapping[str, Any], ...]]
-    sharded: bool = False  # made of several stores, each with a counter of its own for fences
-    rearranging: bool = False  # a changed rule is still being carried out: jobs may stand where the old one put them
+    sharded: bool = False  # made of several stores, each with its own fence counter
+    rearranging: bool = False  # a changed rule is still being applied: jobs may be where the old one put them
 
 
 class Tick(Struct, frozen=True, kw_only=True):
-    """One write about a cron entry, with the jobs it makes: a tick, a pause, a new or changed entry, its removal."""
+    """One write to a cron entry, with the jobs it creates: a tick, a pause, a new or changed entry, its removal."""
 
     name: str
-    version: int  # of the entry this was decided on; 0: there is none yet
-    entry: CronEntry | None  # what takes its place; None removes it
-    entry_if_skipped: CronEntry | None = None  # what takes its place instead where overlap leaves the jobs out
+    version: int  # of the entry this decision is based on; 0: there is none yet
+    entry: CronEntry | None  # the new entry; None removes it
+    entry_if_skipped: CronEntry | None = None  # the new entry if overlap skips the jobs
     jobs: tuple[NewJob, ...] = ()
-    not_before: float | None = None  # refused while the store's clock is before it
+    not_before: float | None = None  # rejected while the store's clock is before it
     overlap: Overlap = "allow"
     previous: str | None = None  # the job that must not be live ("skip"), or is cancelled ("cancel")
 
 
 class Ticked(Struct, frozen=True, kw_only=True):
-    """Answer to tick. `done` False: nothing was changed; `entry` is what is there."""
+    """Result of tick. `done` False: nothing was changed; `entry` is the current one."""
 
     done: bool
     entry: CronEntry | None = None
@@ -421,23 +421,23 @@ class Ticked(Struct, frozen=True, kw_only=True):
 
 
 class Seal(Struct, frozen=True, kw_only=True):
-    """A store's side in a move to another store. Written by the mover; a store only keeps and obeys it."""
+    """One store's side of a move. Written by the mover; a store only stores and obeys it."""
 
     move: str  # the same in both stores, new for every move
     role: Literal["source", "target"]
-    other: str  # the store on the other side, its password masked
+    other: str  # the store on the other side, with its password masked
     stage: Literal["moving", "moved", "abandoned"] = "moving"
     since: float = 0.0
-    part: Part | None = "rules"  # target: what is carried next (None: all is in) …
-    after: str = ""  # … and after which place in it
+    part: Part | None = "rules"  # target: what is copied next (None: everything has arrived) …
+    after: str = ""  # … and the position in it to continue after
 
     @property
     def closed(self) -> bool:
-        """Whether the store takes no work. A target is open once all is in it, and remembers the move."""
+        """Whether the store accepts no work. A target opens once everything has arrived, and remembers the move."""
         return not (self.role == "target" and self.stage == "moved")
 
     def moved_on(self, shipment: Shipment) -> Seal:
-        """The seal of a target once that shipment is in."""
+        """The target's seal after that shipment has arrived."""
         if shipment.after is not None:
             return replace(self, part=shipment.part, after=shipment.after)
         following = PARTS[PARTS.index(shipment.part) + 1 :]
@@ -445,7 +445,7 @@ class Seal(Struct, frozen=True, kw_only=True):
 
 
 class StoredJob(JobRecord, frozen=True, kw_only=True):
-    """A job as it is carried from store to store: all that is kept of it, its log lines too. Never a lease."""
+    """A job as copied from store to store: everything kept about it, including its log lines. Never a lease."""
 
     turn: int | None = None
     rank: int = 0
@@ -466,55 +466,53 @@ class Shipment(Struct, frozen=True, kw_only=True):
     pauses: tuple[Pause, ...] = ()
     jobs: tuple[StoredJob, ...] = ()  # by seq
     letters: tuple[DeadLetter, ...] = ()  # by id
-    tick: int = 0  # with the rules: no fence or turn the store has issued is above it
-    seq: int = 0  # to a shard: no seq that was carried into its neighbours is above it
-    after: str | None = None  # the place to go on after; None: this was the last of its part
+    tick: int = 0  # with the rules: no fence or turn issued by the store is above it
+    seq: int = 0  # to a shard: no seq copied into its neighbours is above it
+    after: str | None = None  # the position to continue after; None: this was the last of its part
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What code declares and operators say about queues, groups and tasks, and the buckets that keep their rates.
-#
-# Called by records, options, backends and the face. Frozen data; it decides nothing and never does I/O.
+# Rules that code declares and operators override for queues, groups and tasks, and the GCRA state of their rates.
 
 
 GroupOrder = Literal["strict", "relaxed"]
 
-READY_PER_GROUP_MAX = 256  # a group has no more jobs ready at once, however high its limit
-RULE_STEP_MAX = 1000  # jobs, and groups, that a changed rule rearranges in its own step; the rest follows piecewise
+READY_PER_GROUP_MAX = 256  # a group never has more jobs ready at once, however high its limit
+RULE_STEP_MAX = 1000  # jobs, and groups, that a rule change rearranges in its own step; the rest follows in batches
 STAGGER_TICKS = 30 * 86_400_000_000  # between the turns of two ready jobs of one group: 30 days in microseconds
-SERIAL_PREFIX = "one-at-a-time:"  # a group so named is strict whatever its queue says
-GROUP_LOOKS_MAX = 64  # ready jobs a claim passes over, per lane, because their group has its share of the worker
+SERIAL_PREFIX = "one-at-a-time:"  # a group with this prefix is strict whatever its queue's rule
+GROUP_LOOKS_MAX = 64  # ready jobs a claim skips, per lane, because the worker already holds its share of their group
 
 
 class QueueRule(Struct, frozen=True, kw_only=True):
-    """A queue's declared rule. strict implies group_limit 1. Only Redis Cluster heeds and keeps `shards`."""
+    """A queue's declared rule. strict implies group_limit 1. Only Redis Cluster uses and keeps `shards`."""
 
     name: str
-    group_limit: int = 1  # UNLIMITED: none
+    group_limit: int = 1  # UNLIMITED: no limit
     group_order: GroupOrder = "strict"
     shards: int = 1
     limit: int | None = None  # jobs running at once, over all workers
     rate: Rate | None = None
-    group_rate: Rate | None = None  # of each group
-    aging: float | None = None  # seconds of being ready that weigh as much as one step of priority
+    group_rate: Rate | None = None  # for each group
+    aging: float | None = None  # seconds of being ready that count as much as one step of priority
 
 
 class TaskRule(Struct, frozen=True, kw_only=True):
-    """What the code declares of a task that the store must know."""
+    """What the code declares about a task that the store must know."""
 
     name: str
     limit: int | None = None  # jobs running at once, over all queues and workers
     rate: Rate | None = None
-    apart: bool = False  # its ready jobs have a lane of their own also without limit and rate
-    retain_count: int | None = None  # succeeded and cancelled jobs kept at most
-    retain_dead: float | None = None  # seconds a dead letter and its job are kept; None: for ever
-    retain_dead_count: int | None = None  # dead letters kept at most
+    apart: bool = False  # its ready jobs get a dedicated lane even without limit and rate
+    retain_count: int | None = None  # keep at most this many succeeded and cancelled jobs
+    retain_dead: float | None = None  # seconds to keep a dead letter and its job; None: forever
+    retain_dead_count: int | None = None  # keep at most this many dead letters
 
 
 class Override(Struct, frozen=True, kw_only=True):
-    """An operator's word on a queue, a group (queue and group) or a task; it beats the declared value until reset.
+    """An operator's override for a queue, a group (queue and group) or a task; beats the declared value until reset.
 
-    UNSET leaves what is there, None resets to the declared value; UNLIMITED and NO_RATE lift a limit or rate.
+    UNSET keeps the current override, None resets to the declared value; UNLIMITED and NO_RATE lift a limit or rate.
     """
 
     queue: str | None = None
@@ -522,22 +520,22 @@ class Override(Struct, frozen=True, kw_only=True):
     task: str | None = None
     limit: int | UnsetType | None = UNSET
     rate: Rate | UnsetType | None = UNSET
-    apart: bool | UnsetType | None = UNSET  # of a task: True gives its ready jobs a lane of their own
+    apart: bool | UnsetType | None = UNSET  # of a task: True gives its ready jobs a dedicated lane
 
 
 class Flow(Struct, frozen=True, kw_only=True):
-    """The bucket of a queue, a group or a task. It says nothing once both times have passed."""
+    """The GCRA state of a queue, a group or a task. It has no effect once both times have passed."""
 
     queue: str | None = None
     group: str | None = None
     task: str | None = None
-    spent_until: float = 0.0  # see rates.py
-    shut_until: float = 0.0  # slowed down: nothing starts before
-    wakes_at: float | None = None  # of a group whose waiting jobs the rate holds back: refill it then
+    spent_until: float = 0.0  # GCRA's theoretical arrival time, see rates.py
+    shut_until: float = 0.0  # slowed down: nothing starts before this
+    wakes_at: float | None = None  # when to refill a group whose waiting jobs the rate holds back
 
 
 class TaskRecord(Struct, frozen=True, kw_only=True):
-    """A task as shown: what was declared of it, what an operator said, its bucket."""
+    """A task as displayed: its declared rule, its override, its GCRA state."""
 
     rule: TaskRule
     declared: bool = False
@@ -547,31 +545,29 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# A cron entry as it is stored.
-#
-# Called by records, backends, the ticker and the face. Frozen data; when the next tick is due is cron's business.
+# A cron entry as stored. When its next tick is due is decided in cron/.
 
 
 class CronEntry(Struct, frozen=True, kw_only=True):
-    """A cron entry and where it stands. The store compares `version` and keeps the rest as it is."""
+    """A cron entry and its progress. The store compares `version` and stores the rest as given."""
 
     name: str
-    version: int = 0  # grows by one with every write; given by the store
-    next_at: float | None = None  # the next tick that nobody has fired; None: no more
-    call: bytes = b""  # the job it makes, JSON of NewJob without id and times
+    version: int = 0  # increases by one with every write; assigned by the store
+    next_at: float | None = None  # the next tick that has not fired; None: no more
+    call: bytes = b""  # the job it creates, JSON of NewJob without id and times
     cron: str | None = None  # five fields, or
     every: float | None = None  # seconds, counted from `anchor`
     anchor: float = 0.0
     tz: str = "UTC"
     overlap: Literal["allow", "skip", "queue", "cancel"] = "allow"
     catch_up: Literal["none", "last", "all"] = "last"
-    window: float = 86400.0  # seconds back that catch_up="all" goes
-    jitter: float = 0.0  # seconds: each tick's job is due up to so much later
+    window: float = 86400.0  # how far back catch_up="all" goes, in seconds
+    jitter: float = 0.0  # seconds: each tick's job is due up to this much later
     declared: bool = False  # it comes from code: only workers whose code has it fire it
     created_at: float = 0.0
     declared_at: float = 0.0  # when code last declared it
     last_at: float | None = None  # the latest tick fired or skipped
-    last_job: str | None = None  # the job of the latest tick that made one
+    last_job: str | None = None  # the job of the latest tick that created one
     fired: int = 0
     skipped: int = 0
     paused_at: float | None = None

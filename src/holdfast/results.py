@@ -1,7 +1,7 @@
-"""Waiting for results: one look at the store for all jobs somebody waits for, ever more patiently.
+"""Waiting for results: one poll covers all awaited jobs, with growing pauses.
 
-Kept by the gate, called by the app; lives on the portal's loop. A thousand callers that wait cost the store as much as
-one. Never changes anything.
+Owned by the store handle, called by the app; runs on the store thread's loop. A thousand waiting callers cost the
+store as much as one. Never writes anything.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from .errors import BackendUnavailable, OutcomeUnknown, ResultGone, WaitTimedOut
 from .options import Duration
 from .records import JobRecord
 
-LOOK_IDS_MAX = 1000  # in one call to the store
-PAUSE_FIRST, PAUSE_GROWTH, PAUSE_MOST = 0.005, 1.5, 0.25  # seconds between two looks; a newcomer makes it short again
-PATIENCE_SECONDS = 10.0  # with a store that answered before and does not now
+LOOK_IDS_MAX = 1000  # per call to the store
+PAUSE_FIRST, PAUSE_GROWTH, PAUSE_MOST = 0.005, 1.5, 0.25  # seconds between polls; a new waiter resets it
+PATIENCE_SECONDS = 10.0  # how long to tolerate a store that stopped responding
 
 
 class Awaited:
-    """A job somebody waits for."""
+    """A job that callers are waiting for."""
 
     __slots__ = ("callers", "ended", "seen")
 
     def __init__(self) -> None:
         self.ended: asyncio.Future[JobRecord | None] = asyncio.get_running_loop().create_future()
-        self.seen = asyncio.Event()  # the store was asked since somebody began to wait
+        self.seen = asyncio.Event()  # the store was polled since a caller began to wait
         self.callers = 0
 
 
 class Waiter:
-    """Who waits for what."""
+    """All waiting callers."""
 
     def __init__(self) -> None:
         self._awaited: dict[str, Awaited] = {}
@@ -39,7 +39,7 @@ class Waiter:
         self._newcomer = asyncio.Event()
 
     async def wait(self, id: str, timeout: Duration | None, backend: Backend) -> JobRecord:
-        """The job once it finished. WaitTimedOut, after at least one look; ResultGone if the store does not know it."""
+        """The job once it has finished. WaitTimedOut, after at least one poll; ResultGone if the store lacks it."""
         seconds = None if timeout is None else to_seconds(timeout, "timeout=")
         loop = asyncio.get_running_loop()
         deadline = None if seconds is None else loop.time() + seconds
@@ -75,11 +75,11 @@ class Waiter:
         if not awaited.callers and self._awaited.get(id) is awaited:
             del self._awaited[id]
 
-    # ------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------ polling
 
     async def _look_forever(self, backend: Backend) -> None:
-        """Look while anybody waits. An error of the store is told at once to who was not answered yet, and to everybody
-        once it has lasted; a moment's absence is no reason to give up a wait."""
+        """Poll while anyone waits. A store error is raised at once to callers who have had no reply yet, and to all
+        callers once it persists; a brief outage is no reason to give up a wait."""
         pause, absent_since, clock = PAUSE_FIRST, None, asyncio.get_running_loop().time
         while self._awaited:
             if self._newcomer.is_set():
@@ -93,7 +93,7 @@ class Waiter:
                 self._fail(error, everybody=clock() - absent_since >= PATIENCE_SECONDS)
             except Exception as error:
                 self._fail(error, everybody=True)
-            await asyncio.sleep(PAUSE_FIRST)  # also between newcomers: a stream of them is no storm
+            await asyncio.sleep(PAUSE_FIRST)  # also between new waiters, so that a stream of them causes no poll storm
             await self._newcomer_within(pause - PAUSE_FIRST)
             pause = min(pause * PAUSE_GROWTH, PAUSE_MOST)
 
@@ -114,7 +114,7 @@ class Waiter:
                 if awaited is None:
                     continue
                 if id in ended:
-                    del self._awaited[id]  # whoever asks from now on looks anew: it may have been retried
+                    del self._awaited[id]  # later callers poll again: the job may have been retried
                     awaited.ended.set_result(ended[id])
                 awaited.seen.set()
 
@@ -123,5 +123,5 @@ class Waiter:
         for id, one in failed.items():
             del self._awaited[id]
             one.ended.set_exception(error)
-            one.ended.exception()  # looked at: whoever waited may be gone
+            one.ended.exception()  # mark as retrieved: the waiter may be gone
             one.seen.set()

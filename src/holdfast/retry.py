@@ -1,4 +1,4 @@
-"""Back-off arithmetic: how long to wait before the next try, and whether there is one.
+"""Retry policies: how long to wait before the next attempt, and whether there is one.
 
 Called by the worker after a failure, and wherever a task's options are read. Does no I/O; the only randomness is the
 jitter. A policy is frozen and safe to share.
@@ -24,16 +24,16 @@ ErrorClasses = type[BaseException] | Iterable[type[BaseException]]
 
 RETRIES_DEFAULT = 3
 logger = logging.getLogger("holdfast")
-_ABSENT: Any = object()  # tells "limit not given" from "limit=None", which means for ever
+_ABSENT: Any = object()  # distinguishes "limit not given" from "limit=None", which means unlimited
 
 
 @dataclass(frozen=True, init=False, slots=True)
 class RetryPolicy:
-    """When a failed job is tried again.
+    """When a failed job is retried.
 
-    `limit` counts the retries after the first failure: 0 never, None for ever. The n-th retry waits
+    `limit` counts the retries after the first failure: 0 never, None unlimited. The n-th retry waits
     `min(cap, base * factor ** (n - 1))` seconds, or `delays[n - 1]` (the last one repeats), or what
-    `backoff(n, error)` answers (None: no more), give or take `jitter` as a fraction. Only errors that are
+    `backoff(n, error)` returns (None: no more), varied by `jitter` as a fraction. Only errors that are
     instances of `on` and not of `never` are retried.
     """
 
@@ -72,7 +72,7 @@ class RetryPolicy:
             raise ConfigurationError(f"RetryPolicy(limit=…) must be an int of at least 0, or None, not {shown(limit)}.")
         if backoff is not None and not callable(backoff):
             raise ConfigurationError("RetryPolicy(backoff=…) must be callable: (failures, error) -> seconds or None.")
-        put = object.__setattr__  # the class is frozen for everyone else
+        put = object.__setattr__  # works around frozen=True inside __init__
         put(self, "limit", limit)
         put(self, "base", to_seconds(base, "RetryPolicy(base=…)"))
         put(self, "factor", _number(factor, "factor", 1.0, 1e6))
@@ -86,7 +86,7 @@ class RetryPolicy:
 
     @classmethod
     def fixed(cls, seconds: float | timedelta, limit: int | None = RETRIES_DEFAULT, **rest: Any) -> RetryPolicy:
-        """The same wait before every retry. Without jitter unless `jitter=` says so."""
+        """The same wait before every retry. No jitter unless `jitter=` is given."""
         rest.setdefault("jitter", 0.0)
         rest.setdefault("cap", SECONDS_MAX)
         return cls(limit, base=seconds, factor=1.0, **rest)
@@ -99,17 +99,17 @@ class RetryPolicy:
         limit: int | None = RETRIES_DEFAULT,
         **rest: Any,
     ) -> RetryPolicy:
-        """base, base + step, base + 2 * step, … up to `cap`; `step` is `base` unless given."""
+        """base, base + step, base + 2 * step, … up to `cap`; `step` defaults to `base`."""
         return cls(limit, base=base, factor=1.0, step=base if step is None else step, **rest)
 
     @classmethod
     def custom(cls, backoff: Backoff, limit: int | None = None, **rest: Any) -> RetryPolicy:
-        """A wait of your own: `backoff(failures, error)` answers seconds, a timedelta, or None for no more."""
+        """A custom wait: `backoff(failures, error)` returns seconds, a timedelta, or None for no more retries."""
         rest.setdefault("jitter", 0.0)
         return cls(limit, backoff=backoff, **rest)
 
     def delay(self, failures: int, error: BaseException | None = None) -> float | None:
-        """Seconds until the next try after the `failures`-th failure, or None when there is none."""
+        """Seconds until the next attempt after the `failures`-th failure, or None if there is none."""
         if self.limit is not None and failures > self.limit:
             return None
         if not self._retries(error):
@@ -121,7 +121,7 @@ class RetryPolicy:
         return min(spread, SECONDS_MAX) if self.delays or self.backoff else min(spread, self.cap)
 
     def _retries(self, error: BaseException | None) -> bool:
-        if error is None or isinstance(error, Verdict):  # a handler that raised Retry asked for it by name
+        if error is None or isinstance(error, Verdict):  # a handler that raised Retry asked for it explicitly
             return True
         return isinstance(error, self.on) and not isinstance(error, self.never)
 
@@ -130,7 +130,7 @@ class RetryPolicy:
             try:
                 answer = self.backoff(failures, error)
                 return None if answer is None else to_seconds(answer, "the answer of RetryPolicy(backoff=…)")
-            except Exception as fault:  # a fault in the user's back-off must not decide the job's fate: wait as usual
+            except Exception as fault:  # a bug in the user's back-off must not decide the job's fate: wait as usual
                 logger.warning("a retry policy's backoff failed (%s); the usual one is used", type(fault).__name__)
         if self.delays:
             return self.delays[min(failures, len(self.delays)) - 1]
@@ -141,7 +141,7 @@ class RetryPolicy:
 
 
 def as_policy(value: RetryPolicy | int | Backoff | None) -> RetryPolicy:
-    """What `retry=` accepts: a policy, a number of retries, a callable, or None for no retry at all."""
+    """Convert what `retry=` accepts: a policy, a number of retries, a callable, or None for no retries."""
     if isinstance(value, RetryPolicy):
         return value
     if value is None:

@@ -1,7 +1,7 @@
-"""The app's way to its store: an event loop in a thread of its own, where every call to the store runs.
+"""The app's access to its store: an event loop in its own thread, on which every store call runs.
 
 Called by the app only. A store sees one loop for its whole life, so callers may be sync code, any thread, or any loop.
-Started lazily, ended by `stop`; a fork leaves it behind in the parent. Never runs user code.
+Started lazily, ended by `stop`; a forked child abandons it to the parent. Never runs user code.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from .results import Waiter
 
 T = TypeVar("T")
 STOP_SECONDS_MAX = 10.0
-# Who begins something and goes on computing keeps the interpreter to itself, 5 ms at a time, and the portal could not
-# even send it. So long it is left to the portal; by then the store is busy, or has answered.
+# A caller that keeps computing holds the GIL for a 5 ms switch interval, so the store thread could not even send the
+# request. Wait this long first: by then the request is with the store, or has been answered.
 HAND_OVER_SECONDS = 0.001
-DECLARE_AGAIN_SECONDS = 1.0  # after a declare that failed; doubled each time
+DECLARE_AGAIN_SECONDS = 1.0  # after a failed declare; doubled each time
 DECLARE_AGAIN_SECONDS_MAX = 30.0
 _CLOSED = "The app was closed meanwhile. Repeat the same bound call: it takes effect at most once."
 
 
 def forbid_running_loop(call: str, twin: str, *, advice: str = "") -> None:
-    """Refuse a blocking call on a thread whose event loop is running: it would stop that loop."""
+    """Reject a blocking call on a thread whose event loop is running: it would block that loop."""
     if asyncio._get_running_loop() is not None:
         advice = advice or f"Use `await {twin}`."
         raise ConfigurationError(f"{call} was called on a running event loop, which it would block. {advice}")
 
 
 class Portal:
-    """One loop, one daemon thread."""
+    """One event loop on one daemon thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -68,38 +68,38 @@ class Portal:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         if self._closing is not None:
-            with contextlib.suppress(Exception):  # whoever wants to see a failing close calls app.close()
+            with contextlib.suppress(Exception):  # callers who want to see a failing close use app.close()
                 await self._closing()
         await self._loop.shutdown_asyncgens()
 
     def on_stop(self, closing: Callable[[], Awaitable[None]]) -> None:
-        """What to do last on this loop: close the store."""
+        """Set what to do last on this loop: close the store."""
         self._closing = closing
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine on the portal's loop."""
+        """Run a coroutine on the store thread's loop."""
         try:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError:  # the loop closed a moment ago, in another thread
+        except RuntimeError:  # another thread closed the loop a moment ago
             work.close()
             raise ConfigurationError("the app was closed during this call. Call again: it opens itself.") from None
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there and wait for its answer here."""
+        """Run a coroutine there and wait for its result here."""
         return self.answer(self.submit(work))
 
     def answer(self, future: Future[T]) -> T:
-        """Wait here for the answer of a coroutine that was submitted."""
+        """Wait here for the result of a submitted coroutine."""
         try:
             return future.result()
-        except CancelledError:  # not by us: the portal was stopped
+        except CancelledError:  # not by us: the store thread was stopped
             raise OutcomeUnknown("this call", _CLOSED) from None
         except BaseException:
-            future.cancel()  # an interrupt here must not leave the work behind
+            future.cancel()  # an interrupt here must not leave the work running
             raise
 
     async def acall(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there and await its answer on the caller's loop, whichever that is."""
+        """Run a coroutine there and await its result on the caller's loop, whichever that is."""
         try:
             return await asyncio.wrap_future(self.submit(work))
         except asyncio.CancelledError:
@@ -109,7 +109,7 @@ class Portal:
             raise OutcomeUnknown("this call", _CLOSED) from None
 
     def stop(self) -> None:
-        """Close the store and end the thread. Idempotent; from the portal's own thread it does not wait."""
+        """Close the store and end the thread. Idempotent; does not wait when called from that thread itself."""
         if self._loop.is_closed():
             return
         with contextlib.suppress(RuntimeError):
@@ -119,9 +119,9 @@ class Portal:
 
 
 class StoreHandle:
-    """The way to one store: the backend, opened at first use on a portal of its own, with the queues' rules declared.
+    """Access to one store: its backend, opened at first use on its own thread, with the queue rules declared.
 
-    Knows nothing of the app, so that an app nobody holds any more can be let go and its gate closed.
+    Knows nothing about the app, so that an unreferenced app can be collected and its handle closed.
     """
 
     def __init__(self, make: Callable[[], Backend], clock: Clock) -> None:
@@ -137,13 +137,13 @@ class StoreHandle:
         self._backend: Backend | None = None
         self._opening: asyncio.Lock | None = None
         self._open = False
-        self._declared: dict[str, QueueRule] = {}  # told to the store, or about to be
+        self._declared: dict[str, QueueRule] = {}  # declared to the store, or about to be
         self._declaring: asyncio.Task[None] | None = None
         self.waiter = Waiter()
         self._unattended: weakref.finalize[[Portal], StoreHandle] | None = None
 
     def forget(self) -> None:
-        """In a forked child: leave all to the parent. Kept alive: closing it here could harm it there."""
+        """In a forked child: leave everything to the parent, and keep it alive: closing it here could harm it there."""
         if self._unattended is not None:
             self._unattended.detach()
         _forgotten.extend((self._portal, self._backend, self._opening, self._declaring))
@@ -151,7 +151,7 @@ class StoreHandle:
 
     @property
     def unopened(self) -> Backend:
-        """The backend, made but perhaps not yet opened."""
+        """The backend, created but possibly not open yet."""
         with self._guard:
             if self._backend is None:
                 self._backend = self._make()
@@ -167,19 +167,19 @@ class StoreHandle:
             if self._portal is None:
                 self._portal = Portal()
                 self._portal.on_stop(backend.close)
-                # Also at exit: nobody has to remember close().
+                # Also runs at exit, so users need not remember close().
                 self._unattended = weakref.finalize(self, Portal.stop, self._portal)
                 self._opening = asyncio.Lock()
                 self.waiter = Waiter()
                 self._open = False
-                if self._declaring is not None:  # it ended with the portal before, perhaps untold
+                if self._declaring is not None:  # it ended with the previous store thread, maybe undeclared
                     self._declared, self._declaring = {}, None
             return self._portal
 
     async def _opened(self) -> Backend:
-        """On the portal: the backend, opened, with every rule declared that was not declared before."""
+        """On the store thread: the open backend, with every undeclared rule declared."""
         backend, opening = self._backend, self._opening
-        if backend is None or opening is None:  # _ready makes both before anything comes here
+        if backend is None or opening is None:  # _ready creates both before anything gets here
             raise ConfigurationError("the app was forked during this call. Call again in the child.")
         if self._open and self._declared == self.rules:
             return backend
@@ -195,9 +195,9 @@ class StoreHandle:
         return backend
 
     async def _declare(self, backend: Backend, fresh: list[QueueRule]) -> None:
-        """Tell the store. Where it is busy, go on without: nobody's enqueue shall fail for a rule, which is told later.
+        """Declare rules. If the store is busy, continue and retry later: a rule must not make an enqueue fail.
 
-        Not where a queue is split into shards: these decide where its jobs are put.
+        Except for a sharded queue: its rule decides where jobs are stored.
         """
         try:
             await backend.declare(fresh)
@@ -210,7 +210,7 @@ class StoreHandle:
 
     async def _declare_later(self, backend: Backend, fresh: list[QueueRule], before: asyncio.Task[None] | None) -> None:
         if before is not None:
-            await before  # older words first
+            await before  # earlier declarations first
         pause, tries = DECLARE_AGAIN_SECONDS, 1
         while rules := [rule for rule in fresh if self.rules.get(rule.name) == rule]:
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))
@@ -221,7 +221,7 @@ class StoreHandle:
                 tries += 1
                 logs.declare_failed(error, tries)
                 pause = min(2 * pause, DECLARE_AGAIN_SECONDS_MAX)
-            except HoldfastError as error:  # sealed meanwhile, or newer than this version: it will not get better
+            except HoldfastError as error:  # sealed meanwhile, or newer than this version: retrying will not help
                 logs.declare_failed(error, 1)
                 return
 
@@ -229,22 +229,22 @@ class StoreHandle:
         return await work(await self._opened())
 
     def open(self) -> Backend:
-        """The backend, opened. Waits for the portal, never for the caller's own loop, so any thread may ask."""
+        """The open backend. Waits for the store thread, never for the caller's own loop, so any thread may call it."""
         portal = self._ready()
         return portal.call(self._opened())
 
     def call(self, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
-        """Do `work` with the open backend, and wait for it here."""
+        """Run `work` with the open backend and wait for it here."""
         return self._ready().call(self._through(work))
 
     @property
     def opened(self) -> Backend | None:
-        """The backend, where it is open and knows every rule; for what may be done outside the portal."""
+        """The backend if it is open and knows every rule; for calls made outside the store thread."""
         ready = self._open and self._portal is not None and self._declared == self.rules
         return self._backend if ready else None
 
     def begin(self, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> Callable[[], T]:
-        """Begin `work` with the open backend; answers how to wait for it, once the caller has done something else."""
+        """Start `work` with the open backend; returns a function that waits for it, so the caller can overlap work."""
         portal = self._ready()
         future = portal.submit(self._through(work))
         try:
@@ -255,12 +255,12 @@ class StoreHandle:
         return partial(portal.answer, future)
 
     async def acall(self, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
-        """Do `work` with the open backend, and await it on the caller's loop."""
+        """Run `work` with the open backend and await it on the caller's loop."""
         return await self._ready().acall(self._through(work))
 
     def close(self) -> None:
-        """Close the backend and end the portal; the next call opens them again. Idempotent."""
-        with self._guard:  # held to the end, so that nobody opens the backend while it is being closed
+        """Close the backend and end the store thread; the next call opens them again. Idempotent."""
+        with self._guard:  # held to the end, so that no thread opens the backend while it is being closed
             portal, self._portal = self._portal, None
             unattended, self._unattended = self._unattended, None
             if unattended is not None:
@@ -270,7 +270,7 @@ class StoreHandle:
 
 
 _gates: weakref.WeakSet[StoreHandle] = weakref.WeakSet()
-_forgotten: list[object] = []  # in a forked child: what the parent still uses, never touched, never freed
+_forgotten: list[object] = []  # in a forked child: objects the parent still uses; never touched, never freed
 
 
 def _forget_all() -> None:

@@ -1,4 +1,4 @@
-"""Task and its decorator: a registered function whose calls can be bound, checked and enqueued.
+"""Task and its decorator: a registered function whose calls can be bound, validated and enqueued.
 
 Called by the app, by users' modules and by the worker (decode, encode, options). Binding is pure; I/O happens only in
 `enqueue` and `aenqueue`, through the app the task belongs to.
@@ -39,7 +39,7 @@ R = TypeVar("R")
 
 
 class Using(Generic[P, R]):
-    """A task with options for some calls. Frozen; `using` again refines it."""
+    """A task with options for some of its calls. Frozen; `using` returns a refined copy."""
 
     __slots__ = ("_group", "_key", "_options", "_placement", "_task")
 
@@ -51,11 +51,11 @@ class Using(Generic[P, R]):
         self._key = None if options.key is None else compile_chooser(options.key, "key", task.codec)
 
     def using(self, **settings: Unpack[UsingSettings]) -> Using[P, R]:
-        """These options with some more."""
+        """A copy with more options."""
         return Using(self._task, *refine(self._options, self._placement, settings))
 
     def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> BoundCall[R]:
-        """Check the arguments and make a call with its id; nothing is stored."""
+        """Validate the arguments and make a call with its id; nothing is stored."""
         task, options, placement = self._task, self._options, self._placement
         given = task.codec.bind(args, kwargs)
         raw = task.codec.encode(given, task.args_bytes_max)
@@ -74,7 +74,7 @@ class Using(Generic[P, R]):
         return self._task.app.enqueue(self.bind(*args, **kwargs))
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """As `enqueue`."""
+        """Async version of `enqueue`."""
         return await self._task.app.aenqueue(self.bind(*args, **kwargs))
 
     def __repr__(self) -> str:
@@ -100,7 +100,7 @@ class Task(Generic[P, R]):
 
     @property
     def app(self) -> Holdfast:
-        """The app this task's jobs go to."""
+        """The app this task's jobs are enqueued on."""
         app = self._sole_app()
         if app is not None:
             return app
@@ -124,7 +124,7 @@ class Task(Generic[P, R]):
         return ARGS_BYTES_MAX if app is None else app.args_bytes_max
 
     def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> BoundCall[R]:
-        """Check the arguments and make a call with its id; `app.enqueue(call)` stores it, once however often called."""
+        """Validate the arguments and make a call with its id; `app.enqueue(call)` stores it, once even if repeated."""
         return self._plain.bind(*args, **kwargs)
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
@@ -132,7 +132,7 @@ class Task(Generic[P, R]):
         return self.app.enqueue(self._plain.bind(*args, **kwargs))
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """As `enqueue`."""
+        """Async version of `enqueue`."""
         return await self.app.aenqueue(self._plain.bind(*args, **kwargs))
 
     def using(self, **settings: Unpack[UsingSettings]) -> Using[P, R]:
@@ -140,16 +140,16 @@ class Task(Generic[P, R]):
         return self._plain.using(**settings)
 
     def decode(self, args: bytes) -> dict[str, Any]:
-        """Stored arguments as keyword arguments, rebuilt from annotations; ArgumentsRejected when they do not fit."""
+        """Stored arguments as keyword arguments, rebuilt from annotations; ArgumentsRejected if they do not fit."""
         return self.codec.decode(args)
 
     def encode(self, value: Any) -> bytes:
-        """A result as JSON; ArgumentsRejected when it cannot be kept."""
+        """A result as JSON; ArgumentsRejected if it cannot be stored."""
         app = self._sole_app()
         return self.codec.encode_value(value, RESULT_BYTES_MAX if app is None else app.result_bytes_max)
 
     def decode_value(self, value: bytes) -> Any:
-        """A stored result, rebuilt by the return annotation."""
+        """A stored result, rebuilt from the return annotation."""
         return self.codec.decode_value(value)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> NoReturn:
@@ -175,7 +175,7 @@ def _check_function(fn: object) -> FunctionType:
 
 
 class NamedTask:
-    """A task known by name only, for producers without its code: arguments are checked by the worker that has it."""
+    """A task known only by name, for producers without its code: the worker that has it validates the arguments."""
 
     def __init__(self, app: Holdfast, name: str, options: TaskOptions, placement: Placement) -> None:
         for what in ("group", "key"):
@@ -210,7 +210,7 @@ class NamedTask:
 
 
 class TaskDecorator(Protocol):
-    """`@app.task(...)`: strips a leading Context and remembers what an async function returns."""
+    """`@app.task(...)`: its type drops a leading Context and keeps an async function's return type."""
 
     @overload
     def __call__(self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
@@ -223,7 +223,7 @@ class TaskDecorator(Protocol):
 
 
 class Tasks:
-    """Tasks by name. Stand-alone for reusable modules (`app.include(tasks)`); every app is one."""
+    """Tasks by name. Standalone in reusable modules (`app.include(tasks)`); every app is one, too."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, Task[..., Any]] = {}
@@ -235,7 +235,7 @@ class Tasks:
         return MappingProxyType(self._tasks)
 
     def find_task(self, name: str) -> Task[..., Any] | None:
-        """The task of that name or alias."""
+        """The task with that name or alias."""
         return self._tasks.get(name) or self._aliases.get(name)
 
     @overload

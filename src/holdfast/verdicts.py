@@ -1,7 +1,7 @@
-"""Verdicts: what a handler may raise to decide its own end.
+"""Verdicts: exceptions a handler raises to decide how its attempt ends.
 
-Raised by user code, read by the worker. They derive from BaseException so that a handler's `except Exception` cannot
-swallow them. They hold their facts and do nothing.
+Raised by user code, handled by the worker. They derive from BaseException so that a handler's `except Exception`
+cannot swallow them. They only carry data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Verdict(BaseException):
 
 
 class Retry(Verdict):
-    """A failure: try again, after `after` seconds if given, else after the policy's back-off. Spends a retry."""
+    """A failure: retry after `after` seconds if given, else after the policy's back-off. Spends a retry."""
 
     def __init__(self, after: float | timedelta | None = None, reason: str = "") -> None:
         self.after: float | None = None if after is None else to_seconds(after, "Retry(after=…)")
@@ -25,7 +25,7 @@ class Retry(Verdict):
 
 
 class Snooze(Verdict):
-    """Not a failure: come back in `seconds`. Spends nothing. With queue=True nothing of its queue starts before."""
+    """Not a failure: run again in `seconds`. Spends nothing. With queue=True its whole queue starts nothing before."""
 
     def __init__(self, seconds: float | timedelta, *, queue: bool = False) -> None:
         self.seconds: float = to_seconds(seconds, "Snooze(…)")
@@ -34,7 +34,7 @@ class Snooze(Verdict):
 
 
 class Bury(Verdict):
-    """Final: no further try; the job becomes a dead letter with this reason."""
+    """Final: no further attempt; the job becomes a dead letter with this reason."""
 
     def __init__(self, reason: str = "") -> None:
         self.reason = reason

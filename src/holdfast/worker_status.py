@@ -1,8 +1,8 @@
-"""A worker's portrait: its runner processes as people see them, small enough to travel with a renewal.
+"""A worker's status: its runner processes as displayed to people, small enough to send with each renewal.
 
-Drawn by the process worker (worker/processes/pool.py), kept by the stores as they are given it, read by the command
-line and by whoever calls `app.workers()`. Never holds arguments or results: pids, numbers, ids of jobs, and names of
-tasks that the worker does not know.
+Encoded by the process worker (worker/processes/pool.py), stored as is, decoded by the command line and by callers of
+`app.workers()`. Never contains arguments or results: only pids, numbers, job ids, and names of tasks the worker does
+not know.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import msgspec
 from msgspec import Struct
 
 PORTRAIT_BYTES_MAX = 16 << 10
-JOBS_SHOWN_MAX = 20  # of one runner
+JOBS_SHOWN_MAX = 20  # per runner
 TASKS_SHOWN_MAX = 20
 TASK_CHARS_MAX = 120
-MEMORY_STEP_BYTES = 1 << 20  # memory is shown in such steps: a runner that does nothing looks the same every time
+MEMORY_STEP_BYTES = 1 << 20  # memory is rounded to this, so an idle runner's status does not change
 
 
 class RunnerView(Struct, frozen=True, kw_only=True):
@@ -24,26 +24,26 @@ class RunnerView(Struct, frozen=True, kw_only=True):
 
     pid: int
     state: str  # starting, ready, leaving, gone
-    alone: bool  # it runs one job at a time and has no neighbours
+    alone: bool  # it runs one job at a time, with no others in its process
     slots: int
     running: int
-    done: int  # jobs since it started
+    done: int  # jobs completed since it started
     memory_bytes: int
-    responds: bool  # False: a handler holds its loop or its interpreter
-    jobs: tuple[str, ...] = ()  # ids, oldest first; all of them, or as many as there was room for
+    responds: bool  # False: a handler blocks its loop or holds the GIL
+    jobs: tuple[str, ...] = ()  # ids, oldest first; possibly truncated
 
 
 class WorkerStatus(Struct, frozen=True, kw_only=True):
-    """All runners of a worker, or as many as there was room for."""
+    """All runners of a worker, or as many as fit."""
 
     runners: tuple[RunnerView, ...] = ()
     left_out: int = 0
     unbegun: tuple[str, ...] = ()  # ids of jobs it holds whose handlers no runner has begun for a while
-    unknown: tuple[str, ...] = ()  # tasks it was given jobs of and does not know
+    unknown: tuple[str, ...] = ()  # tasks it was given jobs of but does not know
 
 
 def draw(runners: Sequence[RunnerView], unbegun: Sequence[str] = (), unknown: Sequence[str] = ()) -> bytes:
-    """The portrait as JSON, at most PORTRAIT_BYTES_MAX: with fewer jobs, then with fewer runners, where it must be."""
+    """Encode the status as JSON, at most PORTRAIT_BYTES_MAX: drops jobs first, then runners, to make it fit."""
     whole = WorkerStatus(
         unbegun=tuple(unbegun[:JOBS_SHOWN_MAX]),
         unknown=tuple(name[:TASK_CHARS_MAX] for name in unknown[:TASKS_SHOWN_MAX]),
@@ -61,7 +61,7 @@ def draw(runners: Sequence[RunnerView], unbegun: Sequence[str] = (), unknown: Se
 
 
 def read(portrait: bytes | None) -> WorkerStatus | None:
-    """What a worker showed; None where it showed nothing, or nothing this version can read."""
+    """Decode a worker's status; None if there is none or this version cannot read it."""
     if portrait is None:
         return None
     try:
@@ -71,7 +71,7 @@ def read(portrait: bytes | None) -> WorkerStatus | None:
 
 
 def may_not_know(portrait: bytes | None, task: str) -> bool:
-    """Whether a worker that shows this may not know the task. One whose list is full, or cannot be read, may not."""
+    """Whether a worker with this status may lack the task. True if its list is full or unreadable."""
     view = read(portrait)
     if view is None:
         return portrait is not None
@@ -79,5 +79,5 @@ def may_not_know(portrait: bytes | None, task: str) -> bool:
 
 
 def bounded(portrait: bytes | None) -> bytes | None:
-    """The portrait as stores take it: one that is too long is not taken."""
+    """The status as stores accept it: one that is too long becomes None."""
     return None if portrait is None or len(portrait) > PORTRAIT_BYTES_MAX else portrait

@@ -152,7 +152,7 @@ class Cron:
         return self._app._do("cron.list", self._list)
 
     async def alist(self) -> builtins.list[Entry]:
-        """As `list`."""
+        """Async version of `list`."""
         return await self._app._ado(self._list)
 
     def get(self, name: str) -> Entry:
@@ -160,7 +160,7 @@ class Cron:
         return self._view(self._app._do("cron.get", partial(get, _name(name))))
 
     async def aget(self, name: str) -> Entry:
-        """As `get`."""
+        """Async version of `get`."""
         return self._view(await self._app._ado(partial(get, _name(name))))
 
     def next(self, name: str, count: int = 5) -> builtins.list[datetime]:
@@ -168,7 +168,7 @@ class Cron:
         return self._app._do("cron.next", partial(_next, _name(name), whole(count, "count=", 1, NEXT_MAX)))
 
     async def anext(self, name: str, count: int = 5) -> builtins.list[datetime]:
-        """As `next`."""
+        """Async version of `next`."""
         return await self._app._ado(partial(_next, _name(name), whole(count, "count=", 1, NEXT_MAX)))
 
     # ------------------------------------------------------------------ changing
@@ -191,7 +191,7 @@ class Cron:
         cron: str | None = None,
         **settings: Unpack[CronSettings],
     ) -> Entry:
-        """As `add`."""
+        """Async version of `add`."""
         wanted = _wanted(name, call, cron, settings)
         return self._view(await self._app._ado(partial(put, wanted)))
 
@@ -200,7 +200,7 @@ class Cron:
         return self._view(self._app._do("cron.remove", partial(remove, _name(name))))
 
     async def aremove(self, name: str) -> Entry:
-        """As `remove`."""
+        """Async version of `remove`."""
         return self._view(await self._app._ado(partial(remove, _name(name))))
 
     def pause(self, name: str, *, reason: str = "", by: str = "") -> Entry:
@@ -208,7 +208,7 @@ class Cron:
         return self._view(self._app._do("cron.pause", _pausing(name, reason, by)))
 
     async def apause(self, name: str, *, reason: str = "", by: str = "") -> Entry:
-        """As `pause`."""
+        """Async version of `pause`."""
         return self._view(await self._app._ado(_pausing(name, reason, by)))
 
     def resume(self, name: str) -> Entry:
@@ -216,7 +216,7 @@ class Cron:
         return self._view(self._app._do("cron.resume", partial(resume, _name(name))))
 
     async def aresume(self, name: str) -> Entry:
-        """As `resume`."""
+        """Async version of `resume`."""
         return self._view(await self._app._ado(partial(resume, _name(name))))
 
     def run_now(self, name: str) -> Job[Any]:
@@ -224,7 +224,7 @@ class Cron:
         return self._app._do("cron.run_now", partial(self._run_now, _name(name)))
 
     async def arun_now(self, name: str) -> Job[Any]:
-        """As `run_now`."""
+        """Async version of `run_now`."""
         return await self._app._ado(partial(self._run_now, _name(name)))
 
     def backfill(
@@ -236,7 +236,7 @@ class Cron:
     async def abackfill(
         self, name: str, start: datetime, end: datetime, *, dry_run: bool = False
     ) -> builtins.list[Backfilled]:
-        """As `backfill`."""
+        """Async version of `backfill`."""
         return await self._app._ado(partial(_backfill, _name(name), _span(start, end), dry_run))
 
     # ------------------------------------------------------------------ inside

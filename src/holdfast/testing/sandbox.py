@@ -92,7 +92,7 @@ class Sandbox:
         return job.refresh()
 
     async def arun(self, job: Job[Any]) -> Job[Any]:
-        """As `run`."""
+        """Async version of `run`."""
         if (await job.arefresh()).state is State.SCHEDULED:
             await self.app.arun_now(job)
         await self.adrain()
