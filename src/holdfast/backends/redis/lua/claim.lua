@@ -1,22 +1,22 @@
--- claim: settle and claim in one call, and which ready jobs a claim takes.
+-- claim: settle and claim in one call, and decide which ready jobs a claim takes.
 
--- == script exchange: settle, release and claim in one step; a repeated call is answered, not carried out again.
--- Takes now, settlements as [id, token] where the handler returned nothing and retention is the usual, else
--- [id, token, ending, failed, delay, value, failure, reason, retain], and for a stall whether it was alone; releases;
--- request or nil; a nonce for tokens; whether restarts are trusted; whether to go the long way; from ARGV[2] on,
--- values.
--- The request is [worker, call, queues, most, most by queue, most by task, most of a group, most bytes of arguments,
--- most that is swept].
--- Returns known (2: and the short way was taken), answers, what was recovered, leases; and the seal and the seconds of
--- quiet, where nothing was leased because of one of them; then, after a claim, the seconds until a bucket or a
--- slow-down that held it back opens.
--- Safe against a rival: a script runs alone; every write about a lease is fenced by its token.
+-- == script exchange: settle, release and claim in one step. A repeated call gets the first call's result again.
+-- Takes now; settlements, as [id, token] if the handler returned nothing and retention is the default, else
+-- [id, token, ending, failed, delay, value, failure, reason, retain], plus, for a stall, whether it ran alone;
+-- releases; request or nil; a nonce for tokens; whether restarts are trusted; whether to skip the fast path;
+-- from ARGV[2] on, values.
+-- The request is [worker, call number, queues, job limit, limit by queue, limit by task, limit per group, limit on
+-- bytes of arguments, limit on swept jobs].
+-- Returns known (2: known, and the fast path ran), answers, recovered jobs, leases; then the seal and the seconds of
+-- quiet time, if one of them kept the claim from leasing; then, after a claim, the seconds until the rate limit or
+-- slow-down that held it back allows a start.
+-- Concurrency: a script runs alone; every write to a lease is fenced by its token.
 
 local settlements, releases, request, nonce = args[2], args[3], args[4], args[5]
 local worker, last
 local RETURNED_NOTHING = { counted = true, value = true }
 
--- Record and body of each lease.
+-- Returns the record and body of each lease.
 local function pieces_of(claim, packed)
     local rows, ids, pieces, n = claim.rows, {}, {}, #claim.rows
     for i = 1, n do ids[i] = rows[i][ID] end
@@ -31,8 +31,8 @@ local function pieces_of(claim, packed)
     return pieces
 end
 
--- The call was carried out before: the leases of that time that are still ours. Who asks for less than then gets the
--- first ones; the others are given back.
+-- This call was already carried out: return the leases it made that the worker still holds. If the limits are now
+-- lower than then, return the first ones and release the rest.
 local function again(answers)
     local most, bytes = request[4], request[8]
     local claim = { rows = {}, bodies = {}, bytes = bytes }
@@ -107,7 +107,7 @@ end
 local quiet = hf.quiet_seconds(args[6])
 if quiet > 0 then return gave_nothing('\144', quiet) end
 
--- A claim after its worker's own deadline finds itself among the stalled: the worker is unknown from here on.
+-- A claim after its worker's own deadline finds that worker among the stalled ones: it is unknown from here on.
 local recovered = '\144'
 if call('ZCOUNT', DEADLINES, '-inf', now) > 0 then
     local lines = hf.recover({}, math.ceil(request[9] / 2))
@@ -141,17 +141,17 @@ local opens_at = hf.any('f') and hf.opens_at(request[3])
 local leases = pieces_of(claim, packed)
 return { 1, answers, recovered, leases, '', '0', opens_at and format('%.17g', opens_at - now) or nil }
 
--- == part claims: lease ready jobs of a queue, lane by lane. The limit and rate of a group were obeyed when its jobs
--- became ready; ready and running both count as in play, so a claim changes no group's occupancy. Those of queues and
--- tasks are obeyed here: nothing is leased beyond them, and each bucket is charged once with all that started.
+-- == part claims: lease ready jobs of a queue, lane by lane. Group limits and rates were applied when the jobs became
+-- ready; ready and running both count as in play, so a claim changes no group's occupancy. Queue and task limits are
+-- applied here: nothing is leased beyond them, and each rate is charged once for everything that started.
 
--- Expired jobs, those of a task that changed its lane and groups still to be brought to a rule are seen to on the way
--- to what may be taken, as many as the claim may sweep; what it meets beyond is left where it is. A lane behind
--- them still gets one look; the next claim goes on.
+-- On its way the claim handles expired jobs, jobs whose task changed lanes, and groups not yet fitted to a new rule, up
+-- to its sweep limit; it leaves the rest where they are. A lane behind them still gets one look; the next claim
+-- continues.
 local GROUP_LOOKS_MAX = 64
 hf.passed = 0
 
--- Sees to what keeps the job from being leased. Answers whether it may be leased now, and whether it stays where it is.
+-- Resolves what keeps the job from being leased. Returns whether it may be leased now, and whether it stays in place.
 function hf.see_to(row, claim)
     if hf.passed >= claim.sweep then return false, true end
     hf.passed = hf.passed + 1
@@ -168,7 +168,7 @@ function hf.see_to(row, claim)
     return false, false
 end
 
--- Is there something that keeps the job from being leased?
+-- Whether anything keeps the job from being leased.
 function hf.is_kept_back(row, claim)
     return row[EXPIRES_AT] and row[EXPIRES_AT] <= now or claim.ruled and hf.lane_of(row) ~= row[LANE] % 4
         or claim.is_changing and row[GROUP] and not hf.is_fitted(row[QUEUE], hf.place_of(row[QUEUE], row[GROUP]))
@@ -188,8 +188,8 @@ function hf.lease(row, claim)
     claim.rows[#claim.rows + 1] = row
 end
 
--- Up to `most` jobs of one lane. A lane has a key, the range of its members, its task where it is apart, and whether it
--- may have more to give.
+-- Leases up to `most` jobs of one lane. A lane has a key, the range of its members, its task if it is a dedicated lane,
+-- and whether it may have more jobs.
 function hf.draw(lane, most, claim)
     local skipped = 0 -- members that stay at the front of the range
     while most > 0 and lane.more do
@@ -238,8 +238,8 @@ function hf.draw(lane, most, claim)
     end
 end
 
--- The lane numbered by the call goes first, the others follow; each gets its share of what is left, and then what
--- others could not use. Answers whether the queue may have more.
+-- The lane picked by the call number goes first, the others follow. Each gets its share of the remaining room, then
+-- whatever the others could not use. Returns whether the queue may have more jobs.
 function hf.take(queue, most, claim)
     local low, high = hf.lane_prefix(queue, 0), hf.lane_prefix(queue, 1)
     local lanes = {
@@ -263,7 +263,7 @@ function hf.claim_queue(queue, most, claim)
     local rule, had, room = hf.rule_of(queue), #claim.rows, UNLIMITED
     if rule.rate then hf.set_back(rule.rate, 'q' .. queue) end
     if rule.rate or rule.limit < UNLIMITED or hf.any('p') or hf.any('f') then room = hf.queue_room(queue) end
-    -- Groups that get another job ready when one of theirs is leased, or whose bucket is charged.
+    -- True if groups get another job ready when one of theirs is leased, or have a rate to charge.
     claim.watched = rule[5] or (rule[2] ~= 'strict' and rule[1] > READY_PER_GROUP_MAX) or hf.any('o')
     local more = most > 0 and room > 0 and hf.take(queue, math.min(most, room), claim)
     local leased = #claim.rows - had
@@ -276,11 +276,11 @@ function hf.claim_queue(queue, most, claim)
     end
 end
 
--- == part caps: what a claim heeds in few stores: tasks apart, groups with a rate or many ready jobs, the worker's own
--- caps.
+-- == part caps: limits that few stores use: tasks with a dedicated lane, groups with a rate or many ready jobs, and the
+-- worker's own caps.
 -- seldom: built when a script first uses one of its names.
 
--- How many more of a lane apart this claim may take.
+-- How many more jobs this claim may take from a dedicated lane.
 function hf.lane_room(lane, claim)
     local task = lane.task
     local limit, rate = unpack(hf.task_of(task), 1, 2)
@@ -296,7 +296,7 @@ function hf.lane_room(lane, claim)
     return math.min(room, (claim.by_task[task] or UNLIMITED) - leased)
 end
 
--- The lanes of tasks apart that have ready jobs in the queue, and room, join the others.
+-- Adds the dedicated lanes of tasks that have ready jobs in this queue, and room.
 function hf.add_apart(lanes, queue, claim)
     hf.flush()
     for _, one in ipairs(hf.tasks_apart(queue)) do
@@ -310,12 +310,12 @@ function hf.share_apart(share, lane, claim)
     return math.min(share, hf.lane_room(lane, claim))
 end
 
--- Has the job's group its share of this worker?
+-- Whether this worker already holds the group's share.
 function hf.has_share(row, claim)
     return (claim.held[hf.place_of(row[QUEUE], row[GROUP])] or 0) >= claim.by_group
 end
 
--- What the worker holds of each group before it claims.
+-- Counts the jobs of each group that the worker holds before it claims.
 function hf.note_held(claim)
     for _, row in ipairs(hf.held_by(claim.worker)) do
         if row[GROUP] then
@@ -331,14 +331,14 @@ function hf.note_group(row, claim)
     if claim.watched then claim.groups[place] = (claim.groups[place] or 0) + 1 end
 end
 
--- So many started.
+-- Charges a rate for `starts` starts (GCRA).
 function hf.charge(rate, scope, starts)
     local flow = hf.flow_of(scope) or { 0, 0, false }
     flow[1] = math.max(flow[1], now) + starts * hf.pace(rate)
     hf.keep_flow(scope, flow)
 end
 
--- Charges what was leased from the buckets of tasks and groups.
+-- Charges the rates of tasks and groups for what was leased.
 function hf.charge_all(claim)
     for task in pairs(claim.tasks) do
         local rate, leased = hf.task_of(task)[2], hf.begun_for[task]
@@ -351,16 +351,16 @@ function hf.charge_all(claim)
     end
 end
 
--- == part weighing: how many bytes of arguments a claim hands out. A body that is not handed out is not read.
--- Takes claim.rows, what is leased so far; claim.bytes, what it may still hand out; claim.bodies, what was read.
--- `body_max` in meta is at least as long as the longest body ever stored: where even so many bytes for each job fit, no
--- length is looked at. A store made before has none, and every length is looked at.
+-- == part weighing: limits the bytes of arguments a claim hands out. A body that is not handed out is not read.
+-- Takes claim.rows, leased so far; claim.bytes, the bytes left; claim.bodies, the bodies already read.
+-- `body_max` in meta is at least the length of the longest body ever stored: if that many bytes fit for each job, no
+-- length is checked. A store created before it existed lacks it, and then every length is checked.
 -- seldom: built when a script first uses one of its names.
 
-local BODY_HEAD, HUGE = 9, 1e15 -- a body without options and revival is longer than its arguments by so many bytes
-local OPTIONS_SEEN_MAX = 4096 -- a body that is too long by more than options usually are is not read to make sure
+local BODY_HEAD, HUGE = 9, 1e15 -- BODY_HEAD: bytes of a body without options and revival besides its arguments
+local OPTIONS_SEEN_MAX = 4096 -- options are rarely longer; a body too long by more than this is not read to make sure
 
--- May the claim hand out this job, too? The first one it may whatever its size.
+-- Whether the claim may also hand out this job. The first job is allowed whatever its size.
 function hf.fits(id, claim)
     local first = #claim.rows == 0
     local length = call('HSTRLEN', BODIES, id) - BODY_HEAD
@@ -372,7 +372,7 @@ function hf.fits(id, claim)
     return true
 end
 
--- A body longer than any before: twice as much is noted, so that this is seldom written.
+-- Records a body longer than any before, with twice its length, so that this is rarely written.
 function hf.note_largest(length)
     meta[8] = format('%.0f', 2 * length)
     call('HSET', META, 'body_max', meta[8])

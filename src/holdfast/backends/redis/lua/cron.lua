@@ -1,12 +1,12 @@
 -- cron: cron entries and their ticks.
 
--- == script tick: write a cron entry and enqueue its jobs, in one step: of many that try, one succeeds.
--- Takes now, the entry's name, the version it was decided on, the time before which it is refused or nil, what to do
--- where the previous job is live, that job's id or nil, the entry to store or nil and the one for a tick that is
--- skipped, each as [whether the code declares it], jobs and numbering as lua/enqueue.lua has them. ARGV[2],
--- ARGV[3]: both entries; from ARGV[4] on, the jobs' bodies.
--- Returns 1 or 0 for done, 1 or 0 for skipped, the entry as it is stored ('' for none), letters and ids as enqueue's.
--- Safe against a rival: a script runs alone, and the version is compared in the step that writes.
+-- == script tick: write a cron entry and enqueue its jobs in one step; of several concurrent attempts, one succeeds.
+-- Takes now, the entry's name, the version the decision was based on, the time before which it is refused or nil, the
+-- overlap policy if the previous job is live, that job's id or nil, the entry to store or nil and the one to store if
+-- the tick is skipped, each as [whether code declares it], jobs and numbering as in lua/enqueue.lua. ARGV[2], ARGV[3]:
+-- both entries; from ARGV[4] on, the jobs' bodies.
+-- Returns 1 or 0 for done, 1 or 0 for skipped, the entry as stored ('' for none), letters and ids as enqueue does.
+-- Concurrency: a script runs alone, and the version is compared in the step that writes.
 
 if sealed then return hf.refused_sealed() end
 local name, version, not_before, overlap, previous = unpack(args, 2, 6)
@@ -39,9 +39,9 @@ end
 hf.close()
 return { 1, skipped and 1 or 0, written, answers, others }
 
--- == script swap: put a new registry of shards in the place of the one that was read. Takes now, whether there was one;
--- ARGV[2], ARGV[3]: the text that was read, the new text. Returns 1; or 0, and nothing changed, where somebody else was
--- quicker. Safe against a rival because nobody else runs between the look and the write.
+-- == script swap: replace the registry of shards by compare-and-set. Takes now, whether a registry existed; ARGV[2],
+-- ARGV[3]: the text that was read, the new text. Returns 1; or 0, with nothing changed, if another process was faster.
+-- Concurrency: a script runs alone, so nothing happens between the read and the write.
 
 if call('GET', REGISTRY) ~= (args[2] and ARGV[2]) then return { 0 } end
 call('SET', REGISTRY, ARGV[3])

@@ -1,11 +1,10 @@
--- enqueue: new jobs are stored.
+-- enqueue: store new jobs.
 
 -- == script enqueue: store new jobs, all in one step.
--- Takes now, jobs and numbering as lua/enqueue.lua has them; from ARGV[2] on, the jobs' bodies.
--- Returns one letter per job (c created, k kept, r replaced) and the ids answered in place of those given, or a
--- refusal.
--- Safe against a rival: a script runs alone; duplicates are refused before anything is written. Refused by a server
--- whose memory is full.
+-- Takes now, jobs and numbering (see part producing); from ARGV[2] on, the jobs' bodies.
+-- Returns one letter per job (c created, k kept, r replaced) and the ids that replace those given, or a refusal.
+-- Concurrency: a script runs alone; duplicates are refused before anything is written. A server whose memory is full
+-- refuses it.
 
 if sealed then return hf.refused_sealed() end
 local answers, others = hf.enqueue(args[2], 2, args[3])
@@ -13,10 +12,10 @@ if not answers then return others end
 hf.close()
 return { answers, others }
 
--- == fast enqueue: the short way of one job without a delay or an expiry, of a task without a rule; where it has a
--- group, of a strict one; where it has a key, one that nobody holds. Takes and returns what lua/enqueue.lua does.
--- Whatever else it meets it leaves to the script, before anything is written. Safe against a rival: a script runs
--- alone; an id that is there already is refused by the write itself.
+-- == fast enqueue: the fast path for one job without delay or expiry, of a task without a rule; its group, if any,
+-- must be strict, and its key, if any, free. Takes and returns the same as script enqueue. In any other case it falls
+-- through to the script before anything is written. Concurrency: a script runs alone; HSETNX itself refuses an id that
+-- already exists.
 
 local job, used = args[2][1], meta[7]
 local step, rest, least_seq, least_tick = unpack(args[3])
@@ -80,16 +79,15 @@ else
 end
 return { 'c', {} }
 
--- == part producing: new jobs are stored, all in one step. enqueue and tick share it.
+-- == part producing: store new jobs, all in one step. Shared by enqueue and tick.
 -- Takes jobs as [id, task, queue, priority, group, key, on_conflict, delay, due_at, expires, max_stalls, terms];
--- `terms` as in a record, with wait_max in the place of due_max, or nil. `first` is the place of the first one's body
--- in ARGV.
--- Numbering: step and rest of the seqs given here, and what seqs and ticks are above (seq_numbers.py).
--- Safe against a rival: a script runs alone; duplicates are refused before anything is written.
+-- `terms` as in a record, with wait_max in place of due_max, or nil. `first` is the ARGV position of the first body.
+-- Numbering: step and remainder of the seqs given here, and the minimum for seqs and ticks (seq_numbers.py).
+-- Concurrency: a script runs alone; duplicates are refused before anything is written.
 
 local SEQ_EPOCH = 1577836800
 
--- The ids that are there already, and whether any of the jobs has a key.
+-- Returns the ids that already exist, and whether any of the jobs has a key.
 function hf.known_among(jobs)
     local ids, known, n, any_key, any_remembered = {}, {}, #jobs, false, hf.any('m')
     for i = 1, n do
@@ -125,8 +123,8 @@ function hf.add(job, seq)
     if due_at > now then hf.enter(row) else hf.enter_play(row) end
 end
 
--- Answers one letter per job (c created, k kept, r replaced) and the ids answered in place of those given; or, where
--- one may not share its key, nothing and the refusal.
+-- Returns one letter per job (c created, k kept, r replaced) and the ids that replace those given; or, if a job may not
+-- share its key, nil and the refusal.
 function hf.enqueue(jobs, first, numbering)
     local step, rest, least_seq, least_tick = unpack(numbering)
     hf.seq, hf.tick = math.max(hf.seq, least_seq), math.max(hf.tick, least_tick)
@@ -143,7 +141,7 @@ function hf.enqueue(jobs, first, numbering)
         local stored = nil
         answers[i] = 'k'
         if not known[job[1]] and not holder then
-            -- above the last one; of several shards each has a rest of its own, so that no two give the same
+            -- Above the last one. Each shard has its own remainder, so no two shards give the same seq.
             local least = math.max(hf.seq + 1, clock_seq)
             hf.seq = least + (rest - least) % step
             hf.add(job, hf.seq)
@@ -166,22 +164,22 @@ function hf.enqueue(jobs, first, numbering)
     return concat(answers), others
 end
 
--- == part conflicts: new jobs whose key another job holds, or whose id was there. Takes jobs as producing does.
+-- == part conflicts: new jobs whose key is held by another job, or whose id is still known; jobs as in producing.
 -- seldom: built when a script first uses one of its names.
 
--- Was there a job of this id that gave way to others, and is it to be known still?
+-- Whether a job with this id was removed early to free memory, and its id must still be known.
 function hf.is_remembered(id)
     local ends = call('ZSCORE', REMEMBERED, id)
     return ends and tonumber(ends) > now
 end
 
--- What the key of a new job is kept under, as hf.key_name says it of a stored one.
+-- The field name of a new job's key, as hf.key_name builds it for a stored job.
 function hf.new_key_name(job)
     if job[12] and job[12][1] then return 'g' .. hf.escape(job[2]) .. job[6] end
     return 'k' .. hf.escape(job[3]) .. hf.escape(job[2]) .. job[6]
 end
 
--- The first job that may not share its key and the one that has it, looking also at those before it in the batch.
+-- The first job that may not share its key, and the id that holds it; earlier jobs of the batch count as holders.
 function hf.duplicate_in(jobs, known)
     local seen, keys = {}, {}
     for i = 1, #jobs do
@@ -201,7 +199,7 @@ function hf.duplicate_in(jobs, known)
     end
 end
 
--- Gives an unstarted job the call of a newer one of its key; id, seq and due_max stay, its turn if nothing is against.
+-- Gives an unstarted job the call of a newer one with its key. Id, seq and due_max stay; so does its turn if possible.
 function hf.replace(row, job)
     local was_in, had_key = hf.leave(row)
     local group, terms, due_max = job[5] or false, job[12] or true, row[TERMS] ~= true and row[TERMS][4]
@@ -219,24 +217,24 @@ function hf.replace(row, job)
     if row[DUE_AT] > now then hf.enter(row, was_in, had_key) else hf.enter_play(row, was_in, had_key) end
 end
 
--- == part holding: who holds a key, and who may take it. Takes names as hf.key_name makes them.
+-- == part holding: which job holds a key, and whether another may take it. Takes names as hf.key_name builds them.
 -- seldom: built when a script first uses one of its names.
 
--- The job whose flag says that it holds the key, or nil.
+-- The job that the index lists as holding the key, or nil.
 function hf.key_holder(name)
     local id = hf.key_changes[name]
     if id == nil then id = call('HGET', KEYED, name) end
     return id and hf.row_of(id) or nil
 end
 
--- The job that keeps others from the key, or nil: one whose window has passed does so no longer.
+-- The job that keeps others from taking the key, or nil. A job whose window has ended no longer does.
 function hf.key_taken(name)
     local row = hf.key_holder(name)
     local ends = row and hf.window_end(row)
     return not (ends and now >= ends) and row or nil
 end
 
--- Another job takes the key: the flag of a holder whose window has passed falls.
+-- Another job takes the key: clear the flag of a holder whose window has ended.
 function hf.free_key(name)
     local row = hf.key_holder(name)
     if row then

@@ -1,10 +1,11 @@
--- failover: which server this is, and whether it may lack its latest writes.
+-- failover: identify the server, and detect that it may lack its latest writes.
 
--- == script open: make the store if it is not there, and refuse what is not ours. Safe twice and by two at once.
--- Takes the expected types of all keys, in order. Returns the version found before (0: none), or a refusal that names a
--- key which holds something else.
+-- == script open: create the store if it does not exist, and refuse keys that are not ours. Idempotent and safe to run
+-- concurrently.
+-- Takes the expected types of all keys, in order. Returns the schema version found before (0: none), or a refusal that
+-- names a key of another type.
 
-local BODY_USUAL = '4096' -- see lua/claim.lua
+local BODY_USUAL = '4096' -- initial body_max; see part weighing in lua/claim.lua
 local life = lives()
 local expected = cmsgpack.unpack(ARGV[1])
 local found = {}
@@ -27,7 +28,7 @@ end
 return { version }
 
 -- == script rights: which of the commands a store needs the user may not run. Takes them packed, each a list of its
--- words. Returns the places of those that are refused. Safe, because it only asks. Any node of a cluster answers it.
+-- words. Returns the positions of those that are refused. Read-only, and any node of a cluster can run it.
 
 local missing = {}
 for place, words in ipairs(cmsgpack.unpack(ARGV[1])) do
@@ -36,9 +37,9 @@ for place, words in ipairs(cmsgpack.unpack(ARGV[1])) do
 end
 return missing
 
--- == part lives: which server this is, and which of its lives: a restart and a promotion begin a new one.
--- Takes nothing, reads INFO and the names a node has in its cluster. Never writes. A server that does not tell: false.
--- Made when it is asked for: almost no script has to know.
+-- == part lives: identify the server and its current life; a restart or a promotion begins a new life.
+-- Takes nothing; reads INFO and the node's ids in its cluster. Never writes. An id the server does not report is false.
+-- Built on demand: almost no script needs it.
 
 local function lives()
     local life = { none = string.rep('0', 40) }
@@ -48,7 +49,7 @@ local function lives()
         return type(text) == 'string' and text or ''
     end
 
-    -- The id that `name` has in what was told.
+    -- The id that follows `name` in the text.
     function life.id(text, name) return string.match(text, name .. ':(%x+)') or false end
 
     function life.in_cluster(name)
@@ -56,7 +57,8 @@ local function lives()
         return type(text) == 'string' and text
     end
 
-    -- Process, node and shard; a primary and its replicas are of one shard. Node and shard are false outside a cluster.
+    -- Ids of process, node and shard; a primary and its replicas share a shard. Outside a cluster the last two are
+    -- false.
     function life.server()
         return { life.id(life.told('server'), 'run_id'), life.in_cluster('MYID'), life.in_cluster('MYSHARDID') }
     end
@@ -64,32 +66,32 @@ local function lives()
     return life
 end
 
--- == part quiet: how a store notices that it may lack its latest writes, and for how long it then gives out nothing.
--- After a restart or a failover the latest claims and renewals may be missing here while their handlers run. Nothing is
--- given out and nobody is taken for dead for one lease: every worker has by then renewed, and was told which of its
--- leases are gone, or has stopped its handlers because it could not.
+-- == part quiet: how a store notices that it may lack its latest writes, and for how long it then leases nothing.
+-- After a restart or a failover the latest claims and renewals may be missing here while their handlers run. For one
+-- lease, nothing is leased and no worker is considered dead: by then every worker has renewed and learned which of its
+-- leases are gone, or has stopped its handlers because it could not renew.
 -- Takes the end of the quiet time (meta[5]) and the life (meta[6]) that opening read.
--- Safe against a rival: who notices a new life remembers it in the same step, so the quiet time is set once.
+-- Concurrency: the script that notices a new life records it in the same step, so the quiet time is set once.
 
--- Is a life other than the one remembered one that may lack writes?
+-- Whether this server instance could have lost writes that the remembered one acknowledged.
 function hf.may_lack_writes(life, told, trust_restarts)
     local packed = call('HGET', META, 'server')
     if not packed then return true end
     local was, is, before = hf.read(packed) or {}, life.server(), life.id(told, 'master_replid2')
-    -- The same process: it served another one meanwhile, or it only got its first replica.
+    -- The same process: either it was a replica meanwhile, or it only got its first replica.
     if is[1] and is[1] == was[1] then return before ~= life.none end
-    -- A replica took over: it had its primary's id, or is another node of the shard.
+    -- A replica took over: it has its primary's former id, or is another node of the same shard.
     if before == meta[6] or (is[3] and is[3] == was[3] and is[2] ~= was[2]) then return true end
-    -- The slot moved to a node of another shard: nobody died.
+    -- The slot migrated to a node of another shard: nothing was lost.
     if was[3] and is[3] and was[3] ~= is[3] then return false end
-    -- It had the id of one that is not remembered: whoever noted that id may be among what was lost.
+    -- It followed a primary we do not remember: the write that recorded that one may be among those lost.
     if before ~= life.none then return true end
-    -- The slot moved, in a cluster that does not tell its shards.
+    -- The slot migrated, in a cluster that does not report shards.
     if was[2] and is[2] and was[2] ~= is[2] then return false end
     return not trust_restarts
 end
 
--- Seconds for which the store gives out nothing; 0 almost always.
+-- Seconds for which the store leases nothing; almost always 0.
 function hf.quiet_seconds(trust_restarts)
     local told = redis.pcall('INFO', 'replication')
     if type(told) ~= 'string' then told = '' end

@@ -1,17 +1,17 @@
--- fast_path: the commonest exchanges in straight code; it does what the general path does, or leaves it to that.
+-- fast_path: the most common exchanges in straight code; same effect as the general path, or it falls through to that.
 
--- == fast exchange: the short way, in three files: this one reads what is settled, exchange_taking which jobs are
--- leased then, exchange_writing writes. It is for a claim that settles nothing but plain successes, from strict queues
--- without limit, rate and aging, of tasks without rules, in a store without pauses and overrides. Takes and returns
--- what lua/claim.lua does. What a worker says of single tasks is heeded for tasks apart, which have rules: not here.
--- What is met that is not plain leaves the call to the script, before anything is written: a letter, something due,
--- expired or stalled, a quiet time, a slow-down, ready jobs of tasks apart, a group with several in play, freed jobs
--- that come before others already ready. A caller whose calls were not plain of late says so, and it is not tried: that
--- would cost a fifth more. Safe against a rival: a script runs alone; every write about a lease is fenced by its token.
+-- == fast exchange: the fast path in three sections: this one reads the settled jobs, exchange_taking picks the jobs to
+-- lease, exchange_writing writes. It serves claims that settle only plain successes, from strict queues without limit,
+-- rate and aging, of tasks without rules, in a store without pauses and overrides. Takes and returns the same as script
+-- exchange. Per-task caps only apply to tasks with a dedicated lane, which have rules and never reach this path.
+-- Anything else falls through to the script before anything is written: a dead letter; something due, expired or
+-- stalled; a quiet time; a slow-down; ready jobs in dedicated lanes; a group with several jobs in play; freed jobs that
+-- sort before jobs already ready. A caller whose recent calls fell through skips the attempt, which would cost a fifth
+-- more. Concurrency: a script runs alone; every write to a lease is fenced by its token.
 
 local ROWS_MAX, QUEUES_MAX, ODD_BYTES = 1000, 100, '[%z\1]'
 
--- What is seen at once comes first: a call that is not plain should lose little here.
+-- The cheapest checks come first: a call that does not qualify should lose little time here.
 local settlements, request, used, n = args[2], args[4], meta[7], #args[2]
 if args[7] or not request or sealed or #args[3] > 0 or request[7] then break end
 local worker, number, queues, most, by_queue = unpack(request, 1, 5)
@@ -31,7 +31,7 @@ for i = 1, #queues do
     names[i], known[queues[i]] = queues[i], true
 end
 
--- Are these queues plain? Asked of those of the request, and below of others in which something is settled.
+-- Whether these queues qualify. Called for the request's queues, and again below for others with settled jobs.
 local function check_queues()
     local more = #names - checked
     if more == 0 then return end
@@ -56,7 +56,7 @@ end
 check_queues()
 if not plain then break end
 
--- The worker, the store's life, and whether anything is late.
+-- The worker, the server's replication id, and whether anything is overdue.
 local facts, last = call('HGET', WORKERS, worker), call('HGET', CALLS, worker)
 if not facts or #facts < 33 or not (struct.unpack('>d', facts, 25) > now) then break end
 if last then
@@ -69,7 +69,7 @@ if type(told) ~= 'string' or not (meta[6] and find(told, 'master_replid:' .. met
 if call('EXISTS', EXPIRING, DUE, REVIVALS) > 0 and (call('ZCOUNT', EXPIRING, '-inf', late) > 0
     or call('ZCOUNT', DUE, '-inf', late) > 0 or call('ZCOUNT', REVIVALS, '-inf', late) > 0) then break end
 
--- Opens these jobs' records, where they are there and not open yet. Fails at one that cannot be read.
+-- Decodes these jobs' records if they exist and are not decoded yet. Raises an error at one that cannot be read.
 local rows = {}
 local function open_rows(found, wanted, number)
     for i = 1, number do
@@ -82,7 +82,7 @@ local function open_rows(found, wanted, number)
     end
 end
 
--- What is settled.
+-- The settled jobs.
 if n > 0 and not pcall(open_rows, call('HMGET', JOBS, unpack(ids)), ids, n) then break end
 for i = 1, n do
     local queue = rows[ids[i]] and rows[ids[i]][QUEUE]
@@ -153,11 +153,11 @@ if plain and s > 0 and used and find(used, 'd', 1, true) then
 end
 if not plain then break end
 
--- == fast exchange_taking: which jobs the short way leases. A strict group's next job goes from waiting to running at
--- once where the claim takes it anyway. Order and shares are those of lua/claim.lua. Where freed jobs are not the last
--- in their lane it is left to that.
+-- == fast exchange_taking: which jobs the fast path leases. A strict group's next job goes from waiting straight to
+-- running if the claim takes it anyway. Order and shares are those of lua/claim.lua. If freed jobs are not the last in
+-- their lane, it falls through to the script.
 
--- The next jobs of groups become ready, in this order.
+-- The groups' next jobs become ready, in this order.
 local tick, micros, fresh_of, stirred = tonumber(meta[2]) or 0, math.floor(now * 1000000), {}, {}
 if not (tick < COUNTED_MAX) then break end
 if f > 0 and not pcall(open_rows, call('HMGET', JOBS, unpack(fresh)), fresh, f) then break end
@@ -183,7 +183,7 @@ end
 
 if not plain then break end
 
--- Which jobs are leased: those of both lanes, 0 without a group and 1 with one, share as hf.take lets them.
+-- Which jobs are leased: lane 0 (no group) and lane 1 (group) share the room as in hf.take.
 local leased, taken, off_ready, new, unread = 0, {}, {}, {}, 0
 for q = 1, #queues do
     local queue = queues[q]
@@ -263,8 +263,8 @@ if plain and used and find(used, 't', 1, true) then -- tasks that say nothing ha
 end
 if not plain then break end
 
--- == fast exchange_writing: what the short way settled and leased is written; each index in one call. The members are
--- those of lua/records.lua.
+-- == fast exchange_writing: write what the fast path settled and leased, each index in one call. The members are built
+-- as in lua/records.lua.
 
 local nonce = args[5]
 local running, expiring, pieces, records, r, ready = {}, {}, {}, {}, 0, {}

@@ -1,18 +1,18 @@
--- flaws: entries that cannot be read: found, and set aside.
+-- flaws: find entries that cannot be read, and quarantine them.
 
--- == script flaws: one page of what contradicts itself or cannot be read: records against all they should be listed in,
--- or the members of an index against their records. A page is one instant, so a job that moves is never taken for a
--- flaw. Takes now, what (a key's name), a cursor of the server's scan, how many to look at. Never writes. Returns the
--- cursor to go on with ('0' at the end), then flat lines: place, id, field, what is wrong.
+-- == script flaws: one page of inconsistencies and unreadable entries: records checked against every index they should
+-- be in, or the members of an index against their records. A page is one instant, so a job that moves is never reported
+-- as a flaw. Takes now, what (a key's name), a cursor of the server's scan, how many to check. Never writes. Returns
+-- the next cursor ('0' at the end), then flat lines: place, id, field, what is wrong.
 
-local SMALL_BODY = 65536 -- a longer body is not read to see whether its lengths are true
+local SMALL_BODY = 65536 -- a longer body is not read to check its lengths
 local what, cursor, page = args[2], args[3], args[4]
 local INDEXES = { ready = READY, apart = APART, staged = STAGED, waiting = WAITING, scheduled = SCHEDULED, due = DUE,
     running = RUNNING, play = PLAY, finished = FINISHED, prunable = PRUNABLE, expiring = EXPIRING, seqs = SEQS,
     kept = KEPT }
 local note = hf.note_flaw
 
--- All a job should be listed in: index → member → score; nil where its record has values of a wrong kind.
+-- Everything a job should be listed in: index → member → score; nil if its record has values of the wrong type.
 local function listed(row)
     hf.pending = {}
     local is_sound = pcall(function()
@@ -77,7 +77,7 @@ local function check_job(id, packed)
     check_pieces(row)
 end
 
--- What a letter is listed in, and its job.
+-- A letter, its index entries and its job.
 local function check_letter(logical, packed)
     local letter = hf.sound_letter(hf.read(packed))
     if not letter then
@@ -93,7 +93,7 @@ local function check_letter(logical, packed)
     if not hf.row_of(letter.id) then note('letters', letter.id, 'id', 'its job is gone or cannot be read') end
 end
 
--- Entries that lead to a letter or the holder of a key; those that lead nowhere.
+-- Entries that point to a letter or to the holder of a key, and to nothing valid.
 local function check_entry(member, value)
     if what == 'keyed' then
         local row = hf.row_of(value)
@@ -148,12 +148,12 @@ else
 end
 return { found[1], hf.flaw_lines }
 
--- == part checking: what flaws looks at beside jobs and their indexes: numbers, buckets, workers, ids that are
--- remembered, and what is kept of jobs that are gone. Never writes.
+-- == part checking: what flaws checks besides jobs and their indexes: counters, rate states, workers, remembered ids,
+-- and data left over from removed jobs. Never writes.
 -- seldom: built when a script first uses one of its names.
 
-local RUNNING_SEEN_MAX = 20000 -- of more running jobs it is not checked how many each queue and task has
-local PIECES_SHARE = 25 -- pieces may be long: so many times fewer of them are looked at
+local RUNNING_SEEN_MAX = 20000 -- with more running jobs, the counts per queue and task are not checked
+local PIECES_SHARE = 25 -- bodies and values may be long: a page holds this many times fewer of them
 hf.flaw_lines = {}
 
 function hf.note_flaw(place, id, field, text)
@@ -172,7 +172,7 @@ local function is_utf8(text)
     return not find(text, '[\128-\255]')
 end
 
--- Has a record that scripts can work with values that cannot be shown?
+-- Whether a record that scripts can work with has values that cannot be shown.
 function hf.is_odd(row)
     for _, at in ipairs({ row[CREATED_AT], row[DUE_AT], row[EXPIRES_AT] or 0, row[STARTED_AT] or 0,
         row[FINISHED_AT] or 0, row[PRUNE_AT] or 0 }) do
@@ -189,7 +189,7 @@ function hf.is_odd(row)
     return false
 end
 
--- Calls each(name, value) for one page of a hash or an index. Answers what the server's scan did.
+-- Calls each(name, value) for one page of a hash or an index. Returns the scan's reply.
 local function each_of(command, key, cursor, page, each)
     local found = call(command, key, cursor, 'COUNT', page)
     for i = 1, #found[2], 2 do each(found[2][i], found[2][i + 1]) end
@@ -233,7 +233,7 @@ local function check_meta()
     end
 end
 
--- Buckets: each is listed by the time from which it says nothing, and where it wakes its group, by that time.
+-- Rate states: each is listed by the time at which it lapses, and by the time at which it wakes its group, if it does.
 local function check_flow(scope, packed)
     local flow = hf.sound_flow(hf.read(packed))
     if not flow then return end -- the caller reads it, too
@@ -314,9 +314,9 @@ function hf.check_others(what, cursor, page)
     return each_of(check[1], check[2], cursor, math.ceil(page / (check[4] or 1)), check[3])
 end
 
--- == part quarantine: what cannot be read, or leads to no job, is set aside, so that it stops nobody: out of its index,
--- into `quarantine`, under the name of the index and the member. flaws() lists it; nothing is lost. Written at once.
--- Safe against a rival: a script runs alone.
+-- == part quarantine: an entry that cannot be read, or points to no job, is set aside so that it blocks nothing: it is
+-- removed from its index and stored in `quarantine`, under the name of the index and the member. flaws() lists it;
+-- nothing is lost. Written at once. Concurrency: a script runs alone.
 -- seldom: built when a script first uses one of its names.
 
 hf.number_aside = 0
@@ -330,12 +330,12 @@ function hf.set_aside(name, key, member, row)
     call('HSET', QUARANTINE, name .. '\0' .. member, cpack({ now, why, score or '' }))
 end
 
--- A value that cannot be read is replaced by its caller, and kept here.
+-- Keeps a value that cannot be read here, because the caller is about to replace it.
 function hf.keep_unread(name, field, packed)
     call('HSET', QUARANTINE, name .. '\0' .. field, cpack({ now, 'it cannot be read', packed }))
 end
 
--- The jobs that members of an index lead to, with those members, where they are in one of these states; each job once.
+-- The jobs that members of an index point to, if they are in one of these states, and those members; each job once.
 function hf.rows_at(name, key, members, ids, states)
     hf.load_rows(ids)
     local rows, kept, n, seen = {}, {}, 0, {}
@@ -351,8 +351,8 @@ function hf.rows_at(name, key, members, ids, states)
     return rows, kept
 end
 
--- The same of an index by a time that jobs have, too: only those whose own time, as each gives it, has come. Where the
--- index says another time, the job is right.
+-- The same for an index by time: only jobs whose own time, as each(row) returns it, has passed. If the index has
+-- another time than the job, the job is right.
 function hf.rows_late(name, key, members, ids, states, each)
     local late = {}
     local rows, kept = hf.rows_at(name, key, members, ids, states)

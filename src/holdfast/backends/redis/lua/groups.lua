@@ -1,14 +1,14 @@
--- groups: which jobs of a group are ready.
+-- groups: decide which jobs of a group are ready.
 
--- == script refill: the safety net. One page of groups that have jobs waiting or in play is brought to its limits, and
--- one page of parked jobs whose task is no longer paused comes back. Takes now, a place to go on after, page size;
--- ARGV[2]: a member of the ready index to go on after. Returns how many of the groups' jobs became ready, and where to
--- go on in both: '' at the end. Safe against a rival: a script runs alone.
+-- == script refill: the safety net. Fits one page of groups that have jobs waiting or in play to their limits, and
+-- brings back one page of parked jobs whose task is no longer paused. Takes now, the place to continue after, page
+-- size; ARGV[2]: the member of the ready index to continue after. Returns how many of the groups' jobs became ready,
+-- and where to continue in both: '' at the end. Concurrency: a script runs alone.
 
 if sealed then return hf.refused_sealed() end
 local after, limit, member = args[2], args[3], ARGV[2]
 
--- The places that follow in an index, by jumping from group to group.
+-- The next places in an index, found by jumping from group to group.
 local function places_after(key)
     local from, places = after ~= '' and '(' .. after .. '\255' or '-', {}
     for _ = 1, limit do
@@ -45,13 +45,13 @@ end
 hf.close()
 return { made, #page == limit and page[limit] or '', at_end and '' or members[#members] }
 
--- == part readying: how jobs become ready. A step that touched groups ends with refill_touched.
+-- == part readying: how jobs become ready. A step that touches groups ends with refill_touched.
 
 local STAGGER_TICKS = 2592000000000
 hf.moved = 0 -- jobs that refills of this script moved, beyond one for each group
 
--- Makes ready a job that its caller took out of the index, with the turn it had or a new one. `crowd`: how many others
--- of its group are ready, and the last of their turns; nil where it has no others.
+-- Makes a job ready, with its previous turn or a new one; the caller has removed it from the index. `crowd`: how many
+-- others of its group are ready, and the last of their turns; nil without a group or in a strict one.
 function hf.become_ready(row, crowd)
     local aging = hf.rule_of(row[QUEUE])[6]
     if not row[TURN] then
@@ -66,7 +66,7 @@ function hf.become_ready(row, crowd)
     row[STATE] = 'r'
 end
 
--- Brings a due job, which its caller took out of the index, into play: ready, or behind its group until refill.
+-- Makes a due job ready, or waiting in its group until refill; the caller has removed it from the index.
 function hf.enter_play(row, was_in, had_key)
     if row[GROUP] then row[STATE] = 'w' else hf.become_ready(row) end
     hf.enter(row, was_in, had_key)
@@ -86,10 +86,10 @@ function hf.refill_touched()
     end
 end
 
--- == part refilling: what is in force for a group, and THE routine that refills it.
--- What a group has in play, and how many of it are ready, is counted off the indexes; no counter exists that could
+-- == part refilling: the limits in force for a group, and THE routine that refills it.
+-- A group's jobs in play, and how many of them are ready, are counted from the indexes; there is no counter that could
 -- drift.
--- Safe against a rival: a script runs alone, so what it counted still holds when it writes.
+-- Concurrency: a script runs alone, so what it counted still holds when it writes.
 -- seldom: built when a script first uses one of its names.
 
 local READY_PER_GROUP_MAX, ASIDE_MAX, MOVED_MAX = 256, 1000, 1000
@@ -110,8 +110,8 @@ function hf.group_of(place)
     return limit, rate, strict
 end
 
--- Brings these groups to their limits and rates; answers how many jobs became ready. Those it has no time for are left
--- for later: the server does nothing else meanwhile.
+-- Fits these groups to their limits and rates; returns how many jobs became ready. Groups beyond the bound are left for
+-- later, because the server does nothing else meanwhile.
 function hf.refill(places)
     hf.flush()
     local any_due = call('ZCOUNT', DUE, '-inf', now) > 0
@@ -172,8 +172,8 @@ function hf.refill(places)
     return number
 end
 
--- leave and enter in one, for the step most often taken with groups: its member and place are known already, its key
--- stays held and its expiry stays listed.
+-- leave and enter combined, for the most frequent step with groups: the member and place are already known, the key
+-- stays held and the expiry stays listed.
 function hf.ready_after_waiting(row, member, place)
     row[STATE] = 'r'
     hf.put(WAITING, member, false)
@@ -183,13 +183,13 @@ function hf.ready_after_waiting(row, member, place)
     hf.changed[row[ID]] = row
 end
 
--- == part crowding: what a refill needs of few groups: those with several ready jobs, with too many, with due ones that
--- nobody promoted; and how a job changes its lane.
+-- == part crowding: what a refill needs for few groups: those with several ready jobs, with too many, or with due jobs
+-- not yet promoted; and how a job changes lanes.
 -- seldom: built when a script first uses one of its names.
 
 local JOINING_MAX = 2000 -- due jobs of one group that join the waiting ones in one step
 
--- A ready job goes where it now belongs.
+-- Moves a ready job to the lane where it now belongs.
 function hf.change_lane(row)
     local was_in, had_key = hf.leave(row)
     row[LANE] = row[LANE] - row[LANE] % 4 + hf.lane_of(row)
@@ -202,8 +202,8 @@ function hf.move_to(row, state)
     hf.enter(row, was_in, had_key)
 end
 
--- The group's ready jobs, by going through all it has in play. Where that is much, it never had but one ready and all
--- that are ready are listed.
+-- The group's ready jobs, found among all it has in play. If those are too many, the group is not strict and staged
+-- lists its ready jobs.
 function hf.ready_of(place)
     local name, key, tail, ready = 'play', PLAY, 0, {}
     local low, high = '[' .. place, '(' .. place .. '\255'
@@ -215,7 +215,7 @@ function hf.ready_of(place)
     return ready
 end
 
--- Who is due but not yet promoted must not be overtaken by a later one of its group.
+-- A job that is due but not yet promoted must not be overtaken by a later one of its group.
 function hf.join_due(place)
     local due = call('ZRANGEBYLEX', SCHEDULED, '[' .. place .. '1', '(' .. place .. '1' .. spack('>d', now) .. '\255',
         'LIMIT', 0, JOINING_MAX)
@@ -226,9 +226,8 @@ function hf.join_due(place)
     return #rows > 0
 end
 
--- Where a group has more in play than its limit or its rate allows, those that are only ready step back, the last
--- first.
--- Answers how many.
+-- If a group has more in play than its limit or rate allows, moves ready jobs back to waiting, last first. Returns how
+-- many.
 function hf.withdraw(place, surplus)
     local ready = hf.ready_of(place)
     table.sort(ready, function(one, two)
@@ -242,13 +241,13 @@ function hf.withdraw(place, surplus)
     return number
 end
 
--- How many of a group are ready. A strict one has few in play; of others those that are ready are listed.
+-- How many jobs of a group are ready. A strict group has few in play; for others, staged lists the ready jobs.
 function hf.number_ready(place, strict)
     if strict then return #hf.ready_of(place) end
     return call('ZLEXCOUNT', STAGED, '[' .. place, '(' .. place .. '\255')
 end
 
--- How many of a group are ready, and the last of their turns.
+-- How many jobs of a group are ready, and the last of their turns.
 function hf.crowd_of(place, ready)
     local last = 0
     if ready > 0 then

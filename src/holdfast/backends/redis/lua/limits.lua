@@ -1,10 +1,10 @@
--- limits: what code declares and operators say of queues, groups and tasks.
+-- limits: rules that code declares, and operators' overrides and pauses, of queues, groups and tasks.
 
--- == script declare: store the rules of queues and tasks; the latest word wins. Where one changed, jobs go into their
--- lanes and groups are brought to it, as many as a rule's own step moves; the rest is left for later
--- (lua/rearrange.lua). Takes now, [name, rule] of queues and of tasks, each rule as lua/rates.lua reads it, false for a
--- task that says nothing; how many jobs and groups to move. Returns nothing. Safe against a rival: a script runs alone;
--- claims obey the rules as they stand from here on.
+-- == script declare: store the rules of queues and tasks; the latest declaration wins. If one changed, moves jobs to
+-- their lanes and fits groups to it, up to the step's limit; the rest is left for later (lua/rearrange.lua).
+-- Takes now, [name, rule] of queues and of tasks, each rule as lua/rates.lua reads it, false for a task without one;
+-- how many jobs and groups to move. Returns nothing. Concurrency: a script runs alone; claims obey the rules as they
+-- stand from here on.
 
 local step = args[4]
 for _, one in ipairs(args[3]) do
@@ -39,10 +39,10 @@ hf.rearrange(step)
 hf.close()
 return { 1 }
 
--- == script limit: an operator's word on a queue, a group or a task. A group is brought to it in the same step.
--- Takes now, kind (q, g, t), queue, name, then a limit, a rate and whether a task is apart, each as [value], false
--- inside where it is reset, or nil where it is left; how many jobs to move. Returns 1, or a refusal. What is left of
--- a task's jobs is moved later (lua/rearrange.lua); claim leases none that is in a wrong lane.
+-- == script limit: set or reset an operator's override of a queue, a group or a task. A group is fitted in the same
+-- step. Takes now, kind (q, g, t), queue, name, then a limit, a rate and whether a task has a dedicated lane, each as
+-- [value], [false] to reset, or nil to leave unchanged; how many jobs to move. Returns 1, or a refusal. The rest of a
+-- task's jobs moves later (lua/rearrange.lua); claim leases no job that is in the wrong lane.
 
 if sealed then return hf.refused_sealed() end
 local kind, queue, name, limit, rate, apart, step = unpack(args, 2, 8)
@@ -76,9 +76,9 @@ end
 hf.close()
 return { 1 }
 
--- == script pause: a queue (nothing of it is claimed), a group (ready ones withdrawn) or a task (parked), or the end of
--- that. Takes now, kind (q, g, t), queue, name, the packed pause or nil to resume, how many jobs to move. Returns 1
--- where something changed. What is left of a task's jobs is moved later; claim leases none that is in a wrong lane.
+-- == script pause: pause or resume a queue (nothing is claimed), a group (ready jobs are withdrawn) or a task (jobs are
+-- parked). Takes now, kind (q, g, t), queue, name, the packed pause or nil to resume, how many jobs to move. Returns 1
+-- if something changed. The rest of a task's jobs moves later; claim leases no job that is in the wrong lane.
 
 if sealed then return hf.refused_sealed() end
 local kind, queue, name, wanted, step = unpack(args, 2, 6)
@@ -109,13 +109,13 @@ end
 hf.close()
 return { 1 }
 
--- == part busy: how many jobs of each queue and task run, and who is told when one of them ends.
+-- == part busy: how many jobs of each queue and task run, and wake-ups when one of them ends.
 -- seldom: built when a script first uses one of its names.
 
 hf.freed_are_told = false
 
--- Where a lease ended that took a place of a limited queue or task, others may now start. Told once: a claim in the
--- same script takes back what it found claimed by itself.
+-- Wakes workers if a lease ended that took a slot of a limited queue or task, because others may now start. Done once:
+-- a claim in the same script cancels the wake-ups for what it claimed itself.
 function hf.stir_freed()
     if hf.freed_are_told then return end
     hf.freed_are_told = true
@@ -127,7 +127,7 @@ function hf.stir_freed()
     end
 end
 
--- How many jobs of each queue and task run, changed by what ended and began here.
+-- Updates the counts of running jobs by queue and task with what ended and began in this script.
 function hf.save_busy()
     hf.stir_freed()
     local changes = {}
@@ -146,12 +146,12 @@ function hf.save_busy()
     hf.begun_of, hf.begun_for, hf.ended_of, hf.ended_for = {}, {}, {}, {}
 end
 
--- == part recounting: how many jobs of each queue and task run, counted one by one: somebody damaged a number in
--- `busy`. Never writes; reads indexes, so its caller has flushed.
+-- == part recounting: count the running jobs of each queue and task one by one, after a number in `busy` was damaged.
+-- Never writes; reads indexes, so the caller must have flushed.
 -- seldom: built when a script first uses one of its names.
 
 hf.recounted = {}
-local TASK_PLACE = 5 -- among the fields of a record, behind the three bytes that say how many they are
+local TASK_PLACE = 5 -- the task's position among a record's fields, behind the three bytes of the array header
 
 -- scope → number, as `busy` should have it.
 function hf.busy_numbers()
@@ -174,7 +174,7 @@ end
 
 function hf.is_count(number) return number and number >= 0 and number < UNLIMITED and number % 1 == 0 end
 
--- What `busy` should have had when this script began. `change`: what began and ended here.
+-- The number `busy` should have had when this script began. `change`: what began and ended in it.
 function hf.recount(scope, change)
     hf.flush()
     hf.recounted[scope] = hf.recounted[scope] or (hf.busy_numbers()[scope] or 0) - change

@@ -1,11 +1,11 @@
--- move: a store's contents leave it or arrive, and it is sealed for that.
+-- move: export and import a store's contents, and seal the store meanwhile.
 
--- == script seal: put a seal in the place of exactly the one that was read, or take it away.
+-- == script seal: replace the seal that was read by another, or remove it, by compare-and-set.
 -- Takes now, whether there was one, whether there will be one, whether that closes the store, whether the store must be
 -- empty for it; ARGV[2], ARGV[3]: both texts.
--- Returns 1; 0 where another seal is there; -1 and how many jobs, letters, overrides, pauses and entries not declared
--- by code there are, where it is not empty. Then nothing was changed.
--- Safe against a rival: a script runs alone, so nobody is in the middle of a step when it closes the store.
+-- Returns 1; 0 if the seal is not the one that was read; -1 and the number of jobs, letters, overrides, pauses and
+-- entries not declared by code, if the store is not empty. In the last two cases nothing was changed.
+-- Concurrency: a script runs alone, so no other step is under way when it closes the store.
 
 local had, has, closes, must_be_empty = args[2], args[3], args[4], args[5]
 if call('HGET', META, 'seal') ~= (had and ARGV[2]) then return { 0 } end
@@ -28,10 +28,10 @@ if has then call('HSET', META, 'seal', ARGV[3]) end
 if closes then call('HSET', META, 'sealed', ARGV[3]) end
 return { 1 }
 
--- == script export: a piece of the store in a stable order: jobs by seq, letters by the id of their job, or all rules.
--- Bounded. Takes now, the part, the place to go on after, how many; for letters ARGV[2] is that place. Never writes.
--- Returns the pieces of jobs and their packed log lines; or packed letters; or the tick, then rules of queues and
--- tasks, overrides, buckets of queues and tasks and of groups, entries and pauses as they are stored.
+-- == script export: a page of the store in a stable order: jobs by seq, letters by the id of their job, or all rules.
+-- Bounded. Takes now, the part, the position to continue after, how many; for letters ARGV[2] is that position. Never
+-- writes. Returns the pieces of jobs and their packed log lines; or packed letters; or the tick, then rules of queues
+-- and tasks, overrides, rate states of queues and tasks and of groups, entries and pauses as they are stored.
 
 local part, after, limit = args[2], args[3], args[4]
 if part == 'rules' then
@@ -54,16 +54,15 @@ local lines = {}
 for i, id in ipairs(ids) do lines[i] = call('HGET', LOGS, id) end
 return { hf.shown(ids), lines }
 
--- == script carry: put rows of another store into this one as they are, and move the counters above them.
--- Takes now, rules of queues and of tasks as [name, rule], overrides as [kind, queue, name, limit, rate, whether it is
--- apart], buckets as
--- [kind, queue, name, bucket], entries as [name, version, whether the code declares it], pauses as [kind, queue, name,
--- pause], jobs as their records, letters as [queue, task, key, letter], what ticks and seqs go on above. ARGV[2] and
--- ARGV[3]: the seal that was read and the one that remembers how far it is; then each entry's text; then for each job
--- five pieces, '' for none: body, value, errors, progress, log lines.
--- Returns 1, or 0 where another seal is there, or -1 where a job holds the key of another: then nothing was changed.
--- What is there already stays, so a repeated shipment changes nothing. Nothing is refilled: a group may come in pieces.
--- Safe against a rival: a script runs alone, and the rows and the place reached are written in the same step.
+-- == script carry: store rows of another store unchanged, and raise the counters above them.
+-- Takes now, rules of queues and of tasks as [name, rule], overrides as [kind, queue, name, limit, rate, whether it has
+-- a dedicated lane], rate states as [kind, queue, name, state], entries as [name, version, whether code declares it],
+-- pauses as [kind, queue, name, pause], jobs as their records, letters as [queue, task, key, letter], the minimum for
+-- ticks and seqs. ARGV[2] and ARGV[3]: the seal that was read and the one that records the progress; then each entry's
+-- text; then for each job five pieces, '' for none: body, value, errors, progress, log lines.
+-- Returns 1; 0 if the seal is another; or -1 if a job holds the key of another: then nothing was changed.
+-- Existing rows stay, so a repeated shipment changes nothing. Nothing is refilled: a group may arrive in pieces.
+-- Concurrency: a script runs alone, and the rows and the progress are written in the same step.
 
 local rules, tasks, overrides, flows, entries, pauses, jobs, letters, tick, seq = unpack(args, 2, 11)
 if call('HGET', META, 'seal') ~= ARGV[2] then return { 0 } end
@@ -109,7 +108,7 @@ for i, row in ipairs(jobs) do
         if row[STATE] == 'r' and row[GROUP] and not hf.strict(row[QUEUE], row[GROUP]) then row[LANE] = row[LANE] + 8 end
         hf.enter(row)
         hf.put(SEQS, id, format('%.0f', row[SEQ]))
-        -- its turn may be staggered; the tick that came with the rules is not
+        -- Not from its turn, which may be staggered; the tick that came with the rules is not.
         hf.tick, hf.seq = math.max(hf.tick, row[FENCE]), math.max(hf.seq, row[SEQ])
         for kind, values in ipairs(pieces) do
             local piece = ARGV[before + 5 * (i - 1) + kind]

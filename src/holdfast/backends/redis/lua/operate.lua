@@ -1,6 +1,6 @@
--- operate: what an operator does to single jobs and dead letters.
+-- operate: operator verbs for single jobs and dead letters.
 
--- == script cancel: an unstarted job is cancelled, a running one marked; a cancelled one is left as it is.
+-- == script cancel: cancel an unstarted job, mark a running one; a cancelled one stays as it is.
 -- Takes now, id. Returns the job's pieces, or a refusal.
 
 local row = hf.row_of(args[2])
@@ -15,7 +15,7 @@ end
 hf.close()
 return hf.shown({ row[ID] })
 
--- == script bury: an unstarted job dies by an operator's word, with its dead letter.
+-- == script bury: an operator buries an unstarted job, with a dead letter.
 -- Takes now, id, the reason given. Returns the job's pieces, or a refusal.
 
 if sealed then return hf.refused_sealed() end
@@ -28,7 +28,7 @@ hf.bury_unstarted(row, 'bury', args[3] ~= '' and args[3] or 'text:buried')
 hf.close()
 return hf.shown({ row[ID] })
 
--- == script run_now: a scheduled job is due now and comes into play.
+-- == script run_now: make a scheduled job due now.
 -- Takes now, id. Returns the job's pieces, or a refusal.
 
 if sealed then return hf.refused_sealed() end
@@ -43,8 +43,8 @@ hf.enter_play(row, was_in, had_key)
 hf.close()
 return hf.shown({ row[ID] })
 
--- == script revive: a dead job comes into play with fresh budgets and its letter says so; retry takes any finished job.
--- Takes now, id, the verb asked for. Returns the job's pieces, or a refusal.
+-- == script revive: bring a dead job back with fresh budgets and record that in its letter; retry takes any finished
+-- job. Takes now, id, the verb (revive or retry). Returns the job's pieces, or a refusal.
 
 if sealed then return hf.refused_sealed() end
 local verb = args[3]
@@ -91,13 +91,13 @@ hf.flush()
 hf.save_rows()
 return { packed }
 
--- == part letters: the one dead letter of each logical job: read, kept, dropped, and THE routine by which jobs die.
--- Takes rows already taken out of the index (leave); written at once, in the same step as the job's own record.
--- A body is lengths of arguments and options, then arguments, options and the packed revival.
+-- == part letters: the one dead letter of each logical job: read, store, drop, and THE routine by which jobs die.
+-- Takes rows already removed from the index (leave); letters are written at once, in the same step as the job's record.
+-- A body is the lengths of arguments and options, then arguments, options and the packed revival policy.
 -- seldom: built when a script first uses one of its names.
 
 local HISTORY_KEPT_MAX, REMEMBER_SECONDS_MIN = 10, 600
-local NO_BODY = '\0\0\0\2\0\0\0\0{}\192' -- for a job whose body somebody removed or cut: it can still be buried
+local NO_BODY = '\0\0\0\2\0\0\0\0{}\192' -- for a job whose body was removed or truncated: it can still be buried
 hf.letter_memo = {}
 
 -- The letter of a logical job, or false.
@@ -120,7 +120,7 @@ function hf.held_letter(id)
     return member and sub(member, #prefix + 1)
 end
 
--- Letters by task and the time of the latest failure; the job's seq decides among equals.
+-- The letter's member in dead: by task and the time of the latest failure; the job's seq breaks ties.
 function hf.dead_member(logical, letter)
     local row = hf.row_of(letter.id)
     return hf.escape(letter.task) .. spack('>dI8', letter.failed_at, row and row[SEQ] or 0) .. logical
@@ -158,7 +158,7 @@ function hf.let_go(row, reason)
     hf.enter(row, was_in, had_key)
 end
 
--- Another job of the key took over or closed its letter. A job that was revived goes on without.
+-- Another job with the key took over or closed the letter. A job that was revived continues without it.
 function hf.supersede(id)
     local row = hf.row_of(id)
     if row and row[STATE] == 'd' then hf.let_go(row, 'superseded') end
@@ -171,7 +171,7 @@ function hf.cooldown(revival, cycles)
     return seconds
 end
 
--- Dead, and the one letter of the logical job made or merged.
+-- Buries the job, and creates or merges the one letter of the logical job.
 function hf.bury(row, was_in, had_key, reason, failure)
     row[HELD] = false
     if row[TERMS] then hf.end_key(row) end
@@ -208,7 +208,7 @@ function hf.bury(row, was_in, had_key, reason, failure)
     hf.keep_letter(logical, letter)
 end
 
--- == part again: a finished job comes into play with fresh budgets and its key; what it suffered stays on record.
+-- == part again: a finished job comes back with fresh budgets and its key; its errors stay on record.
 -- seldom: built when a script first uses one of its names.
 
 function hf.again(row)
@@ -226,7 +226,7 @@ function hf.again(row)
     hf.enter_play(row, was_in, had_key)
 end
 
--- Brings a dead job back; its letter stays and says so. `cycles` is 1 for an automatic revival.
+-- Brings a dead job back; its letter stays and records it. `cycles` is 1 for an automatic revival.
 function hf.revive(row, cycles)
     hf.again(row)
     local logical = hf.logical_of(row)
@@ -237,7 +237,7 @@ function hf.revive(row, cycles)
     end
 end
 
--- == part refusing: how a script answers that it did nothing, and why.
+-- == part refusing: how a script returns that it did nothing, and why.
 -- seldom: built when a script first uses one of its names.
 
 function hf.refused(error, facts) return { 'refused', error, cpack(facts) } end

@@ -1,13 +1,13 @@
--- prelude: what every script begins and ends with, and the words they share.
+-- prelude: how every script begins and ends, and the helpers they share.
 
--- == part opening: the words every script uses, its arguments, the time, and the check that this is a store of this
--- version. Everything parts share is a field of ONE table: scripts.py tells why. Takes ARGV[1]: packed [now or nil, …].
--- Reads TIME once. Returns early with a refusal where the store is another's.
+-- == part opening: local aliases, the script's arguments, the time, and the check of the schema version. Everything
+-- that parts share is a field of ONE table; scripts.py explains why. Takes ARGV[1]: packed [now or nil, …].
+-- Reads TIME once. Returns early with a refusal if the store has another schema version.
 
 local call, cpack, cunpack, spack = redis.call, cmsgpack.pack, cmsgpack.unpack, struct.pack
 local sub, byte, find, format, concat = string.sub, string.byte, string.find, string.format, table.concat
 local hf = {}
-local ARGUMENTS_MAX = 2000 -- of one call: Lua's stack holds some thousands; even, for field and value
+local ARGUMENTS_MAX = 2000 -- per call: Lua's stack holds some thousands; even, for field and value
 
 local args = cunpack(ARGV[1])
 local given = args[1]
@@ -20,13 +20,13 @@ end
 local meta = call('HMGET', META, 'schema', 'tick', 'seq', 'sealed', 'quiet_until', 'life', 'used', 'body_max')
 if meta[1] ~= SCHEMA_VERSION then return { 'refused', 'SchemaMismatch', cpack({ found = tonumber(meta[1]) or 0 }) } end
 
--- The seal's text while it closes the store, else false.
+-- The seal's text while the store is sealed, else false.
 local sealed = meta[4]
 
--- == part closing: how every script that changed something ends: groups refilled, everything written, sleepers told.
--- Nothing written here can fail: the types of all keys were checked when the store was opened.
+-- == part closing: how every script that changed something ends: refill groups, write everything, emit wake-ups.
+-- No write here can fail: the types of all keys were checked when the store was opened.
 
--- Answers the packed records that were written, by id.
+-- Returns the packed records that were written, by id.
 function hf.close()
     hf.refill_touched()
     hf.flush()
@@ -38,7 +38,7 @@ function hf.close()
     return packed
 end
 
--- == part using: which of the things that few stores have are there, and that one is there now.
+-- == part using: feature flags: which of the rarely used features this store uses.
 -- seldom: built when a script first uses one of its names.
 
 function hf.count_of(kind)
@@ -48,7 +48,7 @@ function hf.count_of(kind)
     return call('HLEN', key)
 end
 
--- Whoever stores one says so in the same step. It stays said when the last one is gone, but for changes.
+-- Call it in the step that stores one. The flag stays set when the last one is gone, except for changes.
 function hf.use(kind)
     hf.any_memo[kind] = true
     if not (meta[7] and string.find(meta[7], kind, 1, true)) then
@@ -63,9 +63,9 @@ function hf.no_longer_use(kind)
     call('HSET', META, 'used', meta[7])
 end
 
--- == part names: queue, group, task and key as parts of index members, so that no name can reach into its neighbour's
--- range. A part ends with a zero byte; a zero or one byte inside a name is escaped in a way that keeps the order of
--- names.
+-- == part names: queue, group, task and key as parts of index members, encoded so that no name can reach into its
+-- neighbour's range. A part ends with a zero byte; a zero or one byte inside a name is escaped in a way that keeps the
+-- order of names.
 
 hf.escaped, hf.place_memo, hf.queue_at = {}, {}, {}
 
@@ -80,7 +80,7 @@ function hf.escape(name)
     return safe
 end
 
--- A group's place: the beginning of all its members in waiting, scheduled, play and staged. Of a task apart: in apart.
+-- A group's place: the prefix of all its members in waiting, scheduled, play and staged. In apart, a task's place.
 function hf.place_of(queue, group)
     local of_queue = hf.place_memo[queue]
     if not of_queue then
@@ -96,27 +96,26 @@ function hf.place_of(queue, group)
     return place
 end
 
--- The logical job: (queue, task, key), or the id where there is no key.
+-- The logical job: (queue, task, key), or the id if there is no key.
 function hf.logical_of(row)
     if row[KEY] then return 'k' .. hf.escape(row[QUEUE]) .. hf.escape(row[TASK]) .. row[KEY] end
     return 'i' .. row[ID]
 end
 
--- == part spelling: names read back from index members, compared, and what pauses, overrides and buckets are kept
--- under.
+-- == part spelling: decode and compare names in index members, and build the fields of pauses, overrides and rates.
 -- seldom: built when a script first uses one of its names.
 
--- The name of an escaped part, without its zero byte.
+-- The name that an escaped part, without its zero byte, stands for.
 function hf.plain(part) return (string.gsub(part, '\1[\1\2]', { ['\1\1'] = '\0', ['\1\2'] = '\1' })) end
 
--- The place that a member of an index by queue and group, or queue and task, begins with; nil where it is not ours.
+-- The place that a member of an index by queue and group, or queue and task, begins with; nil if it is not ours.
 function hf.place_in(member)
     local queue_end = string.find(member, '\0', 1, true)
     local ends = queue_end and string.find(member, '\0', queue_end + 1, true)
     return ends and sub(member, 1, ends)
 end
 
--- Does a name or place come first in an index? Those go by bytes; Lua's own < goes by the language the server runs in.
+-- Whether `one` sorts before `two` in an index. Indexes compare bytes; Lua's own < follows the server's locale.
 function hf.precedes(one, two)
     for i = 1, math.min(#one, #two) do
         local a, b = byte(one, i), byte(two, i)
@@ -125,16 +124,16 @@ function hf.precedes(one, two)
     return #one < #two
 end
 
--- What a pause, an override or a bucket is kept under: of a queue (q), a group (g) or a task (t).
+-- The field of a pause, an override or a rate's state: of a queue (q), a group (g) or a task (t).
 function hf.scope_of(kind, queue, name)
     return kind .. (kind == 't' and name or kind == 'q' and queue or hf.place_of(queue, name))
 end
 
--- == part turns: the one growing number behind turns and fences. It is never below the clock in microseconds, so it
--- grows even if the store was rolled back to an older copy. And the number of the latest job. Takes the tick and seq
--- that opening read; save_tick writes them, once, at the end.
+-- == part turns: the one growing counter behind turns and fences, and the number of the latest job. The counter is
+-- never below the clock in microseconds, so it grows even if the store is rolled back to an older copy. Takes the tick
+-- and seq that opening read; save_tick writes them once, at the end.
 
-local COUNTED_MAX = 9007199254740992 -- above, a number plus 1 may be the same number
+local COUNTED_MAX = 9007199254740992 -- 2^53: above it, a number plus 1 may be the same number
 hf.tick, hf.seq = tonumber(meta[2]) or 0, tonumber(meta[3])
 if not (hf.tick < COUNTED_MAX) then hf.tick = 0 end -- somebody else wrote it: the clock says a better one
 if not (hf.seq and hf.seq >= 0 and hf.seq < COUNTED_MAX) then hf.seq = hf.latest_seq() end
@@ -153,7 +152,7 @@ function hf.save_tick()
     end
 end
 
--- == part telling: a short hint for sleepers, of queues in which there may be work.
+-- == part telling: emit a short wake-up hint that names the queues which may have work.
 
 local HINTS_KEPT = 64
 
@@ -172,13 +171,13 @@ function hf.tell_sleepers()
     end
 end
 
--- == part counting: jobs by queue and state, counted off the indexes by jumping from queue to queue. Never writes.
--- What is not ours in an index is passed over.
+-- == part counting: count jobs by queue and state from the indexes, jumping from queue to queue. Never writes. Members
+-- that are not ours are skipped.
 -- seldom: built when a script first uses one of its names.
 
 local QUEUES_SEEN_MAX = 20000
 
--- Calls each(prefix, queue) for every queue that has members in this index behind `before`.
+-- Calls each(prefix, queue) for every queue that has members with the prefix `before` in this index.
 function hf.each_queue(key, before, each)
     local from = '[' .. before
     for _ = 1, QUEUES_SEEN_MAX do
@@ -215,7 +214,7 @@ function hf.counted()
     return counts
 end
 
--- Calls each(queue, id) for every running job: as many as all workers have slots.
+-- Calls each(queue, id) for every running job; there are at most as many as all workers have slots.
 function hf.each_running(each)
     for _, member in ipairs(call('ZRANGE', RUNNING, 0, -1)) do
         local seq_end = (string.find(member, '\0', 1, true) or #member) + 16

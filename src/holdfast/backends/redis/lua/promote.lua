@@ -1,6 +1,6 @@
--- promote: what is due comes into play.
+-- promote: bring due jobs into play.
 
--- == script promote: bring due jobs into play, bury expired unstarted ones, revive letters that are due for it.
+-- == script promote: bring due jobs into play, bury expired unstarted ones, revive dead letters that are due for it.
 -- Bounded. Takes now, limit. Returns due, expired, revived, more.
 
 if sealed then return hf.refused_sealed() end
@@ -8,8 +8,8 @@ local done = hf.promote(args[2])
 hf.close()
 return { done[1], done[2], done[3], done[4] and 1 or 0 }
 
--- == part dues: bury what expired unstarted, bring what is due into play, revive letters whose time has come. The sweep
--- and claim share it. Then groups are refilled whose rate allows it by now. Bounded: answers {due, expired, revived,
+-- == part dues: bury jobs that expired unstarted, bring due ones into play, revive letters whose time has come, then
+-- refill groups whose rate allows it by now. Shared by the sweep and claim. Bounded: returns {due, expired, revived,
 -- more}.
 
 function hf.promote(limit)
@@ -42,7 +42,7 @@ function hf.promote(limit)
         if not row or row[STATE] ~= 'd' then
             hf.set_aside('revivals', REVIVALS, logical, row)
         elseif taken and taken ~= row then
-            -- a newer job of this key is on its way: its end will close or merge the letter
+            -- A newer job with this key is live: its end will close or merge the letter.
             letter.revive_at = nil
             hf.keep_letter(logical, letter)
         else

@@ -1,9 +1,9 @@
--- prune: finished jobs are removed: in their time, beyond a number, or when memory is short.
+-- prune: remove finished jobs: after their retention, beyond the newest N, or when memory is short.
 
--- == script prune: remove finished jobs past their retention, or finished before a given time; buckets that say nothing
--- any more, and ids that need be known no longer. A dead job that holds its letter is not in the index this reads, so
--- it is never seen here. Takes now, limit, a time or nil, a place in the index to go on from. Returns how many jobs,
--- where to go on (-1: end), and how many buckets.
+-- == script prune: remove finished jobs past their retention, or finished before a given time; also lapsed rate states
+-- and ids that no longer need to be known. A dead job that holds its letter is not in the index this reads, so it is
+-- never seen here. Takes now, limit, a time or nil, the position in the index to continue from. Returns how many jobs,
+-- where to continue (-1: end), and how many rate states.
 
 if sealed then return hf.refused_sealed() end
 local SEEN_MAX = 1000
@@ -41,13 +41,13 @@ if hf.any('m') then
 end
 return { #ids, next_from, #lapsed }
 
--- == script retain: remove what a task's rule lets go, one page: finished jobs beyond a number, dead letters with their
--- jobs beyond a number or an age. The oldest first. And list finished jobs whose task did not keep a number of them
--- before. Takes now, what (list, count, dead_age, dead_count), task, the number to keep or the time before which
--- letters go, how many are still to be looked at or nil for the first page, how many may be removed, page size;
--- ARGV[2]: the member to go on after. Returns how many were removed, how many are still to be looked at, the member to
--- go on after ('' at the end). Never removes a job finished within REMEMBER_SECONDS_MIN, one whose key's window has not
--- passed, nor the letter of a live job. Safe against a rival: a script runs alone.
+-- == script retain: apply a task's retention rule, one page: remove finished jobs beyond the newest N, and dead letters
+-- with their jobs beyond the newest N or an age, oldest first. Also list finished jobs of tasks that did not keep a
+-- number of them before. Takes now, what (list, count, dead_age, dead_count), task, the number to keep or the time
+-- before which letters go, how many are still to be checked or nil for the first page, how many may be removed, page
+-- size; ARGV[2]: the member to continue after. Returns how many were removed, how many are still to be checked, the
+-- member to continue after ('' at the end). Never removes a job finished within REMEMBER_SECONDS_MIN, one whose key's
+-- window has not ended, nor the letter of a live job. Concurrency: a script runs alone.
 
 if sealed then return hf.refused_sealed() end
 local what, task, number, left, limit, page = unpack(args, 2, 7)
@@ -101,12 +101,12 @@ end
 hf.remove_rows(ids)
 return { #ids, left, left > 0 and last or '' }
 
--- == script relieve: while the server's memory is short, finished jobs give way before their retention ends, those that
--- would be pruned first before others. Their ids are remembered for as long as those of all finished jobs. Takes now,
--- how many to look at, whether the server has just refused a call for want of memory. Returns how many jobs went, and 1
--- where there may be more to go. Never takes a job finished less than RESULT_SECONDS ago: somebody may wait for its
--- result. Nor one whose key's window has not passed, nor a dead job that holds its letter: those are not in the index
--- this reads. Safe against a rival: a script runs alone.
+-- == script relieve: while the server is short of memory, remove finished jobs before their retention ends, in the
+-- order in which they would be pruned. Their ids stay known for as long as those of all finished jobs. Takes now, how
+-- many to check, whether the server has just refused a call for lack of memory. Returns how many jobs were removed, and
+-- 1 if there may be more to remove. Never removes a job finished less than RESULT_SECONDS ago, because a caller may be
+-- waiting for its result; nor one whose key's window has not ended; nor a dead job that holds its letter, which is not
+-- in the index this reads. Concurrency: a script runs alone.
 
 local RESULT_SECONDS, SHORT_SHARE = 10, 0.9
 if sealed then return hf.refused_sealed() end
@@ -136,8 +136,7 @@ end
 hf.remove_rows(ids)
 return { #ids, #ids == page and 1 or 0 }
 
--- == part removing: finished jobs are removed, with everything kept of them. The caller made sure that none holds a
--- letter.
+-- == part removing: remove finished jobs with all their data. The caller made sure that none of them holds a letter.
 -- seldom: built when a script first uses one of its names.
 
 function hf.remove_rows(ids)
@@ -155,7 +154,7 @@ function hf.remove_rows(ids)
     for _, key in ipairs({ JOBS, BODIES, VALUES, ERRORS, PROGRESS, LOGS }) do hf.in_pieces('HDEL', key, ids, #ids) end
 end
 
--- Has the window of its key passed, if it has one?
+-- Whether the window of its key has ended, or it has none.
 function hf.is_past_window(row)
     local ends = hf.window_end(row)
     return not ends or ends <= now

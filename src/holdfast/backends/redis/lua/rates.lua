@@ -1,22 +1,22 @@
--- rates: what limits and rates let start: GCRA, and who obeys it.
+-- rates: what limits and rates (GCRA) allow to start, and when more may start.
 
--- == part flow: which limits, rates, pauses and lanes are in force: an operator's word, else what the code declares.
--- A rate is {count, seconds, burst or false}. A lifted one, as high as UNLIMITED, is none.
--- A store that never had pauses, overrides, rules of tasks, buckets or letters is told so by `used` in meta, which
--- opening read: it pays no more than that.
+-- == part flow: which limits, rates, pauses and lanes are in force: an operator's override, else what code declares.
+-- A rate is {count, seconds, burst or false}. A lifted one, as high as UNLIMITED, counts as none.
+-- `used` in meta, which opening read, lists which of pauses, overrides, task rules, rate states and letters the store
+-- ever had: a store without them pays no more than that.
 
 local UNLIMITED, SERIAL_PREFIX = 1000000000, 'one-at-a-time:'
 hf.any_memo, hf.pause_memo, hf.rule_memo, hf.said_memo, hf.task_memo, hf.lane_memo = {}, {}, {}, {}, {}, {}
 hf.orders = { strict = true, relaxed = true }
 
--- What was packed as a list or a map; false where it cannot be read: it says nothing then.
+-- Unpacks a list or a map; false if it cannot be read, which then counts as absent.
 function hf.read(packed)
     local is_sound, value = pcall(cunpack, packed)
     return is_sound and type(value) == 'table' and value
 end
 
--- Are there any pauses (p), overrides (o), rules of tasks (t), buckets (f), buckets of groups (g), letters (d), changes
--- to be carried out (r), ids remembered without their jobs (m)?
+-- Whether there are any pauses (p), overrides (o), task rules (t), rate states (f), rate states of groups (g), letters
+-- (d), changes still to be carried out (r), or ids remembered without their jobs (m).
 function hf.any(kind)
     local there = hf.any_memo[kind]
     if there == nil then
@@ -32,7 +32,7 @@ function hf.paused(scope)
     return hf.pause_memo[scope]
 end
 
--- Limit and rate in force, from what was declared.
+-- The limit and rate in force: the override, else the declared ones given here.
 function hf.in_force(scope, limit, rate)
     if hf.any('o') then
         local said = hf.said_memo[scope]
@@ -46,8 +46,8 @@ function hf.in_force(scope, limit, rate)
     return limit or UNLIMITED, rate and rate[1] < UNLIMITED and rate
 end
 
--- {group limit, order, limit, rate, group rate, aging} as declared of a queue, with the limit and rate in force by
--- name. An undeclared one is strict.
+-- A queue's {group limit, order, limit, rate, group rate, aging} as declared, with the limit and rate in force as named
+-- fields. An undeclared queue is strict.
 function hf.rule_of(queue)
     local rule = hf.rule_memo[queue]
     if not rule then
@@ -67,7 +67,7 @@ function hf.rule_of(queue)
     return rule
 end
 
--- {limit, rate, whether it is apart, how many finished jobs are kept or nil} of a task.
+-- A task's {limit, rate, whether it has a dedicated lane, how many finished jobs are kept or nil}.
 function hf.task_of(task)
     local known = hf.task_memo[task]
     if not known then
@@ -90,15 +90,15 @@ function hf.lane_of(row)
     return lane or (row[GROUP] and 1 or 0)
 end
 
--- == part buckets: what rates let start. The arithmetic is that of rates.py, operation by operation, so that all stores
--- answer alike. A bucket is {spent_until, shut_until, wakes_at or false}, written at once. Takes scopes: q and a queue,
--- t and a task, g and a group's place.
+-- == part buckets: what rates allow to start (GCRA). The arithmetic is that of rates.py, operation by operation, so
+-- that all stores return the same. A rate's state is {spent_until (TAT), shut_until (slow-down), wakes_at or false},
+-- written at once. Takes scopes: q and a queue, t and a task, g and a group's place.
 -- seldom: built when a script first uses one of its names.
 
 local SLACK_SHARE, ROUNDING = 0.01, 1e-6
 hf.flow_memo = {}
 
--- The bucket, or false.
+-- The rate's state, or false.
 function hf.flow_of(scope)
     local flow = hf.flow_memo[scope]
     if flow == nil then
@@ -115,7 +115,7 @@ function hf.keep_flow(scope, flow)
     hf.use(of_group and 'g' or 'f')
     hf.flow_memo[scope] = flow
     call('HSET', of_group and GROUP_FLOWS or FLOWS, scope, cpack(flow))
-    -- one that is still to wake its group says something until it has
+    -- A state that still has to wake its group does not lapse before it has.
     call('ZADD', LAPSING, flow[3] and 'inf' or math.max(flow[1], flow[2]), scope)
     if flow[3] then
         call('ZADD', WAKING, flow[3], scope)
@@ -124,7 +124,7 @@ function hf.keep_flow(scope, flow)
     end
 end
 
--- Seconds that one start costs, and how far ahead of its even pace the bucket may be.
+-- The emission interval, in seconds per start, and the tolerance (GCRA).
 function hf.pace(rate)
     local count, seconds, burst = rate[1], rate[2], rate[3]
     if burst then return seconds / count, (burst - 1) * seconds / count end
@@ -139,7 +139,7 @@ function hf.allowed(rate, scope)
     return room < 0 and 0 or math.floor(room / every) + 1
 end
 
--- A bucket further ahead than its rate can have brought it by now: the rate was raised, or the clock set back.
+-- Pulls back a TAT that this rate cannot have reached by now: the rate was raised, or the clock was set back.
 function hf.set_back(rate, scope)
     local flow = hf.flow_of(scope)
     if not flow then return end
@@ -151,8 +151,8 @@ function hf.set_back(rate, scope)
     end
 end
 
--- Remembers when its rate lets one more of the group's waiting jobs start, or that nothing waits for that. `ready`: how
--- many are, where only the rate holds others back.
+-- Records when the rate lets one more of the group's waiting jobs start, or that none waits for it. `ready`: how many
+-- jobs are ready, if only the rate holds others back; else false.
 function hf.wake_later(place, rate, ready)
     local flow = hf.flow_of('g' .. place)
     if not flow then return end
@@ -167,7 +167,7 @@ function hf.wake_later(place, rate, ready)
     end
 end
 
--- Brings a group to its rate, too. Takes and answers the room that its limit leaves, and how many are ready.
+-- Applies a group's rate, too. Takes the room its limit leaves and how many are ready; returns the room that remains.
 function hf.room_by_rate(place, rate, room, ready)
     if ready > 0 or call('ZLEXCOUNT', WAITING, '[' .. place, '(' .. place .. '\255') > 0 then
         hf.set_back(rate, 'g' .. place)
@@ -175,7 +175,7 @@ function hf.room_by_rate(place, rate, room, ready)
     return math.min(room, hf.allowed(rate, 'g' .. place) - ready)
 end
 
--- Groups whose rate lets the next job start by now.
+-- Refills groups whose rate lets the next job start by now.
 function hf.wake_groups(limit)
     for _, scope in ipairs(call('ZRANGEBYSCORE', WAKING, '-inf', now, 'LIMIT', 0, limit)) do
         local flow, place = hf.flow_of(scope), sub(scope, 2)
@@ -192,8 +192,8 @@ function hf.wake_groups(limit)
     end
 end
 
--- == part openings: what limits, rates, slow-downs and pauses let start of a queue or a task now, and when more may.
--- Claim and whoever waits for work share it. Never writes; reads indexes, so its caller has flushed.
+-- == part openings: how many jobs of a queue or task may start now by limits, rates, slow-downs and pauses, and when
+-- more may. Shared by claim and wait_for_work. Never writes; reads indexes, so the caller must have flushed.
 -- seldom: built when a script first uses one of its names.
 
 local TASKS_SEEN_MAX = 5000
@@ -217,7 +217,7 @@ function hf.room_of(scope, limit, rate)
     return room
 end
 
--- 0 while it is paused or slowed down.
+-- How many jobs of the queue may start; 0 while it is paused or slowed down.
 function hf.queue_room(queue)
     local scope, rule = 'q' .. queue, hf.rule_of(queue)
     local flow = hf.flow_of(scope)
@@ -225,7 +225,7 @@ function hf.queue_room(queue)
     return hf.room_of(scope, rule.limit, rule.rate)
 end
 
--- The tasks apart that have ready jobs in a queue, by name, each with the beginning of its members.
+-- The tasks with ready jobs in the queue's dedicated lanes, by name, each with the prefix of its members.
 function hf.tasks_apart(queue)
     local found = {}
     local prefix = hf.escape(queue)
@@ -245,13 +245,13 @@ function hf.tasks_apart(queue)
     return found
 end
 
--- Has a queue ready jobs in its lanes 0 and 1?
+-- Whether a queue has ready jobs in its lanes 0 and 1.
 function hf.any_ready(queue)
     local prefix = hf.escape(queue)
     return #call('ZRANGEBYLEX', READY, '[' .. prefix .. '0', '(' .. prefix .. '2', 'LIMIT', 0, 1) > 0
 end
 
--- Until when its bucket or a slow-down holds it back; nil where none does.
+-- Until when its rate or a slow-down holds it back; nil if none does.
 function hf.shut_until(scope, rate)
     local flow = hf.flow_of(scope)
     if not flow then return nil end
@@ -263,7 +263,7 @@ function hf.shut_until(scope, rate)
     return ends > now and ends or nil
 end
 
--- When the first bucket or slow-down that holds ready jobs of these queues back lets one more start; nil: none does.
+-- When the first rate or slow-down that holds back ready jobs of these queues lets one more start; nil if none does.
 function hf.opens_at(queues)
     if not hf.any('f') then return nil end
     local first
@@ -280,7 +280,7 @@ function hf.opens_at(queues)
     return first
 end
 
--- Queues in which a task apart has ready jobs.
+-- Wakes the queues in which a task has ready jobs in its dedicated lane.
 function hf.stir_apart(task)
     hf.each_queue(APART, '', function(prefix, queue)
         local place = prefix .. hf.escape(task)
@@ -288,8 +288,8 @@ function hf.stir_apart(task)
     end)
 end
 
--- == script slow_down: nothing of a queue starts for so long. Takes now, queue, seconds. Returns until when. Never
--- shortens. Safe against a rival: a script runs alone.
+-- == script slow_down: start nothing from a queue for some seconds. Takes now, queue, seconds. Returns until when.
+-- Never shortens an earlier slow-down. Concurrency: a script runs alone.
 
 if sealed then return hf.refused_sealed() end
 local scope = 'q' .. args[2]

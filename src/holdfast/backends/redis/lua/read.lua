@@ -1,13 +1,12 @@
--- read: looks that change nothing.
+-- read: queries that change nothing.
 
--- == script get: whole jobs by id. Takes now, ids. Returns their pieces; ids that are not there are left out. Never
--- writes.
+-- == script get: whole jobs by id. Takes now, ids. Returns their pieces, without ids that do not exist. Never writes.
 
 return hf.shown(args[2])
 
--- == script find: one page of jobs that meet all conditions given, newest first: of the ids given, or of all jobs below
--- a seq. Takes now, ids or nil, the seq to stay below or nil, how many to look at, how many are wanted, and the
--- conditions states, queue, task, group, key, worker, prefix. Returns the seq to go on below ('' at the end) and the
+-- == script find: one page of jobs that match all conditions, newest first: of the given ids, or of all jobs below a
+-- seq. Takes now, ids or nil, the seq to stay below or nil, how many to check, how many to return at most, and the
+-- conditions states, queue, task, group, key, worker, prefix. Returns the seq to continue below ('' at the end) and the
 -- jobs' pieces. Never writes.
 
 local ids, below, page, wanted = args[2], args[3], args[4], args[5]
@@ -46,7 +45,7 @@ return { last, hf.shown(met) }
 
 return { cpack(hf.counted()) }
 
--- == script ended: of these ids, the jobs that are finished, and those that nobody knows. Takes now, ids. Never writes.
+-- == script ended: which of these jobs are finished, and which ids are unknown. Takes now, ids. Never writes.
 -- Returns the pieces of the finished ones, then the unknown ids.
 
 local ids, finished, unknown = args[2], {}, {}
@@ -58,7 +57,7 @@ for from = 1, #ids, ARGUMENTS_MAX do
         if not packed then
             unknown[#unknown + 1] = ids[i]
         else
-            -- the state is the second field, behind the three bytes that say how many they are
+            -- The state is the second field, behind the three bytes of the array header.
             local _, _, _, state = pcall(cmsgpack.unpack_limit, packed, 2, 3)
             if state == 'o' or state == 'c' or state == 'd' then finished[#finished + 1] = ids[i] end
         end
@@ -67,13 +66,13 @@ end
 return { hf.shown(finished), unknown }
 
 -- == script groups: groups with unfinished jobs, an override or a pause, by queue and name.
--- Takes now, queue or nil, the place to go on after, how many, one group's name or nil, and the places that
--- follow of groups with an override or a pause: more of them than are asked for. Never writes.
+-- Takes now, queue or nil, the place to continue after, how many, one group's name or nil, and the next places of
+-- groups with an override or a pause: more of them than requested. Never writes.
 -- Returns packed lines: place, limit, override, order, pause, number of scheduled, waiting, ready, running jobs, head,
--- rate, rate an operator said, bucket.
+-- rate, overriding rate, rate state.
 
--- Records looked at in all, of one group's scheduled jobs, and of what it has in play; beyond, a head is the first of
--- those seen, and what runs is what is in play and neither ready nor scheduled.
+-- Bounds on records read in all, of one group's scheduled jobs, and of its jobs in play. Beyond them, the head is the
+-- first of those read, and the running count is what is in play and neither ready nor scheduled.
 local SEEN_MAX_IN_ALL, SCHEDULED_SEEN_MAX, PLAY_SEEN_MAX = 5000, 1000, 64
 local unseen = SEEN_MAX_IN_ALL
 local within, after, most, name = args[2], args[3], args[4], args[5]
@@ -162,15 +161,15 @@ for i = 1, math.min(most, #places) do
 end
 return { cpack(lines), #places > most and 1 or 0 }
 
--- == script queues: what a list of queues shows, at one instant. Takes now. Never writes.
--- Returns packed counts, packed {queue → earliest due time of a ready job}, then rules, pauses, overrides and buckets
--- as they are stored.
--- The earliest due time is exact up to READY_SEEN_MAX ready jobs; beyond, it is that of those claimed next.
+-- == script queues: everything a list of queues shows, at one instant. Takes now. Never writes.
+-- Returns packed counts, packed {queue → earliest due time of a ready job}, then rules, pauses, overrides and rate
+-- states as they are stored.
+-- The earliest due time is exact up to READY_SEEN_MAX ready jobs; beyond, it is that of the jobs claimed next.
 
 local READY_SEEN_MAX, NEXT_SEEN = 10000, 500
 local left, oldest = READY_SEEN_MAX, {}
 
--- The jobs of one lane; in front of the rank that begins each, its members have so many bytes.
+-- Reads the jobs of one lane; `bytes` is the length of its members' prefix, before the rank.
 local function look(queue, key, low, high, bytes)
     local number = call('ZLEXCOUNT', key, low, high)
     local seen = number <= left and number or NEXT_SEEN
@@ -192,13 +191,13 @@ end)
 return { cpack(hf.counted()), cpack(oldest), call('HGETALL', RULES), call('HGETALL', PAUSES),
     call('HGETALL', OVERRIDES), call('HGETALL', FLOWS) }
 
--- == script tasks: what is declared and said of tasks, their buckets, and how many of each run, at one instant. Takes
--- now. Returns rules, overrides, buckets and numbers as they are stored. Never writes.
+-- == script tasks: rules and overrides of tasks, their rate states, and how many jobs of each run, at one instant.
+-- Takes now. Returns rules, overrides, rate states and numbers as they are stored. Never writes.
 
 return { call('HGETALL', TASKS), call('HGETALL', OVERRIDES), call('HGETALL', FLOWS), call('HGETALL', BUSY) }
 
 -- == script workers: every worker's row and how many leases it holds, at one instant. Takes now. Never writes.
--- Returns the time; id, packed row, number, portrait, and so on.
+-- Returns the time; then id, packed row, number and status of each worker.
 
 local lines = {}
 local rows = call('HGETALL', WORKERS)
@@ -211,7 +210,7 @@ end
 return { cpack(now), lines }
 
 -- == part showing: whole jobs for the caller: id, record, body, value, errors, progress, as flat lists of packed
--- pieces. Jobs whose record cannot be read are shown, too.
+-- pieces. Jobs whose record cannot be read are included.
 
 function hf.shown(ids)
     local records, n = {}, #ids

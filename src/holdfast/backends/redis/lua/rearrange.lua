@@ -1,30 +1,29 @@
--- rearrange: what a changed rule means for jobs that are there already.
+-- rearrange: apply changed rules to jobs that are already stored.
 
--- == script rearrange: carry on what changed rules left to do. Takes now, how many jobs and groups. Returns 1: there is
--- more. Safe against a rival: a script runs alone, and what it has done is marked in the same step.
+-- == script rearrange: continue what changed rules left to do. Takes now, how many jobs and groups. Returns 1 if there
+-- is more. Concurrency: a script runs alone, and its progress is recorded in the same step.
 
 if sealed then return hf.refused_sealed() end
 local more = hf.rearrange(args[2])
 hf.close()
 return { more and 1 or 0 }
 
--- == part rearranging: what a changed rule means for ready jobs and groups, piece by piece. `changes` remembers what is
--- left:
---   t and a task → jobs of a task that is apart no longer are to leave its lane
---   l → the member of `ready` up to which lanes 0 and 1 were looked through for jobs that belong elsewhere
---   p → the same of lane 2, the parked ones
---   q and a queue → the place up to which its groups were brought to its rule
+-- == part rearranging: apply a changed rule to ready jobs and groups, step by step. `changes` records what is left:
+--   t and a task → jobs must leave the dedicated lane of this task, which no longer has one
+--   l → the member of `ready` up to which lanes 0 and 1 were searched for jobs that belong elsewhere
+--   p → the same for lane 2, the parked jobs
+--   q and a queue → the place up to which its groups were fitted to its rule
 --   g and a place → a group that a step had no time for
--- A change that comes meanwhile begins the looks anew: every job in a wrong lane is always behind a mark, or in a `t`.
--- `r` in meta's `used` says that there is something; it goes with the last of it, so that others pay nothing.
--- Bounded, in jobs moved, jobs looked at and groups. Safe against a rival: a script runs alone.
+-- A change that arrives meanwhile restarts the searches: every job in a wrong lane is always behind a mark, or in a
+-- `t`. `r` in meta's `used` marks that something is left; it is removed with the last of it, so that other calls pay
+-- nothing. Bounded in jobs moved, jobs checked and groups. Concurrency: a script runs alone.
 -- seldom: built when a script first uses one of its names.
 
 local LOOKS_PER_JOB, LOOKS_MIN, STEP_MAX = 5, 100, 500
-local GROUPS_MAX, FITTED_MAX = 200, 400 -- groups of one step, and jobs beyond one each that it moves in them
+local GROUPS_MAX, FITTED_MAX = 200, 400 -- per step: groups, and jobs moved in them beyond one each
 hf.fitted, hf.mark_memo = {}, {}
 
--- What was looked up of rules, pauses and overrides holds no longer.
+-- Drops what was cached of rules, pauses and overrides.
 function hf.forget_rules()
     hf.any_memo, hf.said_memo, hf.rule_memo, hf.task_memo, hf.lane_memo, hf.pause_memo = {}, {}, {}, {}, {}, {}
 end
@@ -35,7 +34,7 @@ function hf.leave_for_later(field)
     call('HSET', CHANGES, field, '')
 end
 
--- A task's jobs belong into another lane than before (2, 3, or 0 for 0 and 1).
+-- A task's jobs now belong in another lane (2, 3, or 0 for 0 and 1).
 function hf.lane_changed(task, was, is)
     if was ~= is then hf.leave_for_later(was == 3 and 't' .. task or was == 2 and 'p' or 'l') end
 end
@@ -44,7 +43,7 @@ function hf.lane_of_task(task)
     return hf.paused('t' .. task) and 2 or hf.task_of(task)[3] and 3 or 0
 end
 
--- Members of `ready` behind `after` that are in these lanes, by jumping from queue to queue; and whether that was all.
+-- Members of `ready` after `after` in these lanes, by jumping from queue to queue; and whether those were all.
 function hf.lane_members(first, last, after, most)
     local found, from = {}, after ~= '' and '(' .. after or '-'
     for _ = 1, QUEUES_SEEN_MAX do
@@ -69,7 +68,7 @@ function hf.lane_members(first, last, after, most)
     return found, true
 end
 
--- Moves at most `limit` of the jobs behind the mark that are in a wrong lane. Answers how many; the mark moves on.
+-- Moves at most `limit` jobs behind the mark that are in a wrong lane, and advances the mark. Returns how many.
 function hf.look_through(field, first, last, mark, limit)
     hf.flush()
     local most = math.max(LOOKS_PER_JOB * limit, LOOKS_MIN)
@@ -93,7 +92,7 @@ function hf.look_through(field, first, last, mark, limit)
     return moved
 end
 
--- Jobs of a task that is apart no longer leave its lane. Answers how many.
+-- Moves jobs out of the dedicated lane of a task that no longer has one. Returns how many.
 function hf.empty_lane(field, task, limit)
     hf.flush()
     local moved = 0
@@ -111,8 +110,8 @@ function hf.empty_lane(field, task, limit)
     return moved
 end
 
--- Brings one group to the rules as they stand. Those of its ready jobs that were ready when it could have but one are
--- listed among them.
+-- Fits one group to the current rules. Jobs that became ready while it was strict are added to staged, which lists the
+-- ready jobs of other groups.
 function hf.fit(place)
     hf.flush()
     hf.queue_at[place] = hf.queue_at[place] or hf.plain(sub(place, 1, string.find(place, '\0', 1, true) - 1))
@@ -131,7 +130,7 @@ function hf.fit(place)
     hf.flush()
 end
 
--- The place of the next group behind this one that has jobs waiting or in play; nil at the end of the queue.
+-- The place of the next group after this one that has jobs waiting or in play; nil at the end of the queue.
 function hf.place_after(queue, after)
     local prefix = hf.escape(queue)
     local from = after ~= '' and '(' .. after .. '\255' or '[' .. prefix
@@ -148,7 +147,7 @@ function hf.place_after(queue, after)
     return first
 end
 
--- Brings at most `limit` of a queue's groups to its rule.
+-- Fits at most `limit` of a queue's groups to its rule.
 function hf.fit_groups(field, queue, mark, limit)
     local begun, fitted = hf.moved, 0
     limit = math.min(limit, GROUPS_MAX)
@@ -164,7 +163,7 @@ function hf.fit_groups(field, queue, mark, limit)
     call('HSET', CHANGES, field, mark)
 end
 
--- Has a group still to be brought to a rule?
+-- Whether a group is fitted to the current rules.
 function hf.is_fitted(queue, place)
     if hf.fitted[place] then return true end
     local mark = hf.mark_memo['q' .. queue]
@@ -176,7 +175,7 @@ function hf.is_fitted(queue, place)
     return call('HEXISTS', CHANGES, 'g' .. place) == 0
 end
 
--- Carries on with at most `limit` jobs and groups. Answers whether there is more.
+-- Continues with at most `limit` jobs and groups. Returns whether there is more.
 function hf.rearrange(limit)
     if not (meta[7] and string.find(meta[7], 'r', 1, true)) then return false end
     local cursor, left = '0', math.min(limit, STEP_MAX) -- the server does nothing else meanwhile

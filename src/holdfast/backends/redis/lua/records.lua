@@ -1,15 +1,15 @@
--- records: a job's record, and every index that is derived from it.
+-- records: a job's record, and every index derived from it.
 
--- == part rows: jobs read, kept for the length of the script, and written back once.
--- Takes ids. Nothing is written before save_rows, which the verb calls last. Safe: a script runs alone.
+-- == part rows: read jobs, cache them while the script runs, and write them back once.
+-- Takes ids. Nothing is written before save_rows, which the verb calls last. Concurrency: a script runs alone.
 
 hf.cache, hf.changed = {}, {}
 hf.live_states = { s = true, w = true, r = true, x = true }
 
--- Opens these records, as many as there are ids from a place on, where they were found. Fails at one that cannot be
--- unpacked or has a value of a wrong kind; another that makes no sense is false.
--- Taken one by one from behind the three bytes that say how many they are, fields go into a table of the right size at
--- once: unpacked as an array, their table grows six times, which takes as long again.
+-- Decodes the records found for ids[from..upto]. Raises an error at one that cannot be unpacked or has a value of the
+-- wrong type; one that makes no sense otherwise becomes false.
+-- Fields are unpacked one by one from behind the three bytes of the array header, so they go into a table of the right
+-- size at once: unpacked as an array, their table grows six times, which takes as long again.
 function hf.open_rows(found, ids, from, upto)
     local cache, open = hf.cache, cmsgpack.unpack_limit
     for i = from, upto do
@@ -21,7 +21,7 @@ function hf.open_rows(found, ids, from, upto)
     end
 end
 
--- All at once, which costs less; one by one only where one of them fails.
+-- Decodes all at once, which is cheaper; one by one only if one of them fails.
 function hf.open_readable(found, ids, from, upto)
     if pcall(hf.open_rows, found, ids, from, upto) then return end
     for i = from, upto do
@@ -45,7 +45,7 @@ function hf.load_rows(ids)
     end
 end
 
--- The job, or false where there is none or it cannot be read.
+-- The job, or false if there is none or it cannot be read.
 function hf.row_of(id)
     if hf.cache[id] == nil then hf.load_rows({ id }) end
     return hf.cache[id]
@@ -63,7 +63,7 @@ function hf.in_pieces(command, key, values, n)
     end
 end
 
--- Writes back what changed; answers the packed records by id.
+-- Writes back what changed; returns the packed records by id.
 function hf.save_rows()
     local packed, values, n = {}, {}, 0
     for id, row in pairs(hf.changed) do
@@ -77,7 +77,7 @@ function hf.save_rows()
     return packed
 end
 
--- == part numbering: the number of the latest job, from the jobs themselves.
+-- == part numbering: the number of the latest job, found from the jobs themselves.
 -- seldom: built when a script first uses one of its names.
 
 function hf.latest_seq()
@@ -85,11 +85,11 @@ function hf.latest_seq()
     return seq or 0
 end
 
--- == part soundness: has what was packed values of the kinds that it should? What has not says nothing, as if it were
--- not there, or nothing in that place. flaws() lists it. Records of jobs are checked where they are opened.
+-- == part soundness: whether an unpacked value has the types it should. One that does not is treated as absent, as a
+-- whole or in that position; flaws() lists it. Job records are checked where they are decoded.
 -- seldom: built when a script first uses one of its names.
 
-local TIME_MAX = 1e15 -- later than any that makes sense
+local TIME_MAX = 1e15 -- later than any time that makes sense
 
 function hf.is_number(value) return type(value) == 'number' and value >= -1e300 end -- which what is no number is not
 
@@ -107,7 +107,7 @@ function hf.mend_rule(rule)
     rule[6] = hf.is_number(rule[6]) and rule[6] < TIME_MAX and rule[6]
 end
 
--- What an operator said; false where it cannot be read.
+-- An operator's override; false if it cannot be read.
 function hf.sound_override(said)
     return said and { hf.sound_limit(said[1]), hf.sound_rate(said[2]), said[3] == true }
 end
@@ -118,7 +118,7 @@ end
 
 local function is_time(value) return type(value) == 'number' and value >= -TIME_MAX and value < TIME_MAX end
 
--- A bucket is {spent_until, shut_until, wakes_at or false}.
+-- A rate's state (GCRA) is {spent_until (TAT), shut_until (slow-down), wakes_at or false}.
 function hf.sound_flow(flow)
     return flow and is_time(flow[1]) and is_time(flow[2]) and (not flow[3] or is_time(flow[3])) and flow
 end
@@ -136,21 +136,21 @@ function hf.sound_revival(revival)
         and hf.is_number(revival.cap) and revival
 end
 
--- A worker's last numbered call and the answers given.
+-- A worker's last numbered call and its answers.
 function hf.sound_call(last)
     return last and hf.is_number(last[1]) and last[1] < COUNTED_MAX and type(last[2]) == 'string' and last
 end
 
--- == part index: every order in which jobs are looked up, derived from the job's own record in ONE place, so that none
--- of them can say something else than the job does. leave before a job's fields change, enter after. Changes are
--- gathered and written together by flush; who reads an index calls flush first. Scores are text: the server would
--- format a number anew for every member.
+-- == part index: every order in which jobs are looked up, derived from the job's own record in ONE place, so that no
+-- index can disagree with the job. Call leave before a job's fields change and enter after. Changes are collected and
+-- written together by flush; call flush before reading an index. Scores are text: the server would format a number
+-- anew for every member.
 
 hf.pending, hf.key_changes, hf.score_texts = {}, {}, {}
 hf.touched, hf.touched_order, hf.stirred, hf.put_off = {}, {}, {}, {}
--- leases that ended and began in this script, by queue and by task
+-- Leases that ended and began in this script, by queue and by task.
 hf.ended_of, hf.ended_for, hf.begun_of, hf.begun_for, hf.any_kept = {}, {}, {}, {}, nil
-local TURN_ZERO = 4503599627370496 -- turns go down to minus this, and up to it
+local TURN_ZERO = 4503599627370496 -- turns range from minus this to plus this
 
 function hf.score_of(number)
     local text = hf.score_texts[number]
@@ -195,7 +195,7 @@ function hf.touch(place)
     end
 end
 
--- Beginnings of members, made once per queue.
+-- Member prefixes, built once per queue.
 hf.lane_prefixes, hf.finished_prefixes = { {}, {}, {} }, { o = {}, c = {}, d = {} }
 
 function hf.lane_prefix(queue, lane)
@@ -258,7 +258,7 @@ function hf.list(row, present)
     end
 end
 
--- The place of the group in which the job is in play, or nil.
+-- The place of the group in which the job counts as in play, or nil.
 function hf.in_play(row)
     local state = row[STATE]
     if row[GROUP] and (state == 'r' or state == 'x' or (state == 's' and row[HELD])) then
@@ -287,11 +287,11 @@ function hf.enter(row, was_in, had_key)
     hf.changed[row[ID]] = row
 end
 
--- == part keeping: what only some jobs have: a key they hold, a number of them that is kept, several ready ones in
+-- == part keeping: what only some jobs have: a key they hold, a task that keeps the newest N, several ready jobs in
 -- their group.
 -- seldom: built when a script first uses one of its names.
 
--- Among those of a task that keeps a number of its finished jobs. It leaves also where that is no longer so.
+-- Lists the job in kept if its task keeps the newest N finished jobs; removes it even if the task no longer does.
 function hf.list_kept(row, present)
     if hf.any_kept == nil then hf.any_kept = call('ZCARD', KEPT) > 0 end
     if present and hf.task_of(row[TASK])[4] or not present and hf.any_kept then
@@ -299,14 +299,14 @@ function hf.list_kept(row, present)
     end
 end
 
--- What the job's key is kept under: of its queue and task, or of its task alone.
+-- The field of the job's key: by queue and task, or by task alone.
 function hf.key_name(row)
     local terms = row[TERMS]
     if terms and terms ~= true and terms[1] then return 'g' .. hf.escape(row[TASK]) .. row[KEY] end
     return hf.logical_of(row)
 end
 
--- Does the job hold its key?
+-- Whether the job holds its key.
 function hf.holds(row)
     local terms = row[TERMS]
     if terms and terms ~= true then return terms[6] end
@@ -318,7 +318,7 @@ function hf.set_holds(row, holds)
     if terms and terms ~= true then terms[6] = holds else row[TERMS] = holds end
 end
 
--- Its key is written down where it holds it now and did not before, or the other way round.
+-- Records a change of whether the job holds its key.
 function hf.note_key(row, had_key)
     local holds = hf.holds(row)
     if (had_key or false) == holds then return end
@@ -330,21 +330,21 @@ function hf.note_key(row, had_key)
     end
 end
 
--- When the window of the job's key ends; nil where it has none.
+-- When the window of the job's key ends; nil if it has none.
 function hf.window_end(row)
     local terms = row[TERMS]
     local window = row[KEY] and terms and terms ~= true and terms[3]
     return window and row[CREATED_AT] + window or nil
 end
 
--- The job finished: its key is free, unless it has a window. Answers when that ends.
+-- The job finished: its key is free, unless it has a window. Returns when the window ends.
 function hf.end_key(row)
     local ends = hf.window_end(row)
     if not ends then hf.set_holds(row, false) end
     return ends
 end
 
--- The job is leased: a key that is held until then is free.
+-- The job is leased: free a key that is held only until the start.
 function hf.start_key(row)
     local terms = row[TERMS]
     if terms == true or not (terms[6] and terms[2]) or terms[3] then return end

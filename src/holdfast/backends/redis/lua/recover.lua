@@ -1,9 +1,9 @@
--- recover: leases of dead and silent workers end; how a stall is judged.
+-- recover: end the leases of dead and silent workers; decide stalls.
 
--- == script recover: end the leases of workers whose deadline passed and of workers proved dead. Bounded.
+-- == script recover: end the leases of workers whose deadline has passed and of workers proved dead. Bounded.
 -- Takes now, ids of dead workers, limit, whether restarts are trusted. Returns one packed line per lease ended; none
--- while the store is quiet.
--- Safe twice: what ended holds no token.
+-- during a quiet time.
+-- Idempotent: a lease that has ended has no token.
 
 if hf.quiet_seconds(args[4]) > 0 then return { cpack({}) } end
 hf.mend_deadlines()
@@ -11,13 +11,13 @@ local lines = hf.recover(args[2], args[3])
 hf.close()
 return { cpack(lines) }
 
--- == part stalls: THE routine that decides stalls, told of by the owner or found by recover; and recover, for sweep and
--- claim. Bounded. The verdict is lifecycle.stall_verdict's. A worker's row goes once it holds nothing.
+-- == part stalls: THE routine that decides stalls, reported by the owner or found by recover; and recover, for sweep
+-- and claim. Bounded. The verdict is that of lifecycle.stall_verdict. A worker's row is removed once it holds nothing.
 -- seldom: built when a script first uses one of its names.
 
 local SHARED_STALLS_MAX, WORKERS_SEEN_MAX = 10, 500
 
--- Answers whether the stall counted.
+-- Returns whether the stall counted.
 function hf.stall(row, failure, alone, begun, retain)
     local most = row[MAX_STALLS]
     if most == 0 and not begun then
@@ -36,7 +36,7 @@ function hf.stall(row, failure, alone, begun, retain)
     return true
 end
 
--- A lease whose worker is gone.
+-- Ends a lease whose worker is gone.
 function hf.lose(row, isolates)
     local alone = row[SUSPECT] or not isolates
     local text
@@ -48,8 +48,8 @@ function hf.lose(row, isolates)
     return hf.stall(row, { reason = 'stalled', text = text }, alone, row[BEGUN])
 end
 
--- A deadline further away than its lease: the server's clock went back. Its time starts anew, so that a worker that is
--- alive keeps what it holds and one that is dead is found within one lease.
+-- A deadline further away than its lease means that the server's clock went back. It restarts from now, so that a live
+-- worker keeps its leases and a dead one is found within one lease.
 function hf.mend_deadlines()
     if given then return end
     local latest = call('ZREVRANGEBYSCORE', DEADLINES, '+inf', format('(%.17g', now + 1), 'LIMIT', 0, 1000)
@@ -59,7 +59,7 @@ function hf.mend_deadlines()
     end
 end
 
--- Answers one packed line per lease ended, in the shape of records.Recovered.
+-- Returns one packed line per lease ended, in the shape of records.Recovered.
 function hf.recover(dead, limit)
     local workers, known = {}, {}
     for _, id in ipairs(dead) do

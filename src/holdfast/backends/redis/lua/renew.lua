@@ -1,8 +1,8 @@
--- renew: workers and the one deadline of all their leases.
+-- renew: workers, and the one deadline shared by all leases of a worker.
 
--- == script register: store a worker's row, its deadline one lease from now; repeating it renews the deadline
--- and takes over queues and slots.
--- Takes now, id, lease_seconds; ARGV[2]: what the worker told of itself. Returns nothing.
+-- == script register: store a worker's row, its deadline one lease from now; repeating it renews the deadline and
+-- updates queues and slots.
+-- Takes now, id, lease_seconds; ARGV[2]: the worker's description of itself. Returns nothing.
 
 local id, lease_seconds = args[2], args[3]
 if lease_seconds > hf.lease_max() then call('HSET', META, 'lease_max', format('%.17g', lease_seconds)) end
@@ -17,9 +17,10 @@ hf.prolong(id, worker or { lease_seconds, now, now, now, ARGV[2] })
 return { 1 }
 
 -- == script renew: move a worker's deadline; one small write however many leases it holds.
--- Takes now, worker, [id, token] pairs it holds, the last claim whose answer it has.
--- ARGV[2]: its portrait, if it shows one.
--- Returns known, and packed lists: lost, cancelled, released. Leases of seen claims that are not named are given back.
+-- Takes now, worker, [id, token] pairs it holds, the last claim whose reply it received.
+-- ARGV[2]: its status, if it publishes one.
+-- Returns known, and packed lists: lost, cancelled, released. Leases of received claims that are not in the list are
+-- released.
 
 local id, held, seen = args[2], args[3], args[4]
 local worker = hf.worker_row(id)
@@ -51,8 +52,8 @@ end
 if #released > 0 then hf.close() end
 return { 1, cpack(lost), cpack(cancelled), cpack(released) }
 
--- == script retire: a worker stops for good; what it holds is given back free and its row goes.
--- Takes now, worker. Returns how many leases. Safe twice: the second finds no row.
+-- == script retire: a worker stops for good: release its leases at no cost and remove its row.
+-- Takes now, worker. Returns how many leases. Idempotent: a second call finds no row.
 
 local id = args[2]
 if not hf.worker_row(id) then return { 0 } end
@@ -64,8 +65,8 @@ return { #rows }
 
 -- == part workers: a worker's row.
 
--- A worker's row: lease_seconds, started_at, renewed_at, deadline, what it told of itself; or nil where there is
--- none or it cannot be read.
+-- A worker's row: lease_seconds, started_at, renewed_at, deadline, its description; or nil if there is none or it
+-- cannot be read.
 function hf.worker_row(id)
     local packed = call('HGET', WORKERS, id)
     if not packed or #packed < 33 then return nil end
@@ -74,10 +75,10 @@ function hf.worker_row(id)
     return { lease_seconds, started_at, renewed_at, deadline, sub(packed, rest) }
 end
 
--- == part leases: what a worker holds. Read off the index of running jobs.
+-- == part leases: what a worker holds, read from the index of running jobs.
 -- seldom: built when a script first uses one of its names.
 
--- The worker's running jobs, in the order of their fences; at most so many where it is said.
+-- The worker's running jobs, in the order of their fences; at most `most` if given.
 function hf.held_by(worker, most)
     hf.flush()
     local prefix, ids = hf.escape(worker), {}
@@ -89,12 +90,12 @@ function hf.held_by(worker, most)
     return (hf.rows_at('running', RUNNING, members, ids, 'x'))
 end
 
--- == part deadlines: the one deadline of all a worker's leases, and the worker's end.
+-- == part deadlines: the one deadline of all a worker's leases, and the removal of a worker.
 -- seldom: built when a script first uses one of its names.
 
 local LEASE_SECONDS = 30
 
--- The longest lease any worker ever had, and never less than the usual one: a row may be among what was lost.
+-- The longest lease any worker ever had, and never less than the default: its row may be among the lost writes.
 function hf.lease_max() return tonumber(call('HGET', META, 'lease_max')) or LEASE_SECONDS end
 
 -- Moves the deadline of all the worker's leases: one small write.

@@ -1,11 +1,12 @@
 -- settle: how leases end.
 
--- == part endings: THE routine that ends leases, whoever noticed, and how a job finishes.
--- The token is void, the counters say why, the place is free. The caller checked the token; groups are refilled after.
+-- == part endings: THE routine that ends leases, whatever the cause, and how a job finishes.
+-- The token becomes void, the counters record why, the slot is free. The caller has checked the token; groups are
+-- refilled afterwards.
 
 local RETAIN_SECONDS = 86400
 
--- A logical job ended well, or was cancelled: its letter closes. `value`: nil, true for null, or its place in ARGV.
+-- The job succeeded or was cancelled: close its letter. `value`: nil, true for null, or its position in ARGV.
 function hf.finish(row, was_in, had_key, state, retain, value)
     row[HELD] = false
     row[STATE] = state
@@ -24,7 +25,7 @@ function hf.finish(row, was_in, had_key, state, retain, value)
     if letter and letter.id ~= row[ID] then hf.supersede(letter.id) end
 end
 
--- `into` 'r' means claimable again by the job's old turn; 's', due after how.delay.
+-- `into` 'r' makes the job claimable again at its old turn; 's' makes it due after how.delay.
 function hf.end_lease(row, into, how)
     local was_in, had_key = hf.leave(row)
     if how.counted then row[ATTEMPTS] = row[ATTEMPTS] + 1 end
@@ -44,7 +45,7 @@ function hf.end_lease(row, into, how)
     row[TOKEN], row[WORKER], row[CLAIM_CALL] = false, false, false
     local finished = not hf.live_states[into]
     row[HELD] = row[GROUP] and not finished and hf.strict(row[QUEUE], row[GROUP]) or false
-    -- it was claimed in time; what follows is not a late start
+    -- It was claimed in time; what follows is not a late start.
     if how.counted and not finished then row[EXPIRES_AT] = false end
     if into == 'd' then
         hf.bury(row, was_in, had_key, how.reason or 'failed', failure)
@@ -60,8 +61,8 @@ function hf.end_lease(row, into, how)
     end
 end
 
--- == part otherwise: how jobs end but by success: given back, cancelled, expired, buried unstarted; and what they
--- suffered.
+-- == part otherwise: how jobs end other than by success: released, cancelled, expired, buried unstarted; and their
+-- errors.
 -- seldom: built when a script first uses one of its names.
 
 local ERRORS_KEPT_MAX = 10
@@ -76,7 +77,7 @@ function hf.add_error(id, failure)
     call('HSET', ERRORS, id, cpack(failures))
 end
 
--- A lease that costs nothing; where a cancel was asked for, the job is cancelled.
+-- Releases a lease at no cost; if cancellation was requested, the job is cancelled.
 function hf.give_back(row, delay)
     if row[CANCEL_REQUESTED] then
         hf.end_lease(row, 'c', {})
@@ -87,7 +88,7 @@ function hf.give_back(row, delay)
     end
 end
 
--- Death without a lease: expired, or by an operator's word.
+-- Buries a job that has no lease: expired, or by an operator.
 function hf.bury_unstarted(row, reason, text)
     local was_in, had_key = hf.leave(row)
     local failure = { at = now, reason = reason, text = text, attempt = row[ATTEMPTS], fence = row[FENCE] }
@@ -118,7 +119,7 @@ function hf.cancel(row)
 end
 
 -- == script begin: mark leases begun before their handlers start.
--- Takes now, [id, token] pairs. Returns one letter each: o, l lost, c cancel asked for. Fenced by the token.
+-- Takes now, [id, token] pairs. Returns one letter each: o, l lost, c cancel requested. Fenced by the token.
 
 local answers, ids = {}, {}
 for i, held in ipairs(args[2]) do ids[i] = held[1] end
@@ -134,7 +135,7 @@ end
 hf.save_rows()
 return { concat(answers) }
 
--- == script report: store progress and log lines of running jobs; a cancel asked for does not refuse them.
+-- == script report: store progress and log lines of running jobs, even if cancellation was requested.
 -- Takes now, [id, token, progress, text, lines]. Returns one letter each: o, l lost. Fenced by the token.
 
 local LOGS_KEPT_MAX = 200

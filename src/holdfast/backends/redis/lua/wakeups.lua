@@ -1,8 +1,8 @@
--- wakeups: whether there may be work, for a worker that sleeps.
+-- wakeups: whether there may be work for a sleeping worker.
 
--- == script wait_for_work: is there work at hand in these queues, that no limit, rate or slow-down holds back? Takes
--- now, queues. Never writes. Returns packed seconds until there may be work (0 now, nil when nothing is scheduled) and
--- the last hint's place. While the store is quiet there is none.
+-- == script wait_for_work: whether these queues have work that no limit, rate or slow-down holds back. Takes now,
+-- queues. Never writes. Returns packed seconds until there may be work (0 now, nil if nothing is scheduled) and the
+-- last hint's stream id. During a quiet time there is none.
 
 local last = call('XREVRANGE', WAKE, '+', '-', 'COUNT', 1)[1]
 last = last and last[1] or '0-0'
