@@ -1,10 +1,10 @@
 -- caller_transaction: enqueue inside a caller's own transaction.
 
--- == enqueue_on: enqueue inside a caller's own transaction; seen if and only if it commits.
--- Takes the jobs, the id of the store that is meant, and how many milliseconds to wait for a rival with the same id or
--- key. Returns true (all were made), one answer per job, or why it refused; the caller's transaction stays usable.
--- Safe against a rival: the unique indexes of ids and keys decide. No key, group or rule is locked, so workers and
--- producers pass while the caller takes its time; only the same id or key must wait to see which way it ends.
+-- == enqueue_on: enqueue inside a caller's own transaction; the jobs are visible if and only if it commits.
+-- Takes the jobs, the id of the expected store, and how many milliseconds to wait for a rival with the same id or key.
+-- Returns true (all were created), one answer per job, or why it refused; the caller's transaction stays usable.
+-- Concurrency: the unique indexes of ids and keys decide. No key, group or rule is locked, so an open transaction of
+-- the caller does not block workers and producers; only an enqueue of the same id or key waits for its outcome.
 
 -- :: call
 SELECT CAST(holdfast.enqueue_on(CAST(CAST(%(jobs)s AS text) AS jsonb), CAST(%(store)s AS text),
@@ -25,7 +25,7 @@ BEGIN
     IF meant IS NOT NULL AND NOT EXISTS (SELECT 1 FROM holdfast.schema_version WHERE store::text = meant) THEN
         RETURN jsonb_build_object('refused', 'other store');
     END IF;
-    BEGIN  -- a refusal undoes what this call stored and nothing else of the caller's transaction
+    BEGIN  -- a refusal rolls back what this call stored, nothing else of the caller's transaction
         IF their_millis = 0 OR their_millis > millis THEN
             PERFORM set_config('lock_timeout', millis::text, true);
         END IF;
@@ -72,7 +72,7 @@ BEGIN
             made := holdfast.insert_joined(ARRAY(SELECT j FROM unnest(news) j WHERE NOT EXISTS (
                 SELECT 1 FROM holdfast.ids i WHERE i.id = j.id) ORDER BY j.n), at);
             EXIT;
-        EXCEPTION WHEN unique_violation THEN  -- a rival's transaction named the same id, and has just ended
+        EXCEPTION WHEN unique_violation THEN  -- a rival's transaction with the same id has just committed
             IF try = 3 THEN RAISE EXCEPTION USING ERRCODE = 'serialization_failure'; END IF;
         END;
     END LOOP;
@@ -83,7 +83,8 @@ BEGIN
 END $$
 
 -- :: function_insert_joined
--- The job first, then its id: so a caller's role needs no right to the counter behind seq, nor to take an id back.
+-- Inserts the job first, then its id: so the caller's role needs no privilege to use the seq's sequence or to delete
+-- ids.
 CREATE OR REPLACE FUNCTION holdfast.insert_joined(fresh holdfast.new_job[], at double precision)
 RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE made text[];
@@ -107,11 +108,11 @@ END $$
 CREATE OR REPLACE FUNCTION holdfast.joined_before(new holdfast.new_job, at double precision)
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE holder holdfast.jobs;
-BEGIN  -- the id the answer names: a known one, or that of the job that holds the key
+BEGIN  -- the id to return: the job's own if it is known, else that of the key's holder
     PERFORM 1 FROM holdfast.ids WHERE id = new.id;
     IF FOUND THEN RETURN new.id; END IF;
     holder := holdfast.key_holder(new.queue, new.task, new.key, new.key_global, at);
-    IF holder.seq IS NULL THEN  -- it ended a moment ago, or this transaction's snapshot is too old to see it
+    IF holder.seq IS NULL THEN  -- the holder has just ended, or this transaction's snapshot is too old to see it
         RAISE EXCEPTION USING ERRCODE = 'serialization_failure';
     ELSIF new.on_conflict = 'raise' THEN
         PERFORM holdfast.refuse('HF003', jsonb_build_object('key', new.key, 'existing_id', holder.id));

@@ -1,19 +1,19 @@
 -- claim: which ready jobs a claim takes, and their leases.
 
--- == claim: lease ready jobs to a worker. Groups' limits were obeyed when a job became ready; those of queues and
--- tasks, and rates, are obeyed here. Ready and running both count as in play: a claim changes no group's occupancy and
--- needs no group's lock. Safe against a rival: rows are locked with SKIP LOCKED in materialised CTEs (a bare LIMIT
--- sub-query may run twice); the caller locked the queues and tasks that have a limit or a rate (rates.sql). When a job
--- started is read off the clock after the job was found: by then `at` may be older than what made it ready, or than a
--- rival's start that is charged to the same bucket, and no window of a rate could be counted by it. A token says what
--- settle would otherwise have to look up: whose it is, and whether that one has a group. A claim ends before the
--- arguments it hands out exceed `free` bytes; the first job of all fits always (`opening`). What a stored value takes
--- is read off its header: the arguments of jobs that are left out are not fetched. Mostly all fit: they are weighed
--- together, and one by one (claim.sql) only where they do not.
+-- == claim: lease ready jobs to a worker. Group limits were enforced when a job became ready; limits of queues and
+-- tasks, and rates, are enforced here. Ready and running jobs both occupy their group, so a claim changes no group's
+-- occupancy and needs no group lock. Concurrency: rows are locked with SKIP LOCKED in materialized CTEs (a bare LIMIT
+-- sub-query may run twice); the caller has locked the queues and tasks that have a limit or a rate (rates.sql).
+-- started_at is read from the clock after the job was found: `at` may by then be older than the write that made the job
+-- ready, or than a rival's start that counts against the same rate, and a rate's window could not be verified by it. A
+-- token contains what settle would otherwise have to look up: the job's seq, and whether it has a group.
+-- A claim stops before the arguments it returns exceed `free` bytes; the very first job always fits (`opening`). The
+-- size of a stored value is read from its header: arguments of jobs that do not fit are never fetched. Usually all jobs
+-- fit: they are summed up together, and one by one (function take) only if they do not.
 
 -- :: function_claim_lanes
--- Of the room, the second lane gets its half where it can use it; what one cannot use the other may. All or nothing: where
--- their arguments together exceed `free`, none is taken and `is_full` is true.
+-- The second lane gets half of the room if it can use it; what one lane cannot use goes to the other. All or nothing:
+-- if the arguments together exceed `free`, nothing is taken and `is_full` is true.
 CREATE OR REPLACE FUNCTION holdfast.claim_lanes(named text, room integer, first integer, claimer text, number bigint,
     nonce text, caps boolean, free bigint, at double precision, given double precision)
 RETURNS holdfast.taken LANGUAGE plpgsql AS $$
@@ -51,8 +51,8 @@ BEGIN
 END $$
 
 -- :: function_lease
--- The fields of the record Lease, in its order, all as text: a third of what building a JSON object would cost. Of the
--- arguments only the length: they travel as they are, one behind the other (`bodies`).
+-- The fields of the record Lease, in its order, all as text: a third of what building a JSON object would cost.
+-- Contains only the length of the arguments, which are returned as raw bytes, concatenated (`bodies`).
 CREATE OR REPLACE FUNCTION holdfast.lease(j holdfast.jobs) RETURNS text[] LANGUAGE sql STABLE AS $$
     SELECT ARRAY[j.id, j.token, j.fence::text, j.task, j.queue, octet_length(j.args)::text, j.priority::text, j.grp, j.key,
         (least(j.attempts, 2147483646) + 1)::text, j.failures::text, j.stalls::text, j.max_stalls::text, j.created_at::text,
@@ -81,7 +81,7 @@ DECLARE
     most integer := (request ->> 'most')::integer;
     number bigint := (request ->> 'call')::bigint;
     share integer := (request ->> 'most_by_group')::integer;
-    before jsonb := '{}';  -- how many more of each task apart may start
+    before jsonb := '{}';  -- task with its own lane → how many more of its jobs could start before this claim
     rooms jsonb := '{}';
     further jsonb;
     b holdfast.bounds;
@@ -122,7 +122,7 @@ BEGIN
             got := holdfast.claim_lanes(named, room, (number % 2)::integer, request ->> 'worker', number, nonce,
                                         b.job_limit IS NOT NULL, free, at, given);
         END IF;
-        IF got.is_full IS NOT FALSE THEN  -- it is not that simple, or not all of them fit
+        IF got.is_full IS NOT FALSE THEN  -- no fast path applied, or not all jobs fit
             shared := holdfast.claim_shares(named, room, request, nonce, b.job_limit IS NOT NULL, b.rated IS TRUE,
                                             pending, taken.leases IS NULL, free, at, given, rooms, floors);
             rooms := shared.rooms;
@@ -143,11 +143,10 @@ BEGIN
     IF taken.leases IS NOT NULL AND bounded THEN PERFORM holdfast.charge_groups(request ->> 'worker', number, at); END IF;
 END $$
 
--- == lanes: how a claim shares its room among the lanes of a queue where there are more than two of them, where a
--- worker takes no more than so many of a group, or where groups have rates. (The common case is claim_lanes in
--- claim.sql.) Safe against a rival: rows are locked with SKIP LOCKED as they are found. Where groups have rates a job
--- is taken only if its group's lock is free at this moment: whoever writes a group's bucket holds it, so nobody waits
--- for a bucket.
+-- == lanes: how a claim divides its room among the lanes of a queue if there are more than two of them, if the worker
+-- caps its jobs per group, or if groups have rates. (claim_lanes handles the common case.)
+-- Concurrency: rows are locked with SKIP LOCKED as they are found. If groups have rates, a job is taken only if its
+-- group's lock is free at this moment: whoever writes a group's rate state holds that lock, so nobody waits for it.
 
 -- :: function_claim_shares
 CREATE OR REPLACE FUNCTION holdfast.claim_shares(named text, room integer, request jsonb, nonce text, caps boolean,
@@ -172,7 +171,7 @@ DECLARE
     started integer;
     floored boolean := floors IS NOT NULL AND NOT (guarded OR pending OR share IS NOT NULL OR EXISTS (
         SELECT FROM holdfast.bounds a WHERE a.kind = 'queue' AND a.name = named AND a.aging IS NOT NULL));
-    way text[];  -- to the lane's floors
+    way text[];  -- JSON path to the lane's floors
     behind jsonb;
 BEGIN
     FOR round IN 1 .. 2 LOOP
@@ -220,7 +219,7 @@ BEGIN
 END $$
 
 -- :: function_lane_heads
--- `sweep` is given while something is still to be rearranged, and says how much of it may be done here.
+-- `sweep` is set while a changed rule is still being applied; it limits how much of that may be done here.
 CREATE OR REPLACE FUNCTION holdfast.lane_heads(named text, number smallint, most integer, guarded boolean, sweep integer,
                                                at double precision) RETURNS bigint[] LANGUAGE plpgsql AS $$
 BEGIN
@@ -232,8 +231,8 @@ BEGIN
 END $$
 
 -- :: function_within_share
--- Of these jobs, in their order, up to `wanted` whose group this worker holds less than its share of; at most 64 others
--- (GROUP_LOOKS_MAX) are passed over, those of an earlier round counted.
+-- Of these jobs, in order, up to `wanted` in whose groups this worker is below its share. At most 64 others
+-- (GROUP_LOOKS_MAX) are skipped, including those of an earlier round.
 CREATE OR REPLACE FUNCTION holdfast.within_share(heads bigint[], named text, claimer text, share integer,
     wanted integer, looks integer, OUT fitting bigint[], OUT passed integer) LANGUAGE sql AS $$
     WITH ours AS MATERIALIZED (
@@ -279,18 +278,18 @@ BEGIN
     RETURN got;
 END $$
 
--- == follow: the next jobs of groups whose jobs just ended, leased at once: from `waiting` to `running` in one write,
--- where refill and claim would write them twice. What there is no room for becomes ready. Takes groups and the room of
--- a claim. Returns leases. Only where refill and claim would choose the same jobs: groups of one job at a time, none
--- ready, no limit or rate in force, nothing due, and no task apart among them. Safe against a rival: the caller holds
--- the groups' locks and looks in later statements (groups.sql). A row that a stranger locked is passed over, not its
--- successor taken: its group is refilled by the next sweep.
+-- == follow: lease the next jobs of groups whose jobs have just ended: from `waiting` to `running` in one write, where
+-- refill and claim would take two. Jobs that exceed the room become ready. Takes groups and the room of a claim.
+-- Returns leases. Only used where refill and claim would choose the same jobs: groups of one job at a time, none ready,
+-- no limit or rate in force, nothing due, and no task with its own lane among them.
+-- Concurrency: the caller holds the groups' locks and reads in later statements (groups.sql). If another session has
+-- locked a row, the group is skipped (its next job is not taken instead) and the next sweep refills it.
 
 -- :: function_may_follow
 CREATE OR REPLACE FUNCTION holdfast.may_follow(named text, freed holdfast.place[], apart boolean, floors jsonb,
                                                at double precision) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-    IF floors IS NOT NULL THEN  -- not where ready jobs without a group are looked for behind a floor: see floors.sql
+    IF floors IS NOT NULL THEN  -- not if the scan of ready ungrouped jobs needs a floor: see floors.sql
         IF (floors -> 'full')::boolean OR floors #> ARRAY['queues', named, '0'] <> '{}'
            OR holdfast.has_ready_behind(named, 1::smallint, floors #> ARRAY['queues', named, '1']) THEN RETURN false; END IF;
     ELSIF EXISTS (SELECT FROM holdfast.jobs WHERE state = 'ready' AND queue = named AND lane = 1) THEN
@@ -303,7 +302,7 @@ END $$
 
 -- :: function_next_is_apart
 CREATE OR REPLACE FUNCTION holdfast.next_is_apart(named text, freed holdfast.place[]) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN  -- the groups are locked: who comes next in them stays so
+BEGIN  -- the groups are locked, so their next jobs cannot change
     RETURN EXISTS (SELECT FROM unnest(freed) f CROSS JOIN LATERAL (
         SELECT c.task FROM holdfast.jobs c WHERE c.state = 'waiting' AND c.queue = f.queue AND c.grp = f.grp
         ORDER BY c.held DESC, c.priority DESC, c.seq LIMIT 1) w
@@ -311,8 +310,8 @@ BEGIN  -- the groups are locked: who comes next in them stays so
 END $$
 
 -- :: function_claim_followers
--- The room is shared with jobs that have no group, and all of them fit or none is taken, as in claim_lanes. No queue ages
--- its jobs here, and none of them is of a task apart.
+-- The room is shared with ungrouped jobs, and all of them fit or none is taken, as in claim_lanes. No queue has aging
+-- here, and none of the jobs belongs to a task with its own lane.
 CREATE OR REPLACE FUNCTION holdfast.claim_followers(freed holdfast.place[], named text, room integer, first integer,
     claimer text, number bigint, nonce text, free bigint, at double precision, given double precision)
 RETURNS holdfast.taken LANGUAGE plpgsql AS $$
@@ -328,7 +327,7 @@ BEGIN
             ORDER BY c.held DESC, c.priority DESC, c.seq LIMIT CASE in_play.number WHEN 0 THEN 1 ELSE 0 END) w
         WHERE f.queue = named
           AND f.grp <> ALL (ARRAY(SELECT z.name FROM holdfast.pauses z WHERE z.kind = 'group' AND z.queue = named))
-    ), locked AS MATERIALIZED (  -- said so that only the key can find the row: planned on an empty store, kept for long
+    ), locked AS MATERIALIZED (  -- CASE forces a primary key lookup, as the cached plan may date from an empty store
         SELECT h.*, octet_length(j.args) AS size, j.expires_at IS NOT NULL AND j.expires_at <= at AS expired,
                j.task = ANY (ARRAY(SELECT z.name FROM holdfast.pauses z WHERE z.kind = 'task')) AS parked
         FROM heads h JOIN holdfast.jobs j ON j.seq = h.seq

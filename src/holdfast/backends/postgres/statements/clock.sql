@@ -1,7 +1,7 @@
 -- clock: the store's time and its counter.
 
 -- == now: the store's clock, and the counter behind fences and turns that keeps up with it.
--- Safe against a rival: the counter is a sequence, moved under a lock that is given back at once.
+-- Concurrency: the counter is a sequence, advanced under an advisory lock that is released at once.
 
 -- :: function_store_now
 CREATE OR REPLACE FUNCTION holdfast.store_now(given double precision) RETURNS double precision LANGUAGE sql AS $$
@@ -9,9 +9,10 @@ CREATE OR REPLACE FUNCTION holdfast.store_now(given double precision) RETURNS do
 $$
 
 -- :: function_keep_up
--- Fences and turns are numbers of one sequence that is never below the clock in microseconds, so they grow even if the
--- store was rolled back. It is moved 0.1 s ahead at a time, under a lock that a sub-transaction gives back at once
--- (setval is not undone by it), so nobody waits for a commit and the sequence cannot be set back by a late rival.
+-- Fences and turns come from one sequence that is never below the clock in microseconds, so they grow even if the store
+-- was restored from a backup. It is advanced 0.1 s at a time under an advisory lock. Rolling back the sub-transaction
+-- releases the lock at once (setval is not rolled back), so nobody waits for a commit, and a late rival cannot set the
+-- sequence back.
 CREATE OR REPLACE FUNCTION holdfast.keep_up(at double precision) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE micros bigint := ceil(at * 1000000);
 BEGIN

@@ -49,8 +49,8 @@ BEGIN
 END $$
 
 -- :: function_previous_lives
--- Whether the job of an earlier tick is live. Where it is to be cancelled its key, its group and its row are locked, with
--- the keys and groups of the jobs that follow it: the cancel and the enqueue find all they need locked.
+-- Whether the job of an earlier tick is live. Where it is to be cancelled its key, its group and its row are locked,
+-- with the keys and groups of the jobs that follow it: the cancel and the enqueue find all they need locked.
 CREATE OR REPLACE FUNCTION holdfast.previous_lives(previous text, cancels boolean, jobs jsonb, at double precision)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE

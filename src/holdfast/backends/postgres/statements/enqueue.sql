@@ -1,10 +1,10 @@
--- enqueue: new jobs are stored, one by a fast path or many, and what became of each is told.
+-- enqueue: stores new jobs, one by a fast path or many at once, and returns what became of each.
 
--- == single: take in one job without group and key, as most calls bring; for a quarter of what enqueue.sql takes for
--- it. Takes the job by field and now. Returns whether this call made it; else its id is known. Safe against a rival:
--- the rules are shared, so no seal, pause or limit comes meanwhile; the unique index of ids decides. Only an open
--- transaction of a caller that enqueues the same id can make it wait: it gives up soon and is called again, so that
--- nobody waits for the rules behind it.
+-- == single: fast path for one job without group and key, the common case, at a quarter of the general path's cost.
+-- Takes the job's fields and now. Returns whether this call created the job; false means its id is already known.
+-- Concurrency: it holds the rules lock in shared mode, so no seal, pause or limit can change meanwhile; the unique
+-- index of ids decides. It can only wait for a caller's open transaction that enqueues the same id: lock_timeout makes
+-- it give up soon and the client calls again, so that nobody queues for the rules lock behind it.
 
 -- :: call
 SELECT holdfast.enqueue_single(%(id)s, %(task)s, %(queue)s, %(priority)s, %(delay)s, %(due_at)s, %(expires)s,
@@ -50,18 +50,18 @@ BEGIN
     RETURN true;
 END $$
 
--- == enqueue: take in new jobs, all in one step (enqueue.sql puts them into the table).
--- Takes the jobs as JSON, by column. Returns true (all are new), or for each job its id, whether this call made it, and
--- whether it replaced another.
--- Safe against a rival: keys are locked first, then groups, in order; the unique indexes of ids and keys decide. A seq
--- is issued under the group's lock, so jobs of a group are ordered as their enqueues were acknowledged.
+-- == enqueue: store new jobs, all in one step; the inserts are in section `store`.
+-- Takes the jobs as JSON, by column. Returns true (all are new), or for each job its id, whether this call created it,
+-- and whether it replaced another.
+-- Concurrency: keys are locked first, then groups, in order; the unique indexes of ids and keys decide. A seq is issued
+-- under the group's lock, so the jobs of a group are ordered as their enqueues were acknowledged.
 
 -- :: call
 SELECT holdfast.enqueue(%(jobs)s::jsonb, %(now)s)::text
 
 -- :: function_new_jobs
--- The jobs of a call. They come by column: what they share is said once, in `same`, and what differs is a list. Read so,
--- a thousand jobs cost the server a fifth of what a thousand JSON objects cost it.
+-- The jobs of a call, by column: shared values once, in `same`, differing values as lists. Parsing a thousand jobs this
+-- way costs the server a fifth of what a thousand JSON objects cost.
 CREATE OR REPLACE FUNCTION holdfast.new_jobs(wanted jsonb, at double precision)
 RETURNS SETOF holdfast.new_job LANGUAGE sql STABLE AS $$
     WITH told AS (
@@ -114,7 +114,7 @@ SET enable_material = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     keyed boolean := holdfast.has_any(wanted, 'key');
-    plain boolean;  -- nothing said that few calls say, and no queue ages its jobs
+    plain boolean;  -- no keys, no rare options, and no queue has aging
     news holdfast.new_job[];
     places holdfast.place[];
     answers jsonb;
@@ -142,7 +142,7 @@ END $$
 
 -- :: function_places_new
 CREATE OR REPLACE FUNCTION holdfast.places_new(news holdfast.new_job[]) RETURNS holdfast.place[] LANGUAGE plpgsql AS $$
-BEGIN  -- their groups, and those that a replaced job leaves
+BEGIN  -- the groups of the new jobs, and those that replaced jobs leave or enter
     RETURN (SELECT array_agg(DISTINCT ROW(g.queue, g.grp)::holdfast.place) FROM (
         SELECT j.queue, j.grp FROM unnest(news) j
         UNION ALL
@@ -154,14 +154,14 @@ BEGIN  -- their groups, and those that a replaced job leaves
     ) g WHERE g.grp IS NOT NULL);
 END $$
 
--- == store: put the rows of new jobs into the table, and say what became of each.
--- Takes jobs as enqueue.sql read them. Returns true (all are new), or an answer for each.
--- Safe against a rival: the caller locked the keys and groups named; the unique indexes of ids and keys decide.
+-- == store: insert the rows of new jobs, and return what became of each.
+-- Takes jobs as new_jobs returns them. Returns true (all are new), or one answer per job.
+-- Concurrency: the caller has locked the jobs' keys and groups; the unique indexes of ids and keys decide.
 
 -- :: function_insert_fresh
--- All or none, in two thirds of the time and of the log that asking for each id first would take. False: an id is known
--- or named twice, and nothing was stored. Not for a few jobs: there a known id is likelier, and a try that fails leaves
--- a dead row behind. It may wait as briefly as insert_plain.
+-- All or none, with two thirds of the time and WAL that checking each id first would take. False: an id is known or
+-- occurs twice, and nothing was stored. Not for a few jobs: there a known id is more likely, and a failed attempt
+-- leaves a dead row behind. Its lock_timeout is as short as insert_plain's.
 CREATE OR REPLACE FUNCTION holdfast.insert_fresh(news holdfast.new_job[], at double precision)
 RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '20ms' AS $$
 BEGIN
@@ -180,13 +180,13 @@ END $$
 -- :: function_store_jobs
 CREATE OR REPLACE FUNCTION holdfast.store_jobs(news holdfast.new_job[], plain boolean, at double precision)
 RETURNS jsonb LANGUAGE plpgsql AS $$
-DECLARE  -- turns by place in the call, for those that become ready at once
+DECLARE  -- turns by position in the call, for jobs that become ready at once
     turns bigint[] := ARRAY(SELECT nextval('holdfast.ticks') FROM generate_series(1, cardinality(news)));
     answers jsonb := '[]';
     one jsonb;
 BEGIN
     IF holdfast.all_differ(news, plain) THEN RETURN holdfast.store_distinct(news, turns, plain, at); END IF;
-    FOR place IN 1 .. cardinality(news) LOOP  -- what becomes of the second depends on what became of the first
+    FOR place IN 1 .. cardinality(news) LOOP  -- the outcome of a duplicate depends on the job before it
         one := holdfast.store_distinct(news[place:place], turns, plain, at);
         answers := answers || CASE WHEN one = 'true'
             THEN jsonb_build_array(jsonb_build_array(news[place].id, true, false)) ELSE one END;
@@ -195,7 +195,7 @@ BEGIN
 END $$
 
 -- :: function_store_distinct
--- Every id and every key once. True: all of them are new.
+-- Each id and each key occurs once. Returns true if all jobs are new.
 CREATE OR REPLACE FUNCTION holdfast.store_distinct(news holdfast.new_job[], turns bigint[], plain boolean,
                                                    at double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE made text[] := CASE WHEN plain THEN holdfast.insert_plain(news, turns, at)
@@ -208,8 +208,9 @@ BEGIN
 END $$
 
 -- :: function_insert_plain
--- Only an open transaction of a caller that enqueues the same id or key can make these wait (see caller_transaction.sql). That
--- may take long and groups are locked here: give up soon, let the locks go, and be called again.
+-- These inserts can only wait for a caller's open transaction that enqueues the same id or key
+-- (caller_transaction.sql). That may take long, and groups are locked here: give up soon, release the locks, and let
+-- the client call again.
 CREATE OR REPLACE FUNCTION holdfast.insert_plain(news holdfast.new_job[], turns bigint[], at double precision)
 RETURNS text[] LANGUAGE plpgsql SET lock_timeout = '20ms' AS $$
 DECLARE got record;
@@ -225,7 +226,7 @@ BEGIN
 END $$
 
 -- :: function_insert_jobs
--- Those that have a key, or say what few calls say, or go into a store where queues age their jobs.
+-- For jobs with a key or rare options, and for stores in which a queue has aging.
 CREATE OR REPLACE FUNCTION holdfast.insert_jobs(news holdfast.new_job[], turns bigint[], at double precision)
 RETURNS text[] LANGUAGE plpgsql SET lock_timeout = '20ms' AS $$
 DECLARE
@@ -254,11 +255,11 @@ BEGIN
 END $$
 
 -- == ids: which ids are known. A job's id is taken before its row is stored.
--- Safe against a rival: the unique index of ids decides. Only an open transaction that takes the same id can make this
--- wait (see insert_plain in enqueue.sql).
+-- Concurrency: the unique index of ids decides. It can only wait for an open transaction that takes the same id (see
+-- insert_plain).
 
 -- :: function_take_ids
--- Of these jobs, each id once, those whose ids were not known, in their order, and the seqs they got.
+-- Takes the ids of these jobs (no id occurs twice). Returns those whose ids were not known, in order, and their seqs.
 CREATE OR REPLACE FUNCTION holdfast.take_ids(news holdfast.new_job[], OUT fresh holdfast.new_job[], OUT seqs bigint[])
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -276,7 +277,7 @@ END $$
 
 -- :: function_drop_ids
 CREATE OR REPLACE FUNCTION holdfast.drop_ids(taken holdfast.new_job[], made text[]) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN  -- their keys were held, so they were not stored
+BEGIN  -- for jobs that were not stored because their keys were held
     IF cardinality(taken) > coalesce(cardinality(made), 0) THEN
         DELETE FROM holdfast.ids i USING unnest(taken) t WHERE i.id = t.id AND (made IS NULL OR t.id <> ALL (made));
     END IF;

@@ -1,10 +1,10 @@
--- exchange: settle and claim in one call, the worker's usual one.
+-- exchange: settle and claim in one call, the one workers make most.
 
--- == exchange: settle, release and claim in one step and one round trip, recognising a repeated call.
--- The worker's call row is locked first, so a repeat waits for the first one to end; then the queues and tasks that have
--- a limit or a rate (rates.sql). All groups any part may touch are gathered and locked once, in order (or shared, see
--- groups.sql); what turns up later in a group that was not locked is left to the next call.
--- Returns the answer as JSON, and beside it the arguments of all leases as bytes, one behind the other, in their order.
+-- == exchange: settle, release and claim in one step and one round trip; a repeated call returns the first result.
+-- Locks the worker's `calls` row first, so a repeat waits for the first call to end; then the queues and tasks that
+-- have a limit or a rate (rates.sql). All groups any part may touch are collected and locked once, in order (or in
+-- shared mode, see groups.sql); work found later in a group that is not locked is left to the next call.
+-- Returns the result as JSON, and the arguments of all leases as bytes, concatenated in the order of the leases.
 
 -- :: call
 SELECT answer::text, bodies FROM holdfast.exchange(%(successes)s::jsonb, %(settlements)s::jsonb, %(releases)s::jsonb,
@@ -19,14 +19,14 @@ DECLARE
     at double precision := holdfast.store_now(given);
     claimer text := request ->> 'worker';
     number bigint := (request ->> 'call')::bigint;
-    sweep integer := (request ->> 'sweep_max')::integer;  -- jobs that one promote may touch
+    sweep integer := (request ->> 'sweep_max')::integer;  -- how many jobs one promote may touch
     others boolean := settlements <> '[]' OR releases <> '[]';
     known boolean;
     claims boolean := false;  -- whether this call may hand out leases
-    bounded boolean;  -- whether a limit or rate is in force that may matter to this call
-    pending boolean;  -- whether a changed rule is still to be carried out
-    apart boolean;  -- whether any task has a lane of its own
-    flowing boolean;  -- whether any bucket was charged or queue slowed down
+    bounded boolean;  -- whether a limit or rate is in force that may affect this call
+    pending boolean;  -- whether a changed rule has not been fully applied yet (rearrange.sql)
+    apart boolean;  -- whether any task has its own lane
+    flowing boolean;  -- whether there is any rate state or slowed-down queue
     due boolean := false;
     stalls boolean;
     quiet double precision := 0;
@@ -35,9 +35,9 @@ DECLARE
     paused text[];
     last holdfast.calls;
     stalled text[];
-    ending bigint[];  -- the jobs named, where anybody asks
+    ending bigint[];  -- seqs of the jobs named; only computed if needed
     named holdfast.place[];
-    follows boolean;  -- nothing but plain successes ended, and the claim is a plain one
+    follows boolean;  -- only simple successes ended, and the claim is simple, too
     swaps boolean := false;
     freed holdfast.place[];
     places holdfast.place[];
@@ -46,13 +46,13 @@ DECLARE
     recovered jsonb := '[]';
     claimed record;
     taken holdfast.taken;
-    floors jsonb := request -> 'floors';  -- see floors.sql; mostly none
+    floors jsonb := request -> 'floors';  -- see floors.sql; usually NULL
     opens_in double precision;
     seal text;
 BEGIN
     PERFORM holdfast.share_rules();
     IF request IS NOT NULL THEN
-        -- Held to the end: nobody can remove the worker while it is given leases. A renewal does not wait for this.
+        -- Locked until commit: nobody can remove the worker while it receives leases. Renewals do not wait for this.
         IF floors IS NOT NULL THEN
             SELECT c.* INTO last FROM holdfast.calls c JOIN holdfast.workers w ON w.id = c.worker
             WHERE c.ctid = (floors ->> 'call')::tid AND c.worker = claimer FOR KEY SHARE OF w FOR UPDATE OF c;
@@ -68,11 +68,11 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    -- All that is mostly not so, in one look. Rules cannot change now; what else does the next call will see.
+    -- Check all the rare conditions in one query. Rules cannot change now; other changes are seen by the next call.
     SELECT EXISTS (SELECT FROM holdfast.bounds WHERE kind = 'queue'),
            EXISTS (SELECT FROM holdfast.bounds WHERE kind = 'task'), EXISTS (SELECT FROM holdfast.flows),
            EXISTS (SELECT FROM holdfast.rearranging),
-           EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)  -- as any_due does
+           EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)  -- same test as any_due
            OR EXISTS (SELECT FROM holdfast.jobs WHERE expires_at <= at AND expires_at IS NOT NULL
                       AND state IN ('scheduled', 'waiting', 'ready'))
            OR EXISTS (SELECT FROM holdfast.letters WHERE revive_at <= at AND revive_at IS NOT NULL),
@@ -88,7 +88,7 @@ BEGIN
         IF line IS DISTINCT FROM holdfast.timeline() THEN quiet := holdfast.quiet_seconds(at); END IF;
         claims := known AND number > last.last_call AND quiet = 0;
     END IF;
-    -- What is said of tasks matters where their jobs are ready, or end and were counted.
+    -- Task rules matter only if jobs of such tasks are ready, or end here and were counted.
     IF apart AND NOT bounded THEN bounded := holdfast.tasks_bound(request, claims); END IF;
     due := due AND claims AND holdfast.try_promote();
     IF claims THEN
@@ -115,13 +115,13 @@ BEGIN
     ELSIF places IS NOT NULL THEN
         PERFORM holdfast.lock_groups(places);
     END IF;
-    at := holdfast.store_now(given);  -- who held the locks may have had them for a while
+    at := holdfast.store_now(given);  -- waiting for the locks may have taken a while
     IF tick < at * 1000000 THEN PERFORM holdfast.keep_up(at); END IF;
     IF careful THEN elsewhere := holdfast.held_elsewhere(ending); END IF;
     IF successes IS NOT NULL THEN answers := holdfast.settle_successes(successes, elsewhere, at); END IF;
     IF settlements <> '[]' THEN answers := answers || holdfast.settle_others(settlements, elsewhere, at); END IF;
     IF releases <> '[]' THEN answers := answers || holdfast.release_leases(releases, elsewhere, at); END IF;
-    -- Mostly the claim refills these groups, as it leases what comes next in them (claim.sql).
+    -- Usually the claim refills these groups, because it leases the next jobs in them (claim.sql).
     IF swaps THEN
         PERFORM holdfast.swap(successes, answers, named, at);
     ELSIF follows THEN
@@ -137,13 +137,13 @@ BEGIN
     IF cardinality(stalled) > 0 THEN
         recovered := holdfast.recover_leases(stalled, (sweep + 1) / 2, places, at);
         PERFORM 1 FROM holdfast.workers WHERE id = claimer;
-        IF NOT FOUND THEN  -- it was this very worker whose deadline had passed
+        IF NOT FOUND THEN  -- this worker's own deadline had passed
             answer := json_build_object('answers', answers, 'known', false, 'recovered', recovered);
             RETURN;
         END IF;
     END IF;
     IF claims AND seal IS NULL THEN
-        -- A job put off for no time at all by this very call is due as well.
+        -- A job that this very call rescheduled with no delay is due, too.
         IF due OR others AND holdfast.any_due(flowing, at) AND holdfast.try_promote() THEN
             PERFORM holdfast.promote_due(sweep, places, at);
         END IF;
@@ -169,7 +169,7 @@ BEGIN
 END $$
 
 -- :: function_first_answer
--- A call that is repeated. It may ask for less than the first time: what does not fit any more is given back.
+-- The result of a repeated call. It may ask for less than the first time: leases that no longer fit are released.
 CREATE OR REPLACE FUNCTION holdfast.first_answer(last holdfast.calls, request jsonb, at double precision,
                                                  OUT answer json, OUT bodies bytea) LANGUAGE plpgsql AS $$
 DECLARE
@@ -194,13 +194,12 @@ BEGIN
     answer := json_build_object('answers', last.last_answers, 'leases', coalesce(leases, '[]'));
 END $$
 
--- == named: the jobs that a call names by their leases: which they are, their groups, and which of them a stranger
--- holds. Safe against a rival: nothing is decided here. Who ends a lease compares its token again, with the groups
--- locked.
+-- == named: the jobs that a call names by their leases: their seqs, their groups, and which of them another session has
+-- locked. Concurrency: nothing is decided here. Whoever ends a lease compares its token again, with the groups locked.
 
 -- :: function_held_elsewhere
--- The tokens among these whose jobs a stranger's session has locked, an operator's at a prompt say. They are answered
--- `busy`, and the others go on. Looked for only after an exchange failed for it: the look costs a lock per job.
+-- The tokens of those jobs that another session has locked, for example an operator at a psql prompt. Their answer is
+-- `busy`, and the others proceed. Only used after an exchange failed on such a lock: the probe costs a lock per job.
 CREATE OR REPLACE FUNCTION holdfast.held_elsewhere(named bigint[]) RETURNS text[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN (WITH ours AS MATERIALIZED (
@@ -211,7 +210,7 @@ BEGIN
 END $$
 
 -- :: function_seq_named
--- A token of ours begins with the seq of its job: it is found although its row in ids may be missing.
+-- Our tokens begin with the seq of the job, so it is found even if its row in ids is missing.
 CREATE OR REPLACE FUNCTION holdfast.seq_named(named text, its_token text) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN its_token ~ '^[0-9]{1,18}[.]' THEN split_part(its_token, '.', 1)::bigint
                 ELSE (SELECT i.seq FROM holdfast.ids i WHERE i.id = named) END
@@ -235,7 +234,7 @@ END $$
 
 -- :: function_places_ended
 CREATE OR REPLACE FUNCTION holdfast.places_ended(successes jsonb) RETURNS holdfast.place[] LANGUAGE plpgsql AS $$
-BEGIN  -- the same of successes alone
+BEGIN  -- the same for successes only
     RETURN (SELECT array_agg(ROW(g.queue, g.grp)::holdfast.place)
             FROM (SELECT DISTINCT j.queue, j.grp FROM jsonb_array_elements_text(successes -> 'token') t(token)
                   JOIN holdfast.jobs j ON j.seq = split_part(t.token, '.', 1)::bigint

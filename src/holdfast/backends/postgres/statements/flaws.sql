@@ -39,8 +39,8 @@ LEFT JOIN holdfast.ids i ON i.id = l.job_id LEFT JOIN holdfast.jobs j ON j.seq =
 WHERE l.logical > %(after)s ORDER BY l.logical LIMIT 10000
 
 -- :: store
--- Of the store as a whole: its functions, its counter, how many rows there are where there must be one, and workers whose
--- deadline is no time.
+-- Of the store as a whole: its functions, its counter, how many rows there are where there must be one, and workers
+-- whose deadline is no time.
 SELECT ARRAY(SELECT p.proname::text FROM pg_proc p JOIN pg_class c ON c.oid = 'holdfast.jobs'::regclass
              WHERE p.pronamespace = c.relnamespace),
        (SELECT s.last_value FROM pg_sequences s JOIN pg_namespace n ON n.nspname = s.schemaname  -- NULL: not ours to see

@@ -1,12 +1,12 @@
--- floors: looking for ready jobs behind the entries of those that are gone. While a stranger's old snapshot keeps the
--- server from removing them, the head of a lane is behind all jobs that were claimed since, and every look would step over
--- each of them. A worker that knows of such a snapshot remembers how far its lanes are done with, and says so in its next
--- call: {"queues": {queue: {lane: {rank: turn}}}, "call": where its row of `calls` is, "full": whether to look all the
--- same, which it does every second or so, for a job may return with an old turn or commit late.
--- Safe against a rival: a floor decides where a look begins, never what may be claimed; rows are locked with SKIP LOCKED.
+-- floors: scan for ready jobs past the dead index entries of claimed ones. While another session's old snapshot keeps
+-- the server from removing them, the head of a lane lies behind all jobs claimed since, and every scan would step over
+-- each of them. A worker that knows of such a snapshot remembers how far its lanes are used up and sends that with its
+-- next call: {"queues": {queue: {lane: {rank: turn}}}, "call": the ctid of its `calls` row, "full": whether to scan
+-- from the start nevertheless}. It sends "full" every second or so, because a job may return with an old turn or commit
+-- late. Concurrency: a floor decides where a scan begins, never what may be claimed; rows are locked with SKIP LOCKED.
 
 -- :: function_ranges
--- Where to look in one lane, in the order of the index: ranks with a floor from there, and what is between them.
+-- The ranges to scan in one lane, in index order: ranks with a floor start there, the ranks in between have none.
 CREATE OR REPLACE FUNCTION holdfast.ranges(floors jsonb, whole boolean)
 RETURNS TABLE (low bigint, high bigint, first bigint) LANGUAGE sql IMMUTABLE AS $$
     WITH known AS (
@@ -22,8 +22,8 @@ RETURNS TABLE (low bigint, high bigint, first bigint) LANGUAGE sql IMMUTABLE AS 
 $$
 
 -- :: function_heads_behind
--- The first `most` ready jobs of a lane behind its floors, and the floors behind them. What became ready within the last
--- 0.2 s (ticks are microseconds) is looked at again, as what was about to commit. A lane has floors for 16 ranks at most.
+-- The first `most` ready jobs of a lane past its floors, and the new floors. Floors stay 0.2 s behind the counter
+-- (ticks are microseconds) to cover transactions that are about to commit. A lane has floors for at most 16 ranks.
 CREATE OR REPLACE FUNCTION holdfast.heads_behind(named text, number smallint, most integer, floors jsonb, whole boolean,
     at double precision, OUT heads bigint[], OUT behind jsonb) LANGUAGE plpgsql AS $$
 DECLARE
@@ -64,7 +64,7 @@ LANGUAGE sql IMMUTABLE AS $$
 $$
 
 -- :: function_note_call
--- The row has one more version with every call. Where the last one is was told; by its key all of them would be met.
+-- Each call leaves another dead version of the row. `told` is the ctid of the latest; a lookup by key would visit all.
 CREATE OR REPLACE FUNCTION holdfast.note_call(claimer text, number bigint, answers text[], told tid) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE place tid;

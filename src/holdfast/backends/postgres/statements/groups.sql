@@ -115,8 +115,8 @@ RETURNS holdfast.place[] LANGUAGE sql STABLE AS $$
 $$
 
 -- :: function_places_lacking
--- Those that seem to have room, looked at without their locks: a busy group is mostly full in every snapshot, and a sweep
--- that waited for its lock would hold up the workers that keep it so. Where groups have rates, all of them.
+-- Those that seem to have room, looked at without their locks: a busy group is mostly full in every snapshot, and a
+-- sweep that waited for its lock would hold up the workers that keep it so. Where groups have rates, all of them.
 CREATE OR REPLACE FUNCTION holdfast.places_lacking(places holdfast.place[], at double precision)
 RETURNS holdfast.place[] LANGUAGE plpgsql AS $$
 BEGIN

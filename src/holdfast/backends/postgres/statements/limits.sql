@@ -1,9 +1,9 @@
 -- limits: what code declares and operators say of queues, groups and tasks.
 
 -- == declare: the rules of queues and tasks; the latest word wins.
--- Rules are changed by one at a time, alone: everyone who brings jobs into play shares this lock to its end. So a change
--- is brief however many jobs it concerns: at most `step` of them, or groups, are rearranged here, the others piecewise
--- (rearrange.sql).
+-- Rules are changed by one at a time, alone: everyone who brings jobs into play shares this lock to its end. So a
+-- change is brief however many jobs it concerns: at most `step` of them, or groups, are rearranged here, the others
+-- piecewise (rearrange.sql).
 
 -- :: call
 SELECT holdfast.declare_rules(%(rules)s::jsonb, %(tasks)s::jsonb, %(step)s, %(now)s)

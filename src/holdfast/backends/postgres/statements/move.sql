@@ -1,10 +1,10 @@
 -- move: a store's contents leave it or arrive, and it is sealed for that.
 
 -- == seal: close a store for work, or open it again; compared with what was there and exchanged in one step.
--- Safe against rivals: the row is locked FOR UPDATE, which waits for every caller's transaction that enqueued (each holds
--- it FOR KEY SHARE to its end, see function_stay_open); then the rules are held alone, which waits for every step of ours
--- under way. Who comes later looks at `closed` in a statement after its lock, and sees the new seal. The row is locked
--- before the rules, so that no worker waits while a caller takes its time.
+-- Safe against rivals: the row is locked FOR UPDATE, which waits for every caller's transaction that enqueued (each
+-- holds it FOR KEY SHARE to its end, see function_stay_open); then the rules are held alone, which waits for every step
+-- of ours under way. Who comes later looks at `closed` in a statement after its lock, and sees the new seal. The row is
+-- locked before the rules, so that no worker waits while a caller takes its time.
 
 -- :: record
 SELECT record FROM holdfast.seal WHERE record IS NOT NULL

@@ -185,8 +185,8 @@ SELECT holdfast.retry(%(id)s, %(now)s)::text
 SELECT holdfast.run_now(%(id)s, %(now)s)::text
 
 -- :: function_start_afresh
--- A caller's open transaction may be enqueuing the same key, unseen (see caller_transaction.sql). Nobody waits for it with groups
--- locked: the call gives up soon and is made anew.
+-- A caller's open transaction may be enqueuing the same key, unseen (see caller_transaction.sql). Nobody waits for it
+-- with groups locked: the call gives up soon and is made anew.
 CREATE OR REPLACE FUNCTION holdfast.start_afresh(j holdfast.jobs, at double precision) RETURNS void LANGUAGE plpgsql
 SET lock_timeout = '20ms' AS $$
 BEGIN
@@ -253,8 +253,8 @@ BEGIN
 END $$
 
 -- :: function_revive_due
--- Letters due for it, the first ones: how many were looked at, how many jobs live again. Those without a key all at once:
--- a sub-transaction each, which a key needs, took most of the time.
+-- Letters due for it, the first ones: how many were looked at, how many jobs live again. Those without a key all at
+-- once: a sub-transaction each, which a key needs, took most of the time.
 CREATE OR REPLACE FUNCTION holdfast.revive_due(most integer, places holdfast.place[], at double precision,
                                                OUT letters integer, OUT revived integer) LANGUAGE plpgsql AS $$
 DECLARE

@@ -58,10 +58,10 @@ RETURNS holdfast.rate LANGUAGE sql IMMUTABLE AS $$
 $$
 
 -- == allow: how many more of a queue or a task may start now, and what starting costs.
--- Safe against a rival: whoever hands out leases of a queue or task with a limit or a rate in force locks its name first,
--- then looks, in a later statement with a snapshot of its own; two claims never exceed a limit together. Names are locked
--- by advisory transaction locks on 1024 stripes, in order, at the very start of a claim and before keys and groups. What
--- turns up later is locked only if that is free. The end of a lease frees a place and needs no lock.
+-- Safe against a rival: whoever hands out leases of a queue or task with a limit or a rate in force locks its name
+-- first, then looks, in a later statement with a snapshot of its own; two claims never exceed a limit together. Names
+-- are locked by advisory transaction locks on 1024 stripes, in order, at the very start of a claim and before keys and
+-- groups. What turns up later is locked only if that is free. The end of a lease frees a place and needs no lock.
 
 -- :: function_flow_stripe
 CREATE OR REPLACE FUNCTION holdfast.flow_stripe(kind text, name text) RETURNS integer LANGUAGE sql IMMUTABLE AS $$
@@ -133,7 +133,8 @@ BEGIN
 END $$
 
 -- :: function_task_rooms
--- The tasks apart with ready jobs in this queue, but for those known, and how many more of each may start: {"task": room}.
+-- The tasks apart with ready jobs in this queue, but for those known, and how many more of each may start: {"task":
+-- room}.
 CREATE OR REPLACE FUNCTION holdfast.task_rooms(named text, known jsonb, request jsonb, at double precision)
 RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE names text[];
@@ -176,7 +177,8 @@ BEGIN  -- of a queue or a task, once per claim; nothing where no rate is in forc
 END $$
 
 -- == slow_down: nothing of a queue starts for so many seconds. Takes the queue and the seconds, returns until when.
--- Safe against a rival: one write that takes the later of two times. A claim under way may still hand out what it found.
+-- Safe against a rival: one write that takes the later of two times. A claim under way may still hand out what it
+-- found.
 
 -- :: call
 SELECT holdfast.slow_down(%(queue)s, %(seconds)s, %(now)s)

@@ -1,11 +1,12 @@
--- rearrange: what a changed rule leaves to do. The rule holds at once; the jobs it concerns follow a piece at a time: ready
--- jobs of a task move to the lane it says, groups of a queue get as many ready jobs as it says. What is left is in the
--- table `rearranging`, a row per task or queue, with how far it has come. A store without such rows pays nothing.
--- Takes how much one pass may do: jobs moved and groups fitted. Returns whether there is more; nothing, where there was
--- nothing to do.
--- Safe against a rival: rules are shared, so none changes meanwhile; a row is carried on by one at a time (SKIP LOCKED); a
--- group is fitted with its lock held. A job that somebody holds is passed over, and looked for again in a further round.
--- Ready jobs keep their place in the index until they leave it, so a round that goes through it once meets all of them.
+-- rearrange: what a changed rule leaves to do. The rule holds at once; the jobs it concerns follow a piece at a time:
+-- ready jobs of a task move to the lane it says, groups of a queue get as many ready jobs as it says. What is left is
+-- in the table `rearranging`, a row per task or queue, with how far it has come. A store without such rows pays
+-- nothing. Takes how much one pass may do: jobs moved and groups fitted. Returns whether there is more; nothing, where
+-- there was nothing to do.
+-- Safe against a rival: rules are shared, so none changes meanwhile; a row is carried on by one at a time (SKIP
+-- LOCKED); a group is fitted with its lock held. A job that somebody holds is passed over, and looked for again in a
+-- further round. Ready jobs keep their place in the index until they leave it, so a round that goes through it once
+-- meets all of them.
 
 -- :: call
 SELECT holdfast.rearrange(%(limit)s, %(now)s)
@@ -53,8 +54,8 @@ CREATE OR REPLACE FUNCTION holdfast.lanes_of(named text) RETURNS smallint[] LANG
 $$
 
 -- :: function_move_task
--- Looks at no more than four times as many ready jobs as it may move, from where the last pass stopped: lane by lane, in
--- the order of the index. Returns what it cost: jobs moved, or a quarter of those looked at.
+-- Looks at no more than four times as many ready jobs as it may move, from where the last pass stopped: lane by lane,
+-- in the order of the index. Returns what it cost: jobs moved, or a quarter of those looked at.
 CREATE OR REPLACE FUNCTION holdfast.move_task(named text, most integer) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     r holdfast.rearranging;
@@ -172,7 +173,8 @@ BEGIN
 END $$
 
 -- :: function_groups_after
--- The groups of a queue that have jobs waiting or in play, by name, behind this one: from one to the next by the indexes.
+-- The groups of a queue that have jobs waiting or in play, by name, behind this one: from one to the next by the
+-- indexes.
 CREATE OR REPLACE FUNCTION holdfast.groups_after(named text, last text, most integer) RETURNS text[]
 LANGUAGE sql STABLE AS $$
     WITH RECURSIVE g(name, n) AS (
@@ -189,8 +191,8 @@ $$
 
 -- :: function_sound_heads
 -- The first jobs of a lane that may be leased although something is still to be rearranged. Of the first ones that are
--- looked at, those in the wrong lane are moved, and groups of which it is not known that they fit are fitted where their
--- lock is free; the others are left alone.
+-- looked at, those in the wrong lane are moved, and groups of which it is not known that they fit are fitted where
+-- their lock is free; the others are left alone.
 CREATE OR REPLACE FUNCTION holdfast.sound_heads(named text, number smallint, most integer, sweep integer,
     guarded boolean, at double precision) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE

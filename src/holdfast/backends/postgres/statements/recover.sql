@@ -1,6 +1,7 @@
 -- recover: end the leases of workers that are past their deadline or were proved dead.
--- `stall` is THE ONE routine that decides stalls, whoever told of them: a sweep, a claim, or settle. A worker's row is locked with SKIP LOCKED: of two
--- sweeps one takes it, and a worker that is being given leases at this moment is left for the next sweep.
+-- `stall` is THE ONE routine that decides stalls, whoever told of them: a sweep, a claim, or settle. A worker's row is
+-- locked with SKIP LOCKED: of two sweeps one takes it, and a worker that is being given leases at this moment is left
+-- for the next sweep.
 
 -- :: call
 SELECT holdfast.recover(%(dead)s::text[], %(limit)s, %(now)s)::text

@@ -1,8 +1,8 @@
--- renew: workers and the one deadline of all their leases.
+-- renew: workers and the deadline that all leases of a worker share.
 
--- == register: a worker's row, with the one deadline of all its leases.
--- Repeating it renews the deadline and takes over queues and slots, nothing else.
--- Here too: how a store notices that it may have been rolled back, and for how long it then gives out nothing.
+-- == register: create a worker's row, with the deadline that all its leases share.
+-- Repeating it renews the deadline and updates queues and slots, nothing else.
+-- Also here: how a store detects that it may have lost writes, and for how long it then hands out no jobs.
 
 -- :: call
 WITH numbered AS (INSERT INTO holdfast.calls (worker) VALUES (%(id)s) ON CONFLICT DO NOTHING
@@ -17,22 +17,22 @@ ON CONFLICT (id) DO UPDATE SET renewed_at = excluded.renewed_at, deadline = excl
 
 -- :: function_timeline
 CREATE OR REPLACE FUNCTION holdfast.timeline() RETURNS bigint LANGUAGE plpgsql AS $$
-BEGIN  -- the number a server gets anew when it is promoted or restored to a point in time
+BEGIN  -- the WAL timeline, which changes when a server is promoted or restored to a point in time
     RETURN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint;
-EXCEPTION WHEN OTHERS THEN RETURN 0;  -- a service that does not tell
+EXCEPTION WHEN OTHERS THEN RETURN 0;  -- a hosted service that hides it
 END $$
 
 -- :: function_quiet_seconds
--- After a failover to an asynchronous replica the latest claims and renewals may be missing here while their handlers
--- run. Nothing is given out and nobody is taken for dead for one lease: every worker has by then renewed, and was told
--- which of its leases are gone, or has stopped its handlers because it could not.
+-- After a failover to an asynchronous replica, the latest claims and renewals may be missing here while their handlers
+-- run. For the longest lease duration, no job is claimed and no worker is declared dead: by then every worker has
+-- renewed and learned which of its leases are lost, or has stopped its handlers because it could not renew.
 CREATE OR REPLACE FUNCTION holdfast.quiet_seconds(at double precision) RETURNS double precision LANGUAGE plpgsql AS $$
 DECLARE
     last holdfast.incarnation;
     line bigint := holdfast.timeline();
 BEGIN
     SELECT * INTO last FROM holdfast.incarnation;
-    IF NOT FOUND THEN  -- somebody removed it: nobody can tell what happened meanwhile
+    IF NOT FOUND THEN  -- somebody deleted the row: assume the worst
         INSERT INTO holdfast.incarnation (timeline, lease_max)
         SELECT line - 1, greatest(30, max(w.lease_seconds)) FROM holdfast.workers w RETURNING * INTO last;
     END IF;
@@ -41,8 +41,8 @@ BEGIN
     RETURN last.lease_max;
 END $$
 
--- == renew: move a worker's deadline; one write however many leases it holds.
--- The deadline is written first and waits for nobody. Leases of seen claims that are not named are given back.
+-- == renew: extend a worker's deadline; one write however many leases it holds.
+-- The deadline is written first and waits for no lock. Leases of seen claims that are not named are released.
 
 -- :: call
 SELECT holdfast.renew(%(worker)s, %(held)s::jsonb, %(seen)s, %(portrait)s::bytea, %(now)s)::text

@@ -1,12 +1,12 @@
--- settle: a lease ends: by an outcome, given back, begun or reported on before.
+-- settle: everything a worker does with a lease: begin, report, settle, release; and retire, which releases them all.
 
--- == settle: end leases with outcomes. Every way out of `running` but release and recover is in this file.
--- Compare-and-change on (id, token); no row means nothing changed. The caller locked the groups of all named jobs.
--- Safe against a rival: whoever ends the lease first voids the token in the same step.
+-- == settle: end leases with outcomes. The other ways out of `running` are release (below) and recover (recover.sql).
+-- Compare-and-change on (id, token); no row means nothing changed. The caller has locked the groups of all named jobs.
+-- Concurrency: whoever ends the lease first clears its token in the same step.
 
 -- :: function_settle_successes
--- The common case, in one statement. The leases come by column, as new jobs do in enqueue.sql, each named once; the job
--- is found by its token, which begins with its seq. What did not end this way settle_lease looks at, one by one.
+-- The common case, in one statement. Leases arrive by column, as new jobs do in enqueue.sql, each named once; a job is
+-- found by its token, which begins with its seq. Leases that did not end this way go to settle_lease, one by one.
 CREATE OR REPLACE FUNCTION holdfast.settle_successes(wanted jsonb, elsewhere text[], at double precision)
 RETURNS text[] LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 DECLARE
@@ -15,8 +15,8 @@ DECLARE
     answers text[] := array_fill('ok'::text, ARRAY[jsonb_array_length(wanted -> 'token')]);
     done bigint[];
     seqs bigint[];
-    closes boolean;  -- there may be letters to close, or a number of finished jobs to keep to
-    retains boolean;
+    closes boolean;  -- there may be dead letters to close
+    retains boolean;  -- some task keeps only its newest N finished jobs
     n integer;
 BEGIN
     WITH ended AS (
@@ -30,7 +30,7 @@ BEGIN
                         jsonb_array_elements_text(wanted -> 'retains'), jsonb_array_elements_text(wanted -> 'values'))
              WITH ORDINALITY a(token, id, retain, value, n)
         WHERE j.seq = split_part(a.token, '.', 1)::bigint AND j.token = a.token AND j.id = a.id
-          AND CASE j.state WHEN 'running' THEN NOT j.cancel_requested END  -- so that only the key can find the row
+          AND CASE j.state WHEN 'running' THEN NOT j.cancel_requested END  -- CASE forces a primary key lookup
           AND j.token <> ALL (elsewhere)
         RETURNING a.n, j.seq
     )
@@ -100,7 +100,7 @@ BEGIN
     ELSIF ending = 'buried' THEN
         PERFORM holdfast.finish(j, 'dead', 1, failed, 0, 0, coalesce(nullif(s ->> 'reason', ''), 'failed'), 0, at);
         PERFORM holdfast.bury_letter(j, coalesce(nullif(s ->> 'reason', ''), 'failed'), failure, at);
-    ELSIF ending = 'succeeded' THEN  -- not the first word on this lease, or a token that is not ours to read
+    ELSIF ending = 'succeeded' THEN  -- not the first settlement of this job, or a token the client could not parse
         PERFORM holdfast.finish(j, 'succeeded', 1, 0, 0, 0, NULL, (s ->> 'retain')::double precision, at);
         UPDATE holdfast.jobs SET value = decode(s ->> 'value', 'base64') WHERE seq = j.seq;
     ELSE
@@ -109,12 +109,12 @@ BEGIN
     RETURN 'ok';
 END $$
 
--- == finish: what is written of a job whose attempt is over: for good, or until it is due again.
--- Safe against a rival: the caller has locked the job's row and its group.
+-- == finish: what is written when an attempt ends, for good or until the job is due again.
+-- Concurrency: the caller has locked the job's row and its group.
 
 -- :: function_counted
 CREATE OR REPLACE FUNCTION holdfast.counted(number integer, more integer) RETURNS integer LANGUAGE sql IMMUTABLE AS $$
-    SELECT least(number, 2147483647 - more) + more  -- a counter at its end stays there: it must not stop a store
+    SELECT least(number, 2147483647 - more) + more  -- a counter at its maximum stays there: an overflow would raise
 $$
 
 -- :: function_put_off
@@ -133,7 +133,7 @@ END $$
 CREATE OR REPLACE FUNCTION holdfast.finish(j holdfast.jobs, ending text, attempt integer, failed integer,
     stalled integer, shared integer, why text, retain double precision, at double precision) RETURNS void
 LANGUAGE plpgsql AS $$
-BEGIN  -- a dead job has no time to be pruned: it holds its letter
+BEGIN  -- a dead job has no prune_at: its dead letter needs it
     UPDATE holdfast.jobs
     SET state = ending, attempts = holdfast.counted(attempts, attempt), failures = holdfast.counted(failures, failed), stalls = holdfast.counted(stalls, stalled),
         shared_stalls = holdfast.counted(shared_stalls, shared), suspect = stalled + shared > 0 OR (suspect AND attempt = 0),
@@ -150,8 +150,8 @@ CREATE OR REPLACE FUNCTION holdfast.is_strict(queued text, grp text) RETURNS boo
         OR coalesce((SELECT group_order = 'strict' FROM holdfast.queues WHERE name = queued), true)
 $$
 
--- == begin: mark leases begun before their handlers start.
--- Fenced by (id, token); a cancel asked for refuses it.
+-- == begin: mark leases as begun before their handlers start.
+-- Fenced by (id, token); refused if cancellation was requested.
 
 -- :: call
 WITH asked AS MATERIALIZED (
@@ -167,7 +167,7 @@ SELECT coalesce(json_agg(CASE WHEN m.seq IS NOT NULL THEN 'ok' WHEN j.cancel_req
 FROM asked a LEFT JOIN marked m ON m.seq = a.seq AND m.token = a.token
 LEFT JOIN holdfast.jobs j ON j.seq = a.seq AND j.token = a.token AND j.state = 'running'
 
--- == report: progress and log lines of running jobs, fenced by (id, token); the newest 200 lines of a job are kept.
+-- == report: store progress and log lines of running jobs, fenced by (id, token); keeps the newest 200 lines of a job.
 
 -- :: call
 SELECT holdfast.report(%(reports)s::jsonb, %(now)s)::text
@@ -199,8 +199,8 @@ BEGIN
     RETURN answers;
 END $$
 
--- == release: a lease ends unfinished and the job is claimable again; no counter but a stall's is touched, and a stall
--- makes it a suspect. The turn stays, so it goes before what came later. The caller locked the groups and refills them.
+-- == release: end a lease unfinished and make the job claimable again. Only a stall counts, and marks the job as
+-- suspect. The job keeps its turn, so it goes before later ones. The caller has locked the groups and refills them.
 
 -- :: call
 SELECT holdfast.retire(%(worker)s, %(now)s)::text
@@ -232,8 +232,8 @@ BEGIN
 END $$
 
 -- :: function_release_unseen
--- Leases that their worker does not know of are given back. Returns the tokens of those whose jobs a stranger holds:
--- they are left to a later call, this one must not fail.
+-- Release leases that their worker does not know of. Returns the tokens of those whose jobs another session has locked:
+-- they are left to a later call, because this one must not fail.
 CREATE OR REPLACE FUNCTION holdfast.release_unseen(unseen jsonb, at double precision) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     ending bigint[] := holdfast.seqs_named(NULL, unseen);
@@ -250,7 +250,7 @@ END $$
 -- :: function_give_back
 CREATE OR REPLACE FUNCTION holdfast.give_back(j holdfast.jobs, delay double precision, at double precision)
 RETURNS void LANGUAGE plpgsql AS $$
-BEGIN  -- free of charge
+BEGIN  -- does not count as an attempt
     IF j.cancel_requested THEN
         PERFORM holdfast.finish(j, 'cancelled', 0, 0, 0, 0, NULL, 86400, at);
     ELSIF delay > 0 THEN
@@ -290,7 +290,7 @@ CREATE OR REPLACE FUNCTION holdfast.rank_of(queued text, priority integer) RETUR
 $$
 
 -- :: function_age_shift
--- By how many ticks a priority moves a turn forward; 0 where the queue does not age its jobs.
+-- By how many ticks a priority moves a turn forward; 0 if the queue has no aging.
 CREATE OR REPLACE FUNCTION holdfast.age_shift(queued text, priority integer) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT coalesce((SELECT floor(priority * aging * 1000000)::bigint FROM holdfast.bounds
                      WHERE kind = 'queue' AND name = queued), 0)

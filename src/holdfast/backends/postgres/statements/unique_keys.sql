@@ -1,9 +1,8 @@
--- unique_keys: who holds a key, and what becomes of a job whose key is held.
+-- unique_keys: who holds a unique key, and what becomes of a new job whose key is held.
 
--- == key: who holds a key. At most one job does; one whose window has passed holds it no longer, though its flag stays
--- set until another takes the key. Keys are one per queue and task, global ones per task: the two know nothing of each
--- other. Safe against a rival: the unique index decides; whoever takes a key in our own transactions has locked its
--- name first.
+-- == key: who holds a key. At most one job does. A job whose window has passed no longer holds it, though its flag
+-- stays set until another job takes the key. A key is unique per queue and task, a global one per task; the two are
+-- independent. Concurrency: the unique index decides; our own transactions lock a key's name before taking the key.
 
 -- :: function_key_name
 CREATE OR REPLACE FUNCTION holdfast.key_name(queue text, task text, key text, is_global boolean)
@@ -25,7 +24,7 @@ BEGIN
 END $$
 
 -- :: function_free_keys
--- These jobs, where they are new, take their keys: the flags of holders whose windows have passed fall.
+-- Before new jobs take their keys: clear the flags of holders whose windows have passed.
 CREATE OR REPLACE FUNCTION holdfast.free_keys(news holdfast.new_job[], at double precision)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -38,7 +37,7 @@ END $$
 
 -- :: function_take_key
 CREATE OR REPLACE FUNCTION holdfast.take_key(j holdfast.jobs, at double precision) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN  -- a finished job comes back; the caller saw that nobody holds its key
+BEGIN  -- for a finished job that comes back; the caller has checked that nobody holds its key
     UPDATE holdfast.jobs h SET holds_key = false
     WHERE h.holds_key AND h.task = j.task AND h.key = j.key AND h.key_global = j.key_global
       AND CASE WHEN h.key_global THEN '' ELSE h.queue END = CASE WHEN j.key_global THEN '' ELSE j.queue END
@@ -46,7 +45,7 @@ BEGIN  -- a finished job comes back; the caller saw that nobody holds its key
 END $$
 
 -- :: function_window_ends
--- When its key is free because its window has passed; NULL where it has none.
+-- When the window of its key ends; NULL if it has none.
 CREATE OR REPLACE FUNCTION holdfast.window_ends(j holdfast.jobs) RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN j.key IS NOT NULL THEN j.created_at + j.key_window END
 $$
@@ -59,7 +58,7 @@ BEGIN
 END $$
 
 -- :: function_key_names
--- What is locked for a job with a key: its letter's name, and its key's where that is another.
+-- The names to lock for a job with a key: its dead letter's name, and its key's name if that differs.
 CREATE OR REPLACE FUNCTION holdfast.key_names(j holdfast.jobs) RETURNS text[] LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN j.key IS NULL THEN '{}'::text[] WHEN j.key_global
                 THEN ARRAY[holdfast.logical_name(j), holdfast.key_name(j.queue, j.task, j.key, true)]
@@ -69,16 +68,16 @@ $$
 -- :: function_all_differ
 CREATE OR REPLACE FUNCTION holdfast.all_differ(news holdfast.new_job[], plain boolean)
 RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN  -- no id twice, and no key
+BEGIN  -- no id and no key occurs twice
     RETURN cardinality(news) = 1 OR (SELECT count(DISTINCT j.id) = count(*) FROM unnest(news) j) AND (plain OR (
         SELECT count(DISTINCT holdfast.key_name(j.queue, j.task, j.key, j.key_global)) = count(*) FROM unnest(news) j
         WHERE j.key IS NOT NULL));
 END $$
 
 -- == meet: what becomes of a new job whose id is known, or whose key is held.
--- Takes the job as enqueue.sql read it and the turn it would get. Returns the id that counts, whether it is new, whether
--- the call of the job that was there was replaced.
--- Safe against a rival: the caller locked the key; the holder's row is locked here before it is judged.
+-- Takes the job as new_jobs returns it and the turn it would get. Returns the id of the existing job, false (not new),
+-- and whether the new job's call replaced that of the existing one.
+-- Concurrency: the caller has locked the key; the holder's row is locked here before its state is checked.
 
 -- :: function_enqueue_known
 CREATE OR REPLACE FUNCTION holdfast.enqueue_known(new holdfast.new_job, its_turn bigint, at double precision)
@@ -91,7 +90,7 @@ BEGIN
     IF FOUND THEN RETURN jsonb_build_array(new.id, false, false); END IF;
     holder := holdfast.key_holder(new.queue, new.task, new.key, new.key_global, at);
     SELECT * INTO holder FROM holdfast.jobs WHERE seq = holder.seq AND holds_key FOR UPDATE;
-    IF NOT FOUND THEN  -- it ended a moment ago: the whole call is made anew
+    IF NOT FOUND THEN  -- the holder has just ended: the client retries the whole call
         RAISE EXCEPTION USING ERRCODE = 'serialization_failure';
     ELSIF new.on_conflict = 'raise' THEN
         PERFORM holdfast.refuse('HF003', jsonb_build_object('key', new.key, 'existing_id', holder.id));
@@ -101,7 +100,7 @@ BEGIN
     IF new.on_conflict = 'debounce' AND holder.due_max IS NOT NULL THEN
         due := least(due, greatest(holder.due_max, at));
     END IF;
-    UPDATE holdfast.jobs  -- in its own queue, which a global key may find another than the new call's
+    UPDATE holdfast.jobs  -- stays in its own queue, which with a global key may differ from the new job's
     SET state = CASE WHEN due > at THEN 'scheduled' WHEN new.grp IS NULL THEN 'ready' ELSE 'waiting' END,
         priority = new.priority, grp = new.grp, lane = new.lane, rank = holdfast.rank_of(queue, new.priority),
         turn = CASE WHEN due <= at AND turn IS NOT NULL AND grp IS NOT DISTINCT FROM new.grp
