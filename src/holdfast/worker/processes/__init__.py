@@ -1,1 +1,1 @@
-"""The process form of the worker: a guard, runner processes, and the protocol between them and the keeper."""
+"""The multi-process worker: a guard, runner processes, and the protocol between them and the keeper."""

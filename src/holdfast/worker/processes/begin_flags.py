@@ -1,11 +1,11 @@
-"""Marks in memory that keeper and runner share: which job has begun, when, in which thread, and which was taken back.
+"""Begin flags in memory shared by keeper and runner: which job has begun, when, in which thread; which was taken back.
 
 Written by the runner just before it calls a handler, read by the keeper when that runner is blocked or dead: a frame
-could be stuck behind the very handler it tells about. One place per job under way; the keeper gives out the places.
+could be stuck behind the very handler it reports. One slot (`place`) per running job; the keeper assigns the slots.
 
-Begin and take-back may meet at the same instant. The runner writes its begin, then looks whether the job was taken; the
-keeper writes that it takes the job, then looks whether it began. Whoever looks second sees the other, so at most one of
-them goes on; where both see the other, nobody does, and the runner gives the job back itself.
+Begin and take-back may race. This is a Dekker-style store-then-load: the runner writes its begin, then reads whether
+the job was taken; the keeper writes that it takes the job, then reads whether it began. Whichever reads second sees the
+other's write, so at most one of them continues; if both see it, neither does, and the runner releases the job itself.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import threading
 
 _PLACE = struct.Struct("<dQQ")  # begun (steady seconds; 0: not yet), thread, taken back
 _BEGUN = struct.Struct("<dQ")
-_TAKEN = 16  # offset of the last
+_TAKEN = 16  # offset of the taken-back flag
 _SIZE = _PLACE.size
 
 
 def make_file(places: int) -> int:
-    """A file without a name, of the right size. Where the system can, for good: cut short it would kill who reads."""
+    """An anonymous file of the right size. On Linux, the size is sealed: truncating it would kill readers (SIGBUS)."""
     if sys.platform == "linux":
         fd = os.memfd_create("holdfast-marks", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, places * _SIZE)
@@ -38,38 +38,38 @@ def make_file(places: int) -> int:
 
 
 class BeginFlags:
-    """The shared memory, seen from either side."""
+    """The shared memory, as used by either side."""
 
     def __init__(self, fd: int) -> None:
         self._memory = mmap.mmap(fd, os.fstat(fd).st_size)
         self._fence = threading.Lock()
 
-    # ------------------------------------------------------------------ the runner
+    # ------------------------------------------------------------------ called by the runner
 
     def begin(self, place: int, at: float, thread: int) -> bool:
-        """Mark a begin; False when the keeper has taken the job back."""
+        """Record that a job begins; False if the keeper has taken it back."""
         offset = place * _SIZE
         _BEGUN.pack_into(self._memory, offset, at, thread)
-        with self._fence:  # an atomic instruction: the write above is visible before the read below is made
+        with self._fence:  # acts as a memory barrier: the write above is visible before the read below
             return self._memory[offset + _TAKEN] == 0
 
-    # ------------------------------------------------------------------ the keeper
+    # ------------------------------------------------------------------ called by the keeper
 
     def clear(self, place: int) -> None:
         _PLACE.pack_into(self._memory, place * _SIZE, 0.0, 0, 0)
 
     def begun(self, place: int) -> float:
-        """When it began; 0.0 when it has not."""
+        """When the job began, on the steady clock; 0.0 if it has not."""
         at: float = _PLACE.unpack_from(self._memory, place * _SIZE)[0]
         return at
 
     def thread(self, place: int) -> int:
-        """In which thread."""
+        """The thread the job began in."""
         thread: int = _PLACE.unpack_from(self._memory, place * _SIZE)[1]
         return thread
 
     def take_back(self, place: int) -> bool:
-        """Take a job back; False when it may have begun."""
+        """Take a job back; False if it may have begun."""
         self._memory[place * _SIZE + _TAKEN] = 1
         with self._fence:
             return self.begun(place) == 0.0

@@ -1,7 +1,7 @@
-"""What the end of a runner process means for the jobs it had.
+"""Decides the outcome of each job of a runner process that has exited.
 
-Called by the pool when a runner is dead with everything it started and all it said has been read. Decides only; the
-pool acts. A runner that ends without an outcome for a job it began is a crash, whatever its exit code.
+Called by the pool when a runner and everything it started are dead and all its frames have been read. It only decides;
+the pool acts. A runner that exits without an outcome for a job it began has crashed, whatever its exit code.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from .runner_process import RunnerProcess, Sent
 
 @dataclass
 class CrashOutcomes:
-    """What a dead runner leaves behind."""
+    """Outcomes of a dead runner's jobs."""
 
     ended: list[Ended] = field(default_factory=list)
-    charged: list[tuple[Lease, Outcome]] = field(default_factory=list)  # for the task's own policy to judge
+    charged: list[tuple[Lease, Outcome]] = field(default_factory=list)  # their task's retry policy decides
     crashed: list[str] = field(default_factory=list)
 
 
 def outcomes_after_exit(remote: RunnerProcess, wait_status: int, cause: int, now: float) -> CrashOutcomes:
-    """Decide for each job the runner had."""
+    """Decide the outcome of each job the runner had."""
     estate = CrashOutcomes()
     evidence = ""
     how = "died with its guard" if cause == guard.BEREFT else how_it_ended(wait_status)
@@ -71,7 +71,7 @@ def _crash(remote: RunnerProcess, sent: Sent, how: str, seconds: float, evidence
 
 
 def _limit_hit(wait_status: int) -> str:
-    """Which limit of its own ended an isolated attempt's process; "" if none did."""
+    """Which resource limit ended an isolated attempt's process; "" if none did."""
     if os.WIFSIGNALED(wait_status):
         return "cpu" if os.WTERMSIG(wait_status) == signal.SIGXCPU else ""
     return "memory" if os.waitstatus_to_exitcode(wait_status) == OUT_OF_MEMORY else ""

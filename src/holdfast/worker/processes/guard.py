@@ -1,13 +1,13 @@
-"""The guard: a tiny process between the keeper and the runners that kills in time, whatever else is stuck.
+"""The guard: a tiny process between the keeper and the runners that kills them in time, whatever else is stuck.
 
-Started by the keeper as a script of its own (`python -I -S guard.py FD`); the keeper's side is guard_client.py, which
-takes the frame layout from here. It is the parent of all runners and the reaper of whatever they leave behind. It kills
-every runner with all descendants when the deadline passes, when the keeper's end of the socket closes and when the
-keeper dies. Single-threaded; it imports nothing of ours and nothing of the user's, so no handler can delay it. It never
-talks to the store and decides nothing about jobs.
+Started by the keeper as a separate script (`python -I -S guard.py FD KEEPER_PID`); the keeper's side is
+guard_client.py, which takes the frame layout from here. It is the parent of all runners and reaps what they leave
+behind. It kills every runner with all descendants when the deadline passes, when the keeper's end of the socket closes
+and when the keeper dies. It is single-threaded and imports neither Holdfast nor user code, so no handler can delay it.
+It never talks to the store and decides nothing about jobs.
 
-Three lines of defence: this loop; a kernel timer that kills the guard itself a little after the deadline, even while it
-is stopped; and the parent-death signal by which its runners then die, even while they are stopped.
+Three lines of defence: this loop; a kernel timer that kills the guard itself a little after the deadline, even if it is
+stopped; and the parent-death signal, which then kills its runners, even if they are stopped.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import sys
 import time
 
 FRAME = struct.Struct("<BII")  # kind, tag, bytes that follow
-DEADLINE = 1  # two doubles on CLOCK_BOOTTIME: when to kill, when the kernel shall kill the guard itself; 0: never
-START = 2  # number of file descriptors, whether the last becomes stdout and stderr, then the words, split by NUL
+DEADLINE = 1  # two doubles on CLOCK_BOOTTIME: when to kill runners, when the kernel kills the guard; 0: never
+START = 2  # number of file descriptors, whether the last one becomes stdout and stderr, then argv, separated by NUL
 SIGNAL = 3  # one byte: send this signal to the runner's process
-KILL = 4  # the runner and everything it started
+KILL = 4  # kill the runner and everything it started
 STARTED = 5  # pid
 ENDED = 6  # pid, wait status, cause, peak memory in KiB
 
@@ -34,15 +34,15 @@ STARTED_FACTS = struct.Struct("<I")
 ENDED_FACTS = struct.Struct("<IiBQ")
 
 OWN, ASKED, TOO_LATE = 0, 1, 2  # causes: it ended by itself, the keeper asked, the deadline passed
-BEREFT = 3  # never told by the guard: the guard died, and its runners with it
+BEREFT = 3  # set by the keeper, never sent by the guard: the guard died, and its runners with it
 
-FIRST_FD = 3  # where a runner finds what it was given
-KEEPER = "HOLDFAST_KEEPER"  # the same for all processes of one keeper: is anything of a dead one still alive?
-MARKER = "HOLDFAST_RUNNER"  # in the environment of a runner and of all it starts: whose orphan is this?
+FIRST_FD = 3  # a runner finds its file descriptors from here on
+KEEPER = "HOLDFAST_KEEPER"  # in the environment of all of a keeper's processes: finds survivors of a dead keeper
+MARKER = "HOLDFAST_RUNNER"  # in the environment of a runner and its descendants: tells whose orphan a process is
 
 _PDEATHSIG, _SUBREAPER = 1, 36
-_ORPHANED = signal.SIGUSR2  # what the kernel sends when the keeper dies
-# A supervisor may send these to every process of the worker; only the keeper knows how to stop in order.
+_ORPHANED = signal.SIGUSR2  # the kernel sends this when the keeper dies
+# A supervisor may send these to every process of the worker; only the keeper can shut down gracefully.
 _DEAF_TO = (
     signal.SIGTERM,
     signal.SIGINT,
@@ -54,8 +54,8 @@ _DEAF_TO = (
     signal.SIGPROF,
 )
 _BOOTTIME = 7
-_ROUNDS_MAX = 50  # of looking for descendants that were born meanwhile
-_LOOK_MS = 250  # where the kernel has no timer for us
+_ROUNDS_MAX = 50  # scans for descendants forked meanwhile
+_LOOK_MS = 250  # poll interval if there is no timerfd
 _HIGH_FD = 200
 _NOT_STARTED = 127
 
@@ -68,7 +68,7 @@ class _Timer(ctypes.Structure):
     _fields_ = (("every", _Span), ("at", _Span))
 
 
-class _Event(ctypes.Structure):  # struct sigevent: value, signal, way of telling, room for the rest
+class _Event(ctypes.Structure):  # struct sigevent: value, signal, notification method, padding
     _fields_ = (
         ("value", ctypes.c_void_p),
         ("signo", ctypes.c_int),
@@ -78,18 +78,18 @@ class _Event(ctypes.Structure):  # struct sigevent: value, signal, way of tellin
 
 
 def now() -> float:
-    """Seconds on the clock that counts suspend."""
+    """Seconds on the clock that includes suspend."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _timer(at: float) -> _Timer:
-    """One shot at an absolute time; 0 disarms."""
+    """One-shot timer at an absolute time; 0 disarms it."""
     whole = int(at)
     return _Timer(_Span(0, 0), _Span(whole, int((at - whole) * 1e9)))
 
 
 class Kernel:
-    """What only the kernel can do for us; on other systems than Linux it does nothing."""
+    """Linux kernel features (prctl, timers); does nothing on other systems."""
 
     def __init__(self) -> None:
         self.linux = sys.platform == "linux"
@@ -114,12 +114,12 @@ class Kernel:
             self._libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0)
 
     def wake_at(self, at: float) -> None:
-        """Make alarm_fd readable at that time, also if the machine slept meanwhile."""
+        """Make alarm_fd readable at that time, even if the machine was suspended meanwhile."""
         if self.alarm_fd >= 0:
             self._libc.timerfd_settime(self.alarm_fd, 1, ctypes.byref(_timer(at)), None)
 
     def die_at(self, at: float) -> None:
-        """Have the kernel kill this process at that time, running or stopped; 0: not any more."""
+        """Have the kernel kill this process at that time, running or stopped; 0 disarms."""
         if self._fuse is not None:
             self._rt.timer_settime(self._fuse, 1, ctypes.byref(_timer(at)), None)
 
@@ -135,11 +135,11 @@ class Ward:
 
 
 class KeeperGone(Exception):
-    """The keeper closed its end, died, or does not read."""
+    """The keeper closed its end of the socket."""
 
 
 class Guard:
-    """The loop. `run` returns when the keeper is gone and nothing of the runners is left."""
+    """The guard's loop. `run` returns when the keeper is gone and no runner process is left."""
 
     def __init__(self, control: socket.socket) -> None:
         self.control, self.pid = control, os.getpid()
@@ -189,7 +189,7 @@ class Guard:
             pass
         self.clear_away(set())
 
-    # ------------------------------------------------------------------ what the keeper says
+    # ------------------------------------------------------------------ commands from the keeper
 
     def listen(self) -> None:
         room = socket.CMSG_SPACE(16 * 4)
@@ -226,7 +226,7 @@ class Guard:
 
     def set_timers(self) -> None:
         self.kernel.wake_at(self.deadline if self.wards else 0.0)
-        self.kernel.die_at(self.last if self.wards else 0.0)  # with nobody to kill there is no reason to die
+        self.kernel.die_at(self.last if self.wards else 0.0)  # without runners there is no reason to die
 
     def start(self, tag: int, told: bytes) -> None:
         number, speaks = told[0], told[1]
@@ -234,7 +234,7 @@ class Guard:
         given, self.fds = self.fds[:number], self.fds[number:]
         marker = f"{self.pid}-{tag}"
         try:
-            pid = os.fork()  # safe: one thread, and the child only gives itself its place and becomes another program
+            pid = os.fork()  # safe: single-threaded, and the child only sets itself up and calls exec
         except OSError:
             pid = -1
         if pid == 0:
@@ -244,7 +244,7 @@ class Guard:
                 os._exit(_NOT_STARTED)
         for fd in given:
             os.close(fd)
-        if pid < 0:  # there are too many processes: the others must not pay for that
+        if pid < 0:  # too many processes: report it, and keep the other runners
             self.say(ENDED, tag, ENDED_FACTS.pack(0, _NOT_STARTED << 8, OWN, 0))
             return
         self.wards[pid] = Ward(tag, pid, marker)
@@ -252,7 +252,7 @@ class Guard:
         self.say(STARTED, tag, STARTED_FACTS.pack(pid))
 
     def become(self, words: list[str], given: list[int], speaks: bool, environment: dict[str, str]) -> None:
-        os.setsid()  # the terminal's signals are for the keeper
+        os.setsid()  # only the keeper handles the terminal's signals
         prefer_to_be_killed()
         self.kernel.prctl(_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != self.pid:
@@ -261,21 +261,21 @@ class Guard:
         for number in (signal.SIGCHLD, _ORPHANED, *_DEAF_TO):
             signal.signal(number, signal.SIG_DFL)
         high = []
-        for place, fd in enumerate(given):  # out of the way first: a source may sit on another's place
+        for place, fd in enumerate(given):  # move them up first: a source may occupy another's target
             os.dup2(fd, _HIGH_FD + place, inheritable=False)
             high.append(_HIGH_FD + place)
         for place, fd in enumerate(high):
             os.dup2(fd, FIRST_FD + place, inheritable=True)
-        if speaks:  # its job is alone there: what that leaves behind stays below it, where it is counted and found
+        if speaks:  # a dedicated runner adopts its job's orphans, so that they can be counted and found
             self.kernel.prctl(_SUBREAPER, 1)
             os.dup2(high[-1], 1)
             os.dup2(high[-1], 2)
         os.execve(words[0], words, environment)  # noqa: S606 - the keeper's own interpreter
 
-    # ------------------------------------------------------------------ what happens to runners
+    # ------------------------------------------------------------------ runners
 
     def reap(self, how: int = os.WNOHANG) -> bool:
-        """Collect whoever ended; whether anybody did. With `how` 0 it waits for the last runner."""
+        """Reap ended processes. Return whether there were any. With `how` 0, wait until the last runner has ended."""
         found = False
         while True:
             try:
@@ -299,16 +299,16 @@ class Guard:
             sent = self.control.send(FRAME.pack(kind, tag, len(facts)) + facts)
         except OSError:
             sent = 0
-        if sent != FRAME.size + len(facts):  # it has not read for thousands of frames: it is as good as gone
+        if sent != FRAME.size + len(facts):  # the keeper has not read thousands of frames: treat it as gone
             self.gone = True
 
     def kill(self, wards: list[Ward], cause: int) -> None:
-        """Kill these runners with everything they started, also what took a session of its own."""
+        """Kill these runners with everything they started, including descendants in sessions of their own."""
         if not wards:
             return
         for ward in wards:
             ward.cause = ward.cause or cause
-            send(ward.pid, signal.SIGSTOP)  # from here on it starts nothing
+            send(ward.pid, signal.SIGSTOP)  # from now on it cannot fork
         if self.kernel.linux:
             self.clear_away({ward.marker for ward in wards}, tuple(ward.pid for ward in wards))
         for ward in wards:
@@ -317,7 +317,7 @@ class Guard:
             send(ward.pid, signal.SIGKILL)
 
     def clear_away(self, markers: set[str], roots: tuple[int, ...] = ()) -> None:
-        """Stop, then kill the descendants of `roots`, and orphans that no living runner has left behind."""
+        """Stop, then kill `roots`, their descendants, and orphans that belong to no surviving runner."""
         if not self.kernel.linux:
             return
         spared = {ward.marker: ward.pid for ward in self.wards.values() if ward.marker not in markers}
@@ -351,7 +351,7 @@ def _drain(fd: int) -> None:
 
 
 def prefer_to_be_killed() -> None:
-    """Where memory runs out the kernel shall take a runner, not the keeper or the guard."""
+    """Make the OOM killer choose a runner rather than the keeper or the guard."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("300")
@@ -363,11 +363,11 @@ def send(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
     except OSError:
-        pass  # it is gone already
+        pass  # already gone
 
 
 def processes() -> dict[int, tuple[int, int]]:
-    """pid → (parent, session) of every process that is not only an entry waiting to be reaped."""
+    """pid → (parent, session) of every process that is not a zombie."""
     table: dict[int, tuple[int, int]] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -388,7 +388,7 @@ def processes() -> dict[int, tuple[int, int]]:
 
 
 def _below(roots: set[int], table: dict[int, tuple[int, int]]) -> set[int]:
-    """All descendants."""
+    """All descendants of `roots`."""
     children: dict[int, list[int]] = {}
     for pid, (parent, _) in table.items():
         children.setdefault(parent, []).append(pid)
@@ -403,7 +403,7 @@ def _below(roots: set[int], table: dict[int, tuple[int, int]]) -> set[int]:
 
 
 def marker_of(pid: int, name: str = MARKER) -> str:
-    """Whose descendant a process is, by the environment it was born with; "" when that cannot be told."""
+    """The marker in a process's initial environment, which shows whose descendant it is; "" if unreadable or absent."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             words = file.read().split(b"\0")

@@ -1,7 +1,7 @@
-"""The guard, seen from the keeper: start it, give it deadlines, have runners started and killed, hear of their ends.
+"""The keeper's client of the guard: starts it, sets its deadlines, has it start and kill runners, and receives exits.
 
-Used by the pool, on the keeper's loop. Never blocks: a guard that does not take a frame is treated as lost, and a lost
-guard's runners are dead, because they die with their parent.
+Used by spawner.py, on the keeper's loop. Never blocks: a guard that does not accept a frame is treated as lost, and a
+lost guard's runners are dead, because they die with their parent.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ..keeper.identity import process_mark
 from . import guard
 
 END_WITHIN_SECONDS = 5.0
-OWN_CHILDREN: set[int] = set()  # guards that were started here and have not been waited for
+OWN_CHILDREN: set[int] = set()  # pids of guards started here and not yet reaped
 
 
 class GuardOwner(Protocol):
-    """Who is told what the guard says."""
+    """Receives the guard's messages."""
 
     def on_started(self, tag: int, pid: int) -> None: ...
 
@@ -50,21 +50,21 @@ class GuardClient:
                 pass_fds=(theirs.fileno(),),
                 env={**os.environ, guard.KEEPER: process_mark(os.getpid())},
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # the terminal's signals are for the keeper
+                start_new_session=True,  # only the keeper handles the terminal's signals
             )
         OWN_CHILDREN.add(self.process.pid)
         ours.setblocking(False)
         self._socket = ours
         self._loop.add_reader(ours, self._read)
 
-    # ------------------------------------------------------------------ asking
+    # ------------------------------------------------------------------ commands
 
     def deadline(self, kill_at: float, last_at: float) -> None:
-        """Kill every runner at `kill_at`; the kernel shall kill the guard at `last_at`. Steady seconds."""
+        """Kill every runner at `kill_at`; the kernel kills the guard itself at `last_at`. Steady seconds."""
         self._send(guard.DEADLINE, 0, guard.DEADLINES.pack(kill_at, last_at))
 
     def start(self, tag: int, words: Sequence[str], fds: Sequence[int], *, speaks: bool = False) -> None:
-        """Start a program as runner `tag`; it finds `fds` from descriptor 3 on, the last also as its output."""
+        """Start a program as runner `tag`, with `fds` from descriptor 3 on; `speaks`: the last is also its output."""
         told = bytes([len(fds), int(speaks)]) + b"\0".join(os.fsencode(word) for word in words)
         self._send(guard.START, tag, told, fds)
 
@@ -76,10 +76,10 @@ class GuardClient:
         self._send(guard.KILL, tag, b"")
 
     def clear_away(self, survivors: Collection[int]) -> None:
-        """After a guard's own death: kill what its runners had started, and runners that did not die with it.
+        """After the guard has died: kill its runners' descendants, and runners that did not die with it.
 
-        Those are known by their sockets, still open: one that took the parent-death signal off may have overwritten its
-        environment, too.
+        Surviving runners are known by their sockets, which are still open: a runner that disabled its parent-death
+        signal may have overwritten its environment, too.
         """
         for pid in survivors:
             guard.send(pid, signal.SIGKILL)
@@ -89,21 +89,21 @@ class GuardClient:
                     guard.send(pid, signal.SIGKILL)
 
     async def close(self) -> None:
-        """Let the guard end; it takes every runner that is left with it."""
+        """Let the guard end; it kills every runner that is left."""
         if not self.lost:
             self.lost = True
             self._loop.remove_reader(self._socket)
             self._socket.close()
         try:
             async with asyncio.timeout(END_WITHIN_SECONDS):
-                while self.process.poll() is None:  # noqa: ASYNC110 - the end of a process tells nobody here
+                while self.process.poll() is None:  # noqa: ASYNC110 - nothing notifies this loop of the exit
                     await asyncio.sleep(0.005)
         except TimeoutError:
             self.process.kill()
             self.process.wait()
         OWN_CHILDREN.discard(self.process.pid)
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ transport
 
     def _send(self, kind: int, tag: int, told: bytes, fds: Sequence[int] = ()) -> None:
         if self.lost:
@@ -147,5 +147,5 @@ class GuardClient:
         self.lost = True
         self._loop.remove_reader(self._socket)
         self._socket.close()
-        self.process.kill()  # should it be stopped or stuck: its runners die with it
+        self.process.kill()  # it may be stopped or stuck; its runners die with it
         self._loop.call_soon(self._owner.on_guard_lost)

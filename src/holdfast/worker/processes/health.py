@@ -1,7 +1,7 @@
-"""Saying how the worker is: over HTTP for probes (`--health-port`) and to systemd (sd_notify).
+"""Health reporting: over HTTP for probes (`--health-port`) and to systemd (sd_notify).
 
-Used by the process worker, on the keeper's loop: a loop that hangs answers nobody and feeds no watchdog. It only tells;
-it never touches the store, so a store that is down makes a worker unready, not dead.
+Used by the process worker, on the keeper's loop: if the loop hangs, probes fail and the watchdog is not fed. It only
+reports and never calls the store, so a store that is down makes a worker unready, not dead.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from ...errors import ConfigurationError
 
 REQUEST_BYTES_MAX = 8192
 REQUEST_SECONDS_MAX = 2.0
-CONNECTIONS_MAX = 32  # one more, and the oldest that has not asked yet is closed
+CONNECTIONS_MAX = 32  # above this, the oldest open connection is closed
 
-Report = Mapping[str, Any]  # `ready` (bool) and whatever else is worth showing
+Report = Mapping[str, Any]  # `ready` (bool) and any further details
 
 
 class HealthPort:
-    """A tiny HTTP server: /healthz says that the keeper lives, /readyz whether it can take jobs."""
+    """A tiny HTTP server: /healthz reports that the keeper is alive, /readyz whether it can take jobs."""
 
     def __init__(self, report: Callable[[], Report]) -> None:
         self._report = report
         self._server: asyncio.Server | None = None
-        self._open: dict[asyncio.StreamWriter, None] = {}  # in the order they came
+        self._open: dict[asyncio.StreamWriter, None] = {}  # oldest first
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; answers the port (another than asked for only when that was 0)."""
+        """Listen. Return the bound port, which differs from `port` only if that is 0."""
         try:
             self._server = await asyncio.start_server(self._answer, host, port, limit=REQUEST_BYTES_MAX)
         except OSError as error:
@@ -45,7 +45,7 @@ class HealthPort:
             self._server.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._open) >= CONNECTIONS_MAX:  # a probe says what it wants at once: who does not makes way
+        if len(self._open) >= CONNECTIONS_MAX:  # probes send their request at once; drop one that has not
             next(iter(self._open)).transport.abort()
         self._open[writer] = None
         try:
@@ -54,7 +54,7 @@ class HealthPort:
                 writer.write(self._reply(head))
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whoever asked is gone, or did not ask
+            pass  # the client is gone, or sent no valid request in time
         finally:
             self._open.pop(writer, None)
             writer.close()
@@ -73,7 +73,7 @@ class HealthPort:
 
 
 class Notifier:
-    """Tells systemd, where it asked to be told (NOTIFY_SOCKET)."""
+    """Notifies systemd if it asked for it (NOTIFY_SOCKET)."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
@@ -82,7 +82,7 @@ class Notifier:
         self.watchdog_seconds = int(span) / 1e6 if span.isdigit() and int(span) else None
 
     def tell(self, *words: str) -> None:
-        """Send a notification; where nobody listens, nothing happens."""
+        """Send a notification; a no-op without a listener."""
         if not self._address:
             return
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
@@ -94,7 +94,7 @@ class Notifier:
             pass  # a supervisor that does not listen is no reason to stop working
 
     async def feed_forever(self) -> None:
-        """Feed systemd's watchdog from the loop it is to watch."""
+        """Feed systemd's watchdog from the loop that it watches."""
         while self.watchdog_seconds is not None:
             self.tell("WATCHDOG=1")
             await asyncio.sleep(self.watchdog_seconds / 2)

@@ -1,9 +1,9 @@
-"""How many jobs of each isolated task a claim may bring: processes for jobs that run alone are few, and shared.
+"""How many jobs of each isolated task a claim may bring: the processes for isolated jobs are few and shared.
 
-Kept by the pool, asked for every claim. Does no I/O and knows no clock. A claim can cap each task but not several
-together, so the free processes are dealt out among the isolated tasks. The sum is never more than there are: what is
-claimed begins at once, and the rest stays in the store for other workers. Who gets the odd ones changes from claim to
-claim, so that no task is left out for ever.
+Owned by the pool, used for every claim. No I/O, no clock. A claim can cap each task but not several tasks together, so
+the free processes are distributed among the isolated tasks. The sum never exceeds the free processes: claimed jobs
+start at once, and the rest stays in the store for other workers. The remainder rotates from claim to claim, so that no
+task starves.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 
 class IsolatedSlots:
-    """Deals out free processes, and remembers which tasks had their chance and did not use it."""
+    """Distributes free processes among tasks, and remembers which tasks did not use up their share."""
 
     def __init__(self) -> None:
         self._first = 0
         self._sated: set[str] = set()
 
     def deal(self, free: int, tasks: Sequence[str]) -> dict[str, int]:
-        """Most jobs of each task in the next claim."""
+        """Per-task maximum for the next claim."""
         if not tasks:
             return {}
         each, odd = divmod(max(0, free), len(tasks))
@@ -28,10 +28,10 @@ class IsolatedSlots:
         return {task: each + ((place - first) % len(tasks) < odd) for place, task in enumerate(tasks)}
 
     def may_be_more(self, dealt: Mapping[str, int], claimed: Iterable[str]) -> bool:
-        """Whether another claim, at once, may bring jobs that this one left because of what was dealt out.
+        """Whether an immediate second claim may bring jobs that this one left because of the per-task maximum.
 
-        `claimed` are the tasks of the jobs that came. No, where no process is left, and where every task has had its
-        chance without using all of it: with this answer a new round begins.
+        `claimed` are the tasks of the claimed jobs. False if no process is left, or if every task has had its chance
+        without using all of its share; a new round begins then.
         """
         if not dealt:
             return False

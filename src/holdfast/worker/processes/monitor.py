@@ -1,9 +1,9 @@
-"""The overseer: sees which runner does not respond, which attempt does not obey, and what has to be done about it.
+"""The monitor: finds runners that do not respond and attempts that do not stop, and replaces or kills those runners.
 
-Used by the pool, on the keeper's loop: nothing a handler does can hold it up. From a runner that does not respond, or
-that responds and begins nothing, it takes back what has not begun. A job that is past its timeout and does not stop
-costs its runner: that gets no more jobs, the others there may finish within the grace, then it is killed; the guilty
-job is charged, the others are given back.
+Used by the pool, on the keeper's loop, where no handler can delay it. It takes back jobs that have not begun from a
+runner that does not respond, or that responds but starts nothing. If a job is past its timeout and does not stop, its
+runner gets no more jobs, its other jobs may finish within the grace period, and then the runner is killed: the
+offending job counts as failed, the others are released. Process states come from /proc; without it, nothing is known.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS_BUSY = 0.1
 LOOK_SECONDS_IDLE = 0.5
-SILENT_SECONDS = 0.3  # after this what a runner has not begun is taken back
-BLOCKED_SECONDS = 1.0  # after this it is told
-BEGIN_SECONDS = 10.0  # after this what a runner that responds has not begun is taken back, and it is replaced
-OBEY_SECONDS = 2.0  # from an attempt's timeout, or from being told to stop, to its runner's end
-OBEY_SECONDS_ALONE = 0.5  # where nobody else would be hurt
+SILENT_SECONDS = 0.3  # without a reply: take back jobs that have not begun
+BLOCKED_SECONDS = 1.0  # without a reply: log it and emit an event
+BEGIN_SECONDS = 10.0  # a runner that replies but has not begun a job by then loses its unbegun jobs and is replaced
+OBEY_SECONDS = 2.0  # from an attempt's timeout or the loss of its lease until its runner is due to be killed
+OBEY_SECONDS_ALONE = 0.5  # the same for a timeout in a runner without other jobs
 SOLO_IDLE_SECONDS = 60.0
-SUCCESSOR_AGAIN_SECONDS = 5.0  # after one that could not start
-MEMORY_URGENT = 1.5  # of max_memory: it leaves at once, before its successor is ready
-STOPPED_SECONDS = 5.0  # after this a runner that was stopped is continued
-CONTINUED_MAX = 3  # … so often; then it is killed
-DEAF_SECONDS = 5.0  # after this a runner whose loop is idle and does not answer is killed
+SUCCESSOR_AGAIN_SECONDS = 5.0  # pause after a successor failed to start
+MEMORY_URGENT = 1.5  # times max_memory: replace the runner now, without waiting for its successor
+STOPPED_SECONDS = 5.0  # send SIGCONT to a runner that has been stopped for this long
+CONTINUED_MAX = 3  # SIGCONTs before the runner is killed
+DEAF_SECONDS = 5.0  # without a reply although its loop is idle: check DEAF_LOOKS times, then kill it
 DEAF_LOOKS = 20
-SILENT_SECONDS_MAX = 3600.0  # after this one that does not answer is killed, if several jobs had begun there
+SILENT_SECONDS_MAX = 3600.0  # without a reply: kill it if several of its jobs have begun
 
 
 class Monitor:
@@ -53,17 +53,17 @@ class Monitor:
 
     def __init__(self, pool: Pool, clock: Clock) -> None:
         self._pool, self._clock = pool, clock
-        self._told: set[int] = set()  # runners whose silence was told
-        self._leaving: set[int] = set()  # runners somebody sees off already
-        self._succeeding: set[int] = set()  # runners whose successor is on its way, or waits for its turn
+        self._told: set[int] = set()  # runners reported as blocked
+        self._leaving: set[int] = set()  # runners already being shut down
+        self._succeeding: set[int] = set()  # runners whose successor is starting, or queued to start
         self._succession = asyncio.Lock()
-        self._broken: set[int] = set()  # runners that were killed because they cannot answer
+        self._broken: set[int] = set()  # runners killed because they cannot reply
         self._idle_since: dict[int, float] = {}
 
-    # ------------------------------------------------------------------ what the pool tells
+    # ------------------------------------------------------------------ called by the pool
 
     def expect(self, remote: RunnerProcess, leases: Sequence[Lease]) -> None:
-        """These were sent: look whether they end in time."""
+        """Record the timeouts of jobs just sent to a runner."""
         timeouts, held = self._pool.timeouts, remote.held
         for lease in leases:
             if lease.options is not None:
@@ -73,14 +73,15 @@ class Monitor:
                 held[lease.token].timeout = timeouts[lease.task]
 
     def told_to_stop(self, remote: RunnerProcess, sent: Sent) -> None:
-        """A job was told to stop: see that it does. Cancelled in a thread it may take its time; alone it may not."""
+        """A job was told to stop. Kill a dedicated runner now. On a shared one a lost job gets OBEY_SECONDS, while a
+        cancelled one that runs in a thread may take its time."""
         if remote.solo:
             self._pool.staff.kill(remote)
         else:
             sent.told_at = self._clock.steady()
 
     def look_at(self, remote: RunnerProcess) -> None:
-        """Some of its jobs ended: has it done its share?"""
+        """After jobs ended: replace the runner if it has reached max_jobs."""
         most = self._pool.staff.plan.max_jobs
         if most is None or remote.stage is not Stage.READY:
             return
@@ -88,7 +89,7 @@ class Monitor:
             self.succeed(remote, f"{remote.done} jobs")
 
     def succeed(self, remote: RunnerProcess, why: str) -> None:
-        """Replace a runner that is still of use: its successor is ready before it leaves, and one leaves at a time."""
+        """Replace a working runner: its successor is ready before it leaves, and only one leaves at a time."""
         if remote.solo:
             self.replace(remote, why)
         elif remote.tag not in self._succeeding:
@@ -100,27 +101,27 @@ class Monitor:
         try:
             async with self._succession:
                 if remote.stage is not Stage.READY:
-                    return  # it has left for another reason meanwhile
+                    return  # it is already leaving for another reason
                 new = staff.start()
                 if new is not None and await staff.ready(new):
                     if remote.stage is Stage.READY:
                         self.replace(remote, why)
                 else:
-                    await asyncio.sleep(SUCCESSOR_AGAIN_SECONDS)  # the old one goes on until there is another
+                    await asyncio.sleep(SUCCESSOR_AGAIN_SECONDS)  # the old one continues until there is a new one
         finally:
             self._succeeding.discard(remote.tag)
 
     def replace(self, remote: RunnerProcess, why: str) -> None:
-        """Have another runner in its place; it leaves when its jobs have ended, or the grace is over."""
+        """Start a replacement; the old runner leaves when its jobs have ended or the grace period is over."""
         if remote.tag not in self._leaving:
             logs.runner_replaced(remote.pid, why)
             self._leave(remote)
             self._pool.staff.spawn(self._see_off(remote))
 
     async def restart(self) -> None:
-        """Replace all runners, one after the other: the new one is ready before the old one leaves.
+        """Rolling restart: replace all runners one by one. Each new one is ready before the old one leaves.
 
-        Where the new code cannot be imported the old runners stay.
+        If the new code cannot be imported, the old runners stay.
         """
         staff = self._pool.staff
         for old in [one for one in staff.remotes.values() if one.stage <= Stage.READY]:
@@ -140,7 +141,7 @@ class Monitor:
         remote.stage = max(remote.stage, Stage.LEAVING)
         self._pool.staff.fill()
 
-    # ------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------ checks
 
     async def watch_forever(self) -> None:
         remotes = self._pool.staff.remotes
@@ -186,10 +187,10 @@ class Monitor:
             self._check_memory(remote)
 
     def _check_vitals(self, remote: RunnerProcess, silent: float) -> None:
-        """It does not answer. A handler may hold it for long; but it may be stopped, or out of its mind."""
+        """It does not reply. A handler may legitimately block it for long, but it may also be stopped or broken."""
         staff = self._pool.staff
         if staff.plan.max_memory is not None:
-            remote.memory = memory_of(remote.pid)  # it does not tell any more
+            remote.memory = memory_of(remote.pid)  # no Pong reports it any more
         if silent > STOPPED_SECONDS * (1 + remote.continued) and is_stopped(remote.pid):
             remote.continued += 1
             if remote.continued > CONTINUED_MAX or staff.guarding is None:
@@ -207,7 +208,7 @@ class Monitor:
             self._kill_broken(remote, silent, "one of its jobs blocks the others")
 
     async def _end_deaf(self, remote: RunnerProcess, silent: float) -> None:
-        """Its loop waits for events, and what it is told is one: it cannot answer any more. Make sure, and end it."""
+        """Its loop waits for events yet ignores our frames, so it cannot reply. Verify with a stack, then kill it."""
         stacks = (await self._stacks(remote)).strip().split("\n\n")
         if remote.blocked and remote.stage is not Stage.GONE and loop_is_idle(stacks[-1]):
             self._kill_broken(remote, silent, "its loop is idle and does not answer")
@@ -215,7 +216,7 @@ class Monitor:
             remote.idle_looks = 0
 
     def _kill_broken(self, remote: RunnerProcess, silent: float, why: str) -> None:
-        """What it had begun runs again, each job alone."""
+        """Kill a broken runner. The jobs it had begun run again, each alone."""
         if remote.tag not in self._broken:
             self._broken.add(remote.tag)
             logs.runner_broken(remote.pid, silent, why)
@@ -223,13 +224,13 @@ class Monitor:
             self._pool.staff.fill()
 
     def _check_begins(self, remote: RunnerProcess, now: float) -> None:
-        """It responds; but does it begin what it was given? If not, something in it is broken, and it is replaced."""
+        """Replace a runner that responds but does not begin its jobs: something in it is broken."""
         if not any(sent.sent_at < now - BEGIN_SECONDS for sent in remote.held.values()):
             return
         late = [lease for lease in remote.unbegun(now - BEGIN_SECONDS) if not self._pool.follows(lease)]
         if late and remote.stage is Stage.READY:
             logs.jobs_not_begun(remote.pid, [lease.id for lease in late], BEGIN_SECONDS)
-            remote.stage = Stage.LEAVING  # before they are given to somebody else
+            remote.stage = Stage.LEAVING  # first, so that reroute does not pick it again
             taken = remote.take_back()
             self.replace(remote, "it does not begin its jobs")
             self._pool.reroute(taken)
@@ -241,7 +242,7 @@ class Monitor:
             self._pool.staff.dismiss(remote)
 
     def _check_memory(self, remote: RunnerProcess) -> None:
-        """What an isolated attempt's children use is held to its limit here; its own process sees to itself."""
+        """Enforce an isolated attempt's memory limit including its children; the process itself has an rlimit."""
         for sent in remote.held.values():
             task = self._pool.facts.get(sent.lease.task)
             most = task.memory_limit if task is not None else None
@@ -251,13 +252,13 @@ class Monitor:
                 self._pool.staff.kill(remote)
 
     def _is_guilty(self, remote: RunnerProcess, sent: Sent, now: float) -> bool:
-        """Whether a job has just now cost its runner: past its timeout, or lost, and it does not stop."""
+        """Whether a job newly requires killing its runner: it is past its timeout, or lost, and does not stop."""
         if sent.guilty is not None or (sent.timeout is None and sent.told is not Stop.LOST):
             return False
         if sent.told is Stop.LOST:
             if now < sent.told_at + OBEY_SECONDS:
                 return False
-            sent.guilty = Outcome(kind=OutcomeKind.CANCELLED)  # nothing is recorded of it, it only has to end
+            sent.guilty = Outcome(kind=OutcomeKind.CANCELLED)  # not recorded: the attempt only has to end
             return True
         began, timeout = remote.begun(sent), sent.timeout or 0.0
         if not began or now < began + timeout + (OBEY_SECONDS_ALONE if remote.solo else OBEY_SECONDS):
@@ -270,10 +271,10 @@ class Monitor:
         sent.guilty = Outcome(kind=OutcomeKind.TIMED_OUT, failure=Failure(reason="timeout", text=text))
         return True
 
-    # ------------------------------------------------------------------ doing something about it
+    # ------------------------------------------------------------------ actions
 
     def _kill_runner(self, remote: RunnerProcess) -> None:
-        """Its runner gets no more jobs and is killed; somebody else may be waiting to do so already."""
+        """Take back unbegun jobs, send no more, and kill the runner in time, even if it is already leaving."""
         taken = remote.take_back()
         self._leave(remote)
         self._pool.staff.spawn(self._kill_in_time(remote))
@@ -281,7 +282,7 @@ class Monitor:
             self._pool.reroute(taken)
 
     async def _kill_in_time(self, remote: RunnerProcess) -> None:
-        """Kill once only the guilty are left, at the latest after the grace."""
+        """Kill the runner once only offending jobs are left, or after the grace period."""
         stacks = await self._stacks(remote)
         for sent in remote.held.values():
             if sent.guilty is not None and sent.guilty.failure is not None:
@@ -293,7 +294,7 @@ class Monitor:
             self._pool.staff.dismiss(remote)
 
     async def _see_off(self, remote: RunnerProcess) -> None:
-        """Let a runner end in order: its jobs end, or are given back, or it is killed and they are given back."""
+        """Shut a runner down: wait for its jobs, then stop them, then kill it. Unfinished jobs are released."""
         if not await self._until_left(remote, lambda sent: False, self._pool.staff.plan.grace):
             remote.send(protocol.HaltAll(Stop.STOPPING))
             if not await self._until_left(remote, lambda sent: False, STOP_WITHIN_SECONDS):
@@ -301,7 +302,7 @@ class Monitor:
         self._pool.staff.dismiss(remote)
 
     async def _until_left(self, remote: RunnerProcess, may_stay: Callable[[Sent], bool], seconds: float) -> bool:
-        """Wait until only jobs that may stay are left; False when time ran out."""
+        """Wait until only jobs that may stay are left. False on timeout."""
         deadline = self._clock.steady() + seconds
         while any(not may_stay(sent) for sent in remote.held.values()):
             left = deadline - self._clock.steady()
@@ -330,9 +331,9 @@ class Monitor:
         pool.tell(events.LoopBlocked(worker=pool.worker, seconds=seconds, jobs=jobs, stack=stack))
 
     async def _stacks(self, remote: RunnerProcess) -> str:
-        """Have a runner write where its threads are; the signal's handler does it, however stuck the interpreter is."""
-        async with remote.dumping:  # one who asks must not read what another asked for
-            remote.read_evidence()  # what was there before
+        """Have a runner dump its threads' stacks. A C signal handler does it, even if the interpreter is stuck."""
+        async with remote.dumping:  # concurrent callers must not read each other's dumps
+            remote.read_evidence()  # discard earlier output
             guarding = self._pool.staff.guarding
             if guarding is None or remote.stage is Stage.GONE:
                 return ""
@@ -357,17 +358,14 @@ def _with_stack(guilty: Outcome, stack: str) -> Outcome:
 
 
 def stack_of(stacks: str, thread: int) -> str:
-    """Of a dump of all threads the part about one; all of it where that cannot be found."""
+    """One thread's part of a dump of all threads; the whole dump if it is not found."""
     parts = stacks.split("\n\n")
     return next((part for part in parts if f"0x{thread:016x}" in part.partition("\n")[0]), stacks)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# How a runner process is, read off the system: stopped, or idle although it does not answer.
-#
-# Used by the overseer for runners that do not respond. Reads /proc; on systems without it, it knows nothing. A handler
-# may legally hold the loop or the interpreter for long, and nobody can tell for how long; but a process that is
-# stopped, or whose loop waits for events and does not answer, will not get better by itself.
+# Process state from /proc. A handler may legitimately hold the loop or the GIL for an unknown time. But a process that
+# is stopped, or whose loop waits for events and still does not reply, will not recover by itself.
 
 
 _SELECT = "selectors.py"
@@ -384,7 +382,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def waits_for_events(pid: int) -> bool:
-    """Whether its main thread sleeps in the kernel until an event comes: it does not wait for the interpreter then."""
+    """Whether its main thread sleeps in epoll: then it is not waiting for the GIL."""
     try:
         return "epoll" in Path(f"/proc/{pid}/task/{pid}/wchan").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -392,7 +390,7 @@ def waits_for_events(pid: int) -> bool:
 
 
 def loop_is_idle(main_stack: str) -> bool:
-    """Whether a stack of the main thread, innermost first, is that of a loop without anything to do."""
+    """Whether the main thread's stack, innermost frame first, is that of an idle event loop."""
     frames = [line for line in main_stack.splitlines() if line.lstrip().startswith("File ")]
     steps = sum(_LOOP_STEP in line for line in frames)
     return len(frames) > 1 and _SELECT in frames[0] and _LOOP_STEP in frames[1] and steps == 1

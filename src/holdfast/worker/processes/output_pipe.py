@@ -1,7 +1,7 @@
-"""What a runner with one job at a time prints, from whatever depth: read from its pipe into the job's log, bounded.
+"""Captures what a dedicated runner and its child processes print, and adds it to the job's log, up to a limit.
 
-Used by the pool, on the keeper's loop. The pipe is always emptied, kept or not: a flood fills nothing and blocks
-nobody. What it prints while it has no job (while it imports, say) goes to the keeper's own stderr, up to a bound.
+Used by the pool, on the keeper's loop. The pipe is always drained, even if the output is discarded, so a flood neither
+fills memory nor blocks the job. Output without a job (during imports, say) goes to the keeper's stderr, up to a limit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STDERR = 2
 
 
 class OutputPipe:
-    """The reading end of a runner's output."""
+    """The read end of a runner's output pipe."""
 
     def __init__(self) -> None:
         self._fd, self.theirs = os.pipe()
@@ -33,12 +33,12 @@ class OutputPipe:
         self._loop.add_reader(self._fd, self._read)
 
     def begin(self, put: Callable[[str], None]) -> None:
-        """A job begins: what is read from now on is its own."""
+        """A job begins: output read from now on is its own."""
         self._lines = Lines(put)
 
     def end(self) -> None:
-        """The job has ended: take what is still in the pipe, then nothing more is its."""
-        for _ in range(64):  # a pipe holds 64 KiB; a child that goes on printing must not keep us here
+        """The job has ended: read what is still in the pipe, then close its log."""
+        for _ in range(64):  # bounded: a pipe holds 64 KiB, and a child that keeps printing must not hold us here
             if not self._read():
                 break
         if self._lines is not None:
@@ -65,6 +65,6 @@ class OutputPipe:
             self._lines.write(self._decoder.decode(piece))
         elif self._aside > 0:
             self._aside -= len(piece)
-            with contextlib.suppress(OSError):  # whoever read our stderr is gone, or does not keep up
+            with contextlib.suppress(OSError):  # the reader of our stderr is gone or does not keep up
                 os.write(STDERR, piece)
         return True

@@ -1,8 +1,8 @@
-"""The pool: runner processes as the keeper's parts see them. Jobs go where they can begin now.
+"""The pool: the keeper's interface to runner processes. It sends each job to a runner that can start it now.
 
-Made by the process worker; everything happens on the keeper's loop. It spreads jobs over the runners, gives isolated
-and suspect ones a runner of their own, and turns a runner's end into ends of its jobs. It starts no process itself
-(spawner.py) and watches no clock (monitor.py).
+Created by the process worker (supervisor.py); everything happens on the keeper's loop. It spreads jobs over the
+runners, runs isolated and suspect jobs in a dedicated runner, and turns a runner's exit into outcomes for its jobs. It
+never starts processes (spawner.py does) and never checks timeouts (monitor.py does).
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from .runner_process import RunnerProcess, Stage
 from .spawner import Plan, RunnerSpawner
 
 END_WITHIN_SECONDS = 3.0
-RUNNER_WITHIN_SECONDS = 30.0  # so long a job waits for a runner of its own, then it is given back
-SUSPECT_PATIENCE_SECONDS = 2.0  # each time suspects have waited so long, twice as many processes may run them
+RUNNER_WITHIN_SECONDS = 30.0  # release a job that has waited this long for a dedicated runner
+SUSPECT_PATIENCE_SECONDS = 2.0  # double the processes for suspect jobs each time they have waited this long
 SUSPECT_DOUBLINGS_MAX = 2
-JUDGED_WITHIN_SECONDS = 5.0  # so long a killed job waits for a runner that knows its policy, then that is applied here
-SHOWN_AFTER_SECONDS = 2.0  # a job that has not begun for so long is shown
+JUDGED_WITHIN_SECONDS = 5.0  # apply a killed job's retry policy here if no runner has done so within this time
+SHOWN_AFTER_SECONDS = 2.0  # show a job in the worker status if it has not begun for this long
 
 
 class Pool(Runners):
-    """Runner processes."""
+    """The `Runners` implementation with runner processes."""
 
     isolates = True
     apart = True
@@ -53,14 +53,14 @@ class Pool(Runners):
         self.overseer = Monitor(self, clock)
         self.on_hello: Callable[[protocol.Hello], None] = lambda hello: None
         self.facts: dict[str, protocol.TaskFacts] = {}  # by name and alias
-        self.timeouts: dict[str, float] = {}  # of the tasks that have one
-        self._alone: frozenset[str] = frozenset()  # tasks that are isolated
+        self.timeouts: dict[str, float] = {}  # by task, for tasks that have one
+        self._alone: frozenset[str] = frozenset()  # isolated tasks
         self._listens: frozenset[str] = frozenset()
-        self._waiting: deque[Lease] = deque()  # for a runner of their own
+        self._waiting: deque[Lease] = deque()  # for a dedicated runner
         self._waits_since: dict[str, float] = {}  # by token
-        self._lost: dict[str, RunnerProcess] = {}  # job id → where a lost attempt of it has not stopped
+        self._lost: dict[str, RunnerProcess] = {}  # job id → runner in which a lost attempt is still running
         self._isolated = IsolatedSlots()
-        self._charged: dict[str, _Charge] = {}  # by token: killed for what it did, and not yet judged
+        self._charged: dict[str, _Charge] = {}  # by token: failed by a kill, retry policy not yet applied
 
     async def open(self) -> protocol.Hello:
         """Start the guard and the first runner; the others follow."""
@@ -71,7 +71,7 @@ class Pool(Runners):
     async def close(self) -> None:
         await self.staff.close()
 
-    # ------------------------------------------------------------------ what the keeper's parts ask
+    # ------------------------------------------------------------------ called by the keeper
 
     def name(self, worker: str) -> None:
         self.worker = worker
@@ -91,7 +91,7 @@ class Pool(Runners):
         return self._isolated.may_be_more(most_by_task, (lease.task for lease in leases))
 
     def _free_alone(self) -> int:
-        """How many jobs could still begin alone: processes that are there and idle, and those that may be started."""
+        """How many more jobs could start alone: idle processes plus those that may still be started."""
         taken = sum(bool(one.held) or one.stage > Stage.READY for one in self.staff.remotes.values() if one.solo)
         return max(0, self.staff.plan.isolated - taken - len(self._waiting))
 
@@ -101,7 +101,7 @@ class Pool(Runners):
             return
         shared: list[Lease] = []
         for lease in leases:
-            if lease.id in self._lost:  # the two must not overlap: that runner begins it when the old one has stopped
+            if lease.id in self._lost:  # must not overlap: that runner starts it once the old attempt has stopped
                 self._follow(self._lost[lease.id], lease)
             elif lease.suspect or lease.task in self._alone:
                 self._waiting.append(lease)
@@ -149,11 +149,11 @@ class Pool(Runners):
                 return
 
     def note(self, lease: Lease, line: str) -> None:
-        """Put a line into a job's log."""
+        """Add a line to a job's log."""
         self._reports.line(lease, line)
 
     def runners(self) -> list[RunnerView]:
-        """The runners as people see them."""
+        """The state of each runner, for the worker status and probes."""
         return [
             RunnerView(
                 pid=remote.pid,
@@ -176,7 +176,7 @@ class Pool(Runners):
         return task in self.facts
 
     def unbegun(self) -> list[str]:
-        """Jobs held here that no runner has begun for a while, or whose end nobody has judged yet."""
+        """Jobs held here that no runner has begun for a while, or whose retry policy has not been applied yet."""
         before = self._clock.steady() - SHOWN_AFTER_SECONDS
         found = [lease.id for remote in self.staff.remotes.values() for lease in remote.unbegun(before)]
         found += [lease.id for lease in self._waiting if self._waits_since.get(lease.token, before) < before]
@@ -186,7 +186,7 @@ class Pool(Runners):
         await self.overseer.watch_forever()
 
     async def end_rest(self) -> bool:
-        """Kill what did not stop. Its jobs are given back at no cost once it is dead."""
+        """Kill the runners that did not stop. Once they are dead, their jobs are released at no cost."""
         for remote in list(self.staff.remotes.values()):
             if remote.held:
                 self.staff.kill(remote, spare=True)
@@ -194,10 +194,10 @@ class Pool(Runners):
         return True
 
     def renewed(self, fence_at: float, margin: float) -> None:
-        # Handlers are told to stop at fence_at; who has not stopped a quarter of the margin later is killed.
+        # Handlers are told to stop at fence_at; runners still alive a quarter of the margin later are killed.
         self.staff.deadline(fence_at + margin / 4, fence_at + margin * 3 / 8)
 
-    # ------------------------------------------------------------------ where jobs go
+    # ------------------------------------------------------------------ dispatch
 
     def _spread(self, leases: Sequence[Lease]) -> None:
         able = sorted((one for one in self.staff.shared if one.room), key=lambda one: -one.room)
@@ -210,11 +210,11 @@ class Pool(Runners):
                 remote.give(batch)
                 self.overseer.expect(remote, batch)
                 start += share
-        if start < len(leases):  # a runner went away since they were claimed
+        if start < len(leases):  # a runner exited after they were claimed
             self._end([Release(id=lease.id, token=lease.token) for lease in leases[start:]])
 
     def serve_waiting(self) -> None:
-        """Give jobs that run alone their runners, and start those that are missing."""
+        """Send waiting jobs to their dedicated runners, and start missing runners."""
         solos = [one for one in self.staff.remotes.values() if one.solo]
         for remote in solos:
             if self._waiting and remote.room:
@@ -225,15 +225,15 @@ class Pool(Runners):
                 remote.give([lease])
                 self.overseer.expect(remote, [lease])
         starting = sum(one.stage is Stage.STARTING for one in solos)
-        room = self._solos_max() - len(solos)  # the others wait: they are not begun, and cost nothing at a stop
+        room = self._solos_max() - len(solos)  # the rest wait: not begun, so a shutdown releases them at no cost
         for _ in range(min(len(self._waiting) - starting, room)):
             self.staff.start(solo=True)
 
     def _solos_max(self) -> int:
-        """How many processes for jobs that run alone: more than planned while suspects wait.
+        """Maximum number of dedicated runners: more than planned while suspect jobs wait.
 
-        After a store was away for longer than the lease every interrupted job is one. Their order in a line for a few
-        processes would hold the last of them back for minutes.
+        After a store outage longer than the lease, every interrupted job is suspect. Queueing for a few processes
+        would delay the last of them for minutes.
         """
         since = [self._waits_since[lease.token] for lease in self._waiting if lease.suspect]
         waited = self._clock.steady() - min(since) if since else 0.0
@@ -247,11 +247,11 @@ class Pool(Runners):
             self._end([Release(id=lease.id, token=lease.token)])
 
     def follows(self, lease: Lease) -> bool:
-        """Whether it waits for a lost attempt of the same job to stop: not begun on purpose."""
+        """Whether this lease waits on purpose for a lost attempt of the same job to stop."""
         return lease.id in self._lost
 
     def reroute(self, leases: Sequence[Lease]) -> None:
-        """Jobs that were taken back: to who can begin them now, else to the store."""
+        """Re-dispatch reclaimed jobs to a runner with room; release the rest."""
         self._spread(leases)
 
     def _holder(self, token: str) -> RunnerProcess | None:
@@ -269,7 +269,7 @@ class Pool(Runners):
         if batch:
             self.post(batch)
 
-    # ------------------------------------------------------------------ what runners do
+    # ------------------------------------------------------------------ callbacks of runners
 
     def on_ready(self, remote: RunnerProcess) -> None:
         hello = remote.hello
@@ -312,10 +312,10 @@ class Pool(Runners):
         self._end(batch)
 
     def _after(self, remote: RunnerProcess) -> None:
-        """Some of its jobs have ended."""
+        """Follow-up after some of a runner's jobs have ended."""
         remote.changed.set()
         if remote.solo and remote.stage is Stage.READY and children_of(remote.pid):
-            self.staff.kill(remote, spare=True)  # its job is over: nothing of it shall go on
+            self.staff.kill(remote, spare=True)  # its job is over, so its child processes must not live on
         if self._lost:
             here = {sent.lease.id for sent in remote.held.values()}
             self._lost = {job: where for job, where in self._lost.items() if where is not remote or job in here}
@@ -354,13 +354,13 @@ class Pool(Runners):
         self.on_news()
 
     def on_not_started(self, remote: RunnerProcess, again_in: float) -> None:
-        """Jobs that wait for a runner of their own do not wait here for a start that may fail again."""
+        """A runner failed to start: release jobs that wait for a dedicated one, as the next start may fail, too."""
         if remote.solo:
             self._give_back_waiting(self._waiting, delay=again_in)
         self._judge_here(list(self._charged.values()))
 
     def look_at_waiting(self, now: float) -> None:
-        """Nobody waits here for a runner without a bound: what has waited too long goes back, or is judged here."""
+        """Bound every wait for a runner: release jobs that have waited too long, apply overdue retry policies here."""
         if self._waiting:
             self.serve_waiting()
             late = now - RUNNER_WITHIN_SECONDS
@@ -380,11 +380,11 @@ class Pool(Runners):
         self._end([Release(id=lease.id, token=token, delay=delay) for token, lease in gone.items()])
 
     def _ask_for_judgement(self) -> None:
-        """Have a runner say what a killed job's own retry policy makes of its end."""
+        """Have a runner apply the retry policy of killed jobs: only it has the task's code."""
         cases = [charge for charge in self._charged.values() if charge.judge is None]
         if not cases:
             return
-        if self.staff.closing or self.staff.barred:  # nobody will answer: given back, uncharged
+        if self.staff.closing or self.staff.barred:  # no runner will respond: release them, not counted as a failure
             self._charged.clear()
             self._end([interrupted(charge.lease) for charge in cases])
             return
@@ -395,7 +395,7 @@ class Pool(Runners):
             ready.send(protocol.Judge([charge.lease for charge in cases], [charge.outcome for charge in cases]))
 
     def _judge_here(self, cases: Sequence[_Charge]) -> None:
-        """No runner can say what a task's policy is: apply what is known of it, its number of retries."""
+        """No runner can apply the task's full policy: apply the part known here, its retry limit."""
         ended: list[Ended] = []
         for charge in cases:
             lease = charge.lease
@@ -411,7 +411,7 @@ class Pool(Runners):
 
 
 class _Charge:
-    """A job that cost its runner, and who was asked what its task's policy makes of that."""
+    """A job whose runner was killed because of it, and the runner asked to apply its retry policy."""
 
     __slots__ = ("judge", "lease", "outcome", "since")
 

@@ -1,11 +1,11 @@
-"""What keeper and runners say to each other: length-prefixed msgpack frames over a socketpair, many jobs in one.
+"""The protocol between keeper and runners: length-prefixed msgpack frames over a socketpair, many jobs per frame.
 
-Used by runner_process.py (the keeper's end) and runner_endpoint.py (the runner's end). Pure: it encodes and decodes, it
-reads and writes nothing. Arguments and results are bytes that pass through untouched. The first frame each way carries
-the version; two versions that differ do not talk.
+Used by runner_process.py (the keeper's end) and runner_endpoint.py (the runner's end). Pure encoding and decoding, no
+I/O. Arguments and results are bytes that pass through untouched. The first frame each way carries the version; both
+ends must have the same one.
 
-A handler can write into its runner's socket. So every frame opens with a mark, and what comes from a runner is bounded:
-junk is refused at its first bytes, and nothing a handler announces makes the keeper keep more than a few MiB.
+A handler can write to its runner's socket. So every frame starts with a magic number, and frames from a runner are
+bounded: garbage is rejected at its first bytes, and no announced length makes the keeper buffer more than a few MiB.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ...records import Lease, Release
 from ..keeper.declare import Declared
 
 VERSION = 4
-FRAME_BYTES_MAX = 1 << 30  # from the keeper, which sends what the store gave it
-RUNNER_FRAME_BYTES_MAX = 16 << 20  # from a runner, beside one result as large as the app allows
-SHARE_BYTES = 4 << 20  # what a runner puts into one frame, unless a single part of it is larger
+FRAME_BYTES_MAX = 1 << 30  # from the keeper, which forwards what it got from the store
+RUNNER_FRAME_BYTES_MAX = 16 << 20  # from a runner, in addition to one result of the maximum size the app allows
+SHARE_BYTES = 4 << 20  # target size of a runner's frame; only a single larger item exceeds it
 SHARE_PARTS = 10_000
-_MARK = 0x7466_6468  # "hdft": what is no frame of ours does not begin so
-_HEAD = struct.Struct("<II")  # mark, bytes that follow
+_MARK = 0x7466_6468  # magic number, "hdft" in memory: rejects data that is not a frame
+_HEAD = struct.Struct("<II")  # magic number, bytes that follow
 HEAD_BYTES = _HEAD.size
 
 
 class Frame(Struct, frozen=True, array_like=True):
-    """Anything that is sent."""
+    """Base class of all frames."""
 
 
 # ---------------------------------------------------------------------- from the keeper
@@ -45,7 +45,7 @@ class Setup(Frame, frozen=True, tag=1):
     app: str  # MODULE:APP
     app_dir: str
     imports: tuple[str, ...]
-    url: str | None  # another store than the app's own
+    url: str | None  # overrides the app's store
     slots: int
     solo: bool  # runs one job at a time, alone
     unknown_delay: float
@@ -53,7 +53,7 @@ class Setup(Frame, frozen=True, tag=1):
 
 
 class Start(Frame, frozen=True, tag=2):
-    """Begin these now. `places` are where each of them marks its begin (begin_flags.py)."""
+    """Start these now. `places` are the slots in which each sets its begin flag (begin_flags.py)."""
 
     places: list[int]
     leases: list[Lease]
@@ -67,49 +67,49 @@ class Halt(Frame, frozen=True, tag=3):
 
 
 class HaltAll(Frame, frozen=True, tag=4):
-    """Tell every attempt to stop and begin nothing until Open."""
+    """Tell every attempt to stop, and start nothing until Open."""
 
     reason: int
 
 
 class Open(Frame, frozen=True, tag=5):
-    """The fence is lifted."""
+    """The fence has been lifted: starts are allowed again."""
 
 
 class Name(Frame, frozen=True, tag=6):
-    """The worker's id, as events name it."""
+    """The worker's id, for events."""
 
     worker: str
 
 
 class Tell(Frame, frozen=True, tag=7):
-    """Events the keeper saw, each by name and as msgpack."""
+    """The keeper's events for the app's listeners, each as its name and msgpack."""
 
     seen: list[tuple[str, msgspec.Raw]]
 
 
 class Judge(Frame, frozen=True, tag=8):
-    """Attempts whose process was killed for what they did: say what the task's own policy makes of it."""
+    """Attempts whose process was killed because of them: apply the task's retry policy and return the settlements."""
 
     leases: list[Lease]
     outcomes: list[Outcome]
 
 
 class Ping(Frame, frozen=True, tag=9):
-    """Answer when the loop gets to it."""
+    """Liveness check: the runner's loop replies with Pong."""
 
     number: int
 
 
 class Quit(Frame, frozen=True, tag=10):
-    """End: let callbacks finish, then exit."""
+    """Let callbacks finish, then exit."""
 
 
 # ---------------------------------------------------------------------- from a runner
 
 
 class TaskFacts(Struct, frozen=True, array_like=True):
-    """What the keeper must know of a task to watch over its attempts."""
+    """What the keeper must know about a task to supervise its attempts."""
 
     name: str
     queue: str
@@ -118,13 +118,13 @@ class TaskFacts(Struct, frozen=True, array_like=True):
     memory_limit: int | None
     cpu_limit: float | None
     aliases: tuple[str, ...]
-    retries: int | None  # how often it may be retried; None: for ever
+    retries: int | None  # retry limit; None: unlimited
     retain: float
 
 
 class Hello(Frame, frozen=True, tag=20):
-    """The app was imported: its store, what it declares, its tasks, which events somebody listens to, and how large
-    a result may be."""
+    """The app was imported: its store, its declarations, its tasks, the events it listens to, and the maximum size of
+    a result."""
 
     version: int
     pid: int
@@ -136,15 +136,15 @@ class Hello(Frame, frozen=True, tag=20):
 
 
 class Refused(Frame, frozen=True, tag=21):
-    """The app cannot be had, and why."""
+    """The app could not be loaded, and why."""
 
     text: str
     hint: str
 
 
 class Ended(Frame, frozen=True, tag=22):
-    """Handlers have stopped, and what that means for their leases. `gone`: nothing is to be told to the store;
-    `unknown`: never begun, the runner does not know their tasks."""
+    """Outcomes of handlers that have stopped. `gone`: there is nothing to send to the store; `unknown`: not started,
+    because the runner does not know their tasks."""
 
     settlements: list[Settlement]
     releases: list[Release]
@@ -153,18 +153,18 @@ class Ended(Frame, frozen=True, tag=22):
 
 
 class Said(Struct, frozen=True, array_like=True):
-    """What one handler reported since the last time."""
+    """What one handler has reported since the last frame."""
 
     token: str
     moved: bool
     fraction: float | None
     text: str | None
     lines: list[str]
-    slow_for: float = 0.0  # seconds its queue is to rest
+    slow_for: float = 0.0  # requested slow-down of its queue, in seconds
 
 
 class Reported(Frame, frozen=True, tag=23):
-    """Progress, log lines and slow-downs."""
+    """Progress, log lines and slow-down requests."""
 
     said: list[Said]
 
@@ -184,7 +184,7 @@ encode_part = _encoder.encode
 
 
 def pack(frames: Iterable[Frame]) -> bytes:
-    """Frames as they travel, one after the other."""
+    """Encode frames, one after the other."""
     parts: list[bytes] = []
     for frame in frames:
         encoded = _encoder.encode(frame)
@@ -194,7 +194,7 @@ def pack(frames: Iterable[Frame]) -> bytes:
 
 
 def pack_ends(ended: Ended) -> bytes:
-    """Ends as they travel: in one frame, unless the keeper would not take that."""
+    """Encode outcomes: in one frame if it is small enough, otherwise in several."""
     packed = pack([ended])
     if len(packed) <= SHARE_BYTES:
         return packed
@@ -202,7 +202,7 @@ def pack_ends(ended: Ended) -> bytes:
 
 
 def pack_reports(said: Sequence[Said]) -> bytes:
-    """The same for reports."""
+    """Encode reports: in one frame if it is small enough, otherwise in several."""
     packed = pack([Reported(list(said))])
     return packed if len(packed) <= SHARE_BYTES else pack(told_shares(said))
 
@@ -213,7 +213,7 @@ def shares(
     gone: Sequence[tuple[str, str]],
     unknown: Sequence[tuple[str, str]] = (),
 ) -> Iterator[Ended]:
-    """Ends, in frames that the keeper takes."""
+    """Split outcomes into frames that the keeper accepts."""
     start = size = 0
     for place, one in enumerate(settlements):
         own = _settlement_bytes(one)
@@ -228,14 +228,14 @@ def shares(
 
 
 def _settlement_bytes(settlement: Settlement) -> int:
-    """About as large as it travels, rather more."""
+    """Upper estimate of the encoded size."""
     size = 0 if settlement.value is None else len(settlement.value)
     failure = settlement.failure
     return size if failure is None else size + 4 * (len(failure.text) + len(failure.traceback))
 
 
 def told_shares(said: Sequence[Said]) -> Iterator[Reported]:
-    """Reports, in frames that the keeper takes."""
+    """Split reports into frames that the keeper accepts."""
     start = size = 0
     for place, one in enumerate(said):
         own = 4 * (len(one.text or "") + sum(map(len, one.lines)))
@@ -247,26 +247,26 @@ def told_shares(said: Sequence[Said]) -> Iterator[Reported]:
 
 
 class Reader:
-    """Takes what arrives, in whatever pieces, and gives whole frames."""
+    """Assembles frames from a byte stream."""
 
     def __init__(self, kind: object, most: int) -> None:
         self._decoder = msgspec.msgpack.Decoder(kind)
-        self.most = most  # bytes of one frame
+        self.most = most  # maximum bytes of one frame
         self._pieces: list[bytes] = []
         self._have, self._need = 0, HEAD_BYTES
 
     @property
     def missing(self) -> int:
-        """How many bytes the next frame, or its head, still lacks."""
+        """How many bytes are missing from the next frame or its header."""
         return self._need - self._have
 
     def feed(self, piece: bytes) -> list[object]:
-        """The frames that are complete with this piece. Raises ConfigurationError on what is no frame."""
+        """Return the frames completed by this piece. Raise ConfigurationError if the data is not a frame."""
         self._have += len(piece)
         self._pieces.append(piece)
         if self._have < self._need:
             return []
-        # Never written to again, because a decoded frame may refer to it.
+        # Must stay immutable: decoded frames may refer to this buffer.
         joined = piece if len(self._pieces) == 1 else b"".join(self._pieces)
         view, start, have = memoryview(joined), 0, self._have
         frames: list[object] = []
@@ -290,7 +290,7 @@ class Reader:
     def _decode(self, view: memoryview) -> object:
         try:
             return self._decoder.decode(view)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # junk in a text field is not msgspec's own error
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # msgspec passes on invalid UTF-8 as is
             text = f"a frame cannot be read: {error}. Keeper and runner must be of one version."
             raise ConfigurationError(text) from None
 

@@ -1,8 +1,7 @@
-"""Limits of an isolated attempt: memory, CPU time, file size, set on its own process while it runs.
+"""Resource limits of an isolated attempt: memory, CPU time and file size, set on its process while it runs.
 
-Used in a runner that has one job at a time, and by the overseer, which adds up what such a runner's children use. Soft
-limits only, so they can be lifted again for the next job. What is hit is named in the job's error: `memory`, `cpu`,
-`file`.
+Used in dedicated runners, and by the monitor, which adds up the memory of such a runner's children. Soft limits only,
+so that they can be lifted for the next job. The job's error names the limit that was hit: `memory`, `cpu`, `file`.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-OUT_OF_MEMORY = 72  # exit code of a runner that had no memory left to say anything
-STACK_BYTES = 16 << 20  # a thread may be started for the handler
-LEAST_BYTES = 16 << 20  # of headroom: with less, not even the error could be told
+OUT_OF_MEMORY = 72  # exit code of a runner with no memory left to report anything
+STACK_BYTES = 16 << 20  # allowance for the stack of a thread started for the handler
+LEAST_BYTES = 16 << 20  # minimum headroom: with less, not even the error could be reported
 
 
 class Limited(Protocol):
@@ -38,7 +37,7 @@ class Limits:
         self._usual = {kind: resource.getrlimit(kind) for kind in _KINDS}
 
     def set(self, options: Limited) -> None:
-        """Hold this process to the task's limits from now on."""
+        """Apply the task's limits to this process."""
         if options.memory_limit is not None:
             headroom = max(LEAST_BYTES, options.memory_limit - memory_of("self", "RssAnon"))
             self._put(resource.RLIMIT_DATA, memory_of("self", "VmData") + headroom + STACK_BYTES)
@@ -48,7 +47,7 @@ class Limits:
             self._put(resource.RLIMIT_FSIZE, options.file_limit)
 
     def lift(self) -> bool:
-        """Back to the usual limits; False where the attempt made that impossible, by lowering a hard one."""
+        """Restore the usual limits; False if the attempt made that impossible by lowering a hard limit."""
         lifted = True
         for kind, usual in self._usual.items():
             try:
@@ -66,7 +65,7 @@ _KINDS = (resource.RLIMIT_DATA, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE)
 
 
 def memory_of(pid: int | str, field: str = "RssAnon") -> int:
-    """Bytes of one kind of memory of a process; 0 where the system does not say or it is gone."""
+    """One memory field of a process in bytes; 0 if the process is gone or the system does not report it."""
     try:
         text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -76,16 +75,16 @@ def memory_of(pid: int | str, field: str = "RssAnon") -> int:
 
 
 def children_of(pid: int) -> list[int]:
-    """Direct children, of all its threads."""
+    """Direct children of all its threads."""
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text(encoding="ascii").split())
     except OSError:
-        pass  # it is gone, or this kernel does not tell
+        pass  # it is gone, or this kernel does not report children
     return found
 
 
 def memory_of_family(pid: int) -> int:
-    """Bytes of memory of its own that a process and its descendants have in RAM."""
+    """Resident anonymous memory of a process and its descendants, in bytes."""
     return memory_of(pid) + sum(memory_of_family(child) for child in children_of(pid))

@@ -1,8 +1,8 @@
-"""A runner process from inside: frames from the keeper in, what handlers came to out.
+"""The runner-process side of the keeper protocol.
 
-Called by the runner's program after it imported the app. Handlers run on this loop and in threads, through the same
-Runner as in the embedded worker. It holds no connection to the store: only the keeper talks about leases. When the
-keeper is gone it ends at once, whatever its handlers do.
+Called by the runner's main program after importing the app. Handlers run on this loop and in threads, through the same
+Runner as in the embedded worker. It holds no store connection: only the keeper handles leases. If the keeper is gone,
+it exits at once, whatever its handlers are doing.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from .begin_flags import BeginFlags
 from .resource_limits import OUT_OF_MEMORY, Limits
 from .runner_process import DUMP_SIGNAL
 
-BROKEN = 73  # exit code: its own code failed, so nothing it says is worth anything; its jobs run again, each alone
-KEEPER_GONE = 71  # exit code: nobody is left who could be told
+BROKEN = 73  # exit code: Holdfast's own code failed here, so its outcomes cannot be trusted; each job is rerun alone
+KEEPER_GONE = 71  # exit code: no keeper is left to report to
 
 
 def listen_for_dumps(evidence: int) -> None:
-    """Write stacks to `evidence` when the keeper asks and when this process crashes, interpreter stuck or not."""
+    """Dump stacks to `evidence` if the keeper asks or this process crashes, even if the interpreter is stuck."""
     faulthandler.enable(evidence, all_threads=True)
     faulthandler.register(DUMP_SIGNAL, evidence, all_threads=True, chain=False)
 
 
 def hello(app: HostApp, url: str, result_bytes_max: int) -> protocol.Hello:
-    """What the keeper must know of this app."""
+    """What the keeper must know about this app."""
     tasks = [
         protocol.TaskFacts(
             task.name,
@@ -104,7 +104,7 @@ class RunnerEndpoint(asyncio.Protocol):
         }
 
     async def serve(self, sock: socket.socket) -> None:
-        """Run until the keeper says Quit."""
+        """Run until the keeper sends Quit."""
         loop = asyncio.get_running_loop()
         forked_child.arm(sock.fileno(), loop)
         await loop.create_connection(lambda: self, sock=sock)
@@ -115,7 +115,7 @@ class RunnerEndpoint(asyncio.Protocol):
         await self._app.hub.settle(CALLBACKS_WITHIN_SECONDS)
         self._runner.close()
 
-    # ------------------------------------------------------------------ in
+    # ------------------------------------------------------------------ frames from the keeper
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -125,10 +125,10 @@ class RunnerEndpoint(asyncio.Protocol):
             self._obey[type(frame)](frame)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if isinstance(exc, MemoryError):  # a limit left no room even for reading a frame
+        if isinstance(exc, MemoryError):  # the memory limit left no room even for reading a frame
             os._exit(OUT_OF_MEMORY)
         if not self._quit.is_set():
-            os._exit(KEEPER_GONE)  # what handlers still do cannot be recorded any more
+            os._exit(KEEPER_GONE)  # outcomes can no longer be recorded
 
     def _start(self, frame: protocol.Start) -> None:
         leases = frame.leases
@@ -161,7 +161,7 @@ class RunnerEndpoint(asyncio.Protocol):
         self._runner.beat()
         self._write(protocol.pack([protocol.Pong(frame.number, resident_bytes())]))
 
-    # ------------------------------------------------------------------ out
+    # ------------------------------------------------------------------ frames to the keeper
 
     def _mark_begin(self, token: str) -> bool:
         forked_child.leave_if_child()
@@ -183,19 +183,19 @@ class RunnerEndpoint(asyncio.Protocol):
                 (unknown if isinstance(end, Unknown) else gone).append((end.id, end.token))
         spoilt = self._limits is not None and not (self._limits.lift() and self._flush_output())
         reported = self._reports.pending_of(end.token for end in batch)
-        if reported:  # before the end they belong to
+        if reported:  # must arrive before the outcomes they belong to
             self._report(reported)
         self._write(protocol.pack_ends(protocol.Ended(settlements, releases, gone, unknown)))
         if spoilt and self._transport is not None:
-            self._transport.close()  # once that is sent: the next job gets a process nobody has tampered with
+            self._transport.close()  # after sending that: the next job gets a fresh process
 
     def _flush_output(self) -> bool:
-        """Push out what was printed; False where a handler closed or replaced what it printed to."""
+        """Flush printed output; False if a handler closed or replaced stdout."""
         if sys.stdout is not self._output:
             return False
         try:
             self._output.flush()
-        except Exception:  # closed, or of the app's own making: the attempt's end must be told all the same
+        except Exception:  # closed, or the app's own stream object: the outcome must be sent anyway
             return False
         return True
 
@@ -219,7 +219,7 @@ class RunnerEndpoint(asyncio.Protocol):
 
 
 def resident_bytes() -> int:
-    """Memory of this process in RAM; 0 where the system does not say."""
+    """Resident memory of this process; 0 if the system does not report it."""
     if sys.platform != "linux":
         return 0
     with open("/proc/self/statm", "rb") as file:

@@ -1,7 +1,7 @@
-"""One runner process, seen from the keeper: its socket, its places, the jobs it has, and whether it responds.
+"""One runner process from the keeper's side: its socket, its begin-flag slots, its jobs, and whether it responds.
 
-Made by the staff, fed by the pool, on the keeper's loop. Bookkeeping and transport only: what a silence, an end or an
-overrun means is decided by the pool and the overseer.
+Created by spawner.py and fed by pool.py, on the keeper's loop. Bookkeeping and transport only: the pool and the monitor
+decide what a missing reply, an exit or an overrun means.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from .begin_flags import BeginFlags, make_file
 from .output_pipe import OutputPipe
 
 DUMP_SIGNAL = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR2
-SPARE_PLACES = 16  # for lost attempts that have not stopped
+SPARE_PLACES = 16  # begin-flag slots for lost attempts that have not stopped
 AGE_SPREAD = 0.8
 EVIDENCE_BYTES_MAX = 1 << 20
-TELL_BYTES_MAX = 1 << 20  # events queue up no further for a runner that does not read
+TELL_BYTES_MAX = 1 << 20  # maximum backlog of events for a runner that does not read
 
 
 class Stage(IntEnum):
-    """Where a runner process is in its life."""
+    """Life-cycle stage of a runner process."""
 
     STARTING = 0
     READY = 1
@@ -42,7 +42,7 @@ class Stage(IntEnum):
 
 
 class Sent:
-    """A job a runner has."""
+    """A job that was sent to a runner."""
 
     __slots__ = ("guilty", "lease", "place", "sent_at", "timeout", "told", "told_at")
 
@@ -51,11 +51,11 @@ class Sent:
         self.timeout: float | None = None
         self.told = Stop.NOT
         self.told_at = 0.0
-        self.guilty: Outcome | None = None  # what it did, for which its process has to die
+        self.guilty: Outcome | None = None  # the outcome to record if its process must be killed because of it
 
 
 class RunnerProcessOwner(Protocol):
-    """Who is told what a runner says."""
+    """Receives a runner's frames."""
 
     def on_frame(self, remote: RunnerProcess, frame: object) -> None: ...
 
@@ -63,7 +63,7 @@ class RunnerProcessOwner(Protocol):
 
 
 class RunnerProcess(asyncio.Protocol):
-    """A runner process."""
+    """The keeper's handle of one runner process."""
 
     def __init__(self, owner: RunnerProcessOwner, tag: int, slots: int, *, solo: bool) -> None:
         self._owner, self._loop = owner, asyncio.get_running_loop()
@@ -73,21 +73,21 @@ class RunnerProcess(asyncio.Protocol):
         self.hello: protocol.Hello | None = None
         self.refused: protocol.Refused | None = None
         self.held: dict[str, Sent] = {}  # by token
-        self.taken: dict[str, int] = {}  # token → place of jobs taken back, until the runner has seen it
+        self.taken: dict[str, int] = {}  # token → slot of jobs taken back, until the runner has noticed
         self.done = 0
         self.memory = 0
-        self.blocked = False  # it has not answered for a while
-        self.spared = False  # killed for what is no fault of the jobs it has
-        self.in_company = False  # others died in the same instant: who is to blame cannot be told
+        self.blocked = False  # it has not replied for a while
+        self.spared = False  # killed for a reason its jobs are not to blame for
+        self.in_company = False  # jobs elsewhere died at the same instant: the one to blame is unknown
         self.ready_at = 0.0
-        self.lifetime = random.uniform(AGE_SPREAD, 1.0)  # share of max_jobs it lives for: not all leave together
+        self.lifetime = random.uniform(AGE_SPREAD, 1.0)  # share of max_jobs, so that runners do not all leave together
         self.pinged_at = 0.0
-        self.continued = 0  # how often it had to be continued after it was stopped
-        self.idle_looks = 0  # in a row at which its loop was idle although it did not answer
+        self.continued = 0  # number of SIGCONTs sent because it was stopped
+        self.idle_looks = 0  # consecutive checks that found its loop idle without a reply
         self.let_go = False
-        self.closed = False  # everything it ever said has been read
+        self.closed = False  # all its frames have been read
         self.ended: tuple[int, int] | None = None  # wait status and cause
-        self.changed = asyncio.Event()  # a job ended, or it did
+        self.changed = asyncio.Event()  # a job ended, or the process did
         self.dumping = asyncio.Lock()
         self._pings = self._pongs = 0
         self._reader = protocol.from_runner()
@@ -109,18 +109,18 @@ class RunnerProcess(asyncio.Protocol):
         await self._loop.create_connection(lambda: self, sock=self._ours)
 
     def handed_over(self) -> None:
-        """The guard has its copies of the descriptors."""
+        """The guard has its copies of the descriptors: close ours."""
         for fd in self.fds:
             if fd != self.evidence:
                 os.close(fd)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
         self.let_go = True
         if self._transport is not None:
             self._transport.abort()
         elif not self.closed:
-            self._ours.close()  # it was never connected
+            self._ours.close()  # never connected
         if self.spoken is not None:
             self.spoken.close()
         self.marks.close()
@@ -130,18 +130,18 @@ class RunnerProcess(asyncio.Protocol):
 
     @property
     def room(self) -> int:
-        """How many jobs it could begin now. Places of jobs taken back are free only when the runner has seen it."""
+        """How many jobs it could start now. Slots of reclaimed jobs become free once the runner has noticed."""
         if self.stage is not Stage.READY or self.blocked:
             return 0
         return max(0, min(self.slots - len(self.held), len(self._places) - SPARE_PLACES))
 
     @property
     def spare(self) -> bool:
-        """Whether a place is left for a job that must come here, room or not."""
+        """Whether a slot is left for a job that must run here even if there is no room."""
         return bool(self._places)
 
     def give(self, leases: Sequence[Lease]) -> None:
-        """Send jobs, to begin now."""
+        """Send jobs to start now."""
         places: list[int] = []
         now = read_steady()
         for lease in leases:
@@ -152,7 +152,7 @@ class RunnerProcess(asyncio.Protocol):
         self.send(protocol.Start(places, list(leases)))
 
     def drop(self, token: str) -> Sent | None:
-        """A job has ended there."""
+        """A job has ended: free its slot. Return None if it is not held any more."""
         sent = self.held.pop(token, None)
         if sent is None:
             place = self.taken.pop(token, None)
@@ -168,32 +168,32 @@ class RunnerProcess(asyncio.Protocol):
         taken = [sent for sent in self.held.values() if not self.begun(sent) and self.marks.take_back(sent.place)]
         for sent in taken:
             del self.held[sent.lease.token]
-            self.taken[sent.lease.token] = sent.place  # not used again before the runner has seen the mark
+            self.taken[sent.lease.token] = sent.place  # not reused before the runner has seen the flag
         return [sent.lease for sent in taken]
 
     def unbegun(self, before: float) -> list[Lease]:
-        """Jobs that were sent before that time and have not begun."""
+        """Jobs sent before this time that have not begun."""
         return [sent.lease for sent in self.held.values() if sent.sent_at < before and not self.begun(sent)]
 
     def begun(self, sent: Sent) -> float:
-        """When a job began, on the steady clock; 0.0 when it has not."""
+        """When a job began, on the steady clock; 0.0 if it has not."""
         return self.marks.begun(sent.place)
 
     def where(self) -> str:
-        """Which process this is, for an error's text."""
+        """The process's name for error texts."""
         return f"runner process {self.pid} on {socket.gethostname()}"
 
-    # ------------------------------------------------------------------ talking
+    # ------------------------------------------------------------------ transport
 
     def send(self, frame: protocol.Frame) -> None:
-        """Queue a frame; all of one tick of the loop travel together."""
+        """Queue a frame; all frames of one loop iteration are written together."""
         self._outbox.append(frame)
         if not self._flushing and self._transport is not None:
             self._flushing = True
             self._loop.call_soon(self._flush)
 
     def listens_well(self) -> bool:
-        """Whether it takes what it is sent: events are not worth piling up."""
+        """Whether it reads what it is sent: events are not worth a growing backlog."""
         return self._transport is not None and self._transport.get_write_buffer_size() < TELL_BYTES_MAX
 
     def _flush(self) -> None:
@@ -212,7 +212,7 @@ class RunnerProcess(asyncio.Protocol):
                 if isinstance(frame, protocol.Hello):
                     self._reader.most = protocol.RUNNER_FRAME_BYTES_MAX + frame.result_bytes_max
                 self._owner.on_frame(self, frame)
-        except ConfigurationError as error:  # nothing it says can be trusted any more
+        except ConfigurationError as error:  # its stream can no longer be trusted
             logs.runner_babbled(self.pid, error)
             if self._transport is not None:
                 self._transport.abort()
@@ -222,10 +222,10 @@ class RunnerProcess(asyncio.Protocol):
         self._transport = None
         self._owner.on_closed(self)
 
-    # ------------------------------------------------------------------ does it respond?
+    # ------------------------------------------------------------------ liveness
 
     def ping(self, now: float) -> float:
-        """Ask for a sign of life; answers how long the last one has been due."""
+        """Send a ping unless one is pending. Return how long the pending one has been waiting."""
         if self._pongs == self._pings:
             self._pings += 1
             self.pinged_at = now
@@ -234,11 +234,11 @@ class RunnerProcess(asyncio.Protocol):
         return now - self.pinged_at
 
     def pong(self, frame: protocol.Pong) -> None:
-        if frame.number == self._pings:  # any other was written by a handler, not by the loop
+        if frame.number == self._pings:  # any other was forged by a handler
             self._pongs, self.memory = frame.number, frame.memory
 
     def read_evidence(self) -> str:
-        """The stacks written since the last time."""
+        """The stack dumps written since the last call."""
         if self.let_go:
             return ""
         found = os.pread(self.evidence, EVIDENCE_BYTES_MAX, self._evidence_read)

@@ -1,7 +1,7 @@
-"""The staff: guard and runner processes, started, replaced and seen off.
+"""The spawner: starts, restarts and shuts down the guard and the runner processes.
 
-Used by the pool, on the keeper's loop. It keeps as many runners as were asked for and tells the pool who is ready and
-who has died. It knows nothing of what jobs mean.
+Used by the pool, on the keeper's loop. It maintains the configured number of runners and notifies the pool when one is
+ready or has died. It never decides about jobs.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from .crash_outcomes import how_it_ended
 from .guard_client import GuardClient
 from .runner_process import DUMP_SIGNAL, RunnerProcess, Stage
 
-EOF_WITHIN_SECONDS = 2.0  # after its end, for what a runner said last to be read
-EVIDENCE_WITHIN_SECONDS = 0.5  # for stacks to be written
-END_WITHIN_SECONDS = 0.5  # from closing its socket to its end
-QUIT_WITHIN_SECONDS = 7.0  # for callbacks to finish
+EOF_WITHIN_SECONDS = 2.0  # after a runner's exit, to read its last frames
+EVIDENCE_WITHIN_SECONDS = 0.5  # to write a stack dump
+END_WITHIN_SECONDS = 0.5  # from the closing of a runner's socket to its exit
+QUIT_WITHIN_SECONDS = 7.0  # to finish callbacks
 RESTART_SECONDS_MAX = 30.0
-SHORT_LIFE_SECONDS = 10.0  # one that ends by itself so soon after its hello, without a job, counts as not started
-START_SECONDS_DEFAULT = 120.0  # from its start to its hello: it imports the app meanwhile
+SHORT_LIFE_SECONDS = 10.0  # a runner that exits by itself this soon after its hello, without a job, failed to start
+START_SECONDS_DEFAULT = 120.0  # from start to hello, which includes importing the app
 PROGRAM = "holdfast.cli.runner_main"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What runners are started with, and how many of them."""
+    """How runners are started, and how many."""
 
     app: str  # MODULE:APP
     app_dir: str = "."
@@ -42,11 +42,11 @@ class Plan:
     url: str | None = None
     runners: int = 1
     slots: int = 10  # over all runners
-    isolated: int = 4  # runners of jobs that run alone, at most
+    isolated: int = 4  # maximum number of dedicated runners, for jobs that run alone
     grace: float = 30.0
     start_timeout: float = START_SECONDS_DEFAULT
-    max_jobs: int | None = None  # a runner is replaced after so many
-    max_memory: int | None = None  # … or when it has grown to so many bytes
+    max_jobs: int | None = None  # replace a runner after this many jobs
+    max_memory: int | None = None  # … or when it uses more than this many bytes
     unknown_delay: float = UNKNOWN_TASK_DELAY_SECONDS
     verbose: bool = False
 
@@ -64,7 +64,7 @@ class RunnerRefused(Exception):
 
 
 class SpawnerOwner(Protocol):
-    """Who is told of the staff's doings."""
+    """Receives the spawner's notifications."""
 
     def on_ready(self, remote: RunnerProcess) -> None: ...
 
@@ -76,39 +76,39 @@ class SpawnerOwner(Protocol):
 
 
 class RunnerSpawner:
-    """Guard and runners."""
+    """Manages the guard and the runners."""
 
     def __init__(self, plan: Plan, owner: SpawnerOwner, clock: Clock) -> None:
         self.plan, self._owner, self._clock = plan, owner, clock
         self.remotes: dict[int, RunnerProcess] = {}
         self.closing = False
-        self.barred = False  # the fence has passed: a runner would not live
+        self.barred = False  # past the fence or stopping: start no runners
         self.guarding: GuardClient | None = None
         self.deadlines = (0.0, 0.0)
         self._tags = 0
         self._failed_starts = 0
-        self._short_lives = 0  # in a row
-        self._hold_until = 0.0  # runners that are missing are started no sooner
+        self._short_lives = 0  # consecutive
+        self._hold_until = 0.0  # start no missing runners before this time
         self._tasks: set[asyncio.Task[Any]] = set()
         self._first: asyncio.Future[protocol.Hello] | None = None
 
     # ------------------------------------------------------------------ opening and closing
 
     async def open(self) -> protocol.Hello:
-        """Start the guard and the first runner; its hello, or RunnerRefused."""
+        """Start the guard and the first runner. Return its hello, or raise RunnerRefused."""
         self._first = asyncio.get_running_loop().create_future()
         self.guarding = GuardClient(self)
         self.start()
         return await self._first
 
     async def close(self) -> None:
-        """See everybody off."""
+        """Shut down all runners and the guard."""
         self.closing = True
         for task in self._tasks:
             task.cancel()
         for remote in self.remotes.values():
             if remote.stage is Stage.STARTING and self.guarding is not None:
-                self.guarding.kill(remote.tag)  # it has nothing to finish, and may import for long
+                self.guarding.kill(remote.tag)  # it has nothing to finish, and its imports may take long
             remote.stage = max(remote.stage, Stage.LEAVING)
             remote.send(protocol.Quit())
         await self.until(lambda: not self.remotes, QUIT_WITHIN_SECONDS)
@@ -118,14 +118,14 @@ class RunnerSpawner:
             self._on_exited(remote)
 
     async def until(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Wait for a condition of the runners, bounded."""
+        """Wait up to `seconds` for a condition. Return whether it holds."""
         deadline = self._clock.steady() + seconds
-        while not condition() and self._clock.steady() < deadline:  # noqa: ASYNC110 - ends of several kinds
+        while not condition() and self._clock.steady() < deadline:  # noqa: ASYNC110 - several kinds of events end it
             await asyncio.sleep(0.01)
         return condition()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something beside; dropped at close."""
+        """Run a coroutine in the background; cancelled at close."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -134,11 +134,11 @@ class RunnerSpawner:
 
     @property
     def shared(self) -> list[RunnerProcess]:
-        """Runners that take many jobs, in service or about to be."""
+        """Runners for many jobs that are ready or starting."""
         return [one for one in self.remotes.values() if not one.solo and one.stage <= Stage.READY]
 
     def start(self, *, solo: bool = False) -> RunnerProcess | None:
-        """Have one more runner; None when there is no guard to start it."""
+        """Start a runner; None if there is no guard to start it."""
         if self.guarding is None or self.guarding.lost:
             return None
         self._tags += 1
@@ -165,8 +165,8 @@ class RunnerSpawner:
         return remote
 
     async def ready(self, remote: RunnerProcess) -> bool:
-        """Wait until a runner that was started is ready; False when it ended instead."""
-        while remote.stage is Stage.STARTING:  # noqa: ASYNC110 - it may be ready, or gone
+        """Wait until a starting runner is ready; False if it ended instead."""
+        while remote.stage is Stage.STARTING:  # noqa: ASYNC110 - it may become ready or exit
             await asyncio.sleep(0.01)
         return remote.stage is Stage.READY
 
@@ -175,7 +175,7 @@ class RunnerSpawner:
             self.spawn(self._end_start(remote))
 
     async def _end_start(self, remote: RunnerProcess) -> None:
-        """It is not ready in time: say where it is, and end it as one that could not start."""
+        """It is not ready in time: log its stack, and kill it as a failed start."""
         if self.guarding is not None and not self.guarding.lost:
             self.guarding.signal(remote.tag, DUMP_SIGNAL)
             await asyncio.sleep(EVIDENCE_WITHIN_SECONDS)
@@ -193,7 +193,7 @@ class RunnerSpawner:
         return await self.until(lambda: remote.stage is Stage.GONE, seconds)
 
     def fill(self) -> None:
-        """Start the runners that are missing."""
+        """Start the missing runners."""
         if not (self.closing or self.barred or self._clock.steady() < self._hold_until):
             for _ in range(self.plan.runners - len(self.shared)):
                 self.start()
@@ -206,7 +206,7 @@ class RunnerSpawner:
             self.guarding.kill(remote.tag)
 
     def dismiss(self, remote: RunnerProcess) -> None:
-        """Let a runner without jobs end; killed where threads of the user's, or callbacks, do not let it."""
+        """Let a runner without jobs exit; kill it if user threads or callbacks keep it alive."""
         remote.stage = max(remote.stage, Stage.LEAVING)
         remote.send(protocol.Quit())
         asyncio.get_running_loop().call_later(QUIT_WITHIN_SECONDS, self._kill_if_alive, remote)
@@ -216,7 +216,7 @@ class RunnerSpawner:
         if self.guarding is not None:
             self.guarding.deadline(kill_at, last_at)
 
-    # ------------------------------------------------------------------ what the guard and runners say
+    # ------------------------------------------------------------------ callbacks of guard and runners
 
     def on_started(self, tag: int, pid: int) -> None:
         if tag in self.remotes:
@@ -243,13 +243,13 @@ class RunnerSpawner:
         remote.ended = wait_status, cause
         if remote.closed:
             self._on_exited(remote)
-        else:  # what it said last may still be on its way
+        else:  # its last frames may still be in flight
             asyncio.get_running_loop().call_later(EOF_WITHIN_SECONDS, self._on_exited, remote)
 
     def on_closed(self, remote: RunnerProcess) -> None:
         if remote.ended is not None:
             self._on_exited(remote)
-        else:  # it can neither be told anything nor tell us: it is ending, or it must
+        else:  # it can no longer communicate: it is exiting, or has to be killed
             asyncio.get_running_loop().call_later(END_WITHIN_SECONDS, self._kill_if_alive, remote)
 
     def _kill_if_alive(self, remote: RunnerProcess) -> None:
@@ -257,7 +257,7 @@ class RunnerSpawner:
             self.guarding.kill(remote.tag)
 
     def on_guard_lost(self) -> None:
-        """Its runners died with it. Begin anew."""
+        """The runners died with their guard. Start over."""
         if self.closing:
             return
         late = 0.0 < self.deadlines[0] <= self._clock.steady()
@@ -279,7 +279,7 @@ class RunnerSpawner:
         self.fill()
 
     async def _new_guard(self) -> GuardClient:
-        """One that starts: what took the last one's life may have left no room for another yet."""
+        """Start a guard, with retries: whatever killed the last one (memory, say) may still prevent a start."""
         tries = 0
         while True:
             try:
@@ -291,7 +291,7 @@ class RunnerSpawner:
                 await asyncio.sleep(wait)
 
     def _on_exited(self, remote: RunnerProcess) -> None:
-        """It is dead and everything it said has been read."""
+        """A runner is dead and all its frames have been read."""
         if remote.stage is Stage.GONE:
             return
         started, expected = remote.hello is not None, self.closing or remote.stage is Stage.LEAVING
@@ -326,23 +326,23 @@ class RunnerSpawner:
 
     @property
     def _has_begun(self) -> bool:
-        """Whether a runner has ever been ready: from then on, one that its guard took with it is just started again."""
+        """Whether the first start has been decided: from then on, runners that died with their guard are restarted."""
         return self._first is None or self._first.done()
 
     @property
     def _is_first_failure(self) -> bool:
-        """Runners that were started together fail together: counted one by one, they would cost the longest pause."""
+        """Runners started together fail together; counting each of them would lead straight to the longest pause."""
         return self._clock.steady() >= self._hold_until
 
     def _was_brief(self, remote: RunnerProcess) -> bool:
-        """Whether it ended soon after its hello, and not for what a job did."""
+        """Whether it exited by itself soon after its hello, and not because of a job."""
         begun = any(remote.begun(sent) for sent in remote.held.values())
         lived = self._clock.steady() - remote.ready_at
         by_itself = remote.ended is not None and remote.ended[1] == guard.OWN
         return by_itself and lived < SHORT_LIFE_SECONDS and not (remote.done or begun)
 
     def _hold_back(self, remote: RunnerProcess, times: int, why: str) -> None:
-        """It was of no use, and the next one may be none: start it after a pause that grows."""
+        """It failed, and the next one may fail, too: start it after a growing pause."""
         wait = min(RESTART_SECONDS_MAX, 50 * backoff(times))
         self._hold_until = self._clock.steady() + wait
         logs.runner_refused(why, wait)
@@ -351,6 +351,6 @@ class RunnerSpawner:
 
     async def _fill_after(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-        if self._hold_until - self._clock.steady() < 0.05:  # not held back once more meanwhile
+        if self._hold_until - self._clock.steady() < 0.05:  # no later failure has extended the pause
             self._hold_until = 0.0
         self.fill()

@@ -1,8 +1,8 @@
-"""The process form of the worker: `holdfast work`. One keeper (this process), a guard, and runner processes.
+"""The multi-process worker behind `holdfast work`: one keeper (this process), a guard, and runner processes.
 
-Called by the command line. The keeper learns from the first runner which store, queues and tasks there are; it never
-imports the user's code itself. Everything else is the engine of the embedded worker with a pool in place of the local
-runner.
+Called by the command line. The keeper learns the store, queues and tasks from the first runner; it never imports user
+code. Everything else is the embedded worker's engine, with a pool instead of the in-process runner. The module also
+handles signals, reaps orphans as PID 1 and watches the code for `--reload`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from .health import HealthPort, Notifier
 from .pool import Pool
 from .spawner import Plan
 
-# Any process of the user may send these, and their default is to end the keeper.
+# Any process of the same user may send these, and by default they would end the keeper.
 STRAY_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF)
 
 
 class ProcessWorker:
-    """A worker of several processes. Run it once."""
+    """A worker with several processes. Can be run once."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class ProcessWorker:
         self._beside: set[asyncio.Task[None]] = set()
 
     async def run(self) -> Drained:
-        """Work until stopped by a signal or, with drain, done."""
+        """Work until stopped by a signal or, with drain, until all work is done."""
         loop = asyncio.get_running_loop()
         reports = Reports()
         pool = self._pool = Pool(self._plan, self._clock, reports)
@@ -92,7 +92,7 @@ class ProcessWorker:
         return Drained(summary.succeeded, summary.failed, summary.left)
 
     async def _first_hello(self, pool: Pool) -> protocol.Hello | None:
-        """The first runner's hello; None when asked to stop while it is still importing."""
+        """The first runner's hello; None if asked to stop while it is still importing."""
         opening = asyncio.ensure_future(pool.open())
         asked = asyncio.ensure_future(self._stop_early.wait())
         await asyncio.wait([opening, asked], return_when=asyncio.FIRST_COMPLETED)
@@ -103,7 +103,7 @@ class ProcessWorker:
         return None
 
     def portrait(self) -> dict[str, Any]:
-        """How the worker is, for probes: ready when a job could begin here now or soon."""
+        """The worker's state for probes: ready if a job could start here now or soon."""
         runners = [] if self._pool is None else self._pool.runners()
         worker = {} if self._keeper is None else self._keeper.portrait()
         able = any(one.state == "ready" and one.responds for one in runners)
@@ -114,7 +114,7 @@ class ProcessWorker:
         self._notifier.tell("READY=1", f"STATUS=working for {self._plan.app}, {self._plan.runners} runners")
 
     def request_stop(self) -> None:
-        """Ask to stop: the first time in order within the grace, the second time at once."""
+        """Request shutdown: the first request is graceful, the second immediate."""
         if self._keeper is None:
             self._asked_early += 1
             self._stop_early.set()
@@ -122,11 +122,11 @@ class ProcessWorker:
             self._keeper.ask_to_stop()
 
     def restart(self, why: str) -> None:
-        """Replace the runners one by one, so that they have the code as it is now."""
+        """Replace the runners one by one, to load the current code."""
         if self._keeper is None or self._keeper.stopping:
             return
         if self._restarting:
-            self._restart_again = True  # it changed once more while the new runners were starting
+            self._restart_again = True  # the code changed again while new runners were starting
             return
         self._restarting = True
         logs.restarting(why)
@@ -180,15 +180,15 @@ class ProcessWorker:
         return self._options.queues or tuple(sorted({task.queue for task in hello.tasks}))
 
     def _learn(self, hello: protocol.Hello) -> None:
-        """A runner with newer code may name other queues and declare something else."""
+        """Apply a new runner's hello: its code may serve other queues and declare something else."""
         if self._keeper is not None:
             self._keeper.serve(self._queues(hello), hello.declared)
 
 
 @contextmanager
 def _own_signals(loop: asyncio.AbstractEventLoop, hang_up: Callable[[], None]) -> Iterator[None]:
-    """While inside, SIGHUP is heard (unless it is ignored: nohup), stray signals end nothing and, as PID 1, orphans are
-    collected."""
+    """Within this context, SIGHUP calls `hang_up` (unless ignored, as under nohup), stray signals are harmless and, as
+    PID 1, orphans are reaped."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -196,7 +196,7 @@ def _own_signals(loop: asyncio.AbstractEventLoop, hang_up: Callable[[], None]) -
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         loop.add_signal_handler(signal.SIGHUP, hang_up)
         heard.append(signal.SIGHUP)
-    for stray in STRAY_SIGNALS:  # heard, not ignored: what is started gets the default back
+    for stray in STRAY_SIGNALS:  # handled, not ignored: child processes get the default back
         if signal.getsignal(stray) == signal.SIG_DFL:
             loop.add_signal_handler(stray, logs.stray_signal, stray.name)
             heard.append(stray)
@@ -211,7 +211,7 @@ def _own_signals(loop: asyncio.AbstractEventLoop, hang_up: Callable[[], None]) -
 
 
 def reap_orphans() -> None:
-    """Collect dead processes that became ours because we are PID 1; the guard, our own child, is left to its Popen."""
+    """Reap dead processes that we inherited as PID 1. The guard, our own child, is left to its Popen."""
     while True:
         try:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -223,10 +223,7 @@ def reap_orphans() -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Noticing that code changed: `holdfast work --reload`, for development.
-#
-# Used by the process worker. Looks at the modification times of the Python files below a folder; it imports nothing and
-# restarts nothing itself.
+# `holdfast work --reload`, for development: polls the modification times of the Python files below a folder.
 
 
 LOOK_SECONDS = 0.5
@@ -235,13 +232,13 @@ LEFT_OUT = frozenset({"__pycache__", "node_modules", "site-packages", "venv"})
 
 
 def python_files(folder: str) -> Iterator[tuple[str, int]]:
-    """The Python files below a folder with their times; hidden folders and installed packages are left out."""
+    """The Python files below a folder with their modification times, without hidden folders and installed packages."""
     count, waiting = 0, [folder]
     while waiting:
         try:
             entries = list(os.scandir(waiting.pop()))
         except OSError:
-            continue  # it was removed meanwhile
+            continue  # removed meanwhile
         for entry in entries:
             if entry.name.startswith(".") or entry.name in LEFT_OUT:
                 continue
@@ -258,7 +255,7 @@ def python_files(folder: str) -> Iterator[tuple[str, int]]:
 
 
 async def watch_code(folder: str, changed: Callable[[str], None]) -> None:
-    """Call `changed` with a file's name each time the code below `folder` differs from the last look."""
+    """Call `changed` with a file's path each time the code below `folder` differs from the last check."""
     loop = asyncio.get_running_loop()
     seen = await loop.run_in_executor(None, lambda: dict(python_files(folder)))
     while True:
