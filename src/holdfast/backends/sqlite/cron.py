@@ -1,7 +1,7 @@
-"""tick: a cron entry is written, and its jobs come into being, in one transaction.
+"""tick: writes a cron entry and enqueues its jobs in one transaction.
 
-Called by backend.py on the writer's thread. When a tick is due is not decided here: only whether the entry is still the
-one that was decided on.
+Called by verbs.py inside a write transaction. It does not decide when a tick is due, only whether the entry is still
+the one the caller decided on.
 """
 
 from __future__ import annotations
@@ -51,6 +51,6 @@ def _is_live(tx: Transaction, job_id: str | None) -> bool:
 
 
 def entries(cursor: sqlite3.Cursor) -> list[CronEntry]:
-    """Those that can be read; flaws lists the others."""
+    """The readable entries; flaws lists the others."""
     found = [tolerant.read_or(None, entry_of, row[0]) for row in cursor.execute(SQL["tick.all"])]
     return [entry for entry in found if entry is not None]

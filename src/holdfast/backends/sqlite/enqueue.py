@@ -1,7 +1,7 @@
-"""enqueue on SQLite, on our writer's cursor.
+"""enqueue on SQLite, inside a write transaction.
 
-Called by backend.py and, for the jobs of a tick, by cron.py. What is inserted is decided here as plain rows; the
-unique indexes decide about ids and keys. The caller's own connection is caller_transaction.py's business.
+Called by verbs.py, by the blocking enqueue of the backends and, for the jobs of a tick, by cron.py. It builds plain
+rows; the unique indexes decide about ids and keys. caller_transaction.py handles the caller's own connection.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _INSERT_WHOLE = SQL["enqueue.insert_whole"]
 
 
 def row_of(job: NewJob, now: float, due_at: float, state: str, lane: int, turn: int | None) -> tuple[Any, ...]:
-    """The row of a new job, without what only some ask for."""
+    """The row of a new job, without the columns of rarely used options."""
     return (
         job.id,
         job.task,
@@ -44,7 +44,7 @@ def row_of(job: NewJob, now: float, due_at: float, state: str, lane: int, turn: 
 
 
 def beyond(job: NewJob, now: float, rank: int) -> tuple[Any, ...]:
-    """The rest of the row."""
+    """The columns of rarely used options."""
     return (
         rank,
         int(job.key is not None),
@@ -61,7 +61,7 @@ def due_time(job: NewJob, now: float) -> float:
 
 
 def _is_plain(job: NewJob) -> bool:
-    """Whether a job asks for nothing that most jobs do not ask for: then the columns' defaults say it."""
+    """Whether a job uses no rare option, so that the columns' defaults apply."""
     return job.key is None and job.wait_max is None and job.on_expire == "bury"
 
 
@@ -82,9 +82,9 @@ def _rows(tx: Transaction, jobs: Sequence[NewJob]) -> list[tuple[Any, ...]]:
 
 
 def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
-    """Store jobs in one step. The common case is one statement for all; a known id or key makes it go one by one."""
+    """Store jobs in one step. Usually one statement for all; if an id or key is known, each job by itself."""
     rules = tx.rules
-    tx.refuse_sealed()  # after the rules: the seal comes with them
+    tx.refuse_sealed()  # after reading the rules, which include the seal
     rows, insert = _rows(tx, jobs), _INSERT
     if rules.any_aging or not all(map(_is_plain, jobs)):
         insert = _INSERT_WHOLE
@@ -139,7 +139,7 @@ def free_key(tx: Transaction, holder: unique_keys.Holder) -> None:
 
 
 def _replace(tx: Transaction, job: NewJob, holder: unique_keys.Holder) -> None:
-    """Give an unstarted job the call of a newer one of its key; it keeps its turn if nothing is against it."""
+    """Give an unstarted job the call of a newer one with its key; it keeps its turn if group and priority stay."""
     due_at = due_time(job, tx.now)
     if job.on_conflict == "debounce" and holder.due_max is not None:
         due_at = min(due_at, max(holder.due_max, tx.now))

@@ -1,7 +1,8 @@
-"""What is wrong with a store: rows that cannot be read, indexes that say something else, what was set aside.
+"""What is wrong with a store: unreadable rows, indexes that contradict their table, rows that were set aside.
 
-Called by backend.py on a connection and a thread of its own, because it reads everything. One read transaction sees one
-instant, so a job that moves meanwhile is not reported. It never repairs anything and never shows a payload.
+`flaws` is called by backend.py on its own connection and thread, because it reads everything. One read transaction sees
+one instant, so a job that moves meanwhile is not reported. It never repairs anything and never shows a payload. The
+writer calls `set_aside`, which moves rows with garbled text out of the way.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def _missing(cursor: sqlite3.Cursor) -> Iterator[Flaw]:
 
 @cache
 def _parts() -> frozenset[tuple[str, str]]:
-    """The tables and indexes of this version, as its migrations make them."""
+    """The tables and indexes of this version, as its migrations create them."""
     connection = migrated_in_memory()
     try:
         return frozenset(connection.execute(SQL["flaws.parts"]).fetchall())
@@ -102,18 +103,16 @@ def _parts() -> frozenset[tuple[str, str]]:
 
 
 def _index_in(text: str) -> str:
-    """The index that a line of the check speaks of, else the table."""
+    """The index that a line of the integrity check names, else the table."""
     found = [word for word in text.split() if word.startswith("holdfast_") and word != "holdfast_jobs"]
     return found[0] if found else "jobs"
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Rows with text that is not UTF-8 are set aside, so that they stop nobody: taken out whole, kept, and listed by flaws.
-#
-# Called by the writer when the sqlite3 module could not decode a text that a verb met. It looks through the tables
-# without the write lock, then moves what it found in one short transaction. Nothing is lost: the row is kept as JSON,
-# its garbled text as hexadecimal digits, and can be put back by hand. It never touches a row that can be read. The
-# names of tables and columns in its statements are this module's and the schema's own.
+# Setting rows aside whose text is not UTF-8, so that they block nobody. Called by the writer when the sqlite3 module
+# could not decode text for a verb. It scans the tables without the write lock, then moves what it found in one short
+# transaction. Nothing is lost: the row is kept as JSON, its garbled text as hexadecimal digits, and can be restored by
+# hand. It never touches a readable row. Table and column names in its statements come from this module and the schema.
 
 
 TABLES = ("jobs", "letters", "workers", "queues", "tasks", "overrides", "pauses", "flows", "entries")
@@ -123,12 +122,12 @@ Row = dict[str, Any]
 
 
 class Table(NamedTuple):
-    """What is needed to look through a table and to take a row out of it."""
+    """What is needed to scan a table and to remove a row from it."""
 
     name: str
     key: tuple[str, ...]
     texts: tuple[str, ...]
-    is_paged: bool  # by its number; the others are small
+    is_paged: bool  # by seq; the others are small
 
     @classmethod
     def of(cls, connection: sqlite3.Connection, name: str) -> Table:
@@ -141,7 +140,7 @@ class Table(NamedTuple):
 
     @property
     def where(self) -> str:
-        """Text comes as bytes: a garbled name is found by what it is."""
+        """Text comes as bytes: a garbled name is matched byte by byte."""
         return " AND ".join(f"{column} = {'CAST(? AS TEXT)' if column in self.texts else '?'}" for column in self.key)
 
     def pages(self, connection: sqlite3.Connection) -> Iterator[list[tuple[Any, ...]]]:
@@ -156,7 +155,7 @@ class Table(NamedTuple):
 
 
 def set_aside(connection: sqlite3.Connection, seconds: float) -> list[tuple[str, str]]:
-    """Move every row with text that is not UTF-8 out of its table; answers (table, name) of each."""
+    """Move every row with text that is not UTF-8 out of its table; returns (table, name) of each."""
     connection.text_factory = bytes
     try:
         found = [(table, row[: len(table.key)]) for table, row in _garbled(connection, TABLES)]
@@ -190,7 +189,7 @@ def garbled(connection: sqlite3.Connection, names: Sequence[str]) -> list[tuple[
 
 
 def _garbled(connection: sqlite3.Connection, names: Sequence[str]) -> Iterator[tuple[Table, tuple[Any, ...]]]:
-    """Rows with text that is not UTF-8: their key, then their texts."""
+    """Rows with text that is not UTF-8: their key, then their text columns."""
     for table in [Table.of(connection, name) for name in names]:
         for page in table.pages(connection):
             yield from [(table, row) for row in page if any(_is_garbled(value) for value in row)]
@@ -201,7 +200,7 @@ def _move(connection: sqlite3.Connection, table: Table, key: tuple[Any, ...]) ->
     columns = [column[0] for column in cursor.description]
     values = cursor.fetchone()
     if values is None:
-        return None  # a rival did it
+        return None  # another process did it
     row = dict(zip(columns, values, strict=True))
     garbled = [column for column in table.texts if _is_garbled(row[column])]
     if not garbled:
@@ -228,7 +227,7 @@ def _text(value: Any) -> str:
 
 
 def _kept(value: Any, *, is_text: bool) -> Any:
-    """A value as JSON has it; bytes, and text that cannot be read, as {"hex": …}."""
+    """A value as JSON; bytes and unreadable text as {"hex": …}."""
     if not isinstance(value, bytes):
         return value
     return value.decode() if is_text and not _is_garbled(value) else {"hex": value.hex()}

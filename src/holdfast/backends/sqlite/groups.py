@@ -1,7 +1,7 @@
-"""THE routine that refills: groups that were touched get as many of their waiting jobs ready as they have room.
+"""THE refill routine: makes as many waiting jobs of the touched groups ready as the groups have room for.
 
-Called by transaction.py, on behalf of every verb. Groups of one job at a time, which is what most are, go in one
-statement together; where a higher limit, a rate, aging or a changed rule asks for it, each group is looked at.
+Called by transaction.py for every verb. Groups with limit 1, which is most of them, are filled in one statement; with a
+higher limit, a rate, aging or a changed rule each group is handled by itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .transaction import Transaction
 
 GroupName = tuple[str, str]  # queue, group
-InPlay = tuple[int, int, int | None]  # how many are in play, how many of them ready, the last turn of these
+InPlay = tuple[int, int, int | None]  # number in play, number of these that are ready, the last turn of the ready ones
 
 _ANY_DUE = SQL["refill.any_due"]
 _JOIN_DUE = SQL["refill.join_due"]
@@ -33,10 +33,10 @@ _NONE: InPlay = (0, 0, None)
 
 
 def refill(tx: Transaction, touched: Mapping[GroupName, bool], due: bool | None = None) -> int:
-    """Bring the touched groups to their limits and rates; answers how many jobs became ready.
+    """Bring the touched groups to their limits and rates; returns how many jobs became ready.
 
-    `touched` says of each group whether a rule of it changed: then jobs may have to be withdrawn. `due`: whether any
-    scheduled job is due; None: it looks itself.
+    `touched` maps each group to whether one of its rules changed: then jobs may have to be withdrawn. `due`: whether
+    any scheduled job is due; None: query it.
     """
     rules = tx.rules
     if due is None:
@@ -50,7 +50,7 @@ def refill(tx: Transaction, touched: Mapping[GroupName, bool], due: bool | None 
             others.append(name)
             continue
         if due and limit:
-            # Who is due but not yet promoted must not be overtaken by a later one of its group.
+            # A job that is due but not yet promoted must not be overtaken by a later one of its group.
             tx.cursor.execute(_JOIN_DUE, {"queue": name[0], "grp": name[1], "limit": limit, "now": tx.now})
         if limit == 1:
             of_one.append(name)
@@ -69,7 +69,7 @@ def refill(tx: Transaction, touched: Mapping[GroupName, bool], due: bool | None 
 
 
 def _lanes(tx: Transaction) -> dict[str, str | None]:
-    """The tasks whose jobs do not go into the common lane, as the statements take them."""
+    """The tasks whose jobs are not in the common lane, as parameters of the statements."""
     lanes = tx.rules.lanes
     if not lanes:
         return {"parked": None, "apart": None}
@@ -85,7 +85,7 @@ def _in_play(tx: Transaction, groups: Sequence[GroupName]) -> list[InPlay]:
 
 
 def _fill_of_more(tx: Transaction, groups: list[tuple[GroupName, int]]) -> int:
-    """Groups with a limit above 1 and nothing else: where there is room for one, as mostly, all go together."""
+    """Groups with a plain limit above 1. Usually each has room for exactly one, so fill them in one statement."""
     made_ready = 0
     one_each: list[tuple[str, str, int]] = []
     tick = tx.ticks(len(groups))
@@ -103,12 +103,12 @@ def _fill_of_more(tx: Transaction, groups: list[tuple[GroupName, int]]) -> int:
 
 
 def staggered(turn: int, ready: int, last_turn: int | None) -> int:
-    """A turn behind the heads of all groups, and behind those of its own group that are ready."""
+    """A turn behind the heads of all groups, and behind the ready jobs of its own group."""
     return max(turn + ready * STAGGER_TICKS, (last_turn or 0) + 1) if ready else turn
 
 
 class Filling:
-    """One group and the room it has."""
+    """One group and its room."""
 
     def __init__(self, tx: Transaction, name: GroupName, in_play: InPlay) -> None:
         self._tx, self._name = tx, name
@@ -132,14 +132,14 @@ class Filling:
         return ("group", *self._name)
 
     def fill(self, *, due: bool) -> int:
-        """Make ready what there is room for, withdraw what is too much; answers how many became ready."""
+        """Make jobs ready up to the room, withdraw the excess; returns how many became ready."""
         tx, (queue, group) = self._tx, self._name
         room = min(self._limit - self._in_play, self._budget - self._ready)
         if room > 0 and due:
             values = {"queue": queue, "grp": group, "limit": self._limit, "now": tx.now}
             tx.cursor.execute(_JOIN_DUE, values)
         most = max(0, min(room, READY_PER_GROUP_MAX - self._ready))
-        # One more than there is room for tells whether somebody still waits.
+        # Reading one more than there is room for shows whether jobs are still waiting.
         rows = tx.cursor.execute(_WAITING, (queue, group, most + 1)).fetchall() if room >= 0 else []
         filled = [self._made_ready(*row) for row in rows[:most]]
         if filled:
@@ -164,7 +164,7 @@ class Filling:
         return turn, priority if aging is None else 0, tx.rules.lane_of(task, self._name[1]), seq
 
     def _wake(self, bucket: Bucket, *, waits: bool) -> None:
-        """Remember when the rate lets one more of the waiting jobs start, or that nothing waits for it."""
+        """Record when the rate lets one more waiting job start, or clear it if no job waits for the rate."""
         held_back = (
             waits
             and self._limit > self._in_play

@@ -1,6 +1,6 @@
 """The life of a lease on SQLite: register, claim, begin, renew, report, exchange, retire, recover, and promote.
 
-Called by backend.py on the writer's thread, inside one transaction per call. Ending a lease is in settle.py.
+Called by verbs.py, one write transaction per call. Ending a lease is in settle.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _answers = msgspec.json.Decoder(tuple[Answer, ...]).decode
 
 
 class Look(NamedTuple):
-    """Whether there is anything to promote or to recover, asked at once: mostly there is not."""
+    """Whether there is anything to promote or to recover, in one query: usually there is not."""
 
     due: int
     expired: int
@@ -69,7 +69,7 @@ def register(tx: Transaction, worker: WorkerRecord) -> None:
 def exchange(
     tx: Transaction, settlements: Sequence[Settlement], releases: Sequence[Release], request: ClaimRequest | None
 ) -> Exchanged:
-    """settle, release, claim: in one transaction, in that order, recognising a repeated call."""
+    """settle, release and claim in one transaction, in that order; detects a repeated call (R44)."""
     if request is None:
         answers = [*settle.settle(tx, settlements), *settle.release(tx, releases)]
         tx.close()
@@ -79,18 +79,18 @@ def exchange(
         return _first_answer(tx, request, row[1])
     answers = [*settle.settle(tx, settlements), *settle.release(tx, releases)]
     look = Look(*tx.cursor.execute(_LOOK, {"now": tx.now, "steady": tx.steady, "boot": tx.boot}).fetchone())
-    if row is None or request.call < row[0]:  # unknown, or a claim that a later one overtook: outcomes only
+    if row is None or request.call < row[0]:  # unknown worker, or a later claim overtook this one: outcomes only
         tx.close()
         return Exchanged(answers=tuple(answers), known=row is not None)
     rules, recovered, opens_at = tx.rules, list[Recovered](), None
-    seal = tx.closed_by  # after the rules: it comes with them
+    seal = tx.closed_by  # after reading the rules, which include the seal
     leases = claim.claim_heads(tx, request) if seal is None and not any(look) and not rules.rearranging else None
     if leases is None:
         tx.refill(due=bool(look.due))
         if look.overdue:
             recovered, gone = _recover(tx, (), -(-request.sweep_max // 2))
             if request.worker in gone:
-                tx.close()  # it was this very worker whose deadline had passed
+                tx.close()  # it was this worker's own deadline that had passed (R20)
                 return Exchanged(answers=tuple(answers), known=False, recovered=tuple(recovered))
         leases = []
         if seal is None:
@@ -100,9 +100,7 @@ def exchange(
                 rearrange.carry_on(tx, -(-request.sweep_max // 2))
             leases = claim.claim(tx, request)
             tx.refill()
-            opens_at = rates.next_opening(
-                tx.cursor, tx.rules, request.queues, tx.now
-            )  # as things stand after the claim
+            opens_at = rates.next_opening(tx.cursor, tx.rules, request.queues, tx.now)  # after the claim
     stored = msgspec.json.encode(answers).decode() if answers else None
     tx.cursor.execute(SQL["claim.number"], (request.call, stored, request.worker))
     tx.close()
@@ -116,7 +114,7 @@ def exchange(
 
 
 def _first_answer(tx: Transaction, request: ClaimRequest, last_answers: str | None) -> Exchanged:
-    """A repeated call: the leases that are still its own and fit what it asks for now; the rest is given back free."""
+    """A repeated call: the leases it still holds that fit the request now; the rest is released without cost (R38)."""
     rows = tx.cursor.execute(SQL["claim.again"], (request.worker, request.call)).fetchall()
     fit = claim.fitting(rows, request)
     if fit < len(rows):
@@ -183,12 +181,12 @@ def retire(tx: Transaction, worker: str) -> int:
 
 
 def recover(tx: Transaction, dead: Sequence[str], limit: int) -> list[Recovered]:
-    """End the leases of workers that are gone, whoever noticed first."""
+    """End the leases of dead workers, whoever noticed first."""
     return _recover(tx, dead, limit)[0]
 
 
 def _recover(tx: Transaction, dead: Sequence[str], limit: int) -> tuple[list[Recovered], set[str]]:
-    """What was recovered, and the workers whose rows went with it."""
+    """What was recovered, and the workers whose rows were removed."""
     execute = tx.cursor.execute
     expired = dict(execute(SQL["recover.expired"], {"steady": tx.steady, "boot": tx.boot}).fetchall())
     for worker in dead:
@@ -197,7 +195,7 @@ def _recover(tx: Transaction, dead: Sequence[str], limit: int) -> tuple[list[Rec
     recovered: list[Recovered] = []
     gone: set[str] = set()
     for worker, isolates in sorted(expired.items()):
-        # One more than allowed tells whether the worker still holds something afterwards.
+        # Reading one more than the limit shows whether the worker still holds leases afterwards.
         rows = execute(SQL["recover.leases"], (worker, limit - len(recovered) + 1)).fetchall()
         room = limit - len(recovered)
         recovered += [settle.recovered(tx, settle.as_lease(row), isolates=bool(isolates)) for row in rows[:room]]
@@ -210,7 +208,7 @@ def _recover(tx: Transaction, dead: Sequence[str], limit: int) -> tuple[list[Rec
 
 
 def _as_refilled(tx: Transaction, one: Recovered) -> Recovered:
-    """A grouped job went back as waiting; the refill may have made it ready."""
+    """A grouped job was put back as waiting; the refill may have made it ready."""
     if one.state is not State.WAITING:
         return one
     row = tx.cursor.execute(SQL["cancel.job"], (one.id,)).fetchone()
@@ -218,7 +216,7 @@ def _as_refilled(tx: Transaction, one: Recovered) -> Recovered:
 
 
 def promote(tx: Transaction, limit: int) -> Promoted:
-    """Bury what expired, bring in what is due, revive letters: `limit` of all at most. Then wake rated groups."""
+    """Bury expired jobs, bring in due ones, revive letters: at most `limit` together. Then refill rated groups."""
     execute = tx.cursor.execute
     expired = execute(SQL["promote.expired"], (tx.now, limit)).fetchall()
     for (job_id,) in expired:

@@ -1,8 +1,9 @@
-"""What code and operators say about queues, groups and tasks: declare, limit, slow_down, pause, resume.
+"""The rules that code and operators set for queues, groups and tasks: declare, limit, slow_down, pause, resume.
 
-Called by backend.py inside a write transaction. A changed rule is stored with a note of what it has to rearrange, and
-the first `step` jobs and groups are rearranged at once; rearrange.py carries on with the rest. Whatever puts a limit
-in force marks what already runs, so that it is counted: that is bounded by the slots of the workers.
+Called by verbs.py inside a write transaction. A changed rule is stored with a note of what it has to rearrange, and the
+first `step` jobs and groups are rearranged at once; rearrange.py continues with the rest (R10). A call that puts a
+limit in force also flags the running jobs, so that they are counted: their number is bounded by the slots of the
+workers.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ def declare(tx: Transaction, rules: Sequence[QueueRule], tasks: Sequence[TaskRul
 
 
 def _end(tx: Transaction, step: int) -> None:
-    """Of what is to be rearranged, do a bounded piece."""
+    """Do a bounded part of the rearrangement."""
     if tx.rules.rearranging:
         rearrange.carry_on(tx, step)
     tx.close()
 
 
 def queue_row(rule: QueueRule) -> tuple[Any, ...]:
-    """A rule as it is stored; strict implies a group limit of 1."""
+    """A rule as stored; strict implies a group limit of 1."""
     group_limit = 1 if rule.group_order == "strict" else rule.group_limit
     place = (rule.name, group_limit, rule.group_order, rule.limit)
     return (*place, rate_text(rule.rate), rate_text(rule.group_rate), rule.aging)
@@ -52,7 +53,7 @@ def task_row(rule: TaskRule) -> tuple[Any, ...]:
 
 
 def _declare_queue(tx: Transaction, rule: QueueRule) -> bool:
-    """Store a rule; False where it is as it was."""
+    """Store a rule; False if it is unchanged."""
     execute, row = tx.cursor.execute, queue_row(rule)
     before = execute(SQL["declare.rule"], (rule.name,)).fetchone()
     if before == row:
@@ -67,12 +68,12 @@ def _declare_queue(tx: Transaction, rule: QueueRule) -> bool:
 
 
 def _of_groups(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a queue's rule says of its groups: limit, order, rate."""
+    """The columns of a queue's rule that apply to its groups: limit, order, rate."""
     return row[1], row[2], row[5]
 
 
 def _declare_task(tx: Transaction, rule: TaskRule) -> bool:
-    """Store a rule; False where it is as it was."""
+    """Store a rule; False if it is unchanged."""
     execute, row = tx.cursor.execute, task_row(rule)
     before = execute(SQL["declare.task"], (rule.name,)).fetchone()
     silent = rule == TaskRule(name=rule.name)
@@ -91,7 +92,7 @@ def _declare_task(tx: Transaction, rule: TaskRule) -> bool:
 
 @contextmanager
 def _lane_of(tx: Transaction, task: str) -> Iterator[None]:
-    """Something about a task is written inside: its ready jobs are to go where they belong then."""
+    """The caller changes a task's rules inside; afterwards its ready jobs are to move to their lane."""
     before = tx.rules.lanes.get(task)
     yield
     tx.rules_changed()
@@ -104,7 +105,7 @@ def _lane_of(tx: Transaction, task: str) -> Iterator[None]:
 
 
 def _count_queue(tx: Transaction, queue: str) -> None:
-    """Where a limit is in force now, what already runs is counted, too."""
+    """If a limit is now in force, running jobs are counted, too."""
     if tx.rules.queue(queue).limit < UNLIMITED:
         tx.cursor.execute(SQL["limit.count_queue"], (queue,))
 
@@ -129,7 +130,7 @@ def limit(tx: Transaction, said: Override, step: int) -> None:
 
 
 def _store_override(tx: Transaction, place: Place, said: Override) -> None:
-    """An operator's new word over the earlier one; removed where nothing is said any more."""
+    """Merge an operator's override into the stored one; remove it if no value is left."""
     before = tx.cursor.execute(SQL["limit.override"], place).fetchone() or (None, None, None)
     most = before[0] if said.limit is UNSET else said.limit
     rate = before[1] if said.rate is UNSET else rate_text(said.rate)
@@ -141,7 +142,7 @@ def _store_override(tx: Transaction, place: Place, said: Override) -> None:
 
 
 def apart_word(said: Override) -> int | None:
-    """As it is stored: 1, or nothing. It is a word on tasks alone, and False says nothing that the code does not."""
+    """As stored: 1 or NULL. It applies to tasks only, and False is the same as not set."""
     return 1 if said.task is not None and said.apart is True else None
 
 

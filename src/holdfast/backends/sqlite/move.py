@@ -1,7 +1,7 @@
-"""seal, export and carry on SQLite: a store on its way to another one.
+"""seal, export and carry on SQLite: moving a store to another one.
 
-Called by backend.py: seal and carry inside a write transaction, export and sealed on the reader's thread. Carried rows
-go in as they are: nothing is placed, refilled or promoted here.
+Called by verbs.py: seal and carry inside a write transaction, export and sealed as reads. Carried rows are inserted as
+they are: nothing is placed, refilled or promoted here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .limits import apart_word, queue_row, task_row
 from .transaction import Transaction
 from .unique_keys import EVERYWHERE
 
-_BEYOND = 38  # where the columns end that every job record has
+_BEYOND = 38  # end of the columns that every job record has
 
 
 def sealed(cursor: sqlite3.Cursor) -> Seal | None:
@@ -112,7 +112,8 @@ def carry(tx: Transaction, move: str, shipment: Shipment) -> None:
     lines = [(job.seq, n, line.at, line.text) for job in shipment.jobs for n, line in enumerate(job.logs, 1)]
     many(SQL["carry.line"], lines)
     many(SQL["carry.letter"], [_letter_row(letter) for letter in shipment.letters])
-    # A turn may be staggered far ahead; the tick that came with the rules is above all that moved the counter.
+    # A turn may be staggered far ahead; the tick that came with the rules is above everything that advanced the
+    # counter.
     highest = max((job.fence for job in shipment.jobs), default=0)
     tx.cursor.execute(SQL["carry.tick"], (max(shipment.tick, highest),))
     _store(tx, seal.moved_on(shipment))
@@ -137,7 +138,7 @@ def _key_queue(job: StoredJob) -> str | None:
 
 
 def _lane(job: StoredJob) -> int:
-    """A lane says something only while a job is ready; the index of the lanes apart must not keep others."""
+    """A lane is meaningful only while a job is ready; the index of `apart` lanes must not contain other jobs."""
     return LANE_UNGROUPED if job.lane == LANE_APART and job.state is not State.READY else job.lane
 
 

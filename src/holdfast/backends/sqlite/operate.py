@@ -1,7 +1,7 @@
-"""What operators and sweeps do to one job or letter at a time.
+"""What operators and sweeps do to one job or letter at a time, and the refill sweep.
 
-Called by backend.py and lease.py inside a write transaction. Raises JobNotFound, StateConflict or ConfigurationError
-before the first write, so a refused verb changes nothing.
+Called by verbs.py, lease.py, claim.py and cron.py inside a write transaction. Raises JobNotFound, StateConflict or
+StoreSealed before the first write, so a refused verb changes nothing.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def expire(tx: Transaction, job_id: str) -> None:
 
 
 def _kill(tx: Transaction, job: dict[str, Any], reason: str, text: str) -> None:
-    """An unstarted job dies: dead letter and end in one step."""
+    """An unstarted job dies: the job ends and its dead letter is written in one step."""
     failure = Failure(at=tx.now, reason=reason, text=text, attempt=job["attempts"], fence=job["fence"])
     job["errors"] = with_failure(job["errors"], failure)
     settle.finish(tx, job, State.DEAD, reason=reason)
@@ -90,7 +90,7 @@ def run_now(tx: Transaction, job_id: str) -> JobRecord:
 
 
 def _due_now(tx: Transaction, job: dict[str, Any]) -> None:
-    """A scheduled job comes into play at once, in the same way as by promote."""
+    """Bring a scheduled job into play at once, as promote does."""
     tx.cursor.execute(SQL["revive.due_now"], (tx.now, job["seq"]))
     tx.place(job["seq"], job["queue"], job["task"], job["grp"], job["priority"])
 
@@ -125,7 +125,7 @@ def revive(tx: Transaction, job_id: str, verb: str = "revive") -> JobRecord:
 
 
 def revive_row(tx: Transaction, job_id: str, *, automatic: bool) -> bool:
-    """Automatic revival of a letter that is due for it; False where its key is live or its job gone."""
+    """Automatic revival of a letter that is due for it; False if its key is held or its job is not dead."""
     try:
         job = _job(tx, job_id)
         if job["state"] != State.DEAD:
@@ -141,7 +141,7 @@ def revive_row(tx: Transaction, job_id: str, *, automatic: bool) -> bool:
 
 
 def _start_afresh(tx: Transaction, job: dict[str, Any]) -> None:
-    """A finished job comes into play with fresh budgets and its key."""
+    """Bring a finished job into play with fresh budgets and its key."""
     holder = _other_holder(tx, job)
     if holder is not None:
         free_key(tx, holder)
@@ -163,7 +163,7 @@ def _refuse_if_key_is_held(tx: Transaction, job: dict[str, Any], verb: str) -> N
 
 
 def _other_holder(tx: Transaction, job: dict[str, Any]) -> unique_keys.Holder | None:
-    """The other job that holds this one's key, if only by a window that has passed."""
+    """The other job that holds this one's key, even if only by a window that has passed."""
     if job["key"] is None or job["holds_key"]:
         return None
     return unique_keys.holder_of(tx.cursor.execute, job["key_queue"], job["task"], job["key"])
@@ -186,7 +186,7 @@ def refill(tx: Transaction, after: tuple[str, str], limit: int) -> tuple[int, tu
     """One bounded pass over groups with waiting jobs, from where the last one stopped."""
     tx.refuse_sealed()
     execute, place = tx.cursor.execute, after
-    for _ in range(limit):  # from name to name: a group of a million waiting jobs is one look
+    for _ in range(limit):  # from name to name: a group with a million waiting jobs is one lookup
         row = execute(_NEXT_WAITING, place).fetchone() or execute(_NEXT_WAITING_QUEUE, place[:1]).fetchone()
         place = row or ("", "")
         if row is None:

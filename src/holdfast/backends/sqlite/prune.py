@@ -1,6 +1,6 @@
-"""prune: what is past its retention, what the tasks' rules let go, and buckets that say nothing any more.
+"""prune: removes jobs past their retention, what the tasks' rules do not keep, and buckets that are no longer needed.
 
-Called by backend.py inside a write transaction. It never removes a job finished within REMEMBER_SECONDS_MIN, one whose
+Called by verbs.py inside a write transaction. It never removes a job finished within REMEMBER_SECONDS_MIN, one whose
 key's window has not passed, or a letter whose job is live.
 """
 
@@ -33,7 +33,7 @@ def _remove(tx: Transaction, rows: Rows) -> None:
 
 
 def _prune_by_rule(tx: Transaction, limit: int) -> int:
-    """Task by task, the oldest first."""
+    """Task by task, oldest first (R49)."""
     execute, gone = tx.cursor.execute, 0
     for task, kept, dead_seconds, dead_kept in execute(SQL["prune.rules"]).fetchall():
         values = {"task": task, "now": tx.now, "remembered": tx.now - REMEMBER_SECONDS_MIN}

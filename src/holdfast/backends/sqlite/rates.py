@@ -1,6 +1,6 @@
-"""What may start now: what runs is counted, what a bucket allows is read, what holds ready jobs back is told.
+"""What may start now: counts running jobs, reads what buckets allow, and reports what holds ready jobs back.
 
-Called by claim.py inside a write transaction and by the watch on its own connection. It never writes.
+Called by claim.py and lease.py inside a write transaction, and by read_rules.py for waits. It never writes.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ _NEW = Bucket()
 
 
 def apart_ready(cursor: sqlite3.Cursor, rules: Rules, queue: str) -> list[str]:
-    """The tasks apart that have ready jobs in this queue, by name."""
+    """The `apart` tasks that have ready jobs in this queue, by name."""
     if not rules.tasks:
         return []
-    # By the rules as they stand: jobs of a task that was paused, or is no longer apart, may still be in its lane.
+    # By the current rules: jobs of a task that was paused, or is no longer `apart`, may still be in its lane.
     found = cursor.execute(SQL["claim.apart_ready"], (queue,)).fetchall()
     return [task for (task,) in found if rules.lanes.get(task) == LANE_APART]
 
 
 def bucket_room(rules: Rules, rate: Rate | None, place: Place, now: float) -> int:
-    """How many a bucket lets start now."""
+    """How many starts a bucket allows now."""
     return UNLIMITED if rate is None else allowed(rate, (rules.bucket(place) or _NEW).spent_until, now)
 
 
 class Running:
-    """What runs where a limit counts it, read off the jobs when it is first asked for."""
+    """Running jobs that a limit counts; counted from the jobs on first use."""
 
     def __init__(self, cursor: sqlite3.Cursor) -> None:
         self._cursor = cursor
@@ -55,7 +55,7 @@ class Running:
 
 
 def queue_room(rules: Rules, running: Running, queue: str, now: float) -> int:
-    """How many more of a queue may start; 0 while it is slowed down."""
+    """How many more jobs of a queue may start; 0 while it is slowed down."""
     place: Place = ("queue", queue, "")
     if (rules.bucket(place) or _NEW).shut_until > now:
         return 0
@@ -71,7 +71,7 @@ def task_room(rules: Rules, running: Running, task: str, now: float) -> int:
 
 
 def claimable(cursor: sqlite3.Cursor, rules: Rules, queue: str, now: float) -> bool:
-    """Whether a claim of this queue would lease something now. A pause of the queue is not looked at."""
+    """Whether a claim of this queue would lease something now. Ignores a pause of the queue."""
     common = cursor.execute(SQL["read.claimable"], (queue,)).fetchone() is not None
     if rules.holds_nothing:
         return common
@@ -82,7 +82,7 @@ def claimable(cursor: sqlite3.Cursor, rules: Rules, queue: str, now: float) -> b
 
 
 def next_opening(cursor: sqlite3.Cursor, rules: Rules, queues: Iterable[str], now: float) -> float | None:
-    """When the first bucket or slow-down that holds ready jobs of these queues back lets one more start."""
+    """When the first bucket or slow-down that holds back ready jobs of these queues lets one more start."""
     if not rules.any_flow:
         return None
     opens: list[float] = []

@@ -1,6 +1,6 @@
 """The read side of the SQLite store: rows to records. Never writes.
 
-Called by backend.py on the reader's thread and by operate.py inside its transaction.
+Called by verbs.py for reads, by read_rules.py, move.py and flaws.py, and by operate.py inside its transaction.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _DECODERS: dict[str, tuple[Callable[[Any], Any], Any]] = {
 
 
 def record(row: Sequence[Any]) -> JobRecord:
-    """A job. Where a field cannot be read it has its default, and the job says which."""
+    """A job. An unreadable field has its default and is listed in `unreadable`."""
     if type(row) is tuple:
         with contextlib.suppress(*tolerant.UNREADABLE):
             return _record(row)
@@ -115,7 +115,7 @@ def all_jobs(cursor: sqlite3.Cursor) -> list[JobRecord]:
 
 
 def ended(cursor: sqlite3.Cursor, job_ids: Sequence[str]) -> dict[str, JobRecord | None]:
-    """Of these jobs those that have finished, and None for those that are not known."""
+    """The finished ones of these jobs, and None for unknown ids."""
     asked = cursor.execute(SQL["read.ended"], (as_text(list(job_ids)),)).fetchall()
     return {
         job_id: get(cursor, job_id) if finished else None for job_id, known, finished in asked if finished or not known
@@ -151,7 +151,7 @@ def find(cursor: sqlite3.Cursor, query: JobQuery) -> list[JobRecord]:
 def count(cursor: sqlite3.Cursor, queue: str | None) -> Mapping[str, Mapping[State, int]]:
     counts: dict[str, dict[State, int]] = {}
     for name, state, number in cursor.execute(SQL["read.count"], {"queue": queue}):
-        known = tolerant.read_or(None, State, state)  # flaws lists a job whose state is none
+        known = tolerant.read_or(None, State, state)  # flaws lists a job with an invalid state
         if known is not None:
             counts.setdefault(name, {})[known] = number
     return counts
@@ -206,7 +206,7 @@ def all_letters(cursor: sqlite3.Cursor) -> list[DeadLetter]:
 
 
 def letters_after(cursor: sqlite3.Cursor, job_id: str, limit: int) -> list[DeadLetter]:
-    """Letters by id, from after that one."""
+    """Letters by id, after that one."""
     rows = cursor.execute(f"{_LETTER} WHERE job_id > ? ORDER BY job_id LIMIT ?", (job_id, limit))
     return [_letter(row) for row in rows]
 

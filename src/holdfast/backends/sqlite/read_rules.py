@@ -1,6 +1,6 @@
-"""What is said about queues, groups and tasks, as shown: rules, overrides, buckets, pauses, and the dump of everything.
+"""Reads rules, overrides, buckets and pauses of queues, groups and tasks, the dump of everything, and work at hand.
 
-Called by backend.py on the reader's thread, and by move.py for export. Never writes.
+Called by verbs.py for reads, by move.py for export and by the wake-ups of both backends. Never writes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .rules import Rules
 
 Said = TypeVar("Said", Pause, Override, Flow)
 
-_PAUSE = ("reason", "by", "paused_at")  # as read.group_pause has them
+_PAUSE = ("reason", "by", "paused_at")  # columns of read.group_pause
 
 
 def by_scope(said: Iterable[Said]) -> list[Said]:
@@ -52,7 +52,7 @@ def queue_rules(cursor: sqlite3.Cursor) -> list[QueueRule]:
         QueueRule(
             name=row[0],
             group_limit=max(1, row[1]),
-            group_order="relaxed" if row[2] == "relaxed" else "strict",  # flaws lists what is neither
+            group_order="relaxed" if row[2] == "relaxed" else "strict",  # flaws lists other values
             limit=row[3],
             rate=rate_of(row[4]),
             group_rate=rate_of(row[5]),
@@ -111,7 +111,7 @@ def group(cursor: sqlite3.Cursor, queue: str, name: str) -> GroupRecord:
 
 
 def _group(cursor: sqlite3.Cursor, rules: Rules, queue: str, name: str) -> GroupRecord:
-    """One state at a time: each has an index of its own by group, so a group costs what is in it."""
+    """One state at a time: each has its own index by group, so the cost is the size of the group."""
     paused = cursor.execute(SQL["read.group_pause"], (queue, name)).fetchone()
     counts = cursor.execute(SQL["read.group_counts"], (queue, name)).fetchall()
     limit, rate = rules.said(queue, name)
@@ -132,7 +132,7 @@ def _group(cursor: sqlite3.Cursor, rules: Rules, queue: str, name: str) -> Group
 
 
 def _head(cursor: sqlite3.Cursor, queue: str, name: str) -> str | None:
-    """The job whose turn it is: what runs, else what is ready, else the head in its back-off, else who comes next."""
+    """The job whose turn it is: running, else ready, else the head in its back-off, else the next one."""
     for statement in ("read.group_in_play", "read.group_waiting", "read.group_scheduled"):
         row = cursor.execute(SQL[statement], (queue, name)).fetchone()
         if row is not None:
@@ -141,7 +141,7 @@ def _head(cursor: sqlite3.Cursor, queue: str, name: str) -> str | None:
 
 
 def groups(cursor: sqlite3.Cursor, queue: str | None, limit: int) -> list[GroupRecord]:
-    """From name to name, without looking at the jobs between."""
+    """From name to name, without reading the jobs in between."""
     rules = Rules(cursor)
     found: list[GroupRecord] = []
     name, of = "", queue or ""
@@ -182,10 +182,11 @@ _BEYOND = ("token", "turn", "rank", "lane", "claim_call", "prune_at")
 
 
 def dump(cursor: sqlite3.Cursor) -> Dump:
-    """Everything, as plain values, in the shapes of the records."""
+    """Everything, as plain values, in the shape of the records."""
     beyond = cursor.execute(SQL["read.job_beyond"]).fetchall()
     deadlines = {row[0]: row[1:] for row in cursor.execute(SQL["read.worker_beyond"])}
-    # Whether a worker has expired is a question of when one asks; a dump is the same until something is written.
+    # Whether a worker has expired depends on the time of the query; a dump must stay the same until something is
+    # written.
     shown = [msgspec.structs.replace(one, running=0) for one in read.workers(cursor, float("-inf"), "")]
     tables: dict[str, list[dict[str, Any]]] = {
         "jobs": [
@@ -225,11 +226,11 @@ def _all_plain(records: Sequence[msgspec.Struct]) -> list[dict[str, Any]]:
 
 
 def work_at_hand(cursor: sqlite3.Cursor, queues: Sequence[str], now: float) -> tuple[bool, float | None]:
-    """Is something claimable in these queues now, and if not, when may something become so by itself?"""
+    """Is something claimable in these queues now, and if not, when may something become claimable by itself?"""
     rules = Rules(cursor)
     paused = rules.paused_queues
     if rules.rearranging and rules.closed is None:
-        return True, None  # every claim carries it on
+        return True, None  # every claim continues the rearrangement
     if any(queue not in paused and rates.claimable(cursor, rules, queue, now) for queue in queues):
         return True, None
     due, waking = cursor.execute(SQL["read.next_due"]).fetchone()

@@ -1,9 +1,9 @@
-"""What a changed rule has left to do, remembered in the file and carried on piece by piece.
+"""What a rule change has left to do, recorded in the file and continued step by step (R10).
 
-Called by limits.py, which notes what changed and does the first piece, by claim and by the verb rearrange. Three
-kinds: ready jobs that are not in the lane of their task (one scan of the lanes for all tasks), groups of a queue that
-are not fitted to its rule, jobs that a rule on retention does not count yet. Each keeps its place; a further change
-starts the scan again, so it takes over what is left. A store with nothing to rearrange has no row and pays for nothing.
+Called by limits.py, which records the change and does the first step, by claim and by the verb rearrange. Three kinds:
+ready jobs that are not in the lane of their task (one scan of the lanes for all tasks), groups of a queue that are not
+adjusted to its rule, jobs that a retention rule does not count yet. Each kind stores its position; a further change
+restarts the scan, so it takes over what is left. A store with nothing to rearrange has no row and pays nothing.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .columns import LANE_GROUPED, LANE_UNGROUPED, SQL, as_text
 from .transaction import Transaction
 
 _LANES, _GROUPS, _COUNTS = "lanes", "groups", "counts"
-_KINDS = (_LANES, _GROUPS, _COUNTS)  # in the order they are carried on: first what claim passes over
+_KINDS = (_LANES, _GROUPS, _COUNTS)  # in this order: first what claim skips
 
 
 class LanesPlace(Struct, frozen=True, array_like=True):
-    """How far the lanes have been looked through: of `queue` those before lanes[at], of that one up to (rank, …)."""
+    """How far the lanes have been scanned: in `queue` those before lanes[at], and that one up to (rank, …)."""
 
     lanes: tuple[int, ...]
     queue: str = ""  # "" before the first
@@ -32,7 +32,7 @@ class LanesPlace(Struct, frozen=True, array_like=True):
 
 
 class CountsPlace(Struct, frozen=True, array_like=True):
-    """Jobs up to `after` are counted; those above `newest` are when they are leased or end."""
+    """Jobs up to `after` are counted; those above `newest` are counted when they are leased or end."""
 
     after: int
     newest: int
@@ -43,11 +43,11 @@ _counts_place = msgspec.json.Decoder(CountsPlace).decode
 _group_place = msgspec.json.Decoder(str).decode
 
 
-# ---------------------------------------------------------------------- what changed
+# ---------------------------------------------------------------------- recording a change
 
 
 def lane_changed(tx: Transaction, before: int | None) -> None:
-    """Ready jobs of a task that stand in this lane (None: the common ones) are to leave it."""
+    """Ready jobs of a task have to leave this lane (None: the common lanes)."""
     left = {LANE_UNGROUPED, LANE_GROUPED} if before is None else {before}
     pending = _pending(tx).get((_LANES, ""))
     if pending is not None:
@@ -56,12 +56,12 @@ def lane_changed(tx: Transaction, before: int | None) -> None:
 
 
 def groups_changed(tx: Transaction, queue: str) -> None:
-    """The groups of a queue are to be fitted to its new rule."""
+    """The groups of a queue have to be adjusted to its new rule."""
     _remember(tx, _GROUPS, queue, "")
 
 
 def counts_changed(tx: Transaction) -> None:
-    """A task keeps only so many finished jobs now: those it has are to be counted."""
+    """A task now keeps only the newest N finished jobs: count its existing ones."""
     _remember(tx, _COUNTS, "", CountsPlace(0, tx.cursor.execute(SQL["rearrange.newest"]).fetchone()[0]))
 
 
@@ -76,11 +76,11 @@ def _remember(tx: Transaction, kind: str, queue: str, place: Any) -> None:
     tx.rules.rearranging = 1
 
 
-# ---------------------------------------------------------------------- carrying it on
+# ---------------------------------------------------------------------- continuing
 
 
 def rearrange(tx: Transaction, limit: int) -> bool:
-    """The verb: True where there is more to do."""
+    """The verb: True if there is more to do."""
     tx.refuse_sealed()
     more = carry_on(tx, limit)
     tx.close()
@@ -88,7 +88,7 @@ def rearrange(tx: Transaction, limit: int) -> bool:
 
 
 def carry_on(tx: Transaction, limit: int) -> bool:
-    """Look at, or change, about `limit` jobs and groups; answers whether something is left."""
+    """Examine or change about `limit` jobs and groups; returns whether something is left."""
     pending = _pending(tx)
     left = limit
     for kind in _KINDS:
@@ -105,7 +105,7 @@ def carry_on(tx: Transaction, limit: int) -> bool:
 
 
 def _lanes_step(tx: Transaction, _queue: str, stored: str, left: int) -> tuple[LanesPlace | None, int]:
-    """Move jobs to the lane their task's rule says, in the order of the lanes; turns and ranks stay."""
+    """Move jobs to the lane of their task's rule, in the order of the lanes; turns and ranks stay."""
     place: LanesPlace | None = _lanes_place(stored)
     while place is not None and left > 0:
         if not place.queue or place.at == len(place.lanes):
@@ -136,7 +136,7 @@ def _read_lane(
 
 
 def _groups_step(tx: Transaction, queue: str, stored: str, left: int) -> tuple[str | None, int]:
-    """Refill or withdraw group by group, by name. A group counts as one and what changes of it."""
+    """Refill or withdraw group by group, by name. Each group costs one plus the rows it changes."""
     group = _group_place(stored)
     while left > 0:
         group = tx.cursor.execute(SQL["rearrange.next_group"], (queue, group)).fetchone()[0]
@@ -147,7 +147,7 @@ def _groups_step(tx: Transaction, queue: str, stored: str, left: int) -> tuple[s
 
 
 def fit(tx: Transaction, groups: Iterable[tuple[str, str]]) -> int:
-    """Bring groups to the rule as it stands; answers how many rows that changed."""
+    """Adjust groups to the current rule; returns how many rows changed."""
     changes = tx.cursor.connection.total_changes
     for queue, group in groups:
         tx.touch(queue, group, changed=True)
@@ -166,13 +166,13 @@ def _counts_step(tx: Transaction, _queue: str, stored: str, left: int) -> tuple[
 _STEPS: dict[str, Any] = {_LANES: _lanes_step, _GROUPS: _groups_step, _COUNTS: _counts_step}
 
 
-# ---------------------------------------------------------------------- a claim meanwhile
+# ---------------------------------------------------------------------- claims in the meantime
 
 
 class Guard:
-    """What a claim may lease while something is left to do: only jobs in the right lane, of groups that are fitted.
+    """What a claim may lease while a rearrangement is pending: only jobs in the right lane, of adjusted groups.
 
-    Jobs it meets in the wrong lane it moves, groups at the front of a lane it fits, as far as its share goes.
+    It moves jobs that it finds in the wrong lane and adjusts groups at the front of a lane, within its share.
     """
 
     def __init__(self, tx: Transaction, most: int) -> None:
@@ -183,14 +183,14 @@ class Guard:
         self._moves: list[tuple[int, int]] = []
 
     def fit_front(self, queue: str, groups: Sequence[str]) -> None:
-        """Fit groups that a lane of the queue begins with. Before the lane is read: jobs may be withdrawn from it."""
+        """Adjust the first groups of a lane, before the lane is read: jobs may be withdrawn from it."""
         unfitted = [group for group in dict.fromkeys(groups) if not self._is_fitted(queue, group)][: self._left]
         self._left -= len(unfitted)
         fit(self._tx, [(queue, group) for group in unfitted])
         self._fitted.update((queue, group) for group in unfitted)
 
     def lets(self, lane: int, seq: int, task: str, queue: str, group: str | None) -> bool:
-        """Whether a ready job may be leased; one in the wrong lane is to be moved."""
+        """Whether a ready job may be leased; schedules the move of one in the wrong lane."""
         belongs = self._tx.lane_of(task, group)
         if belongs != lane:
             if self._left > 0:
@@ -203,6 +203,6 @@ class Guard:
         return queue not in self._after or group <= self._after[queue] or (queue, group) in self._fitted
 
     def move(self) -> None:
-        """After the lanes were read: their places count jobs."""
+        """Move only after the lanes were read: their positions are job counts."""
         self._tx.cursor.executemany(SQL["rearrange.to_lane"], self._moves)
         self._moves.clear()

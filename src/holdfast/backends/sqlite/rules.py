@@ -1,9 +1,8 @@
 """What is in force at one instant of a transaction: limits, rates, lanes, and the buckets' numbers.
 
-Called by every verb that places, refills or claims jobs, and by the reading side. It reads a rule when it is first
-asked for; one statement tells which kinds of rules there are at all, so a store without them pays for nothing else.
-With it comes what every verb asks of the store: its seal, its counter, whether there are keys and dead letters. It
-never moves a job.
+Called by every verb that places, refills or claims jobs, and by the read side. It reads a rule on first use; one
+statement finds out which kinds of rules exist at all, so a store without them pays for nothing else. That statement
+also reads what every verb needs: the seal, the counter, whether there are keys and dead letters. It never moves a job.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ _OVERRIDE = SQL["limit.override"]
 _FLOW = SQL["slow_down.flow"]
 
 
-Kinds = tuple[int, int, int]  # whether there are any of queues, of groups, of tasks
+Kinds = tuple[int, int, int]  # whether there are any for queues, groups, tasks
 
 _NO_KINDS: Kinds = (0, 0, 0)
-_NOT_ALONE = 0  # a queue's groups have more to obey than their limit
+_NOT_ALONE = 0  # a queue's groups are subject to more than their limit
 
 
 class Queue(NamedTuple):
-    """A queue's rule, the operator's word included."""
+    """A queue's rule, with the operator's override applied."""
 
     strict: bool = True
     group_limit: int = 1
@@ -40,14 +39,14 @@ class Queue(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What holds a task back."""
+    """What limits a task."""
 
     limit: int
     rate: Rate | None
 
 
 class Bucket(NamedTuple):
-    """A flow's numbers."""
+    """The numbers of a flow."""
 
     spent_until: float = 0.0
     shut_until: float = 0.0
@@ -55,7 +54,7 @@ class Bucket(NamedTuple):
 
 
 class Rules:
-    """The rules as stored now. After a write to them, ask a new one."""
+    """The rules as stored now. After writing rules, create a new one."""
 
     __slots__ = (
         "_cursor",
@@ -98,12 +97,12 @@ class Rules:
 
     @property
     def holds_nothing(self) -> bool:
-        """No queue and no task is limited, rated, slowed down or apart: a claim need not ask."""
+        """No queue and no task is limited, rated, slowed down or `apart`: a claim need not check."""
         return self.queues_hold_nothing and not self._tasks_said
 
     @property
     def queues_hold_nothing(self) -> bool:
-        """No queue is limited or rated, and nothing slowed down."""
+        """No queue is limited or rated, and nothing is slowed down."""
         return not (self._queue_flows or self._queue_overrides or self.any_flow)
 
     # ------------------------------------------------------------------ queues and groups
@@ -137,7 +136,7 @@ class Rules:
 
     @property
     def any_aging(self) -> bool:
-        """Whether a queue may age its jobs."""
+        """Whether any queue may age its jobs."""
         return bool(self._queue_flows)
 
     def aging(self, queue: str) -> float | None:
@@ -150,7 +149,7 @@ class Rules:
         return "strict" if self.strict(queue, group) else "relaxed"
 
     def said(self, queue: str, group: str) -> tuple[int | None, Rate | None]:
-        """An operator's word on a group: (limit, rate)."""
+        """An operator's override of a group: (limit, rate)."""
         if not self._group_overrides:
             return None, None
         said = self._overrides.get((queue, group))
@@ -167,7 +166,7 @@ class Rules:
         return self.said(queue, group)[0] or self.queue(queue).group_limit
 
     def limit_alone(self, queue: str, group: str) -> int | None:
-        """The limit, if nothing else has a say in what is ready of this group: no rate, no aging."""
+        """The limit, if nothing else (rate, aging) affects which jobs of this group are ready; else None."""
         if not self._group_pauses and not self._group_overrides:  # then all groups of the queue are alike
             limit = self._limits.get(queue)
             if limit is None:
@@ -184,7 +183,7 @@ class Rules:
         return _held(self.said(queue, group)[1] or self.queue(queue).group_rate)
 
     def windowed(self, queue: str) -> bool:
-        """Whether a claim may make room in a group: by its rate, or by the bound on what is ready of it."""
+        """Whether a claim may make room in a group: because of its rate, or of the bound on its ready jobs."""
         rule = self.queue(queue)
         return bool(self._group_overrides) or rule.group_rate is not None or rule.group_limit > READY_PER_GROUP_MAX
 
@@ -192,7 +191,7 @@ class Rules:
 
     @property
     def tasks(self) -> Mapping[str, Task]:
-        """The tasks that are apart, by name, with what holds them back."""
+        """The `apart` tasks by name, with their limits and rates."""
         if self._tasks is None:
             self._tasks = self._read_tasks() if self._tasks_said else {}
         return self._tasks
@@ -211,7 +210,7 @@ class Rules:
 
     @property
     def lanes(self) -> Mapping[str, int]:
-        """The lane of every task whose ready jobs are not in the common ones."""
+        """The lane of every task whose ready jobs are not in the common lanes."""
         if self._lanes is None:
             lanes = dict.fromkeys(self.tasks, LANE_APART)
             if self._task_pauses:
@@ -224,7 +223,7 @@ class Rules:
 
     @property
     def trimmed(self) -> frozenset[str]:
-        """Tasks of which only so many finished jobs are kept."""
+        """Tasks that keep only the newest N finished jobs."""
         if self._trimmed is None:
             found = self._cursor.execute(SQL["limit.tasks_trimmed"]) if self._tasks_said else ()
             self._trimmed = frozenset(row[0] for row in found)
@@ -233,7 +232,7 @@ class Rules:
     # ------------------------------------------------------------------ buckets
 
     def bucket(self, place: Place) -> Bucket | None:
-        """A flow's numbers as they are now; None where there is no row."""
+        """The numbers of a flow; None if there is no row."""
         if not self.any_flow:
             return None
         row = self._cursor.execute(_FLOW, place).fetchone()
@@ -241,10 +240,10 @@ class Rules:
 
 
 def age_shift(priority: int, aging: float | None) -> int:
-    """By how many ticks a priority moves a turn forward where the queue ages its jobs."""
+    """By how many ticks a priority moves a turn forward in a queue with aging."""
     return 0 if aging is None else int(priority * aging * 1_000_000 // 1)
 
 
 def _held(rate: Rate | None) -> Rate | None:
-    """A rate that holds something back, or none."""
+    """The rate if it limits anything, else None."""
     return None if rate is None or rate.none else rate

@@ -1,7 +1,7 @@
 """How leases end: settle, release and stall. Every way out of `running` is in this file.
 
-Called by lease.py inside a transaction. A lease is compared on (id, token) and ended in the same step; what cannot be
-matched changes nothing.
+Called by lease.py, and by operate.py for jobs without a lease, inside a transaction. A lease is matched by (id, token)
+and ended in the same step; if nothing matches, nothing changes.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ LEASE_FIELDS = [
     "priority",
 ]
 
-# Above this size of all values together, copying them through JSON costs more than it saves.
+# If all values together are larger than this, copying them through JSON costs more than it saves.
 VALUES_BYTES_MAX = 262_144
 
-# So many successes, and one statement for all costs less than one for each.
+# From this many successes on, one statement for all costs less than one for each.
 TOGETHER_MIN = 3
 
 Success = tuple[int, str, str, float, bytes | None]  # seq, id, token, seconds to retain, value
@@ -63,9 +63,9 @@ def as_lease(row: Sequence[Any]) -> dict[str, Any]:
 
 
 def settle(tx: Transaction, settlements: Sequence[Settlement]) -> list[Answer]:
-    """End leases with outcomes. Successes go in one statement for all; if one is refused, they go one by one."""
+    """End leases with outcomes. Successes go in one statement; if one is refused, they go one by one."""
     if len({settlement.token for settlement in settlements}) < len(settlements):
-        # The same lease twice in one batch: the first counts, so they must go in order.
+        # The same lease twice in one batch: the first one counts, so they must be applied in order.
         return [answer for settlement in settlements for answer in settle(tx, [settlement])]
     answers = [Answer.OK] * len(settlements)
     places: list[int] = []
@@ -89,7 +89,7 @@ def settle(tx: Transaction, settlements: Sequence[Settlement]) -> list[Answer]:
 
 
 def _all_succeeded(tx: Transaction, successes: list[Success]) -> bool:
-    """All in one statement, which runs without Python's lock; False, and nothing done, if one of them is refused."""
+    """All in one statement, which runs without the GIL; False, and nothing done, if one of them is refused."""
     if sum([len(success[4] or b"") for success in successes]) > VALUES_BYTES_MAX:
         return False
     rows = [
@@ -111,7 +111,7 @@ def _succeeded(tx: Transaction, success: Success) -> bool:
 
 
 def _after_success(tx: Transaction, seqs: list[int]) -> None:
-    """Groups have room again, keys are free, dead letters of what succeeded are closed."""
+    """Free the groups' slots and the keys, and close the dead letters of jobs that succeeded."""
     chosen = (as_text(seqs),)
     if tx.rules.any_key:
         tx.cursor.execute(_END_KEYS, chosen)
@@ -128,12 +128,12 @@ def _after_success(tx: Transaction, seqs: list[int]) -> None:
 
 
 def make_token(seq: int, fence: int, nonce: str) -> str:
-    """New at every claim: unguessable by its nonce, and it tells the row, so that settling needs no search by id."""
+    """New at every claim: unguessable by its nonce. It contains the seq, so settling needs no lookup by id."""
     return f"{seq:x}.{fence:x}.{nonce}"
 
 
 def seq_of(token: str) -> int:
-    """The row a token speaks of; one that is none of ours matches no row."""
+    """The seq in a token; a foreign token matches no row."""
     try:
         return int(token.partition(".")[0], 16)
     except ValueError:
@@ -141,7 +141,7 @@ def seq_of(token: str) -> int:
 
 
 def refusal(tx: Transaction, job_id: str, token: str) -> Answer:
-    """Why a fenced write found no row: the lease is not ours, or a cancel was asked for."""
+    """Why a fenced write matched no row: the lease is lost, or cancellation was requested."""
     row = tx.cursor.execute(_HELD, (job_id, token)).fetchone()
     return Answer.CANCELLED if row is not None and row[0] else Answer.LOST
 
@@ -186,7 +186,7 @@ def release(tx: Transaction, releases: Sequence[Release]) -> list[Answer]:
 
 
 def give_back(tx: Transaction, job: dict[str, Any], *, delay: float = 0.0) -> State:
-    """A lease ends unfinished and free of charge."""
+    """End a lease unfinished, without cost."""
     if job["cancel_requested"]:
         finish(tx, job, State.CANCELLED)
         return State.CANCELLED
@@ -199,9 +199,9 @@ def give_back(tx: Transaction, job: dict[str, Any], *, delay: float = 0.0) -> St
 def stall(
     tx: Transaction, job: dict[str, Any], failure: Failure, *, alone: bool, begun: bool, retain: float = 86400.0
 ) -> tuple[State, bool]:
-    """THE routine that decides stalls: the worker is gone, or its owner said that the process died.
+    """THE routine that decides stalls: the worker is gone, or its owner reported that the process died (R18).
 
-    Answers where the job went, and whether that counted.
+    Returns the job's new state, and whether the stall counted.
     """
     verdict = stall_verdict(
         stalls=job["stalls"],
@@ -227,7 +227,7 @@ def stall(
 
 
 def recovered(tx: Transaction, job: dict[str, Any], *, isolates: bool) -> Recovered:
-    """A lease ends because its worker's deadline passed, or it was proved dead."""
+    """End a lease because its worker's deadline passed or the worker was proved dead."""
     alone = bool(job["suspect"]) or not isolates
     counts = {name: job[name] for name in ("stalls", "shared_stalls", "max_stalls")}
     text = stall_text(**counts, alone=alone)
@@ -290,7 +290,7 @@ def _back_in_play(tx: Transaction, job: dict[str, Any], *, stalls: int = 0, shar
 
 
 def in_play(job: dict[str, Any]) -> bool:
-    """Whether a job takes a place of its group; one read as a lease runs."""
+    """Whether a job occupies a slot of its group; a job read as a lease is running."""
     state = job.get("state", State.RUNNING)
     return state in (State.READY, State.RUNNING) or (state == State.SCHEDULED and bool(job["held"]))
 
@@ -307,7 +307,7 @@ def finish(
     reason: str | None = None,
     retain: float = 86400.0,
 ) -> None:
-    """A job ends, and its lease if it had one. A dead job has no prune time: it holds its letter."""
+    """End a job, and its lease if it had one. A dead job has no prune time: it holds its letter."""
     values = {
         "state": state.value,
         "attempts": attempts,

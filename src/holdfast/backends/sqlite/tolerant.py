@@ -1,8 +1,8 @@
-"""Rows as far as they can be read: a bad field hides neither the rest of its row nor the other rows.
+"""Reads rows as far as possible: a bad field hides neither the rest of its row nor the other rows.
 
-Called by read.py and the verbs where a value cannot be read the plain way, and by flaws.py, which lists what is
-wrong. Text that is not UTF-8 comes here as `Garbled`: the reader asks again with `garbled_text` once the sqlite3 module
-refused to decode something. It never writes.
+Called by read.py and the verbs for values that may be unreadable, and by flaws.py, which lists what is wrong. Text that
+is not UTF-8 becomes `Garbled`: when the sqlite3 module refuses to decode something, the reader repeats the query with
+`garbled_text`. It never writes.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import msgspec
 
 from ...lifecycle import State
 
-# What a decoder may raise on values that we did not write.
+# What a decoder may raise for values that we did not write.
 UNREADABLE: tuple[type[Exception], ...] = (msgspec.MsgspecError, ValueError, TypeError)
 
-_LATEST, _EARLIEST = 253_402_300_799.0, -62_135_596_800.0  # the times that a calendar has
+_LATEST, _EARLIEST = 253_402_300_799.0, -62_135_596_800.0  # the range of a calendar
 
 T = TypeVar("T")
 D = TypeVar("D")
 
 
 class Garbled(str):
-    """Text that is not UTF-8, with a mark for what cannot be read of it."""
+    """Text that is not UTF-8, with replacement characters for the bytes that cannot be decoded."""
 
 
 class OddRow(tuple[Any, ...]):
-    """A row that may hold garbled text, and at which places."""
+    """A row that may contain garbled text, and the positions of it."""
 
     garbled: frozenset[int]
 
@@ -43,7 +43,7 @@ def _odd(_cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> OddRow:
 
 
 def head(row: tuple[Any, ...], length: int) -> tuple[Any, ...]:
-    """The first values of a row; what is known to be garbled stays known."""
+    """The first values of a row; keeps the positions of garbled text."""
     if not isinstance(row, OddRow):
         return row[:length]
     first = OddRow(row[:length])
@@ -59,13 +59,13 @@ def _decoded(text: bytes) -> str:
 
 
 def is_undecodable(error: Exception) -> bool:
-    """Whether the sqlite3 module could not decode a text: it raises an error of SQLite's kind without SQLite's code."""
+    """Whether the sqlite3 module could not decode text: it raises OperationalError without an SQLite error code."""
     return isinstance(error, sqlite3.OperationalError) and getattr(error, "sqlite_errorcode", None) is None
 
 
 @contextmanager
 def garbled_text(connection: sqlite3.Connection) -> Iterator[sqlite3.Cursor]:
-    """A cursor that reads text whatever is in it."""
+    """A cursor that reads any text."""
     connection.text_factory = _decoded
     cursor = connection.cursor()
     cursor.row_factory = _odd
@@ -80,7 +80,7 @@ def is_time(value: Any) -> bool:
 
 
 def state_of(text: str) -> State:
-    """The state; of one that cannot be read nobody will run the job."""
+    """The state; DEAD if it is unreadable, because nobody will run that job."""
     try:
         return State(text)
     except ValueError:
@@ -97,7 +97,7 @@ def read_or(default: D, decode: Callable[[Any], T], value: Any) -> T | D:
 def fields(
     names: Sequence[str], row: Sequence[Any], decoders: dict[str, tuple[Callable[[Any], Any], Any]]
 ) -> dict[str, Any]:
-    """A row's values by name; what cannot be read has its default, and its name is in `unreadable`."""
+    """A row's values by name; an unreadable value has its default, and its name is in `unreadable`."""
     values: dict[str, Any] = {}
     garbled = row.garbled if isinstance(row, OddRow) else ()
     unreadable = [names[place] for place in sorted(garbled)]

@@ -1,7 +1,7 @@
-"""One write transaction: its time, its counter, the groups it touched, and the shared routines every verb uses.
+"""One write transaction: its time, its counter, the groups it touched, and the routines all verbs share.
 
-Called by the verb modules on the writer's thread. Here is the ONE routine that buries a job; the one that refills
-groups is in groups.py. Nothing here commits.
+Called by the verb modules. Contains the ONE routine that buries a job; the one that refills groups is in groups.py.
+Nothing here commits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Transaction:
     # ------------------------------------------------------------------ the growing counter
 
     def ticks(self, count: int) -> int:
-        """Reserve `count` numbers above every earlier one and above the wall clock; answers the first."""
+        """Reserve `count` numbers above every earlier one and above the wall clock; returns the first."""
         if self._tick is None:
             stored = self.rules.tick if self.rules.tick < TICK_MAX else 0  # damaged: the clock is above all it issued
             self._tick = max(stored, int(self.now * 1_000_000))
@@ -47,7 +47,7 @@ class Transaction:
         return first
 
     def close(self) -> None:
-        """End of the request: groups that were touched are refilled, the counter is stored."""
+        """End of the request: refill the touched groups and store the counter."""
         self.refill()
         if self._tick is not None:
             self.cursor.execute(_STORE_TICK, (self._tick,))
@@ -65,7 +65,7 @@ class Transaction:
         return None if record is None else seals.read(record)
 
     def refuse_sealed(self) -> None:
-        """The first act of every verb that takes work in, starts it, or changes what does not run."""
+        """First call of every verb that accepts work, starts it, or changes jobs that are not running (R26)."""
         seal = self.closed_by
         if seal is not None:
             raise seals.refusal(seal)
@@ -78,16 +78,16 @@ class Transaction:
 
     @property
     def touched(self) -> Mapping[tuple[str, str], bool]:
-        """The groups to refill, and whether a rule of theirs changed."""
+        """The groups to refill, and whether one of their rules changed."""
         return self._touched
 
     def refilled(self) -> None:
-        """The touched groups have been given what they have room for."""
+        """The touched groups have been refilled by other means."""
         self._touched = {}
 
     def refill(self, *, due: bool | None = None) -> int:
-        """Refill every touched group; answers how many jobs became ready. `due`: whether a scheduled job is due, where
-        the caller has just looked."""
+        """Refill every touched group; returns how many jobs became ready. `due`: whether a scheduled job is due, if the
+        caller has just checked."""
         if not self._touched:
             return 0
         touched, self._touched = self._touched, {}
@@ -100,14 +100,14 @@ class Transaction:
         return self._rules
 
     def rules_changed(self) -> None:
-        """A limit, an order or a pause was written in this transaction: read them anew."""
+        """A limit, an order or a pause was written in this transaction: read the rules again."""
         self._rules = None
 
     def lane_of(self, task: str, group: str | None) -> int:
         return self.rules.lane_of(task, group)
 
     def place(self, seq: int, queue: str, task: str, group: str | None, priority: int, turn: int | None = None) -> None:
-        """Bring a due job into play, with a turn it had or a new one: ready, or behind its group until refill."""
+        """Bring a due job into play, with its old turn or a new one: ready, or waiting in its group until refill."""
         if group is not None:
             self.cursor.execute(SQL["promote.to_waiting"], (turn, seq))
             self.touch(queue, group)
@@ -119,12 +119,12 @@ class Transaction:
         self.cursor.execute(SQL["promote.to_ready"], (self.lane_of(task, group), turn, rank, seq))
 
     def spend(self, place: Place, spent_until: float) -> None:
-        """A bucket's new number."""
+        """Store a bucket's new number."""
         self.cursor.execute(SQL["slow_down.spend"], (*place, spent_until))
         self.rules.any_flow = True
 
     def set_back(self, rate: Rate | None, place: Place) -> None:
-        """A bucket that is further ahead than its rate can have brought it: the rate was raised, the clock set back."""
+        """Clamp a bucket that is further ahead than its rate allows: rate raised or clock set back (R12)."""
         bucket = None if rate is None else self.rules.bucket(place)
         if rate is not None and bucket is not None:
             spent_until = bounded(rate, bucket.spent_until, self.now)
@@ -134,7 +134,7 @@ class Transaction:
     # ------------------------------------------------------------------ dead letters
 
     def bury(self, job: Mapping[str, Any], reason: str, failure: Failure | None) -> None:
-        """THE routine that makes or merges a dead letter; the caller makes the job dead in the same transaction."""
+        """THE routine that creates or merges a dead letter (R16); the caller makes the job dead in this transaction."""
         execute = self.cursor.execute
         self.rules.any_letter = 1
         logical = logical_name(job["id"], job["queue"], job["task"], job["key"])
@@ -172,7 +172,7 @@ class Transaction:
         execute(SQL["bury.merge"], {**values, "history": encoded(deaths)})
 
     def close_letters(self, logicals: Iterable[str]) -> None:
-        """Success or cancellation of a logical job closes its dead letter; an older job that held it may be pruned."""
+        """Success or cancellation closes the dead letter of a logical job; an older job that held it may be pruned (R17)."""
         if self.rules.any_letter:
             names = list(logicals)
             prune_at = self.now + REMEMBER_SECONDS_MIN

@@ -1,7 +1,7 @@
-"""Who holds a key, and since when no longer.
+"""Unique keys: which job holds a key, and until when.
 
 Called by enqueue, by enqueue_on with the caller's own connection, and by revive and retry. The unique indexes decide;
-here is only read who stopped them, and a flag is taken from a holder whose window has passed.
+this module only reads which job caused the conflict, and clears the flag of a holder whose window has passed.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from ...records import NewJob
 from .columns import SQL
 
-Execute = Callable[..., Any]  # a statement and its values in, something with rowcount and fetchone out
+Execute = Callable[..., Any]  # takes a statement and its values, returns something with rowcount and fetchone
 
-EVERYWHERE = ""  # the place of a key that is one over all queues; elsewhere it is the queue
+EVERYWHERE = ""  # the place of a key with scope "global"; for other keys the place is the queue
 
 _HOLDER = SQL["enqueue.key_holder"]
 
@@ -36,7 +36,7 @@ class Holder(NamedTuple):
 
     @property
     def in_play(self) -> bool:
-        """Whether it takes a place of its group."""
+        """Whether it occupies a slot of its group."""
         return self.state in ("ready", "running") or (self.state == "scheduled" and bool(self.held))
 
     def window_passed(self, now: float) -> bool:
@@ -44,14 +44,14 @@ class Holder(NamedTuple):
 
 
 def place_of_key(job: NewJob) -> str | None:
-    """Where a new job's key is the only one: a queue, or everywhere."""
+    """The scope in which a new job's key is unique: a queue, or everywhere."""
     if job.key_scope == "global":
         return EVERYWHERE
     return None if job.key is None else job.queue
 
 
 def holder_of(execute: Execute, place: str | None, task: str, key: str | None) -> Holder | None:
-    """The job that holds a key, if only by a window that has passed."""
+    """The job that holds a key, even if only by a window that has passed."""
     row = execute(_HOLDER, (place, task, key)).fetchone()
     if row is None:
         return None
@@ -60,10 +60,10 @@ def holder_of(execute: Execute, place: str | None, task: str, key: str | None) -
 
 
 def free(execute: Execute, holder: Holder) -> None:
-    """Another job takes the key: the holder whose window has passed holds it no longer."""
+    """Another job takes the key: clear the flag of the holder whose window has passed."""
     execute(SQL["enqueue.free_key"], (holder.seq,))
 
 
 def as_str(value: Any) -> str:
-    """A caller's connection may hand out text as bytes."""
+    """A caller's connection may return text as bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,7 +1,7 @@
--- claim: lease ready jobs to a worker. Takes lanes in their order. A group's limit was obeyed when a job became ready,
--- the others are reckoned with before a lane is read, so what is read here may be taken. Arguments above 2,048 bytes
--- are not read with the lane, only their length: `bodies` reads those of the jobs that are leased, which their bytes
--- bound. Safe against a rival: one write transaction at a time; the token is new at every claim.
+-- claim: lease ready jobs to a worker. Reads lanes in their order. A group's limit was applied when its job became
+-- ready and the other limits before a lane is read, so every job read here may be taken. Arguments above 2,048 bytes
+-- are not read with the lane, only their length: `bodies` reads those of the leased jobs, which bytes_max bounds. Safe
+-- against concurrent callers: one write transaction at a time; the token is new at every claim.
 
 -- :: worker
 SELECT last_call, last_answers FROM holdfast_workers WHERE id = ?

@@ -1,7 +1,7 @@
 -- cron: cron entries and their ticks.
 
--- == tick: cron entries. Compared by version and exchanged in the transaction that enqueues the jobs of the tick.
--- Safe against a rival: one write transaction at a time, and whoever comes second finds another version.
+-- == tick: cron entries, compared by version and replaced in the transaction that enqueues the jobs of the tick.
+-- Safe against concurrent callers: one write transaction at a time, and the second caller finds another version.
 
 -- :: entry
 SELECT record FROM holdfast_entries WHERE name = ?

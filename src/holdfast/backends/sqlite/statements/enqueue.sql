@@ -1,6 +1,6 @@
--- enqueue: store new jobs.
--- Takes one row per job; answers by row count: 0 means the id is known, another job holds the key, or the store is
--- sealed. Safe against a rival: the unique indexes on ids and held keys decide, inside the writer's transaction.
+-- enqueue: store new jobs. Takes one row per job. A row count of 0 means that the id is known, another job holds the
+-- key, or the store is sealed. Safe against concurrent callers: the unique indexes on ids and held keys decide, inside
+-- the writer's transaction.
 
 -- :: insert
 INSERT INTO holdfast_jobs (id, task, queue, state, priority, grp, key, lane, turn, max_stalls,
@@ -38,5 +38,5 @@ INSERT INTO holdfast_jobs (id, task, queue, state, priority, grp, key, lane, tur
                            created_at, due_at, expires_at, args, revival, options, rank, holds_key, key_queue,
                            key_started, key_window, due_max, dropped)
 SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
-WHERE NOT EXISTS (SELECT 1 FROM holdfast_seal WHERE closed = 1)  -- looked at and inserted in one step of the caller's
+WHERE NOT EXISTS (SELECT 1 FROM holdfast_seal WHERE closed = 1)  -- checked and inserted in one statement
 ON CONFLICT DO NOTHING

@@ -1,6 +1,6 @@
--- flaws: rows that cannot be read: found, and set aside.
+-- flaws: finds unreadable rows and sets them aside.
 
--- == flaws: what cannot be read, and what contradicts its index. Never writes.
+-- == flaws: what is unreadable, and what contradicts its index. Never writes.
 
 -- :: letters
 SELECT job_id, error, history FROM holdfast_letters
@@ -30,7 +30,7 @@ SELECT type, name FROM sqlite_master WHERE type IN ('table', 'index') AND name L
 -- :: integrity
 PRAGMA integrity_check(holdfast_jobs)
 
--- == quarantine: rows that cannot be read, out of everybody's way.
+-- == quarantine: unreadable rows, moved out of the way.
 
 -- :: keep
 INSERT INTO holdfast_quarantine (place, name, fields, at, record) VALUES (?, ?, ?, ?, ?)

@@ -1,8 +1,8 @@
 -- groups: which jobs of a group are ready.
 
 -- == refill: make as many waiting jobs of a group ready as it has room for. THE ONE routine that does so. Takes queue,
--- group, its effective limit, and a turn for those that have none. What is in play is read off the jobs' own states: no
--- counter exists that could drift. Safe against a rival: runs inside the one write transaction.
+-- group, its effective limit, and a turn for jobs that have none. Jobs in play are counted from the jobs' own states:
+-- no counter exists that could drift. Safe against concurrent callers: runs inside the one write transaction.
 
 -- :: any_due
 SELECT EXISTS (SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_scheduled WHERE state = 'scheduled' AND due_at <= ?)
@@ -13,7 +13,7 @@ SET state = 'waiting', turn = NULL
 WHERE seq IN (
     SELECT seq FROM holdfast_jobs INDEXED BY holdfast_jobs_group_due
     WHERE state = 'scheduled' AND queue = :queue AND grp = :grp AND due_at <= :now AND held = 0
-    ORDER BY due_at LIMIT 2000) -- the rest joins when these have gone on: one step stays short whatever is due
+    ORDER BY due_at LIMIT 2000) -- the rest follows when these have moved on: one step stays short, however many are due
   AND EXISTS (
     SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
     WHERE state = 'waiting' AND queue = :queue AND grp = :grp)
@@ -81,7 +81,7 @@ WHERE seq IN (
 -- :: wake
 UPDATE holdfast_flows SET wakes_at = ? WHERE kind = ? AND queue = ? AND name = ?
 
--- Not (queue, grp) > (?, ?): SQLite begins such a search at the group itself and reads all its jobs to leave it.
+-- Not (queue, grp) > (?, ?): SQLite would start such a search at the group itself and read all its jobs to get past it.
 -- :: next_waiting
 SELECT queue, grp FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
 WHERE state = 'waiting' AND queue = ? AND grp > ? ORDER BY grp LIMIT 1

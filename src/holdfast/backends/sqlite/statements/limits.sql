@@ -1,7 +1,7 @@
--- limits: what code declares and operators say of queues, groups and tasks.
+-- limits: what code declares and operators override for queues, groups and tasks.
 
--- == declare: the rules of queues and tasks, as the code has them.
--- Takes a whole rule; the latest word wins. Readers inside a transaction see one rule.
+-- == declare: the rules of queues and tasks, as declared by the code.
+-- Takes a whole rule; the latest call wins. Readers inside a transaction see one rule.
 
 -- :: rule
 SELECT name, group_limit, group_order, job_limit, rate, group_rate, aging FROM holdfast_queues WHERE name = ?
@@ -26,9 +26,9 @@ SET job_limit = excluded.job_limit, rate = excluded.rate, apart = excluded.apart
 -- :: forget_task
 DELETE FROM holdfast_tasks WHERE name = ?
 
--- == limit: what is in force: the rules of queues and tasks, and an operator's word, which beats them.
--- Takes a kind (queue, group, task) and names; answers limits as numbers, rates as JSON. Safe against a rival: read and
--- written inside the one write transaction, with the jobs that change their place because of it.
+-- == limit: what is in force: the rules of queues and tasks, and an operator's override, which takes precedence.
+-- Takes a kind (queue, group, task) and names; returns limits as numbers, rates as JSON. Safe against concurrent
+-- callers: read and written inside the one write transaction, with the jobs that move because of it.
 
 -- :: any
 SELECT EXISTS (SELECT 1 FROM holdfast_pauses),
@@ -99,7 +99,7 @@ WHERE state = 'running' AND worker IS NOT NULL AND task = ? AND counted = 0
 UPDATE holdfast_jobs INDEXED BY holdfast_jobs_running SET counted = 1
 WHERE state = 'running' AND worker IS NOT NULL AND queue = ? AND counted = 0
 
--- == pause: of a queue, a group or a task; who, when and why are kept.
+-- == pause: of a queue, a group or a task, with who, when and why.
 
 -- :: store
 INSERT INTO holdfast_pauses (kind, queue, name, reason, paused_by, paused_at) VALUES (?, ?, ?, ?, ?, ?)
@@ -114,9 +114,9 @@ SELECT kind, queue, name, reason, paused_by, paused_at FROM holdfast_pauses ORDE
 -- :: there
 SELECT 1 FROM holdfast_pauses WHERE kind = ? AND queue = ? AND name = ?
 
--- == slow_down: buckets of queues, groups and tasks: when a rate is paid off, until when a queue is shut, when to
--- refill. Takes a kind (queue, group, task) and names. A row is there from its first charge or slow-down until prune
--- finds it silent. Safe against a rival: read and written inside the one write transaction of a claim.
+-- == slow_down: buckets of queues, groups and tasks: GCRA time of a rate, until when a queue is closed, when to refill.
+-- Takes a kind (queue, group, task) and names. A row exists from its first charge or slow-down until prune finds it no
+-- longer needed. Safe against concurrent callers: read and written inside the one write transaction of a claim.
 
 -- :: flow
 SELECT spent_until, shut_until, wakes_at FROM holdfast_flows WHERE kind = ? AND queue = ? AND name = ?
@@ -136,9 +136,9 @@ UPDATE holdfast_flows SET shut_until = 0.0 WHERE kind = ? AND queue = ? AND name
 -- :: all
 SELECT kind, queue, name, spent_until, shut_until, wakes_at FROM holdfast_flows
 
--- == rearrange: carry on what a changed rule has left to do, from the place where the last step stopped.
--- Takes that place and a bound; each statement follows an index from there, so a step costs what it looks at, not what
--- there is. Safe against a rival: the jobs and the place reached are written in the one write transaction.
+-- == rearrange: continue what a rule change has left to do, from the position where the last step stopped.
+-- Takes that position and a limit; each statement follows an index from there, so a step costs what it reads, not the
+-- size of the store. Safe against concurrent callers: jobs and position are written in the one write transaction.
 
 -- :: pending
 SELECT kind, queue, place FROM holdfast_rearranging

@@ -1,8 +1,8 @@
--- move: a store's contents leave it or arrive, and it is sealed for that.
+-- move: export a store's contents, import them, and seal the store for that.
 
--- == seal: close a store for work, or open it again; compared with what was there and exchanged in one step. Takes the
--- whole record, which only the mover understands. Safe against a rival: one write transaction at a time, and every verb
--- that takes work in or starts it reads `closed` inside its own; a caller's INSERT reads it in one statement.
+-- == seal: close a store for work, or open it again: compare-and-change in one step. Takes the whole record, which only
+-- the mover interprets. Safe against concurrent callers: one write transaction at a time, and every verb that accepts
+-- or starts work reads `closed` inside its own; an INSERT in a caller's transaction checks it in the same statement.
 
 -- :: record
 SELECT record FROM holdfast_seal
@@ -35,7 +35,7 @@ DELETE FROM holdfast_flows
 DELETE FROM holdfast_entries
 
 -- == export: pieces of the store in a stable order, for another store. Never writes.
--- Takes the place to go on after and a bound; answers rows in the shape read.sql has for records.
+-- Takes the position to continue after and a limit; returns rows in the same shape as read.sql.
 
 -- :: jobs
 SELECT seq, id, task, queue, state, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at,
@@ -50,9 +50,9 @@ SELECT job_seq, at, text FROM holdfast_logs WHERE job_seq > ? AND job_seq <= ? O
 -- :: tick
 SELECT COALESCE(max(tick), 0) FROM holdfast_ticks
 
--- == carry: put rows of another store into this one, as they are.
--- What is there already stays, so a repeated shipment changes nothing. Safe against a rival: the store is sealed, and
--- the rows and the place reached are written in one transaction.
+-- == carry: insert rows of another store as they are.
+-- Existing rows stay, so a repeated shipment changes nothing. Safe against concurrent callers: the store is sealed, and
+-- the rows and the position are written in one transaction.
 
 -- :: queue
 INSERT INTO holdfast_queues (name, group_limit, group_order, job_limit, rate, group_rate, aging)

@@ -1,6 +1,6 @@
 -- operate: what an operator does to single jobs and dead letters.
 
--- == cancel: an unstarted job ends here; a running one is only marked, and its slot is freed when its handler stopped.
+-- == cancel: an unstarted job ends here; a running one is only marked, and its slot is freed when its handler stops.
 
 -- :: job
 SELECT seq, id, task, queue, state, grp, key, revival, errors, attempts, fence, priority, held, dropped, holds_key,
@@ -10,8 +10,8 @@ FROM holdfast_jobs WHERE id = ?
 -- :: mark
 UPDATE holdfast_jobs SET cancel_requested = 1 WHERE seq = ? AND state = 'running'
 
--- == bury: the step that makes or merges the one dead letter of a logical job, in the transaction that ends the job.
--- The arguments go from row to row; the letter's earlier ones come out only where they differ.
+-- == bury: create or merge the one dead letter of a logical job, in the transaction that ends the job.
+-- The arguments are copied from row to row; the letter's earlier ones are returned only if they differ.
 
 -- :: letter
 SELECT job_id, NULLIF(args, (SELECT args FROM holdfast_jobs WHERE seq = ?)), failed_at, reason, error, history, cycles
@@ -33,7 +33,7 @@ WHERE logical = :logical
 UPDATE holdfast_jobs SET reason = 'superseded', prune_at = max(?, COALESCE(holds_key * (created_at + key_window), 0))
 WHERE id = ? AND state = 'dead'
 
--- == revive: a finished job is claimable again with fresh budgets; one step, harmless when repeated.
+-- == revive: make a finished job claimable again with fresh budgets; one step, safe to repeat.
 
 -- :: letter_of
 SELECT logical, job_id, cycles, revived_at FROM holdfast_letters WHERE job_id = ?

@@ -1,5 +1,5 @@
--- promote: bring what is due into play.
--- Takes the time and a bound; answers the rows it may move. Runs inside the one write transaction.
+-- promote: bring due jobs into play.
+-- Takes the time and a limit; returns the rows it may move. Runs inside the one write transaction.
 
 -- :: look
 SELECT EXISTS (SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_scheduled

@@ -1,5 +1,5 @@
 -- prune: remove finished jobs past their retention. A dead job that holds its letter has no prune_at.
--- Takes the time and a bound; what a task's rule lets go is found oldest first, so a pass costs what it removes.
+-- Takes the time and a limit; what a task's rule does not keep is found oldest first, so a pass costs what it removes.
 
 -- :: past
 SELECT seq FROM holdfast_jobs INDEXED BY holdfast_jobs_prune

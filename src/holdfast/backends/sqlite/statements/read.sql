@@ -1,4 +1,4 @@
--- read: what is shown to people and programs. Never writes.
+-- read: queries for people and programs. Never writes.
 
 -- :: job
 SELECT seq, id, task, queue, state, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at,

@@ -1,4 +1,4 @@
--- recover: find workers that are past their deadline, and the leases they left.
+-- recover: find workers that are past their deadline, and their leases.
 -- THE ONE routine that ends stalled leases starts from these rows, whoever calls it.
 
 -- :: expired

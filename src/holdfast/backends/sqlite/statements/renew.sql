@@ -1,7 +1,7 @@
--- renew: workers and the one deadline of all their leases.
+-- renew: workers and the single deadline of all their leases.
 
--- == register: a worker's row, with the one deadline of all its leases.
--- Repeating it renews the deadline and takes over queues and slots, nothing else.
+-- == register: a worker's row, with the single deadline of all its leases.
+-- Repeating it renews the deadline and updates queues and slots, nothing else.
 
 -- :: store
 INSERT INTO holdfast_workers (id, host, pid, boot_id, pid_namespace, lease_seconds, queues, slots, isolates,
@@ -12,8 +12,8 @@ ON CONFLICT (id) DO UPDATE
 SET renewed_at = excluded.renewed_at, deadline = :steady + lease_seconds, deadline_boot = excluded.deadline_boot,
     queues = excluded.queues, slots = excluded.slots
 
--- == renew: move a worker's deadline; one write however many leases it holds.
--- Answers by row count whether the worker is known.
+-- == renew: move a worker's deadline: one write, however many leases it holds.
+-- The row count shows whether the worker is known.
 
 -- :: deadline
 UPDATE holdfast_workers SET deadline = :steady + lease_seconds, deadline_boot = :boot, renewed_at = :now WHERE id = :id

@@ -1,7 +1,7 @@
--- settle: a lease ends: by an outcome, given back, begun or reported on before.
+-- settle: everything written to a lease: outcomes, releases, begin marks and reports.
 
--- == settle: end a lease with an outcome. Compare-and-change on (id, token); no row means it changed nothing.
--- Safe against a rival: whoever ends the lease first voids the token in the same step.
+-- == settle: end a lease with an outcome. Compare-and-change on (id, token); no row means that nothing changed.
+-- Safe against concurrent callers: the first one to end the lease clears the token in the same step.
 
 -- :: all_succeeded
 UPDATE holdfast_jobs
@@ -63,7 +63,7 @@ WHERE id = (SELECT job_id FROM holdfast_letters WHERE logical = ?) AND state = '
 DELETE FROM holdfast_letters WHERE logical = ?
 
 -- == begin: mark a lease begun before its handler starts.
--- Fenced by (id, token); a cancel asked for refuses it.
+-- Fenced by (id, token); a requested cancellation refuses it.
 
 -- :: mark
 UPDATE holdfast_jobs SET begun = 1 WHERE id = ? AND token = ? AND state = 'running' AND cancel_requested = 0
@@ -87,8 +87,8 @@ INSERT INTO holdfast_logs (job_seq, line, at, text) VALUES (?, ?, ?, ?)
 -- :: trim
 DELETE FROM holdfast_logs WHERE job_seq = ? AND line <= ?
 
--- == release: a lease ends unfinished and the job is claimable again; no counter but a stall's is touched, and a stall
--- makes it a suspect. The turn stays, so it goes before what came later.
+-- == release: end a lease unfinished; the job is claimable again. No counter changes except a stall's, and a stall
+-- makes the job a suspect. The turn stays, so it goes before later jobs.
 
 -- :: ready
 UPDATE holdfast_jobs
