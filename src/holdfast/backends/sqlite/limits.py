@@ -92,7 +92,7 @@ def _declare_task(tx: Transaction, rule: TaskRule) -> bool:
 
 @contextmanager
 def _lane_of(tx: Transaction, task: str) -> Iterator[None]:
-    """The caller changes a task's rules inside; afterwards its ready jobs are to move to their lane."""
+    """Wraps a change of a task's rules: afterwards its ready jobs are scheduled to move to their new lane."""
     before = tx.rules.lanes.get(task)
     yield
     tx.rules_changed()

@@ -172,7 +172,7 @@ class Transaction:
         execute(SQL["bury.merge"], {**values, "history": encoded(deaths)})
 
     def close_letters(self, logicals: Iterable[str]) -> None:
-        """Success or cancellation closes the dead letter of a logical job; an older job that held it may be pruned (R17)."""
+        """Success or cancellation closes a logical job's dead letter; an older job that held it may be pruned (R17)."""
         if self.rules.any_letter:
             names = list(logicals)
             prune_at = self.now + REMEMBER_SECONDS_MIN
