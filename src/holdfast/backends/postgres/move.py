@@ -123,8 +123,8 @@ async def carry(cursor: Cursor, sql: Statements, move: str, shipment: Shipment) 
                 await cursor.execute(sql["carry.lines"], jobs)
         if shipment.letters:
             await cursor.execute(sql["carry.letters"], {"letters": encoded(shipment.letters)})
-        # Staggered turns may lie far beyond the counter, so they do not count here; fences and the tick that was
-        # exported with the rules do.
+        # The tick exported with the rules is not below any number in use. Turns are ignored: staggered ones may lie far
+        # beyond the counter.
         highest = max((job.fence for job in shipment.jobs), default=0)
         await cursor.execute(sql["carry.counters"], {"tick": max(shipment.tick, highest)})
         await _store(cursor, sql, before.moved_on(shipment))

@@ -83,8 +83,7 @@ BEGIN
 END $$
 
 -- :: function_insert_joined
--- Inserts the job first, then its id: so the caller's role needs no privilege to use the seq's sequence or to delete
--- ids.
+-- Inserts the job first, then its id: so the caller's role needs no privilege on the seq's sequence, nor to delete ids.
 CREATE OR REPLACE FUNCTION holdfast.insert_joined(fresh holdfast.new_job[], at double precision)
 RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE made text[];

@@ -81,7 +81,7 @@ DECLARE
     most integer := (request ->> 'most')::integer;
     number bigint := (request ->> 'call')::bigint;
     share integer := (request ->> 'most_by_group')::integer;
-    before jsonb := '{}';  -- task with its own lane → how many more of its jobs could start before this claim
+    before jsonb := '{}';  -- by task with its own lane: how many more of its jobs could start before this claim
     rooms jsonb := '{}';
     further jsonb;
     b holdfast.bounds;
@@ -283,7 +283,7 @@ END $$
 -- Returns leases. Only used where refill and claim would choose the same jobs: groups of one job at a time, none ready,
 -- no limit or rate in force, nothing due, and no task with its own lane among them.
 -- Concurrency: the caller holds the groups' locks and reads in later statements (groups.sql). If another session has
--- locked a row, the group is skipped (its next job is not taken instead) and the next sweep refills it.
+-- locked a row, it is skipped, its successor is not taken instead, and the next sweep refills the group.
 
 -- :: function_may_follow
 CREATE OR REPLACE FUNCTION holdfast.may_follow(named text, freed holdfast.place[], apart boolean, floors jsonb,

@@ -1,10 +1,10 @@
 -- cron: cron entries and their ticks.
 
--- == tick: write a cron entry and enqueue its jobs in one step. When a tick is due is not decided here, only whether
--- the entry is still the one that was decided on. Takes the tick, its jobs by column, the names of entry and previous
--- job. Returns whether it was done, the entry as it stands, and what became of the jobs. Safe against a rival: the
--- entry's name is locked first, so of many that try one finds its version. Keys and groups of the new jobs and of the
--- previous one are locked together, each in order, before any of them is touched.
+-- == tick: write a cron entry and enqueue its jobs in one step. The caller decides when a tick is due; this only checks
+-- that the entry still has the version the caller saw. Takes the tick, which names the entry and the previous job, and
+-- its jobs by column. Returns whether it was done, the entry as it is now, and what became of the jobs.
+-- Concurrency: the entry's name is locked first, so of several callers only one finds its version. The keys and groups
+-- of the new jobs and of the previous one are locked together, each in order, before any of them is changed.
 
 -- :: call
 SELECT holdfast.tick(%(tick)s::jsonb, %(jobs)s::jsonb, %(now)s)::text
@@ -49,8 +49,8 @@ BEGIN
 END $$
 
 -- :: function_previous_lives
--- Whether the job of an earlier tick is live. Where it is to be cancelled its key, its group and its row are locked,
--- with the keys and groups of the jobs that follow it: the cancel and the enqueue find all they need locked.
+-- Whether the job of the previous tick is live. If it is to be cancelled, its key, group and row are locked together
+-- with the keys and groups of the new jobs, so that cancel and enqueue find everything locked.
 CREATE OR REPLACE FUNCTION holdfast.previous_lives(previous text, cancels boolean, jobs jsonb, at double precision)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,8 +1,8 @@
--- flaws: what cannot be read, and what contradicts itself. For audit and doctor; reads only, a page at a time.
--- Each statement sees one instant, so a job that moves meanwhile is not reported.
+-- flaws: unreadable values and contradictions, for audit and doctor. Read-only, page by page.
+-- Each statement uses one snapshot, so a job that changes meanwhile is not reported.
 
 -- :: jobs
--- A page of jobs by seq: where it ends, and those of it that deserve a closer look: seq, id, record, what is wrong.
+-- A page of jobs by seq: the seq of its last job, and of each job that needs a closer look the id, record and flaws.
 WITH page AS MATERIALIZED (SELECT * FROM holdfast.jobs WHERE seq > %(after)s ORDER BY seq LIMIT 10000)
 SELECT (SELECT max(seq) FROM page), p.id, p.record, p.wrong FROM (SELECT 1) one LEFT JOIN (
     SELECT j.id, holdfast.job_record(j)::text AS record, array_remove(ARRAY[
@@ -26,24 +26,24 @@ SELECT (SELECT max(seq) FROM page), p.id, p.record, p.wrong FROM (SELECT 1) one 
     ORDER BY j.seq) p ON true
 
 -- :: ids
--- A page of ids: where it ends, and those that name no job, or another.
+-- A page of ids: the last id, and the ids that refer to no job or to another job's row.
 WITH page AS MATERIALIZED (SELECT * FROM holdfast.ids WHERE id > %(after)s ORDER BY id LIMIT 10000)
 SELECT (SELECT max(id) FROM page), p.id FROM (SELECT 1) one LEFT JOIN (
     SELECT i.id FROM page i LEFT JOIN holdfast.jobs j ON j.seq = i.seq WHERE j.id IS DISTINCT FROM i.id
     ORDER BY i.id) p ON true
 
 -- :: letters
--- A page of letters by logical name: the name, the record, and whether its job is missing.
+-- A page of dead letters by logical name: the name, the record, and whether the job is missing.
 SELECT l.logical, holdfast.letter_record(l)::text, j.seq IS NULL FROM holdfast.letters l
 LEFT JOIN holdfast.ids i ON i.id = l.job_id LEFT JOIN holdfast.jobs j ON j.seq = i.seq
 WHERE l.logical > %(after)s ORDER BY l.logical LIMIT 10000
 
 -- :: store
--- Of the store as a whole: its functions, its counter, how many rows there are where there must be one, and workers
--- whose deadline is no time.
+-- The store as a whole: its functions, its counter, the row counts of tables that must have one row, and workers with
+-- an invalid deadline.
 SELECT ARRAY(SELECT p.proname::text FROM pg_proc p JOIN pg_class c ON c.oid = 'holdfast.jobs'::regclass
              WHERE p.pronamespace = c.relnamespace),
-       (SELECT s.last_value FROM pg_sequences s JOIN pg_namespace n ON n.nspname = s.schemaname  -- NULL: not ours to see
+       (SELECT s.last_value FROM pg_sequences s JOIN pg_namespace n ON n.nspname = s.schemaname  -- NULL: no privilege
         JOIN pg_class c ON c.relnamespace = n.oid
         WHERE c.oid = 'holdfast.jobs'::regclass AND s.sequencename = 'ticks'), (SELECT count(*) FROM holdfast.incarnation),
        (SELECT count(*) FROM holdfast.seal),

@@ -1,11 +1,11 @@
 -- groups: which jobs of a group are ready, and how many may be.
 
--- == refill: make as many waiting jobs of a group ready as it has room for. THE ONE routine that does so.
--- What is in play is read off the jobs' own states: no counter exists that could drift. Safe against rivals: a group is
--- locked first, then looked at in a later statement with a snapshot of its own (READ COMMITTED). Groups are locked by
--- advisory transaction locks on 1024 stripes, in order: no row per group to write, vacuum or prune, and never more than
--- 1024 entries of the server's lock table in use. Lock order everywhere: rules, promote,
--- entries, flows, keys, groups, jobs, letters.
+-- == refill: make as many waiting jobs of a group ready as it has room for. The general path; `swap` below and `follow`
+-- in claim.sql are its fast paths. A group's occupancy is counted from its jobs' states: there is no counter to drift.
+-- Concurrency: a group is locked first, then read in a later statement with its own snapshot (READ COMMITTED). Groups
+-- are locked by advisory transaction locks on 1024 stripes, in order: no row per group to write, vacuum or prune, and
+-- never more than 1024 entries in the server's lock table.
+-- Lock order everywhere: rules, promote, entries, flows, keys, groups, jobs, letters.
 
 -- :: call
 SELECT holdfast.refill(%(queue)s, %(grp)s, %(limit)s, %(now)s)::text
@@ -39,13 +39,13 @@ BEGIN
 END $$
 
 -- :: function_join_due
--- Who is due but not yet promoted must not be overtaken by a later one of its group.
+-- A job that is due but not promoted yet must not be overtaken by a later one of its group.
 CREATE OR REPLACE FUNCTION holdfast.join_due(places holdfast.place[], at double precision)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at) THEN
         WITH joining AS MATERIALIZED (
-            SELECT j.seq FROM holdfast.group_rooms(places, at) g CROSS JOIN LATERAL (  -- no more of them than may go on
+            SELECT j.seq FROM holdfast.group_rooms(places, at) g CROSS JOIN LATERAL (  -- no more than there is room for
                 SELECT d.seq FROM holdfast.jobs d WHERE d.state = 'scheduled' AND d.queue = g.queue AND d.grp = g.grp
                 AND d.grp IS NOT NULL AND d.due_at <= at AND NOT d.held
                 ORDER BY d.priority DESC, d.seq LIMIT greatest(0, least(g.room, 256))) c
@@ -59,9 +59,10 @@ BEGIN
 END $$
 
 -- :: function_make_ready
--- A job that joins k others of its group gets a turn k * 30 days (STAGGER_TICKS) behind its number, but above all of
--- theirs, kept ones too: so groups take turns. `base` is below every number issued here.
--- A row that a stranger locked is passed over, not its successor taken: its group is refilled by the next sweep.
+-- A job that joins k ready jobs of its group gets a turn k * 30 days (STAGGER_TICKS) after its tick, and always after
+-- their turns, including turns they kept from before: so groups alternate. `base` is below every tick issued here.
+-- A row that another session has locked is skipped; its successor is not taken instead, and the next sweep refills the
+-- group.
 CREATE OR REPLACE FUNCTION holdfast.make_ready(places holdfast.place[], at double precision)
 RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
@@ -76,7 +77,7 @@ BEGIN
             SELECT c.seq, c.held, c.priority, c.turn FROM holdfast.jobs c
             WHERE c.state = 'waiting' AND c.queue = g.queue AND c.grp = g.grp
             ORDER BY c.held DESC, c.priority DESC, c.seq LIMIT greatest(0, least(g.room, 256 - g.ready))) w
-    ), locked AS MATERIALIZED (  -- said so that only the key can find the row: planned on an empty store, kept for long
+    ), locked AS MATERIALIZED (  -- CASE forces a primary key lookup, as the cached plan may date from an empty store
         SELECT chosen.* FROM chosen JOIN holdfast.jobs j ON j.seq = chosen.seq
         WHERE CASE j.state WHEN 'waiting' THEN true END FOR UPDATE OF j SKIP LOCKED
     ), behind AS (
@@ -87,7 +88,7 @@ BEGIN
         SELECT b.seq, b.turn, b.aging, b.place,
                greatest(max(b.ticks) OVER (PARTITION BY b.queue, b.grp ORDER BY b.place), b.last - base) AS ticks
         FROM behind b
-    ), numbered AS MATERIALIZED (  -- by place: a join may hand rows on in any order
+    ), numbered AS MATERIALIZED (  -- ordered by place: a join may return rows in any order
         SELECT o.seq, o.aging, coalesce(o.turn, nextval('holdfast.ticks') + o.ticks) AS turn
         FROM (SELECT * FROM above ORDER BY place) o
     )
@@ -101,7 +102,7 @@ BEGIN
 END $$
 
 -- :: function_groups_waiting
--- The groups that have waiting jobs, behind this one: from one to the next by the index, however many jobs each has.
+-- The next groups that have waiting jobs, after the given one; skips through the index, however many jobs each has.
 CREATE OR REPLACE FUNCTION holdfast.groups_waiting(after_queue text, after_grp text, most integer)
 RETURNS holdfast.place[] LANGUAGE sql STABLE AS $$
     WITH RECURSIVE g(place, n) AS (
@@ -115,8 +116,9 @@ RETURNS holdfast.place[] LANGUAGE sql STABLE AS $$
 $$
 
 -- :: function_places_lacking
--- Those that seem to have room, looked at without their locks: a busy group is mostly full in every snapshot, and a
--- sweep that waited for its lock would hold up the workers that keep it so. Where groups have rates, all of them.
+-- The groups that seem to have room, read without their locks: a busy group is full in nearly every snapshot, and a
+-- sweep that waited for its lock would block the workers that keep it busy. All groups, if any queue's groups have
+-- rates.
 CREATE OR REPLACE FUNCTION holdfast.places_lacking(places holdfast.place[], at double precision)
 RETURNS holdfast.place[] LANGUAGE plpgsql AS $$
 BEGIN
@@ -145,16 +147,16 @@ BEGIN
     RETURN jsonb_build_array(made, places[most].queue, places[most].grp);
 END $$
 
--- == swap: for each job of a group that just ended, one of the group's waiting jobs becomes ready. Done by exchanges
--- instead of a refill where groups may run several jobs at once, so that workers that share a busy group do not wait
--- for each other's commits. Takes the successes of a call, their answers, and groups. Safe against a rival: the groups'
--- locks are held shared, so nobody who holds one alone (groups.sql) adds to a group meanwhile, and whoever shares it
--- puts no more in play than it took out, of room that it sees itself: together they never exceed a limit. Waiting rows
--- are locked with SKIP LOCKED: a rival that shares the group takes the next one, which no order forbids where several
--- run at once.
+-- == swap: for each job of a group that has just ended, make one of the group's waiting jobs ready. Exchanges use it
+-- instead of a refill if groups may run several jobs at once, so that workers that share a busy group do not wait for
+-- each other's commits. Takes the successes of a call, their answers, and groups.
+-- Concurrency: the groups' locks are held in shared mode, so no exclusive holder adds to a group meanwhile, and each
+-- sharer makes no more jobs ready than it ended, within the room it sees itself: together they never exceed a limit.
+-- Waiting rows are locked with SKIP LOCKED: a rival that shares the group takes the next one, which is fine because
+-- groups that run several jobs at once guarantee no order.
 
 -- :: function_may_swap
--- Whether all of these groups may have more than one job in play.
+-- Whether all of these groups may have more than one job ready or running.
 CREATE OR REPLACE FUNCTION holdfast.may_swap(places holdfast.place[]) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM holdfast.queues WHERE group_order = 'relaxed') THEN RETURN false; END IF;
@@ -162,7 +164,7 @@ BEGIN
 END $$
 
 -- :: function_share_groups
--- Who shares a group asks for no lock of it alone in the same transaction: two of them would wait for each other.
+-- A transaction that shares a group must not request its exclusive lock later: two of them would deadlock.
 CREATE OR REPLACE FUNCTION holdfast.share_groups(places holdfast.place[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(hashtext('holdfast.groups'), s.stripe)
@@ -170,7 +172,7 @@ BEGIN
 END $$
 
 -- :: function_swap
--- What ended is counted by the answers: a settlement that came too late ended nothing.
+-- Counts only jobs whose answer is ok: a settlement that came too late ended nothing.
 CREATE OR REPLACE FUNCTION holdfast.swap(successes jsonb, answers text[], places holdfast.place[], at double precision)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -185,7 +187,7 @@ BEGIN
 END $$
 
 -- :: function_make_swapped_ready
--- As make_ready in groups.sql, which numbers them in the same way, but no more of a group than of it ended.
+-- Like make_ready, with the same turns, but makes no more jobs of a group ready than ended.
 CREATE OR REPLACE FUNCTION holdfast.make_swapped_ready(places holdfast.place[], ended holdfast.place[], at double precision)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE base bigint := (SELECT last_value FROM holdfast.ticks);
@@ -219,9 +221,9 @@ BEGIN
     FROM numbered n WHERE j.seq = n.seq;
 END $$
 
--- == room: what a group may have in play and ready by its limit and its bucket, what it has, and how what is too much
--- waits again. What is in play is read off the jobs' own states: no counter exists that could drift. Safe against a
--- rival: the caller holds the group's lock (groups.sql), or the rules alone.
+-- == room: how many jobs a group may have ready and running by its limit and its rate, how many it has, and how excess
+-- ready jobs go back to waiting. Occupancy is counted from the jobs' states: there is no counter to drift.
+-- Concurrency: the caller holds the group's lock, or the rules lock exclusively.
 
 -- :: function_limits
 CREATE OR REPLACE FUNCTION holdfast.limits(places holdfast.place[])
@@ -232,7 +234,7 @@ RETURNS TABLE (queue text, grp text, most integer, rate holdfast.rate, aging dou
                 THEN coalesce(o.job_limit, q.group_limit)
                 ELSE 1 END,
            CASE WHEN (coalesce(o.rate, q.group_rate)).count < 1000000000 THEN coalesce(o.rate, q.group_rate) END,
-           CASE WHEN abs(q.aging) < 1000000000 THEN q.aging END  -- NaN is above all numbers
+           CASE WHEN abs(q.aging) < 1000000000 THEN q.aging END  -- NaN sorts above all numbers
     FROM unnest(places) p
     LEFT JOIN holdfast.queues q ON q.name = p.queue
     LEFT JOIN holdfast.overrides o ON o.kind = 'group' AND o.queue = p.queue AND o.name = p.grp
@@ -240,8 +242,8 @@ RETURNS TABLE (queue text, grp text, most integer, rate holdfast.rate, aging dou
 $$
 
 -- :: function_group_rooms
--- How many more of each group may become ready by its limit and its bucket (below 0: so many are too many), and what
--- stands ready: how many, and the last turn of them.
+-- How many more jobs of each group may become ready by its limit and its rate (negative: the excess), how many are
+-- ready, and the highest turn of those.
 CREATE OR REPLACE FUNCTION holdfast.group_rooms(places holdfast.place[], at double precision)
 RETURNS TABLE (queue text, grp text, room bigint, ready bigint, last bigint, aging double precision)
 LANGUAGE sql STABLE AS $$
@@ -260,7 +262,7 @@ $$
 -- :: function_withdraw
 CREATE OR REPLACE FUNCTION holdfast.withdraw(places holdfast.place[], at double precision)
 RETURNS void LANGUAGE plpgsql AS $$
-BEGIN  -- what a claim is taking at this moment is no longer ready when it lets go of the row
+BEGIN  -- a job that a claim is taking at this moment is no longer ready once its row lock is released
     WITH beyond AS MATERIALIZED (
         SELECT w.seq FROM holdfast.group_rooms(places, at) g CROSS JOIN LATERAL (
             SELECT r.seq FROM holdfast.jobs r
@@ -269,14 +271,14 @@ BEGIN  -- what a claim is taking at this moment is no longer ready when it lets 
     UPDATE holdfast.jobs j SET state = 'waiting' FROM beyond WHERE j.seq = beyond.seq AND j.state = 'ready';
 END $$
 
--- == wake: groups that have a rate. They have no more ready jobs than their bucket allows; claim charges it, and where
--- it keeps jobs waiting it says when refill is to look again. Safe against a rival: whoever writes a group's bucket
--- holds the group's lock (groups.sql).
+-- == wake: groups that have a rate. They have no more ready jobs than the rate allows; a claim charges it, and if it
+-- keeps jobs waiting, wakes_at is when refill must look again. Concurrency: whoever writes a group's rate state holds
+-- the group's lock.
 
 -- :: function_set_groups_back
 CREATE OR REPLACE FUNCTION holdfast.set_groups_back(places holdfast.place[], at double precision)
 RETURNS void LANGUAGE plpgsql AS $$
-BEGIN  -- of groups that have jobs waiting or ready
+BEGIN  -- only groups with waiting or ready jobs
     UPDATE holdfast.flows f SET spent_until = holdfast.bounded(g.rate, f.spent_until, at)
     FROM holdfast.limits(places) g
     WHERE f.kind = 'group' AND f.queue = g.queue AND f.name = g.grp AND (g.rate).count IS NOT NULL
@@ -287,7 +289,7 @@ END $$
 
 -- :: function_wake
 CREATE OR REPLACE FUNCTION holdfast.wake(places holdfast.place[], at double precision) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN  -- also: that nothing waits for the bucket any more
+BEGIN  -- also clears wakes_at once nothing waits for the rate any more
     UPDATE holdfast.flows f SET wakes_at = w.wakes_at FROM (
         SELECT l.queue, l.grp, CASE WHEN b.spent_until > at AND r.ready < 256 AND l.most > r.in_play
                    AND holdfast.allowed(l.rate, b.spent_until, at) <= r.ready
@@ -304,8 +306,8 @@ BEGIN  -- also: that nothing waits for the bucket any more
 END $$
 
 -- :: function_charge_groups
--- After a claim: what it leased is charged to the groups' buckets, and where a group may now have more ready it gets
--- them. A group without a rate whose lock is not free is left to whoever holds it, or to the end of these leases.
+-- After a claim: charge its leases to the groups' rates, and refill groups that may now have more ready jobs. A group
+-- without a rate whose lock is not free is left to the lock's holder, or to the end of these leases.
 CREATE OR REPLACE FUNCTION holdfast.charge_groups(claimer text, number bigint, at double precision)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE places holdfast.place[];

@@ -1,9 +1,9 @@
--- limits: what code declares and operators say of queues, groups and tasks.
+-- limits: declared rules, operators' overrides and pauses of queues, groups and tasks.
 
--- == declare: the rules of queues and tasks; the latest word wins.
--- Rules are changed by one at a time, alone: everyone who brings jobs into play shares this lock to its end. So a
--- change is brief however many jobs it concerns: at most `step` of them, or groups, are rearranged here, the others
--- piecewise (rearrange.sql).
+-- == declare: store the rules of queues and tasks; the latest declaration wins.
+-- Concurrency: a change takes the rules lock exclusively; every transaction that makes jobs ready or claims them holds
+-- it in shared mode until it ends. So a change must be brief however many jobs it affects: at most `step` jobs or
+-- groups are rearranged here, the rest piecewise (rearrange.sql).
 
 -- :: call
 SELECT holdfast.declare_rules(%(rules)s::jsonb, %(tasks)s::jsonb, %(step)s, %(now)s)
@@ -41,7 +41,7 @@ $$
 
 -- :: function_same_rule
 CREATE OR REPLACE FUNCTION holdfast.same_rule(a holdfast.tasks, b holdfast.tasks) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN  -- how far the finished jobs were counted is not part of the rule
+BEGIN  -- count_after and count_until are progress of prune, not part of the rule
     a.count_after := b.count_after;
     a.count_until := b.count_until;
     RETURN a IS NOT DISTINCT FROM b;
@@ -57,7 +57,7 @@ DECLARE
     before holdfast.queues;
     task holdfast.tasks;
 BEGIN
-    -- Every start of every worker declares the same again: that must wait for nobody.
+    -- Every worker declares the same rules again when it starts: that must not wait for any lock.
     IF NOT EXISTS (SELECT 1 FROM holdfast.rules_of(rules) r LEFT JOIN holdfast.queues q ON q.name = r.name
                    WHERE q IS DISTINCT FROM r)
        AND NOT EXISTS (SELECT 1 FROM holdfast.tasks_of(tasks) r LEFT JOIN holdfast.tasks t ON t.name = r.name
@@ -91,16 +91,17 @@ BEGIN
     IF before.retain_count IS NOT NULL THEN
         rule.count_after := before.count_after;
         rule.count_until := before.count_until;
-    ELSIF rule.retain_count IS NOT NULL THEN  -- what finished so far is marked by prune, a piece at a time
+    ELSIF rule.retain_count IS NOT NULL THEN  -- prune records jobs that finished before, piecewise
         rule.count_until := (SELECT coalesce(max(seq), 0) FROM holdfast.jobs);
     END IF;
     IF NOT holdfast.says_nothing(rule) THEN INSERT INTO holdfast.tasks SELECT rule.*; END IF;
     PERFORM holdfast.bind_task(rule.name, step);
 END $$
 
--- == limit: an operator's word on a queue, a group or a task; and what is in force of all words and rules.
--- The rules are held alone meanwhile, so nobody claims, refills or enqueues by half a rule. Of the jobs concerned a few
--- are rearranged in the same step, the others piecewise (rearrange.sql); until then no claim leases one of them.
+-- == limit: store an operator's override for a queue, a group or a task; and compute what is in force (table bounds).
+-- Concurrency: the rules lock is held exclusively, so nobody claims, refills or enqueues under a half-applied rule.
+-- Some of the affected jobs are rearranged in the same step, the rest piecewise (rearrange.sql); until then no claim
+-- leases one of them.
 
 -- :: call
 SELECT holdfast.limit_scope(%(kind)s, %(queue)s, %(name)s, %(says_limit)s, %(limit)s::integer, %(says_rate)s,
@@ -179,7 +180,7 @@ BEGIN
         INSERT INTO holdfast.bounds (kind, name, lane, job_limit, rate)
         SELECT 'task', named, coalesce(b.lane, max(u.lane) + 1), b.job_limit, b.rate
         FROM (SELECT 2 AS lane UNION ALL SELECT lane FROM holdfast.bounds
-              UNION ALL SELECT unnest(lanes) FROM holdfast.rearranging) u;  -- where nobody's jobs are left
+              UNION ALL SELECT unnest(lanes) FROM holdfast.rearranging) u;  -- a lane that holds no other task's jobs
     END IF;
     PERFORM holdfast.lanes_changed(named, before, step), holdfast.set_limited();
 END $$
@@ -189,13 +190,13 @@ CREATE OR REPLACE FUNCTION holdfast.set_limited() RETURNS void LANGUAGE plpgsql 
 DECLARE
     queues text[] := ARRAY(SELECT name FROM holdfast.bounds WHERE kind = 'queue' AND job_limit IS NOT NULL);
     tasks text[] := ARRAY(SELECT name FROM holdfast.bounds WHERE kind = 'task' AND job_limit IS NOT NULL);
-BEGIN  -- what runs is counted where a limit is in force
+BEGIN  -- running jobs count if a limit is in force for their queue or task
     UPDATE holdfast.jobs SET limited = NOT limited
     WHERE state = 'running' AND limited <> (queue = ANY (queues) OR task = ANY (tasks));
 END $$
 
 -- :: function_fit
--- Groups whose rule changed have as many ready jobs as it says, no fewer and no more.
+-- Give groups whose rule changed exactly as many ready jobs as the rule allows.
 CREATE OR REPLACE FUNCTION holdfast.fit(places holdfast.place[], at double precision) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF coalesce(cardinality(places), 0) = 0 THEN RETURN; END IF;
@@ -205,7 +206,7 @@ BEGIN
     PERFORM holdfast.refill_groups(places, at);
 END $$
 
--- == pause: of a queue, a group or a task; who, when and why are kept. The rules are held alone meanwhile.
+-- == pause: pause or resume a queue, a group or a task; who, when and why are stored. Holds the rules lock exclusively.
 
 -- :: call
 SELECT holdfast.pause(%(kind)s, %(queue)s, %(name)s, %(reason)s, %(by)s, %(step)s, %(now)s)

@@ -1,10 +1,10 @@
--- move: a store's contents leave it or arrive, and it is sealed for that.
+-- move: seal, export and carry: moving a store's contents to another store.
 
--- == seal: close a store for work, or open it again; compared with what was there and exchanged in one step.
--- Safe against rivals: the row is locked FOR UPDATE, which waits for every caller's transaction that enqueued (each
--- holds it FOR KEY SHARE to its end, see function_stay_open); then the rules are held alone, which waits for every step
--- of ours under way. Who comes later looks at `closed` in a statement after its lock, and sees the new seal. The row is
--- locked before the rules, so that no worker waits while a caller takes its time.
+-- == seal: close a store for work, or open it again; compare-and-change on the previous seal, in one transaction.
+-- Concurrency: the row is locked FOR UPDATE, which waits for every caller's transaction that enqueued (each holds it
+-- FOR KEY SHARE until it ends, see function_stay_open); then the rules lock is taken exclusively, which waits for all
+-- our own transactions in progress. Later ones read `closed` in a statement after their lock, and see the new seal. The
+-- row is locked before the rules, so that no worker waits for a caller's long transaction.
 
 -- :: record
 SELECT record FROM holdfast.seal WHERE record IS NOT NULL
@@ -31,14 +31,14 @@ DELETE FROM holdfast.entries
 -- :: function_refuse_sealed
 CREATE OR REPLACE FUNCTION holdfast.refuse_sealed() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE facts text;
-BEGIN  -- the caller holds the rules, shared or alone
+BEGIN  -- the caller holds the rules lock, shared or exclusive
     SELECT record INTO facts FROM holdfast.seal WHERE closed;
     IF FOUND THEN PERFORM holdfast.refuse('HF005', facts::jsonb); END IF;
 END $$
 
 -- :: function_stay_open
--- In a caller's transaction, before its first job: the store stays open until that transaction ends, or it is refused.
--- A row lock and not an advisory one, because a caller's older snapshot must not hide the seal: then it fails to lock.
+-- In a caller's transaction, before its first job: keep the store open until that transaction ends, or refuse.
+-- A row lock, not an advisory one: a caller's older snapshot could hide a new seal; locking the row then fails.
 CREATE OR REPLACE FUNCTION holdfast.stay_open() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE s holdfast.seal;
 BEGIN
@@ -46,8 +46,8 @@ BEGIN
     IF s.closed THEN PERFORM holdfast.refuse('HF005', s.record::jsonb); END IF;
 END $$
 
--- == export: pieces of the store in a stable order, as JSON in the shapes of the records. Never writes.
--- Takes the place to go on after and a bound.
+-- == export: pages of the store in a stable order, as JSON in the shapes of the records. Never writes.
+-- Takes the position to continue after and a limit.
 
 -- :: jobs
 SELECT holdfast.job_record(j)::text, (
@@ -62,9 +62,9 @@ FROM (SELECT * FROM holdfast.letters WHERE job_id > %(after)s ORDER BY job_id LI
 -- :: tick
 SELECT last_value FROM holdfast.ticks
 
--- == carry: put rows of another store into this one, as they are, from JSON in the shapes of the records.
--- What is there already stays, so a repeated shipment changes nothing. Safe against a rival: the seal's row is locked
--- first, and the rows and the place reached are written in one transaction.
+-- == carry: insert rows of another store as they are, from JSON in the shapes of the records. Existing rows stay, so a
+-- repeated shipment changes nothing. Concurrency: the seal's row is locked first, and the rows and the position reached
+-- are written in one transaction.
 
 -- :: rules
 WITH q AS (

@@ -1,7 +1,7 @@
--- operate: what an operator does to single jobs and dead letters.
+-- operate: the verbs of operators on single jobs and dead letters.
 
--- == cancel: an unstarted job ends here; a running one is only marked, and its slot is freed when its handler stopped.
--- Here too: how an operator's verb takes hold of one job, and how refusals are said.
+-- == cancel: end an unstarted job; a running one is only marked, and its slot is freed when its handler has stopped.
+-- Also here: how an operator's verb locks its job, and how refusals are raised.
 
 -- :: call
 SELECT holdfast.cancel(%(id)s, %(now)s)::text
@@ -13,7 +13,7 @@ BEGIN
 END $$
 
 -- :: function_refuse_state
--- `facts`: beside the state, a live job that holds its key (live_id), or the one its dead letter belongs to (heir_id).
+-- `facts`: besides the state, the live job that holds its key (live_id), or the job that has its dead letter (heir_id).
 CREATE OR REPLACE FUNCTION holdfast.refuse_state(j holdfast.jobs, verb text, facts jsonb DEFAULT '{}') RETURNS void
 LANGUAGE sql AS $$
     SELECT holdfast.refuse('HF002', facts || jsonb_build_object('job_id', j.id, 'verb', verb, 'state', j.state))
@@ -34,7 +34,7 @@ BEGIN
     END IF;
     SELECT * INTO j FROM holdfast.jobs WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = named) FOR UPDATE;
     IF NOT FOUND THEN PERFORM holdfast.refuse('HF001', jsonb_build_object('job_id', named, 'what', 'job')); END IF;
-    IF j.grp IS DISTINCT FROM seen.grp THEN  -- replaced meanwhile: the call is made anew
+    IF j.grp IS DISTINCT FROM seen.grp THEN  -- replaced meanwhile: the client retries
         RAISE EXCEPTION USING ERRCODE = 'serialization_failure';
     END IF;
     RETURN j;
@@ -69,8 +69,8 @@ BEGIN
     RETURN holdfast.job_changed(j, at);
 END $$
 
--- == bury: the step that makes or merges the one dead letter of a logical job, in the transaction that ends the job.
--- Here too: how failures are stamped and kept, how letters are closed, and the operator's own burial.
+-- == bury: create or update the one dead letter of a logical job, in the transaction that ends the job.
+-- Also here: how failures are stamped and stored, how dead letters are closed, and the operator's verb bury.
 
 -- :: call
 SELECT holdfast.bury(%(id)s, %(reason)s, %(now)s)::text
@@ -101,7 +101,7 @@ DECLARE
     letter holdfast.letters;
     past jsonb;
 BEGIN
-    LOOP  -- two jobs of one key may be live, and die at one instant
+    LOOP  -- two jobs with the same key may be live, and die at the same moment
         SELECT * INTO letter FROM holdfast.letters WHERE logical = holdfast.logical_name(j) FOR UPDATE;
         EXIT WHEN FOUND;
         INSERT INTO holdfast.letters (logical, job_id, task, queue, key, grp, args, failure_count, first_failed_at,
@@ -141,7 +141,7 @@ END $$
 
 -- :: function_let_go
 CREATE OR REPLACE FUNCTION holdfast.let_go(named text, why text, at double precision) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN  -- a dead job without a letter may be pruned; a revived one goes on as it is
+BEGIN  -- a dead job without a dead letter may be pruned; a revived one is left alone
     UPDATE holdfast.jobs j SET reason = why, prune_at = greatest(at + 600, holdfast.window_ends(j))
     WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = named) AND state = 'dead';
 END $$
@@ -151,7 +151,7 @@ CREATE OR REPLACE FUNCTION holdfast.kill(j holdfast.jobs, why text, said text, a
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE failure jsonb := jsonb_build_object('at', at, 'reason', why, 'text', said, 'attempt', j.attempts,
                                             'fence', j.fence);
-BEGIN  -- an unstarted job dies
+BEGIN  -- for an unstarted job
     j.errors := holdfast.with_failure(j.errors, failure);
     PERFORM holdfast.finish(j, 'dead', 0, 0, 0, 0, why, 0, at), holdfast.bury_letter(j, why, failure, at);
 END $$
@@ -172,8 +172,9 @@ BEGIN
     RETURN holdfast.job_changed(j, at);
 END $$
 
--- == revive: a finished job is claimable again with fresh budgets; one step, harmless when repeated. Also retry and
--- run_now. The key is locked before the letter is looked at, the letter before the dead job.
+-- == revive: make a finished job claimable again with fresh budgets; one step, idempotent. Also retry and run_now.
+-- Concurrency: a job's key, group and row are locked before its dead letter; only revive_due, which skips locked rows,
+-- locks dead letters before jobs.
 
 -- :: call
 SELECT holdfast.revive(%(id)s, %(now)s)::text
@@ -185,8 +186,8 @@ SELECT holdfast.retry(%(id)s, %(now)s)::text
 SELECT holdfast.run_now(%(id)s, %(now)s)::text
 
 -- :: function_start_afresh
--- A caller's open transaction may be enqueuing the same key, unseen (see caller_transaction.sql). Nobody waits for it
--- with groups locked: the call gives up soon and is made anew.
+-- A caller's open transaction may be enqueueing the same key, invisible to us (caller_transaction.sql). Do not wait for
+-- it with groups locked: give up soon and let the client call again.
 CREATE OR REPLACE FUNCTION holdfast.start_afresh(j holdfast.jobs, at double precision) RETURNS void LANGUAGE plpgsql
 SET lock_timeout = '20ms' AS $$
 BEGIN
@@ -198,7 +199,7 @@ END $$
 
 -- :: function_reset_jobs
 CREATE OR REPLACE FUNCTION holdfast.reset_jobs(seqs bigint[], at double precision) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN  -- the caller locked their rows and saw to their keys
+BEGIN  -- the caller has locked the rows and checked the keys
     UPDATE holdfast.jobs
     SET state = CASE WHEN grp IS NULL THEN 'ready' ELSE 'waiting' END, lane = holdfast.lane_of(task, grp),
         rank = holdfast.rank_of(queue, priority),
@@ -237,7 +238,7 @@ BEGIN
     PERFORM holdfast.refuse_sealed();
     SELECT * INTO letter FROM holdfast.letters WHERE job_id = named FOR UPDATE;
     IF j.state <> 'dead' THEN
-        IF letter.job_id IS NOT NULL AND j.state NOT IN ('succeeded', 'cancelled') THEN  -- the second click
+        IF letter.job_id IS NOT NULL AND j.state NOT IN ('succeeded', 'cancelled') THEN  -- revived before: idempotent
             RETURN holdfast.job_changed(j, at);
         END IF;
         PERFORM holdfast.refuse_state(j, 'revive');
@@ -253,8 +254,8 @@ BEGIN
 END $$
 
 -- :: function_revive_due
--- Letters due for it, the first ones: how many were looked at, how many jobs live again. Those without a key all at
--- once: a sub-transaction each, which a key needs, took most of the time.
+-- Revive the first `most` due dead letters; returns how many were examined and how many jobs were revived. Those
+-- without a key in one statement: the sub-transaction per job that a key needs took most of the time.
 CREATE OR REPLACE FUNCTION holdfast.revive_due(most integer, places holdfast.place[], at double precision,
                                                OUT letters integer, OUT revived integer) LANGUAGE plpgsql AS $$
 DECLARE
@@ -282,7 +283,7 @@ BEGIN
                       ORDER BY j.seq FOR UPDATE OF j SKIP LOCKED);
         PERFORM holdfast.keep_up(at), holdfast.reset_jobs(seqs, at);
         revived := cardinality(seqs);
-        UPDATE holdfast.letters l  -- of a job that a stranger holds: look again later
+        UPDATE holdfast.letters l  -- if another session has locked the job, try again in 5 s
         SET revived_at = CASE WHEN j.seq = ANY (seqs) THEN at ELSE l.revived_at END,
             cycles = l.cycles + (j.seq IS NOT NULL AND j.seq = ANY (seqs))::integer,
             revive_at = CASE WHEN j.state = 'dead' THEN at + 5 END
@@ -298,7 +299,7 @@ END $$
 CREATE OR REPLACE FUNCTION holdfast.revive_letter(named text, at double precision) RETURNS boolean LANGUAGE plpgsql
 SET lock_timeout = '20ms' AS $$
 DECLARE j holdfast.jobs;
-BEGIN  -- automatic; the caller locked key, group and letter
+BEGIN  -- automatic revival; the caller has locked key, group and dead letter
     SELECT * INTO j FROM holdfast.jobs
     WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = named) AND state = 'dead' FOR UPDATE;
     IF NOT FOUND OR holdfast.twin(j, at) IS NOT NULL THEN
@@ -308,7 +309,7 @@ BEGIN  -- automatic; the caller locked key, group and letter
     PERFORM holdfast.start_afresh(j, at);
     UPDATE holdfast.letters SET revived_at = at, revive_at = NULL, cycles = cycles + 1 WHERE job_id = named;
     RETURN true;
-EXCEPTION WHEN lock_not_available OR serialization_failure THEN  -- its key is on its way elsewhere: look again later
+EXCEPTION WHEN lock_not_available OR serialization_failure THEN  -- its key is being taken: try again in 5 s
     UPDATE holdfast.letters SET revive_at = at + 5 WHERE job_id = named;
     RETURN false;
 END $$
@@ -349,7 +350,7 @@ BEGIN
     RETURN holdfast.job_changed(j, at);
 END $$
 
--- == discard: an operator removes a dead letter; its job stays dead and may be pruned.
+-- == discard: delete a dead letter; its job stays dead and may be pruned.
 
 -- :: call
 SELECT holdfast.discard(%(id)s, %(now)s)::text

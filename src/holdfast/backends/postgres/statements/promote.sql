@@ -1,15 +1,15 @@
--- promote: bring what is due into play: scheduled jobs, expiries, automatic revivals.
--- Bounded over all three together. Groups (and the keys of letters) are gathered and locked before; what is not in a
--- locked group is left alone. Only the first of what is due is ever looked at, whatever becomes of it.
--- Safe against a rival: one promotes at a time. A claim that finds another at it goes on without; were they to go for
--- the same rows, each would read all that the others took before it found its own.
+-- promote: process what is due: scheduled jobs, expiries, automatic revivals.
+-- One bound for all three together. Groups (and the keys of dead letters) are collected and locked first; jobs in
+-- groups that are not locked are skipped. Only the first `most` due rows are ever examined, whether or not they can be
+-- processed. Concurrency: one transaction promotes at a time. A claim that finds another one promoting continues
+-- without; if they competed for the same rows, each would read all rows the others took before it found its own.
 
 -- :: call
 SELECT holdfast.promote(%(limit)s, %(now)s)::text
 
 -- :: function_any_due
 CREATE OR REPLACE FUNCTION holdfast.any_due(flowing boolean, at double precision) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN  -- mostly not: then a claim spares itself the rest
+BEGIN  -- usually false: then a claim skips the rest
     RETURN EXISTS (SELECT 1 FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)
         OR EXISTS (SELECT 1 FROM holdfast.jobs WHERE expires_at <= at AND expires_at IS NOT NULL
                    AND state IN ('scheduled', 'waiting', 'ready'))
@@ -104,7 +104,7 @@ DECLARE number integer;
 BEGIN
     WITH first AS MATERIALIZED (
         SELECT seq FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at ORDER BY due_at, seq LIMIT most
-    ), picked AS MATERIALIZED (  -- said so that only the key can find the row: planned on an empty store, kept for long
+    ), picked AS MATERIALIZED (  -- CASE forces a primary key lookup, as the cached plan may date from an empty store
         SELECT s.seq FROM first f JOIN holdfast.jobs s ON s.seq = f.seq
         WHERE CASE s.state WHEN 'scheduled' THEN s.due_at <= at END
           AND (s.grp IS NULL OR ROW(s.queue, s.grp)::holdfast.place = ANY (places))
@@ -135,7 +135,7 @@ BEGIN
     PERFORM holdfast.share_rules();
     PERFORM holdfast.refuse_sealed();
     PERFORM pg_advisory_xact_lock(hashtext('holdfast.promote'), 0);
-    at := holdfast.store_now(given);  -- who was at it may have taken a while
+    at := holdfast.store_now(given);  -- waiting for the lock may have taken a while
     PERFORM holdfast.lock_letters_due(most, at);
     places := holdfast.places_due(most, at);
     PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);

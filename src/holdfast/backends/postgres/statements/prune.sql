@@ -1,6 +1,7 @@
--- prune: remove finished jobs past their retention, then what the rules of tasks let go, and buckets that say nothing.
--- A dead job that holds its letter has no prune_at: only a rule lets it go. All within a bound, the oldest first.
--- Safe against a rival: rows another sweep is removing, or a revival holds, are skipped.
+-- prune: delete finished jobs past their retention, then those beyond their task's retention rule, and idle rate state.
+-- A dead job with a dead letter has no prune_at: only a task's rule allows deleting it. Deletes at most N jobs, the
+-- oldest first (in no particular order if `older_than` is given). Concurrency: rows locked by another sweep or by a
+-- revival are skipped.
 
 -- :: call
 SELECT holdfast.prune(%(limit)s, %(older_than)s::float8, %(now)s)
@@ -50,7 +51,7 @@ BEGIN
 END $$
 
 -- :: function_retain
--- These jobs succeeded or were cancelled: they are noted where their task keeps no more than so many.
+-- Record jobs that succeeded or were cancelled, if their task keeps only its newest N.
 CREATE OR REPLACE FUNCTION holdfast.retain(seqs bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO holdfast.retained (seq, task, finished_at)
@@ -60,8 +61,9 @@ BEGIN
 END $$
 
 -- :: function_prune_finished
--- Succeeded and cancelled jobs beyond the newest of a task. They are noted as they finish; what had finished before the
--- rule came is noted here, a piece at a time. A job with enough newer ones among those noted has enough among all.
+-- Delete succeeded and cancelled jobs beyond the newest N of a task. They are recorded as they finish; those that had
+-- finished before the rule existed are recorded here, piecewise. That is safe meanwhile: a job with N newer ones among
+-- those recorded has N newer ones among all.
 CREATE OR REPLACE FUNCTION holdfast.prune_finished(rule holdfast.tasks, most integer, at double precision)
 RETURNS bigint[] LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
@@ -94,7 +96,7 @@ DECLARE
     past bigint[] := '{}';
     ids text[] := '{}';
     one record;
-BEGIN  -- first those that are too old, then those that are too many
+BEGIN  -- first those that are too old, then those beyond the count
     FOR one IN
         SELECT o.seq, o.id FROM (
             SELECT j.seq, j.id, l.failed_at, holdfast.may_go(j, at - 600, at) AND j.state = 'dead' AS may_go,

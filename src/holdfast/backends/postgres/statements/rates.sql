@@ -1,10 +1,11 @@
--- rates: what rates let start: GCRA, and who obeys it.
+-- rates: rate limiting of starts by GCRA, room left by limits and rates, and slow-downs.
 
--- == rate: the arithmetic of buckets, word for word that of rates.py: the same operations in the same order on doubles.
--- Takes a rate that is in force and the bucket's number. Pure; who writes the number holds what guards it (rates.sql).
+-- == rate: the GCRA arithmetic, identical to rates.py: the same operations in the same order on doubles.
+-- Takes a rate that is in force and the bucket's theoretical arrival time (spent_until). Pure; whoever writes
+-- spent_until holds the lock of its queue, task or group.
 
 -- :: function_makes_sense
--- A rate that somebody else wrote may say anything; one that makes no sense holds nothing back, and `flaws` lists it.
+-- A rate written by another program may be anything; an invalid one restricts nothing, and `flaws` lists it.
 CREATE OR REPLACE FUNCTION holdfast.makes_sense(r holdfast.rate) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce((r).count > 0 AND (r).seconds > 0 AND (r).seconds < 'Infinity' AND ((r).burst IS NULL OR (r).burst > 0), false)
 $$
@@ -51,17 +52,17 @@ RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
 $$
 
 -- :: function_in_force
--- What an operator said, else what was declared; nothing where that is UNLIMITED, which lifts every rate.
+-- The operator's rate, else the declared one; NULL if that is UNLIMITED, which lifts every rate.
 CREATE OR REPLACE FUNCTION holdfast.in_force(said holdfast.rate, declared holdfast.rate)
 RETURNS holdfast.rate LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN (coalesce(said, declared)).count < 1000000000 THEN coalesce(said, declared) END
 $$
 
--- == allow: how many more of a queue or a task may start now, and what starting costs.
--- Safe against a rival: whoever hands out leases of a queue or task with a limit or a rate in force locks its name
--- first, then looks, in a later statement with a snapshot of its own; two claims never exceed a limit together. Names
--- are locked by advisory transaction locks on 1024 stripes, in order, at the very start of a claim and before keys and
--- groups. What turns up later is locked only if that is free. The end of a lease frees a place and needs no lock.
+-- == allow: how many more jobs of a queue or a task may start now, and charging their starts to the rates.
+-- Concurrency: whoever leases jobs of a queue or task with a limit or a rate locks its name first, then reads in a
+-- later statement with its own snapshot; two claims never exceed a limit together. Names are locked by advisory
+-- transaction locks on 1024 stripes, in order, at the very start of a claim and before keys and groups. Names found
+-- later are only locked if the lock is free. The end of a lease frees a place and needs no lock.
 
 -- :: function_flow_stripe
 CREATE OR REPLACE FUNCTION holdfast.flow_stripe(kind text, name text) RETURNS integer LANGUAGE sql IMMUTABLE AS $$
@@ -70,7 +71,7 @@ $$
 
 -- :: function_lock_flows
 CREATE OR REPLACE FUNCTION holdfast.lock_flows(asked text[]) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN  -- of the queues asked for, and of tasks that have ready jobs in them
+BEGIN  -- those of the requested queues, and of tasks that have ready jobs in them
     PERFORM pg_advisory_xact_lock(hashtext('holdfast.flows'), s.stripe)
     FROM (SELECT DISTINCT holdfast.flow_stripe(b.kind, b.name) AS stripe FROM holdfast.bounds b
           WHERE (b.job_limit IS NOT NULL OR (b.rate).count IS NOT NULL)
@@ -80,7 +81,7 @@ END $$
 
 -- :: function_tasks_bound
 CREATE OR REPLACE FUNCTION holdfast.tasks_bound(request jsonb, claims boolean) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN  -- whether a job that a limit counts may end now, or jobs in a task's own lane are ready where this call claims
+BEGIN  -- whether a job that counts against a limit may end now, or a claimed queue has ready jobs in a task's lane
     RETURN EXISTS (SELECT FROM holdfast.jobs WHERE state = 'running' AND limited)
         OR claims AND EXISTS (SELECT FROM jsonb_array_elements_text(request -> 'queues') q(name)
                               WHERE holdfast.has_lanes(q.name));
@@ -88,13 +89,13 @@ END $$
 
 -- :: function_has_lanes
 CREATE OR REPLACE FUNCTION holdfast.has_lanes(named text) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN  -- whether there are ready jobs of any task apart in this queue
+BEGIN  -- whether this queue has ready jobs of any task with its own lane
     RETURN EXISTS (SELECT FROM holdfast.jobs WHERE state = 'ready' AND queue = named AND lane > 2);
 END $$
 
 -- :: function_has_lane
 CREATE OR REPLACE FUNCTION holdfast.has_lane(asked text[], number smallint) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN  -- whether there are ready jobs in a task's own lane, in any of these queues
+BEGIN  -- whether any of these queues has ready jobs in this task lane
     RETURN EXISTS (SELECT 1 FROM unnest(asked) q(name) CROSS JOIN LATERAL (
         SELECT 1 FROM holdfast.jobs j WHERE j.state = 'ready' AND j.queue = q.name AND j.lane = number LIMIT 1) x);
 END $$
@@ -133,8 +134,8 @@ BEGIN
 END $$
 
 -- :: function_task_rooms
--- The tasks apart with ready jobs in this queue, but for those known, and how many more of each may start: {"task":
--- room}.
+-- The tasks with their own lane that have ready jobs in this queue, except those already known, and how many more of
+-- each may start: {"task": room}.
 CREATE OR REPLACE FUNCTION holdfast.task_rooms(named text, known jsonb, request jsonb, at double precision)
 RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE names text[];
@@ -143,7 +144,7 @@ BEGIN
         SELECT b.name FROM holdfast.bounds b WHERE b.kind = 'task' AND CASE
             WHEN known ? b.name OR NOT holdfast.has_lane(ARRAY[named], b.lane) THEN false
             WHEN EXISTS (SELECT 1 FROM holdfast.pauses p WHERE p.kind = 'task' AND p.queue = '' AND p.name = b.name)
-            THEN false  -- its jobs are still to be parked
+            THEN false  -- its jobs have not been parked yet
             WHEN b.job_limit IS NULL AND (b.rate).count IS NULL THEN true
             ELSE pg_try_advisory_xact_lock(hashtext('holdfast.flows'), holdfast.flow_stripe('task', b.name)) END);
     IF names = '{}' THEN RETURN '{}'; END IF;
@@ -155,7 +156,7 @@ END $$
 -- :: function_set_back
 CREATE OR REPLACE FUNCTION holdfast.set_back(what text, names text[], at double precision)
 RETURNS void LANGUAGE plpgsql AS $$
-BEGIN  -- buckets further ahead than their rate can have brought them
+BEGIN  -- lowers spent_until that is further ahead than the current rate could have brought it
     UPDATE holdfast.flows f SET spent_until = holdfast.bounded(b.rate, f.spent_until, at)
     FROM unnest(names) n(name) JOIN holdfast.bounds b ON b.kind = what AND b.name = n.name
     WHERE f.kind = what AND f.queue = CASE what WHEN 'queue' THEN n.name ELSE '' END
@@ -166,7 +167,7 @@ END $$
 -- :: function_charge
 CREATE OR REPLACE FUNCTION holdfast.charge(what text, named text, starts integer, at double precision)
 RETURNS void LANGUAGE plpgsql AS $$
-BEGIN  -- of a queue or a task, once per claim; nothing where no rate is in force
+BEGIN  -- to a queue or a task, once per claim; a no-op if no rate is in force
     INSERT INTO holdfast.flows AS f (kind, queue, name, spent_until)
     SELECT what, CASE what WHEN 'queue' THEN named ELSE '' END, CASE what WHEN 'queue' THEN '' ELSE named END,
            holdfast.charged(b.rate, 0, at, starts)
@@ -176,9 +177,8 @@ BEGIN  -- of a queue or a task, once per claim; nothing where no rate is in forc
         WHERE b.kind = what AND b.name = named);
 END $$
 
--- == slow_down: nothing of a queue starts for so many seconds. Takes the queue and the seconds, returns until when.
--- Safe against a rival: one write that takes the later of two times. A claim under way may still hand out what it
--- found.
+-- == slow_down: no job of a queue starts for N seconds. Takes the queue and the seconds, returns the time it ends.
+-- Concurrency: one write that keeps the later of two times. A claim in progress may still lease the jobs it has found.
 
 -- :: call
 SELECT holdfast.slow_down(%(queue)s, %(seconds)s, %(now)s)

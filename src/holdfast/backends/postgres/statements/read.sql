@@ -1,7 +1,7 @@
--- read: what is shown to people and programs, as JSON in the shapes of the records. Never writes.
+-- read: the read side of the store, as JSON in the shapes of the records. Never writes.
 
 -- :: function_job_record
--- A record StoredJob but its log lines; a JobRecord is part of it. As json: jsonb would take three times as long.
+-- A StoredJob record without its log lines; a JobRecord is part of it. As json: jsonb would take three times as long.
 CREATE OR REPLACE FUNCTION holdfast.job_record(j holdfast.jobs) RETURNS json LANGUAGE sql STABLE AS $$
     SELECT json_build_object('seq', j.seq, 'id', j.id, 'task', j.task, 'queue', j.queue, 'state', j.state,
         'args', holdfast.base64(j.args), 'priority', j.priority, 'group', j.grp, 'key', j.key, 'attempts', j.attempts,
@@ -107,7 +107,7 @@ LEFT JOIN holdfast.overrides o ON o.kind = 'group' AND o.queue = n.queue AND o.n
 ORDER BY n.queue, n.name
 
 -- :: function_groups_known
--- Groups with unfinished jobs, an override or a pause, by queue and name: from one to the next by the partial indexes.
+-- Groups with unfinished jobs, an override or a pause, by queue and name; skips through the partial indexes.
 CREATE OR REPLACE FUNCTION holdfast.groups_known(asked text, most integer) RETURNS holdfast.place[] LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
@@ -155,7 +155,8 @@ SET enable_seqscan = off AS $$
 $$
 
 -- :: function_group_head
--- What runs, else is ready, else backs off at the head, else waits longest in line, else is scheduled.
+-- The running job, else the ready one, else the one that backs off at the head, else the first waiting one, else the
+-- first scheduled one.
 CREATE OR REPLACE FUNCTION holdfast.group_head(queued text, named text) RETURNS text LANGUAGE sql STABLE
 SET enable_seqscan = off AS $$
     SELECT coalesce(

@@ -1,12 +1,11 @@
--- rearrange: what a changed rule leaves to do. The rule holds at once; the jobs it concerns follow a piece at a time:
--- ready jobs of a task move to the lane it says, groups of a queue get as many ready jobs as it says. What is left is
--- in the table `rearranging`, a row per task or queue, with how far it has come. A store without such rows pays
--- nothing. Takes how much one pass may do: jobs moved and groups fitted. Returns whether there is more; nothing, where
+-- rearrange: apply a changed rule to existing jobs. The rule is in force at once; the affected jobs follow piecewise:
+-- the ready jobs of a task move to their new lane, the groups of a queue get as many ready jobs as the rule allows. The
+-- table `rearranging` has a row per unfinished task or queue, with its progress. A store without such rows pays
+-- nothing. Takes the bound of one pass (jobs moved plus groups fitted). Returns whether there is more to do; NULL if
 -- there was nothing to do.
--- Safe against a rival: rules are shared, so none changes meanwhile; a row is carried on by one at a time (SKIP
--- LOCKED); a group is fitted with its lock held. A job that somebody holds is passed over, and looked for again in a
--- further round. Ready jobs keep their place in the index until they leave it, so a round that goes through it once
--- meets all of them.
+-- Concurrency: the rules lock is shared, so no rule changes meanwhile; one transaction at a time works on a row (SKIP
+-- LOCKED); a group is fitted with its lock held. A job locked by another session is skipped and retried in another
+-- round. Ready jobs keep their index position until they leave the index, so one full round visits all of them.
 
 -- :: call
 SELECT holdfast.rearrange(%(limit)s, %(now)s)
@@ -35,8 +34,8 @@ BEGIN
 END $$
 
 -- :: function_lanes_changed
--- A pause, a limit or a rule of a task changed: its ready jobs go where they now belong, with the turn they had.
--- Takes the lanes in which they belonged before. What an earlier change left undone is taken over.
+-- A pause, a limit or a rule of a task changed: move its ready jobs to their new lane; they keep their turns.
+-- Takes the lanes they belonged to before. Includes what an earlier change left unfinished.
 CREATE OR REPLACE FUNCTION holdfast.lanes_changed(named text, before smallint[], step integer)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE wrong smallint[];
@@ -50,12 +49,12 @@ END $$
 
 -- :: function_lanes_of
 CREATE OR REPLACE FUNCTION holdfast.lanes_of(named text) RETURNS smallint[] LANGUAGE sql STABLE AS $$
-    SELECT ARRAY[holdfast.lane_of(named, NULL), holdfast.lane_of(named, 'g')]  -- of jobs without and with a group
+    SELECT ARRAY[holdfast.lane_of(named, NULL), holdfast.lane_of(named, 'g')]  -- without and with a group
 $$
 
 -- :: function_move_task
--- Looks at no more than four times as many ready jobs as it may move, from where the last pass stopped: lane by lane,
--- in the order of the index. Returns what it cost: jobs moved, or a quarter of those looked at.
+-- Examines about four times as many ready jobs as it may move, at most, from where the last pass stopped: lane by lane,
+-- in index order. Returns the cost: the jobs moved, or a quarter of those examined if that is more.
 CREATE OR REPLACE FUNCTION holdfast.move_task(named text, most integer) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     r holdfast.rearranging;
@@ -83,7 +82,7 @@ BEGIN
         SELECT j.queue, j.lane, 2147483647, -9223372036854775808, 0 INTO r.queue, r.lane, r.rank, r.turn, r.seq
         FROM holdfast.jobs j WHERE j.state = 'ready' AND (j.queue, j.lane) > (r.queue, r.lane)
         ORDER BY j.queue, j.lane LIMIT 1;
-        IF r.queue IS NULL THEN  -- once through
+        IF r.queue IS NULL THEN  -- the round is complete
             IF NOT r.missed THEN
                 DELETE FROM holdfast.rearranging WHERE kind = 'task' AND name = named;
                 RETURN most - left_to_move;
@@ -98,8 +97,8 @@ BEGIN
 END $$
 
 -- :: function_next_ready
--- Of the lane where a pass has come to, the next jobs behind its place: the task's among them, how many were looked at,
--- and the place of the last one.
+-- The next jobs of the current lane after the pass's position: those of the task, how many were examined, and the
+-- position of the last one.
 CREATE OR REPLACE FUNCTION holdfast.next_ready(r holdfast.rearranging, looks integer, most integer,
     OUT ours bigint[], OUT looked integer, OUT rank integer, OUT turn bigint, OUT seq bigint) LANGUAGE sql AS $$
     WITH same_rank AS MATERIALIZED (
@@ -133,7 +132,7 @@ END $$
 -- :: function_are_left
 CREATE OR REPLACE FUNCTION holdfast.are_left(seqs bigint[], moved bigint[], wrong smallint)
 RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN  -- whether any of these is still in the wrong lane
+BEGIN  -- whether any of these jobs is still in the wrong lane
     RETURN cardinality(seqs) > cardinality(moved) AND EXISTS (
         SELECT FROM unnest(seqs) s(seq) JOIN holdfast.jobs j ON j.seq = s.seq
         WHERE CASE j.state WHEN 'ready' THEN j.lane = wrong END);
@@ -149,7 +148,7 @@ BEGIN  -- the limit, order or rate of a queue's groups changed
 END $$
 
 -- :: function_fit_queue
--- The next groups of a queue by name, as far as their locks are free. Returns how many.
+-- Fit the next groups of a queue, by name, up to the first whose lock is not free. Returns how many.
 CREATE OR REPLACE FUNCTION holdfast.fit_queue(named text, most integer, at double precision)
 RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
@@ -173,8 +172,8 @@ BEGIN
 END $$
 
 -- :: function_groups_after
--- The groups of a queue that have jobs waiting or in play, by name, behind this one: from one to the next by the
--- indexes.
+-- The next groups of a queue by name, after the given one, that have jobs waiting, ready, running or backing off at the
+-- head; skips through the indexes.
 CREATE OR REPLACE FUNCTION holdfast.groups_after(named text, last text, most integer) RETURNS text[]
 LANGUAGE sql STABLE AS $$
     WITH RECURSIVE g(name, n) AS (
@@ -190,14 +189,13 @@ LANGUAGE sql STABLE AS $$
 $$
 
 -- :: function_sound_heads
--- The first jobs of a lane that may be leased although something is still to be rearranged. Of the first ones that are
--- looked at, those in the wrong lane are moved, and groups of which it is not known that they fit are fitted where
--- their lock is free; the others are left alone.
+-- The first jobs of a lane that may be leased while a changed rule is still being applied. Of the jobs examined, those
+-- in the wrong lane are moved, and groups not yet known to fit are fitted if their lock is free; the rest are skipped.
 CREATE OR REPLACE FUNCTION holdfast.sound_heads(named text, number smallint, most integer, sweep integer,
     guarded boolean, at double precision) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
     fits_to text := (SELECT r.grp FROM holdfast.rearranging r WHERE r.kind = 'queue' AND r.name = named);
-    moving text[] := '{}';  -- tasks whose jobs do not belong here
+    moving text[] := '{}';  -- tasks whose jobs do not belong in this lane
     looked bigint[];
     moved text;
     places holdfast.place[];

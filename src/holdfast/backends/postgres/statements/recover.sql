@@ -1,7 +1,7 @@
--- recover: end the leases of workers that are past their deadline or were proved dead.
--- `stall` is THE ONE routine that decides stalls, whoever told of them: a sweep, a claim, or settle. A worker's row is
--- locked with SKIP LOCKED: of two sweeps one takes it, and a worker that is being given leases at this moment is left
--- for the next sweep.
+-- recover: end the leases of workers that are past their deadline or known to be dead.
+-- `stall` is THE ONE routine that decides stalls, whether a sweep, a claim or settle detected them.
+-- Concurrency: a worker's row is locked with SKIP LOCKED: of two sweeps one takes it, and a worker that is receiving
+-- leases at this moment is left to the next sweep.
 
 -- :: call
 SELECT holdfast.recover(%(dead)s::text[], %(limit)s, %(now)s)::text
@@ -47,13 +47,13 @@ BEGIN
         DELETE FROM holdfast.calls WHERE worker = holder;
     END LOOP;
     PERFORM holdfast.refill_groups(places, at);
-    -- A grouped job went back as waiting; the refill may have made it ready.
+    -- A grouped job was put back as waiting; the refill may have made it ready.
     RETURN (SELECT coalesce(jsonb_agg(e.r || jsonb_build_object('state', s.state) ORDER BY e.n), '[]')
             FROM unnest(ended) WITH ORDINALITY e(r, n) JOIN holdfast.jobs s ON s.seq = (e.r ->> 'seq')::bigint);
 END $$
 
 -- :: function_stall
--- Decides a stall as lifecycle.stall_verdict does, whoever told of it; 10 is SHARED_STALLS_MAX. Whether it counted.
+-- Decides a stall by the rule of lifecycle.stall_verdict; 10 is SHARED_STALLS_MAX. Returns whether it counted.
 CREATE OR REPLACE FUNCTION holdfast.stall(j holdfast.jobs, failure jsonb, alone boolean, started boolean,
     retain double precision, at double precision) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE

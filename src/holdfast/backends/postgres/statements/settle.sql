@@ -199,8 +199,9 @@ BEGIN
     RETURN answers;
 END $$
 
--- == release: end a lease unfinished and make the job claimable again. Only a stall counts, and marks the job as
--- suspect. The job keeps its turn, so it goes before later ones. The caller has locked the groups and refills them.
+-- == release: end a lease unfinished and make the job claimable again. No counter changes, except for a stall, which
+-- also marks the job as suspect. The job keeps its turn, so it goes before later ones. The caller has locked the groups
+-- and refills them. `call` is the verb retire; release itself is part of exchange.
 
 -- :: call
 SELECT holdfast.retire(%(worker)s, %(now)s)::text

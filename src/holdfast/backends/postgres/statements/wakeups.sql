@@ -1,15 +1,15 @@
--- wakeups: whether there may be work, for a worker that sleeps.
+-- wakeups: whether there may be work for an idle worker.
 
--- == wait_for_work: whether a claim would lease something now, else when that may change by itself. Also what a claim
--- says about it, and whom the end of a lease concerns. Takes queues, returns seconds or names. Reads only; all is a
--- hint.
+-- == wait_for_work: whether a claim would lease something now, else when that may change without another call. Also
+-- when a claim's queues open again, and which queues to wake when leases end. Takes queues, returns seconds or names.
+-- Read-only; every result is a hint.
 
 -- :: call
 SELECT seconds, held_back FROM holdfast.work_in(%(queues)s::text[], %(floors)s::jsonb)
 
 -- :: function_work_in
--- Seconds until there may be work in these queues: 0 now, NULL when nothing will come of itself. And whether ready jobs
--- are there that a limit, a rate or a slow-down holds back. `floors`: see floors.sql.
+-- Seconds until there may be work in these queues: 0 now, NULL if none is due at a known time. And whether a limit, a
+-- rate or a slow-down holds back ready jobs. `floors`: see floors.sql.
 CREATE OR REPLACE FUNCTION holdfast.work_in(asked text[], floors jsonb DEFAULT NULL, OUT seconds double precision, OUT held_back boolean)
 LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE at double precision := holdfast.store_now(NULL);
@@ -43,14 +43,14 @@ END $$
 
 -- :: function_has_ready
 CREATE OR REPLACE FUNCTION holdfast.has_ready(named text, floors jsonb DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN  -- not parked
+BEGIN  -- parked jobs do not count
     RETURN holdfast.has_common(named, floors)
         OR EXISTS (SELECT 1 FROM holdfast.jobs j WHERE j.state = 'ready' AND j.queue = named AND j.lane > 2);
 END $$
 
 -- :: function_has_common
 CREATE OR REPLACE FUNCTION holdfast.has_common(named text, floors jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN  -- jobs that are in no task's own lane
+BEGIN  -- ready jobs outside the tasks' own lanes
     IF floors IS NULL THEN
         RETURN EXISTS (SELECT 1 FROM holdfast.jobs j WHERE j.state = 'ready' AND j.queue = named AND j.lane < 2);
     END IF;
@@ -59,7 +59,7 @@ BEGIN  -- jobs that are in no task's own lane
 END $$
 
 -- :: function_opens
--- When the first of the buckets and slow-downs that hold ready jobs of these queues back lets one more start.
+-- When the first of the rates and slow-downs that hold back ready jobs of these queues lets another one start.
 CREATE OR REPLACE FUNCTION holdfast.opens(asked text[], at double precision)
 RETURNS double precision LANGUAGE plpgsql AS $$
 BEGIN
@@ -82,7 +82,7 @@ BEGIN
 END $$
 
 -- :: function_stirred
--- The queues in which the end of these leases lets a job start that a limit held back.
+-- The queues in which the end of these leases lets a job start that was held back by a limit.
 CREATE OR REPLACE FUNCTION holdfast.stirred(named bigint[], at double precision) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     queues text[];
@@ -101,7 +101,7 @@ END $$
 
 -- :: function_queues_with
 CREATE OR REPLACE FUNCTION holdfast.queues_with(lanes smallint[]) RETURNS text[] LANGUAGE sql STABLE AS $$
-    -- From one queue to the next by the index: there may be a million jobs in each.
+    -- Skips from queue to queue through the index: each may have a million jobs.
     WITH RECURSIVE q(name) AS (
         (SELECT queue FROM holdfast.jobs WHERE state = 'ready' ORDER BY queue LIMIT 1)
         UNION ALL
