@@ -1,5 +1,5 @@
-"""Cron: entries that make jobs at times, by an expression or every so many seconds.
+"""Cron: entries that create jobs on a schedule, by cron expression or at a fixed interval.
 
-entry.py says when, tick.py decides what is to be done about it, api.py carries out what operators ask, api.py
-is `app.cron`. The worker's ticker fires what is due; the store sees to it that each tick is fired once.
+entry.py computes times, tick.py decides what is due, api.py is `app.cron` and makes operators' changes, view.py is
+what users see. The worker's ticker fires due ticks; the store makes sure that each tick fires once.
 """

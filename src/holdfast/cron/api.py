@@ -1,7 +1,8 @@
-"""`app.cron`: declare entries beside the tasks, and look at and change what is stored.
+"""`app.cron`: declare entries beside the tasks, and inspect and change the stored ones.
 
-Made by the app, used by users and by the command line. `@app.cron("*/5 * * * *")` declares; what was declared is
-stored when a worker starts. Everything else is one question to the store or one compared write; each has an `a…` twin.
+Created by the app; used by users, the command line and the worker's ticker. `@app.cron("*/5 * * * *")` declares an
+entry, which is stored when a worker starts. Every other method is one read or one compare-and-set write, with an `a…`
+twin.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 NEXT_MAX = 1000
-YEAR_MIN = 1970  # of a backfill: before, there is no clock that could have ticked
+YEAR_MIN = 1970  # for a backfill: there was no Unix time before
 
 
 class CronSettings(TypedDict, total=False):
-    """What an entry takes besides its expression; see CronOptions, which checks them together."""
+    """An entry's settings besides its expression; CronOptions validates them together."""
 
     every: Duration | None
     tz: str | tzinfo
@@ -64,7 +65,7 @@ class CronSettings(TypedDict, total=False):
 
 
 class CronDecorator(Protocol):
-    """`@app.cron(...)`: on a task, or on a plain function, which it makes a task."""
+    """`@app.cron(...)`: on a task, or on a plain function, which becomes a task."""
 
     @overload
     def __call__(self, fn: Task[P, R], /) -> Task[P, R]: ...
@@ -91,7 +92,7 @@ class _Declaration:
 
 @dataclass(frozen=True, slots=True)
 class Backfilled:
-    """One tick of a backfilled range: when it was, its job, and whether that job was made now."""
+    """One tick of a backfilled range: its time, its job, and whether that job was created now."""
 
     at: datetime
     id: str
@@ -99,7 +100,7 @@ class Backfilled:
 
 
 class Cron:
-    """Cron entries of an app."""
+    """An app's cron entries."""
 
     def __init__(self, app: Holdfast) -> None:
         self._app = app
@@ -116,9 +117,9 @@ class Cron:
         args: Mapping[str, Any] | None = None,
         **settings: Unpack[CronSettings],
     ) -> CronDecorator:
-        """Declare that a task is to run at times: `@app.cron("0 9 * * MON-FRI", tz="Europe/Berlin")`, `every=30`.
+        """Schedule a task: `@app.cron("0 9 * * MON-FRI", tz="Europe/Berlin")`, `every=30`.
 
-        `name` is the task's unless given; `args` are the arguments by name. It is stored when a worker starts.
+        `name` defaults to the task's; `args` are the arguments by name. The entry is stored when a worker starts.
         """
         if cron is not None and not isinstance(cron, str):
             raise ConfigurationError('say when: @app.cron("*/5 * * * *") or @app.cron(every=30).')
@@ -138,17 +139,17 @@ class Cron:
             raise ConfigurationError(
                 f"a cron entry named {name!r} is already declared. Give one of them another name=."
             )
-        task.codec.bind((), dict(args))  # a slip shows here; the values are encoded when a worker starts
+        task.codec.bind((), dict(args))  # raises on a typo here; the values are encoded when a worker starts
         self._declared[name] = _Declaration(name, task, args, options)
 
     def declared(self) -> builtins.list[CronEntry]:
-        """What the code declares, as it is to be stored; for workers."""
+        """The entries that the code declares, ready to store; for workers."""
         return [declaration.entry() for declaration in self._declared.values()]
 
-    # ------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------ inspection
 
     def list(self) -> builtins.list[Entry]:
-        """All entries that are stored, by name."""
+        """All stored entries, by name."""
         return self._app._do("cron.list", self._list)
 
     async def alist(self) -> builtins.list[Entry]:
@@ -156,7 +157,7 @@ class Cron:
         return await self._app._ado(self._list)
 
     def get(self, name: str) -> Entry:
-        """The entry of that name, or EntryNotFound."""
+        """The entry with that name, or EntryNotFound."""
         return self._view(self._app._do("cron.get", partial(get, _name(name))))
 
     async def aget(self, name: str) -> Entry:
@@ -164,14 +165,14 @@ class Cron:
         return self._view(await self._app._ado(partial(get, _name(name))))
 
     def next(self, name: str, count: int = 5) -> builtins.list[datetime]:
-        """When it ticks next; those that are due and not fired yet come first. Empty while it is paused."""
+        """Its next ticks; ones that are due but have not fired come first. Empty while it is paused."""
         return self._app._do("cron.next", partial(_next, _name(name), whole(count, "count=", 1, NEXT_MAX)))
 
     async def anext(self, name: str, count: int = 5) -> builtins.list[datetime]:
         """Async version of `next`."""
         return await self._app._ado(partial(_next, _name(name), whole(count, "count=", 1, NEXT_MAX)))
 
-    # ------------------------------------------------------------------ changing
+    # ------------------------------------------------------------------ changes
 
     def add(
         self,
@@ -180,7 +181,7 @@ class Cron:
         cron: str | None = None,
         **settings: Unpack[CronSettings],
     ) -> Entry:
-        """Store an entry made at run time, or change it: `app.cron.add("x", send.bind("ann"), "0 9 * * *")`."""
+        """Store an entry created at run time, or change it: `app.cron.add("x", send.bind("ann"), "0 9 * * *")`."""
         wanted = _wanted(name, call, cron, settings)
         return self._view(self._app._do("cron.add", partial(put, wanted)))
 
@@ -196,7 +197,7 @@ class Cron:
         return self._view(await self._app._ado(partial(put, wanted)))
 
     def remove(self, name: str) -> Entry:
-        """Remove an entry. One that code declares comes back with the next worker that starts."""
+        """Remove an entry. One that code declares comes back when the next worker starts."""
         return self._view(self._app._do("cron.remove", partial(remove, _name(name))))
 
     async def aremove(self, name: str) -> Entry:
@@ -204,7 +205,7 @@ class Cron:
         return self._view(await self._app._ado(partial(remove, _name(name))))
 
     def pause(self, name: str, *, reason: str = "", by: str = "") -> Entry:
-        """No tick fires until `resume`; jobs that are there run."""
+        """Fire no tick until `resume`; existing jobs still run."""
         return self._view(self._app._do("cron.pause", _pausing(name, reason, by)))
 
     async def apause(self, name: str, *, reason: str = "", by: str = "") -> Entry:
@@ -212,7 +213,7 @@ class Cron:
         return self._view(await self._app._ado(_pausing(name, reason, by)))
 
     def resume(self, name: str) -> Entry:
-        """It goes on with its next tick from now; those meanwhile are not made up for (`backfill` does that)."""
+        """Resume at the next future tick; ticks missed while paused are not backfilled (`backfill` does that)."""
         return self._view(self._app._do("cron.resume", partial(resume, _name(name))))
 
     async def aresume(self, name: str) -> Entry:
@@ -220,7 +221,7 @@ class Cron:
         return self._view(await self._app._ado(partial(resume, _name(name))))
 
     def run_now(self, name: str) -> Job[Any]:
-        """A job of the entry at once, besides its ticks."""
+        """Create one of the entry's jobs now, in addition to its ticks."""
         return self._app._do("cron.run_now", partial(self._run_now, _name(name)))
 
     async def arun_now(self, name: str) -> Job[Any]:
@@ -230,7 +231,7 @@ class Cron:
     def backfill(
         self, name: str, start: datetime, end: datetime, *, dry_run: bool = False
     ) -> builtins.list[Backfilled]:
-        """Make the jobs of the ticks from `start` on, before `end`, that have none; repeating it makes none twice."""
+        """Create the missing jobs of the ticks from `start` up to, not including, `end`; repeating it is harmless."""
         return self._app._do("cron.backfill", partial(_backfill, _name(name), _span(start, end), dry_run))
 
     async def abackfill(
@@ -239,7 +240,7 @@ class Cron:
         """Async version of `backfill`."""
         return await self._app._ado(partial(_backfill, _name(name), _span(start, end), dry_run))
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ internals
 
     def _view(self, entry: CronEntry) -> Entry:
         return Entry.of(entry, self._declared if self._app.tasks else None)
@@ -295,26 +296,24 @@ def _wanted(name: str, call: object, cron: str | None, settings: CronSettings) -
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What operators and starting workers change about cron entries: put, remove, pause, resume, run now, backfill.
-#
-# Called by `app.cron` and by the worker's ticker, with the open backend. Every change is a write compared with the
-# entry's version, decided anew when somebody else was faster; so no change undoes another.
+# Changes to stored entries: put, remove, pause, resume, run now, backfill. Each is a compare-and-set on the entry's
+# version, decided again if another writer was faster, so no change undoes another.
 
 
-TRIES_MAX = 20  # of one change against rivals
-BACKFILL_MAX = 10_000  # ticks in one call
-REDECLARED_SECONDS = 60.0  # that code still has an entry is written down no more often than this
+TRIES_MAX = 20  # attempts at one change against concurrent writers
+BACKFILL_MAX = 10_000  # ticks per call
+REDECLARED_SECONDS = 60.0  # minimum interval between writes that only record that code still declares an entry
 
 Decision = Callable[[CronEntry | None, float], Tick | None]
 
 
 async def find(backend: Backend, name: str) -> CronEntry | None:
-    """The entry of that name."""
+    """The entry with that name, or None."""
     return next((entry for entry in await backend.entries() if entry.name == name), None)
 
 
 async def get(name: str, backend: Backend) -> CronEntry:
-    """The entry of that name, or EntryNotFound."""
+    """The entry with that name, or EntryNotFound."""
     entry = await find(backend, name)
     if entry is None:
         raise EntryNotFound(name)
@@ -322,7 +321,7 @@ async def get(name: str, backend: Backend) -> CronEntry:
 
 
 async def change(backend: Backend, name: str, decide: Decision) -> Ticked:
-    """Write what is decided on the entry as it is, until nobody was faster. None decided: nothing is written."""
+    """Decide on the current entry and write, until no other writer was faster. Deciding None writes nothing."""
     entry = await find(backend, name)
     for _ in range(TRIES_MAX):
         tick = decide(entry, await backend.clock())
@@ -336,9 +335,9 @@ async def change(backend: Backend, name: str, decide: Decision) -> Ticked:
 
 
 async def write(backend: Backend, tick: Tick) -> Ticked:
-    """Write about an entry; where a key kept the last job from being made, the entry is put right in a second write.
+    """Write a tick; if a key conflict kept the last job from being created, correct the entry in a second write.
 
-    Who dies in between, or finds a rival there, leaves the id of a job that is not: it holds nothing back.
+    If the process dies in between, or another writer intervenes, last_job names a missing job, which blocks nothing.
     """
     ticked = await backend.tick(tick)
     corrected = correction(tick, ticked) if ticked.done else None
@@ -358,7 +357,7 @@ def _there(name: str, entry: CronEntry | None) -> CronEntry:
 
 
 async def put(wanted: CronEntry, backend: Backend) -> CronEntry:
-    """Store an entry made at run time, or change it; where it stands is kept unless its times are others."""
+    """Store an entry created at run time, or change it; its progress is kept unless its schedule changed."""
 
     def decide(entry: CronEntry | None, now: float) -> Tick | None:
         if entry is not None and entry.declared and not wanted.declared:
@@ -378,7 +377,7 @@ async def put(wanted: CronEntry, backend: Backend) -> CronEntry:
 
 
 async def remove(name: str, backend: Backend) -> CronEntry:
-    """Remove an entry; what it was."""
+    """Remove an entry; returns it."""
     removed: list[CronEntry] = []
 
     def decide(entry: CronEntry | None, now: float) -> Tick:
@@ -390,7 +389,7 @@ async def remove(name: str, backend: Backend) -> CronEntry:
 
 
 async def pause(name: str, reason: str, by: str, backend: Backend) -> CronEntry:
-    """No tick of it fires until resume. Paused already: it stays as it is."""
+    """Fire no tick until resume. An entry that is already paused stays unchanged."""
 
     def decide(entry: CronEntry | None, now: float) -> Tick | None:
         entry = _there(name, entry)
@@ -402,7 +401,7 @@ async def pause(name: str, reason: str, by: str, backend: Backend) -> CronEntry:
 
 
 async def resume(name: str, backend: Backend) -> CronEntry:
-    """It goes on with the next tick from now; those meanwhile are not made up for."""
+    """Resume at the next future tick; ticks missed while paused are not backfilled."""
 
     def decide(entry: CronEntry | None, now: float) -> Tick | None:
         entry = _there(name, entry)
@@ -415,7 +414,7 @@ async def resume(name: str, backend: Backend) -> CronEntry:
 
 
 async def run_now(name: str, backend: Backend) -> tuple[NewJob, Enqueued]:
-    """A job of the entry besides its ticks, at once, whatever its overlap says; later ticks take it as the previous."""
+    """Create a job besides the ticks, now and whatever the overlap; later ticks treat it as the previous one."""
     made: list[NewJob] = []
 
     def decide(entry: CronEntry | None, now: float) -> Tick:
@@ -429,7 +428,7 @@ async def run_now(name: str, backend: Backend) -> tuple[NewJob, Enqueued]:
 
 
 def upcoming(entry: CronEntry, count: int) -> list[float]:
-    """The ticks that nobody has fired yet, the next ones first."""
+    """The ticks that have not fired yet, next ones first."""
     if entry.next_at is None:
         return []
     return [entry.next_at, *islice(ticks_after(entry, entry.next_at), count - 1)]
@@ -448,7 +447,7 @@ def range_of(entry: CronEntry, start: float, end: float) -> list[float]:
 async def backfill(
     name: str, start: float, end: float, dry_run: bool, backend: Backend
 ) -> list[tuple[float, Enqueued]]:
-    """The jobs of the ticks of a past range that have none yet, due at once; each tick with what became of it."""
+    """Create the missing jobs for the ticks of a past range, due immediately; returns each tick with its result."""
     entry, now = await get(name, backend), await backend.clock()
     if end <= start or end > now:
         raise ConfigurationError("backfill takes a range that has passed: start before end, end not in the future.")
@@ -467,11 +466,11 @@ async def backfill(
 
 
 def _for_backfill(job: NewJob) -> NewJob:
-    """Not due at its tick: it would have expired before anybody could run it. As in a tick, "raise" is "keep"."""
+    """Not due at its tick, or it could expire before any worker runs it. As in a tick, "raise" becomes "keep"."""
     return replace(job, due_at=None, on_conflict="keep" if job.on_conflict == "raise" else job.on_conflict)
 
 
 async def tick(backend: Backend, entry: CronEntry, now: float) -> Ticked | None:
-    """Fire the entry's due ticks; None: none is due."""
+    """Fire the entry's due ticks; None if none are due."""
     decided = decide(entry, now)
     return None if decided is None else await write(backend, decided)

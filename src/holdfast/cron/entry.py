@@ -1,9 +1,9 @@
-"""When a cron entry ticks, and what of it is stored: checks, the call it makes, its next times.
+"""When a cron entry ticks, and what is stored of it: validation, the call it makes, its next times.
 
-Called by `app.cron`, by what operators change, and by the pure decisions of tick.py. Pure. Expressions have the five
-fields of cron, read by cronsim in the entry's time zone. When clocks change it does as Debian's cron: an entry at a
-fixed time that is skipped runs right after the gap, one that comes twice runs once; entries with a `*` in the minute or
-hour field go by real time. Entries with `every` tick so many seconds apart, counted from `anchor`.
+Called by `app.cron`, by operators' changes, and by the pure decisions in tick.py. Pure. Expressions have cron's five
+fields, evaluated by cronsim in the entry's time zone. DST changes work as in Debian's cron: a fixed-time entry that
+falls into the gap runs right after it, one that occurs twice runs once; entries with a `*` in the minute or hour field
+follow real time. Entries with `every` tick that many seconds apart, counted from `anchor`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ CatchUp = Literal["none", "last", "all"]
 EVERY_SECONDS_MIN = 0.1
 YEAR_MAX = 3000
 EXPRESSION_LENGTH_MAX = 1000
-_STEP_MAX = (60, 24, 31, 12, 8)  # values of minute, hour, day of month, month, day of week
-_SAME_TICK_SECONDS = 1e-4  # two moments closer than this are one tick of `every`: sums of floats differ
+_STEP_MAX = (60, 24, 31, 12, 8)  # number of values of minute, hour, day of month, month, day of week
+_SAME_TICK_SECONDS = 1e-4  # two `every` times closer than this are the same tick: float sums differ
 _NICKNAMES: Mapping[str, str] = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -49,7 +49,7 @@ _NICKNAMES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronOptions:
-    """How an entry ticks, as users write it; checked when it is made."""
+    """How an entry ticks, as users write it; validated on creation."""
 
     cron: str | None = None
     every: Duration | None = None
@@ -60,7 +60,7 @@ class CronOptions:
     jitter: Duration = 0.0
 
     def __post_init__(self) -> None:
-        put = object.__setattr__  # the class is frozen for everyone else
+        put = object.__setattr__  # works around frozen=True inside __init__
         if (self.cron is None) == (self.every is None):
             raise ConfigurationError('say when: an expression such as "*/5 * * * *", or every=; one of the two.')
         put(self, "tz", zone_name(self.tz))
@@ -98,11 +98,11 @@ def zone_name(zone: str | tzinfo) -> str:
 
 @lru_cache(maxsize=64)
 def _zone(name: str) -> tzinfo:
-    return UTC if name == "UTC" else ZoneInfo(name)  # cronsim knows UTC by this very object
+    return UTC if name == "UTC" else ZoneInfo(name)  # cronsim recognises UTC by this very object
 
 
 def check_expression(text: object) -> str:
-    """A cron expression of five fields, its spaces made single; ConfigurationError says what is wrong."""
+    """A five-field cron expression with single spaces; ConfigurationError explains what is wrong."""
     if not isinstance(text, str):
         raise ConfigurationError(f'a cron expression is text such as "*/5 * * * *", not {type(text).__name__}.')
     text = plain(text)
@@ -134,21 +134,21 @@ def check_expression(text: object) -> str:
     return written
 
 
-# ---------------------------------------------------------------------- times
+# ---------------------------------------------------------------------- schedule
 
 
 def ticks_after(entry: CronEntry, after: float) -> Iterator[float]:
-    """The entry's ticks after a moment, on and on; it ends where there are no more."""
+    """The entry's ticks after a point in time; infinite unless there are no more."""
     return _intervals(entry, after) if entry.cron is None else _moments(entry.cron, entry.tz, after)
 
 
 def next_tick(entry: CronEntry, after: float) -> float | None:
-    """The first tick after a moment; None: no more."""
+    """The first tick after a point in time; None if there are no more."""
     return next(ticks_after(entry, after), None)
 
 
 def ticks_between(entry: CronEntry, start: float, end: float = math.inf) -> Iterator[float]:
-    """The ticks from `start` on, before `end`."""
+    """The ticks from `start` up to, not including, `end`."""
     return takewhile(lambda at: at < end, ticks_after(entry, start - _SAME_TICK_SECONDS * 2))
 
 
@@ -168,16 +168,16 @@ def _moments(cron: str, tz: str, after: float) -> Iterator[float]:
         if moment.year >= YEAR_MAX:
             return
         at = moment.timestamp()
-        if at > last:  # inside an hour that comes twice, it begins with the first of the two
+        if at > last:  # in an hour that occurs twice, cronsim starts from the first occurrence
             last = at
             yield at
 
 
-# ---------------------------------------------------------------------- what is stored
+# ---------------------------------------------------------------------- stored form
 
 
 def encode_call(new: NewJob, name: str, options: CronOptions) -> bytes:
-    """The job an entry makes, without its id and times."""
+    """Encode the job an entry creates, without its id and times."""
     if new.delay is not None or new.due_at is not None:
         raise ConfigurationError(
             f"cron entry {name!r}: its jobs are due at their ticks. Leave out delay=, at= and wait=."
@@ -194,7 +194,7 @@ def encode_call(new: NewJob, name: str, options: CronOptions) -> bytes:
 
 
 def decode_call(entry: CronEntry) -> NewJob:
-    """The job an entry makes; ConfigurationError if another version wrote what this one cannot read."""
+    """The job an entry creates; ConfigurationError if another version wrote something this one cannot read."""
     try:
         return msgspec.json.decode(entry.call, type=NewJob)
     except msgspec.MsgspecError:
@@ -202,7 +202,7 @@ def decode_call(entry: CronEntry) -> NewJob:
 
 
 def check_readable(entry: CronEntry) -> NewJob:
-    """The job an entry makes; ConfigurationError where this version, or this machine, cannot tell what it means."""
+    """The job an entry creates; ConfigurationError if this version or machine cannot interpret the entry."""
     if entry.cron is not None:
         _check_times(entry.cron, entry.tz)
     return decode_call(entry)
@@ -215,7 +215,7 @@ def _check_times(cron: str, tz: str) -> None:
 
 
 def wanted_entry(name: str, new: NewJob, options: CronOptions, *, declared: bool) -> CronEntry:
-    """An entry as code or an operator wants it, standing nowhere yet."""
+    """An entry as code or an operator wants it, not yet placed on a timeline."""
     check_name(name, "cron entry's name")
     timing: dict[str, Any] = {"cron": options.cron, "every": options.every, "tz": options.tz}
     return CronEntry(
@@ -231,7 +231,7 @@ def wanted_entry(name: str, new: NewJob, options: CronOptions, *, declared: bool
 
 
 def placed(wanted: CronEntry, stored: CronEntry | None, now: float) -> CronEntry:
-    """The entry to store: what is wanted, with where the stored one stands. Other times begin anew, from now."""
+    """The entry to store: what is wanted, with the stored one's progress. A changed schedule starts over from now."""
     declared_at = now if wanted.declared else 0.0
     if stored is None:
         fresh = replace(wanted, anchor=now, created_at=now, declared_at=declared_at)
@@ -256,5 +256,5 @@ def placed(wanted: CronEntry, stored: CronEntry | None, now: float) -> CronEntry
 
 
 def same_but_time(one: CronEntry, other: CronEntry) -> bool:
-    """Whether they differ in nothing but when code last declared them."""
+    """Whether they differ only in when code last declared them."""
     return replace(one, declared_at=0.0) == replace(other, declared_at=0.0)

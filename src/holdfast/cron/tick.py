@@ -1,8 +1,8 @@
-"""What is to be done about a cron entry now: which ticks fire, which are skipped, which jobs they make.
+"""Deciding what to do about a cron entry now: which ticks fire, which are skipped, which jobs they create.
 
-Called by the tick sweep and by what operators ask. Pure: an entry and the store's time in, one write to the store out.
-Whoever decides the same thing at the same time writes the same thing: the jobs of a tick have ids derived from it, and
-the store takes only the first write about an entry's version.
+Called by the tick sweep and for operators' requests. Pure: an entry and the store's time in, one write to the store
+out. Concurrent deciders write the same thing: a tick's jobs have ids derived from it, and the store accepts only the
+first write to an entry's version.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ..records import CronEntry, NewJob, Overlap, Tick, Ticked
 from .entry import decode_call, next_tick, ticks_after, ticks_between
 
 JOBS_PER_TICK_MAX = 100
-COUNTED_MAX = 1000  # of missed ticks, one by one: beyond, it is enough to know that there were many
-FRESH_SECONDS = 60.0  # catch_up="none": a tick that is not older was not missed, only found a little late
+COUNTED_MAX = 1000  # missed ticks counted one by one: beyond this it is enough to know that there were many
+FRESH_SECONDS = 60.0  # catch_up="none": a tick no older than this was not missed, just noticed late
 _LOOK_BACK = (3600.0, 86400.0, 32 * 86400.0, 366 * 86400.0)
 _OVERLAPS: dict[Literal["allow", "skip", "queue", "cancel"], Overlap] = {"skip": "skip", "cancel": "cancel"}
 
 
 class Due(Struct, frozen=True):
-    """The ticks of an entry up to now: those that fire, how many are passed over, and the last of all."""
+    """An entry's ticks up to now: those that fire, how many are skipped, and the last one."""
 
     fire: tuple[float, ...]
     skipped: int
@@ -34,7 +34,7 @@ class Due(Struct, frozen=True):
 
 
 def decide(entry: CronEntry, now: float) -> Tick | None:
-    """What to write about the entry now; None: nothing."""
+    """What to write about the entry now; None for nothing."""
     if entry.paused_at is not None or entry.next_at is None or entry.next_at > now:
         return None
     due = due_ticks(entry, entry.next_at, now)
@@ -54,11 +54,11 @@ def decide(entry: CronEntry, now: float) -> Tick | None:
 
 
 def due_ticks(entry: CronEntry, first: float, now: float) -> Due:
-    """The ticks from `first`, which is one, up to now, by the entry's catch_up."""
+    """The ticks from `first` (itself a tick) up to now, according to the entry's catch_up."""
     missed = list(islice(_up_to(entry, first, now), COUNTED_MAX + 1))
     if entry.catch_up == "all":
         wanted = [at for at in missed if at >= now - entry.window]
-        if not wanted and len(missed) > COUNTED_MAX:  # it begins further on than was counted
+        if not wanted and len(missed) > COUNTED_MAX:  # the window begins after the last counted tick
             later = takewhile(lambda at: at <= now, ticks_between(entry, now - entry.window))
             wanted = list(islice(later, JOBS_PER_TICK_MAX))
         fire = tuple(wanted[:JOBS_PER_TICK_MAX])
@@ -74,7 +74,7 @@ def _up_to(entry: CronEntry, first: float, now: float) -> Iterator[float]:
 
 
 def _latest(entry: CronEntry, first: float, now: float) -> float:
-    """The latest tick up to now, found without going through all of them."""
+    """The latest tick up to now, found without iterating over all of them."""
     for span in _LOOK_BACK:
         if now - span <= first:
             break
@@ -85,10 +85,10 @@ def _latest(entry: CronEntry, first: float, now: float) -> float:
 
 
 def correction(tick: Tick, ticked: Ticked) -> Tick | None:
-    """What to write after a tick whose last job was not made, because another one holds its key; None: nothing.
+    """The write that follows a tick whose last job was not created because another holds its key; None for nothing.
 
-    Only the store knows what became of the jobs, and it keeps entries as they are given. The last job is then the one
-    that took the tick's call over, or the one before: never one that is not there.
+    Only the store knows what happened to the jobs, and it stores entries as given. last_job then becomes the job that
+    took over the tick's call, or the previous one: never a job that does not exist.
     """
     entry = ticked.entry
     if entry is None or not ticked.enqueued or entry.last_job == ticked.enqueued[-1].id:
@@ -106,19 +106,19 @@ def correction(tick: Tick, ticked: Ticked) -> Tick | None:
 
 
 def job_of_tick(entry: CronEntry, at: float) -> NewJob:
-    """The job of one tick: always the same one, however often it is made."""
+    """The job of one tick: always the same, however often it is built."""
     new = decode_call(entry)
     due_at = at + entry.jitter * _share(f"{entry.name} {at:.3f}")
     return replace(new, id=tick_id(entry, at), due_at=due_at)
 
 
 def tick_id(entry: CronEntry, at: float) -> str:
-    """The id of a tick's job. Its first part is the tick's time, so that ids sort by it like any others."""
+    """The id of a tick's job. It begins with the tick's time, so that it sorts like any other id."""
     said = f"{entry.name} {entry.created_at:.3f} {at:.3f}"
     text = f"{int(at * 1000) & 0xFFFFFFFFFFFF:012x}{hashlib.sha256(said.encode()).hexdigest()[:20]}"
     return f"{text[:8]}-{text[8:12]}-7{text[13:16]}-8{text[17:20]}-{text[20:]}"
 
 
 def _share(text: str) -> float:
-    """A number from 0 to 1 that looks random and is always the same."""
+    """A deterministic pseudo-random number from 0 to 1."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") / float(1 << 56)

@@ -1,6 +1,6 @@
 """A cron entry as users see it: times as aware datetimes, its call as a task with plain arguments.
 
-Made by `app.cron`. Frozen facts; it does no I/O.
+Created by `app.cron`. Frozen data; does no I/O.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .entry import CatchUp, Overlap, decode_call
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Entry:
-    """A cron entry and where it stands."""
+    """A cron entry and its progress."""
 
     name: str
     task: str
@@ -32,22 +32,22 @@ class Entry:
     catch_up: CatchUp
     window: float
     jitter: float
-    next_at: datetime | None  # None while paused, and when there is no more
+    next_at: datetime | None  # None while paused, and if there are no more
     last_at: datetime | None  # the latest tick, fired or skipped
-    last_job: str | None  # the job of the latest tick that made one
+    last_job: str | None  # the job of the latest tick that created one
     fired: int
     skipped: int
     created_at: datetime
-    declared: bool  # by code, not made at run time
+    declared: bool  # by code, not created at run time
     declared_at: datetime | None  # when a worker last started with code that has it
-    in_code: bool | None  # whether this app's code declares it; None: it has no tasks, so nobody knows
+    in_code: bool | None  # whether this app's code declares it; None: the app has no tasks, so it cannot know
     paused_at: datetime | None
     paused_by: str
     pause_reason: str
 
     @classmethod
     def of(cls, entry: CronEntry, declared_here: Collection[str] | None) -> Entry:
-        """The stored entry in the form users get."""
+        """Convert a stored entry to its public form."""
         try:
             call = decode_call(entry)
             task, queue, args = call.task, call.queue, plain_args(call.args)
@@ -82,12 +82,12 @@ class Entry:
 
     @property
     def when(self) -> str:
-        """When it ticks, for people."""
+        """When it ticks, for display."""
         if self.cron is None:
             return f"every {self.every:g} s"
         return self.cron if self.tz == "UTC" else f"{self.cron} {self.tz}"
 
-    def __repr__(self) -> str:  # arguments are nobody's business in a log
+    def __repr__(self) -> str:  # arguments do not belong in logs
         return f"<Entry {self.name} {self.when} {self.task}>"
 
 

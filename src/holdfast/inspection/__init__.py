@@ -1,7 +1,7 @@
-"""The read side: audit (do the promises hold?), explain (why is this job where it is?), and what the doctor looks at.
+"""The read side: audit (do the invariants hold?), explain (why is this job where it is?), and doctor's checks.
 
-Called by the app, the command line and tests. Reads through the backend contract, and what stores and this machine tell
-of themselves; never changes anything.
+Called by the app, the command line and tests. Reads through the backend contract, and what stores and this machine
+report about themselves; never changes anything.
 """
 
 from .audit import Audit, audit, judge

@@ -1,9 +1,8 @@
-"""Audit: do the promises hold in this store, now?
+"""Audit: do the invariants hold in this store right now?
 
-Called by `app.audit()`, `holdfast audit`, the demo and tests. Computed from ONE dump, and from the flaws that the store
-lists; never changes anything and never looks at a clock: what depends on time (a deadline that passed and is not
-recovered yet) is no violation.
-The rules themselves are in checks.py, one small function each.
+Called by `app.audit()`, `holdfast audit`, the demo and tests. Computed from ONE dump and the flaws the store lists.
+Never changes anything and never reads a clock: a condition that depends on time (an expired lease that has not been
+recovered yet) is no violation. The rules themselves are in checks.py, one small function each.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from .violations import Violation, named
 
 
 class Audit(Struct, frozen=True, kw_only=True):
-    """The answer of an audit: what was looked at, and every promise found broken."""
+    """Result of an audit: what was checked, and every violation found."""
 
     violations: list[Violation]
     checked: Mapping[str, int]  # jobs, groups, letters, workers, rules
@@ -31,15 +30,15 @@ class Audit(Struct, frozen=True, kw_only=True):
 
 
 async def audit(backend: Backend) -> Audit:
-    """Look at everything in the store at one instant and list what contradicts the promises.
+    """Check everything in the store at one instant and list what violates the invariants.
 
-    What the store itself cannot read, or finds contradicting its indexes, is listed first.
+    Data the store cannot read, or that contradicts its indexes, comes first.
     """
     return judge(await backend.dump(), await backend.flaws())
 
 
 def judge(dump: Dump, flaws: Iterable[Flaw] = ()) -> Audit:
-    """The audit of a dump and of a store's flaws: pure."""
+    """Audit a dump and a store's flaws: pure."""
     picture = picture_of(dump)
     found = [Violation(rule="readable", job_id=flaw.id, text=named(flaw)) for flaw in flaws]
     found += [violation for rule in RULES for violation in rule(picture)]

@@ -1,7 +1,7 @@
-"""What holds a job back although it is due: limits, rates and slow-downs of its queue, task and group.
+"""What blocks a due job: limits, rates and slow-downs of its queue, task and group.
 
-Called by explain, and by the command line for what is in force. Reads through the contract; a moment old, like every
-explanation. Never changes anything.
+Called by explain, and by the command line for the values in force. Reads through the contract, so it may be slightly
+stale, like every explanation. Never changes anything.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ When = Callable[[float], str]
 
 
 def limit_in_force(declared: int | None, override: Override | None) -> int | None:
-    """The limit that holds; None: none."""
+    """The effective limit; None if there is none."""
     limit = _said(declared, UNSET if override is None else override.limit)
     return None if limit is None or limit >= UNLIMITED else limit
 
 
 def rate_in_force(declared: Rate | None, override: Override | None) -> Rate | None:
-    """The rate that holds; None: none."""
+    """The effective rate; None if there is none."""
     rate = _said(declared, UNSET if override is None else override.rate)
     return None if rate is None or rate.none else rate
 
@@ -37,7 +37,7 @@ def _said(declared: V | None, said: V | UnsetType | None) -> V | None:
 
 
 async def brakes(backend: Backend, job: JobRecord, now: float, when: When) -> list[str]:
-    """Sentences on what holds this job back now. `when` spells a moment."""
+    """Sentences about what blocks this job now. `when` formats a time."""
     queue = next((one for one in await backend.queues() if one.name == job.queue), None)
     task = next((one for one in await backend.tasks() if one.rule.name == job.task), None)
     found = [] if queue is None else _of_queue(queue, now, when)
@@ -46,7 +46,7 @@ async def brakes(backend: Backend, job: JobRecord, now: float, when: When) -> li
 
 
 def group_brake(group: GroupRecord, now: float, when: When) -> str | None:
-    """That its rate, and nothing else of the group, keeps the waiting jobs of a group waiting."""
+    """A sentence if the group's rate, and nothing else about the group, blocks its waiting jobs; else None."""
     wakes_at = None if group.flow is None else group.flow.wakes_at
     if wakes_at is None or wakes_at <= now or group.rate is None:
         return None
@@ -84,7 +84,7 @@ def _of_task(task: TaskRecord, now: float, when: When) -> list[str]:
 def _opens(rate: Rate | None, flow: Flow | None, now: float) -> float | None:
     if rate is None or flow is None:
         return None
-    at = opens_at(rate, bounded(rate, flow.spent_until, now))  # as the next claim will reckon, if the rate was raised
+    at = opens_at(rate, bounded(rate, flow.spent_until, now))  # as the next claim computes it if the rate was raised
     return at if at > now else None
 
 

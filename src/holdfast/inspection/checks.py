@@ -1,9 +1,8 @@
-"""The audit's rules: one small generator each, named after what it demands.
+"""The audit's rules: one small generator each, named after what it requires.
 
-Called by audit. Each takes the picture of one dump and yields a violation for everything that contradicts it; a rule
-never looks at a clock, never changes anything, and prefers silence to a false alarm where the store keeps too little
-to be sure (limits that were changed since, leases whose times are no longer known). Rules about which jobs may start
-are in flow_rules.
+Called by audit. Each takes the snapshot of one dump and yields a violation for everything that contradicts it. A rule
+never reads a clock, never changes anything, and stays silent rather than raise a false alarm where the store keeps too
+little to be sure (limits that were changed since, leases whose times are no longer known).
 """
 
 from __future__ import annotations
@@ -21,21 +20,17 @@ from .snapshot import GroupState, JobRow, Picture
 from .violations import Rule, Violation, about
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The audit's rules about which jobs may start: lanes, groups, keys, limits, buckets, cron entries.
-#
-# Called by audit, through rules. As there: one small generator each, no clock, silence where the store keeps too
-# little. How many of a queue or a task run is not held against their limit: it may have been lowered while they ran,
-# and nobody remembers what it was.
+# Which jobs may start: lanes, groups, keys, limits, rates, cron entries. The number of running jobs of a queue or task
+# is not checked against its limit: it may have been lowered while they ran, and the store keeps no history of limits.
 
-
-FAR_SECONDS = 2 * RATE_SECONDS_MAX  # further ahead no clock set back and no rate of former days can have put a bucket
+FAR_SECONDS = 2 * RATE_SECONDS_MAX  # no clock set back and no earlier rate can put a GCRA state further ahead than this
 
 
 def ready_jobs_are_in_their_lane(picture: Picture) -> Iterator[Violation]:
-    """A ready job can be found by claim: lane 2 while its task is paused, 3 if that is apart, else 0 or 1 by group.
+    """claim can find every ready job: lane 2 while its task is paused, 3 if dedicated, else 0 or 1 by group.
 
-    Its rank is its priority, or 0 where its queue ages its jobs; the queue may have begun or ceased to since. While a
-    changed rule is carried out, jobs may still be in the lane of the old one: claim moves them instead of leasing them.
+    Its rank is its priority, or 0 if its queue uses aging; that setting may have changed since. While a changed rule is
+    being applied, jobs may still be in the old rule's lane: claim moves them instead of leasing them.
     """
     rule = "ready_jobs_are_in_their_lane"
     for job in picture.jobs:
@@ -50,10 +45,10 @@ def ready_jobs_are_in_their_lane(picture: Picture) -> Iterator[Violation]:
 
 
 def groups_stay_within_their_limit(picture: Picture) -> Iterator[Violation]:
-    """In play never exceeds the limit; a paused group has nothing ready, and none more than READY_PER_GROUP_MAX.
+    """Jobs in play never exceed the limit; a paused group has none ready, and no group more than READY_PER_GROUP_MAX.
 
-    Lowering a limit or pausing withdraws ready jobs but lets running ones end, so for a relaxed group the running ones
-    are held against the wider of the override and the queue's own limit.
+    Lowering a limit or pausing withdraws ready jobs but lets running ones finish, so a relaxed group's running jobs are
+    checked against the wider of the override and the queue's own limit.
     """
     rule = "groups_stay_within_their_limit"
     for group in picture.groups:
@@ -72,9 +67,9 @@ def groups_stay_within_their_limit(picture: Picture) -> Iterator[Violation]:
 
 
 def no_group_is_wedged(picture: Picture) -> Iterator[Violation]:
-    """A group with room and waiting jobs would never move again, unless its rate is what it waits for.
+    """No group has both room and waiting jobs, unless it waits for its rate: it would never move again.
 
-    Then a job of it is ready, whose start brings the next, or its bucket says when it is woken.
+    When it waits for its rate, one of its jobs is ready, and starting it brings up the next, or its refill time is set.
     """
     for group in picture.groups:
         waiting = sum(job.state is State.WAITING for job in group.jobs)
@@ -87,10 +82,10 @@ def no_group_is_wedged(picture: Picture) -> Iterator[Violation]:
 
 
 def keys_are_held_once(picture: Picture) -> Iterator[Violation]:
-    """At most one job holds a key, of a queue or over all as its scope says; where there are shards, per shard.
+    """At most one job holds a key, per queue or across all queues according to its scope; with shards, per shard.
 
-    A window that has passed counts for nothing, but its holder's flag falls only when another takes the key: so two
-    flags are one too many whatever the time is. A job that is to hold its key until it finished does so.
+    An expired window has no effect, but its holder's flag is cleared only when another job takes the key, so two flags
+    are one too many at any time. A job that must hold its key until it finishes does so.
     """
     rule = "keys_are_held_once"
     holders: dict[tuple[str | None, str, str, str | None], list[JobRow]] = defaultdict(list)
@@ -113,7 +108,7 @@ def keys_are_held_once(picture: Picture) -> Iterator[Violation]:
 
 
 def windows_keep_their_job_from_prune(picture: Picture) -> Iterator[Violation]:
-    """A job whose key's window may still count is not up for pruning before it has passed."""
+    """A job whose key window may still apply is not up for pruning before the window has passed."""
     for job in picture.jobs:
         if job.holds_key and job.key_window is not None and job.state in FINISHED and job.prune_at is not None:
             ends_at = job.created_at + job.key_window
@@ -123,16 +118,16 @@ def windows_keep_their_job_from_prune(picture: Picture) -> Iterator[Violation]:
 
 
 def limits_can_be_kept(picture: Picture) -> Iterator[Violation]:
-    """Every limit that is declared or said lets at least one job run; to stop, one pauses."""
+    """Every limit, declared or overridden, lets at least one job run; stopping is what pausing is for."""
     for what, limit in picture.limits():
         if limit < 1:
             yield Violation(rule="limits_can_be_kept", text=f"{what} has limit {limit}")
 
 
 def words_and_buckets_are_one_each(picture: Picture) -> Iterator[Violation]:
-    """One override and one bucket of a queue, a group or a task; an override says something.
+    """At most one override and one GCRA state per queue, group or task; an override sets something.
 
-    Where a store is made of several, each keeps its own.
+    In a sharded store, each shard keeps its own.
     """
     rule = "words_and_buckets_are_one_each"
     for what, rows in (("override", picture.overrides), ("bucket", picture.flows)):
@@ -145,9 +140,9 @@ def words_and_buckets_are_one_each(picture: Picture) -> Iterator[Violation]:
 
 
 def buckets_are_not_far_ahead(picture: Picture) -> Iterator[Violation]:
-    """No bucket is years ahead of everything the store knows of: it would be as good as shut. Only groups are woken.
+    """No GCRA state is years ahead of everything the store knows: it would never open. Only groups have refill times.
 
-    How far a rate can bring its bucket is known, but the rate may have been another one when it was charged last.
+    How far a rate can push its state is known, but a different rate may have been in force when it was last charged.
     """
     rule = "buckets_are_not_far_ahead"
     for flow in picture.flows:
@@ -161,7 +156,7 @@ def buckets_are_not_far_ahead(picture: Picture) -> Iterator[Violation]:
 
 
 def entries_are_written_in_order(picture: Picture) -> Iterator[Violation]:
-    """A cron entry is there once, and was written at least once, as its version says."""
+    """A cron entry is stored once, and has been written at least once according to its version."""
     rule = "entries_are_written_in_order"
     for name, times in Counter(entry.name for entry in picture.entries).items():
         if times > 1:
@@ -188,20 +183,15 @@ FLOW_RULES: tuple[Rule, ...] = (
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The audit's rules: one small generator each, named after what it demands.
-#
-# Called by audit. Each takes the picture of one dump and yields a violation for everything that contradicts it; a rule
-# never looks at a clock, never changes anything, and prefers silence to a false alarm where the store keeps too little
-# to be sure (limits that were changed since, leases whose times are no longer known). Rules about which jobs may start
-# are in flow_rules.
+# Jobs, leases and dead letters.
 
 
 FOREVER = float("inf")
-LETTERLESS = frozenset({"superseded", "discarded"})  # reasons of dead jobs that hold no letter
+LETTERLESS = frozenset({"superseded", "discarded"})  # reasons of dead jobs that have no letter
 
 
 class LeaseSpan(Struct, frozen=True):
-    """A lease of which both ends are known; a running one has no end yet."""
+    """A lease with both ends known; a running one has no end yet."""
 
     job: JobRow
     start: float
@@ -218,7 +208,7 @@ def ids_and_seqs_are_unique(picture: Picture) -> Iterator[Violation]:
 
 
 def running_jobs_hold_a_lease(picture: Picture) -> Iterator[Violation]:
-    """running: a token, a fence, a start, and a worker whose row is there."""
+    """A running job has a token, a fence, a start time, and a worker whose row exists."""
     for job in picture.jobs:
         if job.state is not State.RUNNING:
             continue
@@ -231,7 +221,7 @@ def running_jobs_hold_a_lease(picture: Picture) -> Iterator[Violation]:
 
 
 def others_hold_no_lease(picture: Picture) -> Iterator[Violation]:
-    """Not running: no token and no worker, so no old lease can write about it."""
+    """A job that is not running has no token and no worker, so no old lease can write to it."""
     for job in picture.jobs:
         if job.state is not State.RUNNING and (job.token or job.worker is not None):
             yield about("others_hold_no_lease", job, "still carries a token or a worker")
@@ -246,7 +236,7 @@ def finished_at_fits_the_state(picture: Picture) -> Iterator[Violation]:
 
 
 def only_grouped_jobs_wait(picture: Picture) -> Iterator[Violation]:
-    """waiting means behind its group: without a group there is nothing to wait for."""
+    """waiting means behind others of its group: without a group there is nothing to wait for."""
     for job in picture.jobs:
         if job.state is State.WAITING and job.group is None:
             yield about("only_grouped_jobs_wait", job, "waits, but has no group")
@@ -271,7 +261,7 @@ def counters_are_sane(picture: Picture) -> Iterator[Violation]:
 
 
 def dead_jobs_have_their_letter(picture: Picture) -> Iterator[Violation]:
-    """dead: the letter of its logical job points at it, unless it was superseded or discarded."""
+    """A dead job's logical letter points at it, unless the job was superseded or discarded."""
     holders = {letter.id for letter in picture.letters}
     for job in picture.jobs:
         if job.state is State.DEAD and job.reason not in LETTERLESS and job.id not in holders:
@@ -289,7 +279,7 @@ def letters_are_one_per_logical_job(picture: Picture) -> Iterator[Violation]:
 
 
 def letters_point_at_dead_or_revived_jobs(picture: Picture) -> Iterator[Violation]:
-    """A letter's job is there, and is dead, or live since the letter was revived."""
+    """A letter's job exists, and is dead, or live because the letter was revived."""
     jobs = picture.by_id
     for letter in picture.letters:
         job = jobs.get(letter.id)
@@ -313,7 +303,7 @@ def letters_count_their_deaths(picture: Picture) -> Iterator[Violation]:
 
 
 def letters_keep_their_job_from_prune(picture: Picture) -> Iterator[Violation]:
-    """A dead job that holds its letter is never up for pruning; live jobs neither."""
+    """Neither a dead job that has its letter nor a live job is up for pruning."""
     holders = {letter.id for letter in picture.letters}
     for job in picture.jobs:
         kept = job.state.live or (job.state is State.DEAD and job.id in holders)
@@ -322,7 +312,7 @@ def letters_keep_their_job_from_prune(picture: Picture) -> Iterator[Violation]:
 
 
 def fences_are_distinct(picture: Picture) -> Iterator[Violation]:
-    """No two leases share a fencing number; where each shard counts for itself, no two of one group."""
+    """No two leases share a fence; where each shard counts for itself, no two of one group."""
     owners: dict[tuple[int, str, str], str] = {}
     for job in picture.jobs:
         if picture.sharded and job.group is None:
@@ -347,8 +337,8 @@ def leases_end_once(picture: Picture) -> Iterator[Violation]:
 def strict_groups_keep_their_order(picture: Picture) -> Iterator[Violation]:
     """Finished jobs of a strict group ran in the order they were enqueued.
 
-    Compared: equal priority, and due from the moment they were enqueued. A delay, a revival, an operator's retry or a
-    replacement moves the due time; such jobs rightly run later than their seq says.
+    Only compares jobs of equal priority that were due when enqueued. A delay, a revival, an operator's retry or a
+    replacement moves the due time; such jobs correctly run later than their seq suggests.
     """
     for group in picture.strict_groups():
         latest: dict[int, JobRow] = {}
@@ -364,13 +354,13 @@ def strict_groups_keep_their_order(picture: Picture) -> Iterator[Violation]:
 
 
 def _was_revived(job: JobRow) -> bool:
-    """Its errors are more than its counters say: revive and retry clear the counters and keep the errors."""
-    uncounted = 0 if job.state is State.SUCCEEDED else 1  # the one that ended it: bury, expiry, cancel
+    """It has more errors than its counters account for: revive and retry clear the counters and keep the errors."""
+    uncounted = 0 if job.state is State.SUCCEEDED else 1  # the error that ended it: bury, expiry, cancel
     return len(job.errors) > job.failures + job.stalls + job.shared_stalls + uncounted
 
 
 def runs_of_one_job_never_overlap(picture: Picture) -> Iterator[Violation]:
-    """A job's leases follow each other."""
+    """A job's leases never overlap."""
     for job in picture.jobs:
         spans = sorted(_known_leases(job), key=lambda span: (span.start, span.end))
         for earlier, later in pairwise(spans):
@@ -380,7 +370,7 @@ def runs_of_one_job_never_overlap(picture: Picture) -> Iterator[Violation]:
 
 
 def runs_of_one_group_never_exceed_its_limit(picture: Picture) -> Iterator[Violation]:
-    """At no instant were more leases of a group alive than its limit; for a strict group: never two."""
+    """At no time were more leases of a group alive than its limit; for a strict group: never two."""
     for group in picture.groups:
         crowd = _crowd(group)
         if crowd is not None:
@@ -390,7 +380,7 @@ def runs_of_one_group_never_exceed_its_limit(picture: Picture) -> Iterator[Viola
 
 
 def _crowd(group: GroupState) -> list[LeaseSpan] | None:
-    """The leases alive at the first instant that has more of them than the group's limit."""
+    """The leases alive at the first moment when there were more than the group's limit."""
     alive: list[LeaseSpan] = []
     for span in sorted(
         (span for job in group.jobs for span in _leases_in_group(job)), key=lambda s: (s.start, s.fence)
@@ -403,14 +393,14 @@ def _crowd(group: GroupState) -> list[LeaseSpan] | None:
 
 
 def _leases_in_group(job: JobRow) -> Iterator[LeaseSpan]:
-    """Its leases under the group it has now: where that may have changed, only those since it was last due."""
+    """Its leases under its current group: if that may have changed, only those since it was last due."""
     return (span for span in _known_leases(job) if not job.maybe_replaced or span.start >= job.due_at)
 
 
 def _known_leases(job: JobRow) -> Iterable[LeaseSpan]:
     """The leases whose times the store still knows: those that ended in an error, and the latest if it shows its end.
 
-    A cancelled job may have been cancelled long after its latest lease ended, so only its errors tell.
+    A cancelled job may have been cancelled long after its latest lease ended, so only its errors count.
     """
     spans = {
         error.fence: LeaseSpan(job, error.started_at, error.at, error.fence)

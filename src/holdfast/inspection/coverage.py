@@ -1,4 +1,4 @@
-"""Does anybody do the work: are workers alive, is every queue with jobs served, is every waiting task known?
+"""Is the work being done: are workers alive, is every queue with jobs served, is every waiting task known?
 
 Called by the doctor. `look_at_service` reads through the contract, bounded, and changes nothing; `judge_service` is
 pure.
@@ -22,7 +22,7 @@ NAMES_SHOWN = 5
 
 
 class AppFacts(Struct, frozen=True, kw_only=True):
-    """What the app's code says, as far as the doctor needs it."""
+    """What the doctor needs to know about the app's code."""
 
     name: str  # MODULE:APP
     tasks: Mapping[str, str]  # task → its queue
@@ -31,18 +31,18 @@ class AppFacts(Struct, frozen=True, kw_only=True):
 
 
 class Service(Struct, frozen=True, kw_only=True):
-    """Who works, and what waits."""
+    """The workers, and what is waiting."""
 
     workers: Sequence[WorkerRecord] = ()
     counts: Mapping[str, Mapping[State, int]] = {}
     pauses: Sequence[Pause] = ()
-    waiting: Mapping[str, int] = {}  # task → unstarted jobs, among those looked at
+    waiting: Mapping[str, int] = {}  # task → unstarted jobs, among those examined
     looked_at: int = 0
-    more: bool = False  # there are older ones that were not looked at
+    more: bool = False  # there are older ones that were not examined
 
 
 async def look_at_service(backend: Backend, *, tasks: bool) -> Service:
-    """Look once; at the names of waiting tasks only where somebody can say which are known."""
+    """Take one look; reads the names of waiting tasks only if the caller can tell which are known."""
     waiting: dict[str, int] = {}
     looked_at, before, more = 0, None, tasks
     while more and looked_at < JOBS_LOOKED_AT_MAX:
@@ -63,7 +63,7 @@ async def look_at_service(backend: Backend, *, tasks: bool) -> Service:
 
 
 def judge_service(service: Service, app: AppFacts | None = None) -> list[Finding]:
-    """What that means for jobs, and for this app's."""
+    """Findings about that, for jobs in general and for this app's."""
     findings = [_workers(service), _queues(service)]
     findings += _runners(service)
     findings += _strangers(service)
@@ -93,7 +93,7 @@ def _workers(service: Service) -> Finding:
 
 
 def _runners(service: Service) -> list[Finding]:
-    """Workers that hold jobs nobody has begun, or whose runners do not respond."""
+    """Workers that hold jobs no runner has begun, or whose runners do not respond."""
     shown = {one.id: read(one.portrait) for one in service.workers if not one.expired}
     unbegun = {worker: len(view.unbegun) for worker, view in shown.items() if view is not None and view.unbegun}
     silent = [one.pid for view in shown.values() if view is not None for one in view.runners if not one.responds]
@@ -110,7 +110,7 @@ def _runners(service: Service) -> list[Finding]:
 
 
 def _strangers(service: Service) -> list[Finding]:
-    """Tasks that workers were given jobs of and do not know."""
+    """Tasks that workers were given jobs of but do not know."""
     alive = [one for one in service.workers if not one.expired]
     views = {one.id: view for one in alive if (view := read(one.portrait)) is not None and view.unknown}
     if not views:
@@ -137,7 +137,7 @@ def _unstarted(counts: Mapping[State, int]) -> int:
 
 
 def _queues(service: Service) -> Finding:
-    """Queues with jobs that no living worker serves. What is not due yet hurts nobody yet."""
+    """Queues with jobs that no live worker serves. Jobs that are not due yet do no harm yet."""
     served = _served(service)
     due: dict[str, int] = {}
     later: dict[str, int] = {}
@@ -162,7 +162,7 @@ def _pauses(pauses: Sequence[Pause]) -> Finding:
 
 
 def _own_queues(service: Service, app: AppFacts) -> Finding:
-    """Queues the app's tasks name and no worker serves. With jobs in them that is told as wrong elsewhere."""
+    """Queues that the app's tasks name and no worker serves. If they have jobs, `_queues` reports that as wrong."""
     named = set(app.tasks.values())
     missing = sorted(named - _served(service))
     facts = {"named": sorted(named), "unserved": missing}
@@ -188,7 +188,7 @@ def _unknown(service: Service, app: AppFacts) -> Finding:
 
 
 def _embedded(service: Service, app: AppFacts) -> list[Finding]:
-    """Isolated tasks in queues that a worker serves which cannot isolate."""
+    """Isolated tasks in queues served by a worker that cannot isolate."""
     plain = {queue for one in service.workers if not (one.expired or one.isolates) for queue in one.queues}
     hurt = sorted(app.isolated & plain)
     if not hurt:

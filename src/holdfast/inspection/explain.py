@@ -1,7 +1,7 @@
-"""Explain: in plain sentences, why a job is where it is and what has to happen for it to run.
+"""Explain: in plain sentences, why a job is where it is and what must happen for it to run.
 
-Called by `holdfast explain` and the dashboard. Reads through the contract, in several small reads: an explanation is
-for people and may be a moment old. Never changes anything and never shows arguments or results.
+Called by `holdfast explain` and the dashboard. Does several small reads through the contract: an explanation is for
+people and may be slightly stale. Never changes anything and never shows arguments or results.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ..records import JobRecord, Pause, WorkerRecord
 from ..worker_status import TASK_CHARS_MAX, read
 from .blockers import brakes, group_brake
 
-STALLS = ("stalled", "crash")  # reasons of errors that are no failure of the handler
+STALLS = ("stalled", "crash")  # error reasons that are not failures of the handler
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """Why a job is where it is: the answer in one sentence, then the reasons, then what has to happen."""
+    """Why a job is where it is: a one-sentence summary, then the reasons, then what must happen."""
 
     job_id: str
     state: State
@@ -38,7 +38,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 
 class _Scene(Struct, frozen=True, kw_only=True):
-    """What surrounds the job, read once."""
+    """The job's surroundings, read once."""
 
     now: float
     job: JobRecord
@@ -53,7 +53,7 @@ class _Scene(Struct, frozen=True, kw_only=True):
 
 
 async def explain(backend: Backend, job_id: str, tasks: Collection[str] | None = None) -> Explanation:
-    """Explain one job. `tasks`: names the asker's app knows (a mapping will do); None if there is no app to ask."""
+    """Explain one job. `tasks`: the names the caller's app knows (a mapping will do); None if there is no app."""
     job = await backend.get(job_id)
     if job is None:
         raise JobNotFound(job_id)
@@ -83,7 +83,7 @@ async def explain(backend: Backend, job_id: str, tasks: Collection[str] | None =
 
 
 async def _braked(backend: Backend, scene: _Scene) -> _Scene:
-    """The scene with what holds its job back although it is due."""
+    """The scene plus what blocks its job although it is due."""
     return replace(scene, brakes=await brakes(backend, scene.job, scene.now, lambda at: _when(at, scene.now)))
 
 
@@ -139,7 +139,7 @@ async def _waiting(backend: Backend, scene: _Scene) -> Explanation:
     head = await backend.get(group.head) if group.head is not None and group.head != job.id else None
     obstacles = _obstacles(scene)
     rated = group_brake(group, scene.now, lambda at: _when(at, scene.now))
-    if rated is not None:  # there is a place: not the one ahead holds it back
+    if rated is not None:  # the group has room: the rate, not the job ahead, blocks it
         summary = rated
     elif head is None:
         summary = f"It is due and waits for a place in group {job.group!r} ({ahead} in play, limit {limit})."
@@ -199,7 +199,7 @@ def _running(scene: _Scene) -> Explanation:
 
 
 def _handler(job: JobRecord, worker: WorkerRecord) -> list[str]:
-    """What the worker shows of its handler: that it has not begun, or that its runner does not respond."""
+    """What the worker's status reports about its handler: not begun, or its runner does not respond."""
     portrait = read(worker.portrait)
     if portrait is None:
         return []
@@ -253,7 +253,7 @@ def _ended(scene: _Scene) -> Explanation:
 
 
 def _obstacles(scene: _Scene) -> list[str]:
-    """What keeps any worker from claiming it, whatever its turn; most decisive first."""
+    """What keeps any worker from claiming it, whatever its turn; most important first."""
     job, found = scene.job, []
     pause = _pause_of(scene, queue=job.queue)
     if pause is not None:
@@ -280,7 +280,7 @@ def _obstacles(scene: _Scene) -> list[str]:
 
 
 def _strangers(scene: _Scene) -> list[str]:
-    """Workers of its queue that showed that they do not know its task."""
+    """Workers serving its queue that reported that they do not know its task."""
     task, serving = scene.job.task, scene.serving
     shown = [(worker, read(worker.portrait)) for worker in serving]
     strangers = [worker.id for worker, view in shown if view is not None and task[:TASK_CHARS_MAX] in view.unknown]
@@ -325,7 +325,7 @@ def _doing(head: JobRecord, scene: _Scene, held: bool) -> str:
 
 
 def _suspicion(scene: _Scene) -> list[str]:
-    """That its process died in the attempt before, and what follows from it."""
+    """That its process died in the previous attempt, and what follows from that."""
     if not scene.job.suspect:
         return []
     if scene.job.state is not State.RUNNING:
@@ -362,7 +362,7 @@ def _explanation(scene: _Scene, summary: str, reasons: list[str], steps: list[st
 
 
 def _when(at: float | None, now: float) -> str:
-    """A moment, absolute and relative."""
+    """A time, absolute and relative."""
     if at is None:
         return "an unknown time"
     clock = datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,7 +1,7 @@
-"""What the doctor found, one finding per thing looked at: fine, worth a note, or wrong.
+"""The doctor's findings, one per check: fine, worth a note, or wrong.
 
-Made by machine.py, store_health.py and coverage.py, shown by the command line. Plain values: it decides nothing but
-which verdict is the worse.
+Created by machine.py, store_health.py and coverage.py, displayed by the command line. Plain values: the only decision
+here is which verdict is worse.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ Verdict = Literal["fine", "note", "wrong"]
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     about: str  # a word or two: "schema", "clock"
     verdict: Verdict
     text: str
-    next: str = ""  # what to do, where there is something to do
+    next: str = ""  # what to do, if anything
     facts: Mapping[str, Any] = {}  # the same for machines
 
 
@@ -29,12 +29,12 @@ def fine(about: str, text: str, **facts: Any) -> Finding:
 
 
 def note(about: str, text: str, next: str = "", **facts: Any) -> Finding:
-    """Worth knowing; nothing is broken by it."""
+    """Worth knowing, but nothing is broken."""
     return Finding(about=about, verdict="note", text=text, next=next, facts=facts)
 
 
 def wrong(about: str, text: str, next: str = "", **facts: Any) -> Finding:
-    """Something does not work, or a promise does not hold."""
+    """Something does not work, or a guarantee does not hold."""
     return Finding(about=about, verdict="wrong", text=text, next=next, facts=facts)
 
 

@@ -1,7 +1,7 @@
-"""Can this machine run `holdfast work`, and kill and isolate what it has to?
+"""Can this machine run `holdfast work`, including killing and isolating runners?
 
-Called by the doctor. `look_at_machine` tries each thing out, in this process or a short-lived one of its own, and
-leaves no trace; `judge_machine` is pure. What Linux has and other systems lack is said, with what it means.
+Called by the doctor. `look_at_machine` tries each feature, in this process or a short-lived one of its own, and
+leaves no trace; `judge_machine` is pure. Linux features that other systems lack are reported, with their consequences.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DRIVERS = {
     "redis": (("redis", "hiredis"), "pip install 'holdfast[redis]'"),
     "redis+cluster": (("redis", "hiredis"), "pip install 'holdfast[redis]'"),
 }
-SHELLS = ("sh", "bash", "dash", "ash", "zsh")  # they do not pass on the signals they get
+SHELLS = ("sh", "bash", "dash", "ash", "zsh")  # they do not forward the signals they receive
 LIMITS = {"memory": "RLIMIT_DATA", "cpu": "RLIMIT_CPU", "file": "RLIMIT_FSIZE"}
 START_SECONDS_MAX = 20.0
 SLOW_SECONDS = 2.0
@@ -38,28 +38,28 @@ _FIRST_PID_NAMESPACE = "pid:[4026531836]"  # the same on every Linux: outside an
 
 
 class Machine(Struct, frozen=True, kw_only=True):
-    """What was found out by trying."""
+    """What trying everything showed."""
 
     platform: str  # sys.platform
-    system: str  # for people
+    system: str  # for display
     python: tuple[int, int, int]
     packages: Mapping[str, str | None] = {}  # name → version, None: not installed
     subreaper: bool = False
     parent_death: bool = False
     pidfd: bool = False
     timers: bool = False  # on a clock that counts suspend, one of which kills
-    proc: bool = False  # other processes can be looked at
-    children: bool = False  # /proc tells a thread's children
-    limits: Mapping[str, int | None] = {}  # kind → what it cannot be raised above, None: nothing; absent: there is none
+    proc: bool = False  # other processes can be inspected
+    children: bool = False  # /proc lists a thread's children
+    limits: Mapping[str, int | None] = {}  # kind → hard limit, None: unlimited; absent: not supported
     start_error: str = ""  # why a process could not be started
     start_seconds: float = 0.0
     pid: int = 0
-    contained: bool = False  # in a pid namespace of its own
+    contained: bool = False  # in its own pid namespace
     pid_1: str = ""  # its name
 
 
 def look_at_machine() -> Machine:
-    """Try everything out."""
+    """Try everything."""
     error, seconds = _try_start()
     linux = sys.platform == "linux"
     return Machine(
@@ -83,7 +83,7 @@ def look_at_machine() -> Machine:
 
 
 def judge_machine(machine: Machine, scheme: str = "") -> list[Finding]:
-    """What that means for a worker here; `scheme` is the store's, whose driver has to be there."""
+    """What that means for a worker here; `scheme` is the store's, whose driver must be installed."""
     return [
         _python(machine),
         _packages(machine, scheme),
@@ -94,7 +94,7 @@ def judge_machine(machine: Machine, scheme: str = "") -> list[Finding]:
     ]
 
 
-# ---------------------------------------------------------------------- judging
+# ---------------------------------------------------------------------- judgement
 
 
 def _python(machine: Machine) -> Finding:
@@ -200,7 +200,7 @@ def _first_process(machine: Machine) -> Finding:
     return fine("container", f"one, with PID 1 {machine.pid_1}; `holdfast work` may itself be PID 1.", **facts)
 
 
-# ---------------------------------------------------------------------- trying
+# ---------------------------------------------------------------------- probes
 
 
 def _version(name: str) -> str | None:
@@ -211,7 +211,7 @@ def _version(name: str) -> str | None:
 
 
 def _settable(get: int, put: int) -> bool:
-    """Whether prctl knows an option and lets us set it: to what it is."""
+    """Whether prctl knows an option and lets us set it: set it to its current value."""
     libc = ctypes.CDLL(None, use_errno=True)
     now = ctypes.c_int()
     if libc.prctl(get, ctypes.byref(now), 0, 0, 0) != 0:
@@ -231,7 +231,7 @@ def _has_pidfd() -> bool:
 
 def _has_timers() -> bool:
     """Whether the guard gets both of its timers."""
-    from ..worker.processes.guard import Kernel  # here, because it can be loaded only where there are such processes
+    from ..worker.processes.guard import Kernel  # imported here because it only loads where such processes exist
 
     kernel = Kernel()
     if kernel.alarm_fd >= 0:
@@ -253,7 +253,7 @@ def _limits() -> dict[str, int | None]:
 
 
 def _try_start() -> tuple[str, float]:
-    """Start an interpreter as the keeper starts its guard."""
+    """Start an interpreter the way the keeper starts its guard."""
     began = time.monotonic()
     try:
         done = subprocess.run(

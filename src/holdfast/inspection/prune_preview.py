@@ -1,7 +1,7 @@
-"""What prune would remove now: the contract's rules read once more, for a dry run.
+"""What prune would remove now: the contract's rules applied to a dump, for a dry run.
 
-Called by `app.prune(dry_run=True)` and `holdfast prune --dry-run`. Computed from one dump; it never changes anything.
-A store of shards divides what a task says in numbers among them, so there the answer may be off by a few.
+Called by `app.prune(dry_run=True)` and `holdfast prune --dry-run`. Computed from one dump; never changes anything.
+A sharded store divides a task's counts among its shards, so there the result may be off by a few.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .snapshot import JobRow, Picture, picture_of
 
 
 async def prunable(backend: Backend, older_than: float | None = None) -> int:
-    """How many jobs `prune` would remove now, if it were let to come to its end."""
+    """How many jobs `prune` would remove now if it ran to completion."""
     now, rules = await backend.clock(), [task.rule for task in await backend.tasks()]
     picture = picture_of(await backend.dump())
     gone = {job.id for job in picture.jobs if _is_past(job, older_than, now)}
@@ -25,7 +25,7 @@ async def prunable(backend: Backend, older_than: float | None = None) -> int:
 
 
 def _is_past(job: JobRow, older_than: float | None, now: float) -> bool:
-    """Whether its retention is over. A dead job that holds its letter has none."""
+    """Whether its retention has expired. A dead job that has its letter has none."""
     if job.prune_at is None:
         return False
     if older_than is None:
@@ -35,7 +35,7 @@ def _is_past(job: JobRow, older_than: float | None, now: float) -> bool:
 
 
 def _let_go(picture: Picture, rule: TaskRule, gone: set[str], now: float) -> set[str]:
-    """What the task's rule lets go of what is left: by number, then dead ones by age, then by number."""
+    """Which of the rest the task's rule lets prune remove: by count, then dead ones by age, then by count."""
     let_go: set[str] = set()
     if rule.retain_count is not None:
         ended = [
@@ -65,7 +65,7 @@ def _dead_let_go(picture: Picture, rule: TaskRule, now: float) -> set[str]:
 
 
 def _allowed(jobs: Iterable[JobRow], now: float) -> set[str]:
-    """Those of them that may go: an id is remembered for a while, a key's window must have passed."""
+    """Those that may be removed: ids are remembered for a while, and a key's window must have passed."""
     remembered = now - REMEMBER_SECONDS_MIN
     return {job.id for job in jobs if (job.finished_at or 0.0) <= remembered and _window_passed(job, now)}
 

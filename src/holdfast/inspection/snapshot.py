@@ -1,7 +1,7 @@
-"""One consistent picture of a store, typed: what the audit's rules look at.
+"""A consistent, typed snapshot of a store: the input of the audit's rules.
 
-Called by audit and by the demo's verdict. Made from `Backend.dump()` alone; never asks the store a second time, so
-every rule judges the same instant.
+Called by audit and by the demo's verdict. Built from `Backend.dump()` alone; never reads the store a second time, so
+all rules judge the same instant.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Tables = Mapping[str, tuple[Mapping[str, Any], ...]]
 
 
 class JobRow(Struct, frozen=True, kw_only=True):
-    """A job as the dump shows it, without its arguments and value: no rule looks at those."""
+    """A job as in the dump, without its arguments and value: no rule reads those."""
 
     id: str
     seq: int
@@ -60,17 +60,17 @@ class JobRow(Struct, frozen=True, kw_only=True):
 
     @property
     def in_play(self) -> bool:
-        """Takes one of its group's places."""
+        """Whether it takes one of its group's slots."""
         return self.state in (State.READY, State.RUNNING) or (self.state is State.SCHEDULED and self.held)
 
     @property
     def maybe_replaced(self) -> bool:
-        """A later enqueue of its key may have given it another group, priority or cap since it first ran."""
+        """A later enqueue of its key may have changed its group, priority or cap since it first ran."""
         return self.key is not None and self.due_at > self.created_at
 
 
 class LetterRow(Struct, frozen=True, kw_only=True):
-    """A dead letter as the dump shows it, without arguments and history."""
+    """A dead letter as in the dump, without arguments and history."""
 
     id: str
     task: str
@@ -101,7 +101,7 @@ class QueueRow(Struct, frozen=True, kw_only=True):
 
 
 class TaskRow(Struct, frozen=True, kw_only=True):
-    """A declared task's rule, as far as it decides what may start."""
+    """A declared task's rule, as far as it affects what may start."""
 
     name: str
     limit: int | None = None
@@ -110,7 +110,7 @@ class TaskRow(Struct, frozen=True, kw_only=True):
 
 
 class ScopeRow(Struct, frozen=True, kw_only=True):
-    """Of a queue, of a group (queue and group) or of a task."""
+    """Belongs to a queue, a group (queue and group) or a task."""
 
     queue: str | None = None
     group: str | None = None
@@ -127,7 +127,7 @@ class ScopeRow(Struct, frozen=True, kw_only=True):
 
 
 class OverrideRow(ScopeRow, frozen=True, kw_only=True):
-    """An operator's word; None where nothing is said."""
+    """An operator's override; None for what it does not set."""
 
     limit: int | None = None
     rate: Rate | None = None
@@ -135,7 +135,7 @@ class OverrideRow(ScopeRow, frozen=True, kw_only=True):
 
 
 class FlowRow(ScopeRow, frozen=True, kw_only=True):
-    """A bucket."""
+    """A GCRA state."""
 
     spent_until: float = 0.0
     shut_until: float = 0.0
@@ -143,7 +143,7 @@ class FlowRow(ScopeRow, frozen=True, kw_only=True):
 
 
 class EntryRow(Struct, frozen=True, kw_only=True):
-    """A cron entry, without what it makes."""
+    """A cron entry, without the job it creates."""
 
     name: str
     version: int = 0
@@ -158,11 +158,11 @@ class GroupState(Struct, frozen=True, kw_only=True):
     name: str
     order: GroupOrder
     limit: int  # effective while not paused
-    most: int  # the widest limit that may have held while its running jobs were claimed
+    most: int  # the widest limit that may have applied while its running jobs were claimed
     paused: bool
     jobs: tuple[JobRow, ...]
     rated: bool = False  # a rate is in force
-    wakes: bool = False  # its bucket says when it is refilled
+    wakes: bool = False  # its refill time is set
 
     def __str__(self) -> str:
         return f"group {self.name!r} of queue {self.queue!r}"
@@ -181,20 +181,20 @@ class Picture(Struct, frozen=True, kw_only=True):
     overrides: tuple[OverrideRow, ...] = ()
     flows: tuple[FlowRow, ...] = ()
     entries: tuple[EntryRow, ...] = ()
-    newest: float | None = None  # the latest moment the store knows of
-    rearranging: bool = False  # a changed rule is still being carried out; claims obey it already
+    newest: float | None = None  # the latest time found in the store
+    rearranging: bool = False  # a changed rule is still being applied; claims already obey it
     sharded: bool = False  # two jobs in different shards may have the same fence
-    split_queues: frozenset[str] = frozenset()  # in several shards: there a key is unique among the jobs of a shard
+    split_queues: frozenset[str] = frozenset()  # split into several shards, where a key is unique per shard
 
     @property
     def tasks_apart(self) -> frozenset[str]:
-        """Tasks whose ready jobs have a lane of their own: by rule, an operator's word, a limit or a rate in force."""
+        """Tasks whose ready jobs have a dedicated lane: by rule, override, effective limit or effective rate."""
         rules = {row.name: row for row in self.tasks}
         said = {row.task: row for row in self.overrides if row.task is not None}
         return frozenset(name for name in {*rules, *said} if _apart(rules.get(name), said.get(name)))
 
     def limits(self) -> Iterator[tuple[str, int]]:
-        """Every limit there is, and of what."""
+        """Every limit, and what it applies to."""
         for queue in self.queues:
             yield f"the groups of queue {queue.name!r}", queue.group_limit
             if queue.limit is not None:
@@ -207,7 +207,7 @@ class Picture(Struct, frozen=True, kw_only=True):
                 yield f"the override of {said}", said.limit
 
     def rate_of(self, flow: FlowRow) -> Rate | None:
-        """The rate in force for that bucket."""
+        """The rate in force for that GCRA state."""
         said = next((row.rate for row in self.overrides if row.scope == flow.scope), None)
         if said is not None:
             return said
@@ -217,7 +217,7 @@ class Picture(Struct, frozen=True, kw_only=True):
         return None if rule is None else rule.rate if flow.group is None else rule.group_rate
 
     def split_by(self, row: JobRow | LetterRow) -> str | None:
-        """What tells two of one key apart although both may be there: the groups of a split queue."""
+        """What distinguishes two holders of one key that may coexist: the groups of a split queue."""
         return row.group if row.queue in self.split_queues else None
 
     @property
@@ -229,7 +229,7 @@ class Picture(Struct, frozen=True, kw_only=True):
 
 
 def picture_of(dump: Dump) -> Picture:
-    """Read a dump's tables into rows."""
+    """Convert a dump's tables into rows."""
     tables = dump.tables
     jobs = tuple(sorted(_rows(tables, "jobs", JobRow), key=lambda job: job.seq))
     queues = tuple(_rows(tables, "queues", QueueRow))
@@ -273,7 +273,7 @@ def _rows(tables: Tables, table: str, kind: type[Any]) -> Iterator[Any]:
 
 
 def _pauses(tables: Tables) -> Iterator[tuple[str | None, str | None, str | None]]:
-    """(queue, group, task) of each pause; a store may spell it by kind and name instead."""
+    """(queue, group, task) of each pause; some stores write kind and name instead."""
     for row in tables.get("pauses", ()):
         kind, name = row.get("kind"), row.get("name")
         if kind is None:

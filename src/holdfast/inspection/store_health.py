@@ -1,7 +1,7 @@
-"""Is the store well: reached, current, keeping what it acknowledges, in step with this machine's clock, open for work?
+"""Store health: reachable, current schema, durable, in step with this machine's clock, open for work?
 
-Called by the doctor on an opened backend. `look_at_store` reads through the contract and asks the store for its
-settings; `judge_store` is pure. Nothing is changed.
+Called by the doctor on an open backend. `look_at_store` reads through the contract and reads the store's settings;
+`judge_store` is pure. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CLOCK_WRONG_SECONDS = 60.0
 SLOW_SECONDS = 1.0
 DISK_NOTE_BYTES = 1 << 30
 DISK_WRONG_BYTES = 64 << 20
-FLAWS_SECONDS = 10.0  # how long the doctor looks for rows that cannot be read
+FLAWS_SECONDS = 10.0  # how long the doctor searches for unreadable rows
 FLAWS_MAX = 100
 FLAWS_SHOWN = 3
 MEMORY_NOTE_SHARE = 0.8
@@ -32,19 +32,19 @@ MEMORY_WRONG_SHARE = 0.95
 
 
 class StoreLook(Struct, frozen=True, kw_only=True):
-    """What was seen of a store at one time."""
+    """A store as observed at one time."""
 
-    url: str  # as it may be shown
+    url: str  # safe to display
     scheme: str
     facts: StoreFacts
     answer_seconds: float = 0.0
-    difference_seconds: float = 0.0  # its clock less this machine's
+    difference_seconds: float = 0.0  # its clock minus this machine's
     seal: Seal | None = None
-    flaws: tuple[Flaw, ...] | None = ()  # None: there was too much to look at
+    flaws: tuple[Flaw, ...] | None = ()  # None: there was too much to search
 
 
 async def look_at_store(backend: Backend, address: Address) -> StoreLook:
-    """Look once."""
+    """Take one look."""
     before, began = time.time(), time.monotonic()
     clock = await backend.clock()
     took = time.monotonic() - began
@@ -148,7 +148,7 @@ def _quiet(look: StoreLook) -> Finding:
     )
 
 
-# ---------------------------------------------------------------------- does it keep what it acknowledges?
+# ---------------------------------------------------------------------- durability
 
 
 def _settings(look: StoreLook) -> list[Finding]:

@@ -1,6 +1,6 @@
-"""What the audit says of a promise that is broken.
+"""Violations: what the audit reports about a broken invariant.
 
-Called by the rules, which yield them, and by whoever shows an audit. Frozen values; it decides nothing.
+Yielded by the rules, displayed by callers of an audit. Frozen values; decides nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .snapshot import JobRow, Picture
 
 
 class Violation(Struct, frozen=True, kw_only=True):
-    """One promise found broken."""
+    """One broken invariant."""
 
     rule: str
     text: str
@@ -23,7 +23,7 @@ class Violation(Struct, frozen=True, kw_only=True):
 
 
 def named(flaw: Flaw) -> str:
-    """A flaw as a sentence: where it is, of which row, in which field, and what is wrong."""
+    """A flaw as a sentence: its place, row and field, and what is wrong."""
     row = "" if flaw.id is None else f" {flaw.id}"
     field = "" if flaw.field is None else f", field {flaw.field}"
     return f"{flaw.place}{row}{field}: {flaw.text}"

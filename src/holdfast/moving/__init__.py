@@ -1,7 +1,7 @@
-"""Moving house: every job, dead letter, rule and pause of one store carried to another.
+"""Moving stores: every job, dead letter, rule and pause of one store is copied to another.
 
-Called by `holdfast move`. `Mover` does it, `survey` says what it would do, `abandon` gives an unfinished one up.
-Nothing here knows a kind of store: all goes through seal, export and carry of the contract.
+Called by `holdfast move`. `Mover` does it, `survey` shows what it would do, `abandon` gives up an unfinished move.
+Nothing here depends on the kind of store: everything uses the contract's seal, export and carry.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Are two stores the same, row by row? Read side by side in pieces, so that memory stays bounded.
+"""Compare two stores row by row. Both are read side by side in pieces, so memory stays bounded.
 
-Called by the mover before the target is opened. It reads only, and both stores are sealed meanwhile.
+Called by the mover before the target is opened. Read-only; both stores are sealed meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NUL, _NUL_SHOWN = b"\\u0000", "�".encode()
 
 
 class PieceSize:
-    """How many rows to ask for at once: as many as come to a few megabytes."""
+    """How many rows to request at once: as many as make up a few megabytes."""
 
     def __init__(self) -> None:
         self.rows = PIECE_ROWS_FIRST
@@ -43,7 +43,7 @@ class PieceSize:
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What was compared, what it came to on each side, and the first rows that differ."""
+    """What was compared, the digest of each side, and the first rows that differ."""
 
     rows: dict[str, int]  # by part and kind, of the source
     source_digest: str
@@ -68,7 +68,7 @@ class _Tally:
 
 
 async def compare(source: Backend, target: Backend, say: Callable[[int], None]) -> Comparison:
-    """Compare everything that a move carries; `say` hears how many jobs were compared so far."""
+    """Compare everything that a move copies; `say` is called with the number of jobs compared so far."""
     here, there = _Tally(), _Tally()
     counted: dict[str, int] = {}
     differences: list[str] = await _counts_apart(source, target)
@@ -120,8 +120,8 @@ def _numbers(piece: Shipment) -> dict[str, int]:
 
 
 def _rows(piece: Shipment) -> list[tuple[str, Any]]:
-    """Every row with a name people know it by. Pauses and overrides are in an order of each store's own, and into how
-    many shards a queue is split is the store's own affair. Buckets are left out: they say nothing after a while."""
+    """Every row with a readable name. Pauses and overrides are sorted because each store has its own order, and the
+    number of shards is up to each store. GCRA states are left out: they lose their meaning after a while."""
     return [
         *((f"rule of queue {one.name}", replace(one, shards=1)) for one in piece.queues),
         *((f"rule of task {one.name}", one) for one in piece.tasks),
@@ -134,7 +134,7 @@ def _rows(piece: Shipment) -> list[tuple[str, Any]]:
 
 
 def _as_it_counts(job: StoredJob) -> StoredJob:
-    """Its lane follows from rules and pauses, which are compared; a store of shards sets it as it opens."""
+    """Ignore its lane: it follows from rules and pauses, which are compared; a sharded store sets it when it opens."""
     return replace(job, lane=0) if job.lane else job
 
 
@@ -153,5 +153,5 @@ def _rows_apart(
 
 
 def _plain(row: Any) -> bytes:
-    """A row as text. Not every store's text can hold NUL; where it cannot, it is kept as the replacement character."""
+    """A row as text. Not every store's text can hold NUL; those that cannot keep the replacement character instead."""
     return _encode(row).replace(_NUL, _NUL_SHOWN)

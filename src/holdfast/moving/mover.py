@@ -1,7 +1,7 @@
-"""The mover: seals two stores, waits for leases to end, carries piece by piece, compares, opens the target.
+"""The mover: seals two stores, waits for leases to end, copies piece by piece, compares, opens the target.
 
-Called by `holdfast move`. It may be killed anywhere and started again: all it knows is in the two seals. Every step is
-a compare-and-change or harmless when repeated, so even two movers at once lose and double nothing.
+Called by `holdfast move`. It may be killed anywhere and restarted: all of its state is in the two seals. Every step is
+a compare-and-set or idempotent, so even two concurrent movers lose and duplicate nothing.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ FLAWS_COUNTED_MAX = 100
 
 @dataclass(frozen=True)
 class Side:
-    """A store, opened, and its name as it may be shown: no password in it."""
+    """An open store and its display name, which contains no password."""
 
     backend: Backend
     name: str
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """How far a move is: jobs carried or compared, or leases still live."""
+    """Progress of a move: jobs copied or compared, or leases still live."""
 
     step: StepName
     done: int = 0
@@ -49,7 +49,7 @@ class Step(Struct, frozen=True, kw_only=True):
 
 
 class Moved(Struct, frozen=True, kw_only=True):
-    """What a move came to. `comparison` None: it had ended before, and there was nothing left to do."""
+    """Result of a move. `comparison` None: it had already ended, and there was nothing left to do."""
 
     move: str
     begins: str
@@ -76,7 +76,7 @@ class Mover:
         self._wait, self._say = wait, say
 
     async def run(self) -> Moved:
-        """Begin the move, or go on with it where it stopped."""
+        """Start the move, or continue where it stopped."""
         plan, on_source, on_target = await _decided(self._source, self._target)
         if plan.begins == "at its end":
             return Moved(move=plan.move, begins=plan.begins)
@@ -89,7 +89,7 @@ class Mover:
         target = await self._seal_target(plan.move, on_target)
         try:
             source = await self._seal_source(plan.move, on_source, target)
-        except (BackendUnavailable, MoveRefused):  # callers' transactions, or a rival: leave nothing behind
+        except (BackendUnavailable, MoveRefused):  # callers' transactions, or another mover: leave nothing behind
             if target.closed and is_begun_target(target):
                 await _put(self._target, on_target if on_target != target else None, target)
             raise
@@ -108,7 +108,7 @@ class Mover:
 
     # ------------------------------------------------------------------ sealing
 
-    # Each takes the place of the seal the plan was made from, and of no other: a rival's is never replaced.
+    # Each replaces only the seal the plan was based on: another mover's seal is never replaced.
 
     async def _seal_target(self, move: str, before: Seal | None) -> Seal:
         if before is not None and before.move == move:
@@ -130,7 +130,7 @@ class Mover:
         return seal
 
     async def _rearrange(self) -> None:
-        """Carry out what changed rules left to do: a sealed store rearranges no more."""
+        """Finish applying changed rules: a sealed store no longer rearranges."""
         limit = AdaptiveLimit(REARRANGE_LIMIT)
 
         async def piece() -> bool:
@@ -140,12 +140,12 @@ class Mover:
                 limit.timed_out()
                 raise
 
-        with suppress(StoreSealed):  # by somebody else meanwhile: putting our own seal will say so
+        with suppress(StoreSealed):  # sealed by another mover meanwhile: setting our own seal will report it
             while await patiently(piece):
                 pass
 
     async def _until_no_lease(self, source: Seal, target: Seal) -> None:
-        """Let running jobs end. If they do not in time, take the seals away again: nothing was carried."""
+        """Let running jobs end. If they do not end in time, remove the seals again: nothing was copied."""
         deadline = time.monotonic() + self._wait
         first = 0
         while held := await _leases(self._source.backend):
@@ -160,7 +160,7 @@ class Mover:
                 raise _leases_live(held)
             await asyncio.sleep(LOOK_EVERY_SECONDS)
 
-    # ------------------------------------------------------------------ carrying
+    # ------------------------------------------------------------------ copying
 
     async def _carry(self, move: str, target: Seal) -> Seal:
         total, done = await _jobs(self._source.backend), await _jobs(self._target.backend)
@@ -180,7 +180,7 @@ class Mover:
             piece = await self._source.backend.export(part, after, limit=size.rows)
             await self._target.backend.carry(move, piece)
         except (BackendUnavailable, OutcomeUnknown):
-            size.shrink()  # perhaps it was more than one of the stores can do within its call timeout
+            size.shrink()  # it may have been more than one of the stores can handle within its call timeout
             raise
         return piece
 
@@ -194,7 +194,7 @@ class Mover:
 
 
 async def survey(source: Side, target: Side | None) -> Survey:
-    """What a move would find and do; changes nothing. A target that is not there yet is None."""
+    """What a move would find and do; changes nothing. `target` is None if it does not exist yet."""
     if target is not None:
         plan, _, _ = await _decided(source, target)
         if plan.begins == "anew":
@@ -209,9 +209,9 @@ async def survey(source: Side, target: Side | None) -> Survey:
 
 
 async def abandon(source: Side, target: Side) -> bool:
-    """Give up an unfinished move: the source works again. Answers whether the target is left with a part of the jobs.
+    """Abandon an unfinished move: the source works again. Returns whether the target keeps some of the jobs.
 
-    The target is shut for good first, so that a mover still at work somewhere can no longer open it.
+    The target is closed for good first, so that a mover still running elsewhere can no longer open it.
     """
     here, there = await source.backend.sealed(), await target.backend.sealed()
     paired = here is not None and there is not None and here.move == there.move and there.role == "target"
@@ -234,11 +234,11 @@ async def abandon(source: Side, target: Side) -> bool:
     return left
 
 
-# ---------------------------------------------------------------------- asking the stores
+# ---------------------------------------------------------------------- store calls
 
 
 async def _refuse_if_flawed(source: Backend) -> None:
-    """A row that cannot be read cannot be carried: nothing moves, rather than all but that row."""
+    """A row that cannot be read cannot be copied: move nothing, rather than everything but that row."""
     flaws = await patiently(partial(source.flaws, limit=FLAWS_COUNTED_MAX))
     if flaws:
         number = f"{len(flaws)} or more" if len(flaws) >= FLAWS_COUNTED_MAX else str(len(flaws))
@@ -249,13 +249,13 @@ async def _refuse_if_flawed(source: Backend) -> None:
 
 
 async def _decided(source: Side, target: Side) -> tuple[Plan, Seal | None, Seal | None]:
-    """The plan, and the seals it was made from."""
+    """The plan, and the seals it is based on."""
     here, there = await patiently(source.backend.sealed), await patiently(target.backend.sealed)
     return decide(here, there, source_name=source.name, target_name=target.name), here, there
 
 
 async def _put(side: Side, seal: Seal | None, instead_of: Seal | None, seconds: float | None = None) -> None:
-    """Exchange a seal. One whose answer was lost is looked for; a store held by callers' transactions is waited for."""
+    """Replace a seal. After a lost reply, checks whether it took effect; waits while callers' transactions block it."""
 
     async def exchange() -> None:
         if not await side.backend.seal(seal, instead_of=instead_of) and await side.backend.sealed() != seal:
@@ -265,7 +265,7 @@ async def _put(side: Side, seal: Seal | None, instead_of: Seal | None, seconds: 
 
 
 async def _leases(backend: Backend) -> list[WorkerRecord]:
-    """Workers that hold leases: every running job is one's, and a worker's row stays while it holds one."""
+    """Workers that hold leases: every running job belongs to one, and a worker's row stays while it holds a lease."""
     return [worker for worker in await patiently(backend.workers) if worker.running]
 
 
@@ -275,7 +275,7 @@ async def _jobs(backend: Backend) -> int:
 
 
 async def _refuse_if_held(target: Backend) -> None:
-    """A store in use must not even be sealed for a moment. The seal itself looks again, in one step."""
+    """A store in use must not be sealed even briefly. Sealing checks this again, atomically."""
     if await target.find(JobQuery(limit=1)) or await target.letters(LetterQuery(limit=1)) or await target.pauses():
         raise MoveRefused("the target is not empty. Name a store that has never been used.")
 

@@ -1,6 +1,6 @@
-"""Asking a store again while it is busy or silent.
+"""Retrying store calls while the store is busy or unresponsive.
 
-Called by the mover and the comparison. Only for what is harmless when repeated: reads, carrying, exchanging a seal.
+Called by the mover and the comparison. Only for idempotent calls: reads, copying, exchanging a seal.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ T = TypeVar("T")
 
 RETRY_FIRST_SECONDS = 0.1
 RETRY_MOST_SECONDS = 2.0
-RETRY_FOR_SECONDS = 30.0  # a store that is silent for longer ends the mover; started again it goes on
+RETRY_FOR_SECONDS = 30.0  # a longer outage ends the mover; restarted, it continues
 
 
 async def patiently(ask: Callable[[], Awaitable[T]], seconds: float | None = None) -> T:
-    """The answer, asked for again and again for so long; then the store's own error goes out."""
+    """Return the result, retrying for this long; then raise the store's own error."""
     deadline = time.monotonic() + (RETRY_FOR_SECONDS if seconds is None else seconds)
     pause = RETRY_FIRST_SECONDS
     while True:

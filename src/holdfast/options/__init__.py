@@ -1,7 +1,7 @@
-"""Option objects: frozen, checked when they are made.
+"""Option objects: frozen, validated on creation.
 
-Called by the app, tasks, the worker and the command line. Pure. Durations come in as seconds or timedelta and are kept
-as float seconds; rates come in as text.
+Called by the app, tasks, the worker and the command line. Pure. Durations are given as seconds or timedelta and kept
+as float seconds; rates are given as text.
 """
 
 from .checks import COUNT_MAX, Duration, one_of, said_limit, said_rate, whole

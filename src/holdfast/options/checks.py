@@ -1,7 +1,7 @@
-"""Checks that several option objects share, and the bounds they hold numbers to.
+"""Validation shared by several option objects, and the bounds for numbers.
 
-Called by the options, the operator's half of the app, cron and the command line. Pure: a bad value raises
-ConfigurationError that names the option, a good one comes back in the form it is kept in.
+Called by the options, the operator's half of the app, cron and the command line. Pure: a bad value raises a
+ConfigurationError that names the option, a good one is returned in the form it is kept in.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ..names import plain, shown
 from ..rates import NO_RATE, UNLIMITED, Rate, parse_rate
 
 Duration = float | timedelta
-COUNT_MAX: Final = UNLIMITED  # of limits: more than any store holds, less than any store's integers
-LIFTED: Final = "none"  # how people write that a limit or a rate is lifted
+COUNT_MAX: Final = UNLIMITED  # for limits: more than any store holds, less than any store's integers
+LIFTED: Final = "none"  # how users write that a limit or a rate is lifted
 
 
 def whole(value: object, what: str, least: int, most: int | None = None) -> int:
@@ -46,12 +46,12 @@ def optional_whole(what: str, least: int, most: int | None = None) -> Callable[[
 
 
 def optional_rate(value: object, what: str = "rate=") -> Rate | None:
-    """A declared rate, or None for none."""
+    """A declared rate, or None for no rate."""
     return None if value is None else parse_rate(value, what)
 
 
 def said_limit(value: object, what: str) -> int | UnsetType | None:
-    """An operator's limit: a number, "none" to lift the declared one, None to go back to it, UNSET to leave it."""
+    """An operator's limit: a number, "none" to lift the declared one, None to reset to it, UNSET to leave it."""
     if value is None or value is UNSET:
         return value
     if value == LIFTED:
@@ -62,7 +62,7 @@ def said_limit(value: object, what: str) -> int | UnsetType | None:
 
 
 def said_rate(value: object, what: str) -> Rate | UnsetType | None:
-    """An operator's rate, as `said_limit`."""
+    """An operator's rate, like `said_limit`."""
     if value is None or value is UNSET:
         return value
     return NO_RATE if value == LIFTED else parse_rate(value, what)

@@ -1,8 +1,8 @@
-"""What a task's key means: how long a job holds it, and what becomes of a call that meets it.
+"""Unique keys: how long a job holds its key, and what happens to a call that conflicts with it.
 
-Called by the task options, which must not contradict themselves, and by calls, which put the answer into the job. Pure.
-Users choose among six words for `on_conflict`; stores know four and two times a key may be held until. The others are
-made of these here, and nowhere else.
+Called by the task options, which must not contradict themselves, and by calls, which put the result into the job. Pure.
+Users choose among six values of `on_conflict`; stores implement four, and two ways to limit how long a key is held.
+The others are built from these here and nowhere else.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 OnConflict = Literal["keep", "replace", "raise", "debounce", "throttle", "keep_last"]
 
-# What begins anew when on_conflict changes, or when a call says that it has no key.
+# Reset when on_conflict changes, or when a call has no key.
 FRESH_BY_CONFLICT: dict[str, Any] = {"key_until": None, "window": None, "wait": None, "wait_max": None}
 FRESH_BY_KEY: dict[str, Any] = {**FRESH_BY_CONFLICT, "on_conflict": "keep", "key_scope": "queue"}
 _STORED: dict[OnConflict, Conflict] = {"throttle": "keep", "keep_last": "replace"}
-_STARTED = ("debounce", "keep_last")  # the key is free for the next call as soon as the job started
+_STARTED = ("debounce", "keep_last")  # the key is free for the next call once the job has started
 _HASH_CHARS = 32
 
 
 class Holding(Struct, frozen=True):
-    """How one job holds its key, in the words of the contract."""
+    """How one job holds its key, in the contract's terms."""
 
     on_conflict: Conflict = "keep"
     key_scope: KeyScope = "queue"
     key_until: KeyUntil = "finished"
     key_window: float | None = None
-    delay: float | None = None  # debounce: how long each call pushes it on
+    delay: float | None = None  # debounce: how long each call delays it
     wait_max: float | None = None
-    group: str | None = None  # keep_last: so that the waiting one does not run beside the running one
+    group: str | None = None  # keep_last: keeps the waiting job from running beside the running one
 
 
 def how_held(options: TaskOptions, task: str, key: str | None) -> Holding:
@@ -58,7 +58,7 @@ def how_held(options: TaskOptions, task: str, key: str | None) -> Holding:
 
 
 def serial_group(name: str) -> str:
-    """A group that runs one at a time in every queue; a long name ends in a hash of itself."""
+    """A group that runs one job at a time in every queue; a long name is truncated and ends in its hash."""
     text = SERIAL_PREFIX + name
     if len(text) <= NAME_LENGTH_MAX:
         return text
@@ -67,7 +67,7 @@ def serial_group(name: str) -> str:
 
 
 def check_holding(options: TaskOptions) -> None:
-    """Refuse what contradicts itself, or would be ignored."""
+    """Reject options that contradict each other or would be ignored."""
     if options.key is None:
         _check_keyless(options)
         return

@@ -1,7 +1,7 @@
-"""Task options that `.using` gives to one job alone and that are read when it runs, as they are stored with it.
+"""Task options that `.using` sets for one job and that apply when it runs, as stored with the job.
 
-Called by the task options and by calls. Pure. What another version wrote and this one cannot read is passed over: the
-task's own options hold then.
+Called by the task options and by calls. Pure. Options written by another version that this one cannot read are
+ignored: the task's own options apply.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CALL_OPTIONS: Final = frozenset({"retry", "timeout", "retain"})
 
 
 class StoredRetry(Struct, frozen=True, omit_defaults=True):
-    """The numbers of a retry policy given for one call; which errors are retried stays with the task."""
+    """The numbers of a retry policy given for one call; which errors are retried is up to the task."""
 
     limit: int | None = None
     base: float = 1.0
@@ -47,7 +47,7 @@ class StoredRetry(Struct, frozen=True, omit_defaults=True):
 
 
 class CallOptions(Struct, frozen=True, omit_defaults=True):
-    """Task options given for one call alone, as stored with the job."""
+    """Task options given for one call only, as stored with the job."""
 
     retry: StoredRetry | None = None
     timeout: float | msgspec.UnsetType | None = msgspec.UNSET
@@ -66,7 +66,7 @@ class CallOptions(Struct, frozen=True, omit_defaults=True):
 
 
 def encode_call_options(options: TaskOptions, given: Iterable[str]) -> bytes | None:
-    """Those of retry, timeout and retain that were given for one call, as JSON; None when none was."""
+    """Whichever of retry, timeout and retain were given for one call, as JSON; None if none were."""
     names = set(given) & CALL_OPTIONS
     if not names:
         return None

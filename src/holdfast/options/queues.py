@@ -1,6 +1,6 @@
 """A queue's declaration: its limit and rate, its groups' rule, its aging, its shards.
 
-Made by `app.queue`, stored by whoever next uses the store, the latest word wins.
+Created by `app.queue`, stored when the store is next used; the latest declaration wins.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from ..rates import UNLIMITED, Rate
 from ..records import SHARDS_MAX, GroupOrder, QueueRule
 from .checks import COUNT_MAX, one_of, optional_rate, optional_whole, whole
 
-AGING_SECONDS_MAX: Final = 86400.0  # beyond, a hundred steps of priority are no longer told apart exactly
+AGING_SECONDS_MAX: Final = 86400.0  # beyond this, a hundred steps of priority can no longer be distinguished exactly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOptions:
-    """A queue's declaration. `limit` and `rate` hold over all workers, `group_limit` and `group_rate` for each group.
+    """A queue's declaration. `limit` and `rate` apply across all workers, `group_limit` and `group_rate` to each group.
 
-    Stores but Redis Cluster are one piece: they ignore `shards`.
+    Only Redis Cluster uses `shards`; the other stores ignore it.
     """
 
     name: str
     limit: int | None = None
     rate: str | Rate | None = None
-    group_limit: int | None = 1  # None: none
+    group_limit: int | None = 1  # None: unlimited
     group_order: GroupOrder = "strict"
     group_rate: str | Rate | None = None
     aging: float | timedelta | None = None
@@ -37,7 +37,7 @@ class QueueOptions:
 
     def __post_init__(self) -> None:
         check_queue(self.name)
-        put = object.__setattr__  # the class is frozen for everyone else
+        put = object.__setattr__  # works around frozen=True inside __init__
         optional_whole("limit=", 1, COUNT_MAX)(self.limit)
         put(self, "rate", optional_rate(self.rate))
         put(self, "group_rate", optional_rate(self.group_rate, "group_rate="))
@@ -74,5 +74,5 @@ def _aging(value: float | timedelta | None) -> float | None:
 
 
 def queue_name(queue: object) -> str:
-    """A queue given by its name or by its declaration."""
+    """The name of a queue given by name or by declaration."""
     return queue.name if isinstance(queue, QueueOptions) else check_queue(queue)

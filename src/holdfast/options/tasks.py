@@ -1,6 +1,6 @@
 """A task's options: how its jobs are stored and run.
 
-Made by `@app.task` and refined by `.using`. Frozen and checked as a whole whenever something changes.
+Created by `@app.task` and refined by `.using`. Frozen, and validated as a whole whenever something changes.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ ARGS_BYTES_MAX: Final = 1 << 20
 RESULT_BYTES_MAX: Final = 1 << 20
 PRIORITY_MAX: Final = 100
 LIMITS: Final = ("memory_limit", "cpu_limit", "file_limit")
-MEMORY_BYTES_MIN: Final = 32 << 20  # an interpreter with an app needs about this much for itself
+MEMORY_BYTES_MIN: Final = 32 << 20  # what an interpreter with an app needs for itself, roughly
 
 
 def check_revival(value: object) -> Revival | None:
-    """`revive=`: a Revival with sensible numbers, or None."""
+    """Validate `revive=`: a Revival with sensible numbers, or None."""
     if value is None:
         return None
     if not isinstance(value, Revival):
@@ -52,7 +52,7 @@ def check_revival(value: object) -> Revival | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """How a task's jobs are stored and run. `make` takes what users write; the fields are the checked forms."""
+    """How a task's jobs are stored and run. `make` takes what users write; the fields are the validated forms."""
 
     name: str = ""
     queue: str = "default"
@@ -61,7 +61,7 @@ class TaskOptions:
     key: Chooser | None = None
     on_conflict: OnConflict = "keep"
     key_scope: KeyScope = "queue"
-    key_until: KeyUntil | None = None  # None: as on_conflict implies
+    key_until: KeyUntil | None = None  # None: implied by on_conflict
     window: float | None = None
     wait: float | None = None
     wait_max: float | None = None
@@ -85,11 +85,11 @@ class TaskOptions:
 
     @classmethod
     def make(cls, **given: Any) -> TaskOptions:
-        """Check and normalise options as users give them to `@app.task`."""
+        """Validate and normalise options as users pass them to `@app.task`."""
         return cls().changed(**given)
 
     def changed(self, **given: Any) -> TaskOptions:
-        """These options with some replaced, checked. No key, or another on_conflict, begins afresh with its details."""
+        """A validated copy with some options replaced. No key, or a new on_conflict, resets the dependent options."""
         checked: dict[str, Any] = {}
         for option, value in given.items():
             check = _TASK_CHECKS.get(option)
@@ -113,23 +113,23 @@ class TaskOptions:
         return made
 
     def for_call(self, stored: bytes | None) -> TaskOptions:
-        """These options with what `.using` said for one job alone, as stored with it."""
+        """These options with those that `.using` set for one job, as stored with it."""
         if stored is None:
             return self
         try:
             said = msgspec.json.decode(stored, type=CallOptions)
-        except msgspec.MsgspecError:  # written by a version that knows more: the task's own options hold
+        except msgspec.MsgspecError:  # written by a newer version: the task's own options apply
             return self
         return dataclasses.replace(self, **said.changes(self.retry))
 
     def rules(self) -> list[TaskRule]:
-        """What the store must know of the task: under its name and, for jobs stored before, under its aliases."""
+        """What the store must know about the task: under its name and, for jobs stored earlier, its aliases."""
         return [
             TaskRule(
                 name=name,
                 limit=self.limit,
                 rate=self.rate,
-                apart=self.isolation == "process",  # claims carry how many of them could begin
+                apart=self.isolation == "process",  # claims carry how many of them could start
                 retain_count=self.retain_count,
                 retain_dead=self.retain_dead,
                 retain_dead_count=self.retain_dead_count,

@@ -1,6 +1,6 @@
 """A worker's settings, validated together.
 
-Made by `app.work` and by `holdfast work`, read by every part of the engine. Frozen.
+Created by `app.work` and by `holdfast work`, read by every part of the engine. Frozen.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _SWEEP_OFF = (None, 0, False)
 class WorkerOptions:
     """A worker's settings, validated together.
 
-    With lease L, renewal every H, call timeout C and fence margin M it must hold that C ≤ H, L ≥ 3·H + C + M (two
+    With lease L, renewal every H, call timeout C and fence margin M, these must hold: C ≤ H, L ≥ 3·H + C + M (two
     renewals may fail before the third still saves the lease) and M ≥ C + L/10 (time to stop handlers, and clock drift).
-    Whatever is not given follows from the lease: H = L/6, C = L/10, M = L/5, sweeps every H.
+    Defaults derive from the lease: H = L/6, C = L/10, M = L/5, sweeps every H.
     """
 
-    queues: tuple[str, ...] | None  # None: the queues the app's tasks name
+    queues: tuple[str, ...] | None  # None: the queues of the app's tasks
     slots_by_queue: Mapping[str, int]
     slots: int
     drain: bool
@@ -48,7 +48,7 @@ class WorkerOptions:
     poll_every: float
     task_slots: Mapping[str, int]  # jobs of a task that this worker runs at once
     group_slots: int | None  # jobs of any one group that it runs at once
-    weights: Mapping[str, int]  # shares of queues among each other; 1 where nothing is said
+    weights: Mapping[str, int]  # relative shares of the queues; default 1
     queue_order: QueueOrder
 
     def __init__(
@@ -78,7 +78,7 @@ class WorkerOptions:
         margin = span / 5 if fence_margin is None else to_seconds(fence_margin, "fence_margin=")
         check_lease(lease=span, renew_every=every, call_timeout=timeout, fence_margin=margin)
         names, caps = _worker_queues(queues)
-        put = object.__setattr__  # the class is frozen for everyone else
+        put = object.__setattr__  # works around frozen=True inside __init__
         put(self, "queues", names)
         put(self, "slots_by_queue", MappingProxyType(caps))
         put(self, "slots", whole(slots, "slots=", 1, 100_000))
@@ -108,8 +108,8 @@ def _sweep_every(value: Duration | Literal["auto"] | None, renew_every: float) -
 
 
 def check_lease(*, lease: float, renew_every: float, call_timeout: float, fence_margin: float) -> None:
-    """Refuse settings under which a live worker could lose a lease, or a dead one keep it."""
-    slack = 1e-9 * lease  # the defaults meet the bounds exactly; rounding must not refuse them
+    """Reject settings under which a live worker could lose a lease, or a dead one keep it."""
+    slack = 1e-9 * lease  # the defaults meet the bounds exactly; rounding must not reject them
     if call_timeout > renew_every + slack:
         raise ConfigurationError(
             f"call_timeout={call_timeout:g} s is longer than renew_every={renew_every:g} s: one hanging call skips "
@@ -152,7 +152,7 @@ def _numbers(given: Mapping[str, int] | None, what: str, named: str, most: int) 
 
 
 def _check_order(options: WorkerOptions) -> None:
-    """Weights must be of queues that are served; a strict order must have been said."""
+    """Weights must name served queues; a strict order needs explicit queues."""
     if options.queue_order == "strict":
         if options.weights:
             raise ConfigurationError("weights= and queue_order='strict' exclude each other. Give one of them.")
