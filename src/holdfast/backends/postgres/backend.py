@@ -119,7 +119,7 @@ class PostgresBackend(Backend):
         self._floors = Floors()
         self._careful_until = 0.0  # on the loop's clock; set when another session was seen to lock a job
 
-    # ------------------------------------------------------------------ opening and closing
+    # ------------------------------------------------------------------ open and close
 
     async def open(self) -> None:
         if self._is_set_up:
@@ -198,7 +198,7 @@ class PostgresBackend(Backend):
             self._wakeups = (loop, Wakeups(self._connections, self.schema))
         return self._wakeups[1]
 
-    # ------------------------------------------------------------------ producing
+    # ------------------------------------------------------------------ enqueue
 
     async def declare(
         self, rules: Sequence[QueueRule], tasks: Sequence[TaskRule] = (), now: float | None = None
@@ -241,7 +241,7 @@ class PostgresBackend(Backend):
         seconds = self._connections.call_timeout
         return Joined(text=self._sql["enqueue_on.call"], schema=self.schema, store=self._store, wait_seconds=seconds)
 
-    # ------------------------------------------------------------------ leasing
+    # ------------------------------------------------------------------ leases
 
     async def register(self, worker: WorkerRecord, now: float | None = None) -> None:
         values = {
@@ -334,7 +334,7 @@ class PostgresBackend(Backend):
             self._watching().tell([EVERY_QUEUE])
         return recovered
 
-    # ------------------------------------------------------------------ sweeping
+    # ------------------------------------------------------------------ sweeps
 
     async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
         return codec.as_promoted(await self._write("promote.call", limit=limit, now=now))
@@ -370,7 +370,7 @@ class PostgresBackend(Backend):
             self._watching().tell([EVERY_QUEUE])
         return bool(more)
 
-    # ------------------------------------------------------------------ operating
+    # ------------------------------------------------------------------ operators
 
     async def _operate(self, part: str, now: float | None, **values: Any) -> JobRecord:
         record = as_job(await self._write(part, patient=True, now=now, **values))
@@ -427,7 +427,7 @@ class PostgresBackend(Backend):
         self._watching().tell({job.queue for job in jobs})
         return codec.as_ticked(answer, jobs)
 
-    # ------------------------------------------------------------------ reading
+    # ------------------------------------------------------------------ reads
 
     async def get(self, job_id: str) -> JobRecord | None:
         return await self._read("get", read.get, job_id)
@@ -480,7 +480,7 @@ class PostgresBackend(Backend):
     async def dump(self) -> Dump:
         return await self._call("dump", lambda cursor: read.dump(cursor, self._sql), lengthy=True)
 
-    # ------------------------------------------------------------------ moving to another store
+    # ------------------------------------------------------------------ move to another store
 
     async def sealed(self) -> Seal | None:
         return await self._read("sealed", move.sealed)
@@ -494,7 +494,7 @@ class PostgresBackend(Backend):
     async def carry(self, move_id: str, shipment: Shipment) -> None:
         await self._call("carry", lambda cursor: move.carry(cursor, self._sql, move_id, shipment), writes=True)
 
-    # ------------------------------------------------------------------ waiting
+    # ------------------------------------------------------------------ wait for work
 
     async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
         watch, clock = self._watching(), asyncio.get_running_loop().time

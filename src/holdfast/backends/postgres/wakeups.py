@@ -48,7 +48,7 @@ class Wakeups:
         self._heard = asyncio.Event()
         self._waiting: dict[asyncio.Event, frozenset[str]] = {}
 
-    # ------------------------------------------------------------------ sending
+    # ------------------------------------------------------------------ send
 
     def tell(self, queues: Iterable[str]) -> None:
         """Announce possible work in these queues; sent soon, batched with other pending hints."""
@@ -81,7 +81,7 @@ class Wakeups:
             self._pending.update(queues)  # close() sends them
             raise
 
-    # ------------------------------------------------------------------ waiting
+    # ------------------------------------------------------------------ wait
 
     async def listening(self) -> None:
         """Make sure we are listening, if possible: hints sent after this returns wake the waiters."""

@@ -5,7 +5,7 @@
 -- occupancy and needs no group lock. Concurrency: rows are locked with SKIP LOCKED in materialized CTEs (a bare LIMIT
 -- sub-query may run twice); the caller has locked the queues and tasks that have a limit or a rate (rates.sql).
 -- started_at is read from the clock after the job was found: `at` may by then be older than the write that made the job
--- ready, or than a rival's start that counts against the same rate, and a rate's window could not be verified by it. A
+-- ready, or than a rival's start that counts against the same rate, and starts could not be counted per window by it. A
 -- token contains what settle would otherwise have to look up: the job's seq, and whether it has a group.
 -- A claim stops before the arguments it returns exceed `free` bytes; the very first job always fits (`opening`). The
 -- size of a stored value is read from its header: arguments of jobs that do not fit are never fetched. Usually all jobs

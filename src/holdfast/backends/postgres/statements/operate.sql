@@ -173,8 +173,8 @@ BEGIN
 END $$
 
 -- == revive: make a finished job claimable again with fresh budgets; one step, idempotent. Also retry and run_now.
--- Concurrency: a job's key, group and row are locked before its dead letter; only revive_due, which skips locked rows,
--- locks dead letters before jobs.
+-- Concurrency: a job's key, group and row are locked before its dead letter. Only revive_due and discard lock the dead
+-- letter before the job.
 
 -- :: call
 SELECT holdfast.revive(%(id)s, %(now)s)::text
