@@ -1,1 +1,1 @@
-"""The Redis and Valkey store: every verb is one Lua script, and so one step and one round trip."""
+"""The Redis and Valkey store: every verb is one Lua script, and so one atomic step and one round trip."""

@@ -1,7 +1,7 @@
 """The Redis and Valkey store: each verb of the contract is one script, and so one step and one round trip.
 
-Called by the app and the keeper, each with a backend of its own on a loop of its own. Knows nothing of rules: those are
-in the Lua files, which run in the server beside the jobs.
+Called by the app and the keeper, each with its own backend on its own event loop. Contains no rules: those are in the
+Lua files, which run in the server next to the jobs.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ from .scripts import SCRIPTS
 from .server import inspect
 from .wakeups import Wakeups
 
-# After so many exchanges in a row that were not plain, only every so many-th is tried the short way: see short/.
+# After MISSES_MAX exchanges in a row that missed the fast path, every TRIED_EVERY-th one tries it.
 MISSES_MAX, TRIED_EVERY = 3, 16
 TOOK_SHORT_WAY = 2
-RELIEVED_MAX = 5  # times that finished jobs give way to one enqueue
+RELIEVED_MAX = 5  # how often one enqueue may remove finished jobs to free memory
 
 
 class RedisBackend(Backend):
@@ -93,9 +93,9 @@ class RedisBackend(Backend):
         allow_eviction: bool = False,
         allow_no_aof: bool = False,
         trust_restarts: bool = False,
-        clock: Clock | None = None,  # the server's clock decides; accepted so that every store is made alike
-        wait: int = 0,  # for so many replicas, before an enqueue or an outcome is acknowledged
-        through: Connections | None = None,  # connections made elsewhere, with their own prefix: a shard of a cluster
+        clock: Clock | None = None,  # unused, the server's clock decides; every store takes it
+        wait: int = 0,  # number of replicas to wait for before an enqueue or an outcome is acknowledged
+        through: Connections | None = None,  # existing connections with their own prefix: a shard of a cluster
         numbering: Numbering = ALONE,  # of a shard's jobs
     ) -> None:
         if not call_timeout > 0:
@@ -114,7 +114,7 @@ class RedisBackend(Backend):
         self._retainer = PruneVerbs(self._connections)
         self._flaws = Flaws(self._connections)
         self._numbering = numbering
-        self._misses = 0  # exchanges in a row that were not plain
+        self._misses = 0  # exchanges in a row that missed the fast path
         self._is_set_up = False
         self._wakeups: tuple[asyncio.AbstractEventLoop, Wakeups] | None = None
 
@@ -128,8 +128,8 @@ class RedisBackend(Backend):
         return await self._set_up(), SCHEMA_VERSION
 
     async def _set_up(self) -> int:
-        """Look at the server, make the store where there is none; answers the version found."""
-        if not self._connections.of_cluster:  # whose nodes are inspected one by one: see nodes.py
+        """Check the server and create the store if it does not exist; return the schema version found."""
+        if not self._connections.of_cluster:  # a cluster's nodes are inspected one by one: see nodes.py
             await inspect(self._connections, **self._allowed)
         reply = await self._connections.run(SCRIPTS["open"], list(KEY_TYPES.values()))
         found = int(reply[0])
@@ -200,7 +200,7 @@ class RedisBackend(Backend):
             letters, others = accepted(direct.call("enqueue", command, whole, self._connections.confirmation))
         except BackendUnavailable as error:
             if is_full(error):
-                return None  # nothing was carried out; `enqueue` lets finished jobs give way
+                return None  # nothing was carried out; `enqueue` removes finished jobs to free memory
             raise
         return codec.enqueued(jobs, letters, others)
 
@@ -363,7 +363,7 @@ class RedisBackend(Backend):
     async def retry(self, job_id: str, now: float | None = None) -> JobRecord:
         try:
             return await self._operate("revive", now, job_id, "retry")
-        except OutcomeUnknown as unknown:  # of a script that two verbs share
+        except OutcomeUnknown as unknown:  # two verbs share this script
             raise OutcomeUnknown("retry") from unknown.__cause__
 
     async def discard(self, job_id: str, now: float | None = None) -> DeadLetter:

@@ -1,8 +1,8 @@
-"""Calls to Redis from a thread that waits for the answer: a blocking connection, no loop in between.
+"""Blocking calls to Redis: the calling thread waits for the reply, without an event loop in between.
 
-Used by backend.py for enqueueing one job from sync code, where two changes of thread would cost more than the call.
-redis-py connects; what is sent and read after that is bounded and judged here, as in connection.py. Threads share the
-idle connections; each is one thread's while it is used. What is sent a second time, and why, is as in connection.py.
+Used by backend.py to enqueue one job from sync code, where two thread switches would cost more than the call. redis-py
+connects; sending, receiving, timeouts and error mapping happen here, as in connection.py. Threads share the idle
+connections; each belongs to one thread while in use. What is resent, and why, is as in connection.py.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BlockingCalls:
     def __init__(self, url: str, *, call_timeout: float, most: int, pace: Pace | None = None) -> None:
         settings: dict[str, Any] = dict(parse_driver_url(url))  # type: ignore[no-untyped-call]
         self._class: type[AbstractConnection] = settings.pop("connection_class", Connection)
-        # What the server says of itself first over TLS looks like an unasked answer on a connection that rests.
+        # Over TLS, the server's first handshake data looks like an unsolicited reply on an idle connection.
         self.usable = not issubclass(self._class, SSLConnection)
         ours = {"retry": Retry(NoBackoff(), 0), "protocol": 2, "client_name": "holdfast"}
         bounds = {"socket_timeout": call_timeout, "socket_connect_timeout": 2 * call_timeout}
@@ -58,7 +58,7 @@ class BlockingCalls:
         self._idle: list[AbstractConnection] = []
 
     def call(self, verb: str, command: bytes, whole: Callable[[], bytes], confirm: Confirmation | None = None) -> Any:
-        """Send a write and wait for its reply; `whole` is the command with the script's text."""
+        """Send a write and wait for its reply; `whole` builds the command with the script's text."""
         call = Call(verb, command, True, 1, whole, confirm)
         connection, idle, rested = self._take()
         try:
@@ -67,7 +67,7 @@ class BlockingCalls:
             if not is_misdirected(error.__cause__):
                 raise
             if not rested:
-                self._pace.failed(error)  # the address still leads there
+                self._pace.failed(error)  # the address still leads to that server
                 raise
         connection, idle, _ = self._take()
         return self._once(connection, idle, call)
@@ -97,16 +97,16 @@ class BlockingCalls:
         except (RedisError, OSError, EOFError) as error:
             _let_go(connection)
             if isinstance(error, TimeoutError):
-                self._leave(idle)  # who did not hear us here does not on those that rest
+                self._leave(idle)  # the idle connections lead to the same silent server
             raise OutcomeUnknown(verb) from error
         except BaseException:
-            _let_go(connection)  # interrupted in the middle: its reply would be taken for another's
+            _let_go(connection)  # interrupted midway: its reply would be taken for that of the next call
             raise
         self._put(connection, idle)
         return answer
 
     def close(self) -> None:
-        """Let go of idle connections; one that is in use goes when its call ends."""
+        """Close idle connections; one in use is closed when its call ends."""
         idle, self._idle = self._idle, []
         if self._process == os.getpid():
             for connection in idle:
@@ -115,20 +115,20 @@ class BlockingCalls:
     # ------------------------------------------------------------------ connections
 
     def _leave(self, idle: list[AbstractConnection]) -> None:
-        """Let go of all connections made before this was known; those in use go when their calls end."""
+        """Drop all connections made before this was known; those in use are closed when their calls end."""
         if idle is self._idle:
             self.close()
 
     def _take(self) -> tuple[AbstractConnection, list[AbstractConnection], bool]:
-        """A connection, where it goes afterwards, and whether it has rested there before."""
+        """Return a connection, the pool it goes back to, and whether it was idle there before."""
         if self._process != os.getpid():
-            keep_inherited(self._idle)  # the parent's: a word on these sockets would be taken for the parent's
+            keep_inherited(self._idle)  # the parent's: bytes sent on these sockets would be taken for the parent's
             self._begin()
         idle = self._idle
         while idle:
             try:
                 connection = idle.pop()
-            except IndexError:  # another thread was first
+            except IndexError:  # another thread was faster
                 break
             if is_quiet(_socket_of(connection).fileno()):
                 return connection, idle, True
@@ -136,7 +136,7 @@ class BlockingCalls:
         return self._connect(), idle, False
 
     def _put(self, connection: AbstractConnection, idle: list[AbstractConnection]) -> None:
-        if idle is not self._idle or len(idle) >= self._most:  # closed meanwhile, or enough of them
+        if idle is not self._idle or len(idle) >= self._most:  # closed meanwhile, or the pool is full
             _let_go(connection)
         else:
             idle.append(connection)

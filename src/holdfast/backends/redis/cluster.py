@@ -1,7 +1,7 @@
-"""The store on a Redis or Valkey cluster: the router over shards, each of them a store under a hash tag of its own.
+"""The store on a Redis or Valkey cluster: the router over shards, each of them a store under its own hash tag.
 
-Called through `redis+cluster://` URLs. A tag is on one node, so each shard is exactly the single-server store; which
-node that is, nodes.py knows. The registry of shards is a key of the store beside them, under the plain prefix.
+Selected by `redis+cluster://` URLs. A hash tag lives on one node, so each shard is exactly the single-server store;
+nodes.py knows which node that is. The registry of shards is a key of a store next to them, under the plain prefix.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RegistryKey:
         self._was_read = False
 
     async def read(self) -> bytes | None:
-        verb = "registry" if self._was_read else "open"  # only who knows it already can do without it for a while
+        verb = "registry" if self._was_read else "open"  # only a caller that read it before can go on without it
         text: bytes | None = await self._connections.command(verb, "GET", self._key)
         self._was_read = True
         return text
@@ -59,7 +59,7 @@ class ClusterBackend(ShardedBackend):
         allow_no_aof: bool = False,
         trust_restarts: bool = False,
         wait: int = 0,
-        clock: Clock | None = None,  # the servers' clocks decide; accepted so that every store is made alike
+        clock: Clock | None = None,  # unused, the servers' clocks decide; every store takes it
     ) -> None:
         if not call_timeout > 0:
             raise ConfigurationError(f"call_timeout is a number of seconds above 0, not {call_timeout!r}.")

@@ -1,7 +1,7 @@
-"""What crosses the wire: the contract's records as packed arrays, and back.
+"""Encodes the contract's records as packed arrays for the wire, and decodes them.
 
 Called by backend.py and read.py. Pure. A job's record is an array in the order of keys.FIELDS, packed in the server;
-its body is packed here at enqueue and opened here at claim: the server hands it through unread.
+its body is packed here at enqueue and decoded here at claim: the server passes it through unread.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ unpack = msgspec.msgpack.Decoder().decode
 _lines = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _revival = msgspec.msgpack.Decoder(Revival | None).decode
 _NOTHING = pack(None)
-_NO_ARGS = b"{}"  # shown where they cannot be read; a lease has none instead, so that its job fails, and does not run
+_NO_ARGS = b"{}"  # shown if they cannot be read; a lease has none instead, so that its job fails rather than runs
 _USUAL = (False, False, False, False, False)
-_AGED = 4  # what a lane that is above 3 says: see FIELDS
+_AGED = 4  # flag in a lane: see FIELDS
 _LENGTHS = struct.Struct(">II")
 _TIMES = struct.Struct(">dddd")
 _fields = msgspec.msgpack.Decoder(dict[str, msgspec.Raw]).decode
@@ -98,7 +98,7 @@ def new_job(job: NewJob) -> tuple[Any, ...]:
 
 
 def _terms(job: NewJob | StoredJob, at_most: float | None) -> tuple[Any, ...] | None:
-    """What few jobs say of their key and their expiry; None where nothing is said. See FIELDS."""
+    """What few jobs set for their key and expiry; None if nothing is set. See FIELDS."""
     is_global, until_started, drops = job.key_scope == "global", job.key_until == "started", job.on_expire == "drop"
     window = job.key_window
     if window is None and at_most is None and not (is_global or until_started or drops):
@@ -111,14 +111,14 @@ def _or_false(value: float | None) -> float | bool:
 
 
 def body(job: NewJob | StoredJob) -> bytes:
-    """Lengths of arguments and options (0: none), arguments, options, packed revival."""
+    """Pack the lengths of arguments and options (0: none), arguments, options and the packed revival policy."""
     options = b"" if job.options is None else job.options
     revival = _NOTHING if job.revival is None else pack(job.revival)
     return b"".join((_LENGTHS.pack(len(job.args), len(options)), job.args, options, revival))
 
 
 def _opened(body: bytes) -> tuple[bytes, bytes | None, bytes]:
-    """(arguments, options, packed revival). A body that somebody cut has none of them."""
+    """Return (arguments, options, packed revival). A truncated body has none of them."""
     if len(body) <= _LENGTHS.size:
         return b"", None, b""
     length, more = _LENGTHS.unpack_from(body)
@@ -127,7 +127,7 @@ def _opened(body: bytes) -> tuple[bytes, bytes | None, bytes]:
 
 
 def settlement(one: Settlement, values: list[bytes]) -> tuple[Any, ...]:
-    """As the script takes it; a value that is not null goes into `values`, its place in ARGV into the settlement."""
+    """Encode a settlement; a value other than null goes into `values`, its ARGV position into the settlement."""
     if one.value == b"null" and one.ending is Ending.SUCCEEDED and one.retain == _RETAIN and one.failure is None:
         return one.id, one.token
     value: bool | int | None = None
@@ -151,7 +151,7 @@ def settlement(one: Settlement, values: list[bytes]) -> tuple[Any, ...]:
 
 
 def record(job: StoredJob) -> list[Any]:
-    """A job of another store as its record here; nobody has it leased."""
+    """Encode a job of another store as a record here; it is never leased."""
     value: bool | int = job.value == b"null"
     if job.value is not None and not value:
         value = 1
@@ -170,7 +170,7 @@ def record(job: StoredJob) -> list[Any]:
 
 
 def pieces(job: StoredJob) -> list[bytes]:
-    """What is kept beside a job's record, packed; nothing where there is none."""
+    """Return what is kept beside a job's record, packed; empty for what it lacks."""
     value = b"" if job.value in (None, b"null") else job.value or b""
     errors = pack(job.errors) if job.errors else b""
     shown = (job.progress is not None and job.progress, job.progress_text is not None and job.progress_text)
@@ -180,18 +180,18 @@ def pieces(job: StoredJob) -> list[bytes]:
 
 
 def named(record: msgspec.Struct) -> dict[str, Any]:
-    """Its fields by name, without those that have no value."""
+    """Return the fields by name, without those that are None."""
     return {name: value for name, value in msgspec.structs.asdict(record).items() if value is not None}
 
 
 def letter_line(letter: DeadLetter) -> dict[str, Any]:
-    """A letter as it is kept: see `letter`."""
+    """Encode a letter as it is stored: see `letter`."""
     history = [_with_text(named(past)) for past in letter.history]
     return {**_with_text(named(letter)), "history": history}
 
 
 def _with_text(values: dict[str, Any]) -> dict[str, Any]:
-    """Arguments marked as text, as the server marks whatever it packs."""
+    """Mark arguments as text, as the server marks whatever it packs."""
     if "args" in values:
         args: bytes = values["args"]
         values["args"] = msgspec.Raw(b"\xdb" + len(args).to_bytes(4, "big") + args)
@@ -216,7 +216,7 @@ def request(claim: ClaimRequest) -> tuple[Any, ...]:
 
 
 def enqueued(jobs: Sequence[NewJob], letters: bytes, others: Sequence[Any]) -> list[Enqueued]:
-    """Answers to new jobs: c created, r replaced, else kept; and the ids that are there in place of those given."""
+    """Decode the results for new jobs: c created, r replaced, else kept; and the ids that replace those given."""
     answered = [Enqueued(job.id, letter == 99, letter == 114) for job, letter in zip(jobs, letters, strict=True)]
     for place, live_id in zip(others[::2], others[1::2], strict=True):
         answered[place - 1] = Enqueued(live_id.decode(), False, answered[place - 1].replaced)
@@ -227,7 +227,7 @@ def leases(pieces: Sequence[bytes | None]) -> tuple[Lease, ...]:
     records, bodies = pieces[::2], pieces[1::2]
     try:
         rows: list[Sequence[Any]] = [unpack(record or b"") for record in records]
-    except tolerant.UNREADABLE:  # a text that is not UTF-8: the server does not look for those
+    except tolerant.UNREADABLE:  # a text that is not UTF-8: the server does not check for that
         rows = [tolerant.values_of(record or b"")[0] for record in records]
     return tuple([_lease(row, body) for row, body in zip(rows, bodies, strict=True)])
 
@@ -243,7 +243,7 @@ def _lease(row: Sequence[Any], body: bytes | None) -> Lease:
         row[3],
         args,
         row[5],
-        None if group is False else group,  # not _or_none: this is made for every job
+        None if group is False else group,  # not _or_none: this runs for every job
         None if key is False else key,
         row[10] + 1,
         row[11],
@@ -262,7 +262,7 @@ def _or_none(value: Any) -> Any:
 
 
 def _record(job_id: bytes | None, packed: bytes | None) -> dict[str, Any]:
-    """A record by names, none for false, times as floats; `unreadable` names what has its default instead."""
+    """Decode a record by names, None for false, times as floats; `unreadable` names fields that got their default."""
     values, unreadable = tolerant.fields((job_id or b"").decode(errors="replace"), packed or b"")
     values["unreadable"] = tuple(unreadable)
     for name in ("group", "key", "turn", "token", "worker", "claim_call", "reason", *_NUMBERS):
@@ -329,14 +329,14 @@ def _progress(packed: bytes) -> tuple[float | None, str | None]:
 
 
 def jobs(pieces: Sequence[bytes | None]) -> list[JobRecord]:
-    """Whole jobs from their pieces, PIECES each."""
+    """Decode whole jobs from their pieces, PIECES each."""
     return [
         _job(_record(pieces[at], pieces[at + 1]), pieces[at + 2 : at + PIECES]) for at in range(0, len(pieces), PIECES)
     ]
 
 
 def job_line(pieces: Sequence[bytes | None]) -> dict[str, Any]:
-    """A whole job as the dump shows it."""
+    """Decode a whole job as the dump shows it."""
     values = _record(*pieces[:2])
     line = plain(_job(values, pieces[2:])) | {name: values[name] for name in _BEYOND}
     del line["unreadable"]
@@ -344,7 +344,7 @@ def job_line(pieces: Sequence[bytes | None]) -> dict[str, Any]:
 
 
 def stored_jobs(pieces: Sequence[bytes | None], lines: Sequence[bytes | None]) -> list[StoredJob]:
-    """Whole jobs as they are carried. One that cannot be read is refused by name: garbage is not carried on."""
+    """Decode whole jobs for a move. Raises an error naming one that cannot be read: garbage is not carried on."""
     found: list[StoredJob] = []
     for place, packed in enumerate(lines):
         job_id, record, *others = pieces[PIECES * place : PIECES * (place + 1)]
@@ -366,14 +366,14 @@ def plain(record: msgspec.Struct) -> dict[str, Any]:
 
 
 def letter(packed: bytes) -> DeadLetter:
-    """The letter; the server marks its arguments as text, and they need not be any: so they are taken out unread."""
+    """Decode a letter; the server marks its arguments as text, but they may be any bytes, so they are taken out raw."""
     fields = _fields(packed)
     history = [_letter_values(past) for past in _histories(fields.pop("history"))]
     return msgspec.convert({"key": None, "group": None, **_letter_values(fields), "history": history}, DeadLetter)
 
 
 def letter_of(logical: bytes, packed: bytes) -> DeadLetter:
-    """The letter of a logical job; where it cannot be read, what the name it is kept under tells."""
+    """Decode the letter of a logical job; if it cannot be read, return what the name of the logical job contains."""
     try:
         return letter(packed)
     except tolerant.UNREADABLE:
@@ -391,7 +391,7 @@ def _letter_values(fields: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
 
 
 def log_lines(packed: bytes | None) -> list[LogLine]:
-    """None where they cannot be read: flaws() tells."""
+    """Decode log lines; none if they cannot be read, which flaws() reports."""
     try:
         return [LogLine(float(at), text) for at, text in unpack(packed)] if packed else []
     except tolerant.UNREADABLE:
@@ -420,14 +420,14 @@ def recovered(packed: bytes) -> tuple[Recovered, ...]:
 
 
 def worker_facts(worker: WorkerRecord) -> bytes:
-    """What a worker tells of itself; the store keeps it as it is."""
+    """Encode what a worker reports about itself; the store keeps it as it is."""
     return pack(
         msgspec.structs.replace(worker, started_at=0.0, renewed_at=0.0, expired=False, running=0, portrait=None)
     )
 
 
 def worker(name: bytes, packed: bytes, portrait: bytes | None) -> tuple[WorkerRecord, float]:
-    """(record, deadline); where the row cannot be read, its name alone, and a deadline that has passed."""
+    """Return (record, deadline); if the row cannot be read, the name alone and a deadline in the past."""
     try:
         _, started_at, renewed_at, deadline = _TIMES.unpack_from(packed)
         record = msgspec.msgpack.decode(packed[_TIMES.size :], type=WorkerRecord)
@@ -444,12 +444,12 @@ def pause(packed: bytes) -> Pause:
 
 
 def escaped(name: str) -> bytes:
-    """As lua/prelude.lua does it, with the zero byte that ends a part."""
+    """Escape a name as lua/prelude.lua does, with the zero byte that ends a part."""
     return name.encode().replace(b"\1", b"\1\2").replace(b"\0", b"\1\1") + b"\0"
 
 
 def names_in(place: bytes) -> tuple[str, str]:
-    """(queue, group) of a place."""
+    """Return (queue, group) of a place."""
     queue, group = place[:-1].split(b"\0")
     return _unescaped(queue), _unescaped(group)
 

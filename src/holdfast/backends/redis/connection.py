@@ -1,14 +1,14 @@
-"""Connections to Redis or Valkey: how they are made, bounded in time, handed out, and how errors become ours.
+"""Connections to Redis or Valkey: connecting, timeouts, pooling and error mapping.
 
-Called by backend.py, read.py, server.py and wakeups.py. redis-py connects (TLS, users, sockets); what is sent and read
-after that is bounded and judged here. A set of connections belongs to the event loop it was first used on. Nothing here
-knows about jobs, and no redis-py error leaves this package unmapped.
+Called by backend.py, read.py, server.py and wakeups.py. redis-py connects (TLS, users, sockets); sending, receiving,
+timeouts and error mapping happen here. A set of connections belongs to the event loop it was first used on. Nothing
+here knows about jobs, and no redis-py error leaves this package unmapped.
 
-A call is sent a second time only after a refusal that says it was not carried out: the server did not know the script,
-or the connection leads to the wrong server. The second happens after a failover behind an address that moves (a DNS
-name, a virtual IP, a proxy): the old primary lives on as a replica, and so do the connections to it. Then all of them
-are closed, and the call goes to where the address leads now. Reads are served by a replica, too, and might be old: so
-now and then a read brings along the question whether this is a primary.
+A call is resent only after a refusal that means it was not carried out: the server did not know the script, or the
+connection leads to the wrong server. The latter happens after a failover behind an address that moves (a DNS name, a
+virtual IP, a proxy): the old primary lives on as a replica, and so do the connections to it. Then all of them are
+closed, and the call goes to where the address leads now. A replica also serves reads, possibly stale ones, so now and
+then a read is sent together with a check that the server is a primary.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
-    BusyLoadingError,  # a refusal like any, although redis-py counts it among lost connections
+    BusyLoadingError,  # a refusal like any other, although redis-py counts it among lost connections
     NoPermissionError,
     RedisError,
     ResponseError,
@@ -61,14 +61,14 @@ from .scripts import Script
 CONNECTIONS_MAX = 4
 READ_BYTES = 262144
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-# Of a connection over TCP that rests: who forwards it does not forget it, and who did is found out.
+# TCP keepalive for idle connections: NAT and proxies do not drop them, and dead ones are detected.
 KEEPALIVE: Mapping[str, Any] = {
     "socket_keepalive": True,
     "socket_keepalive_options": {
         getattr(socket, name): value for name, value in _KEEPALIVE.items() if hasattr(socket, name)
     },
 }
-PRIMARY_SECONDS = 1.0  # a connection that showed so recently that it leads to a primary is not asked again
+PRIMARY_SECONDS = 1.0  # a connection whose server was a primary this recently is not checked again
 
 _SAFE = {  # refused before anything was carried out
     "OOM": "its memory is full (maxmemory), and no finished job can give way: each does 10 seconds after its end, dead "
@@ -86,8 +86,9 @@ _SAFE = {  # refused before anything was carried out
     "ASK": "it is one node of a cluster, and the store is moving. Write redis+cluster:// in the URL.",
     "UNKILLABLE": "another script keeps the server busy. Try again.",
 }
-# These say that the connection leads to the wrong server, or to one that is not ready: a replica, one that is starting,
-# a primary cut off from its replicas, which may have another one by now. The right one may be behind the same address.
+# These mean that the connection leads to the wrong server, or to one that is not ready: a replica, one that is
+# starting, a primary cut off from its replicas, which may have a successor by now. The right one may be behind the same
+# address.
 _MISDIRECTED = ("READONLY", "LOADING", "MASTERDOWN", "NOREPLICAS")
 _FORBIDDEN = ("NOPERM", "NOAUTH", "WRONGPASS")
 
@@ -106,7 +107,7 @@ _REFUSED: Mapping[str, Callable[[dict[str, Any]], HoldfastError]] = {
 
 
 def mapped(error: RedisError, verb: str) -> HoldfastError:
-    """What the server said, as one of ours. It answered, so the fate of the call is known."""
+    """Map the server's error to one of ours. The server replied, so the outcome of the call is known."""
     said = str(error)
     code = said.partition(" ")[0]
     if code in _SAFE:
@@ -117,7 +118,7 @@ def mapped(error: RedisError, verb: str) -> HoldfastError:
 
 
 def _advice(said: str) -> str:
-    """What to do about missing rights, in the server's own rules."""
+    """Return what to do about missing rights, in the server's ACL syntax."""
     if found := re.search(r"run the '([^']+)' command", said):
         names = ("eval", "evalsha") if found[1] in ("eval", "evalsha") else (found[1],)
         return f"Give the user the rights: ACL SETUSER <user> {' '.join(f'+{name}' for name in names)}"
@@ -127,52 +128,52 @@ def _advice(said: str) -> str:
 
 
 def is_misdirected(error: BaseException | None) -> bool:
-    """Is this a refusal by a server that the address should not, or no longer, lead to?"""
+    """Whether a server refused that the address should not, or no longer, lead to."""
     return isinstance(error, ResponseError | BusyLoadingError) and str(error).startswith(_MISDIRECTED)
 
 
 def words_of(error: BaseException) -> str:
-    """The server's words in one line. Never the arguments: Redis does not repeat those."""
+    """Return the server's message as one line. It never contains the arguments: Redis does not repeat those."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def _words_about(url: str, error: Exception) -> str:
-    """The driver's words on a URL, unless they quote what must not be shown."""
+    """Return the driver's message about a URL, unless it quotes something secret."""
     return f": {error}" if tellable(url, str(error)) else ". Check the names and values of its options."
 
 
 def is_refusal(reply: Any) -> bool:
-    """Did a script refuse by itself, having changed nothing?"""
+    """Whether the script itself refused, having changed nothing."""
     return isinstance(reply, list) and reply[:1] == [b"refused"]
 
 
 def accepted(reply: list[Any]) -> list[Any]:
-    """What a script answered; a refusal of its own is raised."""
+    """Return the script's reply; raise if the script itself refused."""
     if is_refusal(reply):
         raise _REFUSED[reply[1].decode()](msgspec.msgpack.decode(reply[2]))
     return reply
 
 
 def may_not_be_named(error: RedisError, settings: Mapping[str, Any]) -> bool:
-    """Did a connection fail because the user may not name it? The name is for people: it goes without one."""
+    """Whether connecting failed because the user may not set a client name, which is optional."""
     return bool(settings["client_name"]) and isinstance(error, NoPermissionError) and "setname" in str(error)
 
 
-_inherited: list[Any] = []  # kept for ever in a forked child: never used, never closed
+_inherited: list[Any] = []  # kept forever in a forked child: never used, never closed
 
 
 def keep_inherited(something: Any) -> None:
-    """Keep what a forked child has of its parent's: its end would reach into the parent's event loop."""
+    """Keep alive what a forked child inherited: finalizing it would reach into the parent's event loop."""
     _inherited.append(something)
 
 
 class Unconfirmed(Exception):
-    """A write is done, and too few replicas have it, or nobody knows whether they have."""
+    """A write is done, but too few replicas have it, or that is unknown."""
 
 
 @dataclass(slots=True, frozen=True)
 class Confirmation:
-    """What is sent after a write, on the same connection, to hear how many replicas have it: see `confirmation_by`."""
+    """Commands sent after a write, on the same connection, to learn how many replicas have it: `confirmation_by`."""
 
     command: bytes
     replies: int
@@ -187,18 +188,18 @@ class Confirmation:
 
 
 def confirmation_by(replicas: int, key: str, call_timeout: float, of_cluster: bool) -> Confirmation:
-    """WAIT speaks of the connection's own latest write. A call that is repeated may find nothing left to write: so
-    there is one more, which every replica gets after whatever it repeats. On the same connection, because after a
-    failover another server would speak for this one."""
+    """Build the commands that wait for replicas. WAIT covers the connection's own latest write. A repeated call may
+    find nothing left to write, so one more write is sent, which every replica gets after whatever the call repeats. It
+    uses the same connection, because after a failover another server would report for this one."""
     mark = packed_command("HSET", key, "waited", "1")
     wait = packed_command("WAIT", replicas, max(1, int(call_timeout * 500)))
-    before = packed_command("ASKING") if of_cluster else b""  # a slot that just came here may not be its own yet
+    before = packed_command("ASKING") if of_cluster else b""  # this node may not own a slot that was just moved to it
     return Confirmation(before + mark + wait, 3 if of_cluster else 2, replicas)
 
 
 @dataclass(slots=True)
 class Call:
-    """A command as it is sent, and what is to be heard."""
+    """A command as it is sent, and the replies to expect."""
 
     verb: str
     command: bytes
@@ -221,7 +222,7 @@ class Line:
 class Connections:
     """A few connections to one server, for one event loop at a time.
 
-    `of_cluster`: a node of a cluster says itself that a key is elsewhere; a replica may be asked for the map of slots.
+    `of_cluster`: a cluster's node itself reports that a key is elsewhere, and a replica may serve the map of slots.
     """
 
     def __init__(
@@ -243,7 +244,7 @@ class Connections:
         ours = {"retry": Retry(NoBackoff(), 0), "protocol": 2, "client_name": "holdfast", "socket_timeout": None}
         self._settings = {**(KEEPALIVE if issubclass(self._class, Connection) else {}), **settings, **ours}
         try:
-            self._class(**self._settings)  # connects to nothing; finds an option the driver does not have
+            self._class(**self._settings)  # does not connect; finds options that the driver does not have
         except (TypeError, ValueError, RedisError) as error:
             text = f"the Redis URL has an option the driver does not take{_words_about(url, error)}"
             raise ConfigurationError(text) from None
@@ -275,10 +276,10 @@ class Connections:
         urgent: bool = False,
         confirm: bool = False,
     ) -> list[Any]:
-        """Run a script; a refusal of the script's own is raised. Known by its content; sent whole where it is not.
+        """Run a script by its SHA1, or by its text if the server does not know it; raise if the script itself refuses.
 
-        `values` travel packed; `pieces` as they are: the server's packing knows text, but no other bytes. `confirm`:
-        replicas are waited for, if the store was told to.
+        `values` are sent packed, `pieces` as they are, because the server's msgpack has text but no binary. `confirm`:
+        wait for replicas, if the store is configured to.
         """
         command, whole = self.spelled(script, values, pieces)
         how: dict[str, Any] = {"confirm": self.confirmation} if confirm and self.confirmation is not None else {}
@@ -288,7 +289,7 @@ class Connections:
     def spelled(
         self, script: Script, values: Sequence[Any], pieces: Sequence[bytes]
     ) -> tuple[bytes, Callable[[], bytes]]:
-        """A script's run as it is sent: with its name, and how to make the one with its text."""
+        """Encode a script call by SHA1, and return how to encode the one with its text."""
         count = b"*%d\r\n" % (len(script.keys) + 4 + len(pieces))
         rest = b"".join(map(_bulk, [msgspec.msgpack.encode(values), *pieces]))
 
@@ -306,7 +307,7 @@ class Connections:
         return head
 
     async def command(self, verb: str, *words: str | bytes | float) -> Any:
-        """One plain command that only reads."""
+        """Run one plain command that only reads."""
         return await self.call(verb, packed_command(*words), writes=False)
 
     async def call(
@@ -320,8 +321,8 @@ class Connections:
         whole: Callable[[], bytes] | None = None,
         confirm: Confirmation | None = None,
     ) -> Any:
-        """Send, and answer the last of so many replies. An urgent call does not queue behind others: where all
-        connections are busy it gets one of its own."""
+        """Send a command and return the last of its replies. An urgent call does not queue behind others: if all
+        connections are busy, it gets a new one."""
         self._adopt_loop()
         call = Call(verb, command, writes, replies, whole, confirm)
         if urgent:
@@ -346,7 +347,7 @@ class Connections:
             slots.release()
 
     async def _ask(self, call: Call) -> Any:
-        """Once; and on a new connection once more, where an older one leads to the wrong server."""
+        """Send once; once more on a new connection, if an idle one turned out to lead to the wrong server."""
         line = await self._take()
         try:
             return await self._once(line, call)
@@ -372,7 +373,7 @@ class Connections:
             raise refusal from error
         except TimeoutError:  # which is an OSError
             let_go(connection)
-            self.abandon()  # who did not hear us here does not on those that rest
+            self.abandon()  # the idle connections lead to the same silent server
             if call.writes:
                 raise OutcomeUnknown(verb) from None
             raise BackendUnavailable(f"Redis did not answer {verb} in time. Try again.") from None
@@ -382,7 +383,7 @@ class Connections:
                 raise OutcomeUnknown(verb) from error
             raise BackendUnavailable(f"the connection to Redis was lost during {verb}. Try again.") from error
         except BaseException:
-            let_go(connection)  # given up in the middle: its reply would be taken for another's
+            let_go(connection)  # cancelled midway: its reply would be taken for that of the next call
             raise
         self._put(line)
         return answer
@@ -409,7 +410,7 @@ class Connections:
     # ------------------------------------------------------------------ connections
 
     async def connect(self) -> AbstractConnection:
-        """A new connection, ready for commands. Whoever gets it lets it go."""
+        """Open a new connection, ready for commands. The caller closes it."""
         await self._pace.turn()
         try:
             connection = await self._connect()
@@ -445,7 +446,7 @@ class Connections:
     def _adopt_loop(self) -> None:
         loop = asyncio.get_running_loop()
         if self._process != os.getpid():
-            keep_inherited(self._idle)  # the parent's: a word on these sockets would be taken for the parent's
+            keep_inherited(self._idle)  # the parent's: bytes sent on these sockets would be taken for the parent's
             self._begin(loop)
         elif loop is not self._loop:
             self.abandon()
@@ -469,16 +470,16 @@ class Connections:
             self._idle.append(line)
 
     def _leave(self, line: Line, refusal: HoldfastError) -> None:
-        """Its server is the wrong one, and so it is for all connections made before this was known."""
+        """Its server is the wrong one, and so is that of all connections made before this was known."""
         let_go(line.connection)
         if not line.rested:
-            self._pace.failed(refusal)  # the address still leads there
+            self._pace.failed(refusal)  # the address still leads to that server
         if line.generation == self._generation:
             self._generation += 1
             self.abandon()
 
     def abandon(self) -> None:
-        """Let go of idle connections at once, without waiting: their loop may be gone."""
+        """Close idle connections at once, without waiting: their loop may be gone."""
         if self._process == os.getpid():
             for line in self._idle:
                 let_go(line.connection)
@@ -491,23 +492,23 @@ def _bulk(word: str | bytes) -> bytes:
 
 
 def packed_command(*words: str | bytes | float) -> bytes:
-    """A command as the server reads it."""
+    """Encode a command for the server."""
     spelled = [word if isinstance(word, str | bytes) else str(word) for word in words]
     return b"*%d\r\n" % len(spelled) + b"".join(map(_bulk, spelled))
 
 
-REPLICA = "READONLY this server is a replica"  # as if it had been asked to write
+REPLICA = "READONLY this server is a replica"  # the error it would return for a write
 ROLE = packed_command("INFO", "replication")
 
 
 def check_primary(told: Any) -> None:
-    """Refuse a replica by what it answers to ROLE, in the words with which it refuses writes."""
+    """Raise, by its reply to ROLE, the error with which a replica refuses writes."""
     if isinstance(told, bytes) and b"role:slave" in told:
         raise ResponseError(REPLICA)
 
 
 async def converse(connection: AbstractConnection, command: bytes, replies: int = 1) -> Any:
-    """Send and read so many replies; answers the last. An error among them is raised once all have been read."""
+    """Send, read `replies` replies and return the last. An error among them is raised once all have been read."""
     return last_of(await replies_to(connection, command, replies))
 
 
@@ -519,9 +520,9 @@ def last_of(answers: Sequence[Any]) -> Any:
 
 
 async def replies_to(connection: AbstractConnection, command: bytes, count: int) -> list[Any]:
-    """Send and read so many replies, errors among them.
+    """Send and read `count` replies, errors included.
 
-    Straight on the streams that redis-py made: its own way takes twice as long, most of it in bookkeeping.
+    Uses the streams that redis-py made directly: its own code takes twice as long, most of it for bookkeeping.
     """
     writer, stream = connection._writer, connection._reader
     if writer is None or stream is None:
@@ -544,7 +545,7 @@ async def replies_to(connection: AbstractConnection, command: bytes, count: int)
 
 
 def let_go(connection: AbstractConnection) -> None:
-    """Close at once, waiting for nothing. Its loop may be closed already: then only the socket is left to close."""
+    """Close at once, waiting for nothing. If its loop is already closed, only the socket is left to close."""
     writer, connection._writer, connection._reader = connection._writer, None, None
     if writer is None:
         return
@@ -558,7 +559,7 @@ def let_go(connection: AbstractConnection) -> None:
 
 
 def _is_sound(connection: AbstractConnection) -> bool:
-    """Has the server closed it while it was idle? Then something is readable on it, before anything was asked."""
+    """Whether the server left it open while it was idle. A closed one is readable before anything was sent."""
     writer = connection._writer
     if writer is None or writer.transport.is_closing():
         return False
@@ -566,5 +567,5 @@ def _is_sound(connection: AbstractConnection) -> bool:
 
 
 def is_quiet(number: int) -> bool:
-    """Is there nothing to read on a socket?"""
+    """Whether there is nothing to read on a socket."""
     return not is_ready(number)

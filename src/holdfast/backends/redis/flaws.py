@@ -1,7 +1,7 @@
-"""What is wrong with a store: records that cannot be read, indexes that say something else, what claims set aside.
+"""Finds flaws in a store: unreadable records, indexes that disagree with them, entries that claims set aside.
 
 Called by backend.py. Reads only, page by page: each page is one short script, which sees one instant, so a job that
-moves meanwhile is not reported. What the server cannot judge, such as the rules and letters, is read here.
+moves meanwhile is not reported. What the server cannot check, such as rules and letters, is decoded here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .keys import KEY_NAMES
 from .scripts import SCRIPTS
 
 PAGE = 250
-# Keys of which nothing can be said: what is there is a hint, or known to the router alone, or nothing but readable.
+# Keys without a page of their own: a hint, known to the router alone, or fully checked by decoding (_HASHES).
 UNCHECKED = {"wake", "registry", "rules", "tasks", "overrides", "pauses", "entries"}
 CHECKED = ("quarantine", "jobs", *(name for name in KEY_NAMES if name not in {"quarantine", "jobs", *UNCHECKED}))
 _NOT_PRINTED = re.compile(r"[^\x20-\x7e]")
@@ -40,17 +40,17 @@ _HASHES: dict[str, Callable[[bytes, bytes], Any]] = {
 
 
 def _shown(name: bytes) -> str:
-    """An id or name for people: whatever is in it, it can be printed."""
+    """Make an id or name printable."""
     return _NOT_PRINTED.sub("?", name.decode(errors="replace"))
 
 
 def _id_of(name: str, field: bytes) -> bytes:
-    """The id to name: a letter without a key is kept under its job's id, behind a mark."""
+    """Return the id to report: a letter without a key is stored under its job's id, behind a mark."""
     return field[1:] if name == "letters" and field.startswith(b"i") else field
 
 
 class Flaws:
-    """Looks for flaws in one store."""
+    """Finds flaws in one store."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -61,7 +61,7 @@ class Flaws:
         async for flaw in self._all():
             if len(found) >= limit:
                 break
-            if flaw not in found:  # a scan may come by twice
+            if flaw not in found:  # SCAN may return an entry twice
                 found.append(flaw)
         return found
 
@@ -86,7 +86,7 @@ class Flaws:
                 return
 
     async def _bad_fields(self, job_id: bytes) -> list[bytes]:
-        """The names of those that make a job's record unreadable."""
+        """Return the names of the fields that make a job's record unreadable."""
         packed = await self._connections.command("flaws", "HGET", self._keys["jobs"], job_id)
         _, bad = tolerant.fields(job_id.decode(errors="replace"), packed or b"")
         return [name.encode() for name in bad]

@@ -1,7 +1,7 @@
-"""The only place where keys are spelled, and the layout of a job's record.
+"""The only place where keys are named, and the layout of a job's record.
 
-Called by scripts.py, which declares every key to every script, and by backend.py. A store has this fixed set of keys
-under one hash tag and never another: no script builds the name of a key, so a script is all or nothing in a cluster.
+Called by scripts.py, which declares the keys to the scripts, and by backend.py. A store has this fixed set of keys
+under one hash tag and no others: no script builds the name of a key, so all keys of a script are on one cluster node.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ PREFIX_DEFAULT = "holdfast"
 # name → its type in the server. The order is the order of KEYS in every script.
 KEY_TYPES = {
     "meta": "hash",  # schema, tick, seq; seal, sealed; life, server, quiet_until, lease_max; listing; used; body_max;
-    # waited, which says nothing: it is written for its place among the writes
+    # waited, whose value means nothing: it is written for its position among the writes
     "jobs": "hash",  # id → the record below
     "bodies": "hash",  # id → arguments, options, revival: written at enqueue, read at claim
-    "values": "hash",  # id → what the handler returned, unless that was nothing
+    "values": "hash",  # id → what the handler returned, unless that was None
     "errors": "hash",  # id → failures and stalls, oldest first
     "progress": "hash",  # id → fraction and text
     "logs": "hash",  # id → log lines
     "seqs": "zset",  # every job by seq
-    "ready": "zset",  # by queue, lane, rank, turn; but for those of tasks apart:
+    "ready": "zset",  # by queue, lane, rank, turn; except for tasks with a dedicated lane:
     "apart": "zset",  # by queue, task, rank, turn
     "staged": "zset",  # ready jobs of groups that may have several, by queue, group, turn
     "waiting": "zset",  # by queue, group, held, priority, seq
@@ -37,31 +37,31 @@ KEY_TYPES = {
     "busy": "hash",  # queue or task → how many of its jobs run
     "finished": "zset",  # by state, queue, seq
     "prunable": "zset",  # by the time they may be pruned
-    "remembered": "zset",  # ids of jobs that gave way to others, by the time until which they are known
+    "remembered": "zset",  # ids of jobs removed early to free memory, by the time until which they stay known
     "expiring": "zset",  # unstarted jobs by the time they expire
-    "kept": "zset",  # succeeded and cancelled jobs of tasks that keep a number of them, by task, time of their end
+    "kept": "zset",  # succeeded and cancelled jobs of tasks that keep the newest N, by task, time of their end
     "keyed": "hash",  # key of a queue and task, or of a task → the job that holds it
     "letters": "hash",  # logical job → its dead letter
-    "holders": "zset",  # jobs that hold a letter, by id, each with the logical job it is of
+    "holders": "zset",  # jobs that hold a letter, by id, each with its logical job
     "failed": "zset",  # letters by the time of the latest failure
     "dead": "zset",  # letters by task, time of the latest failure
     "revivals": "zset",  # letters by the time of their automatic revival
     "workers": "hash",  # id → its row
-    "portraits": "hash",  # worker → its runners, as it shows them: apart from its row, which every claim reads
+    "portraits": "hash",  # worker → the status of its runners: kept out of its row, which every claim reads
     "deadlines": "zset",  # workers by deadline
-    "calls": "hash",  # worker → its last numbered call and the answers given
-    "rules": "hash",  # queue → what the code declares of it
-    "tasks": "hash",  # task → what the code declares of it
-    "overrides": "hash",  # queue, group or task → limit and rate an operator wants
+    "calls": "hash",  # worker → its last numbered call and the answers
+    "rules": "hash",  # queue → the rule that code declares
+    "tasks": "hash",  # task → the rule that code declares
+    "overrides": "hash",  # queue, group or task → limit and rate set by an operator
     "changes": "hash",  # what changed rules left to rearrange: see lua/rearrange.lua
     "pauses": "hash",  # what is paused → reason, by, since
-    "flows": "hash",  # queue or task → its bucket
-    "group_flows": "hash",  # group → its bucket
+    "flows": "hash",  # queue or task → the state of its rate
+    "group_flows": "hash",  # group → the state of its rate
     "waking": "zset",  # groups by the time their rate lets the next job start
-    "lapsing": "zset",  # buckets by the time from which they say nothing
-    "entries": "hash",  # cron entry → version, whether the code declares it, JSON
+    "lapsing": "zset",  # rate states by the time from which they no longer matter
+    "entries": "hash",  # cron entry → version, whether code declares it, JSON
     "quarantine": "hash",  # index and member, or table and name → when and why it was set aside
-    "registry": "string",  # of a cluster's store: which queues have how many shards
+    "registry": "string",  # of a cluster's store: how many shards each queue has
     "wake": "stream",  # hints that there may be work
 }
 KEY_NAMES = tuple(KEY_TYPES)
@@ -77,7 +77,7 @@ FIELDS = (
     "group",
     "key",
     "turn",
-    "lane",  # + 4 where its priority is in its turn and its rank is 0, + 8 where it is listed in `staged`
+    "lane",  # + 4 if its priority is in its turn and its rank is 0, + 8 if it is listed in `staged`
     "attempts",
     "failures",
     "stalls",
@@ -99,7 +99,7 @@ FIELDS = (
     "value",  # false: none; true: null; 1: kept in `values`
     "shared_stalls",
     "suspect",
-    # Every field costs every job, so what few jobs say is in one: whether it holds its key; or, where it says more,
+    # Every field costs every job, so what few jobs set shares one: whether it holds its key; or, if it sets more,
     # [global key, key until started, window of the key, due_max, dropped when expired, whether it holds its key]
     "terms",
 )
@@ -108,7 +108,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9_.:\-/]{1,400}")
 
 
 def check_prefix(prefix: str) -> str:
-    """A prefix becomes a hash tag, so it has no braces; nor spaces, so that it can be typed."""
+    """Check a prefix. It becomes a hash tag, so it has no braces; nor spaces, so that it can be typed."""
     if not _PREFIX.fullmatch(prefix):
         raise ConfigurationError(
             f"prefix={prefix!r} is not a prefix for keys: letters, digits and _ . : - / only, at least one of them."
@@ -117,5 +117,5 @@ def check_prefix(prefix: str) -> str:
 
 
 def keys_of(prefix: str) -> list[str]:
-    """Every key of the store with that prefix, in the order of KEY_NAMES."""
+    """Return every key of the store with that prefix, in the order of KEY_NAMES."""
     return [f"{{{check_prefix(prefix)}}}:{name}" for name in KEY_NAMES]

@@ -1,12 +1,12 @@
-"""What kind of value each field of a job's record has, and what a job in a state must have: one table, two languages.
+"""The type of each field of a job's record, and the fields a job in each state must have: one table, two languages.
 
-Read by tolerant.py, which shows records that somebody may have damaged, and by scripts.py, which puts the same check
-where scripts open records: a record that fails it is as good as none, so its index entry is set aside and nobody trips
-over it. Pure.
+Used by tolerant.py, which decodes records that may be damaged, and by scripts.py, which inserts the same check where
+scripts decode records: a record that fails it counts as absent, so its index entry is set aside and no script fails on
+it. Pure.
 
-The check in Lua is one expression that fails, or is false. It compares, because that costs a few nanoseconds a field:
-a text compared with a number is an error, and what is not a number is neither less nor more. It lets pass what harms no
-script: a time that no calendar has, a text that is not UTF-8.
+The check in Lua is one expression that raises an error, or is false. It compares, because that costs a few nanoseconds
+per field: comparing a text with a number is an error, and NaN is neither less nor more. It accepts what harms no
+script: a time outside the calendar, a text that is not UTF-8.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-_LATEST, _EARLIEST = 253_402_300_799, -62_135_596_800  # the times that a calendar has
+_LATEST, _EARLIEST = 253_402_300_799, -62_135_596_800  # the calendar's range of times
 _COUNTED_MAX = 2**53  # COUNTED_MAX of lua/prelude.lua
 _STATES = frozenset("swrxocd")
 
 
 class Kind(NamedTuple):
-    """How a value is checked: in Lua where V stands for it, and in Python."""
+    """How a value is checked: in Lua, where V stands for it, and in Python."""
 
     lua: str
     holds: Callable[[Any], bool]
@@ -71,7 +71,7 @@ _FIELDS: dict[Kind, tuple[str, ...]] = {
     _SOME_TERMS: ("terms",),
 }
 KIND_OF = {name: kind for kind, names in _FIELDS.items() for name in names}
-# Of what may be none, what a job in this state has.
+# Optional fields that a job in this state must have.
 NEEDED: dict[str, tuple[str, ...]] = {
     "r": ("turn",),
     "x": ("token", "worker", "claim_call"),
@@ -90,12 +90,12 @@ def _in_lua() -> str:
     return " and ".join([*checks, f"({' or '.join(states)})"])
 
 
-# Is `row` a record that every script can work with? False, or an error, where it is not.
+# Whether `row` is a record that every script can work with. False, or an error, if it is not.
 ROW_IS_SOUND = _in_lua()
 
 
 def bad_fields(values: dict[str, Any]) -> list[str]:
-    """The names of a record's values that are of a wrong kind, or missing."""
+    """Return the names of a record's fields that have the wrong type or are missing."""
     bad = [name for name, value in values.items() if not KIND_OF[name].holds(value)]
     if "state" not in bad:
         bad += [name for name in NEEDED[values["state"]] if values[name] is False]

@@ -1,7 +1,7 @@
-"""The verbs that change what queues, groups and tasks may do, and those that carry it out: refill and rearrange.
+"""The verbs that change rules of queues, groups and tasks, and those that apply them: refill and rearrange.
 
-Called by backend.py. A new word holds from the step that stores it: claims obey it from then on. That step moves as
-many jobs and groups as it is told to; the store remembers what is left, for claims and rearrange to carry on.
+Called by backend.py. A new rule holds from the step that stores it: claims obey it from then on. That step moves at
+most `step` jobs and groups; the store records what is left, for claims and rearrange to continue.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .scripts import SCRIPTS
 
 
 class LimitVerbs:
-    """The verbs of rules on one store."""
+    """The rule verbs of one store."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -48,7 +48,7 @@ class LimitVerbs:
         return bool(more)
 
     async def refill(self, limit: int, now: float | None) -> int:
-        """One page of groups and of parked jobs, going on where the last call stopped."""
+        """Refill one page of groups and of parked jobs, continuing where the last call stopped."""
         place, member = self._refill_after
         made, last, last_member = await self._run("refill", now, place, limit, pieces=[member])
         self._refill_after = (last.decode(), last_member)
@@ -76,7 +76,7 @@ class LimitVerbs:
 
 
 def _checked(said: Override | Pause, what: str) -> rule_codec.Place:
-    """What it is about: exactly one of queue, queue and group, task."""
+    """Return what it applies to: exactly one of queue, queue and group, task."""
     if (said.task is None) != (said.queue is None) and (said.queue is not None or said.group is None):
         return rule_codec.place(said)
     raise ConfigurationError(f"{what} is of a queue, of a group (queue and group) or of a task. Name one of them.")

@@ -1,7 +1,7 @@
-"""seal, export and carry on Redis: a store on its way to another one.
+"""seal, export and carry on Redis: moving a store's contents to another store.
 
-Called by backend.py. Each change is one script that looks at the seal and writes in the same step; the judging of seals
-is done before, on the seal that was read, and the script makes sure that it is still that one.
+Called by backend.py. Each change is one script that checks the seal and writes in the same step; seals are judged
+before, on the seal that was read, and the script makes sure that it has not changed since.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TRIES_MAX = 10
 
 
 class MoveVerbs:
-    """The verbs of moving house on one store."""
+    """The move verbs of one store."""
 
     def __init__(self, connections: Connections, reader: Reader) -> None:
         self._connections, self._reader = connections, reader
@@ -60,13 +60,13 @@ class MoveVerbs:
         if part == "letters":
             letters = tuple(map(codec.letter, reply))
             return Shipment(part=part, letters=letters, after=letters[-1].id if len(letters) == limit else None)
-        # What changes the lane of a task takes hold of ready jobs page by page; a seal may come before the last page.
+        # A change of a task's lane is applied to ready jobs page by page; a seal may come before the last page.
         lanes = await self._lanes()
         jobs = tuple(_to_its_lane(job, lanes) for job in codec.stored_jobs(*reply))
         return Shipment(part=part, jobs=jobs, after=str(jobs[-1].seq) if len(jobs) == limit else None)
 
     async def _lanes(self) -> dict[str, int]:
-        """Tasks that have a lane of their own, or are parked."""
+        """Return the lanes of tasks that have a dedicated one, or are parked."""
         apart = {one.rule.name: 3 for one in await self._reader.tasks() if _is_apart(one)}
         return apart | {one.task: 2 for one in await self._reader.pauses() if one.task is not None}
 

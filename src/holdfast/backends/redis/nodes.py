@@ -1,8 +1,16 @@
-"""The nodes of a Redis or Valkey cluster: who has which slot, and connections to one slot wherever it is.
+"""The nodes of a Redis or Valkey cluster: `Node` is one primary, `Nodes` the map of slots, `SlotConnections` one store.
 
 Called by cluster.py. redis-py's own cluster client is not used: it repeats calls that may have been carried out, and it
-gives up during a slot's move. Here a call is sent again only after a refusal, which says that nothing was done: MOVED,
-ASK, TRYAGAIN, CLUSTERDOWN, LOADING. Replicas are never asked. What is said of a single node is in nodes.py.
+gives up while a slot migrates. Here a call is sent again only after a refusal, which means that nothing was done:
+MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING. Replicas are never used.
+
+A node that does not reply is skipped for a moment, so that it does not hold up callers with work for the others. A
+worker's calls go to many nodes at once, and the slowest holds up the rest; so when one takes unusually long, the node
+is pinged, and the call is given up if the ping fails. Its outcome is unknown then, as after any timeout, and it is
+repeated. After that the node gets more time for the next call: a slow but not silent node is reached in the end.
+
+A node is inspected before it is used: at the start, when it joins, when a slot first moves to it, after it was silent.
+One that could lose jobs gets no new ones; those that came to it with their slot are worked off.
 """
 
 from __future__ import annotations
@@ -22,29 +30,19 @@ from ...errors import BackendError, BackendUnavailable, ConfigurationError, Hold
 from .connection import CONNECTIONS_MAX, Confirmation, Connections, packed_command
 from .scripts import FILLING
 
-# ----------------------------------------------------------------------------------------------------------------------
-# One primary of a cluster: whether it answers, whether it is safe to give it jobs, and calls to it.
-#
-# Called by nodes.py. A node that does not answer is left alone for a moment: it must not hold up those who have work
-# for the others. A worker's calls go to many nodes at once, and the slowest holds up the rest; so when one takes
-# unusually long, the node is asked in a few bytes whether it is there, and the call is given up if it is not. Its fate
-# is unknown then, as after any call that timed out, and it is repeated. Who is given up so gets more time for the next
-# call: a node that is slow, and not silent, is heard in the end.
-#
-# A node is inspected before it is used: at the start, when it joined, when a slot first came to it, after it was
-# silent. One that could lose jobs gets no new ones; those that came to it with their slot are worked off.
+# ---------------------------------------------------------------------- one primary
 
 
 PING = packed_command("PING")
-LOOK_SECONDS = 0.25  # a silent node is looked at this often, for no longer than this
-HANG_SECONDS = 0.05  # a call given up after this long speaks against its node: it is looked at before the next one
-LONG_SECONDS = 0.3  # a hurried call that takes longer, and longer than is usual there, has its node looked at
+LOOK_SECONDS = 0.25  # a silent node is pinged this often, with this timeout
+HANG_SECONDS = 0.05  # after a call cancelled later than this, its node is pinged before the next one
+LONG_SECONDS = 0.3  # if a hurried call takes longer, and longer than usual there, its node is pinged
 LONG_TIMES = 4.0  # … by this factor
-INSPECT_SECONDS = 5.0  # a node that was found to be unsafe is inspected this often
+INSPECT_SECONDS = 5.0  # an unsafe node is inspected again this often
 
-KEEPING = (*FILLING, "open")  # verbs that bring work into a store, or make one
+KEEPING = (*FILLING, "open")  # verbs that add work to a store, or create one
 SWEEPS = ("promote", "prune", "recover", "refill", "retain")
-# Verbs of a worker, for which other nodes' answers wait. Who enqueues or operates has nothing better to do than wait.
+# Verbs of a worker, which hold up replies of other nodes. A caller that enqueues or operates has nothing else to do.
 HURRIED = frozenset({"begin", "exchange", "map", "register", "registry", "renew", "report", "retire", *SWEEPS})
 
 Address = tuple[str, int]
@@ -57,16 +55,16 @@ class Node:
     def __init__(self, address: Address, connections: Connections, judge: Judge | None = None) -> None:
         self.address, self.connections = address, connections
         self._judge = judge
-        self._unsafe: ConfigurationError | None = None  # why it is not to be trusted with jobs
+        self._unsafe: ConfigurationError | None = None  # why it must get no new jobs
         self._inspect_at = 0.0  # in the past: before the next call
-        self.silent = False  # it did not answer: calls fail at once, until it answers when it is looked at
-        self._doubted = False  # a call to it was given up: it may be busy, or its caller was; it is looked at first
+        self.silent = False  # it did not reply: calls fail at once, until it replies to a ping
+        self._doubted = False  # a call to it was cancelled: it or the caller may be busy; ping it first
         self._look_at = 0.0
         self._looking: asyncio.Task[None] | None = None
-        self._usual = 0.0  # how long a hurried call took lately, at most
+        self._usual = 0.0  # recent maximum duration of a hurried call
 
     async def call(self, verb: str, command: bytes, *, bare: bool = False, **how: Any) -> Any:
-        """As `Connections.call`; fails at once while the node is known to be silent. A bare call needs no safe node."""
+        """As `Connections.call`, but fails at once while the node is known to be silent. `bare` skips inspection."""
         await self._check_heard(waits=verb not in HURRIED and verb != "wait_for_work")
         began = time.monotonic()
         try:
@@ -81,12 +79,12 @@ class Node:
             self.silent = isinstance(error, BackendError | OutcomeUnknown) and not refusal(error)
             raise
         except asyncio.CancelledError:
-            if verb != "wait_for_work" and time.monotonic() - began > HANG_SECONDS:  # who waits ends it when it likes
+            if verb != "wait_for_work" and time.monotonic() - began > HANG_SECONDS:  # waiters cancel at any time
                 self._doubted = True
             raise
 
     async def _hurried(self, verb: str, command: bytes, **how: Any) -> Any:
-        """Give the call up when it takes long and the node does not answer a look, either."""
+        """Give the call up if it takes long and the node does not reply to a ping, either."""
         began, loop = time.monotonic(), asyncio.get_running_loop()
         try:
             async with asyncio.timeout(None) as scope:
@@ -114,7 +112,7 @@ class Node:
     # ------------------------------------------------------------------ is it safe?
 
     async def inspect(self) -> None:
-        """Refuse a node that could lose jobs; one that cannot be asked is asked when it is first used."""
+        """Raise if the node could lose jobs; one that cannot be reached is inspected when it is first used."""
         try:
             await self._check_heard(waits=True)
             await self._inspect()
@@ -139,7 +137,7 @@ class Node:
     # ------------------------------------------------------------------ is it there?
 
     async def _check_heard(self, waits: bool) -> None:
-        """Fail where the node is silent. Who waits hears whether it still is; others have it looked at meanwhile."""
+        """Raise if the node is silent. A caller that waits gets the ping's result; for others it runs in background."""
         if not self.silent and not self._doubted:
             return
         now = time.monotonic()
@@ -157,7 +155,7 @@ class Node:
             raise self._unavailable()
 
     def _look(self) -> asyncio.Task[None]:
-        """Ask the node whether it is there, once at a time; afterwards `silent` says it."""
+        """Ping the node, one ping at a time; afterwards `silent` has the result."""
         loop, looking = asyncio.get_running_loop(), self._looking
         if looking is None or looking.done() or looking.get_loop() is not loop:
             self._look_at = time.monotonic() + LOOK_SECONDS
@@ -166,13 +164,13 @@ class Node:
 
     async def _ping(self) -> None:
         try:
-            async with asyncio.timeout(LOOK_SECONDS):  # urgent: a node all of whose connections are busy is there
+            async with asyncio.timeout(LOOK_SECONDS):  # urgent: a node with all connections busy is not silent
                 await self.connections.call("ping", PING, writes=False, urgent=True)
         except (HoldfastError, TimeoutError):
             self._fall_silent()
             return
         if self.silent:
-            self._inspect_at = 0.0  # it may have been started anew, with other settings
+            self._inspect_at = 0.0  # it may have been restarted with other settings
         self.silent = self._doubted = False
 
     def _fall_silent(self) -> None:
@@ -183,7 +181,7 @@ class Node:
         return BackendUnavailable(f"the cluster's node {host}:{port} does not answer. Try again.")
 
     def abandon(self) -> None:
-        """Let go of what is open, without waiting."""
+        """Close what is open, without waiting."""
         looking, self._looking = self._looking, None
         if looking is not None and not looking.done() and not looking.get_loop().is_closed():
             looking.get_loop().call_soon_threadsafe(looking.cancel)
@@ -191,25 +189,20 @@ class Node:
 
 
 def refusal(error: HoldfastError) -> str:
-    """The node's own words, if it refused; nothing, if it was not heard."""
+    """Return the node's own error, if it refused; '' if it did not reply."""
     said = error.__cause__
     if isinstance(said, BusyLoadingError):
         return "LOADING"
     return str(said) if isinstance(said, ResponseError) else ""
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The nodes of a Redis or Valkey cluster: who has which slot, and connections to one slot wherever it is.
-#
-# Called by cluster.py. redis-py's own cluster client is not used: it repeats calls that may have been carried out, and
-# it gives up during a slot's move. Here a call is sent again only after a refusal, which says that nothing was done:
-# MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING. Replicas are never asked. What is said of a single node is in nodes.py.
+# ---------------------------------------------------------------------- all nodes, and one slot
 
 
 SLOTS = 16384
 ASKING = packed_command("ASKING")
 MAP = packed_command("CLUSTER", "SLOTS")
-REFRESH_SECONDS = 0.2  # the map of slots is not asked for more often
+REFRESH_SECONDS = 0.2  # the map of slots is not requested more often
 AGAIN_SECONDS_MAX = 0.1
 REDIRECTS_MAX = 16
 PASSING = (
@@ -218,16 +211,16 @@ PASSING = (
     "MASTERDOWN",
     "LOADING",
     "READONLY",
-)  # another moment, or map, may not bring these
+)  # temporary: a retry or a new map of slots may succeed
 
-# How long a refusal that will pass is waited for. A worker's calls go to many shards at once, and the slowest of them
-# holds up the others: so it waits once, and not again before that shard was heard. Producers and operators have nothing
-# better to do, and wait as long as a call may take.
+# How long to wait for a temporary refusal to pass. A worker's calls go to many shards at once, and the slowest of them
+# holds up the others: so it waits once, and not again before that shard has replied. Producers and operators have
+# nothing else to do, and wait as long as a call may take.
 PATIENCE = {"exchange": 0.2, **dict.fromkeys(SWEEPS, 0.2), "register": 0.5, "renew": 0.5}
 
 
 class Nodes:
-    """Every node that is known, and the map of slots; shared by all shards of a store."""
+    """Every known node, and the map of slots; shared by all shards of a store."""
 
     def __init__(
         self,
@@ -262,13 +255,13 @@ class Nodes:
         return found
 
     def url(self, address: Address | None = None) -> str:
-        """A node's URL, or that of the first one we were told of."""
+        """Return a node's URL, or that of the first seed."""
         host, port = address or self._seeds[0]
         before, after = self._url
         return f"{before}{f'[{host}]' if ':' in host else host}:{port}/{after}"
 
     async def owner(self, slot: int) -> Node:
-        """The primary that has the slot."""
+        """Return the primary that has the slot."""
         if self._owners[slot] is None:
             await self.refresh()
         address = self._owners[slot]
@@ -277,7 +270,7 @@ class Nodes:
         return self.node(address)
 
     def redirected(self, slot: int, said: str, told_by: Node) -> Node:
-        """Where "MOVED slot host:port" or "ASK …" points; a node that does not say its host means its own."""
+        """Return where "MOVED slot host:port" or "ASK …" points; a missing host means the replying node's own."""
         host, _, port = said.split(" ")[2].rpartition(":")
         node = self.node((host.strip("[]") if host not in ("", "?") else told_by.address[0], int(port)))
         if said.startswith("MOVED "):
@@ -285,7 +278,7 @@ class Nodes:
         return node
 
     async def inspect_all(self) -> None:
-        """Refuse the cluster where one of its primaries could lose jobs, whether it has any of ours or not."""
+        """Refuse the cluster if one of its primaries could lose jobs, whether it has any of ours or not."""
         await self.refresh()
         found = {address for address in self._owners if address is not None}
         for error in await asyncio.gather(*(self.node(one).inspect() for one in found), return_exceptions=True):
@@ -293,7 +286,7 @@ class Nodes:
                 raise error
 
     async def refresh(self) -> None:
-        """Ask any node for the map of slots. Not more often than is useful."""
+        """Request the map of slots from any node, at most every REFRESH_SECONDS."""
         if time.monotonic() - self._asked_at < REFRESH_SECONDS:
             return
         self._asked_at = time.monotonic()
@@ -313,7 +306,7 @@ class Nodes:
                     ) from error
                 failure = failure or error
         self._asked_at = float("-inf")
-        if isinstance(failure, ConfigurationError):  # refused for good, such as for a wrong password
+        if isinstance(failure, ConfigurationError):  # permanent, such as a wrong password
             raise failure
         raise BackendUnavailable("no node of the cluster answers. Try again.") from failure
 
@@ -339,7 +332,7 @@ class SlotConnections(Connections):
         super().__init__(nodes.url(), prefix=prefix, call_timeout=nodes.call_timeout, of_cluster=True, wait=nodes.wait)
         self._nodes = nodes
         self._place: int = key_slot(self.keys[0].encode())
-        self._away = False  # refused for longer than a worker waits, and not heard since
+        self._away = False  # refused for longer than a worker waits, and no reply since
 
     async def call(
         self,
@@ -352,7 +345,7 @@ class SlotConnections(Connections):
         whole: Callable[[], bytes] | None = None,
         confirm: Confirmation | None = None,
     ) -> Any:
-        """Send to the slot's node; after a refusal that will pass, or to where a redirection points, send again."""
+        """Send to the slot's node; resend after a temporary refusal, or to where a redirection points."""
         until = time.monotonic() + (self.call_timeout if verb not in PATIENCE else self._patience(verb))
         node, asking, tries = await self._nodes.owner(self._place), False, 0
         while True:
@@ -372,7 +365,7 @@ class SlotConnections(Connections):
                 passes = said.startswith(PASSING)
                 if isinstance(error, OutcomeUnknown) or (said and not passes):
                     raise
-                # refused for now, or out of reach: is there another owner?
+                # Refused for now, or unreachable: is there another owner?
                 again = await self._new_owner(node)
                 if again is None and not (passes and time.monotonic() < until):
                     self._away = self._away or passes
@@ -387,11 +380,11 @@ class SlotConnections(Connections):
         try:
             await asyncio.sleep(random.uniform(0.5, 1.0) * min(AGAIN_SECONDS_MAX, 0.005 * 2.0 ** min(tries, 10)))
         except asyncio.CancelledError:
-            self._away = True  # the caller's own patience is shorter
+            self._away = True  # the caller's own timeout is shorter
             raise
 
     async def _new_owner(self, node: Node) -> Node | None:
-        """The node that has the slot now, if it is another."""
+        """Return the node that has the slot now, if it is another."""
         try:
             await self._nodes.refresh()
             owner = await self._nodes.owner(self._place)
@@ -400,7 +393,7 @@ class SlotConnections(Connections):
         return None if owner is node else owner
 
     async def connect(self) -> AbstractConnection:
-        """A connection of its own to the slot's node, for whoever waits for hints."""
+        """Open a separate connection to the slot's node, for waiting on hints."""
         return await (await self._nodes.owner(self._place)).connections.connect()
 
 

@@ -1,6 +1,6 @@
-"""prune: what is past its retention goes, then what the tasks' rules let go; more, while the server's memory is short.
+"""prune: remove jobs past their retention, then by tasks' retention rules; more, while the server is short of memory.
 
-Called by backend.py. Page by page, for a script keeps the server waiting; each page judges anew what it removes.
+Called by backend.py. Works page by page, because a script blocks the server; each page decides anew what it removes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Kind = Literal["list", "count", "dead_age", "dead_count"]
 
 
 def is_full(error: BackendUnavailable) -> bool:
-    """Did the server refuse the call for want of memory?"""
+    """Whether the server refused the call for lack of memory."""
     return str(error.__cause__).startswith("OOM")
 
 
 class PruneVerbs:
-    """The pruning of one store."""
+    """The prune verbs of one store."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -45,9 +45,9 @@ class PruneVerbs:
         return removed
 
     async def relieve(self, *, refused: bool = False, now: float | None = None) -> int:
-        """While the server's memory is short, let finished jobs give way. Answers how many went.
+        """While the server is short of memory, remove finished jobs early. Returns how many.
 
-        `refused`: it has just refused a call for want of memory.
+        `refused`: it has just refused a call for lack of memory.
         """
         removed = 0
         for _ in range(1 if refused else RELIEVE_PAGES_MAX):

@@ -1,6 +1,6 @@
 """The read side of the Redis store: find, letters, queues, groups, workers, dump. Never writes.
 
-Called by backend.py. What may be long is read in pages, each one short script: a script keeps the whole server waiting.
+Called by backend.py. What may be long is read in pages, each one short script: a script blocks the whole server.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .scripts import SCRIPTS
 
 PAGE = 1000
 GROUPS_PAGE = 100  # a group takes as long as several jobs
-CANDIDATES_MAX = 50_000  # ids gathered from an index before going through all jobs is the cheaper way
+CANDIDATES_MAX = 50_000  # ids collected from an index before a scan of all jobs is cheaper
 
 Number = tuple[int, bytes]  # seq, id
 
@@ -106,7 +106,7 @@ class Reader:
         return found
 
     async def _find_finished(self, query: JobQuery) -> list[JobRecord]:
-        """Finished jobs are listed by queue and seq: the newest of all queues, as far down as it takes."""
+        """Merge the lists of finished jobs, each of one queue by seq: newest first, as far down as needed."""
         queues = [query.queue] if query.queue is not None else list(await self.count(None))
         streams = [self._finished(state, queue, query.before) for state in set(query.states) for queue in queues]
         heads = [(await anext(stream, None), place) for place, stream in enumerate(streams)]
@@ -142,7 +142,7 @@ class Reader:
             high = b"(" + page[-1]
 
     async def _candidates(self, query: JobQuery) -> list[Number] | None:
-        """Every job that may meet the query, newest first, from the indexes; None where going through all is better."""
+        """Return every job that may match the query, newest first, from the indexes; None if a full scan is better."""
         ranges = _ranges(query)
         if ranges is None:
             return None
@@ -182,7 +182,7 @@ class Reader:
         return found if found is not None and found.id == job_id else None
 
     async def letters(self, query: LetterQuery) -> list[DeadLetter]:
-        """Newest failure first; among equals, by id, so a page ends only where the time changes."""
+        """Newest failure first; ties by id, so a page ends only where the time changes."""
         found: list[DeadLetter] = []
         start = 0
         while True:
@@ -270,13 +270,13 @@ class Reader:
         return found
 
     async def _groups_spoken_of(self) -> list[str]:
-        """The places of groups with an override or a pause, in the order of the indexes, which is that of texts."""
+        """Return the places of groups with an override or a pause, in index order, which is that of texts."""
         scopes = [scope for key in ("overrides", "pauses") for scope in await self._command("groups", "HKEYS", key)]
         places = {scope[1:] for scope in scopes if scope[:1] == b"g" and scope.count(b"\0") == 2 and scope[-1] == 0}
         return sorted(tolerant.readable(place.decode for place in places))
 
     async def waking(self, queues: Sequence[str]) -> bool:
-        """Of groups that a rate keeps waiting: almost always there are none, and one short look tells."""
+        """Whether a rate keeps groups waiting: almost always there are none, and one short read shows it."""
         wanted = tuple(b"g" + codec.escaped(queue) for queue in queues)
         start = 0
         while True:
@@ -303,7 +303,7 @@ class Reader:
     # ------------------------------------------------------------------ everything
 
     async def dump(self) -> Dump:
-        """One picture of one instant: all hashes in one transaction. Long on a large store, which waits meanwhile."""
+        """Read all hashes at one instant, in one transaction. Slow on a large store, which is blocked meanwhile."""
         names = ("jobs", "bodies", "values", "errors", "progress", "logs", "letters", "workers", "calls", "portraits",
                  "rules", "tasks", "overrides", "flows", "group_flows", "entries", "pauses", "changes")  # fmt: skip
         commands = [packed_command("HGETALL", self._keys[name]) for name in names]
@@ -340,7 +340,7 @@ class Reader:
 
 
 def _ranges(query: JobQuery) -> list[tuple[str, bytes, bytes, int]] | None:
-    """(index, from, to, bytes between the names and the id) where the query's jobs are; None: anywhere."""
+    """Return (index, from, to, bytes between the names and the id) where the query's jobs are; None: anywhere."""
     if query.worker is not None:
         return [_range("running", codec.escaped(query.worker), 16)]
     if not query.states:
@@ -370,7 +370,7 @@ def _range(key: str, prefix: bytes, tail: int) -> tuple[str, bytes, bytes, int]:
     return key, b"[" + prefix, b"(" + upper, tail
 
 
-# Where the seq lies in a member's bytes behind the names, and how many names there are.
+# How many names a member begins with, and the offset of the seq behind them.
 _LAYOUT = {
     "ready": (1, 13),
     "apart": (2, 12),
@@ -382,14 +382,14 @@ _LAYOUT = {
 
 
 def _number(key: str, member: bytes, tail: int) -> Number | None:
-    """(seq, id) of an index member; None where it is none of ours."""
+    """Return (seq, id) of an index member; None if it is not ours."""
     names, offset = _LAYOUT[key]
     start = 0
     try:
         for _ in range(names):
             start = member.index(b"\0", start) + 1
         seq: int = struct.unpack_from(">Q", member, start + offset)[0]
-        if key == "running":  # a queue's name, of any length, stands before the id
+        if key == "running":  # the queue's name, of any length, precedes the id
             return seq, member[member.index(b"\0", start + tail) + 1 :]
     except tolerant.UNREADABLE:
         return None
@@ -397,7 +397,7 @@ def _number(key: str, member: bytes, tail: int) -> Number | None:
 
 
 def _number_of(stored: bytes | None) -> int:
-    """How many run, as it is kept; 0 where it cannot be read: flaws() lists it."""
+    """Return how many run, as stored; 0 if it cannot be read, which flaws() reports."""
     return int(stored) if stored is not None and stored.isdigit() else 0
 
 

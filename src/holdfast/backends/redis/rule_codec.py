@@ -1,6 +1,6 @@
-"""What is declared and said of queues, groups and tasks, their buckets and cron entries, as they are stored, and back.
+"""Encodes and decodes rules, overrides and pauses of queues, groups and tasks, their rate states, and cron entries.
 
-Called by backend.py, limits.py, move.py and read.py. Pure. lua/rates.lua and lua/rates.lua read the same.
+Called by backend.py, limits.py, move.py and read.py. Pure. lua/rates.lua reads the same format.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Place = tuple[str, str | None, str | None]  # kind (q, g, t), queue, name of the
 Scoped = TypeVar("Scoped", Override, Flow, Pause)
 Read = TypeVar("Read")
 
-_VERSION_BYTES = 9  # before an entry's JSON: version, and whether the code declares it
+_VERSION_BYTES = 9  # before an entry's JSON: version, and whether code declares it
 _entry = msgspec.json.Decoder(CronEntry).decode
 _encoded = msgspec.json.Encoder().encode
 
 
 def place(one: Override | Flow | Pause) -> Place:
-    """What it is about."""
+    """Return what it applies to."""
     if one.task is not None:
         return "t", None, one.task
     return ("q", one.queue, None) if one.group is None else ("g", one.queue, one.group)
@@ -38,7 +38,7 @@ def in_order(said: Iterable[Scoped]) -> list[Scoped]:
 
 
 def of_queues(said: Iterable[Scoped]) -> dict[str, Scoped]:
-    """What is about whole queues, by queue."""
+    """Return those that apply to whole queues, by queue."""
     return {one.queue: one for one in said if one.queue is not None and one.group is None}
 
 
@@ -62,7 +62,7 @@ def queue_rule(rule: QueueRule) -> tuple[Any, ...]:
 
 
 def task_rule(rule: TaskRule) -> tuple[Any, ...] | bool:
-    """False for one that says nothing."""
+    """Encode a task's rule; False if it is all defaults."""
     if rule == TaskRule(name=rule.name):
         return False
     kept = (rule.retain_count, rule.retain_dead, rule.retain_dead_count)
@@ -70,7 +70,7 @@ def task_rule(rule: TaskRule) -> tuple[Any, ...] | bool:
 
 
 def override(said: Override) -> tuple[Any, Any, bool]:
-    """(limit, rate, apart) as they are stored; UNSET is not. Only of a task it is said that it is apart."""
+    """Return (limit, rate, apart) as stored; UNSET counts as not set. Only a task can be apart."""
     return (
         said.limit if isinstance(said.limit, int) else False,
         rate(said.rate) if isinstance(said.rate, Rate) else False,
@@ -101,7 +101,7 @@ def read_rate(stored: Any) -> Rate | None:
 
 
 def queue_rules(flat: Sequence[bytes]) -> list[QueueRule]:
-    """Rules that cannot be read are left out here, and wherever else many are read: flaws() lists them."""
+    """Decode rules. Unreadable ones are left out here, and wherever else many are read: flaws() lists them."""
     return sorted(_readable(flat, queue_rule_of), key=lambda rule: rule.name)
 
 
@@ -148,7 +148,7 @@ def overrides(flat: Sequence[bytes]) -> list[Override]:
 
 
 def override_of(scope: bytes, packed: bytes) -> Override:
-    limit, each, *apart = codec.unpack(packed)  # an earlier version stored two
+    limit, each, *apart = codec.unpack(packed)  # an earlier version stored only two
     return Override(**_names(scope), limit=limit or None, rate=read_rate(each), apart=apart == [True] or None)
 
 
@@ -180,7 +180,7 @@ def read_flow(stored: Sequence[Any], **names: str) -> Flow:
 
 
 def _names(scope: bytes) -> dict[str, str]:
-    """What is kept under this: hf.scope_of of lua/prelude.lua the other way round."""
+    """Return the names in a scope: the inverse of hf.scope_of in lua/prelude.lua."""
     kind, name = scope[:1], scope[1:]
     if kind == b"g":
         return dict(zip(("queue", "group"), codec.names_in(name), strict=True))
@@ -188,7 +188,7 @@ def _names(scope: bytes) -> dict[str, str]:
 
 
 def group(line: Sequence[Any]) -> GroupRecord:
-    """A group as lua/read.lua shows it."""
+    """Decode a group as lua/read.lua returns it."""
     at, limit, override, order, paused, scheduled, waiting, ready, running, head, rate, rate_override, bucket = line
     queue, name = codec.names_in(at.encode() if isinstance(at, str) else at)
     states = (State.SCHEDULED, State.WAITING, State.READY, State.RUNNING)
@@ -209,7 +209,7 @@ def group(line: Sequence[Any]) -> GroupRecord:
 
 
 def _pause(stored: Any, queue: str, group: str) -> Pause | None:
-    """A group's pause; what of it cannot be read is left out, but that it is paused is shown."""
+    """Decode a group's pause; if it cannot be read, still show that the group is paused."""
     if stored is False:
         return None
     try:

@@ -1,19 +1,18 @@
-"""Assembles the Lua scripts: each verb's own section with the parts it needs, in one text, known to the server by its
-content.
+"""Assembles the Lua scripts: each verb's section plus the parts it needs, as one text known by its SHA1.
 
-Called once at import. Refuses a missing or stray section, a part nobody needs, a name that no part has, a field that no
-record has, so that folder, contract and record layout cannot drift apart. Never talks to a server.
+Runs once at import. Refuses a missing or stray section, a part that no script needs, a name that no part defines and a
+field that no record has, so that folder, contract and record layout cannot drift apart. Never talks to a server.
 
-The files in lua/ are made of sections, `-- == script NAME: …`, `-- == part NAME: …` and `-- == fast NAME: …`, each of
-which opens with comments (purpose, takes, returns, what makes it safe against a rival). The parts a script needs are
-those whose names it uses, and those that these use; `opening` goes before all. `row[STATE]` becomes the field's number,
-JOBS the key's place among the keys that the script uses, a constant its value, ROW_IS_SOUND the check of kinds.py.
+The files in lua/ consist of sections, `-- == script NAME: …`, `-- == part NAME: …` and `-- == fast NAME: …`, each of
+which opens with comments (purpose, arguments, results, why it is safe under concurrency). A script needs the parts
+whose names it uses, and the parts those use; `opening` precedes everything. `row[STATE]` becomes the field's number,
+JOBS the position of the key among the keys the script uses, a constant its value, ROW_IS_SOUND the check from kinds.py.
 
-The server builds every function of a script anew at every run, and that is a good part of what a short one costs. So
-constants are no variables, parts lie inside one function (there, Lua finds outer variables without a search), and a
-part that says `-- seldom:` among its first lines is built when one of its names is first used. The commonest calls are
-answered before any of it is built, by a fast path: straight code behind the opening, that a `break` leaves for the rest
-of the script. It does what the script would have done, in fewer steps.
+The server builds every function of a script anew at every run, and that is a good part of the cost of a short one. So
+constants are not variables, parts lie inside one function (where Lua resolves outer variables without a lookup), and a
+part with `-- seldom:` among its first lines is built when one of its names is first used. The most common calls are
+served before any of it is built, by a fast path: straight code behind the opening, which a `break` leaves for the rest
+of the script. It has the same effect as the script, in fewer steps.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from ..fragments import SECTION_MARK, StatementsBroken, with_texts
 from .keys import FIELDS, KEY_NAMES, SCHEMA_VERSION
 from .kinds import ROW_IS_SOUND
 
-# Verbs that only read. They run on a full server, too.
+# Verbs that only read. They also run on a full server.
 READING = (
     *("count", "ended", "export", "find", "flaws", "get", "groups", "queues"),
     *("rights", "tasks", "wait_for_work", "workers"),
 )
-# Verbs that bring more work into the store: refused by a full server. All others run there, so that a worker can start,
-# claim and settle until the server has room again.
+# Verbs that add work to the store: a full server refuses them. All others run there, so that a worker can start, claim
+# and settle until the server has room again.
 FILLING = ("carry", "enqueue", "revive", "tick")
 DRAINING = (
     "begin",
@@ -63,10 +62,10 @@ DRAINING = (
     "swap",
 )
 
-# Verbs that run before there is a store: they do not look for one first.
+# Verbs that run before the store exists: they do not check for one first.
 BEFORE_ALL = ("open", "rights")
 
-# The sections of each verb's fast path, one after another.
+# The sections of each verb's fast path, in order.
 FAST = {"enqueue": ("enqueue",), "exchange": ("exchange", "exchange_taking", "exchange_writing")}
 
 _FIELD = re.compile(r"\[([A-Z][A-Z_]+)\]")
@@ -78,23 +77,23 @@ _CONSTANTS = re.compile(
 _NAMES = re.compile(r"^(?:function |local function )?((?:hf\.)?\w+(?:, hf\.\w+)*)(?=\(| =)", re.M)
 _USED = re.compile(r"\bhf\.\w+|\blives\b")
 _SELDOM = "\n-- seldom: "
-OPENING = "opening"  # the part that goes before all
+OPENING = "opening"  # the part that precedes everything
 _NUMBERS = {name.upper(): str(place) for place, name in enumerate(FIELDS, 1)}
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A verb's script and the name the server knows it by."""
+    """A verb's script and the SHA1 the server knows it by."""
 
     verb: str
     text: str
     sha: str
     writes: bool
-    keys: tuple[str, ...]  # names of those it uses, in the order it knows them by
+    keys: tuple[str, ...]  # names of the keys it uses, in the order of KEYS
 
 
 def _sections() -> dict[str, dict[str, str]]:
-    """The sections of all files by kind (script, part, fast) and name."""
+    """Return the sections of all files by kind (script, part, fast) and name."""
     found: dict[str, dict[str, str]] = {"script": {}, "part": {}, "fast": {}}
     for entry in resources.files(f"{__package__}.lua").iterdir():
         if not entry.name.endswith(".lua"):
@@ -112,7 +111,7 @@ def _sections() -> dict[str, dict[str, str]]:
 
 
 def _code(text: str) -> str:
-    """Without comments on lines of their own: every run of a script would carry them."""
+    """Strip comments on lines of their own: every run of a script would carry them."""
     lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--"))
     return "\n".join(lines)
 
@@ -130,7 +129,7 @@ def _flags(verb: str) -> str:
 
 
 def _constants(files: Mapping[str, str]) -> dict[str, str]:
-    """Their values by name: one name, one value, whatever file it is in."""
+    """Return the values by name: one name has one value, in whatever file it is."""
     values: dict[str, str] = {}
     for text in files.values():
         for names, literals in _CONSTANTS.findall(text):
@@ -141,12 +140,12 @@ def _constants(files: Mapping[str, str]) -> dict[str, str]:
 
 
 def _names_in(part: str) -> list[str]:
-    """What a part makes: functions, and fields that it sets when it is built."""
+    """Return what a part defines: functions, and fields that it sets when it is built."""
     return [name for found in _NAMES.findall(part) for name in found.split(", ")]
 
 
 def _needed(verb: str, body: str, parts: Mapping[str, str]) -> list[str]:
-    """The parts a script needs, in the order of their names."""
+    """Return the parts a script needs, sorted by name."""
     makers = {name: part for part, text in parts.items() for name in _names_in(text)}
     needed: set[str] = set()
     texts = [body]
@@ -161,7 +160,7 @@ def _needed(verb: str, body: str, parts: Mapping[str, str]) -> list[str]:
 
 
 def _built_seldom(parts: list[str]) -> str:
-    """A look for a name that is not there yet builds the part that has it."""
+    """Build a part when one of its names is first looked up."""
     lines = ["setmetatable(hf, { __index = function(_, name)"]
     for part in parts:
         is_here = " or ".join(f"name == '{name.removeprefix('hf.')}'" for name in _names_in(part))
@@ -179,7 +178,7 @@ def _joined(opening: str, fast: list[str], parts: list[str], body: str) -> str:
 
 
 def _keys_used(code: str) -> tuple[str, ...]:
-    if "KEYS" in code:  # it goes through all of them
+    if "KEYS" in code:  # it iterates over all of them
         return KEY_NAMES
     used = set(_KEY.findall(code))
     return tuple(name for name in KEY_NAMES if name.upper() in used)
@@ -201,7 +200,7 @@ def _assembled(verb: str, body: str, fast: list[str], parts: Mapping[str, str], 
 
 
 def load_scripts(*, with_fast_paths: bool = True) -> Mapping[str, Script]:
-    """Every verb's script; exactly the files of the verbs must be there, and no part that none of them needs."""
+    """Return every verb's script; there must be exactly one section per verb, and no part that none of them needs."""
     found = _sections()
     bodies, parts, fast = found["script"], found["part"], found["fast"]
     _check_names("scripts", bodies, {*READING, *FILLING, *DRAINING})

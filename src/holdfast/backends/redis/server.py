@@ -1,7 +1,8 @@
-"""Is this a server that keeps what it acknowledges? Asked when the store is opened; of a cluster, of every node.
+"""Checks that a server keeps what it acknowledges, and that the user has the rights a store needs.
 
-Called by backend.py and nodes.py. Reads INFO alone, because managed services forbid CONFIG. Every refusal names the
-setting, the value found, the safe value and the way to go on without it.
+Called by backend.py when the store is opened and by nodes.py for every node of a cluster. Uses INFO alone, because
+managed services forbid CONFIG. Every refusal names the setting, the value found, the safe value and how to accept the
+risk. Changes nothing.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ REDIS_MAJOR_MIN, VALKEY_MAJOR_MIN = 7, 8
 
 
 async def look_at_server(connections: Connections) -> dict[str, str]:
-    """INFO as a mapping."""
+    """Return INFO as a mapping."""
     reply: bytes = await connections.command("open", "INFO")
     lines = (line for line in reply.decode(errors="replace").splitlines() if ":" in line and not line.startswith("#"))
     return dict(line.split(":", 1) for line in lines)
 
 
 async def inspect(connections: Connections, *, allow_eviction: bool, allow_no_aof: bool) -> None:
-    """Look at the server and at our rights there; refuse what would lose jobs or fail half-way."""
+    """Check the server and our rights there; refuse what would lose jobs or fail halfway."""
     told = await look_at_server(connections)
     check_server(told, allow_eviction=allow_eviction, allow_no_aof=allow_no_aof)
     await check_rights(connections)
 
 
 def check_server(told: Mapping[str, str], *, allow_eviction: bool, allow_no_aof: bool) -> None:
-    """Refuse a server on which jobs would be lost, or on which our scripts cannot run."""
+    """Refuse a server that would lose jobs, or that cannot run our scripts."""
     _check_version(told)
     if told.get("role", "master") != "master":
         raise mapped(replica := ResponseError(REPLICA), "open") from replica
@@ -67,26 +68,23 @@ def _check_version(told: Mapping[str, str]) -> None:
         )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# May this user do all that a store needs? Asked when the store is opened, so that no script fails half-way.
-#
-# Called by server.py. A script is not undone when one of its commands is refused: a job could be stored although its
-# enqueue was refused. So the server is asked about every command of every script, and of those sent beside them, before
-# the first is run. Changes nothing, and needs no right but to run scripts.
+# Rights. A script is not rolled back when one of its commands is refused: a job could be stored although its enqueue
+# was refused. So every command of every script, and those sent beside them, is checked before the first one runs.
+# That needs no right but to run scripts.
 
 
-_WORDS = re.compile(r"'([A-Z]{2,})'")  # of all that a script writes in capitals; the server knows which are commands
-COMMANDS_OF_CLUSTERS = ("ASKING", "PING")  # and CLUSTER SLOTS, without which no node is found
+_WORDS = re.compile(r"'([A-Z]{2,})'")  # all words in capitals in a script; the server knows which are commands
+COMMANDS_OF_CLUSTERS = ("ASKING", "PING")  # CLUSTER SLOTS is not here: without it no node is found at all
 
 
 @functools.cache
 def commands_of_scripts() -> tuple[str, ...]:
-    """The words in capitals in any script: its commands, and some that are none, which the server skips."""
+    """Return the words in capitals in any script: its commands, and some others, which the server skips."""
     return tuple(sorted({word for script in SCRIPTS.values() for word in _WORDS.findall(script.text)}))
 
 
 async def check_rights(connections: Connections) -> None:
-    """Refuse a user that may not run one of the commands or use the keys, naming each and the rule that gives it."""
+    """Refuse a user that lacks a command or the keys, naming each and the ACL rule that grants it."""
     key, user = connections.keys[0], connections.user
     asked = [["EVAL", "return 1", "1", key], ["EVAL", "return 1", "0"], ["EVALSHA", "0" * 40, "0"]]
     asked += [[name, key] for name in commands_of_scripts()]
@@ -95,7 +93,7 @@ async def check_rights(connections: Connections) -> None:
         asked += [["WAIT", "0", "0"]]
     asked += [["XREAD", "STREAMS", connections.keys[-1], "0"]]
     refused = await connections.run(SCRIPTS["rights"], asked)
-    if refused[:1] == [1] and refused[1:2] != [2]:  # a script may be run, but not with the key
+    if refused[:1] == [1] and refused[1:2] != [2]:  # the user may run a script, but not with the key
         pattern = key.partition("}")[0] + ("*" if connections.of_cluster else "}:*")
         raise ConfigurationError(
             f"the Redis user {user!r} may not write to the store's keys. Allow it: ACL SETUSER {user} ~{pattern}"

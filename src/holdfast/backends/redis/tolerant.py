@@ -1,6 +1,6 @@
-"""A job's record as far as it can be read: a bad field or a record of garbage hides neither the rest nor the others.
+"""Decodes damaged records as far as possible: a bad field hides neither the other fields nor the other records.
 
-Called by codec.py for everything that is shown; and for leases that are not plain. Pure.
+Called by codec.py for everything that is shown, and for leases with a text that is not UTF-8. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from .keys import FIELDS
 from .kinds import bad_fields
 
-# What a decoder may raise on bytes that we did not write.
+# What a decoder may raise for bytes that we did not write.
 UNREADABLE: tuple[type[Exception], ...] = (
     msgspec.MsgspecError,
     struct.error,
@@ -24,11 +24,11 @@ UNREADABLE: tuple[type[Exception], ...] = (
     IndexError,
     OverflowError,
 )
-WHOLE = "record"  # the name under which a record of garbage is told
+WHOLE = "record"  # the field name under which an entirely unreadable record is reported
 
 _unpack = msgspec.msgpack.Decoder().decode
 _pieces = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
-_HEAD_BYTES = {0xD9: 2, 0xDA: 3, 0xDB: 5}  # before a packed text; of a short one, 1
+_HEAD_BYTES = {0xD9: 2, 0xDA: 3, 0xDB: 5}  # header of a packed text; 1 for a short one
 Read = TypeVar("Read")
 
 
@@ -38,12 +38,12 @@ _DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("seq", "priority", "lane", "attempts", "failures", "stalls", "fence", "shared_stalls"), 0),
     **dict.fromkeys(("created_at", "due_at"), 0.0),
     "max_stalls": 3,
-    "state": "d",  # nobody will run it
+    "state": "d",  # no worker will run it
 }
 
 
 def values_of(packed: bytes) -> tuple[list[Any], set[int]]:
-    """(what was packed as a list, the places of texts that are not UTF-8: they are shown with marks in them)."""
+    """Return (an unpacked list, the positions of texts that are not UTF-8, decoded with replacement characters)."""
     try:
         return list(_unpack(packed)), set()
     except UNREADABLE:
@@ -60,12 +60,12 @@ def values_of(packed: bytes) -> tuple[list[Any], set[int]]:
 
 
 def text_in(piece: bytes) -> bytes:
-    """The bytes of a packed text, without the one to five that tell its length."""
+    """Return the bytes of a packed text, without the one to five that encode its length."""
     return piece[_HEAD_BYTES.get(piece[0], 1) :]
 
 
 def fields(job_id: str, packed: bytes) -> tuple[dict[str, Any], list[str]]:
-    """(a record's values by name, those that cannot be read: they have their defaults)."""
+    """Return (a record's values by name, the fields that cannot be read, which have their defaults)."""
     try:
         found, garbled = values_of(packed)
     except UNREADABLE:
@@ -79,7 +79,7 @@ def fields(job_id: str, packed: bytes) -> tuple[dict[str, Any], list[str]]:
 
 
 def readable(reads: Iterable[Callable[[], Read]]) -> list[Read]:
-    """What can be read of them."""
+    """Return the results of those that can be read."""
     found: list[Read] = []
     for read in reads:
         try:

@@ -1,8 +1,8 @@
-"""Wake-ups: scripts leave a short hint in a stream, and whoever waits reads it with a blocking call of its own.
+"""Wake-ups: scripts append a short hint to a stream, and a waiting backend reads it with a blocking XREAD.
 
-Called by backend.py. A stream wakes everybody who waits and loses nothing between two reads; a popped marker would wake
-one, perhaps of another queue. A hint only: polling is the truth. Reads nothing while nobody waits. A server that became
-a replica is left: it would go on answering, for as long as it hears its primary.
+Called by backend.py. A stream wakes every waiter and loses nothing between two reads; a popped marker would wake one,
+perhaps for another queue. Only a hint: polling is authoritative. Reads nothing while nobody waits. Disconnects from a
+server that became a replica, which would keep replying for as long as it is connected to its primary.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .connection import ROLE, Connections, check_primary, converse, let_go, pack
 
 BLOCK_SECONDS = 5.0
 AGAIN_SECONDS = 1.0
-HINTS_MAX = 64  # as many as scripts keep: who reads so many may have missed some
+HINTS_MAX = 64  # as many as scripts keep: a reader that gets this many may have missed some
 
 AtHand = Callable[[], Awaitable[tuple[float | None, str]]]
 
@@ -39,7 +39,7 @@ class Wakeups:
         self._waiting: dict[asyncio.Event, frozenset[str]] = {}
 
     async def wait(self, queues: Sequence[str], timeout: float, at_hand: AtHand) -> None:
-        """Until there may be work in these queues, or the time is over. `at_hand` looks for work and the last hint."""
+        """Wait until these queues may have work, or the timeout. `at_hand` checks for work and gets the last hint."""
         event = asyncio.Event()
         self._waiting[event] = frozenset(queues)
         try:
