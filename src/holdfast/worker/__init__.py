@@ -1,1 +1,1 @@
-"""The worker engine: keeper (claims, renews, settles) and runner (one attempt as a straight pipeline)."""
+"""The worker engine: keeper (claims, renews, settles) and runners (one attempt as a straight pipeline)."""

@@ -1,7 +1,7 @@
 """The embedded worker: the whole engine in one process, for tests, development and small programs.
 
-Called by `app.work`, `app.awork` and `app.worker`. Handlers run on the caller's loop and in threads, the keeper in a
-thread of its own. It cannot kill a thread: where that matters, use the process form of the worker.
+Called by `app.work`, `app.awork` and `app.worker`. Handlers run on the caller's loop and in threads, the keeper in its
+own thread. It cannot kill a thread: if that matters, use the multi-process worker (`holdfast work`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CALLBACKS_WITHIN_SECONDS = 5.0
 
 
 class HostApp(Protocol):
-    """What a worker needs of the app."""
+    """What a worker needs from the app."""
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]: ...
@@ -54,10 +54,10 @@ class HostApp(Protocol):
 
 @dataclass(frozen=True)
 class Drained:
-    """What a worker's run came to.
+    """Totals of one worker run.
 
-    `succeeded` counts jobs, `failed` failed attempts (whether or not another try follows), `left` the unfinished jobs
-    of the served queues: not due yet, behind such a job in their group, or paused. None: the store could not be asked.
+    `succeeded` counts jobs, `failed` counts failed attempts (whether or not a retry follows), `left` counts unfinished
+    jobs of the served queues: not due yet, behind such a job in their group, or paused. None: could not be counted.
     """
 
     succeeded: int
@@ -66,7 +66,7 @@ class Drained:
 
 
 class EmbeddedWorker:
-    """A worker in this process. Run it once: `await run()`, or `async with` it in the background."""
+    """A worker in this process. Can be run once: `await run()`, or `async with` to run it in the background."""
 
     def __init__(
         self,
@@ -85,10 +85,10 @@ class EmbeddedWorker:
         self._asked_early = 0
 
     async def run(self, *, signals: bool = True) -> Drained:
-        """Work on the caller's loop until stopped or, with drain, done.
+        """Work on the caller's loop until stopped or, with drain, until all work is done.
 
-        With `signals`, in the main thread, SIGINT and SIGTERM stop it in order, and a second one at once. Cancelling
-        this coroutine stops it at once too: handlers are cancelled and their jobs given back.
+        With `signals`, in the main thread, SIGINT and SIGTERM stop it gracefully, and a second one immediately.
+        Cancelling this coroutine also stops it immediately: handlers are cancelled and their jobs released.
         """
         if self._keeper is not None:
             raise ConfigurationError("this worker has run already. Make a new one: app.work() or app.worker().")
@@ -126,7 +126,7 @@ class EmbeddedWorker:
         return Drained(summary.succeeded, summary.failed, summary.left)
 
     def request_stop(self) -> None:
-        """Ask to stop, from any thread: the first time in order within the grace, the second time at once."""
+        """Request shutdown, from any thread: the first request is graceful, the second immediate."""
         if self._keeper is None:
             self._asked_early += 1
         else:
@@ -138,7 +138,7 @@ class EmbeddedWorker:
         first: list[asyncio.Future[Any]] = [self._ready, self._background]
         await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         if not self._ready.done():
-            self._background.result()  # it could not start: raises why
+            self._background.result()  # it could not start: raises the reason
         return self
 
     async def __aexit__(
@@ -148,7 +148,7 @@ class EmbeddedWorker:
             self.request_stop()
             await self._background
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ internals
 
     def _make_keeper(self, link: InProcessRunners, reports: Reports) -> Keeper:
         app, options = self._app, self._options
@@ -194,7 +194,7 @@ def _post(loop: asyncio.AbstractEventLoop, call: Any, *arguments: Any) -> None:
     try:
         loop.call_soon_threadsafe(call, *arguments)
     except RuntimeError:
-        pass  # the host's loop is closed: nobody waits any more
+        pass  # the host's loop is closed, so nothing waits any more
 
 
 def _resolve(ended: asyncio.Future[Summary], end: Summary | BaseException) -> None:

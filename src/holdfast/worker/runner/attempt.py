@@ -1,8 +1,8 @@
 """ONE ATTEMPT as a straight pipeline: decode → call → outcome → settlement → hand to the keeper.
 
-Lives on the handlers' loop and is called only there (the keeper gets in by call_soon_threadsafe, one call per batch).
-Async handlers are tasks on that loop, sync ones calls in threads. It never talks to the store: what an attempt came
-to is handed to the keeper, everything that ended in one tick of the loop together.
+It lives on the handlers' loop and is called only there (the keeper uses call_soon_threadsafe, one call per batch).
+Async handlers run as tasks on that loop, sync handlers in threads. It never talks to the store: outcomes go to the
+keeper, all those of one loop iteration in one batch.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 
 UNKNOWN_TASK_DELAY_SECONDS = 30.0
 FAULTY_BACKOFF_SECONDS = 30.0
-NOT_STARTED_SECONDS = 0.25  # before a job is given back that could not be started: it may come back at once
+NOT_STARTED_SECONDS = 0.25  # delay before releasing a job that could not start: it may be claimed again at once
 _EAGER = sys.version_info >= (3, 12)
 
 
 class Stop(IntEnum):
-    """Why an attempt was told to stop; the strongest reason told decides what its end means."""
+    """Why an attempt was told to stop; the highest reason decides its outcome."""
 
     NOT = 0
-    STOPPING = 1  # the worker ends: given back unless it came to an end of its own
-    FENCED = 2  # the lease may pass on soon: the same
+    STOPPING = 1  # the worker is ending: released, unless the handler finished by itself
+    FENCED = 2  # the lease may expire soon: the same
     TIMED_OUT = 3  # ends as timed out, whatever it returned
     CANCELLED = 4  # ends as cancelled, whatever it returned
-    LOST = 5  # the lease is another's: nothing is recorded
+    LOST = 5  # the lease is no longer ours: nothing is recorded
 
 
 class Gone:
-    """An attempt that ended without anything to tell the store: its lease was lost."""
+    """An attempt that ended without an outcome for the store: its lease was lost."""
 
     __slots__ = ("id", "token")
 
@@ -56,7 +56,7 @@ class Gone:
 
 
 class Unknown:
-    """An attempt that was never begun because nobody here knows its task."""
+    """An attempt that never began because this runner does not know its task."""
 
     __slots__ = ("id", "token")
 
@@ -68,7 +68,7 @@ Ended = Settlement | Release | Gone | Unknown
 
 
 class Run:
-    """An attempt under way."""
+    """A running attempt."""
 
     __slots__ = (
         "context",
@@ -89,14 +89,14 @@ class Run:
         self.stop = Stop.NOT
         self.entered = False
         self.thread_id = 0  # of a sync handler
-        self.evidence = ""  # where it was when it had to be stopped
+        self.evidence = ""  # its stack when it timed out
         self.handle: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.successor: Lease | None = None  # a newer lease on the same job, held until this handler has stopped
 
 
 class Runner:
-    """Runs attempts. Made on the loop it lives on."""
+    """Runs attempts. Must be created on the loop it runs on."""
 
     def __init__(
         self,
@@ -114,23 +114,23 @@ class Runner:
         self.loop = asyncio.get_running_loop()
         self.thread_id = threading.get_ident()
         self.runs: dict[str, Run] = {}
-        self.beats = 0  # answered pings of the keeper's watch
-        self.worker = ""  # the id events name
-        self.barred = False  # nothing may start: the fence has passed, or the worker ends at once
-        self.relieve: Callable[[], object] = lambda: None  # give room to tell that memory ran out
-        self._told: dict[str, Stop] = {}  # by token: told to stop, perhaps before it could start
+        self.beats = 0  # pings answered
+        self.worker = ""  # worker id for events
+        self.barred = False  # nothing may start: past the fence, or the worker is ending now
+        self.relieve: Callable[[], object] = lambda: None  # frees memory to report that memory ran out
+        self._told: dict[str, Stop] = {}  # by token: told to stop, possibly before it started
         self._find_task, self._hub, self._reports, self._hand_over = find_task, hub, reports, hand_over
         self._unknown_delay = unknown_delay
-        self._on_fault = on_fault  # our own code failed
-        self._on_end = on_end  # an attempt is over, its outcome not yet handed over
-        self._mark_begin = mark_begin  # by token; False: it was taken back and must not begin
+        self._on_fault = on_fault  # called when our own code failed
+        self._on_end = on_end  # called when an attempt has ended, before its outcome is handed over
+        self._mark_begin = mark_begin  # called with the token; False: it was taken back and must not begin
         self._pool = ThreadPool(slots, "holdfast-handler")
         self._ended: list[Ended] = []
         self._handing_over = False
         self._from_threads: deque[tuple[Run, Outcome, BaseException | None]] = deque()
         self._collecting = False
 
-    # ------------------------------------------------------------------ what the keeper asks
+    # ------------------------------------------------------------------ called by the keeper
 
     def start(self, leases: Sequence[Lease]) -> None:
         """Start an attempt for each lease, now."""
@@ -139,9 +139,9 @@ class Runner:
             if running is None:
                 try:
                     self._start(lease)
-                except Exception as fault:  # whatever it is, the next ones must not wait for it
+                except Exception as fault:  # must not affect the next ones
                     self._could_not_start(lease, fault)
-            else:  # a lost attempt of this very job has not stopped yet: the two must not overlap
+            else:  # a lost attempt of the same job is still running: the two must not overlap
                 if running.successor is not None:
                     self._end_with(Gone(lease.id, running.successor.token))
                 running.successor = lease
@@ -168,13 +168,13 @@ class Runner:
             if run.successor is not None:
                 waiting, run.successor = run.successor, None
                 self._end_unstarted(waiting)
-            if run.handle is not None and run.handle.done():  # cancelled by others before its first step
+            if run.handle is not None and run.handle.done():  # cancelled from outside before its first step
                 self._end(run, outcomes.STOPPED, None)
             else:
                 self._tell(run, reason)
 
     def warn(self, marked: Sequence[tuple[str, str]], reason: Stop) -> None:
-        """What of `stop` works while the loop is blocked: flags, and no start any more. Any thread."""
+        """The part of `stop` that works while the loop is blocked: set flags and prevent starts. Thread-safe."""
         for job_id, token in marked:
             self._told[token] = reason
             run = self.runs.get(job_id)
@@ -182,23 +182,23 @@ class Runner:
                 run.context._cancelled = True
 
     def warn_all(self) -> None:
-        """The same for `stop_all`: nothing starts until `barred` is lifted."""
+        """The same for `stop_all`: nothing starts until `barred` is reset."""
         self.barred = True
         for run in list(self.runs.values()):
             run.context._cancelled = True
 
     def deliver(self, seen: Sequence[events.Event]) -> None:
-        """Tell listeners what the keeper saw."""
+        """Emit the keeper's events."""
         for event in seen:
             self._hub.emit(event)
 
     def beat(self) -> None:
-        """Show the keeper's watch that this loop responds; end what was cancelled by others before its first step."""
+        """Answer a liveness ping; also end attempts whose task was cancelled from outside before its first step."""
         self.beats += 1
         if self._pool.refused:
             self._withdraw()
         for run in list(self.runs.values()):
-            if run.handle is not None and run.handle.done():  # it never entered the pipeline that would have ended it
+            if run.handle is not None and run.handle.done():  # it never entered the pipeline, which would have ended it
                 self._end(run, outcomes.STOPPED, None)
 
     def close(self) -> None:
@@ -236,13 +236,13 @@ class Runner:
             run.handle = asyncio.Task(self._attempt(run), loop=self.loop, name=lease.id)
 
     def _withdraw(self) -> None:
-        """The system gives no more threads: what waits for one is given back, for who has room."""
+        """The system refuses more threads: release the jobs waiting for one, so that other workers can take them."""
         waiting = [call.run for call in self._pool.withdraw() if isinstance(call, _ThreadCall)]
         for run in waiting:
             self._could_not_start(run.lease, None)
 
     def _could_not_start(self, lease: Lease, fault: BaseException | None) -> None:
-        """Give back a job that was never begun, after a moment: where nothing can be started it shall not spin."""
+        """Release a job that never began, after a short delay: if nothing can start here, it must not spin."""
         logs.not_started(lease.id, lease.task, fault)
         run = self.runs.get(lease.id)
         if run is not None and run.lease is lease:
@@ -254,7 +254,7 @@ class Runner:
             self.start([run.successor])
 
     async def _attempt(self, run: Run) -> None:
-        """An async handler's attempt, as a task of its own."""
+        """Run an async handler's attempt, in its own asyncio task."""
         run.entered = True
         error: BaseException | None = None
         if not self._may_begin(run):
@@ -263,10 +263,10 @@ class Runner:
         task, context = run.task, run.context
         try:
             arguments = task.decode(run.lease.args)
-        except BaseException as fault:  # the arguments' own classes ran
+        except BaseException as fault:  # decoding may run user code of the arguments' classes
             self._end(run, outcomes.undecodable(fault), fault)
             return
-        CURRENT.set(context)  # this task's own context: gone with it
+        CURRENT.set(context)  # in this asyncio task's own context, so it needs no reset
         try:
             value = await (task.fn(context, **arguments) if task.wants_context else task.fn(**arguments))
         except CancelRequested as fault:
@@ -276,7 +276,7 @@ class Runner:
         except MemoryError as fault:
             self.relieve()
             outcome, error = outcomes.raised(fault), fault
-        except BaseException as fault:  # SystemExit and KeyboardInterrupt too: the job failed, not the worker
+        except BaseException as fault:  # also SystemExit and KeyboardInterrupt: the job failed, not the worker
             outcome, error = outcomes.raised(fault), fault
         else:
             outcome, error = outcomes.returned(task, value)
@@ -284,7 +284,7 @@ class Runner:
         self._end(run, outcome, error)
 
     def _attempt_in_thread(self, run: Run) -> None:
-        """A sync handler's attempt; the same steps in a thread, its end collected by the loop."""
+        """Run a sync handler's attempt: the same steps in a thread; the loop collects the outcome."""
         task, context = run.task, run.context
         run.entered = True
         run.thread_id = threading.get_ident()
@@ -316,22 +316,22 @@ class Runner:
             try:
                 self.loop.call_soon_threadsafe(self._collect)
             except RuntimeError:
-                return  # the loop was closed under us: the lease lapses by itself
+                return  # the loop has been closed: the lease expires by itself
 
     def _may_begin(self, run: Run) -> bool:
-        """False when it was told to stop, or taken back, before its first step."""
+        """False if it was told to stop, or taken back, before its first step."""
         return not run.context.cancelled and (self._mark_begin is None or self._mark_begin(run.lease.token))
 
     def _collect(self) -> None:
-        self._collecting = False  # before looking: what comes in from now on asks again
+        self._collecting = False  # reset before draining: later arrivals schedule another collection
         while self._from_threads:
             self._end(*self._from_threads.popleft())
 
     def _cancelled(self, run: Run, fault: BaseException) -> tuple[Outcome, BaseException | None]:
         if not run.stop:
             if run.handle is None or not run.handle.cancelling():
-                return outcomes.raised(fault), fault  # the handler's own: nobody cancelled this task
-            run.stop = Stop.STOPPING  # the host program is taking its tasks down
+                return outcomes.raised(fault), fault  # raised by the handler itself: this task was not cancelled
+            run.stop = Stop.STOPPING  # the host program is cancelling its tasks
         elif run.stop is Stop.TIMED_OUT:
             run.evidence = outcomes.traceback_of(fault)
         return outcomes.STOPPED, None
@@ -341,7 +341,7 @@ class Runner:
     def _end(self, run: Run, outcome: Outcome, error: BaseException | None) -> None:
         try:
             self._end_run(run, outcome, error)
-        except Exception as fault:  # a handler tampered with our own code, or we are wrong: nobody must wait for it
+        except Exception as fault:  # a handler tampered with our code, or a bug of ours: the job must end anyway
             logs.end_failed(run.lease.id, run.lease.task, fault)
             self._on_fault()
             self.runs.pop(run.lease.id, None)
@@ -354,7 +354,7 @@ class Runner:
             run.timer.cancel()
         if self._on_end is not None:
             self._on_end(run.context)
-        if outcome.kind is OutcomeKind.RETURNED and run.stop is Stop.NOT:  # what most come to
+        if outcome.kind is OutcomeKind.RETURNED and run.stop is Stop.NOT:  # the common case
             end: Ended = settlement_for(lease.id, lease.token, outcome, retry_in=None, retain=run.options.retain)
         else:
             end = self._conclude(run, outcome, error)
@@ -365,7 +365,7 @@ class Runner:
             self._start(run.successor)
 
     def _conclude(self, run: Run, outcome: Outcome, error: BaseException | None) -> Ended:
-        """What the attempt's end means, given what it was told meanwhile."""
+        """Decide how the attempt ends, given its outcome and why it was told to stop, if it was."""
         lease, stop, options = run.lease, run.stop, run.options
         kind = outcome.kind
         if stop is Stop.LOST:
@@ -375,13 +375,13 @@ class Runner:
         elif stop is Stop.TIMED_OUT:
             outcome, error = outcomes.timed_out(options.timeout, run.evidence), None
         elif kind is OutcomeKind.CANCELLED or (run.context.cancelled and kind is OutcomeKind.FAILED):
-            return interrupted(lease)  # stopped by us: what it raised on the way is no failure
+            return interrupted(lease)  # we stopped it: an exception it raised on the way is not a failure
         elif error is not None and outcomes.slows_queue(error):
-            self._reports.slow_down(lease, outcome.delay or 0.0)  # told to the store before this end is
+            self._reports.slow_down(lease, outcome.delay or 0.0)  # stored before this outcome is settled
         return settlement_of(lease, options, outcome, error)
 
     def judge(self, leases: Sequence[Lease], ends: Sequence[Outcome]) -> None:
-        """End attempts that were killed elsewhere for what they did, as their tasks' own policies say."""
+        """Apply the tasks' retry policies to attempts whose runner was killed because of them."""
         for lease, outcome in zip(leases, ends, strict=True):
             task = self._find_task(lease.task)
             if task is None:
@@ -391,7 +391,7 @@ class Runner:
                 self._end_with(settlement_of(lease, options, outcome, None))
 
     def _end_unstarted(self, lease: Lease) -> None:
-        """End a lease whose handler was never called. Where it was lost, or a cancel was asked for, the store knows."""
+        """Release a lease whose handler was never called. The store knows if it was lost or a cancel was requested."""
         self._end_with(Release(id=lease.id, token=lease.token))
 
     def _give_back_unknown(self, lease: Lease) -> None:
@@ -407,7 +407,7 @@ class Runner:
 
     def _hand_over_soon(self) -> None:
         self._handing_over = True
-        self.loop.call_soon(self._flush)  # after everything that ends in this tick
+        self.loop.call_soon(self._flush)  # after everything that ends in this loop iteration
 
     def _flush(self) -> None:
         self._handing_over = False
@@ -421,7 +421,7 @@ class Runner:
         if reason <= run.stop:
             return
         run.stop = reason
-        # Cancelled before its first step a task would never enter the pipeline; it looks at `stop` itself then.
+        # A task cancelled before its first step would never enter the pipeline. It checks `context.cancelled` then.
         if run.entered and run.handle is not None:
             run.handle.cancel()
 
@@ -437,7 +437,7 @@ class Runner:
 
 
 class _ThreadCall:
-    """A sync handler's attempt on its way to a thread."""
+    """A sync handler's attempt, queued for a thread."""
 
     __slots__ = ("_context", "_runner", "run")
 
@@ -449,7 +449,7 @@ class _ThreadCall:
 
 
 def _options_for(task: Task[..., Any], stored: bytes) -> TaskOptions:
-    """The task's options with those given for one call. Stored by another version they may make no sense here."""
+    """The task's options with this call's overrides; overrides that are invalid in this version are ignored."""
     try:
         return task.options.for_call(stored)
     except ConfigurationError:
@@ -457,9 +457,9 @@ def _options_for(task: Task[..., Any], stored: bytes) -> TaskOptions:
 
 
 def interrupted(lease: Lease) -> Release | Settlement:
-    """The end of an attempt that had begun and was stopped by its worker: given back free, to be run again.
+    """The outcome of an attempt that began and was stopped by its worker: released at no cost, to run again.
 
-    Where a job must run at most once, that was its run: it ends as a stall, which is one too many for it.
+    For an at-most-once job (`max_stalls` 0) that was its only run: it ends as a stall, which exceeds its limit.
     """
     if lease.max_stalls:
         return Release(id=lease.id, token=lease.token)
@@ -469,7 +469,7 @@ def interrupted(lease: Lease) -> Release | Settlement:
 
 
 def settlement_of(lease: Lease, options: TaskOptions, outcome: Outcome, error: BaseException | None) -> Settlement:
-    """What an outcome comes to under these options."""
+    """The settlement of an outcome under these options."""
     retry_in: float | None = None
     if outcome.kind in _SPENDS_A_RETRY:
         retry_in = _retry_in(options, lease.failures + 1, error)
@@ -477,14 +477,14 @@ def settlement_of(lease: Lease, options: TaskOptions, outcome: Outcome, error: B
 
 
 def _asked(context: Context, fault: CancelRequested) -> tuple[Outcome, BaseException | None]:
-    """A handler ended itself because it was told to; if nobody told it, that is a failure like any other."""
+    """A handler raised CancelRequested: it stopped because it was told to. If it was not told, that is a failure."""
     return (outcomes.STOPPED, None) if context.cancelled else (outcomes.raised(fault), fault)
 
 
 def _retry_in(options: TaskOptions, failures: int, error: BaseException | None) -> float | None:
     try:
         return options.retry.delay(failures, error)
-    except BaseException as fault:  # the user's own back-off: an attempt must come to its end whatever that does
+    except BaseException as fault:  # user-defined backoff: the attempt must end whatever it raises
         logs.logger.error("a retry policy's backoff failed; the job is tried again in 30 s", exc_info=fault)
         return FAULTY_BACKOFF_SECONDS
 
@@ -493,7 +493,7 @@ _SPENDS_A_RETRY = (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT)
 
 
 def about(lease: Lease, worker: str) -> dict[str, Any]:
-    """What every event about a lease says."""
+    """Fields that all events about a lease have."""
     return {
         "job_id": lease.id,
         "task": lease.task,

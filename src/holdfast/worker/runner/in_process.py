@@ -1,7 +1,8 @@
-"""The runner of an embedded worker: handlers on the caller's loop and in threads of this process.
+"""The embedded worker's runner: handlers run on the caller's loop and in threads of this process.
 
-Made by the embedded worker, called by the keeper from its own thread: one thread-safe call per batch. It watches that
-loop from outside, so a handler that blocks it cannot hide it. It cannot kill: a thread goes on until it ends.
+Created by the embedded worker, called by the keeper from its own thread, with one thread-safe call per batch. It
+monitors the handlers' loop from outside, so it notices a handler that blocks it. It cannot kill: a thread runs until it
+ends.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class InProcessRunners(Runners):
     def stop(self, leases: Sequence[Lease], reason: Stop) -> None:
         if leases:
             marked = [(lease.id, lease.token) for lease in leases]
-            self._runner.warn(marked, reason)  # at once, although the loop may be blocked
+            self._runner.warn(marked, reason)  # takes effect even if the loop is blocked
             self._call(self._runner.stop, marked, reason)
 
     def stop_all(self, reason: Stop) -> None:
@@ -63,7 +64,7 @@ class InProcessRunners(Runners):
         self._call(self._runner.deliver, seen)
 
     def renewed(self, fence_at: float, margin: float) -> None:
-        pass  # nothing here could enforce it; the keeper's fence tells the handlers
+        pass  # nothing here could enforce it; the keeper's fence tells the handlers to stop
 
     def _call(self, call: Callable[..., Any], *arguments: Any) -> None:
         try:
@@ -73,10 +74,10 @@ class InProcessRunners(Runners):
                 self.broken = True
                 logs.loop_gone(self.worker)
 
-    # ------------------------------------------------------------------ watching
+    # ------------------------------------------------------------------ liveness
 
     async def watch_forever(self) -> None:
-        """Ping the handlers' loop; each blockage is told once."""
+        """Ping the handlers' loop; report each blockage once."""
         runner = self._runner
         pinged_at, expected, told = time.monotonic(), runner.beats, False
         while True:

@@ -1,6 +1,6 @@
-"""From what a handler did to an Outcome: pure, bounded, and safe against exceptions that cannot even be printed.
+"""Turns what a handler returned or raised into an Outcome: pure, bounded, and safe even if str(exception) raises.
 
-Called by the runner. Decides nothing about retries: that is the policy's and lifecycle's.
+Called by the runner. It never decides about retries: the retry policy and lifecycle.py do.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ TEXT_CHARS_MAX = 2_000
 TRACEBACK_CHARS_MAX = 10_000
 TRACEBACK_FRAMES_MAX = 50
 
-NOTHING = Outcome(kind=OutcomeKind.RETURNED, value=b"null")  # what most handlers return
-STOPPED = Outcome(kind=OutcomeKind.CANCELLED)  # it ended because it was told to; why is the runner's to know
+NOTHING = Outcome(kind=OutcomeKind.RETURNED, value=b"null")  # most handlers return None
+STOPPED = Outcome(kind=OutcomeKind.CANCELLED)  # it stopped because it was told to; the runner knows why
 
 
 def returned(task: Task[..., Any], value: Any) -> tuple[Outcome, BaseException | None]:
-    """The handler returned. A value that cannot be stored makes it a failure."""
+    """Outcome of a handler that returned. If the value cannot be stored, it is a failure."""
     if value is None:
         return NOTHING, None
     try:
@@ -35,12 +35,12 @@ def returned(task: Task[..., Any], value: Any) -> tuple[Outcome, BaseException |
         text = f"the handler returned, but its result cannot be stored: {error.why}"
         failure = Failure(type=dotted(error), text=bounded(text, TEXT_CHARS_MAX))
         return Outcome(kind=OutcomeKind.FAILED, failure=failure), error
-    except BaseException as error:  # the value's own code ran: nothing it raises may end the worker
+    except BaseException as error:  # encoding may run the value's own code, which must not end the worker
         return Outcome(kind=OutcomeKind.FAILED, failure=failure_of(error)), error
 
 
 def raised(error: BaseException) -> Outcome:
-    """The handler raised: a verdict, or a failure."""
+    """Outcome of a handler that raised a verdict or any other exception."""
     error = unwrapped(error)
     if isinstance(error, Snooze):
         return Outcome(kind=OutcomeKind.SNOOZED, delay=error.seconds)
@@ -55,26 +55,26 @@ def raised(error: BaseException) -> Outcome:
 
 
 def slows_queue(error: BaseException) -> bool:
-    """Whether what was raised asks that nothing of the queue starts meanwhile."""
+    """Whether the exception asks to pause the whole queue meanwhile."""
     verdict = unwrapped(error)
     return isinstance(verdict, Snooze) and verdict.queue
 
 
 def undecodable(error: BaseException) -> Outcome:
-    """The stored arguments no longer fit the function."""
+    """Outcome if the stored arguments no longer fit the function."""
     text = error.why if isinstance(error, ArgumentsRejected) else said(error)
     failure = Failure(reason="undecodable", type=dotted(error), text=bounded(text, TEXT_CHARS_MAX))
     return Outcome(kind=OutcomeKind.UNDECODABLE, failure=failure)
 
 
 def timed_out(timeout: float | None, evidence: str = "") -> Outcome:
-    """The attempt overran its timeout; `evidence` is where it was then."""
+    """Outcome of an attempt that exceeded its timeout; `evidence` is its stack at that time."""
     text = f"the attempt did not end within {timeout:g} s" if timeout is not None else "the attempt did not end in time"
     return Outcome(kind=OutcomeKind.TIMED_OUT, failure=Failure(reason="timeout", text=text, traceback=evidence))
 
 
 def unwrapped(error: BaseException) -> BaseException:
-    """A verdict that went through a task group comes wrapped, alone in a group."""
+    """Unwrap a verdict that passed through a task group, which wraps it in an exception group."""
     inner = error
     while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
         inner = inner.exceptions[0]
@@ -91,7 +91,7 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def _reason(error: BaseException) -> str:
-    """The class of a failure: some limits show as exceptions."""
+    """The reason of a failure: some resource limits surface as exceptions."""
     if isinstance(error, MemoryError):
         return "memory"
     return "file" if isinstance(error, OSError) and error.errno == errno.EFBIG else "failed"
@@ -104,15 +104,15 @@ def dotted(error: BaseException) -> str:
 
 
 def said(error: object) -> str:
-    """What an exception, or a verdict's reason of whatever class, says of itself."""
+    """The text of an exception, or of a verdict's reason of any class."""
     try:
-        return str.__str__(str(error))  # of a subclass of str a plain one
-    except BaseException:  # SystemExit too: an attempt that never ends would keep its slot for ever
+        return str.__str__(str(error))  # turns an instance of a str subclass into a plain str
+    except BaseException:  # also SystemExit: an attempt that never ends would keep its slot forever
         return f"<{type(error).__name__} that cannot be printed>"
 
 
 def bounded(text: str, most: int) -> str:
-    """The text, or its beginning and end with the gap marked; always text a store can encode."""
+    """The text, with its middle cut out if it is too long; always text that a store can encode."""
     if len(text) > most:
         half = most // 2
         text = f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
@@ -120,14 +120,14 @@ def bounded(text: str, most: int) -> str:
 
 
 def storable(text: str) -> str:
-    """The text with each lone surrogate (a file name that is no UTF-8 has them) replaced by U+FFFD."""
+    """The text with each lone surrogate (as in file names that are not UTF-8) replaced by U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def stack_of(thread_id: int) -> str:
-    """Where a thread is just now, as text; "" when it is gone."""
+    """A thread's current stack as text; "" if it is gone."""
     frame = sys._current_frames().get(thread_id)
     if frame is None:
         return ""
@@ -141,5 +141,5 @@ def traceback_of(error: BaseException) -> str:
     try:
         lines = traceback.format_exception(type(error), error, trail, limit=-TRACEBACK_FRAMES_MAX)
         return bounded("".join(lines), TRACEBACK_CHARS_MAX)
-    except BaseException:  # it prints the exceptions behind this one too
+    except BaseException:  # it also formats chained exceptions, which may raise
         return ""

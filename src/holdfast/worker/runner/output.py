@@ -1,8 +1,8 @@
-"""What handlers print, kept in their jobs' logs: bounded, so that a flood hurts nobody.
+"""Captures what handlers print and keeps it in their jobs' logs, up to a limit, so that a flood does no harm.
 
-Used in runner processes only; the embedded worker leaves the program's own output alone. In a shared runner each line
-is put to the attempt that printed it, and goes on to where the process's output goes. What a C library or a child
-process writes cannot be told apart there and is not kept.
+Used in runner processes only; the embedded worker does not touch the program's own output. In a shared runner, each
+line goes to the log of the attempt that printed it and on to the process's own output. Output of C libraries and child
+processes cannot be attributed there and is not kept.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable
 
 from ...context import CURRENT, Context
 
-OUTPUT_CHARS_MAX = 256 * 1024  # of one attempt
+OUTPUT_CHARS_MAX = 256 * 1024  # per attempt
 ATTEMPTS_MAX = 100_000
 LEFT_OUT = "… more was printed than is kept: the rest of this attempt's output is left out …"
 
 
 class Lines:
-    """Cuts one attempt's output into lines, up to a bound."""
+    """Splits one attempt's output into lines, up to OUTPUT_CHARS_MAX."""
 
     __slots__ = ("_left", "_partial", "_put")
 
@@ -27,7 +27,7 @@ class Lines:
         self._put, self._left, self._partial = put, OUTPUT_CHARS_MAX, ""
 
     def write(self, text: str) -> bool:
-        """Take text; False when it came after the bound."""
+        """Add text; False if the limit had already been reached."""
         if self._left <= 0:
             return False
         self._left -= len(text)
@@ -43,18 +43,18 @@ class Lines:
         return True
 
     def end(self) -> None:
-        """Put what came after the last line's end."""
+        """Emit the unfinished last line."""
         if self._partial:
             self._put(self._partial)
             self._partial = ""
 
 
 class Captured(io.TextIOBase):
-    """Stands for sys.stdout or sys.stderr."""
+    """Replaces sys.stdout or sys.stderr."""
 
     def __init__(self, real: io.TextIOWrapper) -> None:
         self._real = real
-        self.lines: dict[Context, Lines] = {}  # of attempts that printed
+        self.lines: dict[Context, Lines] = {}  # of attempts that have printed
 
     def write(self, text: str, /) -> int:
         context = CURRENT.get()
@@ -63,18 +63,18 @@ class Captured(io.TextIOBase):
         lines = self.lines.get(context)
         if lines is None:
             lines = self.lines[context] = Lines(context.log)
-            if len(self.lines) > ATTEMPTS_MAX:  # of attempts that ended while something of theirs still prints
+            if len(self.lines) > ATTEMPTS_MAX:  # left by ended attempts that still print, from a thread, say
                 del self.lines[next(iter(self.lines))]
         if lines.write(text):
             self._real.write(text)
         return len(text)
 
     def flush(self) -> None:
-        if not self._real.closed:  # a stream that goes away is flushed once more
+        if not self._real.closed:  # finalizing a stream flushes it again
             self._real.flush()
 
     def end(self, context: Context) -> None:
-        """The attempt has ended: put what it printed last."""
+        """The attempt has ended: emit its unfinished last line."""
         lines = self.lines.pop(context, None)
         if lines is not None:
             lines.end()
@@ -98,7 +98,7 @@ class Captured(io.TextIOBase):
 
 
 def capture_output() -> Callable[[Context], None]:
-    """From now on put what handlers print to their jobs; answers what to call when an attempt has ended."""
+    """Start capturing handlers' output for their jobs. Return the function to call when an attempt has ended."""
     captured = []
     for name in ("stdout", "stderr"):
         real = getattr(sys, name)
@@ -109,7 +109,7 @@ def capture_output() -> Callable[[Context], None]:
 
     def ended(context: Context) -> None:
         for stream in captured:
-            if stream.lines:  # seldom: most attempts print nothing
+            if stream.lines:  # rare: most attempts print nothing
                 stream.end(context)
 
     return ended

@@ -1,12 +1,13 @@
-"""Threads for sync handlers: as many as are needed, daemons, reused.
+"""A pool of daemon threads for sync handlers, started on demand and reused.
 
-Called by the runner. Unlike the standard pool its threads never hold up the end of the process: a handler that does
-not stop must not keep the whole program, and nothing here pretends that a thread could be killed.
+Called by the runner. Unlike the standard pool's, its threads never delay process exit: a handler that does not stop
+must not keep the whole program alive, and nothing here pretends that a thread could be killed.
 
-Waking a thread costs more than a short handler. So one is woken at a time, and each that takes a call wakes the next
-where calls are left: handlers that block get a thread each, at once; short ones are over before the next thread comes.
+Waking a thread costs more than a short handler. So one thread is woken at a time, and each thread that takes a call
+wakes the next if calls are left: blocking handlers quickly get a thread each, while short ones finish before the next
+thread is up.
 
-The system may refuse a thread. Then nothing waits for it: `refused` says so, and `withdraw` answers the calls that no
+The system may refuse a thread. Then nothing waits for it: `refused` is set, and `withdraw` returns the calls that no
 thread has taken.
 """
 
@@ -24,10 +25,10 @@ class ThreadPool:
     def __init__(self, most: int, name: str) -> None:
         self._most, self._name = most, name
         self._calls: deque[Callable[[], None]] = deque()
-        self._bell: SimpleQueue[bool] = SimpleQueue()  # each word on it is for one idle thread; False: end
-        self._guard = threading.Lock()  # of what follows
-        self.refused = False  # the system gave no thread; calls may wait that nobody comes for
-        self._coming = False  # a thread is on its way to the calls, woken or new
+        self._bell: SimpleQueue[bool] = SimpleQueue()  # each item wakes one idle thread; False: end
+        self._guard = threading.Lock()  # protects the fields below
+        self.refused = False  # the system refused a thread; calls may be waiting without one
+        self._coming = False  # a woken or new thread is about to take calls
         self._idle = 0
         self._count = 0
 
@@ -38,12 +39,12 @@ class ThreadPool:
             self._wake()
 
     def close(self) -> None:
-        """Let idle threads go now and busy ones when their call ends. Waits for none."""
+        """End idle threads now and busy ones after their call. Does not wait."""
         for _ in range(self._count):
             self._bell.put(False)
 
     def withdraw(self) -> list[Callable[[], None]]:
-        """Take out the calls that no thread has taken: after a refusal they might wait for long."""
+        """Take out the calls that no thread has taken: after a refusal they might wait long."""
         self.refused = False
         withdrawn: list[Callable[[], None]] = []
         while True:
@@ -53,7 +54,7 @@ class ThreadPool:
                 return withdrawn
 
     def _wake(self) -> None:
-        """Send one more thread to the calls, unless one is coming or all are busy: those look before they rest."""
+        """Wake or start a thread, unless one is coming or all are busy: those check again before they go idle."""
         with self._guard:
             if self._coming:
                 return
@@ -74,18 +75,18 @@ class ThreadPool:
         calls = self._calls
         awake = True
         while awake:
-            self._coming = False  # before looking: who submits from now on wakes another
+            self._coming = False  # reset before taking calls: a later submit wakes another thread
             while True:
                 try:
                     call = calls.popleft()
                 except IndexError:
                     with self._guard:
-                        if calls:  # submitted between the look and now, when nobody could be woken
+                        if calls:  # submitted since popleft, while no thread could be woken
                             continue
                         self._idle += 1
                     break
                 if calls and not self._coming:
                     self._wake()
                 call()
-                del call  # hold nothing of the last attempt while idle
+                del call  # keep no reference to the last attempt while idle
             awake = self._bell.get()
