@@ -5,7 +5,7 @@ router. A method never runs user code, never blocks for longer than its call tim
 lets a driver's error escape: it raises only errors of `holdfast.errors`.
 
 Rules for every method. They are numbered so that statements, scripts and tests can cite them; the docstrings of the
-methods continue the numbers.
+methods, and then reader.py, continue the numbers.
 
 R1. Time. `now` is wall-clock seconds. None means the store's own clock, and only that clock counts; lease deadlines
   then use a clock that does not jump. A given `now` replaces both clocks, so tests can travel in time.

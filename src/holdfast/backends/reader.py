@@ -27,8 +27,10 @@ from ..records import (
 
 
 class Reader(ABC):
-    """Read access to a store. One unreadable row never hides the others: get, find, letters, workers and dump return
-    it with defaults for the fields that cannot be read (a job lists those in `unreadable`); `flaws` lists the row.
+    """Read access to a store.
+
+    R61. One unreadable row never hides the others: get, find, letters, workers and dump return it with defaults for the
+    fields that cannot be read (a job lists those in `unreadable`); `flaws` lists the row.
     """
 
     @abstractmethod
@@ -36,8 +38,10 @@ class Reader(ABC):
 
     @abstractmethod
     async def ended(self, job_ids: Sequence[str]) -> Mapping[str, JobRecord | None]:
-        """The finished jobs among these ids (at most 1,000), and None for ids the store does not know. One cheap query
-        for callers that wait for many jobs."""
+        """The finished jobs among these ids (at most 1,000), and None for ids the store does not know.
+
+        R62. One cheap query, for callers that wait for many jobs.
+        """
 
     @abstractmethod
     async def find(self, query: JobQuery) -> list[JobRecord]: ...
@@ -65,8 +69,10 @@ class Reader(ABC):
 
     @abstractmethod
     async def waking(self, queues: Sequence[str]) -> bool:
-        """Whether a group of these queues has jobs that only its rate keeps waiting (wakes_at). A drain polls this, so
-        it costs nothing if there is no such group."""
+        """Whether a group of these queues has jobs that only its rate keeps waiting (wakes_at).
+
+        R63. A drain polls this, so it costs nothing if there is no such group.
+        """
 
     @abstractmethod
     async def tasks(self) -> list[TaskRecord]:
@@ -95,6 +101,9 @@ class Reader(ABC):
         ready jobs, else 0."""
 
     async def flaws(self, *, limit: int = 1000) -> list[Flaw]:
-        """What cannot be read, and where an index and its records contradict each other, in both directions. Bounded;
-        it may take several queries, so a job that moves in between must not be reported. A sound store returns none."""
+        """What cannot be read, and where an index and its records contradict each other, in both directions.
+
+        R64. Bounded; it may take several queries, so a job that moves in between must not be reported. A sound store
+        returns none.
+        """
         return []

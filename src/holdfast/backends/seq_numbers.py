@@ -1,6 +1,6 @@
 """Which seqs a store gives its jobs: a single store counts 1, 2, 3; shards of one store must never issue the same.
 
-Called by the stores that can be a shard, memory and Redis (whose script does the same arithmetic). Pure functions.
+Passed by the sharded router to its Redis shards, whose script does the arithmetic of `after`. Pure functions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The SQLite store in a file: each verb of the contract is one request to the writer or the reader thread.
 
 Called by the app and the keeper, from any event loop or thread. Contains no verbs and no rules: see verbs.py.
-After a fork the child drops the inherited threads and connections (closing them would disturb the parent's) and opens
-its own at the next call.
+After a fork the child drops the inherited threads, fork.py closes its copies of the connections, and the next call
+opens new ones.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from .writer import ReaderThread, StoreThread, answered, answered_here
 
 T = TypeVar("T")
 
-# This worker's own claim has just looked: it did not want what is left, so its own waiter need not wake; others do.
+# This worker's own claim has just looked and did not want what is left, so its own waiter need not wake. The other
+# waiters of this process are nudged; other processes notice the write itself.
 _TAKE_WORK = {*BRING_NO_WORK, "exchange", "renew"}
 
 _opened: weakref.WeakSet[SqliteBackend] = weakref.WeakSet()
-_inherited: list[Any] = []  # kept forever in a forked child: never used, never closed
+_inherited: list[Any] = []  # in a forked child: kept forever, so that a copy that was in use is never closed or freed
 
 
 def _forget_inherited() -> None:
@@ -105,7 +106,7 @@ class SqliteBackend(SqliteVerbs):
             watch.close()
 
     def forget(self) -> None:
-        """In a forked child: leave the parent's connections alone and start without any."""
+        """In a forked child: drop what was inherited and start without connections."""
         _inherited.append((self._writer, self._reader, self._wakeups, self._guard))
         self._guard = threading.Lock()
         was_set_up = self._is_set_up

@@ -21,7 +21,7 @@ from .rules import Rules, age_shift
 _CLOSED = SQL["seal.closed"]
 _STORE_TICK = SQL["limit.store_tick"]
 
-TICK_MAX = 1 << 62  # microseconds: no clock comes near, and there is room to count on
+TICK_MAX = 1 << 62  # microseconds: no clock comes near it, and there is room to keep counting
 
 
 class Transaction:
