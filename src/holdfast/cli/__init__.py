@@ -1,1 +1,1 @@
-"""The command line: one file per family of commands, loaded when asked for."""
+"""The command line: one file per command family, imported on demand."""

@@ -1,4 +1,4 @@
-"""`python -m holdfast.cli`: the same as `holdfast`, for the demo's workers and where no script is on the path."""
+"""`python -m holdfast.cli`: the same as `holdfast`, for the demo's workers and where the script is not on the path."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""Importing the user's app: MODULE:APP to a Holdfast, or a sentence that says why not and where.
+"""Importing the user's app: MODULE:APP to a Holdfast, or a message that explains why not and where.
 
-Called by session and work. Runs the user's code by importing it; whatever that raises ends as ImportFailed (exit 7)
-that names the user's own file and line.
+Called by session and work. Importing runs the user's code; whatever it raises becomes ImportFailed (exit 7), which
+names the user's own file and line.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .exits import CommandFailed, Exit
 
 
 class ImportFailed(CommandFailed):
-    """The user's module or app cannot be had."""
+    """The user's module or app cannot be imported."""
 
     def __init__(self, text: str, hint: str = "") -> None:
         super().__init__(Exit.IMPORT_FAILED, text, hint)
 
 
 def import_app(path: str, app_dir: str) -> Holdfast:
-    """The app that MODULE:APP names; without :APP, the only one in the module."""
+    """The app that MODULE:APP names; without :APP, the module's only one."""
     module_name, _, attribute = path.partition(":")
     directory = os.path.abspath(app_dir)
     if directory not in sys.path:
@@ -39,13 +39,13 @@ def import_app(path: str, app_dir: str) -> Holdfast:
 
 
 def import_modules(names: Iterable[str]) -> None:
-    """Import modules that define further tasks."""
+    """Import modules that define more tasks."""
     for name in names:
         import_module(name)
 
 
 def import_module(name: str, directory: str = "") -> ModuleType:
-    """Import, and turn whatever goes wrong into one sentence with the user's file and line."""
+    """Import a module; turn any error into one sentence with the user's file and line."""
     if not name or not all(part.isidentifier() for part in name.split(".")):
         raise ImportFailed(f"{name!r} is not a module name.", "Write MODULE:APP, such as shop.jobs:app.")
     try:
@@ -59,12 +59,12 @@ def import_module(name: str, directory: str = "") -> ModuleType:
         raise _failed(name, error) from error
     except (KeyboardInterrupt, GeneratorExit):
         raise
-    except BaseException as error:  # also SystemExit, and whatever else a module may raise while it loads
+    except BaseException as error:  # also SystemExit, and whatever else a module may raise while loading
         raise _failed(name, error) from error
 
 
 def _colon_for_dot(name: str) -> str:
-    """For who wrote shop.app and meant shop:app."""
+    """A hint for users who typed shop.app and meant shop:app."""
     module, dot, last = name.rpartition(".")
     return f" If {last} is the app, write {module}:{last}." if dot else ""
 
@@ -79,7 +79,7 @@ def _failed(name: str, error: BaseException) -> ImportFailed:
 
 
 def tellable_words(error: BaseException) -> str:
-    """The words of an error from the user's code in one line. One that holds a URL may hold its password, too."""
+    """An error's text from the user's code on one line. If it contains a URL, it may contain a password, too."""
     words = " ".join(said(error).split())
     if "://" in words and not isinstance(error, HoldfastError):
         return "its text holds a URL, and is not shown"

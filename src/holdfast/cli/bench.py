@@ -1,7 +1,7 @@
-"""`holdfast bench`: measure this machine honestly: enqueue, end to end, latency, on SQLite (FULL) and in memory.
+"""`holdfast bench`: measure this machine: enqueue, end to end, latency, on SQLite (FULL) and in memory.
 
-A command of the line; also what bench/run starts beside the peers. Uses only the public app, safe defaults, a store of
-its own in a temporary folder. Figures of a shared machine wander: compare ratios of one run, not numbers of two.
+A command; bench/run also starts it beside the peers. Uses only the public API, safe defaults, and a store of its own
+in a temporary folder. Figures from a shared machine vary: compare ratios within one run, not numbers across runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LATENCY_PAUSE_SECONDS = 0.01
 
 
 def measure(url: str, jobs: int, slots: int, progress: Callable[[str], None]) -> dict[str, float]:
-    """All figures of one store. The worker is the embedded one, in this process."""
+    """All figures for one store. Uses the embedded worker, in this process."""
     from ..app import Holdfast
 
     with Holdfast(url) as app:
@@ -75,7 +75,7 @@ def timed(work: Callable[[], Any]) -> float:
 
 
 async def latency(app: Any, stamp: Any, started_at: dict[int, float]) -> list[float]:
-    """Enqueue to handler start, one job every 10 ms, an idle worker in this process."""
+    """Enqueue to handler start, one job every 10 ms, with an idle worker in this process."""
     asked_at: dict[int, float] = {}
     async with app.worker(slots=10):
         for number in range(LATENCY_JOBS):

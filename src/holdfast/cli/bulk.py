@@ -1,7 +1,7 @@
-"""One verb on several things: find them, show them, ask, do them one by one, and say what became of each.
+"""One verb on several items: find them, show them, ask, apply it one by one, and report each result.
 
-Called by changing and dead. Each thing is its own step in the store; a refused one never stops the others. Answers the
-exit code: 0 all, 6 some, else that of the first refusal.
+Called by operate and dead. Each item is its own step in the store; a refused one never stops the others. Returns the
+exit code: 0 for all, 6 for some, else that of the first refusal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHOWN_OF_MANY = 10
 
 
 class Refusal:
-    """A thing that could not be done, and why."""
+    """An item the verb was refused for, and why."""
 
     def __init__(self, id: str, error: HoldfastError) -> None:
         self.id, self.error = id, error
@@ -44,7 +44,7 @@ def bulk_options(command: Command) -> Command:
 def resolve(
     app: Holdfast, prefixes: Sequence[str], find: Callable[[Holdfast, str], str]
 ) -> tuple[list[str], list[Refusal]]:
-    """Ids for what the user typed, before anything is changed; what is not there is refused, what is unclear raised."""
+    """Resolve what the user typed to ids before anything is changed; missing ones are refused, ambiguous ones raise."""
     found: list[str] = []
     refused: list[Refusal] = []
     for prefix in prefixes:
@@ -56,7 +56,7 @@ def resolve(
 
 
 def confirm(session: Session, question: str, *, yes: bool) -> None:
-    """Ask on a terminal; without one, --yes is needed."""
+    """Ask on a terminal; without one, --yes is required."""
     if yes:
         return
     if session.as_json or not sys.stdin.isatty():
@@ -66,13 +66,13 @@ def confirm(session: Session, question: str, *, yes: bool) -> None:
 
 
 def say_if_more(session: Session, found: Sequence[object], limit: int) -> None:
-    """A bulk verb that reached its limit may have left others untouched: say so, unless nobody reads it."""
+    """A bulk verb that reached its limit may have left others untouched: print that, except with --json."""
     if len(found) >= limit and not session.as_json:
         session.print.note(f"the newest {limit} of those that match; --limit takes more, or repeat it.")
 
 
 def preview(session: Session, verb: str, ids: Sequence[str], refused: Sequence[Refusal]) -> int:
-    """--dry-run: what would be done."""
+    """--dry-run: show what would be done."""
     if session.as_json:
         document = {"dry_run": True, "verb": verb, "would_change": list(ids), "refused": _told(refused)}
         session.print.document(document)
@@ -93,7 +93,7 @@ def carry_out(
     act: Callable[[str], Any],
     became: Callable[[Any], str],
 ) -> int:
-    """Do it to each, and say what became of it."""
+    """Apply the verb to each item, and report its result."""
     done: list[tuple[str, str]] = []
     for id in ids:
         try:

@@ -1,6 +1,6 @@
-"""`holdfast cron ls | show | add | rm | pause | resume | run | next | backfill`: entries that make jobs at times.
+"""`holdfast cron ls | show | add | rm | pause | resume | run | next | backfill`: entries that create jobs on schedule.
 
-Loaded by main when called. With --app it can tell which declared entries this code no longer has.
+Loaded by main when called. With --app it can show which declared entries this code no longer has.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _list(session: Session) -> int:
             for entry in found
         ],
         empty="no cron entries. A worker stores those that its code declares when it starts.",
-        whole=3,  # on a narrow terminal too, when is what is looked for
+        whole=3,  # the times stay whole even on a narrow terminal: readers look for them
     )
     return Exit.DONE
 
@@ -111,7 +111,7 @@ def show(session: Session, name: str) -> int:
 
 
 def _names(session: Session) -> frozenset[str] | None:
-    """Names of the entries that the app's code declares; None where no app was given."""
+    """Names of the entries that the app's code declares; None if no app was given."""
     if not session.has_code:
         return None
     session.code.import_tasks()
@@ -296,7 +296,7 @@ def next_(session: Session, what: str, count: int, tz: str | None) -> int:
 
 
 def _upcoming(options: CronOptions, count: int, now: datetime) -> list[str]:
-    """When an entry that is not stored would tick."""
+    """The ticks of an entry that is not stored."""
     wanted = wanted_entry("preview", NewJob(id="", task="preview"), options, declared=False)
     ticks = ticks_after(placed(wanted, None, now.timestamp()), now.timestamp())
     return [iso(tick) or "" for tick in islice(ticks, count)]

@@ -1,6 +1,6 @@
 """`holdfast dead ls | show | revive | discard`: the dead letters.
 
-Loaded by main when called. Revive and discard are one step each in the store; discard throws something away and asks.
+Loaded by main when called. Revive and discard are one step each in the store; discard deletes data and asks first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`holdfast doctor`: what stands in the way of jobs running here, in one table.
+"""`holdfast doctor`: what prevents jobs from running here, in one table.
 
-Loaded by main when called. Looks at this machine, the store, who works there and, with --app, the app's code; changes
-nothing. Whatever cannot be looked at becomes a finding, so that one fault does not hide the others.
+Loaded by main when called. Checks this machine, the store, its workers and, with --app, the app's code; changes
+nothing. A check that fails to run becomes a finding, so that one problem does not hide the others.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def doctor(session: Session) -> int:
 
 
 def _attempt(about: str, ask: Callable[[], T], findings: list[Finding]) -> T | None:
-    """The answer; None, and a finding, where there is none."""
+    """The result; None, and a finding, if it fails."""
     try:
         return ask()
     except CommandFailed as error:
@@ -72,13 +72,13 @@ def _import(session: Session) -> Holdfast:
 
 
 def _address(session: Session) -> Address:
-    """Which store; CommandFailed where only the app, which cannot be had, knows it."""
+    """Which store; CommandFailed if only the app knows, and it cannot be imported."""
     from ..app import Holdfast
     from ..backends import parse_url
 
     try:
         named = session.named_url
-    except CommandFailed:  # told already, as what is wrong with the app
+    except CommandFailed:  # already reported, as a problem of the app
         raise CommandFailed(Exit.FAILED, "not looked at: only the app knows which it is.", "Give --url.") from None
     return parse_url(Holdfast(named).url)
 
@@ -94,7 +94,7 @@ def _app_facts(session: Session, code: Holdfast) -> AppFacts:
 
 
 def _look_at_store(session: Session, address: Address, app: AppFacts | None, findings: list[Finding]) -> Exit:
-    """Add what the store tells; answers what its reachability means for the exit code."""
+    """Add findings about the store; returns what its reachability means for the exit code."""
     from ..app import Holdfast
 
     if address.scheme == "memory":
@@ -113,7 +113,7 @@ def _look_at_store(session: Session, address: Address, app: AppFacts | None, fin
     except (BackendUnavailable, OutcomeUnknown) as error:
         findings.append(wrong("store", str(error), "Is the server running, and the URL right?", url=address.safe_url))
         return Exit.UNREACHABLE
-    except HoldfastError as error:  # it was reached, and cannot be used as it is
+    except HoldfastError as error:  # reachable, but not usable as it is
         findings.append(wrong("store", str(error), url=address.safe_url))
         return Exit.DONE
     findings += found

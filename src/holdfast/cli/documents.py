@@ -1,6 +1,6 @@
-"""How jobs, letters, queues and workers look as JSON: the documents of --json.
+"""Jobs, letters, queues and workers as JSON: the documents of --json.
 
-Called by the commands. Pure. Times are ISO 8601 in UTC; names are those of the Python face.
+Called by the commands. Pure. Times are ISO 8601 in UTC; names are those of the Python API.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def queue_document(queue: QueueRecord) -> dict[str, Any]:
 
 
 def task_document(task: TaskRecord) -> dict[str, Any]:
-    """A task as the store knows it."""
+    """A task as stored."""
     rule = task.rule
     return {
         "name": rule.name,
@@ -125,7 +125,7 @@ def task_document(task: TaskRecord) -> dict[str, Any]:
 def limits_document(
     limit: int | None, rate: Rate | None, override: Override | None, flow: Flow | None
 ) -> dict[str, Any]:
-    """What the code says, what an operator said ("none": lifted), what is in force, and until when it is slowed."""
+    """What the code declares, what an operator set ("none": lifted), what is in force, and the end of a slow-down."""
     said = None
     if override is not None:
         said = {
@@ -144,7 +144,7 @@ def limits_document(
 
 
 def rate_word(rate: Rate | None) -> str | None:
-    """A rate as people write it."""
+    """A rate as users write it."""
     return None if rate is None else str(rate)
 
 
@@ -227,7 +227,7 @@ def worker_document(worker: WorkerRecord) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Rebuilt arguments (dataclasses, datetimes, …) as JSON values again; what JSON has no word for, as text."""
+    """Rebuilt arguments (dataclasses, datetimes, …) as JSON values again; anything JSON lacks becomes text."""
     return msgspec.to_builtins(value, str_keys=True, enc_hook=str)
 
 

@@ -1,4 +1,4 @@
-"""`holdfast enqueue`: one job, by its task's name; checked against its function where --app gives the code.
+"""`holdfast enqueue`: one job, by its task's name; validated against its function if --app provides the code.
 
 Loaded by main when called.
 """
@@ -95,7 +95,7 @@ def enqueue(
 def find_callee(
     app: Holdfast, name: str, settings: dict[str, Any], *, with_code: bool
 ) -> tuple[Using[..., Any] | NamedTask, frozenset[str]]:
-    """What to enqueue with, and which of its parameters are text."""
+    """The task to enqueue with, and which of its parameters are text."""
     if not with_code:
         return app.named(name, **settings), frozenset()
     app.import_tasks()
@@ -107,7 +107,7 @@ def find_callee(
 
 
 def _text_parameters(task: Task[..., Any]) -> frozenset[str]:
-    """Parameters annotated `str`: for them 007 is text and not a number."""
+    """Parameters annotated `str`: for these, 007 is text, not a number."""
     annotations = getattr(task.fn, "__annotations__", {})
     return frozenset(name for name, kind in annotations.items() if kind is str or kind == "str")
 

@@ -1,7 +1,7 @@
 """Exit codes, and how every error becomes one: a sentence for people, a document for machines, never a traceback.
 
-Called by main and by commands that fail on purpose. Imports nothing heavy: errors must be cheap to tell.
-HOLDFAST_DEBUG=1 shows the traceback as well.
+Called by main and by commands that fail on purpose. Imports nothing heavy: reporting an error must be cheap.
+HOLDFAST_DEBUG=1 also shows the traceback.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..names import visible
 
 
 class Exit(IntEnum):
-    """What the process says when it ends."""
+    """The process's exit codes."""
 
     DONE = 0
     FAILED = 1
@@ -44,7 +44,7 @@ WORDS = {
     Exit.INTERRUPTED: "interrupted",
 }
 
-# The first class that fits decides; more special ones stand first.
+# The first matching class decides, so more specific ones come first.
 CODES: tuple[tuple[type[BaseException], Exit], ...] = (
     (errors.JobNotFound, Exit.NOT_FOUND),
     (errors.EntryNotFound, Exit.NOT_FOUND),
@@ -60,12 +60,12 @@ CODES: tuple[tuple[type[BaseException], Exit], ...] = (
 )
 
 
-# Raised by newer versions of click where nothing but the command was said; its text is the whole help.
+# Newer versions of click raise this for a command without arguments; its text is the whole help.
 NO_WORDS: type[Exception] | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
 class CommandFailed(Exception):
-    """A command cannot do what it was asked; says why, and what to do next."""
+    """A command cannot do what was requested; explains why, and what to do next."""
 
     def __init__(self, exit: Exit, text: str, hint: str = "") -> None:
         self.exit, self.text, self.hint = exit, text, hint
@@ -73,14 +73,14 @@ class CommandFailed(Exception):
 
 
 def exit_for(error: BaseException) -> Exit:
-    """The exit code an error ends the process with."""
+    """The exit code for an error."""
     if isinstance(error, CommandFailed):
         return error.exit
     return next((code for kind, code in CODES if isinstance(error, kind)), Exit.FAILED)
 
 
 def tell(error: BaseException, *, as_json: bool) -> Exit:
-    """Say the error once, in the asked form, and answer its exit code."""
+    """Report the error once, in the requested format, and return its exit code."""
     code = exit_for(error)
     text, hint = _sentence(error)
     if os.environ.get("HOLDFAST_DEBUG"):
@@ -90,7 +90,7 @@ def tell(error: BaseException, *, as_json: bool) -> Exit:
         return code
     if as_json:
         document = {"error": {"code": WORDS[code], "message": text, "hint": hint}}
-        with contextlib.suppress(OSError):  # a full disk behind stdout: the error itself, and nowhere to say it
+        with contextlib.suppress(OSError):  # stdout on a full disk, perhaps the very error: report it on stderr
             click.echo(json.dumps(document, ensure_ascii=False))
             return code
     if isinstance(error, click.UsageError) and error.ctx is not None:
@@ -103,12 +103,12 @@ def tell(error: BaseException, *, as_json: bool) -> Exit:
 
 
 def colour_wanted() -> bool | None:
-    """False under NO_COLOR; else click decides by the terminal."""
+    """False under NO_COLOR; otherwise click decides by the terminal."""
     return False if os.environ.get("NO_COLOR") else None
 
 
 def _sentence(error: BaseException) -> tuple[str, str]:
-    """What happened, and what to do next where that is said apart."""
+    """What happened, and, if stated separately, what to do next."""
     if isinstance(error, CommandFailed):
         return error.text, error.hint
     if isinstance(error, click.UsageError):

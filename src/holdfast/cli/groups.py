@@ -1,4 +1,4 @@
-"""`holdfast groups`, `group`: groups that have something to do, and one of them.
+"""`holdfast groups`, `group`: list groups that have something to do, and show or change one.
 
 Loaded by main when one of them is called.
 """

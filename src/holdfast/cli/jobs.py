@@ -1,4 +1,4 @@
-"""`holdfast jobs`, `job`, `explain`, `workers`, `stats`: commands that look and never change anything.
+"""`holdfast jobs`, `job`, `explain`, `workers`, `stats`: read-only commands.
 
 Loaded by main when one of them is called.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..app import Holdfast
 
 LETTERS_COUNTED_MAX = 100_000
-JOBS_LISTED_MAX = 3  # of one runner
+JOBS_LISTED_MAX = 3  # per runner
 WORKER_COLUMNS = (
     "worker", "host", "pid", "queues", "busy", "lease", "started", "renewed", "memory", "note", "jobs"
 )  # fmt: skip
@@ -107,7 +107,7 @@ def job(session: Session, id: str, with_traceback: bool, follow: bool) -> int:
 
 
 def _follow(session: Session, app: Holdfast, id: str) -> int:
-    """Tell what the job does, a line each, as it comes; with --json each line is a document. 1 unless it succeeded."""
+    """Print what the job does as it happens, a line each (with --json, a document). Returns 1 unless it succeeded."""
     state = None
     for step in app.follow(id):
         state = step.state
@@ -216,7 +216,7 @@ def _worker_row(worker: WorkerRecord, now: float) -> tuple[str, ...]:
 
 
 def _runner_row(runner: RunnerView, short: Mapping[str, str]) -> tuple[str, ...]:
-    """A runner as its worker showed it, at its latest renewal."""
+    """A runner as of its worker's latest renewal."""
     jobs = [short[job_id] for job_id in runner.jobs[:JOBS_LISTED_MAX]]
     if runner.running > len(jobs):
         jobs.append(f"+{runner.running - len(jobs)}")

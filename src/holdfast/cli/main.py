@@ -1,7 +1,7 @@
 """`holdfast`: the root of the command line.
 
-Started by the console script and `python -m holdfast.cli`. Knows the commands by name and one line each, and imports
-a command's module only when that command is asked for, so that --version and --help stay quick. Every error ends here.
+Started by the console script and `python -m holdfast.cli`. Knows each command's name and one-line help, and imports a
+command's module only when that command runs, so that --version and --help stay fast. Every error ends here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .. import __version__
 from ..keywords import nearest
 from .exits import Exit, tell
 
-# section → command → (module, one line)
+# section → command → (module, one-line help)
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Start here": {
         "demo": ("demo", "Watch a worker die in mid-job and nothing get lost (under 30 s)."),
@@ -56,7 +56,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "bench": ("bench", "Measure this machine."),
     },
 }
-LATER = ("dashboard", "top")  # promised, and not in this version
+LATER = ("dashboard", "top")  # planned, but not in this version
 COMMANDS = {name: module for commands in SECTIONS.values() for name, (module, _) in commands.items()}
 
 
@@ -133,7 +133,7 @@ def cli() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run the command line; answers the exit code."""
+    """Run the command line; returns the exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows ? instead of failing

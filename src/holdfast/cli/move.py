@@ -1,7 +1,7 @@
-"""`holdfast move SOURCE_URL TARGET_URL`: carry every job, dead letter, rule and pause from one store to another.
+"""`holdfast move SOURCE_URL TARGET_URL`: copy every job, dead letter, rule and pause from one store to another.
 
-Loaded by main when called. Shows how far it is, on stderr: a bar for people, one JSON line a second for machines. What
-is done, and in which order, is the mover's business; killed at any moment, the same command goes on.
+Loaded by main when called. Shows progress on stderr: a bar for people, one JSON line a second for machines. What is
+done, and in which order, is up to the mover; killed at any moment, the same command continues.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def move(source: str, target: str, wait: float, dry_run: bool, abandon: bool, ye
     return _report(here, one, two, moved)
 
 
-# ---------------------------------------------------------------------- doing it
+# ---------------------------------------------------------------------- execution
 
 
 @asynccontextmanager
@@ -113,7 +113,7 @@ async def _survey(one: Holdfast, two: Holdfast) -> Survey:
 
 
 def _may_look_at(target: Holdfast) -> bool:
-    """Opening a store makes it where there is none, and a dry run makes nothing: only a file can be seen before."""
+    """Opening a store creates it, and a dry run must create nothing: only a file's existence can be checked first."""
     from ..backends import parse_url
 
     address = parse_url(target.url)
@@ -139,7 +139,7 @@ def _abandon(session: Session, one: Holdfast, two: Holdfast, *, yes: bool) -> in
     return Exit.DONE
 
 
-# ---------------------------------------------------------------------- saying it
+# ---------------------------------------------------------------------- output
 
 
 def _preview(session: Session, one: Holdfast, two: Holdfast, found: Survey) -> int:
@@ -188,7 +188,7 @@ def _figures(compared: Comparison | None) -> dict[str, object]:
 
 @contextmanager
 def _progress(session: Session) -> Iterator[Callable[[Step], None]]:
-    """How far it is: JSON lines, or a bar."""
+    """Progress: JSON lines, or a bar."""
     if session.as_json:
         yield _lines()
         return
@@ -202,7 +202,7 @@ def _progress(session: Session) -> Iterator[Callable[[Step], None]]:
 
     def say(step: Step) -> None:
         if not tasks:
-            bars.start()  # not before: a move that is refused shows no bar
+            bars.start()  # not earlier: a refused move shows no bar
         if step.step not in tasks:
             tasks[step.step] = bars.add_task(TITLES[step.step], total=step.total)
         bars.update(tasks[step.step], completed=step.done, total=step.total)
@@ -220,7 +220,7 @@ def _progress(session: Session) -> Iterator[Callable[[Step], None]]:
 
 
 def _lines() -> Callable[[Step], None]:
-    """One line when a step begins or ends, and at most one a second between."""
+    """One line when a step begins or ends, and at most one a second in between."""
     said: dict[str, tuple[float, Step]] = {}
 
     def say(step: Step) -> None:

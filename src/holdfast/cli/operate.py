@@ -1,7 +1,7 @@
-"""`holdfast cancel`, `retry`, `run-now`, `bury`: one verb on one or more jobs, by id or by query.
+"""`holdfast cancel`, `retry`, `run-now`, `bury`, `pause`, `resume`: operators' verbs on jobs, queues, groups and tasks.
 
-Loaded by main when one of them is called. Each job is its own step in the store; nothing here decides whether a verb is
-allowed, the store does.
+Loaded by main when one of them is called. Each job is its own step in the store; the store decides whether a verb is
+allowed, not this module.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _change(
 
 
 def _matching(app: Holdfast, query: str, states: frozenset[State], limit: int) -> list[str]:
-    """Ids that match, oldest first, so that groups keep their order; without a state, those the verb is meant for."""
+    """Matching ids, oldest first, so that groups keep their order; without a state, those the verb applies to."""
     named = make_query(query, {}).states
     chosen = named or tuple(sorted(states))
     return [job.id for job in app.jobs(query, limit=limit, states=chosen)][::-1]
@@ -115,9 +115,7 @@ def _became(job: Job[Any]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# `holdfast pause`, `resume`: a queue, a group or a task rests. Also what `queues pause` and `queues resume` do.
-#
-# Loaded by main when one of them is called.
+# Pausing and resuming a queue, a group or a task. `queues pause` and `queues resume` use this, too.
 
 
 def _what(command: Command) -> Command:
@@ -161,7 +159,7 @@ def resume(session: Session, queue: str | None, group: str | None, task: str | N
 
 
 def pause_it(session: Session, wanted: Pause) -> int:
-    """Pause what is meant, and say so."""
+    """Pause it, and report that."""
     with session.store() as app:
         session.announce(app)
         app.pause(queue=wanted.queue, group=wanted.group, task=wanted.task, reason=wanted.reason, by=wanted.by)
@@ -173,7 +171,7 @@ def pause_it(session: Session, wanted: Pause) -> int:
 
 
 def resume_it(session: Session, wanted: Pause) -> int:
-    """End the pause of what is meant, or the slow-down, and say whether there was one."""
+    """End its pause or slow-down, and report whether there was one."""
     with session.store() as app:
         session.announce(app)
         was = app.resume(queue=wanted.queue, group=wanted.group, task=wanted.task)
@@ -190,8 +188,8 @@ def _one_thing(queue: str | None, group: str | None, task: str | None) -> None:
 
 
 def me() -> str:
-    """Who pauses, for those who wonder later."""
+    """Who pauses, for the record."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (OSError, KeyError):  # a container may know no user of this number
+    except (OSError, KeyError):  # in a container, this uid may have no name
         return socket.gethostname()

@@ -1,7 +1,7 @@
-"""What commands print: tables and sentences for people, one JSON document for machines.
+"""What commands print: tables and sentences for people, one JSON document for machines; and log output on stderr.
 
 Called by the commands. Data goes to stdout, everything else to stderr; colour only on a terminal and never under
-NO_COLOR (rich sees to both). Holds no knowledge of jobs beyond how a state is coloured.
+NO_COLOR (rich handles both). Knows nothing about jobs except each state's colour.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .exits import colour_wanted
 if TYPE_CHECKING:
     from rich.console import Console
 
-GAP = 2  # columns between two columns of a table
-NARROWEST = 3  # columns that a cell which may be cut keeps on a narrow terminal
+GAP = 2  # spaces between two columns of a table
+NARROWEST = 3  # minimum width of a cell that may be truncated on a narrow terminal
 COLOURS: Mapping[str, str] = {
     "scheduled": "cyan",
     "waiting": "yellow",
@@ -32,14 +32,14 @@ COLOURS: Mapping[str, str] = {
     "succeeded": "green",
     "cancelled": "bright_black",
     "dead": "bold red",
-    "fine": "green",  # what the doctor says
+    "fine": "green",  # the doctor's verdicts
     "note": "yellow",
     "wrong": "bold red",
 }
 
 
 class Printer:
-    """Prints in the form that was asked for."""
+    """Prints in the requested format."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
@@ -50,27 +50,27 @@ class Printer:
 
     @property
     def is_piped(self) -> bool:
-        """Whether what we print is read by a program, which counts lines and not columns."""
+        """Whether a program reads our output: it counts lines, not columns."""
         return not self.console.is_terminal and not os.environ.get("COLUMNS")
 
     def document(self, document: Mapping[str, Any]) -> None:
-        """The one JSON document of this command."""
+        """The command's one JSON document."""
         click.echo(visible_json(json.dumps(document, indent=2, ensure_ascii=False, default=str)))
 
     def record(self, document: Mapping[str, Any]) -> None:
-        """One of several JSON documents, a line each, as they come."""
+        """One of several JSON documents, one per line, as they arrive."""
         click.echo(visible_json(json.dumps(document, ensure_ascii=False, default=str)))
 
     def note(self, text: str, *, label: str = "", colour: str = "red") -> None:
-        """Anything that is not what was asked for: to stderr."""
+        """Anything that is not the requested data: goes to stderr."""
         click.echo(_labelled(label, colour, text), err=True, color=colour_wanted())
 
     def line(self, text: str, *, label: str = "", colour: str = "red") -> None:
-        """A plain line, or several, of what was asked for."""
+        """One or more plain lines of the requested data."""
         click.echo(_labelled(label, colour, text), color=colour_wanted())
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str, whole: int = 1) -> None:
-        """A table; the first `whole` columns are never cut (ids), empty columns left out. No rows: a word on stderr."""
+        """A table; the first `whole` columns (ids) are never cut, empty ones are omitted. No rows: note on stderr."""
         cells = [[visible(cell, "") for cell in row] for row in rows]
         if not cells:
             self.note(empty)
@@ -83,7 +83,7 @@ class Printer:
             self._fitted_table(columns, cells, kept, numbers, whole)
 
     def _plain_table(self, columns: Sequence[str], rows: list[list[str]], kept: list[int], numbers: set[int]) -> None:
-        """One line for each row, whatever its length: for grep, wc and tens of thousands of rows."""
+        """One line per row, however long: for grep, wc and tens of thousands of rows."""
         from rich.cells import cell_len
 
         widths = {place: max(cell_len(row[place]) for row in [columns, *rows]) for place in kept}
@@ -97,7 +97,7 @@ class Printer:
     def _fitted_table(
         self, columns: Sequence[str], rows: list[list[str]], kept: list[int], numbers: set[int], whole: int
     ) -> None:
-        """A table as wide as the terminal, long cells cut."""
+        """A table as wide as the terminal; long cells are truncated."""
         from rich.box import SIMPLE_HEAD
         from rich.cells import cell_len
         from rich.table import Table
@@ -109,7 +109,7 @@ class Printer:
             place: max(cell_len(row[place]) for row in rows) if place < whole else min(NARROWEST, wanted[place])
             for place in kept
         }
-        # On a terminal too narrow even for that, rich would leave cells out: better let the terminal fold the lines.
+        # On a terminal too narrow even for that, rich would omit cells: better let the terminal wrap the lines.
         room = max(self.console.width, sum(least.values()) + GAP * (len(kept) - 1))
         widths = fitted(wanted, least, room - GAP * (len(kept) - 1))
         for place in kept:
@@ -125,7 +125,7 @@ class Printer:
         (self.console if room <= self.console.width else _console(room)).print(table)
 
     def sentences(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """A table that ends with a sentence and a next step: on a terminal folded, one below the other, never cut."""
+        """A table ending in a sentence and a next step: on a terminal these wrap, one below the other, never cut."""
         cells = [[visible(cell, "") for cell in row] for row in rows]
         if self.is_piped:
             self._plain_table(columns, cells, list(range(len(columns))), set())
@@ -144,7 +144,7 @@ class Printer:
         self.console.print(table)
 
     def fields(self, pairs: Iterable[tuple[str, str | None]]) -> None:
-        """Name and value, one pair a line; pairs without a value are left out."""
+        """Name and value, one pair per line; pairs without a value are omitted."""
         from rich.text import Text
 
         shown = [(name, value) for name, value in pairs if value not in (None, "")]
@@ -161,7 +161,7 @@ class Printer:
 
 
 def fitted(wanted: Mapping[int, int], least: Mapping[int, int], room: int) -> dict[int, int]:
-    """Widths of columns that fit into `room`: the widest give way first, none below its least."""
+    """Column widths that fit into `room`: the widest shrink first, none below its minimum."""
     widths = dict(wanted)
     for _ in range(sum(wanted.values()) - room):
         wide = [place for place in widths if widths[place] > least[place]]
@@ -185,14 +185,12 @@ def _is_number(cell: str) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Where a worker's log sentences go when the program has not decided: to stderr, one short line each.
-#
-# Used by `holdfast work` and by the runner's program. Changes no logging the user's code has set up.
+# Log output of `holdfast work` and of runner processes. Changes no logging that the user's code has set up.
 
 
 @contextlib.contextmanager
 def logs_on_stderr(verbose: bool) -> Iterator[None]:
-    """While inside, our sentences go to stderr, unless the program already decided where logs go."""
+    """Inside this context our logs go to stderr, unless the program already configured logging."""
     logger = logging.getLogger("holdfast")
     logger.setLevel(logging.DEBUG if verbose else logging.INFO)
     if logger.hasHandlers():

@@ -1,7 +1,7 @@
-"""How people spell things on the command line: durations, moments, key=value arguments; and how we show them.
+"""Parsing and formatting of durations, times and key=value arguments on the command line.
 
-Called by the commands. Pure: no I/O beyond asking the clock for "ago". A bad spelling raises click.BadParameter or
-click.UsageError that shows the right one.
+Called by the commands. Pure except for reading the clock for "ago". Bad input raises click.BadParameter or
+click.UsageError with a correct example.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import click
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|min|s|m|h|d|w)")
 
-if TYPE_CHECKING:  # generic for type checkers, a plain class in the older versions of click we accept
+if TYPE_CHECKING:  # generic for type checkers, a plain class in older supported versions of click
     DurationType = click.ParamType[float]
     MomentType = click.ParamType[datetime]
     SizeType = click.ParamType[int]
@@ -68,7 +68,7 @@ class Numbered(WordType):
 
 
 class Moment(MomentType):
-    """An ISO 8601 time; without an offset it is local time."""
+    """An ISO 8601 time; local time if it has no offset."""
 
     name = "time"
 
@@ -82,7 +82,7 @@ class Moment(MomentType):
 
 
 def duration_seconds(text: str) -> float | None:
-    """Seconds in a duration like 1h30m; None if it is none."""
+    """Seconds in a duration like 1h30m; None if it is not one."""
     text = text.strip().lower()
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return float(text)
@@ -93,10 +93,10 @@ def duration_seconds(text: str) -> float | None:
 
 
 def read_arguments(pairs: Iterable[str], document: str | None, text_fields: frozenset[str]) -> dict[str, Any]:
-    """Arguments by name from --args JSON and k=v words, the latter winning.
+    """Arguments by name from --args JSON and k=v words; the latter win.
 
-    A value is JSON where it reads as JSON (5, true, [1,2], "x"), else text; for a parameter annotated `str` it
-    is always text.
+    A value is JSON if it parses as JSON (5, true, [1,2], "x"), else text; for a parameter annotated `str` it is always
+    text.
     """
     arguments: dict[str, Any] = {}
     if document is not None:
@@ -122,7 +122,7 @@ def _json_or_text(value: str, name: str) -> Any:
 
 
 def _read_json(text: str, what: str, **how: Any) -> Any:
-    """JSON, or JSONDecodeError. What is JSON and cannot be carried is refused, never taken for text."""
+    """Parse JSON, or raise JSONDecodeError. JSON that cannot be represented is rejected, never treated as text."""
     try:
         return json.loads(text, **how)
     except json.JSONDecodeError:
@@ -138,14 +138,14 @@ def _read_json(text: str, what: str, **how: Any) -> Any:
 
 
 def iso(at: float | None) -> str | None:
-    """A moment for machines."""
+    """A time for machines."""
     if at is None:
         return None
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def ago(at: float | datetime | None, now: float | None = None) -> str:
-    """A moment for people: 5s ago, in 2h."""
+    """A time for people: 5s ago, in 2h."""
     if at is None:
         return ""
     moment = at.timestamp() if isinstance(at, datetime) else at
@@ -154,7 +154,7 @@ def ago(at: float | datetime | None, now: float | None = None) -> str:
 
 
 def short_ids(ids: Iterable[str], least: int = 13) -> dict[str, str]:
-    """Beginnings that tell these ids from each other, all of one length; `holdfast job` takes a beginning, too."""
+    """Prefixes that distinguish these ids, all of one length; `holdfast job` accepts a prefix, too."""
     known = set(ids)
     most = max(map(len, known), default=least)
     length = next((n for n in range(least, most) if len({one[:n] for one in known}) == len(known)), most)
@@ -174,7 +174,7 @@ def counted(number: int, things: str) -> str:
 
 
 def span(seconds: float) -> str:
-    """A length of time for people: 320ms, 12s, 3m, 5h, 2d."""
+    """A duration for people: 320ms, 12s, 3m, 5h, 2d."""
     if seconds < 1:
         return f"{seconds * 1000:.0f}ms"
     for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "m")):

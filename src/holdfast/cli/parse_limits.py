@@ -1,6 +1,6 @@
-"""How operators write limits and rates, and how we show them.
+"""Parsing and formatting of limits and rates.
 
-Called by the commands that change them. Apart from parse.py, which --version and --help load.
+Called by the commands that change them. Separate from parse.py, which --version and --help load.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from ..errors import ConfigurationError
 from ..options.checks import LIFTED
 from ..rates import UNLIMITED, parse_rate
 
-RESET = "reset"  # how people write that an operator's word no longer holds
+RESET = "reset"  # how users write that an override is removed
 
-if TYPE_CHECKING:  # generic for type checkers, a plain class in the older versions of click we accept
+if TYPE_CHECKING:  # generic for type checkers, a plain class in older supported versions of click
     WordType = click.ParamType[Any]
 else:
     WordType = click.ParamType
 
 
 class LimitWord(WordType):
-    """5, none (lifts what the code says) or reset (back to what the code says)."""
+    """5, none (lifts what the code declares) or reset (back to what the code declares)."""
 
     name = "limit"
 
@@ -52,10 +52,10 @@ class RateWord(WordType):
 
 
 def reset_or(word: Any) -> Any:
-    """What the app takes for a limit or rate that was written here."""
+    """The value to pass to the app for a limit or rate given here."""
     return None if word == RESET else word
 
 
 def limit_word(limit: int | None) -> str:
-    """A limit for people; nothing where there is none."""
+    """A limit for display; empty if there is none."""
     return "" if limit is None else LIFTED if limit >= UNLIMITED else str(limit)

@@ -1,6 +1,6 @@
-"""`holdfast queues [limit | rate | pause | resume]`: the lanes, and what operators say of them.
+"""`holdfast queues [limit | rate | pause | resume]`: list queues, and override their limits and rates.
 
-Loaded by main when called. Without a further word it lists.
+Loaded by main when called. Without a subcommand it lists.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ def _note(queue: QueueRecord, now: float) -> str:
 
 
 def told_limit(declared: int | None, override: Override | None) -> str:
-    """The limit in force, and what the code says where an operator says otherwise."""
+    """The limit in force, plus the declared one if an operator overrides it."""
     return _both(limit_word(limit_in_force(declared, override)), limit_word(declared))
 
 
 def told_rate(declared: Rate | None, override: Override | None) -> str:
-    """The same for a rate."""
+    """Like `told_limit`, for a rate."""
     return _both(rate_word(rate_in_force(declared, override)) or "", rate_word(declared) or "")
 
 
@@ -91,7 +91,7 @@ def numbers(counts: Mapping[str, int], states: Iterable[State]) -> tuple[str, ..
 
 
 def pause_note(pause: Pause | None) -> str:
-    """A pause for people."""
+    """A pause, for display."""
     if pause is None:
         return ""
     by = f" by {pause.by}" if pause.by else ""
@@ -99,13 +99,13 @@ def pause_note(pause: Pause | None) -> str:
 
 
 def check_queue(queue: str, known: list[str]) -> None:
-    """Refuse a queue that is not there: a slip, most likely."""
+    """Reject a queue that does not exist: most likely a typo."""
     if queue not in known:
         listed = nearest(queue, known) or (f" Queues: {', '.join(known[:8])}." if known else " There are none yet.")
         raise CommandFailed(Exit.NOT_FOUND, f"there is no queue {queue!r}.{listed}")
 
 
-# ---------------------------------------------------------------------- what operators say
+# ---------------------------------------------------------------------- overrides
 
 
 @queues.command("limit")
@@ -163,5 +163,5 @@ def _say(session: Session, queue: str, dry_run: bool, *, limit: Any = UNSET, rat
 
 
 def _record(app: Holdfast, queue: str) -> QueueRecord:
-    """The queue as it is now; one that nobody has used yet can be limited, too."""
+    """The current state of the queue; a queue that was never used can be limited, too."""
     return next((one for one in app.queues.list() if one.name == queue), QueueRecord(name=queue))

@@ -1,8 +1,7 @@
-"""The program of a runner process: `python -P -m holdfast.cli.runner_main`, started by the guard and by nobody else.
+"""Entry point of a runner process: `python -P -m holdfast.cli.runner_main`, started only by the guard.
 
-Reads from its socket what to import, imports it, says hello, and runs handlers until told to quit. Import errors go to
-the keeper as the sentences the command line has for them. It never opens the store for itself; handlers that enqueue
-do, through the app.
+Reads from its socket what to import, imports it, sends Hello, and runs handlers until Quit. Import errors go to the
+keeper as the command line's messages. It never opens the store itself; handlers that enqueue do, through the app.
 """
 
 from __future__ import annotations
@@ -32,22 +31,22 @@ from .output import logs_on_stderr
 def main() -> int:
     fds = FIRST_FD, FIRST_FD + 1, FIRST_FD + 2
     for fd in fds:
-        os.set_inheritable(fd, False)  # what handlers start must not hold on to them
+        os.set_inheritable(fd, False)  # processes started by handlers must not inherit them
     sock, marks = socket.socket(fileno=fds[0]), BeginFlags(fds[1])
     listen_for_dumps(fds[2])
-    # A supervisor may send these to the whole worker. Handled, not ignored: what handlers start gets the default back.
+    # A supervisor may signal the whole worker. Handled, not ignored: child processes then get the default action back.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     setup = _read_setup(sock)
     if setup is None:
         return Exit.FAILED
-    ended = None if setup.solo else capture_output()  # alone, everything it prints is its job's
+    ended = None if setup.solo else capture_output()  # a solo runner's entire output belongs to its job
     if setup.solo and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     try:
         app = _load(setup)
         ready = hello(app, app.url, app.result_bytes_max)
-    except BaseException as error:  # whatever the user's code raises while it loads: the keeper says it, once
+    except BaseException as error:  # whatever the user's code raises while loading: the keeper reports it, once
         if os.environ.get("HOLDFAST_DEBUG"):
             traceback.print_exc()
         sock.sendall(protocol.pack([_refusal(setup.app, error)]))
@@ -59,7 +58,7 @@ def main() -> int:
 
 
 def _read_setup(sock: socket.socket) -> protocol.Setup | None:
-    """The first frame and not a byte more: what follows it is for the loop. None when the keeper is gone."""
+    """Read the first frame and not a byte more: the rest is for the loop. None if the keeper is gone."""
     reader, need = protocol.from_keeper(), protocol.HEAD_BYTES
     while piece := sock.recv(need):
         for frame in reader.feed(piece):
@@ -90,10 +89,10 @@ def _refusal(app: str, error: BaseException) -> protocol.Refused:
 
 
 def _run(make: Callable[[], RunnerEndpoint], sock: socket.socket) -> None:
-    """Run the loop until Quit. What ends it otherwise ends the process at once.
+    """Run the loop until Quit. Anything else that ends it ends the process immediately.
 
-    SystemExit in a task that a handler made goes past the handler and out of the loop. An orderly end would cancel all
-    handlers then and give their jobs back free, the guilty one among them, and again, for ever; a crash is charged.
+    SystemExit in a task created by a handler bypasses the handler and ends the loop. An orderly shutdown would then
+    cancel all handlers and release their jobs at no cost, including the one to blame, over and over; a crash counts.
     """
     runner = asyncio.Runner()
     try:

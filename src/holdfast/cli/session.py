@@ -1,7 +1,7 @@
-"""What every command shares: which store, which app, which form of answer; and finding jobs by the start of their id.
+"""What all commands share: which store, which app, which output format; and finding jobs by id prefix.
 
-Called by the commands. Opens stores only through `holdfast.Holdfast`. A command that only looks, or changes what is
-there, never creates a SQLite file: a wrong path is said, not made true.
+Called by the commands. Opens stores only through `holdfast.Holdfast`. A command that reads, or changes existing data,
+never creates a SQLite file: a wrong path is reported instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..app import Holdfast
 
 Command = Callable[..., Any]
-SHOWN_CHOICES = 5  # of an ambiguous prefix
+SHOWN_CHOICES = 5  # for an ambiguous prefix
 
 
 class Session:
@@ -44,7 +44,7 @@ class Session:
 
     @functools.cached_property
     def code(self) -> Holdfast:
-        """The user's own app, imported; with --url it speaks to that store instead of its own."""
+        """The user's own app, imported; with --url it uses that store instead of its own."""
         from .app_import import import_app
 
         if self._app is None:
@@ -56,22 +56,22 @@ class Session:
 
     @property
     def app_name(self) -> str:
-        """MODULE:APP as it was given."""
+        """MODULE:APP as given."""
         return self._app or ""
 
     @property
     def named_url(self) -> str | None:
-        """The store that was named here or by the app; None: the default holds."""
+        """The store given by --url or by the app; None means the default."""
         return self._url if self._url is not None or not self.has_code else self.code.url
 
     @functools.cached_property
     def known_tasks(self) -> frozenset[str] | None:
-        """Names of the app's tasks; None where no app was given."""
+        """Names of the app's tasks; None if no app was given."""
         return frozenset(self.code.tasks) if self.has_code else None
 
     @contextlib.contextmanager
     def store(self, *, create: bool = False) -> Iterator[Holdfast]:
-        """The store, through an app without tasks or rules of its own: looking must not declare anything."""
+        """The store, through an app without tasks or rules of its own: reading must not declare anything."""
         from ..app import Holdfast
 
         with Holdfast(self.named_url) as app:
@@ -88,7 +88,7 @@ class Session:
             yield app
 
     def check_store(self, app: Holdfast, *, create: bool) -> None:
-        """Refuse a store that no other process can see, or (unless `create`) that is not there."""
+        """Reject a store that no other process can see or, unless `create`, that does not exist."""
         from ..backends import parse_url
 
         address = parse_url(app.url)
@@ -103,7 +103,7 @@ class Session:
             )
 
     def would(self, what: str, facts: dict[str, Any]) -> int:
-        """--dry-run: say what would be done."""
+        """--dry-run: report what would be done."""
         if self.as_json:
             self.print.document({"dry_run": True, "would": what, **facts})
         else:
@@ -111,13 +111,13 @@ class Session:
         return Exit.DONE
 
     def announce(self, app: Holdfast) -> None:
-        """Say which store is about to be changed."""
+        """Print which store is about to be changed."""
         if not self.as_json:
             self.print.note(f"store: {app.safe_url}")
 
 
 def lists(ctx: click.Context) -> bool:
-    """Whether a command with further words was called without one: then it lists. Options belong to the last word."""
+    """Whether a command group was called without a subcommand: then it lists. Options belong to the subcommand."""
     if ctx.invoked_subcommand is None:
         return True
     given = [name for name in ctx.params if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
@@ -127,17 +127,17 @@ def lists(ctx: click.Context) -> bool:
 
 
 def holds_something(path: str) -> bool:
-    """Whether there is a file at that path that may be a store."""
+    """Whether a file that may be a store exists at that path."""
     try:
         return os.stat(path).st_size > 0 or not os.path.isfile(path)
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except OSError:  # not to be seen by this user: opening it says why
+    except OSError:  # not accessible to this user: opening it reports why
         return True
 
 
 def find_id(app: Holdfast, prefix: str) -> str:
-    """The id of the one job whose id begins so; a whole id always means itself."""
+    """The id of the only job with this id prefix; a full id always matches itself."""
     try:
         return app.job(prefix).id
     except JobNotFound:
@@ -145,7 +145,7 @@ def find_id(app: Holdfast, prefix: str) -> str:
 
 
 def find_letter_id(app: Holdfast, prefix: str) -> str:
-    """The id of the one dead letter whose id begins so; a whole id always means itself."""
+    """The id of the only dead letter with this id prefix; a full id always matches itself."""
     try:
         return app.dead.get(prefix).id
     except JobNotFound:
@@ -166,7 +166,7 @@ def _only(prefix: str, found: list[str], what: str) -> str:
 
 
 def session_options(command: Command) -> Command:
-    """Give a command --url, --app, --app-dir and --json, and a Session as its first argument."""
+    """Add --url, --app, --app-dir and --json to a command, and pass a Session as its first argument."""
 
     @click.option("--url", "-u", metavar="URL", help="The store. [--app's own, HOLDFAST_URL, sqlite:///holdfast.db]")
     @click.option("--app", "-a", metavar="MODULE:APP", help="Import this app: its store, its tasks.")

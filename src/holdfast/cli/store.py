@@ -129,7 +129,7 @@ def migrate(session: Session) -> int:
 
 
 async def _migrate(backend: Backend) -> tuple[int, int]:
-    """On a backend that was not opened: opening may refuse an old schema, or bring it up to date unsaid."""
+    """Needs an unopened backend: opening may reject an old schema, or silently upgrade it."""
     try:
         return await backend.migrate()
     finally:

@@ -1,6 +1,6 @@
-"""`holdfast tasks [limit | rate]`: what the store knows of tasks, and what operators say of them.
+"""`holdfast tasks [limit | rate]`: list tasks the store has rules for, and override their limits and rates.
 
-Loaded by main when called. Without a further word it lists. The store knows a task of which code or an operator says
+Loaded by main when called. Without a subcommand it lists. The store knows a task for which code or an operator set
 something: a limit, a rate, how long its jobs are kept.
 """
 

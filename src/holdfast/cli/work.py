@@ -1,7 +1,7 @@
 """`holdfast work MODULE:APP`: a keeper here, runner processes under a guard, until a signal or until drained.
 
-Loaded by main when called. Never imports the user's code: the first runner does and says what the keeper must know.
-What a worker says on the way are the log sentences of `holdfast.logs`, on stderr.
+Loaded by main when called. Never imports the user's code: the first runner does, and reports what the keeper needs.
+While running, a worker logs the messages of `holdfast.logs` on stderr.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def work(
 
     served, health = read_queues(queues), read_address(health_port)
     if url is not None:
-        parse_url(url)  # a slip shows here, before anything is started
+        parse_url(url)  # raises on a typo here, before anything is started
     if start_timeout is not None and start_timeout < 1:
         raise click.BadParameter("no app is imported in less than 1 s; give it more.", param_hint="--start-timeout")
     runners = runners or os.cpu_count() or 1
@@ -104,7 +104,7 @@ def work(
         verbose=verbose,
     )
     printer = Printer(as_json=as_json)
-    stores: list[str] = []  # empty as long as no runner has said which it is
+    stores: list[str] = []  # empty until a runner has reported which it is
 
     def announce(hello: Hello) -> None:
         stores.append(parse_url(hello.url).safe_url)
@@ -126,7 +126,7 @@ def _options(
     strict_order: bool,
     **settings: Any,
 ) -> WorkerOptions:
-    """The worker's options from what was written; what was not written has its default."""
+    """The worker's options from the command line; anything not given has its default."""
     chosen = {name: value for name, value in settings.items() if value is not None}
     order: QueueOrder = "strict" if strict_order else "fair"
     return WorkerOptions(task_slots=dict(task_slots), weights=dict(weights), queue_order=order, **chosen)
@@ -143,7 +143,7 @@ def _tell_end(printer: Printer, drained: Drained, store: str | None) -> None:
 
 
 def read_queues(words: tuple[str, ...]) -> dict[str, int | None] | None:
-    """`mail:50,pdf:2` as queue → slots of its own; None when nothing was said."""
+    """Parse `mail:50,pdf:2` into queue → slots of its own; None if nothing was given."""
     served: dict[str, int | None] = {}
     for word in (piece.strip() for text in words for piece in text.split(",")):
         name, colon, number = word.partition(":")
@@ -154,7 +154,7 @@ def read_queues(words: tuple[str, ...]) -> dict[str, int | None] | None:
 
 
 def read_address(text: str | None) -> tuple[str, int] | None:
-    """`8080` or `0.0.0.0:8080` as host and port."""
+    """Parse `8080` or `0.0.0.0:8080` into host and port."""
     if text is None:
         return None
     host, _, port = text.rpartition(":")

@@ -1,4 +1,4 @@
-"""What users import in their tests: `sandbox`. The suite for backends is in `holdfast.testing.conformance`."""
+"""What users import in their tests: `sandbox`. The backend test suite is `holdfast.testing.conformance`."""
 
 from ..clock import ManualClock
 from .sandbox import Sandbox, sandbox

@@ -1,7 +1,7 @@
-"""The sandbox: the user's own app on a memory store with a clock that moves only when told to.
+"""The sandbox: the user's own app on a memory store with a clock that moves only when advanced.
 
-Used in tests: `with sandbox(app) as box:`. It swaps the app's store in place, so every task, import and function that
-holds the app is in the sandbox too, and puts it back afterwards, also after an error. Never touches the real store.
+Used in tests: `with sandbox(app) as box:`. It swaps the app's store in place, so everything that references the app
+is in the sandbox too, and restores it afterwards, even after an error. Never touches the real store.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _EVERYTHING = 1_000_000_000
 
 
 class Sandbox:
-    """What was enqueued, the clock, and a way to run it all."""
+    """The enqueued jobs, the clock, and a way to run everything."""
 
     def __init__(self, app: Holdfast, clock: ManualClock, gate: StoreHandle) -> None:
         self.app = app
         self.clock = clock
         self._store = gate
 
-    # ------------------------------------------------------------------ what was enqueued
+    # ------------------------------------------------------------------ assertions
 
     def enqueued(self, task: TaskOrName | None = None, /, **args: Any) -> list[Job[Any]]:
-        """The stored jobs of that task (or all) with at least these arguments, oldest first, whatever their state."""
+        """The stored jobs of that task (or all) with at least these arguments, oldest first, in any state."""
         query = JobQuery(task=None if task is None else _name(task), limit=_EVERYTHING)
-        # Memory answers at once, so this may wait for it even on a running loop.
+        # The memory store responds at once, so blocking is fine even on a running loop.
         records = self._store.call(lambda backend: backend.find(query))
         jobs = [Job[Any](self.app, record) for record in reversed(records)]
         return [job for job in jobs if self._fits(job, args)]
@@ -54,7 +54,7 @@ class Sandbox:
         return all(name in given and given[name] == value for name, value in wanted.items())
 
     def assert_enqueued(self, task: TaskOrName, /, *, count: int | None = None, **args: Any) -> list[Job[Any]]:
-        """Fail unless jobs of that task with at least these arguments are there: `count` of them, or any."""
+        """Fail unless jobs of that task with at least these arguments exist: `count` of them, or any number."""
         found = self.enqueued(task, **args)
         if (count is None and not found) or (count is not None and len(found) != count):
             wanted = "at least one job" if count is None else f"{count} jobs"
@@ -62,7 +62,7 @@ class Sandbox:
         return found
 
     def refute_enqueued(self, task: TaskOrName, /, **args: Any) -> None:
-        """Fail if a job of that task with at least these arguments is there."""
+        """Fail if a job of that task with at least these arguments exists."""
         found = self.enqueued(task, **args)
         if found:
             raise AssertionError(f"expected no job of {_described(task, args)}, found {len(found)}. {self._seen()}")
@@ -73,19 +73,19 @@ class Sandbox:
         more = f" and {len(jobs) - 10} more" if len(jobs) > 10 else ""
         return f"Enqueued: {listed}{more}." if jobs else "Nothing is enqueued."
 
-    # ------------------------------------------------------------------ running it
+    # ------------------------------------------------------------------ execution
 
     def drain(self, **settings: Any) -> Drained:
-        """Run everything that is due; what is not due yet stays until `clock.advance`."""
+        """Run everything that is due; the rest stays until `clock.advance`."""
         forbid_running_loop("box.drain()", "box.adrain()")
         return self.app.work(drain=True, **settings)
 
     async def adrain(self, **settings: Any) -> Drained:
-        """As `drain`, on the running loop."""
+        """Like `drain`, on the running loop."""
         return await self.app.awork(drain=True, **settings)
 
     def run(self, job: Job[Any]) -> Job[Any]:
-        """Make a job due if it is not, run what is due, and answer the job as it is then."""
+        """Make a job due if it is not, run what is due, and return the refreshed job."""
         if job.refresh().state is State.SCHEDULED:
             self.app.run_now(job)
         self.drain()

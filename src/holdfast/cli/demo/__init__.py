@@ -1,6 +1,6 @@
-"""`holdfast demo`: a small real scene on SQLite, with a verdict computed at the end.
+"""`holdfast demo`: a small real scenario on SQLite, with a verdict computed at the end.
 
-Loaded by main when called. Everything happens in a temporary directory that is gone afterwards (unless --keep).
+Loaded by main when called. Everything happens in a temporary directory that is removed afterwards (unless --keep).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The demo's worker processes: real ones, started, killed and stopped.
 
-Used by the stage. Each is `holdfast work` in a process of its own; what it says goes to a file beside the store. Ends
+Used by the stage. Each is `holdfast work` in a process of its own; its output goes to a file beside the store. Ends
 only processes it started.
 """
 
@@ -16,7 +16,7 @@ from .journal import HAND_VARIABLE, Journal
 from .scene import JOURNAL_VARIABLE
 
 STOP_SECONDS_MAX = 5.0
-DEAD_SECONDS_MAX = 3.0  # from a worker's death to its runners', which the guard sees to
+DEAD_SECONDS_MAX = 3.0  # from a worker's death to that of its runners, which the guard kills
 SLOTS = 2
 
 
@@ -41,7 +41,7 @@ class Hand:
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
-                start_new_session=True,  # Ctrl-C is for the stage, which then stops its hands in order
+                start_new_session=True,  # Ctrl-C goes to the stage, which then stops its workers in order
             )
 
     @property
@@ -53,7 +53,7 @@ class Hand:
         return self.process.poll() is not None
 
     def kill(self, journal: Journal) -> None:
-        """SIGKILL: no goodbye, no clean-up. Written down once keeper and runner are really gone."""
+        """SIGKILL: no clean-up. Recorded once keeper and runner are really gone."""
         self.process.kill()
         self.process.wait()
         self.killed_at = time.monotonic()
@@ -62,7 +62,7 @@ class Hand:
                 journal.write("killed", pid=pid)
 
     def stop(self) -> None:
-        """Ask it to end; insist after a while."""
+        """Ask it to stop; kill it after a while."""
         if self.ended:
             return
         self.process.terminate()
@@ -74,7 +74,7 @@ class Hand:
 
 
 def gone_within(pid: int, seconds: float) -> bool:
-    """Whether a process, not a child of ours, ends in this time."""
+    """Whether a process that is not our child ends within this time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:

@@ -1,4 +1,4 @@
-"""What the demo shows at one instant, read off the store: plain values between the stage and the screen.
+"""What the demo shows at one moment, read from the store: plain values between the stage and the screen.
 
 Made by the stage ten times a second, drawn by the screen. Pure.
 """
@@ -21,8 +21,8 @@ class StepView(Struct, frozen=True, kw_only=True):
     name: str
     state: State
     worker: str = ""  # letter of the worker that runs it
-    orphaned: bool = False  # its worker was killed and its lease has not run out yet
-    again: bool = False  # it stalled before and runs again
+    orphaned: bool = False  # its worker was killed and its lease has not expired yet
+    again: bool = False  # it stalled before and is running again
 
 
 class WorkerView(Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class WorkerView(Struct, frozen=True, kw_only=True):
 
 
 class Happening(Struct, frozen=True, kw_only=True):
-    """Something worth a line."""
+    """An event worth printing."""
 
     at: float  # seconds since the start
     text: str

@@ -1,7 +1,7 @@
-"""The journal: what the handlers of the demo really did, apart from anything the store says.
+"""The journal: what the demo's handlers really did, independent of what the store reports.
 
 Written by the scene's handlers (several processes at once) and by the stage when it kills; read by the verdict. A file
-of lines, each written by one append, on one machine's monotonic clock; nothing is ever changed in it.
+of lines, each appended by one write, on one machine's monotonic clock; lines are never changed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-HAND_VARIABLE = "HOLDFAST_DEMO_HAND"  # set for a worker and so for its runners
+HAND_VARIABLE = "HOLDFAST_DEMO_HAND"  # set for a worker and inherited by its runners
 
 
 class Entry(Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """The demo's own program: three tasks and an app, as a user would write them.
 
-Imported by the demo's two worker processes and by the stage that enqueues. The store is the one HOLDFAST_URL names;
-each handler writes to the journal beside it, so that the verdict can be checked against what really ran.
+Imported by the demo's two worker processes and by the stage that enqueues. HOLDFAST_URL names the store; each handler
+writes to the journal beside it, so that the verdict can be checked against what really ran.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def roll_call(ctx: Context) -> str:
 
 @tasks.task(name="read_chart", queue=QUEUE, retry=RetryPolicy.fixed(0.6, limit=2))
 async def read_chart(ctx: Context, chart: str) -> str:
-    """The poison: fails however often it is tried."""
+    """The poison job: fails however often it is tried."""
     journal = _journal()
     journal.write("start", job=ctx.id, step="chart", fence=ctx.fence, attempt=ctx.attempt)
     await asyncio.sleep(0.3)

@@ -1,6 +1,6 @@
-"""How the demo looks: a live picture on a terminal, plain lines elsewhere, and the verdict as a panel.
+"""The demo's output: a live picture on a terminal, plain lines elsewhere, and the verdict as a panel.
 
-Used by the demo command; draws frames and a verdict, decides nothing. Wide enough from 80 columns on.
+Used by the demo command; draws frames and a verdict, decides nothing. Fits 80 columns and more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .verdict import Verdict
 Show = Callable[[Frame], None]
 WIDTH_MAX = 110
 LINES_OF_HAPPENINGS = 8
-OTHER_LINES = 18  # what the picture needs besides, with one to spare for the cursor
+OTHER_LINES = 18  # lines the picture needs besides, including a spare one for the cursor
 WORKER_COLOURS = {"A": "cyan", "B": "magenta"}
 KIND_STYLES = {"note": "default", "good": "green", "bad": "bold red"}
 MARKS = {
@@ -41,7 +41,7 @@ LEGEND = Text("· in line  ○ ready  ▶ running  ✔ done  ✖ its worker is d
 
 @contextlib.contextmanager
 def live_show(console: Console) -> Iterator[Show]:
-    """A picture that is drawn again with every frame, and stays when it is over."""
+    """A picture that is redrawn with every frame, and stays at the end."""
     with Live(console=console, auto_refresh=False, transient=False) as live:
 
         def show(frame: Frame) -> None:
@@ -53,7 +53,7 @@ def live_show(console: Console) -> Iterator[Show]:
 
 @contextlib.contextmanager
 def plain_show() -> Iterator[Show]:
-    """A line for everything that happens, and one now and then for how far it is."""
+    """One line per event, and now and then one for progress."""
     told = 0
     counted = -1
 
@@ -70,7 +70,7 @@ def plain_show() -> Iterator[Show]:
 
 
 def picture(frame: Frame, width: int, lines: int = LINES_OF_HAPPENINGS) -> RenderableType:
-    """The whole screen, with so many lines of happenings."""
+    """The whole screen, with this many lines of events."""
     return Group(
         Panel(
             Group(_harbour(frame), Text(), LEGEND, Text(), _crew(frame)),
@@ -146,7 +146,7 @@ def _worker(worker: WorkerView, lease: float) -> Text:
 
 def _happenings(frame: Frame, width: int, lines: int) -> Panel:
     shown: list[Text] = [_happening(one) for one in frame.happenings[-lines:]]
-    shown += [Text()] * (lines - len(shown))  # the panel keeps its height
+    shown += [Text()] * (lines - len(shown))  # keeps the panel's height constant
     return Panel(
         Group(*shown), title="what happened", title_align="left", box=ROUNDED, border_style="bright_black", width=width
     )
@@ -159,7 +159,7 @@ def _happening(one: Happening) -> Text:
 
 
 def verdict_panel(verdict: Verdict, elapsed: float, width: int) -> Panel:
-    """The checks, one a line."""
+    """The checks, one per line."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)

@@ -1,7 +1,7 @@
 """The demo's plot: enqueue, two workers, one killed in mid-job, recovery, a poison job that dies and dies again.
 
-Run by the demo command. Acts and looks only through the public face and the store's own answers: whom to kill is chosen
-from the store, and the verdict is computed from a dump of it and the handlers' journal.
+Run by the demo command. Acts and reads only through the public API: which worker to kill is chosen from the store, and
+the verdict is computed from a dump of the store and the handlers' journal.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .verdict import Plan, Verdict, verdict_of
 
 LEASE_SECONDS = 3.0
 TICK_SECONDS = 0.1
-KILL_AFTER_SECONDS = 4.0  # of work: by then every ship has something behind it and something before it
-MID_JOB_SECONDS = 0.15  # a job that has run so long, and has so long to go, is in the middle of it
+KILL_AFTER_SECONDS = 4.0  # of work: by then every ship has steps behind it and steps ahead
+MID_JOB_SECONDS = 0.15  # a job that has run this long, and has this long to go, counts as mid-job
 GIVE_UP_SECONDS = 60.0
 DEATHS = 2
 REPEATS = 3
@@ -49,7 +49,7 @@ class Stage:
         self._plan: Plan | None = None
 
     def play(self, show: Callable[[Frame], None]) -> Verdict:
-        """Play it to the end, showing every frame; answers the verdict."""
+        """Play it to the end, showing every frame; returns the verdict."""
         with harbour(self.url) as app:
             try:
                 plan = self._plan = self._enqueue(app)
@@ -62,7 +62,7 @@ class Stage:
             dump = app.dump()
         return verdict_of(dump, self.journal.read(), plan)
 
-    # ------------------------------------------------------------------ before the curtain
+    # ------------------------------------------------------------------ setup
 
     def _enqueue(self, app: Holdfast) -> Plan:
         ships: dict[str, tuple[str, ...]] = {}
@@ -83,7 +83,7 @@ class Stage:
     # ------------------------------------------------------------------ the acts
 
     def _frames(self, app: Holdfast) -> Iterator[Frame]:
-        """One frame a tick, until all is done, every worker is gone, or it takes far too long."""
+        """One frame per tick, until everything is done, every worker is gone, or it takes far too long."""
         while True:
             self.elapsed = time.monotonic() - self._began
             jobs = {job.id: job for job in app.jobs(queue=QUEUE)}
@@ -104,7 +104,7 @@ class Stage:
             time.sleep(TICK_SECONDS)
 
     def _kill_one(self, app: Holdfast, jobs: dict[str, Job[Any]], workers: dict[str, WorkerRecord]) -> None:
-        """After a while: SIGKILL for a worker that the store says is in the middle of a ship's step."""
+        """After a while, SIGKILL a worker that, according to the store, is in the middle of a ship's step."""
         if self._victims or self._recovered:
             return
         running = [job for job in jobs.values() if job.state is State.RUNNING and job.group is not None]
@@ -118,14 +118,14 @@ class Stage:
             hand = hands.get(worker.pid) if worker is not None else None
             if hand is not None:
                 hand.kill(self.journal)
-                held = app.jobs(state="running", worker=job.worker)  # asked again: the dead hold what they held
+                held = app.jobs(state="running", worker=job.worker)  # read again: the dead worker keeps its leases
                 self._victims = {one.id: _told(one) for one in held if one.group is not None}
                 told = ", ".join(self._victims.values())
                 self._say(f"SIGKILL for worker {hand.letter} in mid-job: {told}", "bad")
                 return
 
     def _watch_recovery(self, jobs: dict[str, Job[Any]], workers: dict[str, WorkerRecord]) -> None:
-        """Say when the dead worker's leases ran out, and when its jobs run again."""
+        """Report when the dead worker's leases expired, and when its jobs run again."""
         if not self._victims:
             return
         if not self._recovered and all(_stalls(jobs[victim]) for victim in self._victims):
@@ -141,7 +141,7 @@ class Stage:
                 self._say(f"{told} runs again{by}, with a higher fence", "good")
 
     def _watch_poison(self, app: Holdfast, jobs: dict[str, Job[Any]]) -> bool:
-        """Revive the poison once; True when it has died as often as it should."""
+        """Revive the poison job once; True when it has died as often as it should."""
         assert self._plan is not None  # noqa: S101 - set before the first frame
         poison = jobs[self._plan.poison]
         if poison.state is State.DEAD:
@@ -162,7 +162,7 @@ class Stage:
         for hand in self.hands:
             hand.stop()
 
-    # ------------------------------------------------------------------ what is seen
+    # ------------------------------------------------------------------ frames
 
     def _say(self, text: str, kind: str = "note") -> None:
         self.elapsed = time.monotonic() - self._began
@@ -206,7 +206,7 @@ class Stage:
 
 
 def _is_mid_job(job: Job[Any]) -> bool:
-    """Begun for certain, and not about to end while we make up our mind."""
+    """Has certainly begun, and will not end while we decide."""
     if job.started_at is None:
         return False
     ran = time.time() - job.started_at.timestamp()

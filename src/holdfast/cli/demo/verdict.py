@@ -1,7 +1,7 @@
 """The demo's verdict: did everything hold? A pure function of the store's dump, the journal and what was enqueued.
 
-Called by the stage at the end, and by tests with doctored inputs. Takes the store's word (by audit) and the handlers'
-own word (the journal), and believes neither alone.
+Called by the stage at the end, and by tests with forged inputs. Uses the store's account (by audit) and the handlers'
+own (the journal), and trusts neither alone.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     ships: Mapping[str, tuple[str, ...]]  # ship → ids of its steps' jobs, in order
     repeated: str  # id of the call that was enqueued several times
     poison: str  # id of the job that cannot succeed
-    deaths: int  # how often the poison died
+    deaths: int  # how often the poison job died
 
 
 class Check(Struct, frozen=True, kw_only=True):
-    """One promise, whether it held, and by what that is shown."""
+    """One guarantee, whether it held, and the evidence."""
 
     name: str
     held: bool
@@ -43,7 +43,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """One attempt as its handler wrote it down; a killed one ends when its process was killed."""
+    """One attempt as its handler recorded it; a killed one ends when its process was killed."""
 
     job: str
     start: float
@@ -82,7 +82,7 @@ def runs_of(journal: Sequence[Entry]) -> dict[str, list[Run]]:
 
 
 def nothing_lost(dump: Dump, runs: Mapping[str, Sequence[Run]], plan: Plan) -> Check:
-    """Every step succeeded by the store's word and was finished by its handler's word."""
+    """Every step succeeded according to the store and was finished according to its handler."""
     state = {row["id"]: str(row["state"]) for row in dump.tables["jobs"]}
     wanted = [job for jobs in plan.ships.values() for job in jobs] + [plan.repeated]
     lost = [job for job in wanted if state.get(job) != "succeeded" or not any(r.finished for r in runs.get(job, ()))]
@@ -105,7 +105,7 @@ def nothing_overlapped(runs: Mapping[str, Sequence[Run]], plan: Plan) -> Check:
 
 
 def order_kept(runs: Mapping[str, Sequence[Run]], plan: Plan) -> Check:
-    """Each ship's steps ran in the order they were enqueued, and their fencing numbers grew."""
+    """Each ship's steps ran in the order they were enqueued, with increasing fences."""
     bad: list[str] = []
     for jobs in plan.ships.values():
         ordered = sorted((run for job in jobs for run in runs.get(job, ())), key=lambda run: run.start)
@@ -124,7 +124,7 @@ def repeated_made_one(dump: Dump, runs: Mapping[str, Sequence[Run]], plan: Plan)
 
 
 def one_dead_letter(dump: Dump, plan: Plan) -> Check:
-    """The poison has one letter that counts all its deaths; nobody else has one."""
+    """The poison job has one letter that counts all its deaths; no other job has one."""
     letters = dump.tables["letters"]
     counts = {row["id"]: row["failure_count"] for row in letters}
     held = len(letters) == 1 and counts.get(plan.poison) == plan.deaths
