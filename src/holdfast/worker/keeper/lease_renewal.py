@@ -169,7 +169,7 @@ class LeaseRenewer:
         self._news.clear()
 
     async def renew(self) -> bool:
-        """Renew once. Return whether all parts of the store accepted it."""
+        """Renew once. Return False if it failed or a part of the store was unreachable."""
         worker_id, leases = self.worker.id, {lease.id: lease for lease in self._ledger.held.values()}
         sent = self._store.clock.steady()
         portrait = self._runners.portrait()

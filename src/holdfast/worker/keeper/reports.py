@@ -1,7 +1,7 @@
 """Progress, log lines and slow-down requests from handlers: coalesced and written a few times a second.
 
-Filled by job contexts from any thread, flushed by the keeper. Best effort: a report that cannot be stored is logged
-and never changes an outcome.
+Filled by job contexts from any thread, flushed by the keeper. Best effort: a report that cannot be stored is retried or
+dropped, and never changes an outcome.
 """
 
 from __future__ import annotations

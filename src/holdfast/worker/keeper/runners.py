@@ -102,14 +102,14 @@ class Runners(ABC):
             self.deliver(wanted)
 
     def lost(self, leases: Sequence[Lease]) -> None:
-        """Log and emit lost leases."""
+        """Log lost leases and emit an event for each."""
         for lease in leases:
             logs.lease_lost(lease.id, lease.task)
         if self.wanted("lease_lost"):
             self.tell(*(events.LeaseLost(**about(lease, self.worker)) for lease in leases))
 
     def recovered(self, ends: Sequence[Recovered]) -> None:
-        """Log and emit the stalled leases that this worker recovered."""
+        """Log the stalled leases that this worker recovered and emit their events."""
         seen: list[events.Event] = []
         for end in ends:
             if not end.counted:

@@ -5,7 +5,8 @@ I/O. Arguments and results are bytes that pass through untouched. The first fram
 ends must have the same one.
 
 A handler can write to its runner's socket. So every frame starts with a magic number, and frames from a runner are
-bounded: garbage is rejected at its first bytes, and no announced length makes the keeper buffer more than a few MiB.
+bounded: garbage is rejected at its first bytes, and no announced length makes the keeper buffer more than
+RUNNER_FRAME_BYTES_MAX plus one result.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from queue import SimpleQueue
 
 
 class ThreadPool:
-    """Calls functions in at most `most` threads. `submit` and `close` belong to one thread, the loop's."""
+    """Calls functions in at most `most` threads. `submit` and `close` are called only on the loop's thread."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most, self._name = most, name
