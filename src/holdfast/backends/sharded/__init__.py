@@ -1,1 +1,1 @@
-"""A store made of many complete stores: queues are split into shards, and a router fulfils the contract over them."""
+"""A store made of many complete stores: queues are split into shards; a router implements the contract over them."""

@@ -1,26 +1,27 @@
 """The router: the whole contract over many shards, each of them a complete store.
 
-Called by the app, the worker and the command line through `ClusterBackend`. It knows nothing of Redis: how a shard is
-made and where the registry is kept is handed in. A job is in exactly one shard, chosen by its group, else its key, else
-its id; so what must be one step about a job or a group is one step of one store. What spans shards is not one step:
+Called by the app, the worker and the command line through `ClusterBackend`. It knows nothing about Redis: how a shard
+is made and where the registry is stored is passed in. A job is in exactly one shard, chosen by its group, else its key,
+else its id; so what must be atomic for a job or a group is one step of one store. What spans shards is not atomic:
 
-* enqueue of a batch that spans shards is stored shard by shard. Where one fails, `OutcomeUnknown` says that some may be
-  stored; repeating it completes it. With on_conflict="raise" all shards are looked at first, so that a taken key stores
-  nothing; a rival that takes the key between the look and the write is found too late for the shards already written.
+* a batch that spans shards is enqueued shard by shard. If one fails, `OutcomeUnknown` means that some jobs may be
+  stored; repeating the call completes it. With on_conflict="raise" all shards are checked first, so that a taken key
+  stores nothing; if another process takes the key between the check and the write, it is found too late for the shards
+  already written.
 * ids and keys are unique within a shard: the same id or key with another group may be stored twice. A key over all
-  queues (key_scope="global") is refused where there is more than one shard.
-* the limit and rate of a queue are divided among its shards, those of a task and what is kept of it among the shards of
-  the queues it was ever enqueued in (divide.py); a limit with less than one for each is refused. They are shown as
-  they were said.
+  queues (key_scope="global") is refused if there is more than one shard.
+* the limit and rate of a queue are divided among its shards; those of a task, and its retention counts, among the
+  shards of the queues it was ever enqueued in (divide.py). A limit with less than one for each is refused. They are
+  shown as they were set.
 * a tick is decided in one step at home; its jobs follow into their shards (cron.py).
 * fences grow per shard, so per job and per group; two jobs in different shards may have the same. seqs are unique over
   all shards (seq_numbers.py) and follow the clock, as far as the shards' clocks and loads agree.
-* claim serves the queues in their order, the shards of a queue at once by shares. Priority orders within a shard.
-* a seal is in the registry and, as a copy that is obeyed there, in every shard; see seals.py for seals half way.
-* find, dump and the like put pictures together that were taken one beside the other, not at one instant.
+* claim serves the queues in their order, and the shards of a queue at once by shares. Priority orders within a shard.
+* a seal is in the registry and, as a copy that is enforced there, in every shard; see seals.py for seals halfway.
+* find, dump and the like combine snapshots that were taken side by side, not at one instant.
 
-A shard out of reach: claim, exchange, renew and the sweeps go on with the others and name what they could not settle
-or renew (`unheard`); enqueue and operations on its own jobs raise; whatever would show half a picture raises.
+If a shard is unreachable, claim, exchange, renew and the sweeps go on with the others and report what they could not
+settle or renew (`unheard`); enqueue and operations on its jobs raise; so does whatever would return half a result.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ T = TypeVar("T")
 
 
 class ShardedBackend(ShardedReader, Backend):
-    """A store of jobs made of shards."""
+    """A store made of shards."""
 
     scheme: ClassVar[str] = "sharded"
     durable: ClassVar[bool] = True
@@ -95,7 +96,7 @@ class ShardedBackend(ShardedReader, Backend):
         self._moving = MoveVerbs(self._shards, self._store)
 
     async def _store(self, name: str) -> Backend:
-        """The shard of that name (or home), opened on first use."""
+        """Return the shard of that name (or home), opened on first use."""
         store = self._made.get(name)
         if store is None:
             store = self._made[name] = self._make_shard(name, self._shards.numbering(name))
@@ -183,7 +184,7 @@ class ShardedBackend(ShardedReader, Backend):
         answer = await self._leasing.exchange(settlements, releases, request, now)
         if request is None or not answer.known or answer.leases:
             return answer
-        registry = self._shards.registry  # a queue that has no shard is asked nowhere
+        registry = self._shards.registry  # a queue without a shard is claimed nowhere
         sealed = answer.sealed or (registry.seal if registry.closed else None)
         return replace(answer, sealed=None if sealed is not None and await self._sealing.mend() else sealed)
 
@@ -209,7 +210,7 @@ class ShardedBackend(ShardedReader, Backend):
         size: Callable[[T], int],
         also: Sequence[str] = (),
     ) -> list[T]:
-        """A bounded pass over all shards, begun at another one each time so that none is always last."""
+        """Run a bounded pass over all shards, in random order so that none is always last."""
         await self._shards.refresh(FRESH_SECONDS)
         names = [*also, *self._shards.all()]
         random.shuffle(names)
@@ -238,7 +239,7 @@ class ShardedBackend(ShardedReader, Backend):
         return sum(await self._swept(limit, verb, int))
 
     async def rearrange(self, *, limit: int = 500, now: float | None = None) -> bool:
-        """Every shard its part, at least one step each. One that is silent has more to do, for all we know."""
+        """Give every shard its part, at least one step each. A silent one is assumed to have more to do."""
         await self._shards.refresh(FRESH_SECONDS)
         names = [HOME, *self._shards.all()]
         part = max(1, limit // len(names))
@@ -248,7 +249,7 @@ class ShardedBackend(ShardedReader, Backend):
     # ------------------------------------------------------------------ operating, one job at a time
 
     async def _where_it_is(self, verb: Callable[[Backend], Awaitable[T]]) -> T:
-        """Ask every shard at once to do it: the one that has the job does, the others do not know it."""
+        """Run the verb on every shard at once: the one that has the job carries it out, the others do not know it."""
         missing: list[JobNotFound] = []
 
         async def ask(name: str) -> T | None:
@@ -315,13 +316,13 @@ class ShardedBackend(ShardedReader, Backend):
         return await self._moving.export(part, after, limit)
 
     async def carry(self, move_id: str, shipment: Shipment) -> None:
-        await self._sealing.sealed()  # a piece goes only into shards that are all sealed
+        await self._sealing.sealed()  # a shipment is only carried when all shards are sealed
         await self._moving.carry(move_id, shipment)
 
     # ------------------------------------------------------------------ waiting
 
     async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
-        """The first shard that has news ends the wait; one that cannot be listened to is left to polling."""
+        """The first shard with a wake-up ends the wait; one that cannot be listened to is left to polling."""
         await self._ruling.known(set(queues), None)
         names = [name for queue in queues for name in self._shards.of(queue)]
 

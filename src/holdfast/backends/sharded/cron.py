@@ -1,9 +1,9 @@
-"""tick over many shards: home keeps the cron entries, the jobs go to the shards where any other job like them is.
+"""tick over many shards: home keeps the cron entries, the jobs go to their usual shards.
 
-Called by backend.py. Home writes the entry and, in the same step, notes the jobs: one row each in a queue of its own
-that nobody claims. That step decides, and nothing of it can be lost. Then the jobs are handed to their shards and the
-rows are cancelled. Who dies in between leaves the rows; whoever sweeps next hands them over. An id makes one job, so a
-job handed over twice is still one: rows are handed over before anything is pruned, so its id is still known.
+Called by backend.py. Home writes the entry and, in the same step, records the jobs: one row each in a queue of its own
+that no worker claims. That step decides, and nothing of it can be lost. Then the jobs are enqueued in their shards and
+the rows are cancelled. A process that dies in between leaves the rows, and the next sweep hands them over. An id makes
+one job, so a job handed over twice is still one: rows are handed over before anything is pruned, so its id is known.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from ...lifecycle import LIVE
 from ...records import REMEMBER_SECONDS_MIN, Enqueued, JobQuery, JobRecord, NewJob, Tick, Ticked
 from ..contract import Backend
 
-NOTED = "{ticks}"  # the queue of the rows at home: no queue of a user can be called so
-GRACE_SECONDS = 5.0  # rows younger than this are left to whoever made them
+NOTED = "{ticks}"  # the queue of the rows at home: no user's queue can have this name
+GRACE_SECONDS = 5.0  # rows younger than this are left to the process that made them
 PAGE = 100
 
 
 class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a row at home holds: a job on its way, and the job that is cancelled before it."""
+    """The content of a row at home: a job to hand over, and the job to cancel before it."""
 
     job: NewJob
     cancels: str | None = None
 
 
 class Enqueue(Protocol):
-    """enqueue of the router."""
+    """The router's enqueue."""
 
     async def __call__(self, jobs: Sequence[NewJob], now: float | None) -> list[Enqueued]: ...
 
 
 class CronVerbs:
-    """The verb tick, and handing over what it left."""
+    """The verb tick, and the hand-over of rows that it left."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class CronVerbs:
         if not done.done:
             return done
         enqueued = [Enqueued(job.id, created=True) for job in jobs]
-        with suppress(HoldfastError):  # home has decided and the rows are there: a sweep will hand them over
+        with suppress(HoldfastError):  # home has decided and the rows are stored: a sweep will hand them over
             enqueued = await self._hand_over(jobs, cancels, now)
             await self._tear_up([row.id for row in written.jobs], now)
         return replace(done, enqueued=tuple(enqueued), skipped=skipped)
@@ -83,14 +83,14 @@ class CronVerbs:
         job = await self._get(job_id)
         if job is None:
             row = await (await self._home()).get(_row_id(job_id))
-            if row is not None and row.state.live:  # it is still on its way
+            if row is not None and row.state.live:  # it is not handed over yet
                 await self.finish(now, age=0.0)
                 job = await self._get(job_id)
         return job is not None and job.state.live
 
     async def _hand_over(self, jobs: Sequence[NewJob], cancels: str | None, now: float | None) -> list[Enqueued]:
         if cancels is not None:
-            with suppress(StateConflict, JobNotFound):  # it has ended meanwhile
+            with suppress(StateConflict, JobNotFound):  # it has finished meanwhile
                 await self._cancel(cancels, now)
         return await self._enqueue(jobs, now) if jobs else []
 
@@ -103,7 +103,7 @@ class CronVerbs:
     # ------------------------------------------------------------------ what was left
 
     async def _left(self) -> list[JobRecord]:
-        """The rows that are not torn up, in the order of the ticks."""
+        """Return the rows that are not cancelled, in the order of the ticks."""
         home, rows, before = await self._home(), list[JobRecord](), None
         while True:
             query = JobQuery(queue=NOTED, states=tuple(LIVE), before=before, limit=PAGE)
@@ -113,10 +113,10 @@ class CronVerbs:
             before = page[-1].seq
 
     async def finish(self, now: float | None, *, age: float = GRACE_SECONDS) -> HoldfastError | None:
-        """Hand over the jobs of ticks that somebody did not end. Answers why one was left.
+        """Hand over the jobs of ticks that were not completed. Returns why one was left, if one was.
 
         One that is refused (its task may have got a limit that cannot be divided), or whose shard is silent, stays for
-        the next time and holds no other up.
+        the next time and does not block the others.
         """
         rows = await self._left()
         if not rows:
@@ -141,7 +141,7 @@ class CronVerbs:
 
 
 def _row(job: NewJob, at: float, cancels: str | None) -> NewJob:
-    """The row at home; a delay counts from now, not from when the job is handed over."""
+    """Build the row at home; a delay counts from now, not from when the job is handed over."""
     if job.delay is not None:
         job = replace(job, delay=None, due_at=at + job.delay)
     note = msgspec.json.encode(Note(job=job, cancels=cancels))

@@ -1,8 +1,10 @@
-"""How limits, rates and counts that span shards are divided among them, and what of all rules concerns one shard.
+"""Divides what spans shards: limits, rates and counts among a queue's or task's shards, and the room of one claim.
 
-Called by limits.py and move.py. Pure. The parts of a limit add up to it, and so do those of a rate that allows at
-least one start per shard; a rate below that is slowed down in every shard instead. What is said of a group is never
-divided: a group is in one shard.
+Called by limits.py, move.py, seals.py and lease.py. Pure. The parts of a limit add up to it, and so do those of a rate
+that allows at least one start per shard; a lower rate is slowed down in every shard instead. Rules of a group are never
+divided, because a group is in one shard. What a claim gives the shards together is never more than what is left: in
+all, of the queue, of every task with a cap, and in bytes of arguments. A shard always leases one job, whatever its
+size; leases beyond the bytes are released (`within`).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ Scope = tuple[str | None, str | None, str | None]  # queue, group, task
 
 
 def refuse_too_small(limit: object, shards: int, what: str) -> None:
-    """Refuse a limit that would leave a shard without a place: its jobs would never run."""
+    """Refuse a limit that would leave a shard without a slot: its jobs would never run."""
     if isinstance(limit, int) and limit < shards:
         raise ConfigurationError(
             f"the limit of {what} is divided among {shards} shards, so it must be at least {shards}, not {limit}. "
@@ -32,19 +34,19 @@ def refuse_too_small(limit: object, shards: int, what: str) -> None:
 
 
 def limit_share(limit: int | None, shards: int, place: int) -> int | None:
-    """The part of one shard; the first ones get what is left over. Never below 1, which would stop it."""
+    """Return the part of one shard; the first ones get the remainder. Never below 1, which would stop it."""
     if limit is None or limit >= UNLIMITED:
         return limit
     return max(1, limit // shards + (place < limit % shards))
 
 
 def count_share(count: int | None, shards: int) -> int | None:
-    """How many of `count` jobs each shard keeps: rounded up, so together they may keep a few more."""
+    """Return how many of `count` jobs each shard keeps: rounded up, so together they may keep a few more."""
     return None if count is None else -(-count // shards)
 
 
 def rate_share(rate: Rate | None, shards: int, place: int) -> Rate | None:
-    """The part of one shard. With fewer starts than shards each gets one, in a window that is longer accordingly."""
+    """Return the part of one shard. With fewer starts than shards, each gets one in an accordingly longer window."""
     if rate is None or rate.none or shards == 1:
         return rate
     burst = None if rate.burst is None else max(1, rate.burst // shards + (place < rate.burst % shards))
@@ -70,16 +72,16 @@ def task_share(rule: TaskRule, shards: int, place: int) -> TaskRule:
 
 
 def override_share(said: Override, shards: int, place: int) -> Override:
-    """An operator's word as stored: None where nothing is said, which resets what a shard may still have."""
+    """Divide an operator's override as stored: None where nothing is set, which resets what a shard may still have."""
     limit = limit_share(said.limit, shards, place) if isinstance(said.limit, int) else None
     rate = rate_share(said.rate, shards, place) if isinstance(said.rate, Rate) else None
     return replace(said, limit=limit, rate=rate, apart=said.apart if isinstance(said.apart, bool) else None)
 
 
 def concerning(rules: Shipment, registry: Registry, queue: str, place: int) -> Shipment:
-    """What of all rules one shard of a queue must know of its queue and groups, divided. Tasks: `task_rules_for`."""
+    """Return the rules one shard must know of its queue and groups, divided. For tasks, see `task_rules_for`."""
     entry = registry.queues[queue]
-    shards = max(entry.shards, place + 1)  # one that is no longer used gets a part, too, and has no job to use it
+    shards = max(entry.shards, place + 1)  # a shard no longer in use also gets a part, and has no job to use it
 
     def is_here(said: Override | Flow) -> bool:
         return said.queue == queue and (said.group is None or place_of(said.group, entry.shards) == place)
@@ -103,7 +105,7 @@ def concerning(rules: Shipment, registry: Registry, queue: str, place: int) -> S
 
 
 def task_rules_for(rules: Shipment, registry: Registry, queue: str, place: int) -> Shipment:
-    """What one shard of a queue must know of the tasks that have jobs in it, divided."""
+    """Return the rules one shard of a queue must know of the tasks that have jobs in it, divided."""
     name = shard_name(queue, place)
     spread = {task: registry.shards_of_task(task) for task in registry.tasks}
     here = {task: (len(names), names.index(name)) for task, names in spread.items() if name in names}
@@ -120,7 +122,7 @@ def task_rules_for(rules: Shipment, registry: Registry, queue: str, place: int) 
 
 
 def said_of(overrides: Iterable[Override], scope: Scope) -> Override:
-    """An operator's word of that scope; one that says nothing where there is none."""
+    """Return the operator's override of that scope, or an empty one."""
     nothing = Override(queue=scope[0], group=scope[1], task=scope[2], limit=None, rate=None, apart=None)
     return next((said for said in overrides if (said.queue, said.group, said.task) == scope), nothing)
 
@@ -128,7 +130,7 @@ def said_of(overrides: Iterable[Override], scope: Scope) -> Override:
 def refuse_undividable(
     registry: Registry, queues: Iterable[str], tasks: Iterable[str], overrides: Iterable[Override]
 ) -> None:
-    """Refuse where a limit of these queues and tasks, declared or an operator's, has less than one for each shard."""
+    """Refuse a limit of these queues and tasks, declared or overridden, that has less than one for each shard."""
     for queue in queues:
         entry, word = registry.queues[queue], said_of(overrides, (queue, None, None))
         for limit in (word.limit, None if entry.rule is None else entry.rule.limit):
@@ -139,16 +141,11 @@ def refuse_undividable(
             refuse_too_small(limit, len(registry.shards_of_task(task)), f"task {task!r}")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# How the free slots of one call are divided among the shards of a queue, round by round.
-#
-# Called by lease.py. Plain reckoning: it calls nobody. What the shards are given together is never more than what is
-# left: in all, of the queue, of every task with a cap of its own, and in bytes of arguments. A shard always leases one
-# job, whatever its size; what comes beyond the bytes that way is released (`within`).
+# The room of one claim, divided among the shards of a queue, round by round.
 
 
 class Portion(NamedTuple):
-    """What one shard may lease in one round."""
+    """How much one shard may lease in one round."""
 
     most: int
     by_task: Mapping[str, int]
@@ -159,7 +156,7 @@ NOTHING = Portion(0, {}, CLAIM_BYTES_MAX)
 
 
 class QueueRoom:
-    """What a call may still take of one queue, and which of its shards are worth asking for it."""
+    """How much a claim may still take from one queue, and which of its shards may have more."""
 
     def __init__(self, request: ClaimRequest, leases: Sequence[Lease], queue: str, shards: Sequence[str]) -> None:
         late = sum(lease.queue == queue for lease in leases)
@@ -167,13 +164,13 @@ class QueueRoom:
         taken = Counter(lease.task for lease in leases)
         self._by_task = {task: given - taken[task] for task, given in request.most_by_task.items()}
         self._bytes = request.bytes_max - sum(len(lease.args) for lease in leases)
-        self._open = list(shards)  # not asked yet, or used up what they were given
-        self._capped: list[str] = []  # did not, but may have jobs of a task of which they were given too little
-        self._without: set[tuple[str, str]] = set()  # (shard, task): did not use up what it was given of that task
+        self._open = list(shards)  # not asked yet, or used up their portion
+        self._capped: list[str] = []  # did not, but may have jobs of a task whose portion was too small
+        self._without: set[tuple[str, str]] = set()  # (shard, task): did not use up its portion of that task
         self._given: dict[str, Portion] = {}
 
     def next_round(self, may_ask: Callable[[str], bool]) -> dict[str, Portion]:
-        """Whom to ask now for what; nobody: the queue is done."""
+        """Return the portions of the next round; empty: the queue is done."""
         candidates = [shard for shard in (*self._open, *self._capped) if may_ask(shard)]
         if self._most <= 0 or self._bytes <= 0 or not candidates:
             return {}
@@ -192,7 +189,7 @@ class QueueRoom:
         return self._given
 
     def heard(self, answers: Mapping[str, Sequence[Lease]]) -> None:
-        """What the shards of this round leased; who did not answer is not asked again."""
+        """Record what the shards of this round leased; one that did not reply is not asked again."""
         unasked = [shard for shard in self._open if shard not in self._given]
         more: list[str] = []
         capped = [shard for shard in self._capped if shard not in self._given]
@@ -216,8 +213,8 @@ class QueueRoom:
 def within(
     request: ClaimRequest, leases: Sequence[Lease], by_task: Mapping[str, int]
 ) -> tuple[list[Lease], list[Release]]:
-    """The leases there is room for: slots in all, of their queue and their task, and bytes; and the others, to be given
-    back. The first one fits, whatever its size."""
+    """Split leases into those with room (slots in all, of their queue and their task, and bytes) and those to release.
+    The first one fits, whatever its size."""
     kept: list[Lease] = []
     surplus: list[Release] = []
     size, full = 0, False
@@ -236,6 +233,6 @@ def within(
 
 
 def turned(names: list[str], call: int) -> list[str]:
-    """Another shard goes first in every call."""
+    """Rotate the shards, so that another one goes first in every call."""
     first = call % len(names) if names else 0
     return names[first:] + names[:first]

@@ -1,4 +1,4 @@
-"""Enqueue over many shards: a batch is divided by shard, and its answers come back in the batch's order.
+"""Enqueue over many shards: divide a batch by shard, and return the results in the batch's order.
 
 Called by backend.py. A batch for one shard is one step. A batch that spans shards is one step per shard; see backend.py
 for what that means.
@@ -42,7 +42,7 @@ async def enqueue(registry: Registry, stores: Stores, jobs: Sequence[NewJob], no
     async def store(name: str) -> None:
         try:
             stored[name] = await (await stores(name)).enqueue(parts[name], now)
-        except StoreSealed as error:  # a seal on its way: some shards have it, some took their part before
+        except StoreSealed as error:  # a seal is spreading: some shards have it, some took their part before
             failed.append(error)
 
     # A part that may still be refused goes alone and before the others, so that a late refusal stores little.
@@ -63,8 +63,8 @@ async def enqueue(registry: Registry, stores: Stores, jobs: Sequence[NewJob], no
 async def _refuse_duplicates(store: Backend, jobs: Sequence[NewJob], now: float | None) -> None:
     """Raise for the first job that may not share its key, as its shard would, before any shard stores anything.
 
-    A rehearsal: the shard is given the batch with two more jobs at its end that share a new key. So it refuses the
-    batch, stores nothing, and names the first job it met: one call by the index of keys, however many jobs there are.
+    A dry run: the batch is sent with two more jobs at its end that share a new key. So the shard refuses the batch,
+    stores nothing, and names the first duplicate: one call by the index of keys, however many jobs there are.
     """
     key = secrets.token_hex(16)
     ends = [replace(jobs[0], id=f"{key}-{n}", key=key, group=None, on_conflict="raise") for n in range(2)]

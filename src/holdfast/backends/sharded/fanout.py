@@ -1,7 +1,7 @@
-"""Asking many shards at once, and telling a shard that is silent from one that refuses.
+"""Calls many shards at once, and separates shards that are silent from those that refuse.
 
-Called by the router's parts. A silent shard (out of reach, or no answer) is collected, so that its neighbours' answers
-are not lost with it; what a silence means is the verb's business. A refusal is an answer and is raised.
+Called by the router's modules. A silent shard (unreachable, or no reply) is collected, so that the results of the
+others are not lost with it; each verb decides what a silence means. A refusal is a reply and is raised.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from .places import shares
 T = TypeVar("T")
 
 SILENCE = (BackendError, OutcomeUnknown)
-REFUSED = (StoreSealed,)  # answers, although they are BackendErrors
+REFUSED = (StoreSealed,)  # replies, although they are BackendErrors
 
 
 class Answers(dict[str, T], Generic[T]):
-    """What each shard answered; `silent` holds the errors of those that did not."""
+    """The result of each shard; `silent` holds the errors of those that did not reply."""
 
     def __init__(self) -> None:
         super().__init__()
         self.silent: dict[str, HoldfastError] = {}
 
     def of_all(self) -> Answers[T]:
-        """These answers, if every shard gave one."""
+        """Return these results if every shard replied; else raise."""
         for error in self.silent.values():
             raise error
         return self
 
     def of_some(self) -> Answers[T]:
-        """These answers, if at least one shard gave one, or none was asked."""
+        """Return these results if at least one shard replied, or none was called; else raise."""
         return self if self else self.of_all()
 
 
 async def at_once(calls: Mapping[str, Awaitable[T]]) -> Answers[T]:
-    """Make all calls side by side and wait for all of them."""
+    """Make all calls concurrently and wait for all of them."""
     answers: Answers[T] = Answers()
     if len(calls) == 1:  # the common case needs no task
         for name, call in calls.items():
@@ -66,9 +66,9 @@ async def at_once(calls: Mapping[str, Awaitable[T]]) -> Answers[T]:
 async def spread(
     total: int, names: Sequence[str], ask: Callable[[str, int], Awaitable[T]], size: Callable[[T], int]
 ) -> list[T]:
-    """Divide `total` among shards, ask them at once, and pass on what some could not use to those that used theirs up.
+    """Divide `total` among shards, call them at once, and give what some could not use to those that used up theirs.
 
-    Every shard is asked, unless `total` is used up before. Raises only where no shard answered.
+    Every shard is called, unless `total` is used up before. Raises only if no shard replied.
     """
     found: list[T] = []
     asked: set[str] = set()
@@ -83,7 +83,7 @@ async def spread(
         asked.update(portions)
         used_up = {name for name, answer in answers.items() if size(answer) >= portions[name]}
         willing = [name for name in willing if name not in portions or name in used_up]
-        willing.sort(key=lambda name: name in asked)  # who was not asked yet goes first
+        willing.sort(key=lambda name: name in asked)  # shards not called yet go first
     if error is not None and not found:
         raise error
     return found

@@ -1,8 +1,8 @@
-"""Leases over many shards: a worker's calls are divided among shards and their answers put together.
+"""Leases over many shards: divide a worker's calls among shards and combine the results.
 
-Called by backend.py. A call that a shard did not answer is repeated there, the same call, before that shard is asked
-for anything else: so its settlements take effect once, and their first answers come back, late. Nothing kept here is
-needed to be safe: every write about a lease is fenced by its token in its own shard.
+Called by backend.py. A call that a shard did not answer is repeated there unchanged before that shard gets any other
+call: so its settlements take effect once, and their first results come back, late. Safety does not depend on anything
+kept here: every write to a lease is fenced by its token in its own shard.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .places import number_of, parted, shares
 from .registry import Shards
 from .worker_calls import Sent, WorkerCalls
 
-HOME = ""  # the store beside the shards: rules, pauses, limits, cron entries and every worker's row, but no user's job
+HOME = ""  # the store beside the shards: rules, pauses, limits, cron entries and all workers' rows, but no user's job
 RECOVERED_PER_CLAIM_MAX = 100
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ Named = TypeVar("Named", Held, Report, Release, Settlement)
 
 
 class Stores(Protocol):
-    """How a shard is reached by its name; opened on first use."""
+    """Returns a shard by its name; opened on first use."""
 
     async def __call__(self, name: str) -> Backend: ...
 
@@ -51,7 +51,7 @@ class Gone(Exception):
 
 
 class LeaseVerbs:
-    """The verbs about leases and workers."""
+    """The verbs for leases and workers."""
 
     def __init__(self, shards: Shards, stores: Stores) -> None:
         self._shards, self._stores = shards, stores
@@ -63,7 +63,7 @@ class LeaseVerbs:
     # ------------------------------------------------------------------ a worker's rows
 
     async def register(self, worker: WorkerRecord, now: float | None) -> None:
-        """In every shard it is known to serve; the others follow when it first claims there."""
+        """Register in every shard it is known to serve; the others follow when it first claims there."""
         service = self._services.setdefault(worker.id, WorkerCalls(worker))
         service.record = worker
         names = {HOME, *service.joined, *(shard for queue in worker.queues for shard in self._shards.of(queue))}
@@ -78,7 +78,7 @@ class LeaseVerbs:
         return sum(answers.of_all().values())
 
     async def _service(self, worker: str, now: float | None) -> WorkerCalls | None:
-        """The worker as this process knows it, or as another process registered it."""
+        """Return the worker as this process knows it, or as another process registered it."""
         found = self._services.get(worker)
         if found is None:
             rows = await self._at(HOME, lambda store: store.workers(now))
@@ -98,7 +98,7 @@ class LeaseVerbs:
         service.joined.add(shard)
 
     async def _alive(self, service: WorkerCalls, now: float | None) -> bool:
-        """Is there a store in which the worker's deadline has not passed, or one that cannot be asked?"""
+        """Whether some store has the worker with a deadline that has not passed, or cannot be reached."""
         names = [HOME, *service.joined]
         answers = await at_once({name: self._at(name, lambda store: store.workers(now)) for name in names})
         rows = [row for found in answers.of_some().values() for row in found if row.id == service.record.id]
@@ -149,7 +149,7 @@ class LeaseVerbs:
         request: ClaimRequest,
         now: float | None,
     ) -> None:
-        """A new call. A worker that finds itself past its deadline is swept away everywhere, as it is in one store."""
+        """Make a new call. A worker past its deadline is recovered everywhere, as it is in one store."""
         try:
             await self._trade(service, settlements, releases, request, now)
             if not any(sent.answer is not None and sent.answer.known for sent in service.sent):
@@ -162,7 +162,7 @@ class LeaseVerbs:
             raise
 
     async def _make_sure(self, service: WorkerCalls, now: float | None) -> None:
-        """No shard said in this call that it knows the worker. Is the worker alive, and is anybody there at all?"""
+        """No shard confirmed the worker in this call: check that it is alive, and that any store replies at all."""
         try:
             alive = await self._alive(service, now)
         except SILENCE as error:
@@ -178,10 +178,10 @@ class LeaseVerbs:
         request: ClaimRequest,
         now: float | None,
     ) -> None:
-        """A new call. Calls that are owed an answer go first, then the settlements, then the queues in their order.
+        """Make a new call: first repeat unanswered calls, then send the settlements, then claim the queues in order.
 
         The settlements travel with the first queue's claims. A queue's shards are asked at once for their shares; what
-        some cannot use, those that used theirs up are asked for next.
+        some cannot use is then claimed from those that used up theirs.
         """
         service.turn_to(request.call, len(settlements) + len(releases))
         swept = dict.fromkeys(shard for queue in request.queues for shard in self._shards.of(queue))
@@ -202,7 +202,7 @@ class LeaseVerbs:
         await self._fit(service, request, now)
 
     async def _send(self, service: WorkerCalls, batch: Sequence[Sent], now: float | None) -> None:
-        """Make these calls at once. They are noted first, so that a call given up in the middle can be repeated."""
+        """Make these calls at once. They are recorded first, so that a call cancelled midway can be repeated."""
         service.sent += [sent for sent in batch if sent not in service.sent]
         answers = await at_once({sent.shard: self._exchange_at(service, sent, now) for sent in batch})
         for sent in batch:
@@ -211,7 +211,7 @@ class LeaseVerbs:
     async def _exchange_at(self, service: WorkerCalls, sent: Sent, now: float | None) -> None:
         store = await self._stores(sent.shard)
         if sent.shard in service.stale:
-            # Its row there may be about to lapse, and with it whatever is claimed now: move its deadline first.
+            # Its row there may be about to expire, and with it whatever is claimed now: move its deadline first.
             await store.register(service.record, now)
             service.stale.discard(sent.shard)
         answer = await store.exchange(sent.settlements, sent.releases, sent.request, now)
@@ -222,7 +222,7 @@ class LeaseVerbs:
         service.heard(sent, answer)
 
     async def _hear_again(self, service: WorkerCalls, request: ClaimRequest, now: float | None) -> None:
-        """Repeat the calls that were not answered. What they bring beyond the free slots goes back at no cost."""
+        """Repeat the calls that were not answered. Leases beyond the free slots are released at no cost."""
         owed = list(service.unheard.values())
         for sent in owed:
             sent.ask_for_less(request, part=2)
@@ -232,9 +232,9 @@ class LeaseVerbs:
     async def _fit(
         self, service: WorkerCalls, request: ClaimRequest, now: float | None, by_task: Mapping[str, int] = {}
     ) -> None:
-        """Release the leases there is no room for. Where a shard does not answer, the next renewal gives them back.
+        """Release the leases there is no room for. If a shard does not reply, the next renewal releases them.
 
-        What is asked of a task binds late leases alone: in other claims the shards know whether the task is apart.
+        Per-task caps bind late leases alone: in other claims the shards know whether the task has a dedicated lane.
         """
         service.leases, surplus = within(request, service.leases, by_task)
         if surplus:
@@ -242,9 +242,9 @@ class LeaseVerbs:
                 await self.by_token(surplus, lambda store, items: store.release(items, now))
 
     async def _repeat(self, service: WorkerCalls, request: ClaimRequest, now: float | None) -> None:
-        """The latest call once more: what was answered is still known, what was not is asked again.
+        """Repeat the latest call: results are still known, and unanswered calls are sent again.
 
-        Where home or a shard is silent, what is known of it stays: the next renewal tells what is no longer ours.
+        If home or a shard is silent, what is known of it stays: the next renewal reports what is no longer ours.
         """
         found = await at_once({HOME: self._at(HOME, lambda store: store.workers(now))})
         if HOME in found and all(row.id != service.record.id for row in found[HOME]):
@@ -261,7 +261,7 @@ class LeaseVerbs:
             sent.ask_for_less(request)
         await self._send(service, unanswered, now)
         if all(sent.answer is None for sent in service.sent):
-            found.of_all()  # nobody is there at all
+            found.of_all()  # no store replies at all
         await self._fit(service, request, now)
 
     # ------------------------------------------------------------------ renewing, and the verbs that name a token
@@ -269,9 +269,9 @@ class LeaseVerbs:
     async def renew(
         self, worker: str, held: Sequence[Held], seen_call: int, portrait: bytes | None, now: float | None
     ) -> Renewal:
-        """All rows of the worker at once. What a silent shard holds is `unheard`: its deadline there did not move.
+        """Renew all rows of the worker at once. Leases in a silent shard are `unheard`: its deadline did not move.
 
-        The portrait goes to home alone; one that home did not take goes there again with the next renewal.
+        The status goes to home alone; if home did not take it, it is sent again with the next renewal.
         """
         service = await self._service(worker, now)
         if service is None:
@@ -318,7 +318,7 @@ class LeaseVerbs:
     async def by_token(
         self, items: Sequence[Named], verb: Callable[[Backend, list[Named]], Awaitable[list[Answer]]]
     ) -> list[Answer]:
-        """A verb about leases, at each lease's own shard. Raises where no shard answered, else says UNHEARD."""
+        """Run a verb on each lease's own shard. Raises if no shard replied; else a silent one means UNHEARD."""
         answers = [Answer.LOST] * len(items)
         places: dict[str, list[int]] = {}
         own: dict[str, list[Named]] = {}

@@ -1,7 +1,8 @@
-"""Rules, pauses and limits over many shards: home has them all, the shards carry out what concerns their jobs.
+"""Rules, pauses and limits over many shards: home has them all, the shards enforce what concerns their jobs.
 
-Called by backend.py. Home is told first, so that a shard made a moment later is told as well; then the shards, each its
-part (divide.py). Every verb here may be repeated, and repeating it mends what a shard out of reach missed.
+Called by backend.py. Home is updated first, so that a shard created a moment later gets the change as well; then the
+shards, each with its part (divide.py). Every verb here is idempotent, and repeating it fixes what an unreachable shard
+missed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ T = TypeVar("T")
 
 
 class LimitVerbs:
-    """The verbs that say what may run."""
+    """The verbs that decide what may run."""
 
     def __init__(self, shards: Shards, stores: Stores) -> None:
         self._shards, self._stores = shards, stores
@@ -42,7 +43,7 @@ class LimitVerbs:
         return await verb(await self._stores(name))
 
     async def _at_all(self, names: Iterable[str], verb: Callable[[Backend], Awaitable[T]]) -> list[T]:
-        """What these shards answer; raises where one is silent."""
+        """Return the results of these shards; raises if one is silent."""
         return list((await at_once({name: self._at(name, verb) for name in names})).of_all().values())
 
     async def _overrides(self) -> tuple[Override, ...]:
@@ -51,9 +52,9 @@ class LimitVerbs:
     # ------------------------------------------------------------------ before jobs are stored or claimed
 
     async def known(self, queues: set[str], now: float | None) -> Registry:
-        """The registry with these queues in it, their shards told all they must know before their first job.
+        """Return the registry with these queues in it, whose shards have all rules they need before their first job.
 
-        In a sealed store those that are not in it stay out: they get no job.
+        In a sealed store missing queues are not added: they get no job.
         """
         registry = await self._shards.known(queues)
         for queue in queues:
@@ -64,7 +65,7 @@ class LimitVerbs:
         return registry
 
     async def ready_for(self, jobs: Sequence[NewJob], now: float | None) -> Registry:
-        """As `known`, and the shards know what is said of the jobs' tasks before they get the first job of one."""
+        """As `known`, and the shards have the rules of the jobs' tasks before they get the first job of one."""
         await self._refuse_wide_keys(jobs)
         registry = await self.known({job.queue for job in jobs}, now)
         if any(job.queue not in registry.queues for job in jobs):
@@ -84,8 +85,8 @@ class LimitVerbs:
             )
 
     async def _list(self, pairs: set[tuple[str, str]], now: float | None) -> Registry:
-        """Note that these tasks have jobs in these queues; where something is said of them, tell it to all shards of
-        theirs, because the parts change."""
+        """Record that these tasks have jobs in these queues; if a task has a rule or an override, send it to all its
+        shards, because the parts change."""
         tasks = {task for task, _ in pairs}
         known = self._shards.registry.tasks
         overrides = await self._overrides() if any(task in known and known[task].said for task in tasks) else ()
@@ -102,7 +103,7 @@ class LimitVerbs:
         return await self._tell_tasks(names, now) if names else registry
 
     async def _mend(self, now: float | None) -> None:
-        """Tell what somebody began to tell and did not end; what cannot be told now is told later."""
+        """Send rules that another process began to send and did not finish; what fails now is sent later."""
         clock = time.monotonic()
         if self._mended_at is None or clock - self._mended_at >= FRESH_SECONDS:
             self._mended_at = clock
@@ -156,7 +157,7 @@ class LimitVerbs:
         await self._tell(rule.name, now)
 
     async def _refuse_unless_empty(self, rule: QueueRule, entry: Entry) -> None:
-        """With another number of shards its groups and keys would be sought in other places than they are in."""
+        """With another number of shards its groups and keys would be looked up in shards where they are not."""
         names = [shard_name(rule.name, place) for place in range(entry.reach)]
         found = await self._at_all(names, lambda store: store.count(rule.name))
         jobs = sum(sum(states.values()) for counts in found for states in counts.values())
@@ -167,10 +168,10 @@ class LimitVerbs:
                 "run dry, prune it and declare again; or carry it to another prefix with `holdfast move`."
             )
 
-    # ------------------------------------------------------------------ telling the shards
+    # ------------------------------------------------------------------ updating the shards
 
     async def _tell(self, queue: str, now: float | None) -> Registry:
-        """Bring every shard of a queue in line with home, then mark it ready; again, where it was changed meanwhile."""
+        """Bring every shard of a queue in line with home, then mark it ready; repeat if it was changed meanwhile."""
         for _ in range(TRIES_MAX):
             entry = self._shards.registry.queues[queue]
             await self._align(queue, self._shards.registry, now)
@@ -216,7 +217,7 @@ class LimitVerbs:
         (await at_once({name: align(place, name) for name, place in names.items()})).of_all()
 
     async def _tell_tasks(self, tasks: Iterable[str], now: float | None) -> Registry:
-        """Give every shard its part of what is said of these tasks; again, where that was changed meanwhile."""
+        """Give every shard its part of these tasks' rules and overrides; repeat if they were changed meanwhile."""
         tasks, home = list(tasks), await self._home()
         for _ in range(TRIES_MAX):
             entries = {task: self._shards.registry.tasks[task] for task in tasks}
@@ -267,7 +268,7 @@ class LimitVerbs:
         return ended or any(there)
 
     async def _concerned(self, pause: Pause, now: float | None) -> list[str]:
-        """The shards in the registry after home was told: whoever adds one later asks home."""
+        """Return the shards in the registry after home was updated: a process that adds one later reads home."""
         await self._shards.refresh()
         if pause.queue is None:
             return self._shards.all()
@@ -298,7 +299,7 @@ class LimitVerbs:
         await self._tell_word(said, queue, now)
 
     async def _tell_word(self, said: Override, queue: str, now: float | None) -> None:
-        """Tell the shards of a queue, or that of a group, what home has; again, where that was changed meanwhile."""
+        """Give the shards of a queue, or that of a group, home's override; repeat if it was changed meanwhile."""
         own = None if said.group is None else self._shards.of_group(queue, said.group)
         shards = self._shards.registry.queues[queue].shards
         names = {shard_name(queue, place): place for place in range(shards)} if own is None else {own: 0}
@@ -315,7 +316,7 @@ class LimitVerbs:
         await (await self._stores(name)).limit(said, now)
 
     async def slow_down(self, queue: str, seconds: float, now: float | None) -> float:
-        """Every shard of the queue; the latest time counts. A shard out of reach: repeating it mends that."""
+        """Slow down every shard of the queue; the latest time counts. Repeat the call if a shard was unreachable."""
         (await self._shards.refresh()).refuse_sealed()
         await self.known({queue}, now)
         return max(await self._at_all(self._shards.of(queue), lambda store: store.slow_down(queue, seconds, now)))
@@ -336,7 +337,7 @@ def _is_told(entry: Entry | None, rule: QueueRule) -> bool:
 
 
 def _divided_anew(found: Registry, queue: str) -> Registry:
-    """The queue has another number of shards: what is said of its tasks must be told to all their shards."""
+    """The queue has another number of shards: its tasks' rules must be sent to all their shards again."""
     for task, entry in found.tasks.items():
         if queue in entry.queues and (entry.rule is not None or entry.said):
             found = found.with_task(task, replace(entry, state="changing"))
@@ -351,7 +352,7 @@ def _with_rules(found: Registry, rules: dict[str, TaskRule | None]) -> Registry:
 
 
 def _with_word(found: Registry, task: str) -> Registry:
-    """An operator speaks of a task: from now on whoever adds a queue to it asks home."""
+    """An operator overrides a task: from now on a process that adds a queue to it reads home."""
     found.refuse_sealed()
     return found.with_task(task, replace(found.tasks.get(task, TaskEntry()), said=True))
 
@@ -359,10 +360,10 @@ def _with_word(found: Registry, task: str) -> Registry:
 def _as_declared(
     registry: Registry, rules: Sequence[QueueRule], tasks: dict[str, TaskRule | None]
 ) -> tuple[Registry, list[str], set[str]]:
-    """What the registry will be, the queues whose rule changes, and the tasks whose rule or parts change."""
+    """Return the future registry, the queues whose rule changes, and the tasks whose rule or parts change."""
     touched = set(tasks)
     for rule in rules:
-        registry = registry.with_queue(rule.name, rule.shards)  # raises where that number cannot be
+        registry = registry.with_queue(rule.name, rule.shards)  # raises if that number is not allowed
         registry = registry.with_entry(rule.name, replace(registry.queues[rule.name], rule=rule))
         touched |= {task for task, entry in registry.tasks.items() if rule.name in entry.queues}
     for task, declared in tasks.items():

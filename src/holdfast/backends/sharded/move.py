@@ -1,9 +1,9 @@
-"""export and carry over many shards: a store of shards on its way to another store, or one that another comes into.
+"""export and carry over many shards: move the contents of a store of shards out, or those of another store in.
 
-Called by backend.py. Jobs leave in the order of their seqs, which are unique over all shards, letters by id. Jobs that
-come in go where this store's own rule puts them, however many shards they come from; rules come first, so that the
-number of shards is known. A piece is put into its shards and then noted in the registry: killed in between, it is
-carried again, and changes nothing where it is already.
+Called by backend.py. Jobs leave in the order of their seqs, which are unique over all shards, letters by id. Incoming
+jobs are placed by this store's own rule, however many shards they come from; rules come first, so that the number of
+shards is known. A shipment is stored in its shards and then recorded in the registry: after a crash in between it is
+carried again, and changes nothing where it is already stored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Line(Generic[Row]):
         self.rows: deque[Row] = deque()
 
     async def fill(self) -> None:
-        """Read on, if no row is at hand and there are more."""
+        """Read the next page, if no row is left and there are more."""
         if not self.rows and self._after is not None:
             rows, self._after = await self._read(self._after)
             self.rows.extend(rows)
@@ -48,7 +48,7 @@ class MoveVerbs:
     def __init__(self, shards: Shards, stores: Stores) -> None:
         self._shards, self._stores = shards, stores
 
-    # ------------------------------------------------------------------ going out
+    # ------------------------------------------------------------------ export
 
     async def export(self, part: Part, after: str, limit: int) -> Shipment:
         await self._shards.refresh()
@@ -61,7 +61,7 @@ class MoveVerbs:
         return Shipment(part=part, letters=tuple(letters), after=letters[-1].id if len(letters) >= limit else None)
 
     async def _export_rules(self) -> Shipment:
-        """Rules, overrides, pauses and cron entries as home has them, buckets as the shards have them."""
+        """Return rules, overrides, pauses and cron entries from home, rate states from the shards."""
         registry = self._shards.registry
 
         async def rules_of(name: str) -> Shipment:
@@ -85,7 +85,7 @@ class MoveVerbs:
         rows_in: Callable[[Shipment], Sequence[Row]],
         order: Callable[[Row], Any],
     ) -> list[Row]:
-        """The next rows of all shards, in one order. Equals are in one page: two shards may hold the same id."""
+        """Return the next rows of all shards, merged. Equals are in one page: two shards may hold the same id."""
         names = self._shards.all()
         portion = min(limit, 2 * limit // max(1, len(names)) + 1)
 
@@ -113,7 +113,7 @@ class MoveVerbs:
                 heapq.heappush(heads, (order(line.rows[0]), number))
         return page
 
-    # ------------------------------------------------------------------ coming in
+    # ------------------------------------------------------------------ carry
 
     async def carry(self, move: str, shipment: Shipment) -> None:
         seals.check_carry((await self._shards.refresh()).seal, move, shipment)
@@ -137,9 +137,9 @@ class MoveVerbs:
         await self._shards.change(reached)
 
     async def _carry_rules(self, move: str, shipment: Shipment) -> None:
-        """Where a queue is known here, its number of shards is kept: who declared it before the move wants it so.
+        """A queue already known here keeps its number of shards: it was declared so before the move.
 
-        Home keeps everything undivided. What concerns a task goes to the shards when all jobs are in (seals.py).
+        Home keeps everything undivided. Task rules go to the shards when all jobs are in (seals.py).
         """
         words = {said.task for said in shipment.overrides if said.task is not None}
         named = {said.queue for said in shipment.overrides if said.queue is not None}
@@ -167,7 +167,7 @@ class MoveVerbs:
         await self._furnish(move, self._shards.registry.queues)
 
     async def _add_queues(self, move: str, shipment: Shipment) -> None:
-        """Queues that nobody declared come with their first job, and tasks are known where they have one."""
+        """Add undeclared queues with their first job, and record each task in the queues where it has one."""
         pairs = {(job.task, job.queue) for job in shipment.jobs}
         names = {queue for _, queue in pairs}
         overrides = (await (await self._stores(HOME)).export("rules")).overrides
@@ -181,14 +181,14 @@ class MoveVerbs:
             tasks = {task for task, _ in pairs}
             refuse_undividable(found, (), tasks, overrides)
             for task in tasks:
-                found = found.with_task(task, found.tasks[task].told)  # they are told before the target opens
+                found = found.with_task(task, found.tasks[task].told)  # shards get their rules before the target opens
             return found
 
         await self._shards.change(added)
         await self._furnish(move, names)
 
     async def _furnish(self, move: str, queues: Iterable[str]) -> None:
-        """Give the shards of queues that are new the seal, the rules and the counters, before their first job."""
+        """Give the shards of new queues the seal, the rules and the counters, before their first job."""
         registry = self._shards.registry
         fresh = {name: registry.queues[name] for name in queues if registry.queues[name].state == "new"}
         if not fresh:
@@ -217,7 +217,7 @@ class MoveVerbs:
         await self._shards.change(told)
 
     async def _hand_out(self, move: str, shipment: Shipment, shards: Sequence[str]) -> None:
-        """Every row into its shard."""
+        """Store every row in its shard."""
 
         async def hand(name: str) -> None:
             part = Shipment(
@@ -233,7 +233,7 @@ class MoveVerbs:
         return shard_name(row.queue, place_of_job(row, self._shards.registry.queues[row.queue].shards))
 
     async def _shard_with(self, letter: DeadLetter) -> str:
-        """Where the letter's job is. Revived and replaced, it may have another group than when it died."""
+        """Return where the letter's job is. Revived and replaced, it may have another group than when it died."""
         own = self._shard_of(letter)
         for name in (own, *self._shards.of(letter.queue)):
             if await (await self._stores(name)).get(letter.id) is not None:

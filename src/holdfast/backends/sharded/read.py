@@ -1,7 +1,8 @@
-"""The reading half of the router: what many shards show, put together.
+"""The read side of the router: query many shards and combine the results.
 
-Part of backend.py's `ShardedBackend`. Changes nothing. Where a shard that may hold what is asked for is silent it
-raises: half a picture is none.
+Part of backend.py's `ShardedBackend`; `MoveVerbs` uses `flows_of`. Changes nothing. Raises if a shard that may hold
+part of the result is silent: half a result is none. Jobs are in the order of their seqs, which is the order in which
+they were stored within a shard, and over all shards as far as their clocks and loads agree.
 """
 
 from __future__ import annotations
@@ -44,19 +45,19 @@ from .registry import FRESH_SECONDS, Shards
 
 T = TypeVar("T")
 
-PLACES_MAX = 10_000  # jobs whose shard is remembered
-RUNNING_MAX = 10_000  # of one task in one shard that are counted one by one
+PLACES_MAX = 10_000  # jobs whose shard is cached
+RUNNING_MAX = 10_000  # running jobs of one task in one shard that are counted one by one
 
 
 class ShardedReader(Reader):
-    """How a store of shards is looked at."""
+    """The queries on a store of shards."""
 
     _shards: Shards
     _places: dict[str, str]  # job → its shard, as last seen: a hint
 
     @abstractmethod
     async def _store(self, name: str) -> Backend:
-        """The shard of that name (or home), opened on first use."""
+        """Return the shard of that name (or home), opened on first use."""
 
     async def _at(self, name: str, verb: Callable[[Backend], Awaitable[T]]) -> T:
         return await verb(await self._store(name))
@@ -65,7 +66,7 @@ class ShardedReader(Reader):
         return await at_once({name: self._at(name, verb) for name in names})
 
     async def _everywhere(self, verb: Callable[[Backend], Awaitable[T]], queue: str | None = None) -> dict[str, T]:
-        """What all shards, or those of one queue, answer; raises where one is silent."""
+        """Return the results of all shards, or those of one queue; raises if one is silent."""
         await self._shards.refresh()
         names = self._shards.all() if queue is None else self._shards.of(queue)
         return (await self._at_all(names, verb)).of_all()
@@ -76,9 +77,9 @@ class ShardedReader(Reader):
     # ------------------------------------------------------------------ jobs
 
     async def _first(self, verb: Callable[[Backend], Awaitable[T | None]]) -> T | None:
-        """The one shard that has something to show; a silent one might have it, so then nothing else is an answer."""
+        """Return the result of the one shard that has one; raises if a silent one might have it."""
         answers: Answers[T | None] = Answers()
-        for age in (FRESH_SECONDS, 0.0):  # what is in no shard we know may be in one that is new
+        for age in (FRESH_SECONDS, 0.0):  # what no known shard has may be in a new one
             await self._shards.refresh(age)
             names = [name for name in self._shards.all() if name not in answers]
             more = await self._at_all(names, verb)
@@ -90,7 +91,7 @@ class ShardedReader(Reader):
         return None
 
     async def get(self, job_id: str) -> JobRecord | None:
-        """The job. Who waits for a result asks again and again: so its shard is remembered, and asked first."""
+        """Return the job. A caller that waits for a result asks repeatedly, so its shard is cached and asked first."""
         known = self._places.get(job_id)
         found = None if known is None else await self._at(known, lambda store: store.get(job_id))
         if found is None:
@@ -106,7 +107,7 @@ class ShardedReader(Reader):
         self._places[job_id] = shard
 
     async def ended(self, job_ids: Sequence[str]) -> Mapping[str, JobRecord | None]:
-        """Each id is asked for where it was last seen; only those seen nowhere yet, or gone from there, everywhere."""
+        """Ask for each id where it was last seen; only those not seen yet, or gone from there, everywhere."""
         found: dict[str, JobRecord | None] = {}
         asked: dict[str, list[str]] = {}
         for job_id in dict.fromkeys(job_ids):
@@ -114,7 +115,7 @@ class ShardedReader(Reader):
                 asked.setdefault(self._places[job_id], []).append(job_id)
         missing = set(job_ids) - await self._look(found, asked)
         looked: set[str] = set()
-        for age in (FRESH_SECONDS, 0.0):  # what is in no shard we know may be in one that is new
+        for age in (FRESH_SECONDS, 0.0):  # what no known shard has may be in a new one
             if missing:
                 await self._shards.refresh(age)
                 names = [name for name in self._shards.all() if name not in looked]
@@ -123,7 +124,7 @@ class ShardedReader(Reader):
         return {**found, **dict.fromkeys(missing)}
 
     async def _look(self, found: dict[str, JobRecord | None], asked: Mapping[str, list[str]]) -> set[str]:
-        """Ask these shards for these ids; note what ended, remember what goes on. Answers the ids somebody knows."""
+        """Ask these shards for these ids; collect finished jobs, cache the shard of others. Returns the known ids."""
 
         async def ask(name: str) -> Mapping[str, JobRecord | None]:
             return await (await self._store(name)).ended(asked[name])
@@ -185,7 +186,7 @@ class ShardedReader(Reader):
         return [replace(task, running=task.running + sum(one[task.rule.name] for one in more)) for task in shown]
 
     async def _running(self, shard: str, tasks: Sequence[str]) -> Counter[str]:
-        """How many jobs of these tasks run in a shard that says nothing of them itself: it knows no rule of theirs."""
+        """Count running jobs of these tasks in a shard that does not report them itself: it has no rule for them."""
         running: Counter[str] = Counter()
         for task in tasks:
             if shard in self._shards.registry.shards_of_task(task):
@@ -209,7 +210,7 @@ class ShardedReader(Reader):
         return await (await self._home()).entries()
 
     async def flaws(self, *, limit: int = 1000) -> list[Flaw]:
-        """Each says in which shard it is. Raises where a shard is silent: "nothing is wrong" would be a guess."""
+        """Each names its shard. Raises if a shard is silent: "nothing is wrong" would be a guess."""
         found = await (await self._home()).flaws(limit=limit)
         for name, listed in (await self._everywhere(lambda store: store.flaws(limit=limit))).items():
             found += [replace(flaw, text=f"{flaw.text} (shard {name})") for flaw in listed]
@@ -222,18 +223,14 @@ class ShardedReader(Reader):
         return dump_of(home, found, counts)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Putting together what many shards show: jobs, letters, queues, groups, workers and the dump.
-#
-# Called by backend.py. Pure: takes what was read. Jobs are in the order of their seqs, which is the order in which they
-# were stored within a shard, and over all shards as far as their clocks and loads agree.
+# ---------------------------------------------------------------------- combining results: pure functions
 
 
 Row = Mapping[str, Any]
 
 
 def newest_first(found: Iterable[Sequence[JobRecord]], limit: int) -> list[JobRecord]:
-    """Pages of several shards, each newest first, as one page."""
+    """Merge pages of several shards, each newest first, into one page."""
     return list(islice(heapq.merge(*found, key=lambda job: -job.seq), max(limit, 0)))
 
 
@@ -253,7 +250,7 @@ def counts_of(found: Iterable[Mapping[str, Mapping[State, int]]]) -> dict[str, d
 
 
 def queues_of(home: Sequence[QueueRecord], found: Iterable[Sequence[QueueRecord]]) -> list[QueueRecord]:
-    """Rules, overrides and pauses as home has them; counts, the oldest due time and the bucket of all shards."""
+    """Rules, overrides and pauses from home; counts, the oldest due time and the rate state from all shards."""
     total = {record.name: record for record in home if record.name != NOTED}
     flows: dict[str, Flow] = {}
     for record in (record for part in found for record in part):
@@ -272,7 +269,7 @@ def queues_of(home: Sequence[QueueRecord], found: Iterable[Sequence[QueueRecord]
 
 
 def tasks_of(home: Sequence[TaskRecord], found: Iterable[Sequence[TaskRecord]]) -> list[TaskRecord]:
-    """Rules and overrides as home has them; what runs, and the bucket, of all shards."""
+    """Rules and overrides from home; running counts and the rate state from all shards."""
     total = {record.rule.name: record for record in home}
     flows: dict[str, Flow] = {}
     for record in (record for part in found for record in part):
@@ -280,14 +277,14 @@ def tasks_of(home: Sequence[TaskRecord], found: Iterable[Sequence[TaskRecord]]) 
         if record.flow is not None:
             flows[name] = _fuller(record.flow, flows.get(name))
         elif name not in total:
-            continue  # a rule that is gone from home and on its way out of the shards
+            continue  # a rule that home no longer has and the shards are about to lose
         known = total.get(name, TaskRecord(rule=TaskRule(name=name)))
         total[name] = replace(known, running=known.running + record.running)
     return [replace(total[name], flow=flows.get(name, total[name].flow)) for name in sorted(total)]
 
 
 def _fuller(flow: Flow, other: Flow | None) -> Flow:
-    """Of the buckets of several shards that are one: full again, and open, when the last of them is."""
+    """Combine the rate states of several shards: the later TAT and the later end of a slow-down count."""
     if other is None:
         return flow
     spent, shut = max(flow.spent_until, other.spent_until), max(flow.shut_until, other.shut_until)
@@ -295,7 +292,7 @@ def _fuller(flow: Flow, other: Flow | None) -> Flow:
 
 
 def flows_of(home: Iterable[Flow], found: Iterable[Iterable[Flow]]) -> list[Flow]:
-    """The buckets of all shards, one per queue, group and task; home's where no shard has that one yet."""
+    """Return the rate states of all shards, one per queue, group and task; home's if no shard has that one yet."""
     total: dict[tuple[str, str, str], Flow] = {}
     for flow in (flow for part in found for flow in part):
         total[_scope(flow)] = _fuller(flow, total.get(_scope(flow)))
@@ -309,7 +306,7 @@ def _scope(flow: Flow) -> tuple[str, str, str]:
 
 
 def groups_of(home: Sequence[GroupRecord], found: Iterable[Sequence[GroupRecord]], limit: int) -> list[GroupRecord]:
-    """A group is shown by the shard it is in; what only home knows of it, by home."""
+    """A group comes from the shard it is in; home adds its pause, and groups that only home knows."""
     total = {(record.queue, record.name): record for record in home}
     for record in (record for part in found for record in part):
         known = total.get((record.queue, record.name))
@@ -318,7 +315,7 @@ def groups_of(home: Sequence[GroupRecord], found: Iterable[Sequence[GroupRecord]
 
 
 def workers_of(home: Sequence[WorkerRecord], found: Iterable[Sequence[WorkerRecord]]) -> list[WorkerRecord]:
-    """One row per worker, as home has it where it does, with all the leases its rows hold together."""
+    """One row per worker, from home if it has one, with the leases of all its rows together."""
     total = {record.id: record for record in home}
     for record in (record for part in found for record in part):
         known = total.get(record.id)
@@ -327,7 +324,7 @@ def workers_of(home: Sequence[WorkerRecord], found: Iterable[Sequence[WorkerReco
 
 
 def dump_of(home: Dump, found: Mapping[str, Dump], shards: Mapping[str, int]) -> Dump:
-    """One picture made of the shards' pictures, each consistent in itself. `shards` is the number of each queue's."""
+    """Combine the shards' snapshots, each consistent in itself. `shards` is the number of shards of each queue."""
     jobs = [_job_row(name, row) for name, dump in found.items() for row in dump.tables["jobs"]]
     tables = dict(home.tables)
     tables["jobs"] = tuple(sorted(jobs, key=lambda row: row["seq"]))
@@ -353,7 +350,7 @@ def _job_row(shard: str, row: Row) -> dict[str, Any]:
 
 
 def _worker_rows(dumps: Sequence[Dump]) -> tuple[dict[str, Any], ...]:
-    """One row per worker, home's where it has one, with the latest call any shard has seen."""
+    """One row per worker, home's if it has one, with the latest call any shard has seen."""
     rows: dict[str, dict[str, Any]] = {}
     for row in (row for dump in dumps for row in dump.tables["workers"]):
         known = rows.setdefault(row["id"], {**row, "last_call": 0})

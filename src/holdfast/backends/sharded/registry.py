@@ -1,8 +1,8 @@
-"""The registry: which queues there are, how many shards each has, which tasks go there, and what was told to them.
+"""The registry: which queues there are, how many shards each has, which tasks go there, and which rules they were sent.
 
-Called by the router. It is one small document, changed by compare-and-set, so that two who change it at once see each
-other. It is read at most every few seconds; a shard is in it BEFORE its first job, so who reads it finds every job, and
-a crash in between leaves an empty shard, which harms nobody.
+Called by the router. It is one small document, changed by compare-and-set, so that concurrent changes see each other.
+It is read at most every few seconds; a shard is in it BEFORE its first job, so that a reader finds every job, and a
+crash in between leaves an empty shard, which does no harm.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ..seals import refusal
 from ..seq_numbers import ALONE, Numbering
 from .places import NUMBERS_MAX, place_of, shard_name
 
-FRESH_SECONDS = 5.0  # a process learns within this time what another changed
+FRESH_SECONDS = 5.0  # a process sees another's change within this time
 TRIES_MAX = 50
 
-# new: its shards do not know yet what is paused and limited. changing: a rule is on its way to them. ready: they know.
+# new: its shards do not have the pauses and limits yet. changing: a rule is being sent to them. ready: they have it.
 EntryState = Literal["new", "changing", "ready"]
 
 
 class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One queue. `reach` is the largest number of shards it ever had: those may hold jobs and are still looked at."""
+    """One queue. `reach` is the largest number of shards it ever had: those may hold jobs and are still read."""
 
     shards: int
     reach: int
@@ -39,17 +39,17 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TaskEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One task. `queues` are those it was ever enqueued in: its limit, its rate and its counts are divided among their
-    shards. A queue is in here before the task's first job in it is stored."""
+    """One task. `queues` are those it was ever enqueued in: its limit, rate and counts are divided among their shards.
+    A queue is listed here before the task's first job in it is stored."""
 
-    queues: dict[str, Literal["new", "ready"]] = {}  # new: the shards do not know yet what is said of the task
+    queues: dict[str, Literal["new", "ready"]] = {}  # new: the shards do not have the task's rules yet
     rule: TaskRule | None = None  # as declared
-    said: bool = False  # an operator's word may be at home
+    said: bool = False  # home may have an operator's override
     state: Literal["changing", "ready"] = "ready"
 
     @property
     def told(self) -> TaskEntry:
-        """As it is once all shards know what is said."""
+        """This entry once all shards have the rules."""
         return replace(self, queues=dict.fromkeys(self.queues, "ready"), state="ready")
 
 
@@ -58,12 +58,12 @@ class Registry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     queues: dict[str, Entry] = {}
     tasks: dict[str, TaskEntry] = {}
-    numbers: int = 0  # given to shards so far
+    numbers: int = 0  # how many numbers were given to shards so far
     seal: Seal | None = None  # of the whole store; every shard has a copy …
     spreading: bool = False  # … or is about to get it …
-    before: Seal | None = None  # … in the place of this one
-    seq: int = 0  # no seq that was carried into any shard is above it
-    tick: int = 0  # no fence or turn that was carried, or given where it came from, is above it
+    before: Seal | None = None  # … in place of this one
+    seq: int = 0  # no seq carried into any shard is above it
+    tick: int = 0  # no fence or turn that was carried, or given in the source store, is above it
 
     @property
     def closed(self) -> bool:
@@ -75,7 +75,7 @@ class Registry(Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise refusal(self.seal)
 
     def with_queue(self, queue: str, shards: int) -> Registry:
-        """With that queue in it, or with that many shards for it."""
+        """Return a copy with that queue, or with that number of shards for it."""
         if not 1 <= shards <= SHARDS_MAX:
             raise ConfigurationError(f"shards of queue {queue!r} must be from 1 to {SHARDS_MAX}, not {shards}.")
         known = self.queues.get(queue)
@@ -99,7 +99,7 @@ class Registry(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return replace(self, tasks={**self.tasks, task: entry})
 
     def with_task_in(self, task: str, queue: str) -> Registry:
-        """With that queue among those of the task."""
+        """Return a copy with that queue among those of the task."""
         entry = self.tasks.get(task, TaskEntry())
         if queue in entry.queues:
             return self
@@ -107,13 +107,13 @@ class Registry(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.with_task(task, replace(entry, queues={**entry.queues, queue: state}))
 
     def shards_of_task(self, task: str) -> list[str]:
-        """The shards among which what is said of a task is divided, in this order."""
+        """Return the shards among which a task's rules are divided, in this order."""
         queues = self.tasks[task].queues if task in self.tasks else {}
         return [shard_name(queue, place) for queue in queues for place in range(self.queues[queue].shards)]
 
 
 class Document(Protocol):
-    """Where the registry is kept: one text, with compare-and-set."""
+    """Where the registry is stored: one text, with compare-and-set."""
 
     async def read(self) -> bytes | None: ...
 
@@ -129,15 +129,15 @@ class Shards:
         self._text: bytes | None = None
         self._read_at: float | None = None
         self.registry = Registry()
-        self.numbers: Mapping[str, int] = {}  # by shard, in the order in which they came
+        self.numbers: Mapping[str, int] = {}  # by shard, in the order in which they were added
         self._queues: Mapping[str, str] = {}  # by shard
         self.told: frozenset[tuple[str, str]] = frozenset()  # (task, queue): such jobs may be stored at once
-        self.unsettled: tuple[str, ...] = ()  # tasks of which some shard may not know what is said
+        self.unsettled: tuple[str, ...] = ()  # tasks whose rules some shard may lack
 
     # ------------------------------------------------------------------ reading
 
     async def refresh(self, age: float = 0.0) -> Registry:
-        """Read it again if what is known is older than that. Where it is out of reach, what is known still holds."""
+        """Read it again if the copy is older than `age`. If unreachable, the copy still holds, unless age is 0."""
         if self._read_at is not None and time.monotonic() - self._read_at <= age:
             return self.registry
         try:
@@ -168,17 +168,17 @@ class Shards:
         self.unsettled = tuple(task for task, entry in registry.tasks.items() if entry != entry.told)
 
     def of(self, queue: str) -> list[str]:
-        """The shards that may hold jobs of a queue."""
+        """Return the shards that may hold jobs of a queue."""
         entry = self.registry.queues.get(queue)
         return [] if entry is None else [shard_name(queue, place) for place in range(entry.reach)]
 
     def of_group(self, queue: str, group: str) -> str | None:
-        """The shard a group is in."""
+        """Return the shard a group is in."""
         entry = self.registry.queues.get(queue)
         return None if entry is None else shard_name(queue, place_of(group, entry.shards))
 
     def numbering(self, shard: str) -> Numbering:
-        """Which seqs a shard gives. A number once given to a shard is never another's."""
+        """Return which seqs a shard gives. A number once given to a shard is never given to another."""
         number = self.numbers.get(shard)
         if number is None:
             return ALONE
@@ -193,7 +193,7 @@ class Shards:
     # ------------------------------------------------------------------ changing
 
     async def change(self, how: Callable[[Registry], Registry]) -> Registry:
-        """Apply `how` to the newest document; again, where somebody else was quicker."""
+        """Apply `how` to the newest document; retry if another process was faster."""
         for _ in range(TRIES_MAX):
             self._see(await self._document.read())
             wanted = how(self.registry)
@@ -206,11 +206,11 @@ class Shards:
         raise BackendUnavailable("the registry of shards is being changed by too many at once. Try again.")
 
     async def swap(self, seen: Registry, wanted: Registry) -> None:
-        """Put `wanted` in the place of exactly what was seen; what somebody else put there stays."""
+        """Replace exactly what was seen by `wanted`; another process's change stays."""
         await self.change(lambda found: wanted if found == seen else found)
 
     async def known(self, queues: Iterable[str]) -> Registry:
-        """The registry with these queues in it; one that nobody declared gets one shard, but not in a sealed store."""
+        """Return the registry with these queues; an undeclared one gets one shard, but not in a sealed store."""
         registry = await self.refresh(FRESH_SECONDS)
         missing = [queue for queue in queues if queue not in registry.queues]
         if not missing:

@@ -1,9 +1,10 @@
-"""The seal of a store of shards: the registry has the one that counts, every shard and home a copy that it obeys.
+"""The seal of a store of shards: the registry has the authoritative one, every shard and home a copy that it enforces.
 
-Called by backend.py. A seal is put into the registry first, marked as spreading, then given to every shard, then the
-mark is taken away. So a shard made meanwhile is known to whoever spreads, and whoever finds the mark can finish what
-another began and died over: `sealed` does so before it answers, and every process that opens the store. What cannot be
-finished because a shard is silent or holds jobs is taken back the same way. Nothing here decides what a seal means.
+Called by backend.py. A seal is first put into the registry, marked as spreading, then given to every shard, then the
+mark is removed. So a shard created meanwhile is known to the process that spreads, and a process that finds the mark
+can finish what another began before it died: `sealed` does so before it returns, and so does every process that opens
+the store. What cannot be finished because a shard is silent or holds jobs is reverted the same way. Nothing here
+decides what a seal means.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class SealVerbs:
         self._shards, self._stores, self._ticking = shards, stores, ticking
 
     async def sealed(self) -> Seal | None:
-        """The registry's seal, once every shard has it."""
+        """Return the registry's seal, once every shard has it."""
         await self._spread()
         return self._shards.registry.seal
 
@@ -61,7 +62,7 @@ class SealVerbs:
         return True
 
     async def mend(self) -> bool:
-        """A shard says it is sealed. True if the store is not, or not any more: then it is brought in line."""
+        """A shard reports that it is sealed. If the store is not, or no longer, fix the shard and return True."""
         if (await self._shards.refresh()).closed:
             return False
         await self._shards.change(lambda found: found if found.closed else replace(found, spreading=True))
@@ -69,7 +70,7 @@ class SealVerbs:
         return not self._shards.registry.closed
 
     async def finish(self) -> None:
-        """Finish what somebody left half done, as far as shards answer."""
+        """Finish what another process left halfway, as far as shards reply."""
         try:
             await self._spread()
         except SILENCE:
@@ -78,7 +79,7 @@ class SealVerbs:
     # ------------------------------------------------------------------ spreading
 
     async def _spread(self) -> HoldfastError | None:
-        """Give every shard the seal of the registry, if somebody began to. Answers why it was taken back, if it was."""
+        """Give every shard the registry's seal, if marked as spreading. Returns why it was reverted, if it was."""
         refused: HoldfastError | None = None
         for _ in range(TRIES_MAX):
             seen = await self._shards.refresh()
@@ -88,7 +89,7 @@ class SealVerbs:
             try:
                 await self._give(HOME, seen)
                 if seen.closed and (silent := await self._ticking.finish(None, age=-math.inf)) is not None:
-                    raise silent  # a tick's job would stay behind: home ticks no more, so no other follows
+                    raise silent  # a tick's job would stay behind; home no longer ticks, so no other follows
                 (await at_once({name: self._give(name, seen) for name in self._shards.all()})).of_all()
             except ConfigurationError as error:
                 refused, then = error, _taken_back(seen)
@@ -96,7 +97,7 @@ class SealVerbs:
         raise BackendUnavailable("the seal of this store is being changed by too many at once. Try again.")
 
     async def _give(self, name: str, seen: Registry) -> None:
-        """Bring a shard's copy in line, while the registry is still what was seen: one who is late changes nothing.
+        """Bring a shard's copy in line, unless the registry has changed since: a latecomer changes nothing.
 
         A shard keeps no copy of a seal that leaves the store open.
         """
@@ -110,7 +111,7 @@ class SealVerbs:
                 return
 
     async def _take_back(self, seal: Seal | None, before: Seal | None) -> None:
-        """A shard did not answer. A store that was open stays open; whatever else was asked for is finished later."""
+        """A shard did not reply. A store that was open stays open; any other change is finished later."""
         if seal is None or not seal.closed or (before is not None and before.closed):
             return
         try:
@@ -124,7 +125,7 @@ class SealVerbs:
     # ------------------------------------------------------------------ targets
 
     async def _refuse_unless_empty(self) -> None:
-        """Look before anything is changed. Each shard looks again, in one step with its seal."""
+        """Check before anything is changed. Each shard checks again, in one step with its seal."""
 
         async def jobs_in(name: str) -> int:
             counts = await (await self._stores(name)).count()
@@ -137,10 +138,10 @@ class SealVerbs:
         seals.refuse_unless_empty(sum(found.of_all().values()), 0, len(rules.overrides), len(rules.pauses), made)
 
     async def _shards_are_ready(self, seal: Seal) -> bool:
-        """Lift the counters of all shards and tell them what is said of their tasks, before a target opens.
+        """Raise the counters of all shards and give them their tasks' rules, before a target opens.
 
-        No shard may give a seq that a neighbour already has; and only now, with all jobs in, it is known among how many
-        shards the limit of a task is divided. False: another seal is there.
+        No shard may give a seq that another already has; and only now, with all jobs in, it is known among how many
+        shards the limit of a task is divided. False: the seal is another.
         """
         registry = self._shards.registry
         rules = await (await self._stores(HOME)).export("rules")
@@ -159,7 +160,7 @@ class SealVerbs:
 
 
 def _spread_out(found: Registry) -> Registry:
-    """Every shard has the seal. A new target has forgotten its rules, but not how many shards its queues have."""
+    """Every shard has the seal. A new target has dropped its rules, but not how many shards its queues have."""
     queues, tasks = found.queues, found.tasks
     if seals.is_new_target(found.seal, found.before):
         queues = {name: replace(entry, rule=None) for name, entry in queues.items()}
@@ -168,6 +169,6 @@ def _spread_out(found: Registry) -> Registry:
 
 
 def _taken_back(found: Registry) -> Registry:
-    """The seal before, on its way to the shards. Some may have forgotten their rules: they are told again."""
+    """Restore the previous seal, to be spread. Some shards may have dropped their rules: they get them again."""
     queues = {name: replace(entry, state="new") for name, entry in found.queues.items()}
     return replace(found, seal=found.before, before=found.before, queues=queues)

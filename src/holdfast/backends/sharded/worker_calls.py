@@ -1,6 +1,6 @@
-"""One worker as this process knows it: where it has a row, what its latest call sent to whom and what came back.
+"""One worker as this process knows it: where it has a row, what its latest call sent to which shard, and the results.
 
-Kept by lease.py, one per worker. Plain bookkeeping: it calls nobody.
+Kept by lease.py, one per worker. Pure bookkeeping, no I/O.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .divide import NOTHING, Portion
 from .places import ROUNDS_MAX, call_of, last_number_of, number_of, parted, signed
 from .registry import Shards
 
-CALLS_REMEMBERED = 1000  # a renewal that knows only of calls longer ago gives nothing back
+CALLS_REMEMBERED = 1000  # a renewal that has seen only older calls releases nothing
 
 
 @dataclass(eq=False)
@@ -31,10 +31,10 @@ class Sent:
     places: list[int] = field(default_factory=list)
     answer: Exchanged | None = None
     error: HoldfastError | None = None
-    written_off: bool = False  # a renewal may give its leases back: they are not handed out any more
+    written_off: bool = False  # a renewal may release its leases: they are no longer handed out
 
     def ask_for_less(self, request: ClaimRequest, *, part: int = 1) -> None:
-        """It is repeated, for no more than is asked for now, and only for a part of what was not done in time."""
+        """Before a repeat, lower its limits to the current request's, and to a part of what was not done in time."""
         own = self.request
         self.request = replace(
             own,
@@ -45,7 +45,7 @@ class Sent:
 
     @property
     def tokens(self) -> list[tuple[str, bool]]:
-        """Its settlements and releases in the order in which they are answered, as the worker named them."""
+        """Its settlements and releases in the order of their results, with tokens as the worker knows them."""
         items: list[Settlement | Release] = [*self.settlements, *self.releases]
         return [(signed(self.shard, item.token), isinstance(item, Release)) for item in items]
 
@@ -57,23 +57,23 @@ class WorkerCalls:
     record: WorkerRecord
     joined: set[str] = field(default_factory=set)  # shards in which it has a row
     stale: set[str] = field(default_factory=set)  # shards that did not answer its latest renewal
-    fresh: list[Lease] = field(default_factory=list)  # leases that came since its latest renewal was sent
-    unshown: bytes | None = None  # a portrait that home has not taken yet
-    unheard: dict[str, Sent] = field(default_factory=dict)  # shards that owe the answer to an earlier call
-    late: dict[tuple[str, bool], Answer] = field(default_factory=dict)  # by token and kind: answers that came late
+    fresh: list[Lease] = field(default_factory=list)  # leases received since its latest renewal was sent
+    unshown: bytes | None = None  # a status that home has not taken yet
+    unheard: dict[str, Sent] = field(default_factory=dict)  # shards that have not answered an earlier call
+    late: dict[tuple[str, bool], Answer] = field(default_factory=dict)  # by token and kind: results that came late
     # by shard: the numbers of claims whose leases came late, and the call that handed them out
     handed_out: dict[str, dict[int, int]] = field(default_factory=dict)
-    # the latest call: what it sent, what came back by position, and the leases of all shards together
+    # the latest call: what it sent, its results by position, and the leases of all shards together
     call: int = 0
     sent: list[Sent] = field(default_factory=list)
     answers: list[Answer | None] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
     recovered: list[Recovered] = field(default_factory=list)
-    sweeps: Mapping[str, int] = field(default_factory=dict)  # by shard: its part of what the call may sweep
+    sweeps: Mapping[str, int] = field(default_factory=dict)  # by shard: its part of the call's sweep limit
     sealed: Seal | None = None
 
     def turn_to(self, call: int, number: int) -> None:
-        """A new call begins; what the last one left unanswered stays owed."""
+        """Begin a new call; what the last one left unanswered stays pending."""
         self.unheard.update({sent.shard: sent for sent in self.sent if sent.answer is None})
         for shard, calls in list(self.handed_out.items()):
             recent = {number: handed for number, handed in calls.items() if handed > call - CALLS_REMEMBERED}
@@ -86,7 +86,7 @@ class WorkerCalls:
     def asking(
         self, shard: str, queue: str, portion: Portion = NOTHING, most_by_group: int | None = None
     ) -> ClaimRequest:
-        """This call as that shard gets it now. What it may sweep it does in its first round."""
+        """Return this call's next request to that shard. The shard does its part of the sweep in the first round."""
         round = sum(sent.shard == shard for sent in self.sent)
         return ClaimRequest(
             worker=self.record.id,
@@ -101,20 +101,20 @@ class WorkerCalls:
 
     @property
     def opens_in(self) -> float | None:
-        """The least any shard answered, each by its last word in this call."""
+        """The minimum over all shards, each by its last reply in this call."""
         words = {sent.shard: sent.answer.opens_in for sent in self.sent if sent.answer is not None}
         return min((seconds for seconds in words.values() if seconds is not None), default=None)
 
     def may_ask(self, shard: str) -> bool:
-        """Not while it owes an answer, and not for ever in one call."""
+        """Not while a reply is pending, and not without a bound in one call."""
         calls = [sent for sent in self.sent if sent.shard == shard]
         return shard not in self.unheard and len(calls) < ROUNDS_MAX and all(sent.answer is not None for sent in calls)
 
     def divided(
         self, shards: Shards, settlements: Sequence[Settlement], releases: Sequence[Release]
     ) -> dict[str, Sent]:
-        """The settlements and releases by shard. What is known already, or belongs to nobody, is answered here."""
-        batch: dict[str, Sent | None] = {}  # None: a shard that may not be asked now
+        """Divide settlements and releases by shard. Known results and foreign tokens are answered here."""
+        batch: dict[str, Sent | None] = {}  # None: a shard that may not be called now
         items: list[Settlement | Release] = [*settlements, *releases]
         for place, item in enumerate(items):
             shard, token = parted(item.token)
@@ -138,18 +138,18 @@ class WorkerCalls:
         return {shard: sent for shard, sent in batch.items() if sent is not None}
 
     def write_off(self, seen_call: int) -> None:
-        """The worker has the answers of all calls up to that one. What shards still owe of them is not handed out any
-        more, so that a renewal may give it back: else it would be leased for as long as the worker makes no new call.
+        """The worker has the results of all calls up to that one. Leases that shards still owe for them are no longer
+        handed out, so that a renewal may release them: else they would be leased until the worker's next call.
         """
         for sent in (*self.unheard.values(), *self.sent):
             if sent.answer is None and not sent.written_off and call_of(sent.request.call) <= seen_call:
                 sent.written_off, sent.request = True, replace(sent.request, most=0)
 
     def seen_at(self, shard: str, seen_call: int) -> int:
-        """Up to which number the worker knows what a shard leased to it, if it has the answers up to `seen_call`.
+        """Return up to which number the worker knows a shard's leases, if it has the results up to `seen_call`.
 
-        Leases that came late were handed out by a later call than the one that claimed them. A renewal that was put
-        together before that call was answered does not name them, and must not give them back.
+        Leases that came late were handed out by a later call than the one that claimed them. A renewal that was built
+        before that call returned does not name them, and must not release them.
         """
         if not self.call - CALLS_REMEMBERED < seen_call <= self.call:
             return 0
@@ -157,7 +157,7 @@ class WorkerCalls:
         return min((number - 1 for number in later), default=last_number_of(seen_call))
 
     def heard(self, sent: Sent, answer: Exchanged) -> None:
-        """A shard answered a call, of now or of earlier."""
+        """Record a shard's answer to a call, this one or an earlier one."""
         sent.answer, sent.error = answer, None
         if answer.known:
             self.joined.add(sent.shard)
@@ -179,5 +179,5 @@ class WorkerCalls:
 
 
 def signed_leases(shard: str, leases: Sequence[Lease]) -> list[Lease]:
-    """Leases as the router hands them out."""
+    """Return leases as the router hands them out."""
     return [replace(lease, token=signed(shard, lease.token)) for lease in leases]
