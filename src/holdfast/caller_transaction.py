@@ -29,7 +29,7 @@ def join(gate: StoreHandle, connection: Any, calls: Sequence[BoundCall[Any]]) ->
         )
     backend = gate.unopened
     if not gate.is_open and not (backend.scheme == "sqlite" and is_begun(connection)):
-        gate.open()  # sets up the store: on SQLite, doing that inside the caller's transaction would deadlock
+        gate.open()  # sets up the store: on SQLite, inside the caller's transaction, that would wait for itself
     return _stored(gate, calls, backend.enqueue_on(connection, [call.new for call in calls]))
 
 

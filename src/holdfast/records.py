@@ -57,7 +57,7 @@ class Revival:
 
     @known_options("Revival()")
     def __init__(self, *, after: float = 3600.0, factor: float = 2.0, cap: float = 86400.0, cycles: int = 5) -> None:
-        put = object.__setattr__  # works around frozen=True inside __init__
+        put = object.__setattr__  # the dataclass is frozen
         put(self, "after", after)
         put(self, "factor", factor)
         put(self, "cap", cap)

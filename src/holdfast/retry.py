@@ -72,7 +72,7 @@ class RetryPolicy:
             raise ConfigurationError(f"RetryPolicy(limit=…) must be an int of at least 0, or None, not {shown(limit)}.")
         if backoff is not None and not callable(backoff):
             raise ConfigurationError("RetryPolicy(backoff=…) must be callable: (failures, error) -> seconds or None.")
-        put = object.__setattr__  # works around frozen=True inside __init__
+        put = object.__setattr__  # the dataclass is frozen
         put(self, "limit", limit)
         put(self, "base", to_seconds(base, "RetryPolicy(base=…)"))
         put(self, "factor", _number(factor, "factor", 1.0, 1e6))

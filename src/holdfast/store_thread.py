@@ -62,7 +62,7 @@ class Portal:
             self._loop.close()
 
     async def _wind_up(self) -> None:
-        """Close the store, then end whatever still waits on this loop."""
+        """Cancel whatever still waits on this loop, then close the store."""
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()

@@ -60,7 +60,7 @@ class CronOptions:
     jitter: Duration = 0.0
 
     def __post_init__(self) -> None:
-        put = object.__setattr__  # works around frozen=True inside __init__
+        put = object.__setattr__  # the dataclass is frozen
         if (self.cron is None) == (self.every is None):
             raise ConfigurationError('say when: an expression such as "*/5 * * * *", or every=; one of the two.')
         put(self, "tz", zone_name(self.tz))

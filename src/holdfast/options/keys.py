@@ -1,7 +1,7 @@
 """Unique keys: how long a job holds its key, and what happens to a call that conflicts with it.
 
 Called by the task options, which must not contradict themselves, and by calls, which put the result into the job. Pure.
-Users choose among six values of `on_conflict`; stores implement four, and two ways to limit how long a key is held.
+Users choose among six values of `on_conflict`; stores implement four, and two points until which a key is held.
 The others are built from these here and nowhere else.
 """
 

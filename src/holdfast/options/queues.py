@@ -37,7 +37,7 @@ class QueueOptions:
 
     def __post_init__(self) -> None:
         check_queue(self.name)
-        put = object.__setattr__  # works around frozen=True inside __init__
+        put = object.__setattr__  # the dataclass is frozen
         optional_whole("limit=", 1, COUNT_MAX)(self.limit)
         put(self, "rate", optional_rate(self.rate))
         put(self, "group_rate", optional_rate(self.group_rate, "group_rate="))

@@ -78,7 +78,7 @@ class WorkerOptions:
         margin = span / 5 if fence_margin is None else to_seconds(fence_margin, "fence_margin=")
         check_lease(lease=span, renew_every=every, call_timeout=timeout, fence_margin=margin)
         names, caps = _worker_queues(queues)
-        put = object.__setattr__  # works around frozen=True inside __init__
+        put = object.__setattr__  # the dataclass is frozen
         put(self, "queues", names)
         put(self, "slots_by_queue", MappingProxyType(caps))
         put(self, "slots", whole(slots, "slots=", 1, 100_000))
