@@ -44,7 +44,7 @@ class BlockingCalls:
     def __init__(self, url: str, *, call_timeout: float, most: int, pace: Pace | None = None) -> None:
         settings: dict[str, Any] = dict(parse_driver_url(url))  # type: ignore[no-untyped-call]
         self._class: type[AbstractConnection] = settings.pop("connection_class", Connection)
-        # Over TLS, the server's first handshake data looks like an unsolicited reply on an idle connection.
+        # Over TLS, what the server sends after the handshake looks like an unsolicited reply on an idle connection.
         self.usable = not issubclass(self._class, SSLConnection)
         ours = {"retry": Retry(NoBackoff(), 0), "protocol": 2, "client_name": "holdfast"}
         bounds = {"socket_timeout": call_timeout, "socket_connect_timeout": 2 * call_timeout}

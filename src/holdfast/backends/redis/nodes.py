@@ -42,7 +42,7 @@ INSPECT_SECONDS = 5.0  # an unsafe node is inspected again this often
 
 KEEPING = (*FILLING, "open")  # verbs that add work to a store, or create one
 SWEEPS = ("promote", "prune", "recover", "refill", "retain")
-# Verbs of a worker, which hold up replies of other nodes. A caller that enqueues or operates has nothing else to do.
+# Verbs of a worker: results of other nodes wait for them. Producers and operators have nothing to do but wait.
 HURRIED = frozenset({"begin", "exchange", "map", "register", "registry", "renew", "report", "retire", *SWEEPS})
 
 Address = tuple[str, int]

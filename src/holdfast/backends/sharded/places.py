@@ -5,7 +5,7 @@ Called by the router's modules. Never does I/O and never uses Python's own hash,
 A token that the router returns contains the shard, so that the shard is known when it comes back: "<shard>/<the shard's
 token>". seqs are unique over all shards, because a shard only gives seqs whose remainder modulo NUMBERS_MAX is its own
 number. A worker's call becomes a number for each shard that grows with the call and with the round inside it. claim
-picks by that number which lane goes first: modulo 10 or less it equals the call's remainder, and for any number of
+picks by that number which lane goes first: modulo any number up to 10 it equals the call, and for any number of
 lanes each has its turn, because calls are a prime apart.
 """
 

@@ -82,7 +82,7 @@ return { 'c', {} }
 -- == part producing: store new jobs, all in one step. Shared by enqueue and tick.
 -- Takes jobs as [id, task, queue, priority, group, key, on_conflict, delay, due_at, expires, max_stalls, terms];
 -- `terms` as in a record, with wait_max in place of due_max, or nil. `first` is the ARGV position of the first body.
--- Numbering: step and remainder of the seqs given here, and the minimum for seqs and ticks (seq_numbers.py).
+-- Numbering: step and remainder of the seqs given here, and the values they stay above (seq_numbers.py).
 -- Concurrency: a script runs alone; duplicates are refused before anything is written.
 
 local SEQ_EPOCH = 1577836800

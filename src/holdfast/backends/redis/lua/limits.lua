@@ -3,8 +3,8 @@
 -- == script declare: store the rules of queues and tasks; the latest declaration wins. If one changed, moves jobs to
 -- their lanes and fits groups to it, up to the step's limit; the rest is left for later (lua/rearrange.lua).
 -- Takes now, [name, rule] of queues and of tasks, each rule as lua/rates.lua reads it, false for a task without one;
--- how many jobs and groups to move. Returns nothing. Concurrency: a script runs alone; claims obey the rules as they
--- stand from here on.
+-- how many jobs and groups to move. Returns 1, or a refusal. Concurrency: a script runs alone; claims obey the rules as
+-- they stand from here on.
 
 local step = args[4]
 for _, one in ipairs(args[3]) do

@@ -57,9 +57,9 @@ return { hf.shown(ids), lines }
 -- == script carry: store rows of another store unchanged, and raise the counters above them.
 -- Takes now, rules of queues and of tasks as [name, rule], overrides as [kind, queue, name, limit, rate, whether it has
 -- a dedicated lane], rate states as [kind, queue, name, state], entries as [name, version, whether code declares it],
--- pauses as [kind, queue, name, pause], jobs as their records, letters as [queue, task, key, letter], the minimum for
--- ticks and seqs. ARGV[2] and ARGV[3]: the seal that was read and the one that records the progress; then each entry's
--- text; then for each job five pieces, '' for none: body, value, errors, progress, log lines.
+-- pauses as [kind, queue, name, pause], jobs as their records, letters as [queue, task, key, letter], the values
+-- that ticks and seqs stay above. ARGV[2] and ARGV[3]: the seal that was read and the one that records the progress;
+-- then each entry's text; then for each job five pieces, '' for none: body, value, errors, progress, log lines.
 -- Returns 1; 0 if the seal is another; or -1 if a job holds the key of another: then nothing was changed.
 -- Existing rows stay, so a repeated shipment changes nothing. Nothing is refilled: a group may arrive in pieces.
 -- Concurrency: a script runs alone, and the rows and the progress are written in the same step.

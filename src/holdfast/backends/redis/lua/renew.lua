@@ -2,7 +2,7 @@
 
 -- == script register: store a worker's row, its deadline one lease from now; repeating it renews the deadline and
 -- updates queues and slots.
--- Takes now, id, lease_seconds; ARGV[2]: the worker's description of itself. Returns nothing.
+-- Takes now, id, lease_seconds; ARGV[2]: the worker's description of itself. Returns 1.
 
 local id, lease_seconds = args[2], args[3]
 if lease_seconds > hf.lease_max() then call('HSET', META, 'lease_max', format('%.17g', lease_seconds)) end

@@ -2,7 +2,7 @@
 
 -- == script wait_for_work: whether these queues have work that no limit, rate or slow-down holds back. Takes now,
 -- queues. Never writes. Returns packed seconds until there may be work (0 now, nil if nothing is scheduled) and the
--- last hint's stream id. During a quiet time there is none.
+-- last hint's stream id. During a quiet time there is no work.
 
 local last = call('XREVRANGE', WAKE, '+', '-', 'COUNT', 1)[1]
 last = last and last[1] or '0-0'
