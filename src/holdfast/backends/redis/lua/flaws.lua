@@ -77,7 +77,7 @@ local function check_job(id, packed)
     check_pieces(row)
 end
 
--- A letter, its index entries and its job.
+-- Checks a letter, its index entries and its job.
 local function check_letter(logical, packed)
     local letter = hf.sound_letter(hf.read(packed))
     if not letter then
@@ -93,7 +93,7 @@ local function check_letter(logical, packed)
     if not hf.row_of(letter.id) then note('letters', letter.id, 'id', 'its job is gone or cannot be read') end
 end
 
--- Entries that point to a letter or to the holder of a key, and to nothing valid.
+-- Reports an entry that should point to a letter or to the holder of a key, and does not.
 local function check_entry(member, value)
     if what == 'keyed' then
         local row = hf.row_of(value)
@@ -330,7 +330,7 @@ function hf.set_aside(name, key, member, row)
     call('HSET', QUARANTINE, name .. '\0' .. member, cpack({ now, why, score or '' }))
 end
 
--- Keeps a value that cannot be read here, because the caller is about to replace it.
+-- Keeps an unreadable value in quarantine, because the caller is about to replace it.
 function hf.keep_unread(name, field, packed)
     call('HSET', QUARANTINE, name .. '\0' .. field, cpack({ now, 'it cannot be read', packed }))
 end

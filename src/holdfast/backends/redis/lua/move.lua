@@ -1,6 +1,6 @@
 -- move: export and import a store's contents, and seal the store meanwhile.
 
--- == script seal: replace the seal that was read by another, or remove it, by compare-and-set.
+-- == script seal: replace or remove exactly the seal that was read (compare-and-set).
 -- Takes now, whether there was one, whether there will be one, whether that closes the store, whether the store must be
 -- empty for it; ARGV[2], ARGV[3]: both texts.
 -- Returns 1; 0 if the seal is not the one that was read; -1 and the number of jobs, letters, overrides, pauses and

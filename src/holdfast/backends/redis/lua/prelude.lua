@@ -48,7 +48,7 @@ function hf.count_of(kind)
     return call('HLEN', key)
 end
 
--- Call it in the step that stores one. The flag stays set when the last one is gone, except for changes.
+-- Call it in the step that stores one. The flag stays set when the last one is gone, except for r and m.
 function hf.use(kind)
     hf.any_memo[kind] = true
     if not (meta[7] and string.find(meta[7], kind, 1, true)) then
