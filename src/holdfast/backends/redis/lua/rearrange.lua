@@ -14,7 +14,7 @@ return { more and 1 or 0 }
 --   p → the same for lane 2, the parked jobs
 --   q and a queue → the place up to which its groups were fitted to its rule
 --   g and a place → a group that a step had no time for
--- A change that arrives meanwhile restarts the searches: every job in a wrong lane is always behind a mark, or in a
+-- A change that arrives meanwhile restarts the searches: every job in a wrong lane is always after a mark, or in a
 -- `t`. `r` in meta's `used` marks that something is left; it is removed with the last of it, so that other calls pay
 -- nothing. Bounded in jobs moved, jobs checked and groups. Concurrency: a script runs alone.
 -- seldom: built when a script first uses one of its names.
@@ -68,7 +68,7 @@ function hf.lane_members(first, last, after, most)
     return found, true
 end
 
--- Moves at most `limit` jobs behind the mark that are in a wrong lane, and advances the mark. Returns how many.
+-- Moves at most `limit` jobs after the mark that are in a wrong lane, and advances the mark. Returns how many.
 function hf.look_through(field, first, last, mark, limit)
     hf.flush()
     local most = math.max(LOOKS_PER_JOB * limit, LOOKS_MIN)
