@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import random
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,17 +39,36 @@ def note(**facts: object) -> None:
 
 
 def _lock(stack: contextlib.ExitStack, names: list[str]) -> bool:
-    """Take the first of these locks that is free and keep it until the stack ends."""
+    """Take the first of these locks that is free and keep it until the stack ends.
+
+    A holder that has been killed runs no more code, but on a busy machine the kernel may take seconds to end it and to
+    free its lock: such a lock counts as free.
+    """
     for name in names:
         held = os.open(FOLDER / "locks" / name, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            holder = os.pread(held, 20, 0)
             os.close(held)
+            if is_dying(holder.decode()):
+                return True
         else:
+            os.pwrite(held, f"{os.getpid():<20}".encode(), 0)
             stack.callback(os.close, held)
             return True
     return False
+
+
+def is_dying(pid: str) -> bool:
+    """Whether a process is gone, or will be before it runs another instruction: SIGKILL is pending."""
+    try:
+        status = Path(f"/proc/{int(pid)}/status").read_text()
+    except (OSError, ValueError):
+        return bool(pid.strip())
+    facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    pending = int(facts["SigPnd"], 16) | int(facts["ShdPnd"], 16)
+    return facts["State"][0] in "ZX" or bool(pending & 1 << signal.SIGKILL - 1)
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ from tests.soak.proxy import FaultyProxy
 from tests.soak.verdict import Window
 
 POSTGRES_SOCKET = ".s.PGSQL.5432"
+STREAM_SECONDS_MAX = 120.0
 QUIET_SECONDS = 30.0  # after a change of servers, the longest lease a store reckons with
 
 
@@ -122,15 +123,25 @@ class PostgresStore(Store):
             self._servers[-1].signal_all(signal.SIGCONT)
 
     def _switch(self) -> None:
-        """The primary ends in an orderly way, which sends all it has to its standby; that one takes its place."""
+        """The primary ends in an orderly way, which sends all it has to a standby that listens; that one takes over."""
         old = self._servers[-1]
         new = postgres.Server(durable=True, copy_of=old.home).start()
+        self._wait_for_stream(old)
         with self.outage(QUIET_SECONDS):
             old.end()
             with psycopg.connect(new.conninfo, autocommit=True) as connection:
                 connection.execute("SELECT pg_promote()")
             self._servers.append(new)
         old.remove()
+
+    def _wait_for_stream(self, primary: postgres.Server) -> None:
+        """A standby that accepts queries need not be connected to its primary yet: it would miss the last writes."""
+        deadline = time.monotonic() + STREAM_SECONDS_MAX
+        with psycopg.connect(primary.conninfo, autocommit=True) as connection:
+            while connection.execute("SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'").fetchone() is None:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"no standby streams from {primary.home}")
+                time.sleep(0.1)
 
     def close(self) -> None:
         super().close()

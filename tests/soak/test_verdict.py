@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from typing import Any
 
 import pytest
 
+from tests.soak.jobs import is_dying
 from tests.soak.verdict import Verdict, gap_without, judge
 
 
@@ -53,3 +57,13 @@ def test_time_in_which_nobody_could_start_a_job_is_no_standstill() -> None:
     lines = [start(1.0, "a"), start(20.0, "b")]
     assert verdict(*lines, outages=[(5.0, 10.0), (8.0, 16.0)]).holds
     assert gap_without(1.0, 20.0, [(5.0, 10.0), (8.0, 16.0)]) == 8.0
+
+
+def test_a_stopped_process_lives_and_a_killed_one_does_not() -> None:
+    process = subprocess.Popen(["sleep", "600"])
+    os.kill(process.pid, signal.SIGSTOP)
+    assert not is_dying(f"{process.pid:<20}")
+    process.kill()
+    assert is_dying(f"{process.pid:<20}")
+    process.wait()
+    assert is_dying(f"{process.pid:<20}")
