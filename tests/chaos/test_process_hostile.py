@@ -85,9 +85,9 @@ def shrinks_marks(ctx: Context) -> None:
 def babbles(ctx: Context, announces: int) -> None:
     """Writes into the runner's socket: the head of a frame, and as much of it as anybody reads."""
     note(what="start", job=ctx.id, fence=ctx.fence)
-    from holdfast.worker import wire
+    from holdfast.worker.processes import protocol
 
-    head = wire.pack([wire.Quit()])[:4] + announces.to_bytes(4, "little")
+    head = protocol.pack([protocol.Quit()])[:4] + announces.to_bytes(4, "little")
     with contextlib.suppress(OSError):
         os.write(3, head if announces else b"hello, world")
         for _ in range(announces // 65536):
@@ -103,24 +103,24 @@ def breaks(ctx: Context, how: str) -> None:
     note(what="start", job=ctx.id, fence=ctx.fence)
     if len([line for line in open(f"{HERE}/journal") if ctx.id in line]) > 1:
         return
-    import holdfast.worker.runner as runner
-    from holdfast.worker import wire
+    from holdfast.worker.runner import attempt
+    from holdfast.worker.processes import protocol
 
     if how == "half a frame":
-        os.write(3, wire.pack([wire.Quit()])[:4] + (15 << 20).to_bytes(4, "little"))
+        os.write(3, protocol.pack([protocol.Quit()])[:4] + (15 << 20).to_bytes(4, "little"))
     elif how == "a wild pong":
-        os.write(3, wire.pack([wire.Pong(2**62, 2**62)]))
+        os.write(3, protocol.pack([protocol.Pong(2**62, 2**62)]))
     elif how == "no text":
-        frame = wire.pack([wire.Refused("ab", "")])
+        frame = protocol.pack([protocol.Refused("ab", "")])
         os.write(3, frame.replace(b"ab", b"\\xff\\xfe"))
     elif how == "stops itself":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif how == "patches":
-        runner.settlement_for = None
+        attempt.settlement_for = None
     elif how == "patches the pong":
-        from holdfast.worker.hosting import Host
+        from holdfast.worker.processes.runner_endpoint import RunnerEndpoint
 
-        Host._write = lambda self, packed: None
+        RunnerEndpoint._write = lambda self, packed: None
     elif how == "a signal to the keeper":
         keeper = int(open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()[1])
         os.kill(keeper, signal.SIGUSR1)

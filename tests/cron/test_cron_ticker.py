@@ -20,7 +20,7 @@ from holdfast.events import Event, Hub
 from holdfast.records import CronEntry, JobQuery, NewJob, TaskRule, Tick
 from holdfast.worker.keeper.cron_ticker import CronTicker
 from holdfast.worker.keeper.declare import Declared
-from holdfast.worker.keeper.store_client import Line
+from holdfast.worker.keeper.store_client import StoreClient
 from holdfast.worker.runner.in_process import InProcessRunners
 
 START = 1_772_323_200.0  # 2026-03-01
@@ -61,7 +61,7 @@ def entry_of(name: str, *, code: bool = True, queue: str = "q", **options: Any) 
 
 
 def ticker_on(backend: Any, said: Declared, queues: tuple[str, ...] = ("q",)) -> CronTicker:
-    return CronTicker(Line(backend, SystemClock(), 5.0), Told(), said, queues, 5.0)
+    return CronTicker(StoreClient(backend, SystemClock(), 5.0), Told(), said, queues, 5.0)
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -184,7 +184,7 @@ def test_listeners_hear_of_the_jobs_and_the_worker_looks_for_them() -> None:
         await ticker.look()
         clock.now += 10.0
         await ticker.look()
-        link: Any = ticker._link
+        link: Any = ticker._runners
         assert [(event.name, event.task, event.queue) for event in link.told] == [("enqueued", "t", "q")]
         assert woken == [1]
 
@@ -206,7 +206,7 @@ def test_a_store_that_fails_costs_nothing_but_time() -> None:
 
         ticker = ticker_on(Away(), declared(entry_of("often", every=10.0)))
         assert await ticker.look() == 5.0
-        ticker._line = Line(backend, SystemClock(), 5.0)
+        ticker._store = StoreClient(backend, SystemClock(), 5.0)
         await ticker.look()
         assert [entry.name for entry in await backend.entries()] == ["often"]
 

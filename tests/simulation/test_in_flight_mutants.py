@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.backends.sharded.places import last_number_of
-from holdfast.backends.sharded.worker_calls import Service
+from holdfast.backends.sharded.worker_calls import WorkerCalls
 from holdfast.lifecycle import Settlement
 from holdfast.records import ClaimRequest, Exchanged, Held, Release, Renewal
 
@@ -21,11 +21,11 @@ WALKS_MAX = 1000  # it ends at the first walk that finds the fault
 pytestmark = pytest.mark.timeout(600)
 
 
-def _seen_by_call(self: Service, shard: str, seen_call: int) -> int:
+def _seen_by_call(self: WorkerCalls, shard: str, seen_call: int) -> int:
     return last_number_of(seen_call)
 
 
-def _nothing_written_off(self: Service, seen_call: int) -> None: ...
+def _nothing_written_off(self: WorkerCalls, seen_call: int) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_the_walks_find_leases_given_back_while_their_handlers_run(
     faults: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, fault in faults.items():
-        monkeypatch.setattr(Service, name, fault)
+        monkeypatch.setattr(WorkerCalls, name, fault)
     with pytest.raises(AssertionError, match=r"runs twice at once|starts again"):
         walk_over_shards(WALKS_MAX)
 

@@ -55,7 +55,7 @@ async def test_a_new_name_that_is_yet_to_be_stored_does_not_count_as_forgotten(
     failed, done = app.listen("renewal_failed"), app.listen("succeeded")
     async with app.worker(**ATTENTIVE) as worker:
         assert worker._keeper is not None
-        name = worker._keeper._tenure.worker.id
+        name = worker._keeper._renewal.worker.id
         faulty.cut("register")
         assert await (await app.store()).recover(dead=[name]) == []  # its row is gone
         ids = await app.put(any_job.bind())  # the claim for it, or a renewal, is what tells

@@ -28,7 +28,7 @@ PATIENCE = 60.0
 SOCKET = ".s.PGSQL.5432"
 
 
-class Runners:
+class Link:
     """The wire between primary and standby, which can be cut for good."""
 
     def __init__(self, primary: Server) -> None:
@@ -83,7 +83,7 @@ class Pair:
 
     def __init__(self) -> None:
         self.primary = Server(durable=True).start()
-        self._link = Runners(self.primary)
+        self._link = Link(self.primary)
         self.standby = Server(durable=True, copy_of=self._link.home).start()
 
     @property

@@ -258,7 +258,8 @@ def test_the_page_about_the_store_names_every_key() -> None:
 
 
 def test_bounds_in_lua_are_the_codes() -> None:
-    constants = scripts._constants({**scripts._files("parts"), **scripts._files("scripts")})
+    found = scripts._sections()
+    constants = scripts._constants({**found["part"], **found["script"]})
     for name in ("ERRORS_KEPT_MAX", "HISTORY_KEPT_MAX", "LOGS_KEPT_MAX", "REMEMBER_SECONDS_MIN"):
         assert float(constants[name]) == getattr(records, name), name
     for name in ("GROUP_LOOKS_MAX", "READY_PER_GROUP_MAX", "STAGGER_TICKS"):

@@ -198,8 +198,8 @@ def test_a_letter_goes_where_its_job_is() -> None:
         await source.enqueue([first], now=NOW)
         await source.bury("a", "why", now=NOW)
         await source.revive("a", now=NOW)
-        places = {f"g{n}": places.place_of(f"g{n}", 4) for n in range(20)}
-        group = next(name for name, place in places.items() if place != places.place_of("old", 4))
+        homes = {f"g{n}": places.place_of(f"g{n}", 4) for n in range(20)}
+        group = next(name for name, place in homes.items() if place != places.place_of("old", 4))
         await source.enqueue([replace(first, id="b", group=group, on_conflict="replace")], now=NOW)
         shelf, target = await split_store(4)
         assert (await move(source, target)).done

@@ -56,7 +56,7 @@ async def asleep(backend: SqliteBackend) -> asyncio.Task[None]:
     async with asyncio.timeout(WAIT_SECONDS_MAX):
         while True:
             await asyncio.sleep(0)
-            if (own := backend._watch) is not None and own._waiting:
+            if (own := backend._wakeups) is not None and own._waiting:
                 return waiting
 
 
@@ -105,7 +105,7 @@ def test_a_watch_that_missed_a_change_polls_from_then_on(
 
     async def scene() -> None:
         waiting = await asleep(backend)
-        own = backend._watch
+        own = backend._wakeups
         assert own is not None
         assert own._hears
         await asyncio.to_thread(stranger_enqueues, backend, "a")

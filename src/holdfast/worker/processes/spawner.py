@@ -304,7 +304,7 @@ class RunnerSpawner:
         remote.close()
         with_guard = cause in (guard.BEREFT, guard.TOO_LATE) and self._has_begun
         if brief:
-            self._short_lives += self._is_first_failure
+            self._short_lives += self._is_new_failure(remote)
             self._hold_back(remote, self._short_lives, f"a runner process {how_it_ended(wait_status)} without a job.")
             return
         self._short_lives = 0
@@ -321,7 +321,7 @@ class RunnerSpawner:
         if self._first is not None and not self._first.done():
             self._first.set_exception(RunnerRefused(refused.text, refused.hint))
             return
-        self._failed_starts += self._is_first_failure
+        self._failed_starts += self._is_new_failure(remote)
         self._hold_back(remote, self._failed_starts, refused.text)
 
     @property
@@ -329,10 +329,9 @@ class RunnerSpawner:
         """Whether the first start has been decided: from then on, runners that died with their guard are restarted."""
         return self._first is None or self._first.done()
 
-    @property
-    def _is_first_failure(self) -> bool:
-        """Runners started together fail together; counting each of them would lead straight to the longest pause."""
-        return self._clock.steady() >= self._hold_until
+    def _is_new_failure(self, remote: RunnerProcess) -> bool:
+        """Shared runners that start together fail together: counted one by one, they would cost the longest pause."""
+        return remote.solo or self._clock.steady() >= self._hold_until
 
     def _was_brief(self, remote: RunnerProcess) -> bool:
         """Whether it exited by itself soon after its hello, and not because of a job."""
