@@ -42,6 +42,21 @@ def test_a_file_that_another_is_just_setting_up_is_waited_for(tmp_path: Path) ->
     other.close()
 
 
+def test_a_rival_that_sets_the_file_up_between_two_reads_is_no_other_application(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, read = tmp_path / "jobs.db", opening.schema_version
+
+    def read_and_be_overtaken(connection: sqlite3.Connection) -> int | None:
+        version = read(connection)
+        monkeypatch.setattr(opening, "schema_version", read)
+        set_up(path)
+        return version
+
+    monkeypatch.setattr(opening, "schema_version", read_and_be_overtaken)
+    assert set_up(path) == (0, opening.SCHEMA_VERSION)
+
+
 def test_a_new_file_gets_the_whole_schema_in_wal_mode(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     assert set_up(path) == (0, opening.SCHEMA_VERSION)

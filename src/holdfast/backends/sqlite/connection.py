@@ -250,17 +250,17 @@ def _admissible_version(connection: sqlite3.Connection, path: str, share: bool) 
     encoding = connection.execute("PRAGMA encoding").fetchone()[0]
     if encoding != "UTF-8":
         raise ConfigurationError(f"{os.path.basename(path)} keeps its text as {encoding}; only UTF-8 is supported.")
+    # Tables first: a rival that sets the file up between the two reads then shows its version, not just its tables.
+    others = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 4")]
     version = schema_version(connection)
     if version is not None and version > SCHEMA_VERSION:
         raise SchemaMismatch(version, SCHEMA_VERSION)
-    if version is None and not share:
-        others = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 4")]
-        if others:
-            raise ConfigurationError(
-                f"{os.path.basename(path)} already holds other tables ({', '.join(others)}). If the jobs should live "
-                "beside them, so that you can enqueue inside your own transactions, add ?share=true to the URL; "
-                "otherwise name another file."
-            )
+    if version is None and not share and others:
+        raise ConfigurationError(
+            f"{os.path.basename(path)} already holds other tables ({', '.join(others)}). If the jobs should live "
+            "beside them, so that you can enqueue inside your own transactions, add ?share=true to the URL; "
+            "otherwise name another file."
+        )
     return version
 
 
