@@ -1,0 +1,411 @@
+"""The ASGI app: routes, the checks before each of them, security headers, and live updates.
+
+`create` is the public face. GET never changes anything; every change is a POST to /do/VERB. The pages are made by
+pages.py, the changes by actions.py. Handlers here only check, call and render.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import inspect
+import json
+import re
+from collections.abc import AsyncIterator, Collection
+from importlib import resources
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from starlette.applications import Starlette
+from starlette.datastructures import URL
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from ..app import Holdfast
+from ..backends import parse_url
+from ..errors import BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
+from . import actions, words
+from .access import (
+    ADMIN,
+    COOKIE,
+    SESSION_SECONDS,
+    Access,
+    Authorize,
+    Password,
+    Refused,
+    Sessions,
+    check_host,
+    check_same_site,
+    is_local,
+)
+from .pages import PAGES, NotFound, Visit, nav_counts
+from .redact import Hook, Redact
+from .render import environment
+from .store import Changes, Reads
+
+BODY_BYTES_MAX = 256 << 10
+FIELDS_MAX = 2000
+LIVE_SECONDS = 1.0
+LIVE_STREAMS_MAX = 100  # each costs one page a second
+THEMES = ("system", "light", "dark")
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; script-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_TIMES = re.compile(r">[^<]*</time>")  # relative times pass by themselves: the script keeps them up to date
+STATIC = {
+    "tokens.css": "text/css",
+    "dashboard.css": "text/css",
+    "dashboard.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+
+
+def create(
+    app_or_url: Holdfast | str,
+    *,
+    read_only: bool = False,
+    access: Authorize | None = None,
+    redact: Hook | None = None,
+    password: str | None = None,
+    hosts: Collection[str] = (),
+    secret: str | None = None,
+) -> Starlette:
+    """The dashboard of one store as an ASGI app, to serve or to mount under any prefix.
+
+    Without `access` and `password` it serves only browsers on this machine. `access` gets the request and returns what
+    its visitor may do, or None. `hosts` are the names it is reached by. Give `secret` if several processes serve it.
+    """
+    if not isinstance(app_or_url, Holdfast | str):
+        raise ConfigurationError(f"create() takes an app or a URL, not {type(app_or_url).__name__}.")
+    code = app_or_url if isinstance(app_or_url, Holdfast) else None
+    url = app_or_url if isinstance(app_or_url, str) else app_or_url.url
+    # An app of its own: looking must not declare the rules of somebody's code. Only memory:// cannot be shared so.
+    store = code if code is not None and parse_url(url).scheme == "memory" else Holdfast(url)
+    reads = Reads(store, {} if code is None else code.tasks)
+    return Dashboard(store, reads, read_only, access, Redact(redact), password, hosts, Sessions(secret)).asgi()
+
+
+class Dashboard:
+    """One store, served."""
+
+    def __init__(
+        self,
+        app: Holdfast,
+        reads: Reads,
+        read_only: bool,
+        authorize: Authorize | None,
+        redact: Redact,
+        password: str | None,
+        hosts: Collection[str],
+        sessions: Sessions,
+    ) -> None:
+        self._app, self._read_only, self._authorize, self._redact = app, read_only, authorize, redact
+        self._password = None if password is None else Password(password)
+        self._hosts, self._sessions = frozenset(hosts), sessions
+        self._reads = reads
+        self._templates = environment()
+        self._streams = 0
+        folder = resources.files(__package__) / "static"
+        self._static = {name: (folder / name).read_bytes() for name in STATIC}
+        whole = hashlib.sha256(b"".join(self._static.values()))
+        self._version = whole.hexdigest()[:12]  # in the URLs of static files, so that they can be cached for good
+
+    def asgi(self) -> Starlette:
+        """All routes. Each page is one of `pages.PAGES`; nothing else is reachable."""
+        routes = [
+            *(Route(f"/{name}", self._page, name=name or "overview") for name in PAGES),
+            Route("/live", self._live),
+            Route("/do/{verb}", self._do, methods=["POST"]),
+            Route("/theme", self._theme, methods=["POST"]),
+            Route("/login", self._login, methods=["GET", "POST"]),
+            Route("/logout", self._logout, methods=["POST"]),
+            Route("/static/{version}/{name}", self._file),
+            Route("/health", self._health),
+        ]
+        handlers: Any = {Refused: self._refused, NotFound: self._not_found, HTTPException: self._http_error}
+        handlers |= {HoldfastError: self._store_failed}
+        return Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        yield
+        if self._reads.scheme != "memory":
+            await self._app.aclose()
+
+    # ------------------------------------------------------------------ before anything
+
+    async def _visitor(self, connection: HTTPConnection) -> Access:
+        """Who asks; Refused if nobody we know."""
+        if self._authorize is not None:
+            known = self._authorize(connection)
+            known = await known if inspect.isawaitable(known) else known
+            if known is None:
+                raise Refused(403, "You may not see this dashboard.")
+            return known
+        check_host(connection, self._hosts)
+        if self._password is not None:
+            if self._sessions.kind(connection.cookies.get(COOKIE)) != "login":
+                raise Refused(401, "Log in first.")
+            return ADMIN
+        if not is_local(connection):
+            raise Refused(
+                403,
+                "This dashboard has no password, so it serves only browsers on its own machine. "
+                "Start it with --password-file, or give create() an access= function.",
+            )
+        return ADMIN
+
+    def _session(self, connection: HTTPConnection) -> str:
+        """The visitor's session cookie, or a new one."""
+        cookie = connection.cookies.get(COOKIE)
+        return cookie if cookie and self._sessions.kind(cookie) else self._sessions.new("visit")
+
+    async def _visit(self, connection: HTTPConnection, params: Any) -> Visit:
+        access = await self._visitor(connection)
+        now = await self._reads.clock()
+        return Visit(self._reads, access, params, root_of(connection), now, self._redact, self._read_only)
+
+    # ------------------------------------------------------------------ pages
+
+    async def _page(self, request: Request) -> Response:
+        visit = await self._visit(request, request.query_params)
+        name = request.url.path.removeprefix(visit.root).strip("/")
+        template, values = await PAGES[name](visit)
+        session = self._session(request)
+        html = await self._render(request, visit, name, template, values, session)
+        response = HTMLResponse(html, 400 if values.get("error") else 200, headers=HEADERS)
+        self._remember(request, response, session)
+        if request.cookies.get("holdfast_said"):
+            response.delete_cookie("holdfast_said", path=visit.root or "/")
+        return response
+
+    async def _render(
+        self, connection: HTTPConnection, visit: Visit, name: str, template: str, values: Any, session: str
+    ) -> str:
+        theme = connection.cookies.get("holdfast_theme", "system")
+        shared = {
+            "visit": visit,
+            "root": visit.root,
+            "page": name,
+            "now": visit.now,
+            "static": f"{visit.root}/static/{self._version}",
+            "token": self._sessions.token(session),
+            "theme": theme if theme in THEMES else "system",
+            "scheme": self._reads.scheme,
+            "store": self._reads.safe_url,
+            "nav": await nav_counts(visit),
+            "here": str(URL(scope=connection.scope).replace(scheme="", netloc="")),
+            "said": self._said(connection, session),
+            "can_logout": self._password is not None,
+            "ago": lambda moment: words.ago(moment, visit.now),
+            "since": lambda moment: words.since(moment, visit.now),
+            "clock": lambda moment: words.clock(moment, visit.now),
+            "exact": lambda moment: words.exact(words.seconds_of(moment) or 0.0),
+        }
+        return self._templates.get_template(template).render(**shared, **values)
+
+    def _remember(self, connection: HTTPConnection, response: Response, session: str) -> None:
+        if connection.cookies.get(COOKIE) != session:
+            self._set_cookie(connection, response, COOKIE, session, SESSION_SECONDS)
+
+    def _set_cookie(self, connection: HTTPConnection, response: Response, name: str, value: str, age: int) -> None:
+        response.set_cookie(
+            name,
+            value,
+            max_age=age,
+            path=root_of(connection) or "/",
+            httponly=True,
+            samesite="strict",
+            secure=connection.url.scheme == "https",
+        )
+
+    def _said(self, connection: HTTPConnection, session: str) -> str:
+        """The sentence the last action left for this session."""
+        signature, _, text = connection.cookies.get("holdfast_said", "").partition(".")
+        with contextlib.suppress(ValueError):
+            said = json.loads(bytes.fromhex(text)) if text else ""
+            if said and hmac.compare_digest(signature, self._sessions.sign(f"said {session} {text}")):
+                return str(said)
+        return ""
+
+    # ------------------------------------------------------------------ live updates
+
+    async def _live(self, request: Request) -> Response:
+        """Server-sent events: the page again, whenever it has changed."""
+        target = urlsplit(request.query_params.get("at", "/"))
+        params = {name: values[0] for name, values in parse_qs(target.query).items()}
+        visit = await self._visit(request, params)
+        name = target.path.removeprefix(visit.root).strip("/")
+        if name not in PAGES:
+            raise Refused(404, "There is no such page.")
+        if self._streams >= LIVE_STREAMS_MAX:
+            raise Refused(503, "Too many pages are being watched. This one is read again every few seconds instead.")
+        stream = self._changes(request, name, params, self._session(request))
+        return StreamingResponse(stream, media_type="text/event-stream", headers={**HEADERS, "X-Accel-Buffering": "no"})
+
+    async def _changes(self, request: Request, name: str, params: Any, session: str) -> AsyncIterator[str]:
+        self._streams += 1
+        last = ""
+        try:
+            while not await request.is_disconnected():
+                try:
+                    visit = await self._visit(request, params)
+                    template, values = await PAGES[name](visit)
+                    html = await self._render(request, visit, name, template, values, session)
+                except (HoldfastError, NotFound, Refused) as error:
+                    yield f"event: lost\ndata: {json.dumps(str(error))}\n\n"
+                else:
+                    digest = hashlib.sha256(_TIMES.sub("", html).encode()).hexdigest()
+                    if digest != last:
+                        yield f"data: {json.dumps(html)}\n\n"
+                    else:
+                        yield ": nothing new\n\n"
+                    last = digest
+                await asyncio.sleep(LIVE_SECONDS)
+        finally:
+            self._streams -= 1
+
+    # ------------------------------------------------------------------ changes
+
+    async def _form(self, request: Request) -> dict[str, list[str]]:
+        """A form's fields, after the checks that every change needs."""
+        check_same_site(request)
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > BODY_BYTES_MAX:
+                raise Refused(413, "That is more than a form of this dashboard can hold.")
+        try:
+            form = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=FIELDS_MAX)
+        except ValueError:
+            raise Refused(400, "That is more than a form of this dashboard can hold.") from None
+        session = request.cookies.get(COOKIE, "")
+        if not self._sessions.kind(session) or not self._sessions.is_token(session, actions.first(form, "token")):
+            raise Refused(403, "This form is no longer valid. Go back, reload the page and try again.")
+        return form
+
+    async def _do(self, request: Request) -> Response:
+        access = await self._visitor(request)
+        verb = actions.VERBS.get(request.path_params["verb"])
+        if verb is None:
+            raise Refused(404, "There is no such action.")
+        if self._read_only:
+            raise Refused(403, "This dashboard is read-only.")
+        if not access.may(verb.role):
+            raise Refused(403, f"This needs the role {verb.role!r}.")
+        form = await self._form(request)
+        said = await actions.carry_out(request.path_params["verb"], Changes(self._app, access.name), form)
+        self._reads.forget()
+        session = request.cookies[COOKIE]
+        response = self._back(request, actions.first(form, "here"))
+        text = json.dumps(said[:1000]).encode().hex()
+        signed = f"{self._sessions.sign(f'said {session} {text}')}.{text}"
+        self._set_cookie(request, response, "holdfast_said", signed, 60)
+        return response
+
+    def _back(self, request: Request, here: str) -> Response:
+        """To the page the form was on; never to another site."""
+        root = root_of(request)
+        path = urlsplit(here).path
+        own = (
+            path.startswith(f"{root}/")
+            and not here.startswith("//")
+            and "\\" not in here
+            and urlsplit(here).netloc == ""
+        )
+        return RedirectResponse(here if own else f"{root}/", 303, headers=HEADERS)
+
+    async def _theme(self, request: Request) -> Response:
+        await self._visitor(request)
+        form = await self._form(request)
+        response = self._back(request, actions.first(form, "here"))
+        theme = actions.first(form, "theme")
+        if theme in THEMES:
+            self._set_cookie(request, response, "holdfast_theme", theme, 400 * 86400)
+        return response
+
+    # ------------------------------------------------------------------ login, files, errors
+
+    async def _login(self, request: Request) -> Response:
+        check_host(request, self._hosts)
+        if self._password is None:
+            return RedirectResponse(f"{root_of(request)}/", 303, headers=HEADERS)
+        session, error = self._session(request), ""
+        if request.method == "POST":
+            form = await self._form(request)
+            if self._password.check(actions.first(form, "password")):
+                response: Response = self._back(request, actions.first(form, "here"))
+                self._set_cookie(request, response, COOKIE, self._sessions.new("login"), SESSION_SECONDS)
+                return response
+            error = "That is not the password."
+        response = self._plain_page(request, "login.html", 401 if error else 200, session, error=error)
+        self._remember(request, response, session)
+        return response
+
+    async def _logout(self, request: Request) -> Response:
+        await self._form(request)
+        response = RedirectResponse(f"{root_of(request)}/login", 303, headers=HEADERS)
+        response.delete_cookie(COOKIE, path=root_of(request) or "/")
+        return response
+
+    async def _file(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in STATIC:
+            raise Refused(404, "There is no such file.")
+        headers = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
+        return Response(self._static[name], media_type=STATIC[name], headers=headers)
+
+    async def _health(self, _: Request) -> Response:
+        return PlainTextResponse("ok", headers=HEADERS)
+
+    def _plain_page(self, request: Request, template: str, status: int, session: str, **values: Any) -> Response:
+        """A page without the frame: login and errors."""
+        root = root_of(request)
+        theme = request.cookies.get("holdfast_theme", "system")
+        html = self._templates.get_template(template).render(
+            root=root,
+            static=f"{root}/static/{self._version}",
+            theme=theme if theme in THEMES else "system",
+            token=self._sessions.token(session),
+            here=request.query_params.get("here", f"{root}/"),
+            **values,
+        )
+        return HTMLResponse(html, status, headers=HEADERS)
+
+    async def _refused(self, request: Request, error: Exception) -> Response:
+        refused = error if isinstance(error, Refused) else Refused(500, str(error))
+        if refused.status == 401:
+            here = str(URL(scope=request.scope).replace(scheme="", netloc="")) if request.method == "GET" else ""
+            target = URL(f"{root_of(request)}/login").include_query_params(here=here)
+            return RedirectResponse(str(target), 303, headers=HEADERS)
+        return self._error_page(request, refused.status, refused.text)
+
+    async def _not_found(self, request: Request, error: Exception) -> Response:
+        return self._error_page(request, 404, str(error))
+
+    async def _http_error(self, request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        return self._error_page(request, status, "There is no such page." if status == 404 else str(error))
+
+    async def _store_failed(self, request: Request, error: Exception) -> Response:
+        away = isinstance(error, BackendUnavailable | OutcomeUnknown)
+        return self._error_page(request, 503 if away else 500, str(error))
+
+    def _error_page(self, request: Request, status: int, text: str) -> Response:
+        return self._plain_page(request, "error.html", status, self._session(request), code=status, text=text)
+
+
+def root_of(connection: HTTPConnection) -> str:
+    """The prefix this app is mounted under."""
+    return str(connection.scope.get("root_path", "")).rstrip("/")

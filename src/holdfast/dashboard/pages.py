@@ -1,0 +1,495 @@
+"""What each page shows: reads and arranges, decides nothing about the store. One function per page.
+
+Called by app.py with a `Visit`; returns the template's name and its values. The same function makes the page, its live
+updates and, without a script, every link on it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from msgspec import Struct
+
+from ..errors import ConfigurationError, HoldfastError, JobNotFound
+from ..job import DeadLetter, Job, parse_query
+from ..lifecycle import UNSTARTED, Failure, State
+from ..records import JobQuery, WorkerRecord
+from ..worker_status import WorkerStatus, read
+from . import words
+from .access import Access
+from .redact import Redact
+from .store import LETTERS_MAX, Reads
+
+PAGE = 50
+SEQ_DIGITS_MAX = 18  # a position in the list of jobs: a store's numbers have 63 bits
+HOUR = 3600.0
+SPARK_HOURS = 24
+LONG_SECONDS = 600.0  # a running job older than this is marked on the workers page
+_FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<name>.*)')
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One request, as the pages see it."""
+
+    reads: Reads
+    access: Access
+    params: Mapping[str, str]
+    root: str  # the prefix the dashboard is mounted under
+    now: float  # the store's time
+    redact: Redact
+    read_only: bool
+
+    def may(self, role: Any) -> bool:
+        """Whether to offer an action; `store.Changes` is what enforces it."""
+        return (role in ("view", "payload") or not self.read_only) and self.access.may(role)
+
+    def link(self, page: str, **params: Any) -> str:
+        """A link to another page."""
+        given = {name: value for name, value in params.items() if value not in (None, "")}
+        return f"{self.root}/{page}" + (f"?{urlencode(given)}" if given else "")
+
+    def jobs(self, **conditions: str) -> str:
+        """A link to the jobs that match; values are quoted, since a group may contain spaces and quotes."""
+        return self.link("jobs", q=shlex.join(f"{name}:{value}" for name, value in conditions.items()))
+
+    def args(self, task: str, args: Any) -> Any:
+        """Arguments as this visitor may see them; None if not at all."""
+        return self.redact(task, words.plain(args)) if self.access.payload else None
+
+
+Page = Callable[[Visit], Awaitable[tuple[str, Values]]]
+
+
+class NotFound(Exception):
+    """There is no such job, group, queue or entry."""
+
+
+# ---------------------------------------------------------------------------------------------------------- overview
+
+
+async def overview(visit: Visit) -> tuple[str, Values]:
+    reads = visit.reads
+    totals, queues, workers = await reads.totals(), await reads.queues(), await reads.workers()
+    if not queues and not workers:
+        return "empty.html", {}
+    checks = await reads.checks()
+    problems = [one for verdict in ("wrong", "note") for one in checks if one.verdict == verdict]
+    live = [worker for worker in workers if not worker.expired]
+    return "overview.html", {
+        "problems": problems[:5],
+        "more_problems": max(0, len(problems) - 5),
+        "wrong": sum(one.verdict == "wrong" for one in checks),
+        "fine": sum(one.verdict == "fine" for one in checks),
+        "totals": totals,
+        "slots": sum(worker.slots for worker in live),
+        "queues": queues,
+        "serving": served_by(live),
+    }
+
+
+def served_by(workers: Sequence[WorkerRecord]) -> Counter[str]:
+    """How many live workers serve each queue."""
+    return Counter(queue for worker in workers if not worker.expired for queue in worker.queues)
+
+
+# -------------------------------------------------------------------------------------------------------------- jobs
+
+
+async def jobs(visit: Visit) -> tuple[str, Values]:
+    text = visit.params.get("q", "").strip()
+    values: Values = {"q": text, "error": "", "rows": [], "older": None, "query": JobQuery()}
+    try:
+        query = parse_query(text)
+    except ConfigurationError as error:
+        return "jobs.html", {**values, "error": str(error), "tabs": _tabs(visit, text, {}), "first": True}
+    before = visit.params.get("before", "")
+    known = before.isdecimal() and len(before) <= SEQ_DIGITS_MAX
+    page = JobQuery(**{**_fields(query), "before": int(before) if known else None, "limit": PAGE + 1})
+    found = await visit.reads.find(page)
+    rows = [visit.reads.as_job(record) for record in found[:PAGE]]
+    older = visit.link("jobs", q=text, before=found[PAGE - 1].seq) if len(found) > PAGE else None
+    counts = await _tab_counts(visit, query)
+    return "jobs.html", {
+        **values,
+        "query": query,
+        "rows": [_row(visit, job) for job in rows],
+        "older": older,
+        "first": not before,
+        "tabs": _tabs(visit, text, counts),
+        "actions": _bulk_actions(visit, query),
+        "column": _time_column(query),
+        "errors": any(job.errors for job in rows),
+    }
+
+
+def _fields(query: JobQuery) -> Values:
+    return {name: getattr(query, name) for name in JobQuery.__struct_fields__}
+
+
+class JobRow(Struct, frozen=True, kw_only=True):
+    """A job in a table."""
+
+    job: Job[Any]
+    args: str | None
+    error: Failure | None
+    at: float | None
+
+
+def _row(visit: Visit, job: Job[Any]) -> JobRow:
+    args = visit.args(job.task, job.args)
+    errors = job.errors
+    at = job.finished_at or (job.started_at if job.state is State.RUNNING else None)
+    at = at or (job.due_at if job.state in UNSTARTED else None) or job.created_at
+    return JobRow(
+        job=job,
+        args=None if args is None else words.one_line(args),
+        error=errors[-1] if errors and job.state is not State.SUCCEEDED else None,
+        at=words.seconds_of(at),
+    )
+
+
+def _time_column(query: JobQuery) -> str:
+    """What the time in the list means, if all rows mean the same."""
+    match query.states:
+        case (State.RUNNING,):
+            return "Running for"
+        case (State.SCHEDULED,):
+            return "Due"
+        case (State.READY,) | (State.WAITING,):
+            return "Due since"
+        case (State.DEAD,):
+            return "Died"
+        case (State.SUCCEEDED,) | (State.CANCELLED,):
+            return "Ended"
+    return "Last change"
+
+
+async def _tab_counts(visit: Visit, query: JobQuery) -> Mapping[State, int]:
+    """Numbers for the state tabs; none where a filter would need a count of its own."""
+    if any((query.task, query.group, query.key, query.worker, query.id_prefix)):
+        return {}
+    if query.queue is None:
+        return await visit.reads.totals()
+    counts = (await visit.reads.counts()).get(query.queue, {})
+    return {state: counts.get(state, 0) for state in State}
+
+
+def _tabs(visit: Visit, text: str, counts: Mapping[State, int]) -> list[Values]:
+    try:
+        given = shlex.split(text)
+    except ValueError:  # the query is refused, and the page says why
+        given = []
+    others = [word for word in given if not word.startswith("state:") and word not in set(State)]
+    chosen = [word for word in given if word not in others]
+    tabs: list[Values] = [
+        {
+            "state": None,
+            "link": visit.link("jobs", q=shlex.join(others)),
+            "current": not chosen,
+            "count": sum(counts.values()) if counts else None,
+        }
+    ]
+    for state in State:
+        q = shlex.join([f"state:{state.value}", *others])
+        current = chosen in ([f"state:{state.value}"], [state.value])
+        tabs.append({"state": state, "link": visit.link("jobs", q=q), "current": current, "count": counts.get(state)})
+    return tabs
+
+
+def _bulk_actions(visit: Visit, query: JobQuery) -> list[tuple[str, str]]:
+    """Verbs for selected jobs that fit the states shown."""
+    states = set(query.states) or set(State)
+    offered = [
+        ("retry", "Retry", any(state.finished for state in states)),
+        ("run-now", "Run now", State.SCHEDULED in states),
+        ("cancel", "Cancel", not all(state.finished for state in states)),
+    ]
+    return [(verb, label) for verb, label, fits in offered if fits and visit.may("operate")]
+
+
+async def job(visit: Visit) -> tuple[str, Values]:
+    id = visit.params.get("id", "")
+    try:
+        found = await visit.reads.job(id)
+        explanation = await visit.reads.explain(id)
+        logs = await visit.reads.logs(id)
+    except (ConfigurationError, JobNotFound) as error:
+        raise NotFound(str(error)) from None
+    letter = None
+    if found.state is State.DEAD:
+        try:
+            letter = await visit.reads.letter(id)
+        except JobNotFound:
+            pass
+    return "job.html", {
+        "job": found,
+        "explanation": explanation,
+        "logs": logs,
+        "letter": letter,
+        "args": visit.args(found.task, found.args),
+        "value": visit.args(found.task, {"result": found.value}),
+        "errors": list(reversed(found.errors)),
+        "actions": _job_actions(visit, found, letter),
+        "worker": await _worker(visit, found.worker),
+    }
+
+
+async def _worker(visit: Visit, id: str | None) -> WorkerRecord | None:
+    return next((worker for worker in await visit.reads.workers() if worker.id == id), None)
+
+
+class Action(Struct, frozen=True, kw_only=True):
+    """Something to do with one job: a form, and the command that does the same."""
+
+    verb: str
+    label: str
+    command: str
+    bad: bool = False
+    reason: bool = False  # asks for a reason
+
+
+def _job_actions(visit: Visit, job: Job[Any], letter: DeadLetter | None) -> list[Action]:
+    state, id = job.state, job.id
+    offered: list[tuple[Any, bool, Action]] = [
+        (
+            "operate",
+            state is State.SCHEDULED,
+            Action(verb="run-now", label="Run now", command=words.command("holdfast", "run-now", id)),
+        ),
+        (
+            "operate",
+            state.finished,
+            Action(
+                verb="retry",
+                label="Revive" if state is State.DEAD else "Run again",
+                command=words.command("holdfast", "retry", id),
+            ),
+        ),
+        (
+            "operate",
+            not state.finished and not job.cancel_requested,
+            Action(verb="cancel", label="Cancel", command=words.command("holdfast", "cancel", id), bad=True),
+        ),
+        (
+            "operate",
+            state in UNSTARTED,
+            Action(verb="bury", label="Bury", command=words.command("holdfast", "bury", id), bad=True, reason=True),
+        ),
+        (
+            "destroy",
+            letter is not None and letter.revived_at is None,
+            Action(
+                verb="discard",
+                label="Discard the letter",
+                command=words.command("holdfast", "dead", "discard", id),
+                bad=True,
+            ),
+        ),
+    ]
+    return [action for role, fits, action in offered if fits and visit.may(role)]
+
+
+# ---------------------------------------------------------------------------------------------- failures and letters
+
+
+class Kind(Struct, kw_only=True):
+    """Dead letters that died alike: one task, one exception, one line of the user's code."""
+
+    task: str
+    name: str
+    place: str
+    letters: int = 0
+    deaths: int = 0
+    first: float = 0.0
+    last: float = 0.0
+    hours: list[int]
+    ids: list[str]
+
+
+async def failures(visit: Visit) -> tuple[str, Values]:
+    letters = await visit.reads.letters()
+    kinds: dict[tuple[str, str, str], Kind] = {}
+    for letter in letters:
+        error = letter.error
+        name = (error.type if error and error.type else letter.reason) or "unknown"
+        place = top_frame(error.traceback if error else "") or (error.text if error and not error.type else "")
+        kind = kinds.setdefault(
+            (letter.task, name, place),
+            Kind(task=letter.task, name=name, place=place[:120], hours=[0] * SPARK_HOURS, ids=[]),
+        )
+        at, first = letter.failed_at.timestamp(), letter.first_failed_at.timestamp()
+        kind.letters += 1
+        kind.deaths += letter.failure_count
+        kind.last = max(kind.last, at)
+        kind.first = min(kind.first or first, first)
+        kind.ids.append(letter.id)
+        hour = int((visit.now - at) // HOUR)
+        if 0 <= hour < SPARK_HOURS:
+            kind.hours[SPARK_HOURS - 1 - hour] += 1
+    ordered = sorted(kinds.values(), key=lambda kind: (-kind.letters, -kind.last))
+    return "failures.html", {"kinds": ordered, "letters": len(letters), "capped": len(letters) >= LETTERS_MAX}
+
+
+def top_frame(traceback: str) -> str:
+    """The innermost line of the user's own code in a traceback, as `file:line in function`."""
+    frames = list(_FRAME.finditer(traceback))
+    own = [one for one in frames if "site-packages" not in one["file"] and "/lib/python" not in one["file"]]
+    chosen = (own or frames)[-1:]
+    return "".join(f"{'/'.join(one['file'].split('/')[-2:])}:{one['line']} in {one['name']}" for one in chosen)
+
+
+async def dead(visit: Visit) -> tuple[str, Values]:
+    filters = {name: visit.params[name] for name in ("queue", "task", "reason") if visit.params.get(name)}
+    try:
+        letters = await visit.reads.letters(limit=PAGE * 2 + 1, **filters)
+    except ConfigurationError as error:
+        return "dead.html", {"letters": [], "filters": filters, "error": str(error), "more": False, "places": {}}
+    shown = letters[: PAGE * 2]
+    return "dead.html", {
+        "letters": [(letter, visit.args(letter.task, letter.args)) for letter in shown],
+        "places": {letter.id: top_frame(letter.error.traceback if letter.error else "") for letter in shown},
+        "filters": filters,
+        "error": "",
+        "more": len(letters) > len(shown),
+    }
+
+
+# ------------------------------------------------------------------------------------------------- queues and groups
+
+
+async def queues(visit: Visit) -> tuple[str, Values]:
+    return "queues.html", {
+        "queues": await visit.reads.queues(),
+        "serving": served_by(await visit.reads.workers()),
+    }
+
+
+async def queue(visit: Visit) -> tuple[str, Values]:
+    name = visit.params.get("name", "")
+    found = next((one for one in await visit.reads.queues() if one.name == name), None)
+    if found is None:
+        raise NotFound(f"there is no queue {name!r}.")
+    workers = [worker for worker in await visit.reads.workers() if name in worker.queues]
+    groups = await visit.reads.groups(name)
+    return "queue.html", {"queue": found, "workers": workers, "groups": groups[:20], "more": len(groups) > 20}
+
+
+async def groups(visit: Visit) -> tuple[str, Values]:
+    queue = visit.params.get("queue") or None
+    try:
+        found = await visit.reads.groups(queue)
+    except ConfigurationError as error:
+        raise NotFound(str(error)) from None
+    return "groups.html", {"groups": found, "queue": queue, "queues": await visit.reads.queues()}
+
+
+async def group(visit: Visit) -> tuple[str, Values]:
+    queue, name = visit.params.get("queue", ""), visit.params.get("name", "")
+    try:
+        found = await visit.reads.group(queue, name)
+        held = await visit.reads.find(JobQuery(queue=queue, group=name, states=(State.RUNNING, State.READY), limit=10))
+        waiting = await visit.reads.find(
+            JobQuery(queue=queue, group=name, states=(State.WAITING, State.SCHEDULED), limit=PAGE + 1)
+        )
+    except (ConfigurationError, JobNotFound) as error:
+        raise NotFound(str(error)) from None
+    return "group.html", {
+        "group": found,
+        "held": sorted(held, key=lambda record: record.seq),
+        "waiting": sorted(waiting[:PAGE], key=lambda record: record.seq),
+        "more": len(waiting) > PAGE,
+    }
+
+
+async def tasks(visit: Visit) -> tuple[str, Values]:
+    stored = {record.rule.name: record for record in await visit.reads.tasks()}
+    code, pauses = visit.reads.code, await visit.reads.paused_tasks()
+    names = sorted({*stored, *code, *pauses})
+    return "tasks.html", {"names": names, "stored": stored, "code": code, "pauses": pauses}
+
+
+async def cron(visit: Visit) -> tuple[str, Values]:
+    entries = await visit.reads.entries()
+    return "cron.html", {"entries": sorted(entries, key=lambda entry: entry.name)}
+
+
+# ------------------------------------------------------------------------------------------------ workers and system
+
+
+class WorkerView(Struct, frozen=True, kw_only=True):
+    """A worker with its decoded status and the jobs it runs."""
+
+    record: WorkerRecord
+    status: WorkerStatus
+    long: int  # jobs that have run for a long time
+    jobs: Mapping[str, float]  # id → started at
+
+
+async def workers(visit: Visit) -> tuple[str, Values]:
+    records = sorted(await visit.reads.workers(), key=lambda worker: (worker.expired, worker.host, worker.started_at))
+    running = await visit.reads.find(JobQuery(states=(State.RUNNING,), limit=500))
+    views = []
+    for record in records:
+        own = {one.id: one.started_at or visit.now for one in running if one.worker == record.id}
+        views.append(
+            WorkerView(
+                record=record,
+                status=read(record.portrait) or WorkerStatus(),
+                long=sum(visit.now - at > LONG_SECONDS for at in own.values()),
+                jobs=own,
+            )
+        )
+    live = [record for record in records if not record.expired]
+    return "workers.html", {
+        "workers": views,
+        "live": len(live),
+        "slots": sum(record.slots for record in live),
+        "running": sum(record.running for record in live),
+        "long_seconds": LONG_SECONDS,
+    }
+
+
+async def system(visit: Visit) -> tuple[str, Values]:
+    from .. import __version__
+
+    checks = await visit.reads.checks()
+    order = {"wrong": 0, "note": 1, "fine": 2}
+    return "system.html", {
+        "checks": sorted(checks, key=lambda one: order[one.verdict]),
+        "version": __version__,
+        "difference": visit.now - words.now(),
+    }
+
+
+PAGES: Mapping[str, Page] = {
+    "": overview,
+    "jobs": jobs,
+    "job": job,
+    "failures": failures,
+    "dead": dead,
+    "queues": queues,
+    "queue": queue,
+    "groups": groups,
+    "group": group,
+    "tasks": tasks,
+    "cron": cron,
+    "workers": workers,
+    "system": system,
+}
+
+
+async def nav_counts(visit: Visit) -> Values:
+    """The numbers beside the menu."""
+    try:
+        totals, queues, workers = await visit.reads.totals(), await visit.reads.queues(), await visit.reads.workers()
+    except HoldfastError:
+        return {}
+    return {"dead": totals[State.DEAD], "queues": len(queues), "workers": sum(not one.expired for one in workers)}

@@ -1,0 +1,189 @@
+"""The dashboard's two ways to the store: `Reads`, which cannot change anything, and `Changes`, made only where the
+visitor's role and the mode allow it. So read-only holds here, not in the pages.
+
+Called by the pages and actions. Every read is bounded; what many visitors look at is read once a second at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from ..app import Holdfast
+from ..backends import Address, parse_url
+from ..backends.contract import Backend
+from ..cron.api import Entry
+from ..errors import HoldfastError
+from ..inspection.coverage import judge_service, look_at_service
+from ..inspection.explain import Explanation
+from ..inspection.machine import Finding, wrong
+from ..inspection.store_health import judge_store, look_at_store
+from ..job import DeadLetter, Job
+from ..lifecycle import State
+from ..records import GroupRecord, JobQuery, JobRecord, LogLine, Pause, QueueRecord, TaskRecord, WorkerRecord
+
+T = TypeVar("T")
+COUNTS_SECONDS = 1.0
+CHECKS_SECONDS = 15.0  # doctor's checks ask the server about itself
+GROUPS_MAX = 200
+LETTERS_MAX = 1000
+
+
+class Reads:
+    """Everything the pages show."""
+
+    def __init__(self, app: Holdfast, code: Mapping[str, Any]) -> None:
+        self._app = app
+        self.code = code  # the tasks of the app the dashboard was given; empty if it got only a URL
+        self._address: Address = parse_url(app.url)
+        self._kept: dict[str, tuple[float, Any]] = {}
+        self._reading: dict[str, asyncio.Lock] = {}
+
+    @property
+    def scheme(self) -> str:
+        return self._address.scheme
+
+    @property
+    def safe_url(self) -> str:
+        return self._address.safe_url
+
+    async def _keep(self, name: str, seconds: float, read: Callable[[], Awaitable[T]]) -> T:
+        """The result of a read that is at most so old."""
+        lock = self._reading.setdefault(name, asyncio.Lock())
+        async with lock:
+            at, value = self._kept.get(name, (float("-inf"), None))
+            if time.monotonic() - at >= seconds:
+                value = await read()
+                self._kept[name] = time.monotonic(), value
+            return value  # type: ignore[no-any-return]
+
+    def forget(self) -> None:
+        """Something was changed here: the next page shows it."""
+        self._kept.clear()
+
+    async def clock(self) -> float:
+        """The store's time, which decides what is due."""
+        return (await self._app.anow()).timestamp()
+
+    async def counts(self) -> Mapping[str, Mapping[str, int]]:
+        """Jobs per state, by queue."""
+        return await self._keep("counts", COUNTS_SECONDS, self._app.acounts)
+
+    async def totals(self) -> dict[State, int]:
+        """Jobs per state over all queues."""
+        counts = await self.counts()
+        return {state: sum(one.get(state, 0) for one in counts.values()) for state in State}
+
+    async def workers(self) -> list[WorkerRecord]:
+        return await self._keep("workers", COUNTS_SECONDS, self._app.aworkers)
+
+    async def queues(self) -> list[QueueRecord]:
+        async def read() -> list[QueueRecord]:
+            return list(await self._app.queues.alist())
+
+        return await self._keep("queues", COUNTS_SECONDS, read)
+
+    async def groups(self, queue: str | None) -> list[GroupRecord]:
+        return await self._app.groups.alist(queue, limit=GROUPS_MAX)
+
+    async def group(self, queue: str, name: str) -> GroupRecord:
+        return await self._app.groups.aget(queue, name)
+
+    async def tasks(self) -> list[TaskRecord]:
+        return await self._app.tasks.alist()
+
+    async def paused_tasks(self) -> dict[str, Pause]:
+        """The pauses of tasks, by task."""
+        pauses = await self._app._ado(lambda backend: backend.pauses())
+        return {pause.task: pause for pause in pauses if pause.task is not None}
+
+    async def entries(self) -> list[Entry]:
+        return await self._app.cron.alist()
+
+    async def find(self, query: JobQuery) -> list[JobRecord]:
+        return await self._app._afind(query)
+
+    async def job(self, id: str) -> Job[Any]:
+        return await self._app.ajob(id)
+
+    def as_job(self, record: JobRecord) -> Job[Any]:
+        return Job(self._app, record)
+
+    async def explain(self, id: str) -> Explanation:
+        return await self._app.aexplain(id, tasks=self.code or None)
+
+    async def logs(self, id: str) -> list[LogLine]:
+        return await self._app.alogs(id)
+
+    async def letters(self, *, limit: int = LETTERS_MAX, **filters: Any) -> list[DeadLetter]:
+        return await self._app.dead.alist(limit=limit, **filters)
+
+    async def letter(self, id: str) -> DeadLetter:
+        return await self._app.dead.aget(id)
+
+    async def checks(self) -> list[Finding]:
+        """What `holdfast doctor` finds about the store and its workers."""
+        return await self._keep("checks", CHECKS_SECONDS, self._checks)
+
+    async def _checks(self) -> list[Finding]:
+        async def look(backend: Backend) -> list[Finding]:
+            service = judge_service(await look_at_service(backend, tasks=False))
+            if self.scheme == "memory":
+                return service
+            return [*judge_store(await look_at_store(backend, self._address)), *service]
+
+        try:
+            return await self._app._ado(look)
+        except HoldfastError as error:
+            return [wrong("store", str(error))]
+
+
+class Changes:
+    """What an operator may do. Made per request, only if the role is there and the dashboard is not read-only."""
+
+    def __init__(self, app: Holdfast, by: str) -> None:
+        self._app, self._by = app, by
+
+    async def cancel(self, id: str) -> None:
+        await self._app.acancel(id)
+
+    async def retry(self, id: str) -> None:
+        await self._app.aretry(id)
+
+    async def run_now(self, id: str) -> None:
+        await self._app.arun_now(id)
+
+    async def bury(self, id: str, reason: str) -> None:
+        await self._app.abury(id, reason)
+
+    async def revive(self, id: str) -> None:
+        await self._app.dead.arevive(id)
+
+    async def discard(self, id: str) -> None:
+        await self._app.dead.adiscard(id)
+
+    async def pause(self, target: Mapping[str, str], reason: str) -> None:
+        await self._app.apause(**target, reason=reason, by=self._by)
+
+    async def resume(self, target: Mapping[str, str]) -> None:
+        await self._app.aresume(**target)
+
+    async def limit(self, target: Mapping[str, str], limit: Any, rate: Any) -> None:
+        """Override a limit and a rate: a value, "none" to lift it, None to reset it, UNSET to leave it."""
+        if "task" in target:
+            await self._app.tasks.alimit(target["task"], limit, rate=rate)
+        elif "group" in target:
+            await self._app.groups.alimit(target["queue"], target["group"], limit, rate=rate)
+        else:
+            await self._app.queues.alimit(target["queue"], limit, rate=rate)
+
+    async def pause_entry(self, name: str, reason: str) -> None:
+        await self._app.cron.apause(name, reason=reason, by=self._by)
+
+    async def resume_entry(self, name: str) -> None:
+        await self._app.cron.aresume(name)
+
+    async def run_entry(self, name: str) -> str:
+        return (await self._app.cron.arun_now(name)).id

@@ -1,0 +1,157 @@
+"""What a click does: each verb changes the store as its command does, and says so."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+from holdfast import Holdfast
+from tests.dashboard.shop import Browser, dashboard
+
+
+def test_single_jobs_are_cancelled_run_retried_and_buried(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        assert "1 job made due now" in await visitor.said(await visitor.post("/do/run-now", id=jobs["scheduled"]))
+        assert "1 job cancelled" in await visitor.said(await visitor.post("/do/cancel", id=jobs["waiting"]))
+        assert "ready again" in await visitor.said(await visitor.post("/do/retry", id=jobs["succeeded"]))
+        said = await visitor.said(await visitor.post("/do/bury", id=jobs["ready"], reason="by hand"))
+        assert "1 job buried" in said
+
+    asyncio.run(walk())
+    states = {name: app.job(id).state.value for name, id in jobs.items()}
+    assert states["scheduled"] == "ready"
+    assert states["waiting"] == "cancelled"
+    assert states["ready"] == "dead"
+    assert app.dead.get(jobs["ready"]).reason == "bury"
+
+
+def test_several_at_once_and_a_refusal_keeps_nobody_else_from_it(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        ids = [jobs["ready"], jobs["succeeded"], jobs["waiting"], "unknown"]
+        said = await visitor.said(await visitor.post("/do/cancel", {"id": ids}))
+        assert said.startswith("2 jobs cancelled")
+        assert "2 refused" in said
+
+    asyncio.run(walk())
+    assert app.job(jobs["waiting"]).state == "cancelled"
+
+
+def test_dead_letters_are_revived_and_discarded(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        assert "1 job revived" in await visitor.said(await visitor.post("/do/revive", id=jobs["dead"]))
+        assert app.find_task("billing.charge") is not None
+
+    asyncio.run(walk())
+    assert app.job(jobs["dead"]).state != "dead"
+
+
+def test_a_letter_is_discarded(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        assert "1 job discarded" in await visitor.said(await visitor.post("/do/discard", id=jobs["dead"]))
+
+    asyncio.run(walk())
+    assert app.dead.list() == []
+
+
+def test_a_queue_a_group_and_a_task_are_paused_and_resumed(app: Holdfast, jobs: dict[str, str]) -> None:
+    targets = [{"queue": "billing"}, {"queue": "billing", "group": "customer:3"}, {"task": "mail.send"}]
+
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        for target in targets:
+            assert "Paused" in await visitor.said(await visitor.post("/do/pause", {**target, "reason": "deploy"}))
+        assert "deploy" in await visitor.page("/queue?name=billing")
+        assert "paused by dashboard" in await visitor.page("/queues")
+        for target in targets:
+            assert "Resumed" in await visitor.said(await visitor.post("/do/resume", target))
+        assert "paused" not in await visitor.page("/queues")
+
+    asyncio.run(walk())
+
+
+def test_limits_and_rates_are_changed_lifted_and_reset(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        assert "Changed" in await visitor.said(await visitor.post("/do/limit", queue="billing", limit="3", rate="5/s"))
+        (queue,) = [one for one in await app.queues.alist() if one.name == "billing"]
+        assert queue.override is not None
+        assert queue.override.limit == 3
+        for text in ("none", "reset"):
+            assert "Changed" in await visitor.said(await visitor.post("/do/limit", queue="billing", limit=text))
+        wrong = await visitor.said(await visitor.post("/do/limit", queue="billing", limit="many"))
+        assert wrong.startswith("Not done:")
+        nothing = await visitor.said(await visitor.post("/do/limit", queue="billing"))
+        assert nothing.startswith("Not done:")
+
+    asyncio.run(walk())
+
+
+def test_a_page_shows_the_limit_in_force_not_the_declared_one(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        assert '<td class="r num p2">50</td>' in await visitor.page("/queues")
+        await visitor.post("/do/limit", queue="billing", limit="3", rate="7/s")
+        for path in ("/queues", "/", "/queue?name=billing"):
+            page = await visitor.page(path)
+            assert ">3<" in re.sub(r" <span.*?</span>", "", page), path
+            assert "7/s" in page, path
+        await visitor.post("/do/limit", task="mail.send", limit="4", rate="9/s")
+        assert '<td class="r num">4</td><td class="r num">9/s</td>' in await visitor.page("/tasks")
+
+    asyncio.run(walk())
+
+
+def test_a_paused_task_is_shown_and_can_be_resumed_where_it_was_paused(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        assert "/do/resume" not in await visitor.page("/tasks")
+        await visitor.post("/do/pause", task="mail.send", reason="deploy")
+        page = await visitor.page("/tasks")
+        assert "paused by dashboard" in page
+        assert "/do/resume" in page
+        assert "Resumed task mail.send" in await visitor.said(await visitor.post("/do/resume", task="mail.send"))
+
+    asyncio.run(walk())
+
+
+def test_a_form_without_a_target_is_refused(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        for verb in ("pause", "resume", "limit"):
+            assert (await visitor.post(f"/do/{verb}", limit="3")).status_code == 400, verb
+            assert (await visitor.post(f"/do/{verb}", group="customer:3", limit="3")).status_code == 400, verb
+        many = {f"field-{number}": "x" for number in range(2100)}
+        assert (await visitor.post("/do/cancel", many)).status_code == 400
+
+    asyncio.run(walk())
+
+
+def test_cron_entries_are_run_paused_and_resumed(app: Holdfast) -> None:
+    async def walk() -> None:
+        await app.awork(drain=True)  # declares the entry
+        visitor = Browser(dashboard(app))
+        assert "nightly" in await visitor.page("/cron")
+        assert "Enqueued job" in await visitor.said(await visitor.post("/do/cron-run", entry="nightly"))
+        assert "Paused" in await visitor.said(await visitor.post("/do/cron-pause", entry="nightly", reason="holiday"))
+        assert (await app.cron.aget("nightly")).paused_by == "dashboard"
+        assert "Resumed" in await visitor.said(await visitor.post("/do/cron-resume", entry="nightly"))
+        assert (await visitor.said(await visitor.post("/do/cron-run", entry="unknown"))).startswith("Not done:")
+
+    asyncio.run(walk())
+
+
+def test_the_sentence_after_an_action_is_ours_only(app: Holdfast, jobs: dict[str, str]) -> None:
+    """Nobody can make the page say something by planting a cookie of his own."""
+
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        await visitor.page("/")
+        forged = "0" * 64 + "." + b'"Send your password to evil.example"'.hex()
+        answer = await visitor.get("/", cookies={"holdfast_said": forged})
+        assert "evil.example" not in answer.text
+
+    asyncio.run(walk())

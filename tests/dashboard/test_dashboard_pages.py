@@ -1,0 +1,294 @@
+"""What the pages show, on every store."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from holdfast import Holdfast
+from holdfast.dashboard.pages import PAGES, top_frame
+from tests.dashboard.shop import HIDDEN, HOSTILE, Browser, dashboard, fill, shop
+
+PAGE_BYTES_MAX = 80_000
+
+
+def paths(jobs: dict[str, str]) -> list[str]:
+    """Every page, and a job in every state."""
+    named = {"job": f"job?id={jobs['dead']}", "queue": "queue?name=billing"}
+    named["group"] = "group?queue=billing&name=customer:3"
+    return [f"/{named.get(name, name)}" for name in PAGES] + [f"/job?id={id}" for id in jobs.values()]
+
+
+class Tags(HTMLParser):
+    """Every tag, and what must hold for each."""
+
+    void = frozenset({"meta", "link", "input", "img", "br"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.wrong: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag not in self.void:
+            self.open.append(tag)
+        self.wrong += [f"{tag} {name}" for name in given if name.startswith("on") or name == "style"]
+        if tag == "script" and "src" not in given:
+            self.wrong.append("an inline script")
+        if given.get("id"):
+            self.ids.append(str(given["id"]))
+        self.links += [str(given[name]) for name in ("href", "src", "action", "formaction") if given.get(name)]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self.void:
+            return
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(f"</{tag}>")
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_every_page_is_whole_and_small(tmp_path: Path, store: str) -> None:
+    app = shop("memory://" if store == "memory" else f"sqlite:///{tmp_path / 'jobs.db'}")
+
+    async def walk() -> None:
+        jobs = await fill(app)
+        visitor = Browser(dashboard(app))
+        for path in paths(jobs):
+            page = await visitor.page(path)
+            assert len(page.encode()) < PAGE_BYTES_MAX, path
+            tags = Tags()
+            tags.feed(page)
+            assert not tags.wrong, (path, tags.wrong)
+            assert not tags.open, (path, tags.open)
+            assert len(set(tags.ids)) == len(tags.ids), path
+            assert all(link.startswith(("/", "#")) for link in tags.links), (path, tags.links)
+        await app.aclose()
+
+    asyncio.run(walk())
+
+
+def test_all_links_stay_below_the_prefix(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        visitor = Browser(Starlette(routes=[Mount("/ops/jobs", dashboard(app))]))
+        for path in paths(jobs):
+            page = await visitor.page(f"/ops/jobs{path}")
+            tags = Tags()
+            tags.feed(page)
+            assert all(link.startswith(("/ops/jobs/", "#")) for link in tags.links), (path, tags.links)
+        answer = await visitor.post_under("/ops/jobs", "/do/cancel", id=jobs["ready"])
+        assert answer.headers["location"] == "/ops/jobs/jobs"
+
+    asyncio.run(walk())
+    assert app.job(jobs["ready"]).state == "cancelled"
+
+
+def test_what_the_store_holds_is_text_on_every_page(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        charge = app.tasks["billing.charge"]
+        await charge.using(group=None, key=None).aenqueue(4, HOSTILE)
+        await app.apause(queue="billing", reason=HOSTILE, by=HOSTILE)
+        visitor = Browser(dashboard(app))
+        for path in paths(jobs):
+            page = await visitor.page(path)
+            assert "<img src=x" not in page, path
+        assert html.escape("<img src=x onerror=") in await visitor.page("/queue?name=billing")
+        query = await visitor.get("/jobs", params={"q": f"task:{HOSTILE}"})
+        assert "<img src=x" not in query.text
+
+    asyncio.run(walk())
+
+
+def test_secrets_are_hidden_by_their_key(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        page = await visitor.page(f"/job?id={jobs['succeeded']}")
+        assert HIDDEN not in page + await visitor.page("/jobs")
+        assert "hidden by key" in page
+
+        def hook(task: str, key: str, value: Any) -> Any:
+            return "customer hidden" if key == "customer" else value
+
+        own = Browser(dashboard(app, redact=hook))
+        assert "customer hidden" in await own.page(f"/job?id={jobs['succeeded']}")
+
+    asyncio.run(walk())
+
+
+def test_a_job_s_page_says_why_it_is_where_it_is(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        for id in jobs.values():
+            summary = (await app.aexplain(id)).summary.replace("`", "")
+            plain = html.unescape(re.sub(r"<[^>]*>", "", await visitor.page(f"/job?id={id}")))
+            assert re.sub(r"\(.*", "", summary).split("T0")[0][:30] in plain, id
+        dead = await visitor.page(f"/job?id={jobs['dead']}")
+        assert "RuntimeError" in dead
+        assert "Traceback" in dead
+        assert "holdfast retry" in dead
+
+    asyncio.run(walk())
+
+
+def test_the_list_of_jobs_filters_and_pages(app: Holdfast) -> None:
+    async def walk() -> None:
+        send = app.tasks["mail.send"]
+        await app.aenqueue_many(send.bind(f"user-{number:03d}") for number in range(120))
+        visitor = Browser(dashboard(app))
+        seen: list[str] = []
+        path = "/jobs?q=queue:mail"
+        while path:
+            page = await visitor.page(path)
+            seen += re.findall(r"user-\d{3}", page)
+            older = re.search(r'rel="next" href="([^"]+)"', page)
+            path = html.unescape(older[1]) if older else ""
+        assert seen == [f"user-{number:03d}" for number in reversed(range(120))]
+        assert "No job matches" in await visitor.page("/jobs?q=state:dead")
+        wrong = await visitor.get("/jobs", params={"q": "state:nonsense"})
+        assert wrong.status_code == 400
+        assert "there is no state" in wrong.text
+
+    asyncio.run(walk())
+
+
+@pytest.mark.parametrize("group", ["two words", "it's", 'say "hi"', "a:b state:dead", "ends with \\"])
+def test_a_link_finds_the_jobs_of_any_group(app: Holdfast, group: str) -> None:
+    async def walk() -> None:
+        job = await app.tasks["mail.send"].using(group=group).aenqueue("ann")
+        other = await app.tasks["mail.send"].aenqueue("bob")
+        visitor = Browser(dashboard(app))
+        page = await visitor.get("/group", params={"queue": "mail", "name": group})
+        found = re.search(r'<a class="btn" href="([^"]+)">See its jobs', page.text)
+        assert found is not None
+        listed = await visitor.page(html.unescape(found[1]))
+        assert job.id in listed
+        assert other.id not in listed
+        tab = re.search(r'href="([^"]+)"><span class="st ready">', listed)
+        assert tab is not None
+        assert job.id in await visitor.page(html.unescape(tab[1]))
+
+    asyncio.run(walk())
+
+
+def test_a_long_group_s_page_says_that_it_shows_the_newest(app: Holdfast) -> None:
+    async def walk() -> None:
+        charge = app.tasks["billing.charge"]
+        await app.aenqueue_many(charge.bind(1) for _ in range(40))
+        visitor = Browser(dashboard(app))
+        assert "are shown" not in await visitor.page("/group?queue=billing&name=customer:1")
+        await app.aenqueue_many(charge.bind(1) for _ in range(20))
+        assert "the newest 50 are shown" in await visitor.page("/group?queue=billing&name=customer:1")
+
+    asyncio.run(walk())
+
+
+@pytest.mark.parametrize("before", ["9" * 30, "9" * 5000, "-1", "x", "\u0663"])
+def test_a_position_that_no_store_has_is_no_error(app: Holdfast, jobs: dict[str, str], before: str) -> None:
+    async def walk() -> None:
+        answer = await Browser(dashboard(app)).get("/jobs", params={"before": before})
+        assert answer.status_code == 200
+
+    asyncio.run(walk())
+
+
+def test_what_is_not_there_is_said_so(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        for path in ("/job?id=unknown", "/job", "/queue?name=unknown", "/nowhere", "/live?at=/nowhere"):
+            answer = await visitor.get(path)
+            assert answer.status_code == 404, path
+            assert "Overview" in answer.text
+
+    asyncio.run(walk())
+
+
+def test_an_empty_store_shows_how_to_begin(tmp_path: Path) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}")
+
+    async def walk() -> None:
+        assert "holdfast work shop:app" in await Browser(dashboard(app)).page("/")
+
+    asyncio.run(walk())
+
+
+def test_failures_are_grouped_by_task_exception_and_frame(app: Holdfast) -> None:
+    async def walk() -> None:
+        for number in range(5):
+            await app.tasks["billing.charge"].aenqueue(number, "fails")
+        await app.awork(drain=True)
+        page = await Browser(dashboard(app)).page("/failures")
+        assert "<b>1 kind</b>" in page
+        assert "<b>5</b> dead letters" in page
+        assert "dashboard/shop.py" in page
+
+    asyncio.run(walk())
+
+
+def test_the_top_frame_is_the_user_s_own() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/srv/shop/tasks.py", line 41, in charge\n    pay()\n'
+        '  File "/srv/venv/lib/python3.12/site-packages/httpx/client.py", line 9, in post\n    raise\nTimeout: late'
+    )
+    assert top_frame(text) == "shop/tasks.py:41 in charge"
+    assert top_frame("") == ""
+
+
+def test_a_change_is_sent_to_an_open_page(app: Holdfast, jobs: dict[str, str]) -> None:
+    """Server-sent events: the page first, then again when something has changed."""
+
+    async def walk() -> None:
+        served = dashboard(app)
+        events: asyncio.Queue[str] = asyncio.Queue()
+        gone = asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if message.get("body", b"").startswith(b"data:"):
+                events.put_nowait(message["body"].decode())
+
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/live",
+            "root_path": "",
+            "scheme": "http",
+            "query_string": f"at=/job?id={jobs['ready']}".encode().replace(b"?id=", b"%3Fid%3D"),
+            "headers": [(b"host", b"localhost:8642")],
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 8642),
+        }
+        serving = asyncio.create_task(served(scope, receive, send))
+        async with asyncio.timeout(60):
+            assert "ready" in await events.get()
+            await app.acancel(jobs["ready"])
+            while "cancelled" not in await events.get():
+                pass
+        gone.set()
+        await serving
+
+    asyncio.run(walk())
+
+
+def test_the_page_of_a_store_that_is_away_is_a_sentence(tmp_path: Path) -> None:
+    app = Holdfast("redis://127.0.0.1:1/0")
+
+    async def walk() -> None:
+        answer: httpx.Response = await Browser(dashboard(app)).get("/jobs")
+        assert answer.status_code == 503
+        assert "The store does not answer" in answer.text
+
+    asyncio.run(walk())
