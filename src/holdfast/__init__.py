@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from . import testing
     from .app import Holdfast
     from .clock import ManualClock, SystemClock
-    from .context import Context
+    from .context import Bury, Context, Retry, Snooze
     from .errors import (
         ArgumentsRejected,
         BackendError,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from .records import Revival
     from .retry import RetryPolicy
     from .task import Task, Tasks
-    from .verdicts import Bury, Retry, Snooze
     from .worker.embedded import Drained
 
 __version__ = "0.1.0.dev0"
@@ -98,7 +97,7 @@ _HOMES = {
     "BackendNotInstalled": ".errors",
     "BackendUnavailable": ".errors",
     "BoundCall": ".job",
-    "Bury": ".verdicts",
+    "Bury": ".context",
     "ConfigurationError": ".errors",
     "Context": ".context",
     "DeadLetter": ".job",
@@ -118,11 +117,11 @@ _HOMES = {
     "MoveRefused": ".errors",
     "OutcomeUnknown": ".errors",
     "ResultGone": ".errors",
-    "Retry": ".verdicts",
+    "Retry": ".context",
     "RetryPolicy": ".retry",
     "Revival": ".records",
     "SchemaMismatch": ".errors",
-    "Snooze": ".verdicts",
+    "Snooze": ".context",
     "State": ".lifecycle",
     "StateConflict": ".errors",
     "StoreReplaced": ".errors",

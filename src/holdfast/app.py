@@ -17,13 +17,11 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 from . import events
 from .backends import Address, make_backend, parse_url
 from .backends.contract import Backend
-from .calls import Placement, UsingSettings, refine
 from .clock import Clock, SystemClock
 from .cron.api import Cron
 from .errors import ConfigurationError
-from .keywords import known_options
-from .names import check_list, check_name
-from .operator import Dead
+from .names import check_list, check_name, known_options
+from .operator import Dead, Groups, Queues, RegisteredTasks
 from .options import (
     ARGS_BYTES_MAX,
     LEASE_DEFAULT,
@@ -38,11 +36,10 @@ from .options import (
     whole,
 )
 from .producer import Producer
-from .queues import Groups, Queues, RegisteredTasks
 from .rates import Rate
 from .records import CronEntry, Dump, GroupOrder, QueueRule, TaskRule
 from .store_thread import StoreHandle, forbid_running_loop
-from .task import NamedTask, Tasks
+from .task import NamedTask, Placement, Tasks, UsingSettings, refine
 
 if TYPE_CHECKING:
     from .worker.embedded import Drained, EmbeddedWorker

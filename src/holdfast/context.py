@@ -1,7 +1,7 @@
-"""What a handler can learn and report about its own attempt.
+"""What a handler can learn, report and decide about its own attempt: its Context, and the verdicts it may raise.
 
-The runner creates one per attempt; handlers use it from any thread. Nothing here waits for the store: progress and
-log lines go to the keeper, which coalesces and writes them.
+The runner creates one Context per attempt; handlers use it from any thread. Nothing here waits for the store: progress
+and log lines go to the keeper, which coalesces and writes them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,45 @@ from .clock import to_seconds
 from .errors import ConfigurationError
 from .names import plain
 from .records import Lease
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Verdicts: exceptions a handler raises to decide how its attempt ends. They derive from BaseException so that a
+# handler's `except Exception` cannot swallow them. They only carry data.
+
+
+class Verdict(BaseException):
+    """The handler has decided; the worker carries it out."""
+
+
+class Retry(Verdict):
+    """A failure: retry after `after` seconds if given, else after the policy's back-off. Spends a retry."""
+
+    def __init__(self, after: float | timedelta | None = None, reason: str = "") -> None:
+        self.after: float | None = None if after is None else to_seconds(after, "Retry(after=…)")
+        self.reason = reason
+        super().__init__(reason or "the handler asked to be run again")
+
+
+class Snooze(Verdict):
+    """Not a failure: run again in `seconds`. Spends nothing. With queue=True its whole queue starts nothing before."""
+
+    def __init__(self, seconds: float | timedelta, *, queue: bool = False) -> None:
+        self.seconds: float = to_seconds(seconds, "Snooze(…)")
+        self.queue = bool(queue)
+        super().__init__(f"the handler asked to be run again in {self.seconds:g} s")
+
+
+class Bury(Verdict):
+    """Final: no further attempt; the job becomes a dead letter with this reason."""
+
+    def __init__(self, reason: str = "") -> None:
+        self.reason = reason
+        super().__init__(reason or "the handler gave the job up")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The context
+
 
 PROGRESS_TEXT_CHARS_MAX = 500
 LOG_LINE_CHARS_MAX = 2000

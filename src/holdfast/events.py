@@ -11,13 +11,16 @@ import difflib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from msgspec import Struct
 
 from . import logs
 from .errors import ConfigurationError
 from .lifecycle import Failure
+
+if TYPE_CHECKING:
+    from .records import Lease
 
 Callback = Callable[[Any], Awaitable[None] | None]
 C = TypeVar("C", bound=Callable[[Any], Any])
@@ -203,6 +206,18 @@ EVENTS: Mapping[str, type[Event]] = MappingProxyType(
         )
     }
 )
+
+
+def about(lease: Lease, worker: str) -> dict[str, Any]:
+    """Fields that all events about a lease have."""
+    return {
+        "job_id": lease.id,
+        "task": lease.task,
+        "queue": lease.queue,
+        "group": lease.group,
+        "attempt": lease.attempt,
+        "worker": worker,
+    }
 
 
 class Hub:

@@ -49,7 +49,7 @@ def worker_stopping(worker: str, running: int, grace: float) -> None:
 
 
 def worker_hurried(worker: str, running: int) -> None:
-    logger.warning("worker %s stops now: %d still running are being stopped and given back", worker, running)
+    logger.warning("worker %s is stopping now: stopping %d running jobs and releasing them", worker, running)
 
 
 def worker_stopped(worker: str) -> None:
@@ -78,7 +78,7 @@ def left_running(worker: str, jobs: Sequence[str]) -> None:
 
 def outcomes_unsent(worker: str, jobs: Sequence[str]) -> None:
     logger.error(
-        "worker %s ends with %d outcomes the store did not take (%s): their leases will lapse and the jobs run again",
+        "worker %s ends with %d unsent outcomes (%s): their leases will expire and the jobs will run again",
         worker,
         len(jobs),
         _some(jobs),
@@ -86,7 +86,7 @@ def outcomes_unsent(worker: str, jobs: Sequence[str]) -> None:
 
 
 def retire_failed(worker: str, error: BaseException) -> None:
-    logger.warning("worker %s could not sign off (%s): its row lapses by itself", worker, _kind(error))
+    logger.warning("worker %s could not unregister (%s): its row expires by itself", worker, _kind(error))
 
 
 def not_isolated(tasks: Sequence[str]) -> None:
@@ -106,7 +106,7 @@ def clean_up_done(dead: Sequence[str], recovered: int) -> None:
 
 
 def clean_up_failed(error: BaseException) -> None:
-    logger.warning("start-up clean-up failed (%s); the sweep will do it when leases lapse", _kind(error))
+    logger.warning("start-up clean-up failed (%s); the sweep does it when the leases expire", _kind(error))
 
 
 # ---------------------------------------------------------------------- the store
@@ -114,8 +114,8 @@ def clean_up_failed(error: BaseException) -> None:
 
 def part_silent(worker: str, leases: int, fence_in: float) -> None:
     logger.warning(
-        "worker %s: a part of the store does not answer and holds %d of its leases. They are given up before their "
-        "fence, in %.1f s, unless it answers; the rest goes on",
+        "worker %s: a part of the store does not respond and holds %d of its leases. They are given up before their "
+        "fence, in %.1f s, unless it responds; other jobs continue",
         worker,
         leases,
         max(0.0, fence_in),
@@ -123,15 +123,19 @@ def part_silent(worker: str, leases: int, fence_in: float) -> None:
 
 
 def renewal_failed(worker: str, error: BaseException, fence_in: float) -> None:
-    logger.warning("worker %s could not renew (%s); handlers are stopped in %.1f s", worker, _kind(error), fence_in)
+    logger.warning(
+        "worker %s could not renew its leases (%s); handlers will be stopped in %.1f s", worker, _kind(error), fence_in
+    )
 
 
 def fence_passed(worker: str, jobs: Sequence[str]) -> None:
-    logger.error("worker %s could not renew in time: stopping %d handlers (%s)", worker, len(jobs), _some(jobs))
+    logger.error(
+        "worker %s could not renew its leases in time: stopping %d handlers (%s)", worker, len(jobs), _some(jobs)
+    )
 
 
 def fence_lifted(worker: str) -> None:
-    logger.warning("worker %s renewed again and goes on", worker)
+    logger.warning("worker %s renewed its leases again and continues", worker)
 
 
 def exiting_on_fence(worker: str, jobs: Sequence[str]) -> None:
@@ -144,7 +148,7 @@ def exiting_on_fence(worker: str, jobs: Sequence[str]) -> None:
 
 
 def worker_forgotten(old: str, new: str, leases: int) -> None:
-    logger.error("the store no longer knows worker %s: %d leases are lost; going on as %s", old, leases, new)
+    logger.error("the store no longer knows worker %s: %d leases are lost; continuing as %s", old, leases, new)
 
 
 def lease_lost(job: str, task: str) -> None:
@@ -152,17 +156,17 @@ def lease_lost(job: str, task: str) -> None:
 
 
 def store_blocked(seconds: float, error: str) -> None:
-    logger.error("the store has not answered for %.1f s (%s)", seconds, error)
+    logger.error("the store has not responded for %.1f s (%s)", seconds, error)
 
 
 def store_sealed(worker: str, error: HoldfastError, running: int) -> None:
-    logger.error("worker %s gets no more work and ends when its %d running jobs have: %s", worker, running, error)
+    logger.error(
+        "worker %s claims no more jobs and stops when its %d running jobs have ended: %s", worker, running, error
+    )
 
 
 def claims_stopped(worker: str, seconds: float) -> None:
-    logger.error(
-        "worker %s has free slots and has not looked for work for %.0f s: waking its claim loop", worker, seconds
-    )
+    logger.error("worker %s has free slots but has not claimed for %.0f s: waking its claim loop", worker, seconds)
 
 
 def old_snapshot(text: str, advice: str) -> None:
@@ -171,7 +175,7 @@ def old_snapshot(text: str, advice: str) -> None:
 
 def exchange_failed(error: BaseException, tries: int, outcomes: int) -> None:
     level = logging.WARNING if tries == 1 else logging.DEBUG
-    logger.log(level, "settle and claim not answered (%s), repeating; %d outcomes wait", _kind(error), outcomes)
+    logger.log(level, "settle and claim failed (%s), retrying; %d outcomes are waiting", _kind(error), outcomes)
 
 
 def store_quiet(seconds: float) -> None:
@@ -182,11 +186,13 @@ def store_quiet(seconds: float) -> None:
 
 
 def jobs_held_elsewhere(jobs: Sequence[str]) -> None:
-    logger.warning("another session holds %d jobs in the store (%s …): their outcomes wait", len(jobs), jobs[0])
+    logger.warning(
+        "another session has locked %d jobs in the store (%s …): their outcomes will be sent again", len(jobs), jobs[0]
+    )
 
 
 def call_surprised(verb: str, error: BaseException) -> None:
-    logger.error("%s raised something a backend should not raise", verb, exc_info=error)
+    logger.error("%s raised an unexpected exception (a bug in the backend); the call is repeated", verb, exc_info=error)
 
 
 def slow_down_failed(queue: str, seconds: float, error: BaseException) -> None:
@@ -194,20 +200,22 @@ def slow_down_failed(queue: str, seconds: float, error: BaseException) -> None:
 
 
 def entry_ticked(name: str, jobs: int, skipped: bool) -> None:
-    logger.debug("cron entry %s: %s", name, "its job is still live, skipped" if skipped else f"{jobs} jobs made")
+    logger.debug(
+        "cron entry %s: %s", name, "skipped, its last job is still live" if skipped else f"enqueued {jobs} jobs"
+    )
 
 
 def entry_unreadable(error: BaseException) -> None:
-    logger.warning("a cron entry is left to newer workers (%s)", _kind(error))
+    logger.warning("a cron entry cannot be read here and is left to newer workers (%s)", _kind(error))
 
 
 def sweep_failed(sweep: str, error: BaseException) -> None:
-    logger.warning("sweep %s failed (%s); it runs again later", sweep, _kind(error))
+    logger.warning("sweep %s failed (%s); it will be retried", sweep, _kind(error))
 
 
 def declare_failed(error: BaseException, tries: int) -> None:
     level = logging.WARNING if tries == 1 else logging.DEBUG
-    logger.log(level, "the rules this code declares are not stored yet (%s); they are told again", _kind(error))
+    logger.log(level, "the rules that this code declares could not be stored (%s); retrying", _kind(error))
 
 
 def report_failed(error: BaseException, jobs: int) -> None:
@@ -215,7 +223,7 @@ def report_failed(error: BaseException, jobs: int) -> None:
 
 
 def leases_given_back(jobs: Sequence[str]) -> None:
-    logger.info("the store gave back leases whose answer never came: %s", _some(jobs))
+    logger.info("the store released leases whose claim got no reply: %s", _some(jobs))
 
 
 # ---------------------------------------------------------------------- jobs
@@ -246,15 +254,20 @@ def unknown_task(job: str, task: str) -> None:
 
 
 def unknown_not_apart(task: str, delay: float, error: BaseException) -> None:
-    logger.warning("task %r, unknown here, could not be set apart (%s): its jobs wait %g s", task, _kind(error), delay)
+    logger.warning(
+        "task %r is unknown here and could not get a dedicated lane (%s): its jobs are delayed by %g s",
+        task,
+        _kind(error),
+        delay,
+    )
 
 
 def unknown_not_reset(task: str, error: BaseException) -> None:
-    logger.warning("task %r keeps the lane of its own that this worker gave it (%s)", task, _kind(error))
+    logger.warning("task %r keeps the dedicated lane that this worker gave it (%s)", task, _kind(error))
 
 
 def unknown_lapsed(task: str) -> None:
-    logger.info("task %r has its own lane no longer: the worker that did not know it is gone", task)
+    logger.info("removed the dedicated lane of task %r: the worker that did not know it is gone", task)
 
 
 def thread_overran(job: str, task: str, timeout: float) -> None:
@@ -278,17 +291,17 @@ def runner_refused(text: str, wait: float) -> None:
 
 
 def start_hangs(pid: int, seconds: float, stack: str) -> None:
-    logger.error("runner %d is not ready after %g s and is ended. It is at:\n%s", pid, seconds, stack)
+    logger.error("runner %d is not ready after %g s and is killed. Its stack:\n%s", pid, seconds, stack)
 
 
 def runner_replaced(pid: int, why: str) -> None:
     logger.info("runner %d is replaced (%s): it gets no more jobs and leaves when its jobs have ended", pid, why)
 
 
-def runner_babbled(pid: int, error: HoldfastError) -> None:
+def runner_sent_garbage(pid: int, error: HoldfastError) -> None:
     logger.error(
-        "runner %d wrote what is no frame of ours (%s): it is ended. A handler of its writes into a file descriptor "
-        "it did not open; its jobs run again, each alone",
+        "runner %d sent data that is not a frame (%s) and is killed. One of its handlers writes to a file descriptor "
+        "that it did not open; its jobs run again, each alone",
         pid,
         error,
     )
@@ -303,23 +316,23 @@ def restarting(why: str) -> None:
 
 
 def restart_failed() -> None:
-    logger.error("a new runner could not start: the old ones go on with the code they have")
+    logger.error("a new runner could not start: the old ones continue with the code they have")
 
 
 def runner_blocked(pid: int, seconds: float, jobs: Sequence[str], stack: str) -> None:
     logger.error(
-        "runner %d has not responded for %.1f s (running: %s). It is at:\n%s", pid, seconds, _some(jobs), stack
+        "runner %d has not responded for %.1f s (running: %s). Its stack:\n%s", pid, seconds, _some(jobs), stack
     )
 
 
 def not_started(job: str, task: str, error: BaseException | None) -> None:
-    why = "the system gives no more threads" if error is None else _kind(error)
-    logger.error("job %s (%s) could not be started here (%s): it is given back", job, task, why)
+    why = "the system refuses more threads" if error is None else _kind(error)
+    logger.error("job %s (%s) could not be started here (%s) and is released", job, task, why)
 
 
 def jobs_not_begun(pid: int, jobs: Sequence[str], seconds: float) -> None:
     logger.error(
-        "runner %d responds but has not begun %d jobs within %.0f s (%s): they go elsewhere, and it is replaced",
+        "runner %d responds but has not begun %d jobs within %.0f s (%s): they are sent elsewhere, and it is replaced",
         pid,
         len(jobs),
         seconds,
@@ -328,10 +341,10 @@ def jobs_not_begun(pid: int, jobs: Sequence[str], seconds: float) -> None:
 
 
 def waited_for_runner(jobs: Sequence[str], seconds: float) -> None:
-    logger.warning("%d jobs waited %.0f s for a runner (%s): they are given back", len(jobs), seconds, _some(jobs))
+    logger.warning("%d jobs waited %.0f s for a runner (%s) and are released", len(jobs), seconds, _some(jobs))
 
 
-def judged_without_runner(job: str, task: str) -> None:
+def retry_limit_applied(job: str, task: str) -> None:
     logger.warning(
         "job %s (%s) was killed and no runner is there to apply its retry policy: its number of retries is applied, "
         "with the default back-off",
@@ -341,11 +354,11 @@ def judged_without_runner(job: str, task: str) -> None:
 
 
 def stray_signal(name: str) -> None:
-    logger.warning("%s came and means nothing to a worker: it goes on", name)
+    logger.warning("ignored %s: it means nothing to a worker", name)
 
 
 def runner_continued(pid: int, seconds: float) -> None:
-    logger.warning("runner %d was stopped and has not responded for %.0f s: it is continued", pid, seconds)
+    logger.warning("runner %d was stopped (SIGSTOP) and has not responded for %.0f s: sending SIGCONT", pid, seconds)
 
 
 def runner_broken(pid: int, seconds: float, why: str) -> None:
@@ -353,11 +366,13 @@ def runner_broken(pid: int, seconds: float, why: str) -> None:
 
 
 def end_failed(job: str, task: str, error: BaseException) -> None:
-    logger.error("the end of job %s (%s) could not be recorded", job, task, exc_info=error)
+    logger.error("the outcome of job %s (%s) could not be determined", job, task, exc_info=error)
 
 
 def jobs_taken_back(pid: int, jobs: int, seconds: float) -> None:
-    logger.warning("runner %d has not responded for %.1f s: %d jobs it has not begun go elsewhere", pid, seconds, jobs)
+    logger.warning(
+        "runner %d has not responded for %.1f s: %d jobs it has not begun are sent elsewhere", pid, seconds, jobs
+    )
 
 
 def job_crashed(job: str, task: str, pid: int, how: str) -> None:
@@ -366,7 +381,7 @@ def job_crashed(job: str, task: str, pid: int, how: str) -> None:
 
 def timeout_ignored(job: str, task: str, timeout: float, pid: int) -> None:
     logger.error(
-        "job %s (%s) is past its timeout of %g s and does not stop: runner %d is killed once its neighbours have ended",
+        "job %s (%s) is past its timeout of %g s and does not stop: runner %d is killed once its other jobs have ended",
         job,
         task,
         timeout,
@@ -376,7 +391,7 @@ def timeout_ignored(job: str, task: str, timeout: float, pid: int) -> None:
 
 def guard_lost(late: bool) -> None:
     why = "its deadline had passed" if late else "it was killed or does not respond"
-    logger.critical("the guard is gone (%s) and its runners with it: starting anew", why)
+    logger.critical("the guard is gone (%s) and its runners with it: restarting", why)
 
 
 def guard_refused(error: OSError, wait: float) -> None:
@@ -388,7 +403,7 @@ def guard_refused(error: OSError, wait: float) -> None:
 
 def loop_blocked(seconds: float, jobs: Sequence[str], stack: str) -> None:
     logger.error(
-        "the event loop of the handlers has been blocked for %.1f s (running: %s). It is at:\n%s",
+        "the event loop of the handlers has been blocked for %.1f s (running: %s). Its stack:\n%s",
         seconds,
         _some(jobs),
         stack,
@@ -396,7 +411,7 @@ def loop_blocked(seconds: float, jobs: Sequence[str], stack: str) -> None:
 
 
 def loop_gone(worker: str) -> None:
-    logger.error("the event loop of worker %s was closed under it; its leases are left to lapse", worker)
+    logger.error("the event loop of worker %s was closed while it ran; its leases will expire", worker)
 
 
 def callback_failed(event: str, error: BaseException) -> None:
@@ -404,4 +419,6 @@ def callback_failed(event: str, error: BaseException) -> None:
 
 
 def unsafe_node(error: HoldfastError) -> None:
-    logger.warning("%s. It is asked again every few seconds; what it already has is worked off", str(error).rstrip("."))
+    logger.warning(
+        "%s. It is checked again every few seconds; jobs it already has are still run", str(error).rstrip(".")
+    )

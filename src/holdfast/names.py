@@ -1,17 +1,23 @@
-"""The rules for valid names: of queues, groups, keys, tasks and user-supplied ids.
+"""Names: which are valid for queues, groups, keys, tasks, ids and options, how they are displayed, and new job ids.
 
-Called by options, task, app and job before anything is stored. Pure. A bad name raises a ConfigurationError that
-says what is wrong with it; a good one is returned unchanged, never trimmed or case-folded.
+Called by options, task, app and job before anything is stored. A bad name raises a ConfigurationError that says what is
+wrong with it; a good one is returned unchanged, never trimmed or case-folded. Everything but `new_id` is pure.
 """
 
 from __future__ import annotations
 
+import difflib
+import functools
+import inspect
+import os
 import sys
+import threading
+import time
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 from types import FunctionType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from .errors import ConfigurationError
 
@@ -143,3 +149,110 @@ def default_task_name(fn: FunctionType) -> str:
         else:
             module = PurePath(str(main.__file__)).stem
     return check_name(f"{module}.{fn.__qualname__}", "task name")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Option names: a typo raises a ConfigurationError that suggests the intended option, instead of Python's TypeError.
+# Used wherever users pass options: the app, its queues, workers and cron entries, RetryPolicy, Revival. Signatures stay
+# as they are, so type checkers find the same typos before anything runs.
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """ " Did you mean …?" with a leading space, or an empty string."""
+    close = difflib.get_close_matches(word, list(known), n=2, cutoff=0.6)
+    return f" Did you mean {' or '.join(close)}?" if close else ""
+
+
+def check_options(call: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Reject options that the call does not have."""
+    options = sorted(known)
+    for name in given:
+        if name not in options:
+            raise ConfigurationError(
+                f"{call} has no option {name[:60]!r}.{nearest(name[:60], options)} It takes {', '.join(options)}."
+            )
+
+
+def known_options(call: str, more: type[Any] | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function whose keywords are options; `more` is the TypedDict of what it takes as `**settings`."""
+
+    def decorate(fn: Callable[P, R]) -> Callable[P, R]:
+        keywords = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        parameters = inspect.signature(fn).parameters.values()
+        known = [one.name for one in parameters if one.kind in keywords and one.name != "self"]
+        extra: Mapping[str, Any] = {} if more is None else more.__annotations__
+        known += extra
+
+        @functools.wraps(fn)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            check_options(call, kwargs, known)
+            return fn(*args, **kwargs)
+
+        return checked
+
+    return decorate
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Job ids: UUID version 7 as canonical 36-character text, increasing within a process. The only I/O is reading system
+# randomness. We generate them ourselves on every Python version because they must increase across the threads of a
+# process and restart after a fork, which the standard library's `uuid7` (3.14) does not guarantee.
+
+
+_COUNTER_BITS = 42  # below the millisecond: increases within it, so ids of one process sort in creation order
+_COUNTER_LIMIT = 1 << _COUNTER_BITS
+_COUNTER_SEED_LIMIT = 1 << (_COUNTER_BITS - 1)  # seeded in the lower half: leaves room for 2**41 ids per millisecond
+_TAIL_DIGITS = 8  # random, in every id
+_TAILS_AT_ONCE = 256  # reading system randomness costs more than the rest of making an id
+
+
+class _Source:
+    """The last millisecond and counter used, plus unused random digits; guarded for threads."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self._guard = threading.Lock()
+        self._millisecond = 0
+        self._counter = 0
+        self._digits = ""
+        self._used = 0
+
+    def take(self) -> str:
+        millisecond = time.time_ns() // 1_000_000
+        with self._guard:
+            if millisecond > self._millisecond:
+                self._begin(millisecond)
+            else:  # the same millisecond, or the wall clock went back: continue counting
+                self._counter += 1
+                if self._counter >= _COUNTER_LIMIT:
+                    self._begin(self._millisecond + 1)
+            used = self._used
+            if used == len(self._digits):
+                self._digits, used = os.urandom(_TAILS_AT_ONCE * _TAIL_DIGITS // 2).hex(), 0
+            self._used = used + _TAIL_DIGITS
+            opening, counter, tail = self._opening, self._counter, self._digits[used : self._used]
+        low = counter & 0x3FFFFFFF
+        return f"{opening}{counter >> 30:03x}-{0x8000 | low >> 16:04x}-{low & 0xFFFF:04x}{tail}"
+
+    def _begin(self, millisecond: int) -> None:
+        self._millisecond = millisecond
+        self._counter = int.from_bytes(os.urandom(6), "big") % _COUNTER_SEED_LIMIT
+        text = f"{millisecond & 0xFFFFFFFFFFFF:012x}"
+        self._opening = f"{text[:8]}-{text[8:]}-7"  # up to the version digit: the same for all ids of a millisecond
+
+
+_source = _Source()
+if hasattr(os, "register_at_fork"):
+    # A child must not continue its parent's counter; the lock may have been held by a thread that no longer exists.
+    os.register_at_fork(after_in_child=_source.forget)
+
+
+def new_id() -> str:
+    """A new id: sorts by creation time, unique across processes and machines."""
+    return _source.take()

@@ -1,32 +1,34 @@
-"""A producer's half of the app: enqueue bound calls, one or many, and wait for their results.
+"""A producer's half of the app: enqueue bound calls, one or many, also in the caller's transaction; wait for results.
 
 Inherited by `Holdfast`; each method has an `a…` twin for async code. Calls were validated when they were bound; here
-they are stored, in steps of bounded size.
+they are stored, in steps of bounded size. Functions that take the open backend as their last argument run on the store
+thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import events, records
-from .caller_transaction import ajoin, join
-from .calls import fresh_record, is_known, look_at, store, store_many
+from .backends.caller_connections import is_begun, recognise
+from .clock import Clock
 from .codec import decode_plain
 from .errors import BackendError, ConfigurationError, JobCancelled, JobDied
-from .follow import JobFollower, Step
 from .job import BoundCall, Enqueued, Job
 from .lifecycle import State
 from .operator import JobOrId, Operator, job_id
 from .options import Duration
 from .records import JobRecord, NewJob
-from .store_thread import HAND_OVER_SECONDS, forbid_running_loop
-from .task import Tasks
+from .results import JobFollower, Step
+from .store_thread import HAND_OVER_SECONDS, StoreHandle, forbid_running_loop
+from .task import Tasks, fresh_record
 
 if TYPE_CHECKING:
     from .app import Holdfast
+    from .backends.contract import Backend
 
 R = TypeVar("R")
 
@@ -257,3 +259,76 @@ async def achunks(calls: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[li
             yield full
     if steps.chunk:
         yield steps.chunk
+
+
+async def store(new: NewJob, clock: Clock, backend: Backend) -> tuple[JobRecord, records.Enqueued]:
+    answer = (await backend.enqueue([new]))[0]
+    if is_known(new, answer):
+        return fresh_record(new, answer.id, clock.wall()), answer
+    return await look_at(new, answer, clock, backend), answer
+
+
+def is_known(new: NewJob, answer: records.Enqueued) -> bool:
+    """Whether reading the job back would tell the producer nothing new."""
+    return answer.created and new.group is None
+
+
+async def look_at(new: NewJob, answer: records.Enqueued, clock: Clock, backend: Backend) -> JobRecord:
+    """Read the job from the store."""
+    try:
+        record = await backend.get(answer.id)
+    except BackendError:  # it is stored: a failed read must not make the caller enqueue it again
+        record = None
+    return record or fresh_record(new, answer.id, clock.wall())
+
+
+async def store_many(chunk: Sequence[BoundCall[Any]], backend: Backend) -> list[bool]:
+    return [answer.created for answer in await backend.enqueue([call.new for call in chunk])]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Enqueue in the caller's own transaction: check sync against async, open the store, hand the calls to the backend.
+# Runs on the caller's own thread or loop; never commits or rolls back.
+
+
+Stored = list[tuple[JobRecord, records.Enqueued]]
+
+
+def join(gate: StoreHandle, connection: Any, calls: Sequence[BoundCall[Any]]) -> Stored:
+    """Store the calls through a sync connection; returns each job as its producer knows it, and whether it is new."""
+    caller = recognise(connection)
+    if caller.is_async:
+        raise ConfigurationError(
+            f"enqueue() cannot use the {caller.name} given as connection=: it is for async code. "
+            "Use `await ….aenqueue()` on the loop that owns the connection."
+        )
+    backend = gate.unopened
+    if not gate.is_open and not (backend.scheme == "sqlite" and is_begun(connection)):
+        gate.open()  # sets up the store: on SQLite, inside the caller's transaction, that would wait for itself
+    return _stored(gate, calls, backend.enqueue_on(connection, [call.new for call in calls]))
+
+
+async def ajoin(gate: StoreHandle, connection: Any, calls: Sequence[BoundCall[Any]]) -> Stored:
+    """Like `join`, through an async connection."""
+    caller = recognise(connection)
+    if not caller.is_async:
+        raise ConfigurationError(
+            f"aenqueue() cannot use the {caller.name} given as connection=: it is for sync code. "
+            "Use enqueue() on the thread that owns the connection."
+        )
+    backend = gate.unopened
+    if not gate.is_open and not (backend.scheme == "sqlite" and is_begun(connection)):
+        await gate.acall(lambda _: _opened())
+    return _stored(gate, calls, await backend.aenqueue_on(connection, [call.new for call in calls]))
+
+
+async def _opened() -> None:
+    """No-op: going through the store handle has opened the store."""
+
+
+def _stored(gate: StoreHandle, calls: Sequence[BoundCall[Any]], answers: Sequence[records.Enqueued]) -> Stored:
+    now = gate.clock.wall()
+    return [
+        (fresh_record(call.new, answer.id, now, State.SCHEDULED), answer)
+        for call, answer in zip(calls, answers, strict=True)
+    ]

@@ -14,8 +14,8 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from .keywords import known_options
 from .lifecycle import Failure, State
+from .names import known_options
 from .rates import Rate
 
 Conflict = Literal["keep", "replace", "raise", "debounce"]
@@ -33,6 +33,7 @@ SHARDS_MAX = 1024  # per queue
 LOGS_KEPT_MAX = 200  # per job: the newest log lines
 CLAIM_BYTES_MAX = 4 * 1024 * 1024  # total arguments handed out by one claim, unless a single job has more
 CLAIM_SWEEP_MAX = 200  # jobs that a claim's own promote touches; its recover ends at most half as many leases
+GROUP_COUNT_MAX = 1000  # jobs of one group and state that a SQL store counts: a group of any size costs the same
 REMEMBER_SECONDS_MIN = 600.0  # ids of finished jobs are remembered at least this long
 
 
@@ -324,7 +325,12 @@ class GroupRecord(Struct, frozen=True, kw_only=True):
     order: GroupOrder = "strict"
     pause: Pause | None = None
     counts: Mapping[str, int] = {}  # unfinished jobs by state
+    capped: tuple[str, ...] = ()  # states with more jobs than that: SQL stores count up to GROUP_COUNT_MAX of each
     head: str | None = None  # id of the job whose turn it is
+
+    def number(self, state: str) -> str:
+        """How many jobs are in this state, for display: "1000+" if there are more than were counted."""
+        return f"{self.counts.get(state, 0)}{'+' if state in self.capped else ''}"
 
 
 class PastDeath(Struct, frozen=True, kw_only=True):
@@ -396,6 +402,8 @@ class Dump(Struct, frozen=True, kw_only=True):
     tables: Mapping[str, tuple[Mapping[str, Any], ...]]
     sharded: bool = False  # made of several stores, each with its own fence counter
     rearranging: bool = False  # a changed rule is still being applied: jobs may be where the old one put them
+    # Rows (of jobs, letters, rate states) that changed while a large store was read in pages: not those of one instant.
+    moving: tuple[Mapping[str, Any], ...] = ()
 
 
 class Tick(Struct, frozen=True, kw_only=True):

@@ -14,10 +14,9 @@ from datetime import timedelta
 from typing import Any
 
 from .clock import SECONDS_MAX, to_seconds
+from .context import Verdict
 from .errors import ConfigurationError
-from .keywords import known_options
-from .names import check_list, shown
-from .verdicts import Verdict
+from .names import check_list, known_options, shown
 
 Backoff = Callable[[int, BaseException | None], float | timedelta | None]
 ErrorClasses = type[BaseException] | Iterable[type[BaseException]]

@@ -11,6 +11,8 @@ import pytest
 
 from holdfast import ArgumentsRejected, ConfigurationError, Holdfast, RetryPolicy
 
+WRONG: Any = 3  # of no type that is asked for
+
 TOO_MANY = 10**30
 
 
@@ -55,11 +57,11 @@ def test_numbers_no_store_can_hold_are_refused_by_us_and_not_by_a_driver(
     "ask",
     [
         lambda app: app.task(name="x", aliases=3)(lambda: None),
-        lambda app: Holdfast("memory://", imports=3),
+        lambda app: Holdfast("memory://", imports=WRONG),
         lambda app: app.jobs(state=3),
         lambda app: app.worker(queues=3),
-        lambda app: RetryPolicy(on=3),
-        lambda app: RetryPolicy(delays=3),
+        lambda app: RetryPolicy(on=WRONG),
+        lambda app: RetryPolicy(delays=WRONG),
     ],
 )
 def test_one_thing_where_several_are_wanted_is_a_configuration_error(

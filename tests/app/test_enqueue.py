@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import Enqueued, Holdfast, Revival, Task
-from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.errors import (
     ArgumentsRejected,
     BackendUnavailable,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import BackendUnavailable, Holdfast
-from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.producer import CHUNK_JOBS_MAX
 from holdfast.records import NewJob
 

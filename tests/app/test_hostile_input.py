@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,11 +98,10 @@ def test_a_step_as_long_as_its_field_is_accepted() -> None:
 def test_marked_up_text_is_taken_as_text(store: str, tmp_path: Path) -> None:
     app = Holdfast("memory://" if store == "memory" else f"sqlite:///{tmp_path}/j.db")
     task = app.task(name=Markup("t"))(_say)
-    using = task.using(
-        id=Markup("i"), queue=Markup("q"), group=Markup("g"), key=Markup("k"), on_conflict=Markup("keep")
-    )
+    keep: Any = Markup("keep")
+    using = task.using(id=Markup("i"), queue=Markup("q"), group=Markup("g"), key=Markup("k"), on_conflict=keep)
     job = using.enqueue(Markup("x"))
-    names = {
+    names: dict[str, Any] = {
         "queue": Markup("q"),
         "task": Markup("t"),
         "group": Markup("g"),

@@ -12,8 +12,7 @@ from holdfast import DeadLetter, Holdfast, Job, RetryPolicy, State
 from holdfast.app import Holdfast as App
 from holdfast.errors import ConfigurationError, JobNotFound, StateConflict
 from holdfast.job import Job as JobClass
-from holdfast.operator import Dead
-from holdfast.queues import Groups, Queues
+from holdfast.operator import Dead, Groups, Queues
 from holdfast.records import JobQuery
 from holdfast.task import NamedTask, Task, Using
 from holdfast.testing import Sandbox

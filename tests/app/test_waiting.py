@@ -11,8 +11,8 @@ import pytest
 
 from holdfast import Context, Holdfast, State
 from holdfast.errors import BackendUnavailable, JobNotFound, ResultGone, WaitTimedOut
-from holdfast.follow import Step, new_lines
 from holdfast.records import JobRecord, LogLine
+from holdfast.results import Step, new_lines
 
 
 class Counted:
@@ -74,7 +74,7 @@ def test_what_fails_while_looking_is_told_to_all_and_the_next_wait_looks_again(
     counted = Counted(memory_app, monkeypatch)
     counted.fault = BackendUnavailable("away")
 
-    async def main() -> list[Any]:
+    async def main() -> Sequence[Any]:
         return await asyncio.gather(job.aresult(), job.aresult(timeout=5), return_exceptions=True)
 
     assert [type(end) for end in asyncio.run(main())] == [BackendUnavailable] * 2

@@ -29,7 +29,7 @@ class Store:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, HoldfastError):
             raise answer
-        return {answer: cast(JobRecord, answer)} if answer in ids else {}
+        return {answer: cast(JobRecord, answer)} if answer is not None and answer in ids else {}
 
 
 def wait(store: Store) -> Any:

@@ -37,6 +37,21 @@ def test_a_bound_from_above() -> None:
     assert found({"holdfast work": case(figures={"p50_ms": 2.1})}, what, "latency") == (2.1, False)
 
 
+def test_a_cost_that_grows_with_the_bare_stores_own_is_flat() -> None:
+    what = "refill: 1,000,000 jobs, ÷ 1,000 jobs, per bare store"
+    cases = {"refill, 1,000,000 jobs": case(ratios={"refill, 1,000 jobs": 2.4})}
+
+    def value() -> tuple[float | None, bool]:
+        (line,) = [one for one in reached({"redis": {"growth": {"cases": cases}}}) if one.goal.what == what]
+        return line.value, line.yes
+
+    assert value() == (2.4, False)
+    cases["bare commands on 20 jobs, 1,000,000 jobs"] = case(ratios={"bare commands on 20 jobs, 1,000 jobs": 2.0})
+    assert value() == (1.2, True)
+    cases["a script that calls no command, 1,000,000 jobs"] = case(ratios={"smallest": 0.5})
+    assert value() == (1.2, True)
+
+
 def test_what_was_not_measured_is_not_reached() -> None:
     assert found({}, "no-op jobs, one worker, ÷ huey") == (None, False)
 

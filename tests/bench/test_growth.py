@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 import pytest
-from bench.goals import FLAT_CALLS, GOALS
+from bench.goals import FLAT_CALLS, FLAT_FLOORS, GOALS
 from bench.places import opened
 from bench.scenario import Setting
-from bench.scenarios.growth import CALLS, Call, cases, listed, sizes
+from bench.scenarios.growth import CALLS, FLOORS, Call, cases, listed, sizes
 
 
 def nothing(store: str, call: Call) -> dict[str, float]:
@@ -36,11 +36,16 @@ def test_every_goal_of_a_flat_cost_names_cases_that_are_measured() -> None:
         assert families[case] == families[smallest]
 
 
+def test_the_floors_of_the_goals_are_measured() -> None:
+    assert {f"{name}, {max(sizes(quick=False)):,} jobs" for name in FLOORS} == set(FLAT_FLOORS)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the bench reads /proc")
-def test_every_call_has_a_cost_on_small_stores() -> None:
-    with opened("sqlite") as place:
-        setting = Setting("sqlite", place, "none", 0, quick=True)
+@pytest.mark.parametrize(("store", "calls"), [("sqlite", len(CALLS)), ("redis", len(CALLS) + len(FLOORS))])
+def test_every_call_has_a_cost_on_small_stores(store: str, calls: int) -> None:
+    with opened(store) as place:
+        setting = Setting(store, place, "none", 0, quick=True)
         with cases(setting) as found:
             costs = {one.name: one.measure()["cpu_us"] for one in found}
-    assert len(costs) == len(CALLS) * len(sizes(quick=True))
+    assert len(costs) == calls * len(sizes(quick=True))
     assert [name for name, cost in costs.items() if cost <= 0] == []

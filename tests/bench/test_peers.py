@@ -63,6 +63,6 @@ def test_an_environment_is_made_once_and_again_when_its_pins_change(
     assert environments.ready("huey") == [str(interpreter)]
     assert environments.ready("huey") == [str(interpreter)]
     assert made == [PEERS["huey"].packages]
-    monkeypatch.setitem(environments.PEERS, "huey", PEERS["huey"]._replace(packages=("huey==9",)))
+    monkeypatch.setitem(PEERS, "huey", PEERS["huey"]._replace(packages=("huey==9",)))
     assert environments.ready("huey") == [str(interpreter)]
     assert made[1:] == [("huey==9",)]

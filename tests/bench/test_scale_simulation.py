@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from bench.scaling.fits import Line
@@ -123,7 +124,7 @@ def test_a_shared_machine_gives_no_more_than_it_has() -> None:
 def test_events_of_one_moment_keep_their_order() -> None:
     time, seen = Timeline(), list[str]()
     for name in "abc":
-        time.after(1.0, lambda name=name: seen.append(name))
+        time.after(1.0, partial(seen.append, name))
     time.after(0.5, lambda: seen.append("first"))
     time.run(1.0)
     assert seen == ["first", "a", "b", "c"]

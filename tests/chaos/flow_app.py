@@ -26,7 +26,7 @@ from holdfast.worker.embedded import EmbeddedWorker
 RATE_COUNT, GROUP_RATE_COUNT, RATE_SECONDS = 40, 20, 2.0
 LIMIT = 3
 THROTTLE_SECONDS, WAIT_SECONDS, WAIT_MAX_SECONDS = 0.4, 0.3, 0.8
-KEYED = {"retry": RetryPolicy.fixed(0.05, limit=5), "max_stalls": 100}
+KEYED: dict[str, Any] = {"retry": RetryPolicy.fixed(0.05, limit=5), "max_stalls": 100}
 
 url, folder = sys.argv[1:3]
 
@@ -237,7 +237,8 @@ def run_in_child(run: str, options: dict[str, Any]) -> int:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody has to wait for them
-    assert EmbeddedWorker and app.open_backend()  # all that the forked ones need is imported, nothing is opened
+    # All that the forked ones need is imported, nothing is opened.
+    assert EmbeddedWorker.__module__ and app.open_backend()
     started: list[int] = []
     for line in sys.stdin:
         asked = json.loads(line)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -84,7 +85,7 @@ class Crew:
             if not self.is_gone(pid):
                 os.kill(pid, signal.SIGKILL)
         for pid in pids:
-            until(lambda pid=pid: self.is_gone(pid), what="a killed process is gone")
+            until(partial(self.is_gone, pid), what="a killed process is gone")
 
     def is_gone(self, pid: int) -> bool:
         try:

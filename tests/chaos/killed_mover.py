@@ -1,9 +1,9 @@
 """Movers that kill themselves with SIGKILL before or after their n-th call to a store: started by tests/chaos.
 
-Each line of the input asks for one: [SOURCE_URL, TARGET_URL, N, "before" or "after", inside] (N = 0: lives to its end).
-It gets a process of its own, forked so that nothing has to be imported again. The line of output says how that ended
-and what it said, which is the number of its calls. `inside` counts the calls to the nodes of a cluster, of which one
-call to a store makes many.
+Each line of the input asks for one: [NUMBER, SOURCE_URL, TARGET_URL, N, "before" or "after", inside] (N = 0: lives to
+its end). It gets a process of its own, forked so that nothing has to be imported again. The line of output repeats the
+number, which tells a late answer from the one that is waited for, and says how that ended and what it said, which is
+the number of its calls. `inside` counts the calls to the nodes of a cluster, of which one call to a store makes many.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from holdfast.backends import open_backend, parse_url
 from holdfast.backends.redis.nodes import Node
-from holdfast.moving import Mover, Side, compare
+from holdfast.moving import Mover, Side, mover
 
 SECONDS_MAX = 60
 
@@ -100,6 +100,7 @@ def forked(*words: Any) -> tuple[int, str]:
 
 
 if __name__ == "__main__":
-    compare.PIECE_ROWS_FIRST = compare.PIECE_ROWS_MAX = 7  # many pieces, many places to die at
+    mover.PIECE_ROWS_FIRST = mover.PIECE_ROWS_MAX = 7  # many pieces, many places to die at
     for line in sys.stdin:
-        print(json.dumps(forked(*json.loads(line))), flush=True)
+        number, *words = json.loads(line)
+        print(json.dumps([number, *forked(*words)]), flush=True)

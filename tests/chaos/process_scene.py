@@ -248,12 +248,13 @@ class Family:
         self.seen: set[int] = set()
 
     def guard(self) -> int:
-        return until(lambda: next(iter(children(self.keeper.pid)), None), what="the guard")
+        guard: int = until(lambda: next(iter(children(self.keeper.pid)), None), what="the guard")
+        return guard
 
     def runners(self, count: int = 1) -> list[int]:
         """The runner processes, once there are so many."""
         guard = self.guard()
-        found = until(lambda: (now := children(guard)) if len(children(guard)) >= count else None, what="runners")
+        found = until(lambda: now if len(now := children(guard)) >= count else None, what="runners")
         self.seen |= {guard, *found}
         return sorted(found)
 
@@ -338,20 +339,22 @@ def below(pid: int) -> set[int]:
 
 def parents() -> dict[int, int]:
     """pid → parent of every process that is not a zombie."""
-    table: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if fields[0] not in "ZX":
-            table[int(path.parent.name)] = int(fields[1])
-    return table
+    found = ((int(name), parent_of(int(name))) for name in os.listdir("/proc") if name.isdigit())
+    return {pid: parent for pid, parent in found if parent is not None}
+
+
+def parent_of(pid: int) -> int | None:
+    """None for a zombie, and where there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, parent = file.read().rpartition(b")")[2].split(None, 2)[:2]
+    except (OSError, ValueError):
+        return None
+    return None if state in b"ZX" else int(parent)
 
 
 def alive(*pids: int) -> list[int]:
-    table = parents()
-    return [pid for pid in pids if pid in table]
+    return [pid for pid in pids if parent_of(pid) is not None]
 
 
 def send(pid: int, number: int) -> None:

@@ -153,11 +153,12 @@ def journal_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def until(condition: Callable[[], Any], seconds: float = 30.0, what: str = "") -> Any:
-    """Wait for a condition, bounded."""
-    deadline = time.monotonic() + seconds
+    """Wait for a condition, bounded. Looking costs little of the processor: what is waited for needs it."""
+    deadline, looked = time.monotonic() + seconds, time.thread_time()
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
-        time.sleep(0.01)
+        time.sleep(min(max(0.01, 4 * (time.thread_time() - looked)), 0.1))
+        looked = time.thread_time()
     return answer
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import count
 
 import pytest
@@ -57,11 +58,11 @@ def test_a_tenant_with_one_job_starts_within_two_claims_beside_a_tenant_with_a_h
             crew.asked(starts_within_two_claims(first))
             before = len(fences(crew, "a"))
             worker = crew.start("work", queues=["tenants"], slots=SLOTS)
-            until(lambda before=before: len(fences(crew, "a")) > before + 3 * SLOTS, what="the worker is at it")
-            until(lambda first=first: crew.asked(has_ended(first)), what="nothing of its own group is before the one")
+            until(partial(lambda most: len(fences(crew, "a")) > most, before + 3 * SLOTS), what="the worker is at it")
+            until(partial(lambda one: crew.asked(has_ended(one)), first), what="nothing of its own group is before it")
             job = app.named("plain", queue="tenants", group="b").enqueue(label="b", n=0)
             acknowledged = max(fences(crew, "a"))
-            until(lambda job=job: job.refresh().state is State.SUCCEEDED, what="the one job ran")
+            until(partial(lambda job: job.refresh().state is State.SUCCEEDED, job), what="the one job ran")
             crew.kill(worker)
             between = [fence for fence in fences(crew, "a") if acknowledged < fence < job.fence]
             assert len(between) <= 2 * SLOTS, f"group_limit {rule.group_limit}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from holdfast.lifecycle import State
@@ -27,7 +29,7 @@ def test_a_limit_holds_through_kills_and_is_used_to_the_full_again(crew: Crew) -
             crew.start("work", queues=QUEUES)
         until(lambda: len(crew.lines("start", label="first")) == 3, what="the first have begun")
         for label in ("narrow", "scarce"):
-            until(lambda of=label: len(crew.lines("start", label=of)) > JOBS // 4, what="some have begun")
+            until(partial(lambda of: len(crew.lines("start", label=of)) > JOBS // 4, label), what="some have begun")
         victims = {line["pid"] for line in crew.lines("start", label="first")}  # each of them holds a place
         crew.kill(*victims)
         (crew.folder / "killed").touch()
@@ -40,7 +42,7 @@ def test_a_limit_holds_through_kills_and_is_used_to_the_full_again(crew: Crew) -
         app.enqueue_many(narrow.bind(label="narrow", n=n, until="gate") for n in range(2 * LIMIT))
         app.enqueue_many(either[n % 2].bind(label="scarce", n=n, until="gate") for n in range(2 * LIMIT))
         for label in ("narrow", "scarce"):
-            until(lambda of=label: len(going(crew, of)) == LIMIT, what="the limit is used to the full")
+            until(partial(lambda of: len(going(crew, of)) == LIMIT, label), what="the limit is used to the full")
         probe = app.named("plain", queue="left").enqueue(label="probe", n=0)
         until(lambda: probe.refresh().state is State.SUCCEEDED, what="claims have come and gone")
         running = [job for job in crew.jobs() if job.state is State.RUNNING]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,7 @@ def test_thirty_kills_lose_nothing_and_overlap_nothing(scene: Scene) -> None:
         for _ in range(30):
             seen = len(scene.journal())
             worker = scene.start_worker(slots=4)
-            until(lambda seen=seen: len(scene.journal()) > seen + 3 or not live(app), what="it works")
+            until(partial(lambda seen: len(scene.journal()) > seen + 3 or not live(app), seen), what="it works")
             worker.kill()
             worker.wait()
         scene.start_worker(drain=True).wait(60)

@@ -76,7 +76,7 @@ def test_cut_off_from_the_store_handlers_are_dead_before_the_lease_ends(stage: P
         stage.open_gate()
         until(lambda: job.refresh().state is State.SUCCEEDED, what="it ends")
         assert job.failures == 0
-        assert "fence" in family.text() or "could not renew in time" in family.text()
+        assert "fence" in family.text() or "could not renew its leases in time" in family.text()
 
 
 @pytest.mark.parametrize("who", ["keeper", "guard", "both"])

@@ -271,7 +271,7 @@ def test_what_a_handler_writes_into_its_runners_socket_fills_nothing(hostile: Pr
         bad = app.named("babbles").enqueue(announces=announces)
         family = hostile.start()
         until(lambda: bad.refresh().state is State.DEAD, what="its runner is ended")
-        assert "what is no frame of ours" in family.text()
+        assert "data that is not a frame" in family.text()
         assert bad.reason == "crash"
         assert len(hostile.lines("wrote")) < 100
         assert memory_of(family.keeper.pid) < 150 << 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from functools import partial
 
 import pytest
 
@@ -46,7 +47,7 @@ def test_code_that_cannot_be_imported_leaves_the_old_runners_at_work(stage: Proc
         assert app.named("version").enqueue().result(timeout=20) == 1
         stage.change_code("VERSION = 1", "VERSION = oops")
         family.keeper.send_signal(signal.SIGHUP)
-        until(lambda: "the old ones go on" in family.text(), what="it says so")
+        until(lambda: "the old ones continue" in family.text(), what="it says so")
         assert "NameError" in family.text()
         assert app.named("version").enqueue().result(timeout=20) == 1
         assert family.runners() == [runner]
@@ -64,7 +65,7 @@ def test_code_whose_import_hangs_leaves_the_old_runners_at_work_and_a_later_sigh
         family.keeper.send_signal(signal.SIGHUP)
         (new,) = set(family.runners(2)) - {runner}
         assert app.named("version").enqueue().result(timeout=20) == 1
-        until(lambda: "the old ones go on" in family.text(), what="it is given up")
+        until(lambda: "the old ones continue" in family.text(), what="it is given up")
         assert "is not ready after 3 s" in family.text()
         assert 'scene_app.py", line' in family.text()  # where it hangs
         assert not alive(new)
@@ -145,7 +146,7 @@ def test_twenty_rolling_restarts_under_load_run_every_job_once(stage: ProcessSce
             done += len(calls)
             imports = len(stage.lines("import"))
             family.keeper.send_signal(signal.SIGHUP)
-            until(lambda imports=imports: len(stage.lines("import")) > imports, what="a new runner")
+            until(partial(lambda imports: len(stage.lines("import")) > imports, imports), what="a new runner")
         until(lambda: app.counts()["default"][State.SUCCEEDED] == done, what="all jobs")
         assert family.stop() == 0
         assert len(stage.lines("start")) == len({line["job"] for line in stage.lines("start")}) == done

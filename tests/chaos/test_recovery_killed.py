@@ -23,10 +23,10 @@ KILL_AT = [1, 2, 3, 5, 8, 13, 40, 90, 180, 333, 500, 700, 999]
 
 PROGRAM = f"""
 import asyncio, os, signal, sys
-from holdfast.backends.sqlite import writer
+from holdfast.backends.sqlite import connection as module
 from holdfast.backends.sqlite.backend import SqliteBackend
 
-kill_at, seen, real = int(sys.argv[2]), 0, writer.connect
+kill_at, seen, real = int(sys.argv[2]), 0, module.connect
 
 def connect(*args, **options):
     connection = real(*args, **options)
@@ -38,7 +38,7 @@ def connect(*args, **options):
     connection.set_trace_callback(trace)
     return connection
 
-writer.connect = connect
+module.connect = connect
 
 async def run():
     backend = SqliteBackend(sys.argv[1])

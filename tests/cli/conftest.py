@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from shells import SHOP, Shell
+from tests.cli.shells import SHOP, Shell
 
 
 @pytest.fixture

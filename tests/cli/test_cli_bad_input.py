@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from shells import Shell
+from tests.cli.shells import Shell
 
 from holdfast import Holdfast
-from holdfast.cli.exits import visible
 from holdfast.cli.main import LATER
 from holdfast.cli.output import Printer
+from holdfast.names import visible
 
 NOT_TEXT = "\udcff"  # how Python shows an argument that is not UTF-8
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from shells import Shell
+from tests.cli.shells import Shell
 
 CODE = """
 app.cron("0 3 * * *", name="nightly", args={{"word": "fail"}})(fail)

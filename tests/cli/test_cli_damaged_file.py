@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shells import Shell
+from tests.cli.shells import Shell
 
 from holdfast import Holdfast
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shells import Shell
+from tests.cli.shells import Shell
 
 from holdfast import Holdfast
 from holdfast.backends import open_backend

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from shells import Shell
+from tests.cli.shells import Shell
 
 from holdfast.cli.work import read_queues
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from shells import Shell
+from tests.cli.shells import Shell
 
 from holdfast import errors
 from holdfast.cli import jobs

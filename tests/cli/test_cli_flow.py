@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 import pytest
-from shells import Shell, wait_until
+from tests.cli.shells import Shell, wait_until
 
 from holdfast import Holdfast
 from holdfast.backends import open_backend

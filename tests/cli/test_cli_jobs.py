@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from shells import Shell
+from tests.cli.shells import Shell
 
 from holdfast.worker_status import RunnerView, draw
 

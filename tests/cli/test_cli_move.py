@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from shells import Shell
+from tests.cli.shells import Shell
 
 from holdfast import Holdfast, MoveRefused
 from holdfast.moving import Mover

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from shells import Shell
+from tests.cli.shells import Shell
 
 
 def state(shell: Shell, job: str) -> str:

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from holdfast.cli.parse import Moment, Size, ago, duration_seconds, iso, read_arguments, span
-from holdfast.keywords import nearest
+from holdfast.names import nearest
 
 
 @pytest.mark.parametrize(

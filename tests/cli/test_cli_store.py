@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from shells import Shell
+from tests.cli.shells import Shell
 
 READING = [
     ["jobs"],

@@ -118,7 +118,7 @@ def test_an_entry_made_at_run_time_lives_in_the_store(app: Holdfast) -> None:
         assert [entry.name for entry in app.cron.list()] == ["bob"]
         for call in (app.cron.get, app.cron.remove, app.cron.pause, app.cron.resume, app.cron.run_now, app.cron.next):
             with pytest.raises(EntryNotFound):
-                call("ann")  # type: ignore[operator]
+                call("ann")
 
 
 def test_a_declared_entry_is_changed_in_code_alone(app: Holdfast) -> None:

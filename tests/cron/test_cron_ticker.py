@@ -7,10 +7,11 @@ import random
 from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.clock import SystemClock
 from holdfast.cron.api import change, find, pause, put, resume
 from holdfast.cron.entry import CronOptions, wanted_entry
@@ -18,10 +19,11 @@ from holdfast.cron.tick import tick_id
 from holdfast.errors import BackendUnavailable
 from holdfast.events import Event, Hub
 from holdfast.records import CronEntry, JobQuery, NewJob, TaskRule, Tick
+from holdfast.worker.embedded import InProcessRunners
 from holdfast.worker.keeper.cron_ticker import CronTicker
 from holdfast.worker.keeper.declare import Declared
+from holdfast.worker.keeper.runners import Signals
 from holdfast.worker.keeper.store_client import StoreClient
-from holdfast.worker.runner.in_process import InProcessRunners
 
 START = 1_772_323_200.0  # 2026-03-01
 
@@ -39,17 +41,19 @@ class Hands:
         return self.now
 
 
-class Told(InProcessRunners):
-    """A link without a runner: what is told is kept."""
+class Listening(InProcessRunners):
+    """No runner: events are kept."""
 
-    def __init__(self) -> None:
-        self.worker, self.broken, self.hub, self.told = "w", False, Hub(), []
+    def __init__(self, signals: Signals) -> None:
+        super().__init__(Mock(), Hub(), signals)
+        self.worker = "w"
+        self.emitted: list[Event] = []
 
     def wanted(self, *names: str) -> bool:
         return "enqueued" in names
 
     def deliver(self, seen: list[Event]) -> None:
-        self.told += seen
+        self.emitted += seen
 
 
 def declared(*entries: CronEntry, tasks: tuple[str, ...] = ()) -> Declared:
@@ -61,7 +65,8 @@ def entry_of(name: str, *, code: bool = True, queue: str = "q", **options: Any) 
 
 
 def ticker_on(backend: Any, said: Declared, queues: tuple[str, ...] = ("q",)) -> CronTicker:
-    return CronTicker(StoreClient(backend, SystemClock(), 5.0), Told(), said, queues, 5.0)
+    signals = Signals()
+    return CronTicker(StoreClient(backend, SystemClock(), 5.0), Listening(signals), signals, said, queues, 5.0)
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -179,14 +184,13 @@ def test_listeners_hear_of_the_jobs_and_the_worker_looks_for_them() -> None:
         backend = MemoryBackend(clock)
         await backend.open()
         ticker = ticker_on(backend, declared(entry_of("often", every=10.0)))
-        woken: list[int] = []
-        ticker.on_fired = lambda: woken.append(1)
         await ticker.look()
+        assert not ticker._signals.wake.is_set()
         clock.now += 10.0
         await ticker.look()
-        link: Any = ticker._runners
-        assert [(event.name, event.task, event.queue) for event in link.told] == [("enqueued", "t", "q")]
-        assert woken == [1]
+        runners: Any = ticker._runners
+        assert [(event.name, event.task, event.queue) for event in runners.emitted] == [("enqueued", "t", "q")]
+        assert ticker._signals.wake.is_set()
 
     run(scene())
 
@@ -213,7 +217,7 @@ def test_a_store_that_fails_costs_nothing_but_time() -> None:
     run(scene())
 
 
-def test_an_entry_that_cannot_be_fired_holds_up_no_other() -> None:
+def test_an_entry_that_cannot_be_fired_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a cluster its shard may be silent."""
 
     async def scene() -> None:
@@ -227,7 +231,7 @@ def test_an_entry_that_cannot_be_fired_holds_up_no_other() -> None:
                 raise BackendUnavailable("away")
             return await tick(wanted, now)
 
-        backend.tick = one_is_away  # type: ignore[method-assign]
+        monkeypatch.setattr(backend, "tick", one_is_away)
         ticker = ticker_on(backend, declared(*(entry_of(name, every=10.0) for name in "abc")))
         await ticker.look()
         clock.now += 10.0

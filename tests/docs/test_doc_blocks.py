@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from doc_pages import PAGES, ROOT, Block, blocks, console_lines, name_of
+from tests.docs.doc_pages import PAGES, ROOT, Block, blocks, console_lines, name_of
 
 SECONDS_MAX = 60
 PRINTS = re.compile(r"^ *print\(.*\)  # (.+)$", re.MULTILINE)  # what the page says is printed

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
-from doc_pages import PAGES, ROOT, blocks, console_lines, name_of
+from tests.docs.doc_pages import PAGES, ROOT, blocks, console_lines, name_of
 
 from holdfast.cli.main import cli
 

@@ -9,27 +9,24 @@ from typing import Any
 
 import click
 import pytest
-from doc_pages import DOCS, mentions, rows, section
+from tests.docs.doc_pages import DOCS, mentions, rows, section
 
 import holdfast
 from holdfast import errors, events
-from holdfast.calls import UsingSettings
 from holdfast.cli.exits import Exit
 from holdfast.cli.main import COMMANDS, cli
 from holdfast.context import Context
-from holdfast.cron.api import Backfilled, Cron
+from holdfast.cron.api import Backfilled, Cron, Entry
 from holdfast.cron.entry import CronOptions
-from holdfast.cron.view import Entry
-from holdfast.follow import Step
 from holdfast.inspection import Audit, Explanation, Violation
 from holdfast.job import BoundCall, DeadLetter, Job
 from holdfast.lifecycle import State, Verb
-from holdfast.operator import Dead
+from holdfast.operator import Dead, Groups, Queues, RegisteredTasks
 from holdfast.options import QueueOptions, TaskOptions, WorkerOptions
-from holdfast.queues import Groups, Queues, RegisteredTasks
 from holdfast.records import Revival
+from holdfast.results import Step
 from holdfast.retry import RetryPolicy
-from holdfast.task import Task
+from holdfast.task import Task, UsingSettings
 from holdfast.testing import ManualClock, Sandbox
 
 API = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from doc_pages import DOCS, name_of
+from tests.docs.doc_pages import DOCS, name_of
 
 
 def load() -> ModuleType:

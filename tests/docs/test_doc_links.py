@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from doc_pages import DOCS, PAGES, ROOT, anchors, links, name_of
+from tests.docs.doc_pages import DOCS, PAGES, ROOT, anchors, links, name_of
 
 INSIDE = [(page, link) for page in PAGES for link in links(page) if not re.match(r"[a-z]+:", link)]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.sqlite.columns import SQL
+from holdfast.backends.sqlite.codec import SQL
 
-from ..conftest import row_of
+from ..spreading import MANY, PIECE, Order, is_row
 
 ROOT = Path(holdfast.__file__).parent
 REPOSITORY = ROOT.parent.parent
@@ -19,16 +19,15 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # Lower may not import from higher. A module is looked up by its first part below the package.
 WORDS = """
-    calls clock codec context errors events ids job keywords lifecycle logs names options rates records retry task
-    verdicts worker_status
+    clock codec context errors events job lifecycle logs names options rates records retry task worker_status
 """
-FACE = "app caller_transaction follow operator producer queues results store_thread"
+FACE = "app operator producer results store_thread"
 LAYERS = {
     **dict.fromkeys(WORDS.split(), 0),
     "backends": 1,
     **dict.fromkeys(["cron", "worker", "inspection", "moving"], 2),
     **dict.fromkeys([*FACE.split(), "testing", "__init__"], 3),
-    **dict.fromkeys(["cli", "__main__"], 4),
+    **dict.fromkeys(["cli", "dashboard", "__main__"], 4),
 }
 FORBIDDEN_NAMES = re.compile(
     r"^(utils?|common|helpers?|base|core|misc|manager|message|broker|consumer|execution|item)$"
@@ -132,6 +131,19 @@ def test_every_script_file_opens_with_its_purpose_and_is_short() -> None:
         assert max(map(len, text.splitlines())) <= 120, path.name
 
 
+# Lists of equal things, whose first one is meant; the packed arguments; the first of a reply: call(…)[1].
+FIRST_OF = {"jobs", "members", "found", "freed", "places", "pieces", "hashes", "ARGV", ")"}
+
+
+def test_no_script_names_a_position_by_its_number() -> None:
+    for path in sorted(ROOT.rglob("*.lua")):
+        code = re.sub(r"--.*", "", path.read_text())
+        positions = re.findall(r"(\w+|[)\]])\[(\d+)\]", code)
+        bare = [(name, number) for name, number in positions if number != "1" or name not in FIRST_OF]
+        assert bare == [], f"{path.name}: see backends/redis/layouts.py"
+        assert not re.search(r"\bunpack\(args,", code), path.name
+
+
 # The files in which every store keeps what it does for these verbs, in the order of a job's life.
 VERBS = [
     "enqueue",
@@ -165,7 +177,49 @@ def test_no_test_sleeps_outside_chaos_and_soak() -> None:
 
 
 def test_chaos_tests_stand_in_a_row_unless_their_file_says_otherwise() -> None:
-    """Those that watch real leases must not run beside whatever comes; see tests/conftest.py."""
-    rows = {path.name: row_of(str(path.relative_to(REPOSITORY))) for path in (REPOSITORY / "tests").rglob("test_*.py")}
-    assert (rows["test_process_fence.py"], rows["test_redis_chaos.py"]) == ("chaos", "chaos elsewhere")
-    assert (rows["test_move_killed.py"], rows["test_conformance.py"]) == (None, None)
+    """Those that watch real leases must not run beside whatever comes; see tests/spreading.py."""
+    rows = {
+        path.name for path in (REPOSITORY / "tests").rglob("test_*.py") if is_row(str(path.relative_to(REPOSITORY)))
+    }
+    assert rows >= {"test_process_fence.py", "test_redis_chaos.py"}
+    assert not rows & {"test_move_killed.py", "test_conformance.py"}
+
+
+def test_rows_come_first_and_what_goes_in_pieces_last() -> None:
+    cases = [f"tests/conformance/test_conformance.py::test_case[{n}]" for n in range(MANY)]
+    large = "tests/conformance/test_conformance.py::test_case_ten_times_as_large[a]"
+    row, walk, other = (
+        "tests/chaos/test_process_fence.py",
+        "tests/simulation/test_random_walk.py",
+        "tests/cli/test_demo_verdict.py",
+    )
+    given = [*cases, large, f"{other}::test_a", f"{row}::test_a", f"{row}::test_b", f"{walk}::test_a"]
+    order = Order(given)
+    came = sorted(given, key=order.key)
+    assert came == [f"{row}::test_a", f"{row}::test_b", large, f"{walk}::test_a", f"{other}::test_a", *cases]
+    units = [order.unit(nodeid) for nodeid in came]
+    assert units[:5] == [row, row, large, f"{walk}::test_a", f"{other}::test_a"]
+    assert len(set(units[5:])) <= MANY // PIECE + 1
+    assert [name for name in dict.fromkeys(units) if order.is_row(name)] == [row]
+
+
+PLACES = (REPOSITORY / "docs/internals/rules-and-places.md").read_text()
+FOLDERS = [ROOT, *(ROOT / "backends" / store for store in ("sqlite", "postgres", "redis")), ROOT]
+
+
+def test_everything_that_the_page_of_rules_names_exists() -> None:
+    """The page tells whoever changes a rule where it is written; its counts are those of its rows."""
+    rows = [line.split("|")[1:-1] for line in PLACES.splitlines() if line.startswith("| ") and "`" in line]
+    assert len(rows) == 14
+    total = 0
+    for rule, *cells, places in rows:
+        named = 0
+        for cell, folder in zip(cells, FOLDERS, strict=True):
+            for file, name in re.findall(r"`([\w/]+\.\w+)#(\w+)`", cell):
+                named += 1
+                texts = [path.read_text() for path in folder.rglob(file)]
+                defined = rf"(?:def |hf\.|-- :: |fragment |function_|-- == (?:script|part|fast) ){name}\b"
+                assert any(re.search(defined, text) for text in texts), f"{rule.strip()}: {file}#{name}"
+        assert named == int(places), rule
+        total += named
+    assert f"That is {total} places." in PLACES

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from doctored import NOW, clean, dump, error, job, letter
+from tests.inspection.doctored import NOW, clean, dump, error, job, letter
 
 from holdfast.inspection import judge
-from holdfast.inspection.checks import RULES
+from holdfast.inspection.audit import RULES
 from holdfast.records import Dump
 
 PAUSES = ({"queue": None, "group": None, "task": "mail.parked"},)

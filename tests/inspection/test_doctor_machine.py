@@ -10,8 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.inspection import machine as tried
-from holdfast.inspection.findings import Finding
-from holdfast.inspection.machine import DRIVERS, Machine, judge_machine, look_at_machine
+from holdfast.inspection.machine import DRIVERS, Finding, Machine, judge_machine, look_at_machine
 
 SOUND = Machine(
     platform="linux",
@@ -108,7 +107,7 @@ def test_a_process_that_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(subprocess, "run", refuse)
     assert "temporarily unavailable" in look_at_machine().start_error
     monkeypatch.undo()
-    monkeypatch.setattr(tried.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     assert look_at_machine().start_error == "it ended with 1"
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.inspection import coverage
 from holdfast.inspection.coverage import AppFacts, Service, judge_service, look_at_service
-from holdfast.inspection.findings import Finding
+from holdfast.inspection.machine import Finding
 from holdfast.lifecycle import State
 from holdfast.records import NewJob, Pause, WorkerRecord
 from holdfast.worker_status import RunnerView, draw

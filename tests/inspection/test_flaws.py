@@ -14,15 +14,15 @@ import msgspec
 import pytest
 import redis
 from tests.servers import valkey
+from tests.servers.valkey import raw
 
 from holdfast import Holdfast
-from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.cli.main import main
 from holdfast.errors import MoveRefused
 from holdfast.inspection import audit
-from holdfast.inspection.audit import judge
+from holdfast.inspection.audit import judge, named
 from holdfast.inspection.store_health import FLAWS_MAX, look_at_store
-from holdfast.inspection.violations import named
 from holdfast.moving import Mover, Side
 from holdfast.records import Flaw
 
@@ -128,11 +128,11 @@ def _with_a_text_for_priority(packed: bytes) -> bytes:
 Poison = Callable[[redis.Redis, Callable[[str], str]], Any]
 POISONS: dict[str, Poison] = {
     "record": lambda r, k: r.hset(k("jobs"), "victim", b"\xff"),
-    "state": lambda r, k: r.hset(k("jobs"), "victim", r.hget(k("jobs"), "victim").replace(b"\xa1r", b"\xa1Z", 1)),
+    "state": lambda r, k: r.hset(k("jobs"), "victim", raw(r.hget(k("jobs"), "victim")).replace(b"\xa1r", b"\xa1Z", 1)),
     "errors": lambda r, k: r.hset(k("errors"), "victim", b"\xff"),
     "body": lambda r, k: r.hset(k("bodies"), "victim", b"\xff"),
     "letters": lambda r, k: [r.hset(k("letters"), name, b"\xff") for name in r.hkeys(k("letters"))],
-    "kind": lambda r, k: r.hset(k("jobs"), "victim", _with_a_text_for_priority(r.hget(k("jobs"), "victim"))),
+    "kind": lambda r, k: r.hset(k("jobs"), "victim", _with_a_text_for_priority(raw(r.hget(k("jobs"), "victim")))),
 }
 NAMED = {
     "record": "jobs victim, field record: its record cannot be read",

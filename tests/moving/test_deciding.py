@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.errors import MoveRefused
-from holdfast.moving.decide import Plan, decide
+from holdfast.moving.mover import Plan, decide
 from holdfast.records import Seal
 
 HERE, THERE = "store://here", "store://there"

@@ -14,7 +14,7 @@ from holdfast.backends import parse_url
 from holdfast.backends.contract import Backend
 from holdfast.errors import BackendUnavailable, MoveRefused, OutcomeUnknown, StoreSealed
 from holdfast.inspection import explain
-from holdfast.moving import Moved, Mover, Side, Step, abandon, compare, mover, repeat, survey
+from holdfast.moving import Moved, Mover, Side, Step, abandon, mover, survey
 from holdfast.records import ClaimRequest, NewJob, QueueRule, Seal, WorkerRecord
 from holdfast.testing.conformance.compare import same_tables
 
@@ -182,7 +182,7 @@ def test_whatever_is_missing_or_too_much_is_found(urls: tuple[str, str], stateme
             connection.execute(statement)
         connection.close()
         one, two = await opened(source), await opened(target)
-        compared = await compare.compare(one, two, lambda done: None)
+        compared = await mover.compare(one, two, lambda done: None)
         await one.close()
         await two.close()
         assert not compared.equal
@@ -225,10 +225,10 @@ class Cut(Exception):
 
 def cut_after(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """End the mover after so many pieces, of few rows each."""
-    monkeypatch.setattr(compare, "PIECE_ROWS_FIRST", 4)
-    monkeypatch.setattr(compare, "PIECE_ROWS_MAX", 4)
+    monkeypatch.setattr(mover, "PIECE_ROWS_FIRST", 4)
+    monkeypatch.setattr(mover, "PIECE_ROWS_MAX", 4)
     done = 0
-    whole = compare.PieceSize.learn
+    whole = mover.PieceSize.learn
 
     def learn(self: Any, piece: Any) -> None:
         nonlocal done
@@ -237,7 +237,7 @@ def cut_after(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
             raise Cut
         whole(self, piece)
 
-    monkeypatch.setattr(compare.PieceSize, "learn", learn)
+    monkeypatch.setattr(mover.PieceSize, "learn", learn)
 
 
 def test_an_abandoned_source_works_again_and_its_half_filled_target_never_does(
@@ -342,7 +342,7 @@ class Stumbling:
 
 
 def test_lost_answers_lose_nothing(urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeat, "RETRY_FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(mover, "RETRY_FIRST_SECONDS", 0.001)
     before = asyncio.run(furnished(urls[0]))
 
     async def run(one: Side, two: Side) -> Moved:
@@ -371,7 +371,7 @@ class Narrow:
 def test_pieces_become_smaller_where_a_store_cannot_take_them(
     urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repeat, "RETRY_FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(mover, "RETRY_FIRST_SECONDS", 0.001)
     before = asyncio.run(furnished(urls[0], times=5))
 
     async def run(one: Side, two: Side) -> Moved:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from holdfast.backends.validate import check_limit, strict_limit
+from holdfast.backends.seals import check_limit, strict_limit
 from holdfast.errors import ConfigurationError, DuplicateJob, JobNotFound
 from holdfast.lifecycle import FAILURE_TEXTS, UNSTARTED, State, state_conflict
 from holdfast.records import (

@@ -117,11 +117,12 @@ class Server:
 
     def _launched(self) -> subprocess.Popen[bytes]:
         with (self.home / "log").open("ab") as log:
-            return subprocess.Popen(
+            started: subprocess.Popen[bytes] = subprocess.Popen(
                 [self._programs / "postgres", "-D", self.home / "data", "-k", self.home, "-c", "listen_addresses=",
                  "-c", "max_connections=200", *self._settings],
                 stdout=log, stderr=log, cwd=self.home, **self._as_nobody,  # type: ignore[call-overload]
             )  # fmt: skip
+            return started
 
     def end(self, signal_number: int = signal.SIGINT) -> None:
         """Stop it (SIGINT: at once but orderly; SIGKILL: as a crash would)."""
@@ -201,8 +202,11 @@ class WarmBackend(PostgresBackend):
     async def open(self) -> None:
         ours = self._connections
         ours._adopt_loop()
-        while self._left and len(ours._idle) < SESSIONS_TAKEN_MAX:
-            connection, served = self._left.pop()
+        while len(ours._idle) < SESSIONS_TAKEN_MAX:
+            try:
+                connection, served = self._left.pop()
+            except IndexError:  # not asked before: backends of other threads take from the same list
+                break
             ours._idle.append(connection)
             ours._served[connection] = served
         await super().open()

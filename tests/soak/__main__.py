@@ -93,8 +93,9 @@ class Soak:
         family = self._family(self.workers[random.choice(list(self.workers))].pid)
         stopped = family if random.random() < 0.5 else [random.choice(family)]
         self._signal(stopped, signal.SIGSTOP)
-        time.sleep(random.uniform(0.1, 3 * LEASE_SECONDS))
-        self._signal(stopped, signal.SIGCONT)
+        with self.store.outage() if self.store.is_held_by(stopped) else contextlib.nullcontext():
+            time.sleep(random.uniform(0.1, 3 * LEASE_SECONDS))
+            self._signal(stopped, signal.SIGCONT)
 
     def end_worker(self) -> None:
         place = random.choice(list(self.workers))

@@ -14,7 +14,7 @@ import signal
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -46,6 +46,10 @@ class Store:
 
     def faults(self) -> list[Callable[[], None]]:
         raise NotImplementedError
+
+    def is_held_by(self, pids: Sequence[int]) -> bool:
+        """Whether nobody can write while these processes are stopped."""
+        return False
 
     def calm(self) -> None:
         for proxy in self.proxies:
@@ -81,6 +85,19 @@ class SqliteStore(Store):
 
     def faults(self) -> list[Callable[[], None]]:
         return [self._locked]
+
+    def is_held_by(self, pids: Sequence[int]) -> bool:
+        """A process that is stopped in the middle of a transaction keeps the write lock; only its end or going on
+        releases it (docs/how-to/deploy.md says so). The kernel tells who has it: WAL_WRITE_LOCK is byte 120 of the
+        shared index.
+        """
+        index = str((self.folder / "jobs.db-shm").stat().st_ino)
+        lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        locks = [fields for fields in lines if len(fields) == 8 and "EOF" not in fields]  # longer ones wait
+        return any(
+            int(pid) in pids and file.endswith(f":{index}") and mode == "WRITE" and int(first) <= 120 <= int(last)
+            for _, _, _, mode, pid, file, first, last in locks
+        )
 
     def _locked(self) -> None:
         other = sqlite3.connect(self.folder / "jobs.db", timeout=10.0, isolation_level=None)

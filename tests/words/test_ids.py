@@ -8,11 +8,11 @@ import uuid
 
 import pytest
 
-from holdfast import ids
+from holdfast import names
 
 
 def test_an_id_is_a_canonical_uuid_of_version_7() -> None:
-    made = ids.new_id()
+    made = names.new_id()
     parsed = uuid.UUID(made)
     assert len(made) == 36
     assert str(parsed) == made
@@ -21,24 +21,24 @@ def test_an_id_is_a_canonical_uuid_of_version_7() -> None:
 
 
 def test_ids_of_one_thread_grow_as_they_are_made() -> None:
-    made = [ids.new_id() for _ in range(20_000)]
+    made = [names.new_id() for _ in range(20_000)]
     assert made == sorted(made)
     assert len(set(made)) == len(made)
 
 
 def test_ids_grow_although_the_wall_clock_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter([5_000_000_000_000_000_000, 4_000_000_000_000_000_000, 4_500_000_000_000_000_000])
-    monkeypatch.setattr(ids, "_source", ids._Source())
-    monkeypatch.setattr("holdfast.ids.time.time_ns", lambda: next(moments))
-    made = [ids.new_id() for _ in range(3)]
+    monkeypatch.setattr(names, "_source", names._Source())
+    monkeypatch.setattr("holdfast.names.time.time_ns", lambda: next(moments))
+    made = [names.new_id() for _ in range(3)]
     assert made == sorted(made)
 
 
 def test_a_full_counter_goes_on_in_the_next_millisecond() -> None:
-    source = ids._Source()
+    source = names._Source()
     first = source.take()
     source._millisecond += 1_000_000  # ahead of the clock, so that it counts on
-    source._counter = ids._COUNTER_LIMIT - 1
+    source._counter = names._COUNTER_LIMIT - 1
     assert first < source.take() < source.take()
 
 
@@ -46,7 +46,7 @@ def test_threads_never_share_an_id() -> None:
     made: list[list[str]] = [[] for _ in range(4)]
 
     def make(mine: list[str]) -> None:
-        mine.extend(ids.new_id() for _ in range(5_000))
+        mine.extend(names.new_id() for _ in range(5_000))
 
     threads = [threading.Thread(target=make, args=(mine,)) for mine in made]
     for thread in threads:
@@ -60,15 +60,15 @@ def test_threads_never_share_an_id() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_begins_anew() -> None:
-    ids.new_id()
+    names.new_id()
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writing, f"{ids._source._counter} {ids.new_id()}".encode())
+        os.write(writing, f"{names._source._counter} {names.new_id()}".encode())
         os._exit(0)
     os.waitpid(child, 0)
     os.close(writing)
     with os.fdopen(reading) as answer:
         counter, theirs = answer.read().split()
     assert counter == "0"
-    assert theirs not in {ids.new_id() for _ in range(1000)}
+    assert theirs not in {names.new_id() for _ in range(1000)}

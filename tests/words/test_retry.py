@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Bury, Retry, RetryPolicy, Snooze
+from holdfast.context import Verdict
 from holdfast.errors import ConfigurationError
 from holdfast.retry import as_policy
-from holdfast.verdicts import Verdict
 
 
 def exact(limit: int | None = 3, **rest: Any) -> RetryPolicy:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends import open_backend, parse_url
-from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.backends.redis.cluster import ClusterBackend
 from holdfast.backends.sqlite.backend import SqliteBackend
+from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.errors import ConfigurationError
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from worker_bench import WorkerApp
+from tests.worker.worker_bench import WorkerApp
 
-from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.backends.sqlite.memory import MemoryBackend
 
 DEADLINE_SECONDS = 60
 

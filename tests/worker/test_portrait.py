@@ -9,16 +9,17 @@ from unittest.mock import AsyncMock, Mock
 import msgspec
 import pytest
 
-from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.clock import SystemClock
 from holdfast.errors import OutcomeUnknown
 from holdfast.events import Hub
 from holdfast.options import WorkerOptions
 from holdfast.records import Held, Renewal
+from holdfast.worker.embedded import InProcessRunners
 from holdfast.worker.keeper.lease_renewal import LeaseRenewer
 from holdfast.worker.keeper.ledger import Ledger
+from holdfast.worker.keeper.runners import Signals
 from holdfast.worker.keeper.store_client import StoreClient
-from holdfast.worker.runner.in_process import InProcessRunners
 from holdfast.worker_status import JOBS_SHOWN_MAX, PORTRAIT_BYTES_MAX, RunnerView, WorkerStatus, bounded, draw, read
 
 
@@ -93,65 +94,66 @@ class Recording(MemoryBackend):
         return await super().renew(worker, held, seen_call=seen_call, portrait=portrait, now=now)
 
 
-class Drawn(InProcessRunners):
-    """A link with a portrait of the test's making."""
+class Runners(InProcessRunners):
+    """Runners with a status of the test's making."""
 
-    drawn = b"1"
+    shown = b"1"
 
-    def portrait(self) -> bytes | None:
-        return self.drawn
+    def status(self) -> bytes | None:
+        return self.shown
 
 
-async def tenure() -> tuple[Recording, Drawn, LeaseRenewer]:
+async def make_renewal() -> tuple[Recording, Runners, LeaseRenewer]:
     backend, options = Recording(), WorkerOptions()
     await backend.open()
-    link = Drawn(Mock(), Hub())
-    made = LeaseRenewer(StoreClient(backend, SystemClock(), 5.0), link, Ledger(10, {}), options, ("mail",))
-    await made.enter()
-    return backend, link, made
+    signals = Signals()
+    runners, store = Runners(Mock(), Hub(), signals), StoreClient(backend, SystemClock(), 5.0)
+    renewal = LeaseRenewer(store, runners, signals, Ledger(10, {}), options, ("mail",))
+    await renewal.enter()
+    return backend, runners, renewal
 
 
 async def test_it_is_sent_until_the_store_has_it_and_again_when_it_changed() -> None:
-    backend, link, made = await tenure()
+    backend, runners, renewal = await make_renewal()
     backend.silent = True
-    await made.renew()
+    await renewal.renew()
     backend.silent = False
-    for link.drawn in (b"1", b"1", b"2", b"2"):
-        assert await made.renew()
+    for runners.shown in (b"1", b"1", b"2", b"2"):
+        assert await renewal.renew()
     assert backend.came == [b"1", b"1", None, b"2", None]
 
 
 async def test_a_worker_under_a_new_name_shows_itself_anew() -> None:
-    backend, _, made = await tenure()
-    await made.renew()
-    await backend.retire(made.worker.id)
+    backend, _, renewal = await make_renewal()
+    await renewal.renew()
+    await backend.retire(renewal.worker.id)
     for _ in range(2):  # the first is told that nobody knows it
-        await made.renew()
-    assert [(one.id, one.portrait) for one in await backend.workers()] == [(made.worker.id, b"1")]
+        await renewal.renew()
+    assert [(one.id, one.portrait) for one in await backend.workers()] == [(renewal.worker.id, b"1")]
 
 
 async def test_other_queues_are_told_once_after_the_next_renewal() -> None:
-    backend, _, made = await tenure()
-    made.serve(("mail", "pdf"))
+    backend, _, renewal = await make_renewal()
+    renewal.serve(("mail", "pdf"))
     assert [one.queues for one in await backend.workers()] == [("mail",)]
-    await made.renew()
+    await renewal.renew()
     assert [(one.queues, one.portrait) for one in await backend.workers()] == [(("mail", "pdf"), b"1")]
     backend.register = AsyncMock()  # type: ignore[method-assign]
-    await made.renew()
+    await renewal.renew()
     backend.register.assert_not_called()
 
 
 async def test_runners_that_came_are_shown_long_before_a_renewal_is_due() -> None:
-    backend, link, made = await tenure()
-    renewing = asyncio.ensure_future(made.renew_forever())
+    backend, runners, renewal = await make_renewal()
+    renewing = asyncio.ensure_future(renewal.renew_forever())
 
     async def shown(portrait: bytes) -> None:
         while portrait not in backend.came:  # noqa: ASYNC110 - the test's deadline bounds it
             await asyncio.sleep(0)
 
     await shown(b"1")  # the row was new
-    link.drawn = b"2"
-    made.renew_soon()
+    runners.shown = b"2"
+    runners.signals.status_changed.set()
     await shown(b"2")
     assert len(backend.came) == 2
     renewing.cancel()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from worker_bench import WorkerApp, soon
+from tests.worker.worker_bench import WorkerApp, soon
 
 from holdfast.worker.processes.health import CONNECTIONS_MAX, HealthPort, Notifier
 

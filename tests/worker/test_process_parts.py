@@ -8,11 +8,10 @@ import logging
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec import structs
-from worker_bench import WorkerApp
+from tests.worker.worker_bench import WorkerApp
 
 from holdfast.clock import SystemClock
 from holdfast.context import CURRENT, Context
@@ -20,12 +19,12 @@ from holdfast.lifecycle import Ending, Failure, Outcome, OutcomeKind, State
 from holdfast.records import Lease
 from holdfast.worker.keeper.declare import Declared
 from holdfast.worker.keeper.reports import Reports
-from holdfast.worker.processes import guard, monitor, output_pipe, protocol, spawner
-from holdfast.worker.processes.crash_outcomes import how_it_ended
+from holdfast.worker.keeper.runners import Signals
+from holdfast.worker.processes import guard, monitor, protocol, spawner
 from holdfast.worker.processes.monitor import BEGIN_SECONDS, stack_of
-from holdfast.worker.processes.pool import JUDGED_WITHIN_SECONDS, RUNNER_WITHIN_SECONDS, Pool, _Charge
+from holdfast.worker.processes.pool import RETRY_DECISION_WITHIN_SECONDS, RUNNER_WITHIN_SECONDS, Pool, _KilledJob
 from holdfast.worker.processes.resource_limits import Limits, children_of, memory_of, memory_of_family
-from holdfast.worker.processes.runner_process import RunnerProcess, Stage
+from holdfast.worker.processes.runner_process import RunnerProcess, Stage, how_it_ended
 from holdfast.worker.processes.supervisor import python_files
 from holdfast.worker.runner import output
 
@@ -66,6 +65,8 @@ class Sink:
 
     def progress(self, lease: Lease, fraction: float | None, text: str | None) -> None: ...
 
+    def slow_down(self, lease: Lease, seconds: float) -> None: ...
+
     def line(self, lease: Lease, line: str) -> None:
         self.lines.append(line)
 
@@ -85,7 +86,7 @@ def test_each_attempt_gets_what_it_printed_and_the_rest_passes() -> None:
     stream.end(contexts[0])
     assert sinks[0].lines == ["mine 0", "no end of line"]
     stream.flush()
-    assert real.buffer.getvalue().decode().startswith("nobody's\nmine 0\n")  # type: ignore[attr-defined]
+    assert real.buffer.getvalue().decode().startswith("nobody's\nmine 0\n")
     real.close()
 
 
@@ -145,89 +146,86 @@ async def test_a_runner_gets_no_more_jobs_than_it_has_places_for() -> None:
     """Taken back from a blocked runner, jobs keep their places until it has seen that; it may respond before."""
 
     class Owner:
-        def on_frame(self, remote: RunnerProcess, frame: object) -> None: ...
+        def on_frame(self, runner: RunnerProcess, frame: object) -> None: ...
 
-        def on_closed(self, remote: RunnerProcess) -> None: ...
+        def on_closed(self, runner: RunnerProcess) -> None: ...
 
-    remote = RunnerProcess(Owner(), 1, 200, solo=False)
-    remote.handed_over()
-    remote.stage = Stage.READY
-    assert remote.room == 200
+    runner = RunnerProcess(Owner(), 1, 200, dedicated=False)
+    runner.handed_over()
+    runner.stage = Stage.READY
+    assert runner.room == 200
     leases = [lease(f"j{number}") for number in range(200)]
-    remote.give(leases)
-    assert remote.room == 0
-    assert len(remote.take_back()) == 200
-    assert remote.room == 0 and remote.spare
+    runner.give(leases)
+    assert runner.room == 0
+    assert len(runner.take_back()) == 200
+    assert runner.room == 0 and runner.has_spare_flag
     for one in leases[:50]:
-        assert remote.drop(one.token) is None  # nothing of ours ended: it only saw the mark
-    assert remote.room == 50
-    remote.give([lease("last")])
-    assert remote.marks.begin(remote.held["token of last"].place, 1.0, 1)
-    assert remote.take_back() == []
-    assert remote.drop("token of last") is not None
-    remote.close()
+        assert runner.drop(one.token) is None  # nothing of ours ended: it only saw the mark
+    assert runner.room == 50
+    runner.give([lease("last")])
+    assert runner.begin_flags.begin(runner.jobs["token of last"].flag, 1.0, 1)
+    assert runner.take_back() == []
+    assert runner.drop("token of last") is not None
+    runner.close()
 
 
 async def test_a_runner_that_responds_and_begins_nothing_loses_its_jobs_and_its_place() -> None:
     class Owner:
-        def on_frame(self, remote: RunnerProcess, frame: object) -> None: ...
+        def on_frame(self, runner: RunnerProcess, frame: object) -> None: ...
 
-        def on_closed(self, remote: RunnerProcess) -> None: ...
+        def on_closed(self, runner: RunnerProcess) -> None: ...
 
     clock = SystemClock()
-    pool = Pool(spawner.Plan(app="shop:app"), clock, Reports())
+    pool = Pool(spawner.Plan(app="shop:app"), clock, Reports(), Signals())
     replaced: list[str] = []
-    pool.overseer.replace = lambda remote, why: replaced.append(why)  # type: ignore[method-assign]
-    given_back: list[Any] = []
-    pool.post = given_back.extend
-    remote = RunnerProcess(Owner(), 1, 5, solo=False)
-    remote.handed_over()
-    remote.stage = Stage.READY
-    pool.staff.remotes[1] = remote
-    remote.give([lease("begun"), lease("held"), lease("behind")])
-    assert remote.marks.begin(remote.held["token of begun"].place, 1.0, 1)
-    pool._lost["behind"] = remote  # it waits for an attempt of the same job that has not stopped
+    pool.monitor.replace = lambda runner, why: replaced.append(why)  # type: ignore[method-assign]
+    given_back = pool.signals.ended
+    runner = RunnerProcess(Owner(), 1, 5, dedicated=False)
+    runner.handed_over()
+    runner.stage = Stage.READY
+    pool.spawner.runners[1] = runner
+    runner.give([lease("begun"), lease("held"), lease("behind")])
+    assert runner.begin_flags.begin(runner.jobs["token of begun"].flag, 1.0, 1)
+    pool._lost["behind"] = runner  # it waits for an attempt of the same job that has not stopped
     now = clock.steady()
-    pool.overseer._check_begins(remote, now + BEGIN_SECONDS - 1)
+    pool.monitor._check_begins(runner, now + BEGIN_SECONDS - 1)
     assert not replaced and pool.unbegun() == []
-    pool.overseer._check_begins(remote, now + BEGIN_SECONDS + 1)
-    assert replaced and set(remote.held) == {"token of begun"}
+    pool.monitor._check_begins(runner, now + BEGIN_SECONDS + 1)
+    assert replaced and set(runner.jobs) == {"token of begun"}
     assert {one.id for one in given_back} == {"held", "behind"}
-    remote.close()
+    runner.close()
 
 
 async def test_a_killed_job_is_judged_without_a_runner_when_none_can_start() -> None:
     clock = SystemClock()
-    pool = Pool(spawner.Plan(app="shop:app"), clock, Reports())
+    pool = Pool(spawner.Plan(app="shop:app"), clock, Reports(), Signals())
     facts = protocol.TaskFacts("t", "q", 1.0, False, None, None, (), 0, 60.0)
     pool.facts = {"t": facts, "again": structs.replace(facts, retries=3)}
-    ended: list[Any] = []
-    pool.post = ended.extend
+    ended = pool.signals.ended
     outcome = Outcome(kind=OutcomeKind.TIMED_OUT, failure=Failure(reason="timeout", text="late"))
     again = structs.replace(lease("more"), task="again")
     strange = structs.replace(lease("strange"), task="unknown")
     for one in (lease("last"), again, strange):
-        pool._charged[one.token] = _Charge(one, outcome, clock.steady())
-    pool.look_at_waiting(clock.steady())
+        pool._failed_by_kill[one.token] = _KilledJob(one, outcome, clock.steady())
+    pool.check_waiting(clock.steady())
     assert not ended
-    pool.look_at_waiting(clock.steady() + JUDGED_WITHIN_SECONDS + 1)
+    pool.check_waiting(clock.steady() + RETRY_DECISION_WITHIN_SECONDS + 1)
     assert {one.id: getattr(one, "ending", None) for one in ended} == {
         "last": Ending.BURIED,
         "more": Ending.RETRY,
         "strange": None,
     }
-    assert not pool._charged
+    assert not pool._failed_by_kill
 
 
 async def test_a_job_that_waits_too_long_for_a_process_of_its_own_is_given_back() -> None:
     clock = SystemClock()
-    pool = Pool(spawner.Plan(app="shop:app"), clock, Reports())
-    ended: list[Any] = []
-    pool.post = ended.extend
+    pool = Pool(spawner.Plan(app="shop:app"), clock, Reports(), Signals())
+    ended = pool.signals.ended
     pool.start([structs.replace(lease("suspect"), suspect=True)])
-    pool.look_at_waiting(clock.steady())
+    pool.check_waiting(clock.steady())
     assert not ended and pool.running() == ("suspect",)
-    pool.look_at_waiting(clock.steady() + RUNNER_WITHIN_SECONDS + 1)
+    pool.check_waiting(clock.steady() + RUNNER_WITHIN_SECONDS + 1)
     assert [one.id for one in ended] == ["suspect"] and not pool.running()
 
 
@@ -248,72 +246,77 @@ def test_a_loop_is_idle_only_where_nothing_but_its_wait_is_on_the_stack() -> Non
 class Nobody:
     """Owns runners and hears nothing."""
 
-    def on_frame(self, remote: RunnerProcess, frame: object) -> None: ...
+    def on_frame(self, runner: RunnerProcess, frame: object) -> None: ...
 
-    def on_closed(self, remote: RunnerProcess) -> None: ...
+    def on_closed(self, runner: RunnerProcess) -> None: ...
 
 
-def ready_runner(pool: Pool, tag: int, *, solo: bool = False) -> RunnerProcess:
-    remote = pool.staff.remotes[tag] = RunnerProcess(Nobody(), tag, 1 if solo else 5, solo=solo)
-    remote.handed_over()
-    remote.stage, remote.ready_at = Stage.READY, SystemClock().steady()
-    return remote
+def ready_runner(pool: Pool, tag: int, *, dedicated: bool = False) -> RunnerProcess:
+    runner = pool.spawner.runners[tag] = RunnerProcess(Nobody(), tag, 1 if dedicated else 5, dedicated=dedicated)
+    runner.handed_over()
+    runner.stage, runner.ready_at = Stage.READY, SystemClock().steady()
+    return runner
 
 
 async def test_runners_that_have_done_their_share_leave_one_by_one_each_after_its_successor_is_ready() -> None:
-    pool = Pool(spawner.Plan(app="shop:app", runners=2, max_jobs=10), SystemClock(), Reports())
+    pool = Pool(spawner.Plan(app="shop:app", runners=2, max_jobs=10), SystemClock(), Reports(), Signals())
     old = [ready_runner(pool, tag) for tag in (1, 2)]
     assert all(8 <= 10 * one.lifetime <= 10 for one in old)
     started: list[RunnerProcess] = []
     left: asyncio.Queue[int] = asyncio.Queue()
     begun: asyncio.Queue[RunnerProcess] = asyncio.Queue()
 
-    def start(*, solo: bool = False) -> RunnerProcess:
-        new = RunnerProcess(Nobody(), 10 + len(started), 5, solo=False)
+    def start(*, dedicated: bool = False) -> RunnerProcess:
+        new = RunnerProcess(Nobody(), 10 + len(started), 5, dedicated=False)
         new.handed_over()
         started.append(new)
         begun.put_nowait(new)
         return new
 
-    def replace(remote: RunnerProcess, why: str) -> None:
-        remote.stage = Stage.LEAVING
-        left.put_nowait(remote.tag)
+    def replace(runner: RunnerProcess, why: str) -> None:
+        runner.stage = Stage.LEAVING
+        left.put_nowait(runner.tag)
 
-    pool.staff.start = start  # type: ignore[method-assign]
-    pool.overseer.replace = replace  # type: ignore[method-assign]
-    for remote in old:
-        for remote.done in (10, 10, 1000):  # jobs that are over sooner than a successor starts do not make it leave
-            pool.overseer.look_at(remote)
+    pool.spawner.start = start  # type: ignore[method-assign]
+    pool.monitor.replace = replace  # type: ignore[method-assign]
+    for runner in old:
+        for runner.done in (10, 10, 1000):  # jobs that are over sooner than a successor starts do not make it leave
+            pool.monitor.check_max_jobs(runner)
     for tag in (1, 2):
         new = await asyncio.wait_for(begun.get(), 20)
         assert left.empty() and begun.empty(), "one at a time, and not before its successor is ready"
         new.stage = Stage.READY
         assert await asyncio.wait_for(left.get(), 20) == tag
-    for remote in (*old, *started):
-        remote.close()
+    for runner in (*old, *started):
+        runner.close()
 
 
 async def test_a_runner_that_dies_right_after_its_hello_is_started_again_after_a_growing_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pool = Pool(spawner.Plan(app="shop:app"), SystemClock(), Reports())
+    pool = Pool(spawner.Plan(app="shop:app"), SystemClock(), Reports(), Signals())
     waits: list[int] = []
     started: list[bool] = []
-    monkeypatch.setattr(spawner, "backoff", lambda tries: waits.append(tries) or 1.0)
-    monkeypatch.setattr(pool.staff, "start", lambda *, solo=False: started.append(solo))
-    own = pool.staff
+
+    def backoff(tries: int) -> float:
+        waits.append(tries)
+        return 1.0
+
+    monkeypatch.setattr(spawner, "backoff", backoff)
+    monkeypatch.setattr(pool.spawner, "start", lambda *, dedicated=False: started.append(dedicated))
+    own = pool.spawner
     hello = protocol.Hello(protocol.VERSION, 1, "memory://", Declared(), [], [], 0)
     for tag in (1, 2, 3):
-        remote = ready_runner(pool, tag)
-        remote.hello, remote.ended = hello, (0, guard.OWN)
+        runner = ready_runner(pool, tag)
+        runner.hello, runner.ended = hello, (0, guard.OWN)
         own._hold_until = 0.0
-        own._on_exited(remote)
+        own._on_exited(runner)
     assert waits == [1, 2, 3] and not started
     own._hold_until = 0.0
     crashed = ready_runner(pool, 4)
     crashed.hello, crashed.ended = hello, (9, guard.OWN)
     crashed.give([lease("bad")])
-    assert crashed.marks.begin(crashed.held["token of bad"].place, 1.0, 1)
+    assert crashed.begin_flags.begin(crashed.jobs["token of bad"].flag, 1.0, 1)
     own._on_exited(crashed)
     assert len(waits) == 3 and started == [False], "a job's crash costs no pause"
     for task in own._tasks:
@@ -323,20 +326,25 @@ async def test_a_runner_that_dies_right_after_its_hello_is_started_again_after_a
 async def test_runners_that_fail_together_are_one_failure_and_those_a_dead_guard_took_along_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pool = Pool(spawner.Plan(app="shop:app"), SystemClock(), Reports())
+    pool = Pool(spawner.Plan(app="shop:app"), SystemClock(), Reports(), Signals())
     waits: list[int] = []
     started: list[bool] = []
-    monkeypatch.setattr(spawner, "backoff", lambda tries: waits.append(tries) or 1.0)
-    monkeypatch.setattr(pool.staff, "start", lambda *, solo=False: started.append(solo))
-    own = pool.staff
+
+    def backoff(tries: int) -> float:
+        waits.append(tries)
+        return 1.0
+
+    monkeypatch.setattr(spawner, "backoff", backoff)
+    monkeypatch.setattr(pool.spawner, "start", lambda *, dedicated=False: started.append(dedicated))
+    own = pool.spawner
 
     def starting_runners_end(cause: int) -> None:
         for tag in range(1, 5):
-            remote = ready_runner(pool, tag)
-            remote.stage, remote.ended = Stage.STARTING, (0, cause)
-            own._on_exited(remote)
+            runner = ready_runner(pool, tag)
+            runner.stage, runner.ended = Stage.STARTING, (0, cause)
+            own._on_exited(runner)
 
-    starting_runners_end(guard.BEREFT)
+    starting_runners_end(guard.GUARD_DIED)
     assert not waits, "the guard died, not they"
     starting_runners_end(guard.OWN)
     assert waits == [1, 1, 1, 1]
@@ -348,24 +356,24 @@ async def test_runners_that_fail_together_are_one_failure_and_those_a_dead_guard
 
 
 async def test_suspects_that_wait_get_more_processes_than_planned() -> None:
-    pool = Pool(spawner.Plan(app="shop:app", isolated=4), SystemClock(), Reports())
+    pool = Pool(spawner.Plan(app="shop:app", isolated=4), SystemClock(), Reports(), Signals())
     begun: list[int] = []
 
-    def start(*, solo: bool = False) -> RunnerProcess:
-        remote = ready_runner(pool, 100 + len(begun), solo=True)
-        remote.stage = Stage.STARTING
-        begun.append(remote.tag)
-        return remote
+    def start(*, dedicated: bool = False) -> RunnerProcess:
+        runner = ready_runner(pool, 100 + len(begun), dedicated=True)
+        runner.stage = Stage.STARTING
+        begun.append(runner.tag)
+        return runner
 
-    pool.staff.start = start  # type: ignore[method-assign,assignment]
+    pool.spawner.start = start  # type: ignore[method-assign]
     pool.start([structs.replace(lease(f"s{n}"), suspect=True) for n in range(40)])
     assert len(begun) == 4
     for seconds, processes in ((2.5, 8), (4.5, 16), (20.0, 16)):
         pool._waits_since = {token: SystemClock().steady() - seconds for token in pool._waits_since}
-        pool.look_at_waiting(SystemClock().steady())
+        pool.check_waiting(SystemClock().steady())
         assert len(begun) == processes
-    for remote in pool.staff.remotes.values():
-        remote.close()
+    for runner in pool.spawner.runners.values():
+        runner.close()
 
 
 def test_limits_that_an_attempt_made_final_are_told_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,11 +405,11 @@ def test_a_guard_that_cannot_be_started_is_tried_again(monkeypatch: pytest.Monke
 def test_what_a_process_prints_without_a_job_is_read_though_stderr_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    monkeypatch.setattr(output_pipe, "STDERR", writing)
+    monkeypatch.setattr(output, "STDERR", writing)
 
     async def speak() -> list[str]:
         kept: list[str] = []
-        own = output_pipe.OutputPipe()
+        own = output.OutputPipe()
         os.write(own.theirs, b"while importing\n")
         own.end()
         own.begin(kept.append)

@@ -10,8 +10,8 @@ import pytest
 from holdfast.clock import SystemClock
 from holdfast.records import Lease
 from holdfast.worker.keeper.reports import Reports
-from holdfast.worker.processes.isolated_slots import IsolatedSlots
-from holdfast.worker.processes.pool import Pool
+from holdfast.worker.keeper.runners import Signals
+from holdfast.worker.processes.pool import IsolatedSlots, Pool
 from holdfast.worker.processes.runner_process import Stage
 from holdfast.worker.processes.spawner import Plan
 
@@ -23,7 +23,7 @@ TASKS = ("pdf", "video", "scan")
 def test_all_free_processes_are_dealt_out_and_not_one_more(free: int, number: int) -> None:
     tasks, dealing = [f"t{n}" for n in range(number)], IsolatedSlots()
     for _ in range(10):
-        dealt = dealing.deal(free, tasks)
+        dealt = dealing.distribute(free, tasks)
         assert list(dealt) == tasks
         assert sum(dealt.values()) == (max(0, free) if tasks else 0)
         assert max(dealt.values(), default=0) - min(dealt.values(), default=0) <= 1
@@ -33,7 +33,7 @@ def test_all_free_processes_are_dealt_out_and_not_one_more(free: int, number: in
 def test_the_odd_ones_go_round(free: int) -> None:
     dealing, total = IsolatedSlots(), Counter[str]()
     for _ in range(len(TASKS)):
-        total.update(dealing.deal(free, TASKS))
+        total.update(dealing.distribute(free, TASKS))
     assert set(total.values()) == {free}
 
 
@@ -42,7 +42,7 @@ def claims(dealing: IsolatedSlots, stored: dict[str, int], free: int) -> tuple[i
     asked, got = 0, Counter[str]()
     while True:
         asked += 1
-        dealt = dealing.deal(free - got.total(), TASKS)
+        dealt = dealing.distribute(free - got.total(), TASKS)
         came = [task for task, most in dealt.items() for _ in range(min(most, stored.get(task, 0)))]
         for task in came:
             stored[task] -= 1
@@ -72,12 +72,12 @@ def test_with_nothing_to_do_every_task_is_asked_for_once(free: int, most: int) -
 
 def test_tasks_that_are_not_isolated_have_no_cap_and_ask_for_no_claim() -> None:
     dealing = IsolatedSlots()
-    assert dealing.deal(4, ()) == {}
+    assert dealing.distribute(4, ()) == {}
     assert not dealing.may_be_more({}, ["mail"] * 10)
 
 
-def runner(*, solo: bool = True, held: int = 0, stage: Stage = Stage.READY) -> Mock:
-    return Mock(solo=solo, held={f"t{n}": n for n in range(held)}, stage=stage)
+def runner(*, dedicated: bool = True, jobs: int = 0, stage: Stage = Stage.READY) -> Mock:
+    return Mock(dedicated=dedicated, jobs={f"t{n}": n for n in range(jobs)}, stage=stage)
 
 
 @pytest.mark.parametrize(
@@ -85,20 +85,20 @@ def runner(*, solo: bool = True, held: int = 0, stage: Stage = Stage.READY) -> M
     [
         ([], 0, 4),
         ([runner(), runner(stage=Stage.STARTING)], 0, 4),  # idle ones and those that start take a job
-        ([runner(held=1), runner(stage=Stage.LEAVING)], 0, 2),
-        ([runner(held=1)], 2, 1),
-        ([runner(held=1)], 9, 0),
-        ([runner(solo=False, held=5)], 0, 4),
+        ([runner(jobs=1), runner(stage=Stage.LEAVING)], 0, 2),
+        ([runner(jobs=1)], 2, 1),
+        ([runner(jobs=1)], 9, 0),
+        ([runner(dedicated=False, jobs=5)], 0, 4),
     ],
 )
 async def test_a_pool_deals_out_what_could_begin_alone(runners: list[Mock], waiting: int, free: int) -> None:
-    pool = Pool(Plan(app="shop:app", isolated=4), SystemClock(), Reports())
-    pool.staff.remotes = dict(enumerate(runners))
+    pool = Pool(Plan(app="shop:app", isolated=4), SystemClock(), Reports(), Signals())
+    pool.spawner.runners = dict(enumerate(runners))
     assert pool.most_by_task() == {}
-    pool._alone = frozenset({"pdf"})
+    pool._isolated_tasks = frozenset({"pdf"})
     pool._waiting = deque(Lease(f"j{n}", f"t{n}", n, "pdf", "heavy", b"") for n in range(waiting))
     most = pool.most_by_task()
     assert most == {"pdf": free}
     assert not pool.left_some(most, [])
-    pool._alone = frozenset({"pdf", "scan"})
+    pool._isolated_tasks = frozenset({"pdf", "scan"})
     assert sum(pool.most_by_task().values()) == free

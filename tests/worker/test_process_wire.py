@@ -6,13 +6,14 @@ import os
 import threading
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from holdfast.errors import ConfigurationError
 from holdfast.lifecycle import Ending, Failure, Settlement
 from holdfast.records import Lease, Release
 from holdfast.worker.processes import protocol
-from holdfast.worker.processes.begin_flags import BeginFlags, make_file
+from holdfast.worker.processes.protocol import BeginFlags, make_file
 
 LEASE = Lease("j1", "t1", 7, "send", "mail", b'{"to":"\xc3\xa4"}', group="g", options=b"{}")
 SETTLED = Settlement(
@@ -31,10 +32,10 @@ def frames() -> list[protocol.Frame]:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 64, 100_000])
 def test_frames_come_out_whole_however_they_are_cut(size: int) -> None:
-    reader, sent = protocol.from_keeper(), protocol.pack(frames())
+    reader, packed = protocol.from_keeper(), protocol.pack(frames())
     out: list[object] = []
-    for start in range(0, len(sent), size):
-        out += reader.feed(sent[start : start + size])
+    for start in range(0, len(packed), size):
+        out += reader.feed(packed[start : start + size])
     assert out == frames()
 
 
@@ -46,18 +47,18 @@ def test_outcomes_travel_unchanged() -> None:
 def test_a_frame_stays_sound_when_more_arrives() -> None:
     """A part kept undecoded must not change when the reader goes on."""
     reader = protocol.from_keeper()
-    told = protocol.Tell([("stalled", protocol.msgspec.Raw(protocol.encode_part({"worker": "w"})))])
-    (first,) = reader.feed(protocol.pack([told]))
+    emit = protocol.Emit([("stalled", msgspec.Raw(protocol.encode_part({"worker": "w"})))])
+    (first,) = reader.feed(protocol.pack([emit]))
     reader.feed(protocol.pack([protocol.Ping(2)]) * 100)
-    assert isinstance(first, protocol.Tell)
-    assert bytes(first.seen[0][1]) == protocol.encode_part({"worker": "w"})
+    assert isinstance(first, protocol.Emit)
+    assert bytes(first.events[0][1]) == protocol.encode_part({"worker": "w"})
 
 
 def test_the_reader_says_how_much_it_lacks() -> None:
-    reader, sent = protocol.from_keeper(), protocol.pack([protocol.Ping(1)])
+    reader, packed = protocol.from_keeper(), protocol.pack([protocol.Ping(1)])
     assert reader.missing == protocol.HEAD_BYTES
-    reader.feed(sent[:8])
-    assert reader.missing == len(sent) - 8
+    reader.feed(packed[:8])
+    assert reader.missing == len(packed) - 8
 
 
 HEAD = protocol.pack([protocol.Quit()])[:4]
@@ -90,34 +91,34 @@ def test_of_a_runner_no_frame_is_awaited_that_is_larger_than_it_may_be() -> None
 
 
 def test_ends_travel_in_frames_the_keeper_takes_and_none_is_left_out() -> None:
-    large = protocol.SHARE_BYTES // 3
+    large = protocol.FRAME_BYTES_TARGET // 3
     settlements = [
         Settlement(id=f"j{n}", token=f"t{n}", ending=Ending.SUCCEEDED, value=b"x" * (large if n % 2 else 1))
         for n in range(20)
     ]
-    huge, bad = b"x" * (2 * protocol.SHARE_BYTES), Failure(text="ä", traceback="y" * 10_000)
+    huge, bad = b"x" * (2 * protocol.FRAME_BYTES_TARGET), Failure(text="ä", traceback="y" * 10_000)
     settlements.append(Settlement(id="big", token=LEASE.token, ending=Ending.SUCCEEDED, value=huge))
     settlements.append(Settlement(id="bad", token=LEASE.token, ending=Ending.BURIED, failure=bad))
-    releases = [Release(id=f"r{n}", token=LEASE.token) for n in range(protocol.SHARE_PARTS + 1)]
-    gone = [(f"g{n}", "t") for n in range(2 * protocol.SHARE_PARTS + 1)]
-    cut = list(protocol.shares(settlements, releases, gone))
+    releases = [Release(id=f"r{n}", token=LEASE.token) for n in range(protocol.FRAME_ITEMS_MAX + 1)]
+    gone = [(f"g{n}", "t") for n in range(2 * protocol.FRAME_ITEMS_MAX + 1)]
+    cut = list(protocol.outcome_frames(settlements, releases, gone))
     assert [one for frame in cut for one in frame.settlements] == settlements
     assert [one for frame in cut for one in frame.releases] == releases
     assert [one for frame in cut for one in frame.gone] == gone
     assert max(len(protocol.pack([frame])) for frame in cut) < protocol.RUNNER_FRAME_BYTES_MAX
     assert sum(len(frame.settlements) > 1 for frame in cut) > 3  # together as far as there is room
     whole, few = protocol.Ended(settlements, releases, gone), protocol.Ended([SETTLED], [], [])
-    assert protocol.from_runner().feed(protocol.pack_ends(whole)) == cut
-    assert protocol.from_runner().feed(protocol.pack_ends(few)) == [few]
+    assert protocol.from_runner().feed(protocol.pack_outcomes(whole)) == cut
+    assert protocol.from_runner().feed(protocol.pack_outcomes(few)) == [few]
 
 
 def test_reports_travel_in_frames_the_keeper_takes_and_none_is_left_out() -> None:
-    said = [protocol.Said(f"t{n}", True, 0.5, "ä" * 500, ["€" * 2000] * 200) for n in range(20)]
-    said += [protocol.Said(f"s{n}", False, None, None, []) for n in range(2 * protocol.SHARE_PARTS)]
-    cut = list(protocol.told_shares(said))
-    assert [one for frame in cut for one in frame.said] == said
-    assert protocol.from_runner().feed(protocol.pack_reports(said)) == cut
-    assert protocol.from_runner().feed(protocol.pack_reports(said[-1:])) == [protocol.Reported(said[-1:])]
+    reports = [protocol.JobReport(f"t{n}", True, 0.5, "ä" * 500, ["€" * 2000] * 200) for n in range(20)]
+    reports += [protocol.JobReport(f"s{n}", False, None, None, []) for n in range(2 * protocol.FRAME_ITEMS_MAX)]
+    cut = list(protocol.report_frames(reports))
+    assert [one for frame in cut for one in frame.reports] == reports
+    assert protocol.from_runner().feed(protocol.pack_reports(reports)) == cut
+    assert protocol.from_runner().feed(protocol.pack_reports(reports[-1:])) == [protocol.Reported(reports[-1:])]
     assert max(len(protocol.pack([frame])) for frame in cut) < protocol.RUNNER_FRAME_BYTES_MAX
 
 

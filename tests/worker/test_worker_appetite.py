@@ -6,18 +6,18 @@ import asyncio
 import time
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from worker_bench import WAIT_SECONDS, WorkerApp, soon
+from tests.worker.worker_bench import WAIT_SECONDS, WorkerApp, soon
 
-from holdfast.backends.adaptive_limit import AdaptiveLimit
-from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.clock import SystemClock
 from holdfast.errors import BackendUnavailable, OutcomeUnknown, StoreSealed
 from holdfast.lifecycle import Settlement, State
 from holdfast.records import ClaimRequest, Exchanged, Promoted, Release
-from holdfast.worker.keeper.store_client import StoreClient
+from holdfast.worker.keeper.runners import Signals
+from holdfast.worker.keeper.store_client import AdaptiveLimit, StoreClient
 from holdfast.worker.keeper.sweeps import Sweeper
 
 
@@ -153,14 +153,14 @@ async def test_a_sweep_that_fails_leaves_the_others_alone_and_asks_for_less_the_
 
 async def test_a_busy_store_that_refuses_at_once_makes_no_call_smaller() -> None:
     app = WorkerApp(MemoryBackend)
-    line = StoreClient(MemoryBackend(), SystemClock(), 5.0)
+    store = StoreClient(MemoryBackend(), SystemClock(), 5.0)
     limit = AdaptiveLimit(10)
 
     async def refused() -> int:
         raise BackendUnavailable("not now.")
 
     with pytest.raises(BackendUnavailable):
-        await line.call_within("promote", limit, lambda _: refused())
+        await store.call_within("promote", limit, lambda _: refused())
     assert limit.value == 10
     await app.close()
 
@@ -193,20 +193,16 @@ async def test_a_call_that_is_repeated_for_long_is_no_stuck_claim_loop(memory_ap
 
 
 async def test_a_sealed_store_ends_the_sweeps(memory_app: WorkerApp) -> None:
-    met: asyncio.Queue[StoreSealed] = asyncio.Queue()
+    signals = Signals()
 
     class Sealed(MemoryBackend):
         async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
             raise StoreSealed("source", "moving", "elsewhere")
 
-    class NoLink:
-        def recovered(self, ends: Any) -> None: ...
-
-    sweeper = Sweeper(
-        StoreClient(Sealed(), SystemClock(), 5.0), NoLink(), on_found=lambda: None, on_sealed=met.put_nowait
-    )  # type: ignore[arg-type]
+    sweeper = Sweeper(StoreClient(Sealed(), SystemClock(), 5.0), Mock(), signals)
     sweeping = asyncio.ensure_future(sweeper.sweep_forever(0.001))
-    assert (await asyncio.wait_for(met.get(), WAIT_SECONDS)).other == "elsewhere"
+    await asyncio.wait_for(signals.wake.wait(), WAIT_SECONDS)
+    assert signals.sealed is not None and signals.sealed.other == "elsewhere" and signals.closing
     sweeping.cancel()
 
 
@@ -240,12 +236,7 @@ async def test_a_store_that_is_away_is_asked_for_one_sweep_at_a_time_and_ever_mo
             asked.append("prune")
             return 0
 
-    sweeper = Sweeper(
-        StoreClient(Away(), SystemClock(), 5.0),
-        None,  # type: ignore[arg-type]
-        on_found=lambda: None,
-        on_sealed=lambda error: None,
-    )
+    sweeper = Sweeper(StoreClient(Away(), SystemClock(), 5.0), Mock(), Signals())
     for tries in range(1, 4):
         assert not await sweeper._each([sweeper._promote, sweeper._prune])
         assert sweeper._failed == tries
@@ -270,5 +261,5 @@ async def test_after_the_fence_a_renewal_that_goes_on_failing_is_logged_now_and_
         async with asyncio.timeout(WAIT_SECONDS):
             while faulty.calls.count("renew") < tries + 6:
                 await (await app.store()).wait_for_work(["none"], 0.01)
-        assert sum("could not renew (" in record.getMessage() for record in caplog.records) <= 1
+        assert sum("could not renew its leases (" in record.getMessage() for record in caplog.records) <= 1
         faulty.mend()

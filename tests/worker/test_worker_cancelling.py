@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import pytest
-from worker_bench import ATTENTIVE, WAIT_SECONDS, WorkerApp, soon
+from tests.worker.worker_bench import ATTENTIVE, WAIT_SECONDS, WorkerApp, soon
 
 from holdfast.context import Context
 from holdfast.lifecycle import State

@@ -1,6 +1,6 @@
 """Claims capped by task: all jobs of capped tasks are done, never more at once than there is room for, none waits here.
 
-The store of these tests keeps the caps by giving back what is over; the link deals out as the pool does.
+The store of these tests keeps the caps by giving back what is over; the runners distribute slots as the pool does.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from worker_bench import WorkerApp
+from tests.worker.worker_bench import WorkerApp
 
-from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.lifecycle import Settlement, State
 from holdfast.records import ClaimRequest, Exchanged, Lease, Release
-from holdfast.worker.processes.isolated_slots import IsolatedSlots
-from holdfast.worker.runner.in_process import InProcessRunners
+from holdfast.worker.embedded import InProcessRunners
+from holdfast.worker.processes.pool import IsolatedSlots
 
 TASKS = ("pdf", "scan", "video")
 
@@ -40,7 +40,7 @@ class Capping(MemoryBackend):
         if request is None:
             return answer
         self.claims += 1
-        taken, kept, over = Counter[str](), [], []
+        taken, kept, over = Counter[str](), list[Lease](), list[Lease]()
         for lease in answer.leases:
             taken[lease.task] += 1
             fits = taken[lease.task] <= request.most_by_task.get(lease.task, 10**9)
@@ -57,15 +57,15 @@ async def test_a_drain_does_them_all_and_never_more_at_once(
     store, dealing, here, most = Capping(), IsolatedSlots(), Counter[str](), Counter[str]()
     app = WorkerApp(lambda: store)
 
-    def dealt(link: InProcessRunners) -> Mapping[str, int]:
-        return dealing.deal(room - here.total(), TASKS)
+    def distributed(runners: InProcessRunners) -> Mapping[str, int]:
+        return dealing.distribute(room - here.total(), TASKS)
 
-    def left_some(link: InProcessRunners, caps: Mapping[str, int], leases: Sequence[Lease]) -> bool:
+    def left_some(runners: InProcessRunners, caps: Mapping[str, int], leases: Sequence[Lease]) -> bool:
         here.update(lease.task for lease in leases if lease.task in TASKS)
         most["at once"] = max(most["at once"], here.total())
         return dealing.may_be_more(caps, (lease.task for lease in leases))
 
-    monkeypatch.setattr(InProcessRunners, "most_by_task", dealt)
+    monkeypatch.setattr(InProcessRunners, "most_by_task", distributed)
     monkeypatch.setattr(InProcessRunners, "left_some", left_some)
     tasks: dict[str, Any] = {}
     for name in TASKS:

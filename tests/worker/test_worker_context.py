@@ -7,7 +7,7 @@ import contextvars
 import threading
 
 import pytest
-from worker_bench import ATTENTIVE, WAIT_SECONDS, WorkerApp, soon
+from tests.worker.worker_bench import ATTENTIVE, WAIT_SECONDS, WorkerApp, soon
 
 from holdfast.context import CancelRequested, Context
 from holdfast.errors import ConfigurationError
@@ -173,6 +173,9 @@ def test_log_fields_of_any_kind_become_text() -> None:
         lines: list[str] = []  # noqa: RUF012
 
         def progress(self, lease: Lease, fraction: float | None, text: str | None) -> None:
+            raise AssertionError
+
+        def slow_down(self, lease: Lease, seconds: float) -> None:
             raise AssertionError
 
         def line(self, lease: Lease, line: str) -> None:

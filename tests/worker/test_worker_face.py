@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from worker_bench import WAIT_SECONDS
+from tests.worker.worker_bench import WAIT_SECONDS
 
 from holdfast import Context, Holdfast
-from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.backends.sqlite.backend import SqliteBackend
+from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.errors import BackendUnavailable
 from holdfast.worker.embedded import Drained
 from holdfast.worker.keeper.drain import Drain

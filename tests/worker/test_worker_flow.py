@@ -7,10 +7,10 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from worker_bench import WorkerApp, soon
+from tests.worker.worker_bench import WorkerApp, soon
 
 from holdfast import Context, Snooze
-from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.clock import ManualClock
 from holdfast.rates import Rate
 from holdfast.records import JobQuery, QueueRule, TaskRule

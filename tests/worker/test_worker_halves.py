@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from worker_bench import WorkerApp, soon
+from tests.worker.worker_bench import WorkerApp, soon
 
-from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.records import ClaimRequest, Exchanged
+from holdfast.worker.embedded import InProcessRunners
 from holdfast.worker.keeper.exchange_loop import CLAIM_JOBS_MIN
 from holdfast.worker.processes.pool import Pool
-from holdfast.worker.runner.in_process import InProcessRunners
 
 
 class Watched(MemoryBackend):
@@ -34,8 +34,8 @@ class Watched(MemoryBackend):
 
 
 async def test_the_second_half_is_claimed_while_the_first_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Pool.apart
-    monkeypatch.setattr(InProcessRunners, "apart", True)
+    assert Pool.in_processes
+    monkeypatch.setattr(InProcessRunners, "in_processes", True)
     store = Watched()
     store.loop = asyncio.get_running_loop()
     app = WorkerApp(lambda: store)
@@ -51,11 +51,11 @@ async def test_the_second_half_is_claimed_while_the_first_runs(monkeypatch: pyte
     assert max(most for most, _ in store.claims) == 200
 
 
-@pytest.mark.parametrize(("slots", "apart"), [(1, True), (10, True), (CLAIM_JOBS_MIN, True), (400, False)])
+@pytest.mark.parametrize(("slots", "in_processes"), [(1, True), (10, True), (CLAIM_JOBS_MIN, True), (400, False)])
 async def test_a_worker_with_few_slots_or_in_one_process_fills_them_at_once(
-    monkeypatch: pytest.MonkeyPatch, slots: int, apart: bool
+    monkeypatch: pytest.MonkeyPatch, slots: int, in_processes: bool
 ) -> None:
-    monkeypatch.setattr(InProcessRunners, "apart", apart)
+    monkeypatch.setattr(InProcessRunners, "in_processes", in_processes)
     store = Watched()
     app = WorkerApp(lambda: store)
 

@@ -8,11 +8,12 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
 from tests.halts import Halts
-from worker_bench import ATTENTIVE, WAIT_SECONDS, WorkerApp, soon
+from tests.worker.worker_bench import ATTENTIVE, WAIT_SECONDS, WorkerApp, soon
 
 from holdfast.clock import SystemClock
 from holdfast.context import Context
@@ -290,7 +291,12 @@ async def test_a_starting_worker_recovers_what_a_dead_one_of_this_host_left(app:
     await gone.wait()
     store = await app.store()
     me = identity.new_worker(lease=3600, queues=("default",), slots=1)
-    here = {"host": me.host, "boot_id": me.boot_id, "pid_namespace": me.pid_namespace, "lease_seconds": 3600.0}
+    here: dict[str, Any] = {
+        "host": me.host,
+        "boot_id": me.boot_id,
+        "pid_namespace": me.pid_namespace,
+        "lease_seconds": 3600.0,
+    }
     await store.register(WorkerRecord(id="dead", pid=gone.pid, **here))
     await store.register(WorkerRecord(id="elsewhere", pid=gone.pid, **{**here, "host": "other"}))
     await store.register(WorkerRecord(id="other-boot", pid=gone.pid, **{**here, "boot_id": "other"}))

@@ -6,12 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from worker_bench import WorkerApp
+from tests.worker.worker_bench import WorkerApp
 
-from holdfast.context import CancelRequested, Context
+from holdfast.context import Bury, CancelRequested, Context, Retry
 from holdfast.lifecycle import State
 from holdfast.retry import RetryPolicy
-from holdfast.verdicts import Bury, Retry
 
 NOT_TEXT = "no such file: caf\udce9.txt"  # what os.fsdecode makes of a name that is not UTF-8
 
@@ -40,14 +39,15 @@ def odd(kind: str) -> BaseException:
         verdict = Retry()
         verdict.__cause__ = Unspeakable()
         return verdict
-    return {
+    kinds: dict[str, BaseException] = {
         "surrogates": ValueError(NOT_TEXT),
         "bury with surrogates": Bury(NOT_TEXT),
         "unspeakable": Unspeakable(),
         "text of its own class": ValueError(Loud("loud")),
         "cancelled by nobody": CancelRequested(),
         "class with surrogates": type("Caf\udce9", (Exception,), {})("x"),
-    }[kind]
+    }
+    return kinds[kind]
 
 
 @pytest.mark.parametrize("sync", [False, True])

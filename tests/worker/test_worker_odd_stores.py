@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from worker_bench import ATTENTIVE, WAIT_SECONDS, WorkerApp, soon
+from tests.worker.worker_bench import ATTENTIVE, WAIT_SECONDS, WorkerApp, soon
 
 from holdfast.context import Context
 from holdfast.lifecycle import Settlement, State
@@ -157,8 +158,12 @@ async def test_a_drain_waits_until_a_quiet_store_gives_out_again_and_says_so_onc
     over = asyncio.get_running_loop().time() + 0.5
 
     async def exchange(
-        settlements: list[Settlement], releases: list[Release], request: ClaimRequest, now: float | None = None
+        settlements: Sequence[Settlement],
+        releases: Sequence[Release],
+        request: ClaimRequest | None,
+        now: float | None = None,
     ) -> Exchanged:
+        assert request is not None
         left = over - asyncio.get_running_loop().time()
         if left <= 0:
             return await plain(settlements, releases, request, now)

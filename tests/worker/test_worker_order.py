@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import defaultdict
 
-from worker_bench import WAIT_SECONDS, WorkerApp, soon
+from tests.worker.worker_bench import WAIT_SECONDS, WorkerApp, soon
 
 from holdfast.context import Context
 from holdfast.lifecycle import State

@@ -6,12 +6,12 @@ import asyncio
 import threading
 
 import pytest
-from worker_bench import WAIT_SECONDS, WorkerApp
+from tests.worker.worker_bench import WAIT_SECONDS, WorkerApp
 
+from holdfast.context import Bury, Retry, Snooze
 from holdfast.lifecycle import State
 from holdfast.records import NewJob
 from holdfast.retry import RetryPolicy
-from holdfast.verdicts import Bury, Retry, Snooze
 from holdfast.worker.embedded import Drained
 
 AT_ONCE = RetryPolicy.fixed(0, limit=2)

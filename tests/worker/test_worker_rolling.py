@@ -9,11 +9,11 @@ from typing import cast
 
 import pytest
 from tests.servers import postgres, valkey, valkey_cluster
-from worker_bench import WAIT_SECONDS, WorkerApp
+from tests.worker.worker_bench import WAIT_SECONDS, WorkerApp
 
 from holdfast.backends.contract import Backend
-from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.backends.sqlite.backend import SqliteBackend
+from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.clock import SystemClock
 from holdfast.records import Override, QueueRule, WorkerRecord
 from holdfast.worker.keeper.runners import Runners

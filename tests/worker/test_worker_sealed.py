@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 import pytest
-from worker_bench import WAIT_SECONDS, WorkerApp, soon
+from tests.worker.worker_bench import WAIT_SECONDS, WorkerApp, soon
 
 from holdfast.context import Context
 from holdfast.errors import StoreSealed

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from worker_bench import ATTENTIVE, WAIT_SECONDS, WorkerApp, soon
+from tests.worker.worker_bench import ATTENTIVE, WAIT_SECONDS, WorkerApp, soon
 
 from holdfast.context import Context
 from holdfast.errors import ConfigurationError

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from worker_bench import WorkerApp
+from tests.worker.worker_bench import WorkerApp
 
+from holdfast.context import Context
 from holdfast.worker.runner import attempt
-from holdfast.worker.runner.threads import ThreadPool
+from holdfast.worker.runner.attempt import ThreadPool
 
 WAIT_SECONDS = 20
 MOST = 8
@@ -142,7 +143,7 @@ async def test_what_cannot_be_started_for_another_reason_is_given_back_and_costs
 ) -> None:
     app = memory_app
     faults = [MemoryError(), RuntimeError("odd")]
-    real = attempt.Context
+    real = Context
 
     def make(*args: Any, **kwargs: Any) -> Any:
         if faults:

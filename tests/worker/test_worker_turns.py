@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import ConfigurationError
 from holdfast.options import WorkerOptions
-from holdfast.worker.keeper.queue_rotation import QueueRotation
+from holdfast.worker.keeper.exchange_loop import QueueRotation
 
 
 def test_without_weights_each_queue_is_first_in_turn() -> None:
@@ -20,7 +20,7 @@ def test_a_strict_order_never_changes() -> None:
     turns = QueueRotation(("b", "a"), {}, strict=True)
     for _ in range(3):
         assert turns.order() == ("b", "a")
-        turns.took(["b"])
+        turns.claimed(["b"])
 
 
 def serve(turns: QueueRotation, backlog: Counter[str], claims: int, slots: int) -> Counter[str]:
@@ -32,7 +32,7 @@ def serve(turns: QueueRotation, backlog: Counter[str], claims: int, slots: int) 
             jobs = min(backlog[queue], slots - len(leased))
             leased += [queue] * jobs
             backlog[queue] -= jobs
-        turns.took(leased)
+        turns.claimed(leased)
         given.update(leased)
     return given
 
@@ -56,10 +56,10 @@ def test_a_queue_that_had_nothing_keeps_no_credit() -> None:
 def test_other_queues_can_be_served_from_now_on() -> None:
     turns = QueueRotation(("a", "b"), {"a": 2}, strict=False)
     serve(turns, Counter(a=100, b=100), 30, 1)
-    turns.took(["gone"])
+    turns.claimed(["gone"])
     turns.serve(("b", "c"))
     assert set(turns.order()) == {"b", "c"}
-    turns.took(["c"])
+    turns.claimed(["c"])
     assert turns.order()[0] == "b"
 
 
@@ -72,4 +72,4 @@ def test_orders_and_weights_that_contradict_are_refused() -> None:
         WorkerOptions(queues=["a"], weights={"b": 2})
     for wrong in ({"weights": {"a": 0}}, {"task_slots": {"a": 0}}, {"group_slots": 0}, {"weights": ["a"]}):
         with pytest.raises(ConfigurationError):
-            WorkerOptions(**wrong)  # type: ignore[arg-type]
+            WorkerOptions(**wrong)

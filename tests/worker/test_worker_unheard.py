@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.backends.sharded.shelves import Shelf
-from worker_bench import WAIT_SECONDS, WorkerApp, soon
+from tests.worker.worker_bench import WAIT_SECONDS, WorkerApp, soon
 
 from holdfast.lifecycle import State
 

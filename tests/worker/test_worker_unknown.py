@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from worker_bench import WAIT_SECONDS, WorkerApp
+from tests.worker.worker_bench import WAIT_SECONDS, WorkerApp
 
 from holdfast.backends.contract import Backend
-from holdfast.backends.memory.backend import MemoryBackend
+from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.inspection import explain
 from holdfast.lifecycle import State
 from holdfast.records import Exchanged, NewJob

@@ -249,7 +249,7 @@ def make_backend(address: Address, *, clock: Clock | None = None, **options: Any
     """Like `open_backend`, for a parsed URL."""
     timing: dict[str, Any] = {} if clock is None else {"clock": clock}
     if address.scheme == "memory":
-        from .memory.backend import MemoryBackend
+        from .sqlite.memory import MemoryBackend
 
         return MemoryBackend(**timing)
     if address.scheme == "postgresql":

@@ -1,6 +1,8 @@
-"""What the stores share about seals: their encoding, the error of a refused verb, and which shipments are accepted.
+"""What every store refuses in the same words: a verb while it is sealed, a shipment that does not fit its seal, an
+impossible limit; and the encoding of seals.
 
-Called by every store's seal and carry, and by the verbs a seal refuses. Pure functions; no store access.
+Called by every store's seal and carry, by the verbs a seal refuses, and by limit and declare. Pure functions; no store
+access.
 """
 
 from __future__ import annotations
@@ -67,4 +69,20 @@ def key_taken() -> ConfigurationError:
     return ConfigurationError(
         "two live jobs of one queue and task have the same key, as a store of shards allows it in different groups; "
         "this store cannot hold both. Give the move up, cancel one of them, and begin again."
+    )
+
+
+# ---------------------------------------------------------------------- impossible limits
+
+
+def check_limit(limit: object, what: str) -> None:
+    """Refuse a limit below 1; None and UNSET are not checked."""
+    if isinstance(limit, int) and limit < 1:
+        raise ConfigurationError(f"{what} must be at least 1, not {limit}. To stop it, pause it.")
+
+
+def strict_limit(queue: str, limit: int) -> ConfigurationError:
+    return ConfigurationError(
+        f"queue {queue!r} is strict: its groups run one job at a time, so {limit} cannot hold. "
+        'Declare the queue with group_order="relaxed" first.'
     )

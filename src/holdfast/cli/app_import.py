@@ -16,7 +16,7 @@ from typing import Any
 
 from ..app import Holdfast
 from ..errors import HoldfastError
-from ..keywords import nearest
+from ..names import nearest
 from ..worker.runner.outcomes import said
 from .exits import CommandFailed, Exit
 

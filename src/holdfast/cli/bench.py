@@ -101,7 +101,7 @@ ROWS = {
 @click.option("--jobs", default=JOBS_DEFAULT, show_default=True, type=click.IntRange(100), help="No-op jobs to run.")
 @click.option("--slots", default=200, show_default=True, type=click.IntRange(1), help="Jobs at once.")
 @click.option("--store", type=click.Choice(["sqlite", "memory", "both"]), default="both", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def bench(jobs: int, slots: int, store: str, as_json: bool) -> None:
     """Measure this machine: enqueue, end to end and latency, with our safe defaults."""
     printer = Printer(as_json=as_json)

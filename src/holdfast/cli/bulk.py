@@ -32,10 +32,10 @@ class Refusal:
 def bulk_options(command: Command) -> Command:
     """--query, --limit, --dry-run, --yes."""
     for option in (
-        click.option("--query", "-q", "query", metavar="QUERY", help="All jobs that match, after a question."),
+        click.option("--query", "-q", "query", metavar="QUERY", help="All jobs that match; asks first."),
         click.option("--limit", "-n", default=10_000, show_default=True, type=click.IntRange(1), help="With --query."),
-        click.option("--dry-run", is_flag=True, help="Say what would be changed; change nothing."),
-        click.option("--yes", "-y", is_flag=True, help="Do not ask."),
+        click.option("--dry-run", is_flag=True, help="Show what would change; change nothing."),
+        click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
     ):
         command = option(command)
     return command

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from ..cron.api import Entry
 from ..cron.entry import CatchUp, CronOptions, Overlap, placed, ticks_after, wanted_entry
-from ..cron.view import Entry
 from ..records import NewJob
 from .bulk import confirm
 from .documents import entry_document, plain
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @session_options
 @click.pass_context
 def cron(ctx: click.Context, session: Session) -> int:
-    """List, show, add and change cron entries: what makes jobs at times."""
+    """List, show, add and change cron entries: schedules that enqueue jobs."""
     return _list(session) if lists(ctx) else Exit.DONE
 
 
@@ -140,12 +140,16 @@ def _note(entry: Entry, in_code: bool | None, now: float) -> str:
 
 def _timing(command: Command) -> Command:
     for option in (
-        click.option("--jitter", type=Duration(), metavar="DURATION", help="Each job is due up to so much later."),
-        click.option("--window", type=Duration(), metavar="DURATION", help="How far back catch-up all goes. [1d]"),
-        click.option("--catch-up", type=click.Choice(get_args(CatchUp)), help="Which missed ticks are fired. [last]"),
-        click.option("--overlap", type=click.Choice(get_args(Overlap)), help="While its last job is live. [allow]"),
+        click.option(
+            "--jitter", type=Duration(), metavar="DURATION", help="Delay each job by a random time up to this."
+        ),
+        click.option("--window", type=Duration(), metavar="DURATION", help="How far back --catch-up all goes. [1d]"),
+        click.option("--catch-up", type=click.Choice(get_args(CatchUp)), help="Which missed ticks to fire. [last]"),
+        click.option(
+            "--overlap", type=click.Choice(get_args(Overlap)), help="What to do while its last job is live. [allow]"
+        ),
         click.option("--tz", metavar="ZONE", help="Time zone of --cron, such as Europe/Berlin. [UTC]"),
-        click.option("--every", type=Duration(), metavar="DURATION", help="So far apart, such as 30s."),
+        click.option("--every", type=Duration(), metavar="DURATION", help="Interval between ticks, such as 30s."),
         click.option("--cron", "-c", "expression", metavar="EXPRESSION", help='Five fields, such as "*/5 * * * *".'),
     ):
         command = option(command)
@@ -158,9 +162,9 @@ def _timing(command: Command) -> Command:
 @click.argument("arguments", metavar="[NAME=VALUE]...", nargs=-1)
 @_timing
 @click.option("--args", "document", metavar="JSON", help="All arguments as one JSON object.")
-@click.option("--queue", "-q", help="Another queue than the task's own.")
+@click.option("--queue", "-q", help="Queue, instead of the task's own.")
 @click.option("--priority", type=click.IntRange(-100, 100), help="Higher goes first.")
-@click.option("--dry-run", is_flag=True, help="Say what would be stored; store nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be stored; store nothing.")
 @session_options
 def add(
     session: Session,
@@ -174,7 +178,7 @@ def add(
     expression: str | None,
     **timing: Any,
 ) -> int:
-    """Store an entry NAME that makes jobs of TASK, or change it. It is fired by workers that serve its queue.
+    """Add or change entry NAME, which enqueues jobs of TASK. Workers that serve its queue fire it.
 
     NAME=VALUE are the task's arguments, as for `holdfast enqueue`.
     """
@@ -198,8 +202,8 @@ def add(
 
 @cron.command("rm")
 @click.argument("name")
-@click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed; remove nothing.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @session_options
 def rm(session: Session, name: str, dry_run: bool, yes: bool) -> int:
     """Remove an entry. One that code declares comes back with the next worker that starts."""
@@ -224,7 +228,7 @@ def rm(session: Session, name: str, dry_run: bool, yes: bool) -> int:
 
 @cron.command("pause")
 @click.argument("name")
-@click.option("--reason", "-r", default="", help="Shown to whoever asks why nothing runs.")
+@click.option("--reason", "-r", default="", help="Shown wherever the pause is shown.")
 @session_options
 def pause(session: Session, name: str, reason: str) -> int:
     """No tick of the entry fires until resume. Jobs that are there run."""
@@ -237,7 +241,7 @@ def pause(session: Session, name: str, reason: str) -> int:
 @click.argument("name")
 @session_options
 def resume(session: Session, name: str) -> int:
-    """Go on with the next tick from now. Those meanwhile are not made up for; `backfill` does that."""
+    """Resume at the next future tick. Ticks missed while paused are not fired; use `backfill` for those."""
     with session.store() as app:
         session.announce(app)
         entry = app.cron.resume(name)
@@ -272,11 +276,11 @@ def run(session: Session, name: str) -> int:
 
 @cron.command("next")
 @click.argument("what", metavar="NAME|EXPRESSION")
-@click.option("--count", "-n", default=5, show_default=True, type=click.IntRange(1, 1000), help="So many.")
+@click.option("--count", "-n", default=5, show_default=True, type=click.IntRange(1, 1000), help="Show N ticks.")
 @click.option("--tz", metavar="ZONE", help="Time zone of an EXPRESSION, such as Europe/Berlin. [UTC]")
 @session_options
 def next_(session: Session, what: str, count: int, tz: str | None) -> int:
-    """When an entry ticks next, or an expression would: `holdfast cron next "0 9 * * MON-FRI"`."""
+    """Show the next ticks of an entry or of an expression: `holdfast cron next "0 9 * * MON-FRI"`."""
     if " " in what.strip() or what.startswith("@"):
         options = CronOptions(cron=what, tz=tz or "UTC")
         ticks = _upcoming(options, count, datetime.now(UTC))
@@ -306,11 +310,11 @@ def _upcoming(options: CronOptions, count: int, now: datetime) -> list[str]:
 @click.argument("name")
 @click.option("--from", "start", type=Moment(), required=True, metavar="TIME", help="From this time on, ISO 8601.")
 @click.option("--to", "end", type=Moment(), required=True, metavar="TIME", help="Before this time.")
-@click.option("--dry-run", is_flag=True, help="Say which ticks have no job; make none.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show which ticks have no job; enqueue none.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @session_options
 def backfill(session: Session, name: str, start: datetime, end: datetime, dry_run: bool, yes: bool) -> int:
-    """Make the jobs of past ticks that have none. Repeating it makes none twice, as long as jobs are remembered."""
+    """Enqueue jobs for past ticks that have none. Safe to repeat while finished jobs are remembered."""
     with session.store() as app:
         planned = app.cron.backfill(name, start, end, dry_run=True)
         missing = sum(tick.created for tick in planned)

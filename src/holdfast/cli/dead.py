@@ -27,7 +27,7 @@ def _filters(command: Command) -> Command:
     for option in (
         click.option("--queue", "-q", help="Only of this queue."),
         click.option("--task", "-t", help="Only of this task."),
-        click.option("--reason", "-r", help="Only those that died so: failed, memory, timeout, stalled, crash, …"),
+        click.option("--reason", "-r", help="Only with this reason: failed, memory, timeout, stalled, crash, …"),
     ):
         command = option(command)
     return command
@@ -35,7 +35,7 @@ def _filters(command: Command) -> Command:
 
 @dead.command("ls")
 @_filters
-@click.option("--limit", "-n", default=50, show_default=True, type=click.IntRange(1), help="At most so many.")
+@click.option("--limit", "-n", default=50, show_default=True, type=click.IntRange(1), help="Show at most N.")
 @session_options
 def ls(session: Session, queue: str | None, task: str | None, reason: str | None, limit: int) -> int:
     """List dead letters, latest death first."""
@@ -107,9 +107,9 @@ def show(session: Session, id: str) -> int:
 
 def _acting(command: Command) -> Command:
     for option in (
-        click.option("--dry-run", is_flag=True, help="Say what would be changed; change nothing."),
-        click.option("--yes", "-y", is_flag=True, help="Do not ask."),
-        click.option("--all", "everything", is_flag=True, help="All letters the filters leave, after a question."),
+        click.option("--dry-run", is_flag=True, help="Show what would change; change nothing."),
+        click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
+        click.option("--all", "everything", is_flag=True, help="All dead letters that match; asks first."),
         click.option("--limit", "-n", default=10_000, show_default=True, type=click.IntRange(1), help="With --all."),
     ):
         command = option(command)

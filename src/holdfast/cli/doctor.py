@@ -14,8 +14,7 @@ import click
 
 from ..errors import BackendUnavailable, HoldfastError, OutcomeUnknown
 from ..inspection.coverage import AppFacts, judge_service, look_at_service
-from ..inspection.findings import Finding, all_well, fine, note, wrong
-from ..inspection.machine import judge_machine, look_at_machine
+from ..inspection.machine import Finding, all_well, fine, judge_machine, look_at_machine, note, wrong
 from ..inspection.store_health import judge_store, look_at_store
 from .app_import import import_modules
 from .exits import CommandFailed, Exit

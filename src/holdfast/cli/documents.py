@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from ..cron.view import Entry
-from ..inspection.blockers import limit_in_force, rate_in_force
+from ..cron.api import Entry
+from ..inspection.explain import limit_in_force, rate_in_force
 from ..job import DeadLetter, Job
 from ..lifecycle import Failure
 from ..rates import Rate
@@ -189,6 +189,7 @@ def group_document(group: GroupRecord) -> dict[str, Any]:
         "order": group.order,
         "pause": pause_document(group.pause),
         "counts": dict(group.counts),
+        "capped": list(group.capped),
         "head": group.head,
     }
 

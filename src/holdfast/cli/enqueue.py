@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from ..errors import TaskNotRegistered
-from ..keywords import nearest
+from ..names import nearest
 from ..options import OnConflict
 from ..records import KeyScope, KeyUntil, OnExpire
 from .documents import job_document, plain
@@ -33,27 +33,27 @@ def _one_of(words: Any) -> click.Choice[str]:
 @click.argument("task")
 @click.argument("arguments", metavar="[NAME=VALUE]...", nargs=-1)
 @click.option("--args", "document", metavar="JSON", help="All arguments as one JSON object.")
-@click.option("--queue", "-q", help="Another queue than the task's own.")
-@click.option("--delay", type=Duration(), metavar="DURATION", help="Due after so long, such as 90s or 2h.")
+@click.option("--queue", "-q", help="Queue, instead of the task's own.")
+@click.option("--delay", type=Duration(), metavar="DURATION", help="Due after this time, such as 90s or 2h.")
 @click.option("--at", type=Moment(), metavar="TIME", help="Due at this time, ISO 8601; local without an offset.")
 @click.option("--priority", type=click.IntRange(-100, 100), help="Higher goes first.")
 @click.option("--group", help="Order and concurrency key.")
 @click.option("--key", help="At most one live job of this task and key.")
-@click.option("--on-conflict", type=_one_of(OnConflict), help="What happens where the key is held.  [default: keep]")
-@click.option("--key-scope", type=_one_of(KeyScope), help="Held in its queue, or over all queues.")
-@click.option("--key-until", type=_one_of(KeyUntil), help="How far the job that holds it must come.")
-@click.option("--window", type=Duration(), metavar="DURATION", help="Held for so long; throttle needs it.")
+@click.option("--on-conflict", type=_one_of(OnConflict), help="What to do if another job has the key.  [default: keep]")
+@click.option("--key-scope", type=_one_of(KeyScope), help="Unique within its queue or over all queues.")
+@click.option("--key-until", type=_one_of(KeyUntil), help="How long the job keeps the key.")
+@click.option("--window", type=Duration(), metavar="DURATION", help="Keep the key this long; throttle needs it.")
 @click.option(
-    "--calm", "pushed", type=Duration(), metavar="DURATION", help="debounce: due after so long without a call."
+    "--calm", "pushed", type=Duration(), metavar="DURATION", help="debounce: due after this long without a call."
 )
 @click.option(
-    "--calm-max", "wait_max", type=Duration(), metavar="DURATION", help="debounce: pushed on no longer than this."
+    "--calm-max", "wait_max", type=Duration(), metavar="DURATION", help="debounce: postpone no longer than this."
 )
-@click.option("--expires", type=Duration(), metavar="DURATION", help="Not started within so long: it expires.")
-@click.option("--on-expire", type=_one_of(OnExpire), help="Then a dead letter, or nothing.  [default: bury]")
-@click.option("--id", "job_id", help="The job's id: repeating it makes no second job.")
+@click.option("--expires", type=Duration(), metavar="DURATION", help="Expires if not started within this time.")
+@click.option("--on-expire", type=_one_of(OnExpire), help="What becomes of it then.  [default: bury]")
+@click.option("--id", "job_id", help="The job's id; repeating it creates no second job.")
 @click.option("--wait", is_flag=True, help="Wait for the job to finish and show its result.")
-@click.option("--timeout", type=Duration(), metavar="DURATION", help="With --wait: at most so long.")
+@click.option("--timeout", type=Duration(), metavar="DURATION", help="With --wait: wait no longer than this.")
 @session_options
 def enqueue(
     session: Session,

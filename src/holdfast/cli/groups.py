@@ -16,13 +16,13 @@ from .documents import group_document, job_document, rate_word
 from .exits import Exit
 from .parse import ago
 from .parse_limits import RESET, LimitWord, RateWord, limit_word, reset_or
-from .queues import check_queue, numbers, pause_note
+from .queues import check_queue, pause_note
 from .session import Session, session_options
 
 
 @click.command()
 @click.argument("queue", required=False)
-@click.option("--limit", "-n", default=100, show_default=True, type=click.IntRange(1), help="At most so many.")
+@click.option("--limit", "-n", default=100, show_default=True, type=click.IntRange(1), help="Show at most N.")
 @session_options
 def groups(session: Session, queue: str | None, limit: int) -> int:
     """List groups with unfinished jobs, an override or a pause."""
@@ -43,7 +43,7 @@ def groups(session: Session, queue: str | None, limit: int) -> int:
                 group.name,
                 limit_word(group.limit),
                 rate_word(group.rate) or "",
-                *numbers(group.counts, live),
+                *(group.number(state) if group.counts.get(state) else "" for state in live),
                 group.head or "",
                 _note(group, now),
             )
@@ -69,9 +69,9 @@ def _note(group: GroupRecord, now: float) -> str:
 @click.command()
 @click.argument("queue")
 @click.argument("name")
-@click.option("--limit", "-n", type=LimitWord(), metavar="N|none|reset", help="Let so many of its jobs run at once.")
-@click.option("--no-limit", is_flag=True, help="Drop the override: back to the queue's rule. As --limit reset.")
-@click.option("--rate", type=RateWord(), metavar="RATE|none|reset", help="Let so many of them start, such as 5/s.")
+@click.option("--limit", "-n", type=LimitWord(), metavar="N|none|reset", help="At most N of its jobs run at once.")
+@click.option("--no-limit", is_flag=True, help="Remove the override; same as --limit reset.")
+@click.option("--rate", type=RateWord(), metavar="RATE|none|reset", help="At most this many start, such as 5/s.")
 @session_options
 def group(session: Session, queue: str, name: str, limit: Any, no_limit: bool, rate: Any) -> int:
     """Show group NAME of QUEUE, or override its limit and rate."""
@@ -103,7 +103,7 @@ def group(session: Session, queue: str, name: str, limit: Any, no_limit: bool, r
             ("next may start", ago(wakes_at, now)),
             ("pause", pause_note(found.pause)),
             ("head", found.head),
-            ("unfinished", ", ".join(f"{number} {state}" for state, number in found.counts.items()) or "none"),
+            ("unfinished", ", ".join(f"{found.number(state)} {state}" for state in found.counts) or "none"),
         ]
     )
     session.print.heading("its newest jobs")

@@ -36,7 +36,7 @@ QUERY_HELP = (
 
 @click.command(epilog=QUERY_HELP)
 @click.argument("query", nargs=-1)
-@click.option("--limit", "-n", default=50, show_default=True, type=click.IntRange(1), help="At most so many.")
+@click.option("--limit", "-n", default=50, show_default=True, type=click.IntRange(1), help="Show at most N.")
 @session_options
 def jobs(session: Session, query: tuple[str, ...], limit: int) -> int:
     """List jobs, newest first."""
@@ -77,7 +77,7 @@ def _job_row(job: Job[Any], now: float) -> tuple[str, ...]:
 @click.command()
 @click.argument("id")
 @click.option("--traceback", "with_traceback", is_flag=True, help="Show the latest traceback in full.")
-@click.option("--follow", "-f", is_flag=True, help="Show log lines and progress as they come, until it finished.")
+@click.option("--follow", "-f", is_flag=True, help="Show log lines and progress until the job has finished.")
 @session_options
 def job(session: Session, id: str, with_traceback: bool, follow: bool) -> int:
     """Show one job: ID is its id or an unambiguous beginning of it."""
@@ -162,7 +162,7 @@ def _show_job(session: Session, job: Job[Any], now: float) -> None:
 @click.argument("id")
 @session_options
 def explain(session: Session, id: str) -> int:
-    """Say why a job is where it is, and what has to happen for it to run."""
+    """Explain why a job is in its state, and what must happen for it to run."""
     with session.store() as app:
         explanation = app.explain(find_id(app, id), tasks=session.known_tasks)
     if session.as_json:
@@ -239,16 +239,16 @@ def _runner_row(runner: RunnerView, short: Mapping[str, str]) -> tuple[str, ...]
 @click.command()
 @session_options
 def stats(session: Session) -> int:
-    """Show what there is, in numbers."""
+    """Show counts of jobs, dead letters and workers."""
     with session.store() as app:
         found = list(app.queues.list())
         counts = app.counts()
-        staff = app.workers()
+        workers = app.workers()
         letters = len(app.dead.list(limit=LETTERS_COUNTED_MAX))
         now = app.now().timestamp()
         target = app.safe_url
     totals = {state.value: sum(by_state[state] for by_state in counts.values()) for state in State}
-    live = [worker for worker in staff if not worker.expired]
+    live = [worker for worker in workers if not worker.expired]
     oldest = min((queue.oldest_due_at for queue in found if queue.oldest_due_at is not None), default=None)
     summary = {
         "jobs": totals,

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from .. import __version__
-from ..keywords import nearest
+from ..names import nearest
 from .exits import Exit, tell
 
 # section → command → (module, one-line help)
@@ -36,7 +36,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "tasks": ("tasks", "List tasks that have limits or rates; change them."),
         "cron": ("cron", "List, show, add and change cron entries."),
         "workers": ("jobs", "List workers."),
-        "stats": ("jobs", "Show what there is, in numbers."),
+        "stats": ("jobs", "Show counts of jobs, dead letters and workers."),
+        "dashboard": ("dashboard", "See and steer the store in a browser."),
     },
     "Change": {
         "cancel": ("operate", "Cancel jobs; a running one is asked to stop."),
@@ -56,7 +57,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "bench": ("bench", "Measure this machine."),
     },
 }
-LATER = ("dashboard", "top")  # planned, but not in this version
+LATER = ("top",)  # planned, but not in this version
 COMMANDS = {name: module for commands in SECTIONS.values() for name, (module, _) in commands.items()}
 
 
@@ -124,7 +125,9 @@ def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> 
     epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 store unreachable, 5 schema, 6 partly done, "
     "7 import failed, 130 interrupted.",
 )
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show it.")
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show the version."
+)
 def cli() -> None:
     """Background jobs that hold fast.
 

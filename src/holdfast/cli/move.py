@@ -52,16 +52,16 @@ KINDS = {
 @click.option(
     "--wait", type=Duration(), metavar="DURATION", default=WAIT_SECONDS, help="How long running jobs may take. [60s]"
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be moved; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be moved; change nothing.")
 @click.option("--abandon", is_flag=True, help="Give up an unfinished move: the source works again.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document; progress in lines on stderr.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document; progress goes to stderr.")
 def move(source: str, target: str, wait: float, dry_run: bool, abandon: bool, yes: bool, as_json: bool) -> int:
-    """Carry everything from one store to another: jobs in every state, dead letters, rules, overrides, pauses.
+    """Move everything from one store to another: jobs in every state, dead letters, rules, overrides, pauses.
 
-    The source is sealed first: it takes no more work and starts none, its workers end when their running jobs have.
-    The target must be empty. Killed at any moment, the same command goes on where it stopped. The target opens when
-    both stores were compared row by row; the source stays sealed and says where its jobs went. Exit code 0 only then.
+    The source is sealed first: it accepts and starts no more jobs, and its workers stop when theirs have ended.
+    The target must be empty. If it is killed, run the same command again: it continues. The target opens once
+    both stores have been compared row by row; the source stays sealed and names the target. Exit code 0 only then.
     """
     from ..app import Holdfast
 

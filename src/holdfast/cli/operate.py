@@ -141,7 +141,7 @@ def _going(pause: Pause) -> str:
 
 @click.command()
 @_what
-@click.option("--reason", "-r", default="", help="Shown to whoever asks why nothing runs.")
+@click.option("--reason", "-r", default="", help="Shown wherever the pause is shown.")
 @session_options
 def pause(session: Session, queue: str | None, group: str | None, task: str | None, reason: str) -> int:
     """Pause a queue, a group or a task: nothing of it starts until resume. Running jobs end normally."""

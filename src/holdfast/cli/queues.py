@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import UNSET
 
-from ..inspection.blockers import limit_in_force, rate_in_force
-from ..keywords import nearest
+from ..inspection.explain import limit_in_force, rate_in_force
 from ..lifecycle import State
+from ..names import nearest
 from ..operator import make_pause
 from ..rates import Rate
 from ..records import Override, Pause, QueueRecord
@@ -111,26 +111,26 @@ def check_queue(queue: str, known: list[str]) -> None:
 @queues.command("limit")
 @click.argument("queue")
 @click.argument("limit", type=LimitWord(), metavar="N|none|reset")
-@click.option("--dry-run", is_flag=True, help="Say what would be changed; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
 @session_options
 def limit_command(session: Session, queue: str, limit: Any, dry_run: bool) -> int:
-    """Let at most N jobs of QUEUE run at once, over all workers. It beats what the code says until reset."""
+    """Let at most N jobs of QUEUE run at once, over all workers. Overrides the code until reset."""
     return _say(session, queue, dry_run, limit=limit)
 
 
 @queues.command("rate")
 @click.argument("queue")
 @click.argument("rate", type=RateWord(), metavar="RATE|none|reset")
-@click.option("--dry-run", is_flag=True, help="Say what would be changed; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
 @session_options
 def rate_command(session: Session, queue: str, rate: Any, dry_run: bool) -> int:
-    """Let at most so many jobs of QUEUE start, such as 100/m, over all workers. It beats the code until reset."""
+    """Limit how many jobs of QUEUE start, such as 100/m, over all workers. Overrides the code until reset."""
     return _say(session, queue, dry_run, rate=rate)
 
 
 @queues.command("pause")
 @click.argument("queue")
-@click.option("--reason", "-r", default="", help="Shown to whoever asks why nothing runs.")
+@click.option("--reason", "-r", default="", help="Shown wherever the pause is shown.")
 @session_options
 def pause_command(session: Session, queue: str, reason: str) -> int:
     """Pause QUEUE: nothing of it starts until resume. Running jobs end normally."""

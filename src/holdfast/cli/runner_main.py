@@ -18,8 +18,8 @@ from functools import partial
 
 from ..app import Holdfast
 from ..worker.processes import protocol
-from ..worker.processes.begin_flags import BeginFlags
 from ..worker.processes.guard import FIRST_FD
+from ..worker.processes.protocol import BeginFlags
 from ..worker.processes.runner_endpoint import RunnerEndpoint, hello, listen_for_dumps
 from ..worker.runner.outcomes import storable
 from ..worker.runner.output import capture_output
@@ -32,7 +32,7 @@ def main() -> int:
     fds = FIRST_FD, FIRST_FD + 1, FIRST_FD + 2
     for fd in fds:
         os.set_inheritable(fd, False)  # processes started by handlers must not inherit them
-    sock, marks = socket.socket(fileno=fds[0]), BeginFlags(fds[1])
+    sock, begin_flags = socket.socket(fileno=fds[0]), BeginFlags(fds[1])
     listen_for_dumps(fds[2])
     # A supervisor may signal the whole worker. Handled, not ignored: child processes then get the default action back.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -40,8 +40,8 @@ def main() -> int:
     setup = _read_setup(sock)
     if setup is None:
         return Exit.FAILED
-    ended = None if setup.solo else capture_output()  # a solo runner's entire output belongs to its job
-    if setup.solo and isinstance(sys.stdout, io.TextIOWrapper):
+    ended = None if setup.dedicated else capture_output()  # a solo runner's entire output belongs to its job
+    if setup.dedicated and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     try:
         app = _load(setup)
@@ -53,7 +53,7 @@ def main() -> int:
         return Exit.IMPORT_FAILED
     sock.sendall(protocol.pack([ready]))
     with logs_on_stderr(setup.verbose):
-        _run(partial(RunnerEndpoint, app, setup, marks, ended), sock)
+        _run(partial(RunnerEndpoint, app, setup, begin_flags, ended), sock)
     return Exit.DONE
 
 

@@ -171,7 +171,7 @@ def session_options(command: Command) -> Command:
     @click.option("--url", "-u", metavar="URL", help="The store. [--app's own, HOLDFAST_URL, sqlite:///holdfast.db]")
     @click.option("--app", "-a", metavar="MODULE:APP", help="Import this app: its store, its tasks.")
     @click.option("--app-dir", metavar="DIR", default=".", show_default=True, help="Where to import the app from.")
-    @click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document.")
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
     @functools.wraps(command)
     def wrapped(*args: Any, url: str | None, app: str | None, app_dir: str, as_json: bool, **kwargs: Any) -> Any:
         return command(Session(url=url, app=app, app_dir=app_dir, as_json=as_json), *args, **kwargs)

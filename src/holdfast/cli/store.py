@@ -53,7 +53,7 @@ def _stalls(one: Recovered) -> str:
 @click.command()
 @session_options
 def recover(session: Session) -> int:
-    """End the leases of workers whose deadline passed, now instead of at the next sweep."""
+    """Recover the jobs of expired workers now instead of at the next sweep."""
     with session.store() as app:
         session.announce(app)
         ended = app.recover()
@@ -80,14 +80,16 @@ def recover(session: Session) -> int:
 
 
 @click.command()
-@click.option("--older-than", type=Duration(), metavar="AGE", help="Finished so long ago, such as 7d; at least 10m.")
+@click.option(
+    "--older-than", type=Duration(), metavar="AGE", help="Finished longer ago than this, such as 7d; at least 10m."
+)
 @click.option("--dry-run", is_flag=True, help="Count what would go; remove nothing.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @session_options
 def prune(session: Session, older_than: float | None, dry_run: bool, yes: bool) -> int:
     """Remove finished jobs past their retention.
 
-    Dead jobs that hold a dead letter go only where their task says retain_dead or retain_dead_count.
+    Dead jobs with a dead letter are removed only if their task sets retain_dead or retain_dead_count.
     """
     if older_than is not None and older_than < REMEMBER_SECONDS_MIN:
         raise click.BadParameter(

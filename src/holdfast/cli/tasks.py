@@ -63,20 +63,20 @@ def _kept(rule: TaskRule) -> str:
 @tasks.command("limit")
 @click.argument("task")
 @click.argument("limit", type=LimitWord(), metavar="N|none|reset")
-@click.option("--dry-run", is_flag=True, help="Say what would be changed; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
 @session_options
 def limit_command(session: Session, task: str, limit: Any, dry_run: bool) -> int:
-    """Let at most N jobs of TASK run at once, over all queues and workers. It beats what the code says until reset."""
+    """Let at most N jobs of TASK run at once, over all queues and workers. Overrides the code until reset."""
     return _say(session, task, dry_run, limit=limit)
 
 
 @tasks.command("rate")
 @click.argument("task")
 @click.argument("rate", type=RateWord(), metavar="RATE|none|reset")
-@click.option("--dry-run", is_flag=True, help="Say what would be changed; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
 @session_options
 def rate_command(session: Session, task: str, rate: Any, dry_run: bool) -> int:
-    """Let at most so many jobs of TASK start, such as 100/m. It beats what the code says until reset."""
+    """Limit how many jobs of TASK start, such as 100/m, over all workers. Overrides the code until reset."""
     return _say(session, task, dry_run, rate=rate)
 
 

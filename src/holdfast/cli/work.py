@@ -15,7 +15,7 @@ import click
 
 from .. import __version__
 from ..backends import parse_url
-from ..keywords import nearest
+from ..names import nearest
 from ..options import SLOTS_DEFAULT, QueueOrder, WorkerOptions
 from .exits import CommandFailed, Exit
 from .output import Printer, logs_on_stderr
@@ -29,31 +29,35 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("app", metavar="MODULE:APP")
-@click.option("--queues", "-q", metavar="QUEUE[:SLOTS],…", multiple=True, help="Serve these. [those its tasks name]")
+@click.option("--queues", "-q", metavar="QUEUE[:SLOTS],…", multiple=True, help="Queues to serve. [those of its tasks]")
 @click.option("--runners", type=click.IntRange(1, 1000), metavar="N", help="Runner processes. [one per core]")
-@click.option("--slots", type=click.IntRange(1), metavar="N", help="Jobs at once, over all runners. [10 per runner]")
+@click.option("--slots", type=click.IntRange(1), metavar="N", help="Concurrent jobs, over all runners. [10 per runner]")
 @click.option(
-    "--isolated", type=click.IntRange(1), metavar="N", help="Processes of isolated jobs. [2 per core, 4 at least]"
+    "--isolated", type=click.IntRange(1), metavar="N", help="Processes for isolated jobs. [2 per core, at least 4]"
 )
-@click.option("--task-slots", type=Numbered(), metavar="TASK=N", multiple=True, help="Jobs of a task at once here.")
-@click.option("--group-slots", type=click.IntRange(1), metavar="N", help="Jobs of any one group at once here.")
-@click.option("--weight", "weights", type=Numbered(), metavar="QUEUE=N", multiple=True, help="A queue's share. [1]")
-@click.option("--strict-order", is_flag=True, help="Serve the first of --queues first, always.")
-@click.option("--lease", type=Duration(), metavar="DURATION", help="How long a silent worker keeps its jobs. [30s]")
-@click.option("--grace", type=Duration(), metavar="DURATION", help="How long handlers may go on at stop. [30s]")
+@click.option(
+    "--task-slots", type=Numbered(), metavar="TASK=N", multiple=True, help="Concurrent jobs of a task in this worker."
+)
+@click.option("--group-slots", type=click.IntRange(1), metavar="N", help="Concurrent jobs of any one group here.")
+@click.option("--weight", "weights", type=Numbered(), metavar="QUEUE=N", multiple=True, help="A queue's weight. [1]")
+@click.option("--strict-order", is_flag=True, help="Always serve --queues in the given order.")
+@click.option(
+    "--lease", type=Duration(), metavar="DURATION", help="Jobs of a worker silent for this long run elsewhere. [30s]"
+)
+@click.option("--grace", type=Duration(), metavar="DURATION", help="How long jobs may finish at shutdown. [30s]")
 @click.option("--start-timeout", type=Duration(), metavar="DURATION", help="How long importing the app may take. [2m]")
-@click.option("--drain", is_flag=True, help="End when nothing is ready or running.")
-@click.option("--import", "-i", "imports", metavar="MODULE", multiple=True, help="Import this too; it defines tasks.")
+@click.option("--drain", is_flag=True, help="Exit when nothing is ready or running.")
+@click.option("--import", "-i", "imports", metavar="MODULE", multiple=True, help="Also import this module.")
 @click.option("--app-dir", metavar="DIR", default=".", show_default=True, help="Where to import from.")
-@click.option("--url", "-u", metavar="URL", help="Another store than the app's own.")
+@click.option("--url", "-u", metavar="URL", help="Use this store instead of the app's.")
 @click.option("--reload", is_flag=True, help="Restart the runners when code below --app-dir changes.")
 @click.option("--max-jobs", type=click.IntRange(1), metavar="N", help="Replace a runner after about N jobs.")
 @click.option(
     "--max-memory", type=Size(), metavar="SIZE", help="Replace a runner that has grown to this, such as 512M."
 )
-@click.option("--health-port", metavar="[HOST:]PORT", help="Answer /healthz and /readyz here. [host 127.0.0.1]")
-@click.option("--verbose", "-v", is_flag=True, help="Say more.")
-@click.option("--json", "as_json", is_flag=True, help="End with one JSON document.")
+@click.option("--health-port", metavar="[HOST:]PORT", help="Serve /healthz and /readyz here. [host 127.0.0.1]")
+@click.option("--verbose", "-v", is_flag=True, help="Log more.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document at the end.")
 def work(
     app: str,
     queues: tuple[str, ...],
@@ -166,8 +170,8 @@ def read_address(text: str | None) -> tuple[str, int] | None:
 def _announce(printer: Printer, hello: Hello, plan: Plan, served: dict[str, int | None] | None) -> None:
     known = {task.queue for task in hello.tasks}
     store = parse_url(hello.url).safe_url
-    staff = f"{plan.runners} runner{'' if plan.runners == 1 else 's'}, {plan.slots} slots"
-    who = f"holdfast {__version__}: working for {plan.app} (pid {os.getpid()}, {staff})"
+    size = f"{plan.runners} runner{'' if plan.runners == 1 else 's'}, {plan.slots} slots"
+    who = f"holdfast {__version__}: working for {plan.app} (pid {os.getpid()}, {size})"
     printer.note(f"{who}, {len(hello.tasks)} tasks, store {store}")
     for queue in served or ():
         if queue not in known:

@@ -1,5 +1,5 @@
 """Cron: entries that create jobs on a schedule, by cron expression or at a fixed interval.
 
-entry.py computes times, tick.py decides what is due, api.py is `app.cron` and makes operators' changes, view.py is
-what users see. The worker's ticker fires due ticks; the store makes sure that each tick fires once.
+entry.py computes times, tick.py decides what is due, api.py is `app.cron`: what users see, and operators'
+changes. The worker's ticker fires due ticks; the store makes sure that each tick fires once.
 """

@@ -8,7 +8,7 @@ twin.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import partial
@@ -18,17 +18,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypedDi
 from msgspec.structs import replace
 
 from ..backends.contract import Backend
-from ..calls import fresh_record
 from ..clock import moment
 from ..context import Context
 from ..errors import BackendUnavailable, ConfigurationError, EntryNotFound
-from ..ids import new_id
-from ..job import BoundCall, Job
-from ..keywords import check_options
-from ..names import check_name, check_text
+from ..job import BoundCall, Job, plain_args
+from ..names import check_name, check_options, check_text, new_id
 from ..options import Duration, whole
 from ..records import CronEntry, Enqueued, NewJob, Tick, Ticked
-from ..task import Task
+from ..task import Task, fresh_record
 from .entry import (
     CatchUp,
     CronOptions,
@@ -42,10 +39,95 @@ from .entry import (
     wanted_entry,
 )
 from .tick import JOBS_PER_TICK_MAX, correction, decide, job_of_tick
-from .view import Entry
 
 if TYPE_CHECKING:
     from ..app import Holdfast
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A cron entry as users see it: times as aware datetimes, its call as a task with plain arguments. Frozen data.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Entry:
+    """A cron entry and its progress."""
+
+    name: str
+    task: str
+    queue: str
+    args: Mapping[str, Any]
+    cron: str | None
+    every: float | None
+    tz: str
+    overlap: Overlap
+    catch_up: CatchUp
+    window: float
+    jitter: float
+    next_at: datetime | None  # None while paused, and if there are no more
+    last_at: datetime | None  # the latest tick, fired or skipped
+    last_job: str | None  # the job of the latest tick that created one
+    fired: int
+    skipped: int
+    created_at: datetime
+    declared: bool  # by code, not created at run time
+    declared_at: datetime | None  # when a worker last started with code that has it
+    in_code: bool | None  # whether this app's code declares it; None: the app has no tasks, so it cannot know
+    paused_at: datetime | None
+    paused_by: str
+    pause_reason: str
+
+    @classmethod
+    def of(cls, entry: CronEntry, declared_here: Collection[str] | None) -> Entry:
+        """Convert a stored entry to its public form."""
+        try:
+            call = decode_call(entry)
+            task, queue, args = call.task, call.queue, plain_args(call.args)
+        except ConfigurationError:  # written by a newer version: the rest is still worth showing
+            task, queue, args = "", "", {}
+        unknown = declared_here is None or not entry.declared
+        return cls(
+            name=entry.name,
+            task=task,
+            queue=queue,
+            args=args,
+            cron=entry.cron,
+            every=entry.every,
+            tz=entry.tz,
+            overlap=entry.overlap,
+            catch_up=entry.catch_up,
+            window=entry.window,
+            jitter=entry.jitter,
+            next_at=None if entry.paused_at is not None else _moment(entry.next_at),
+            last_at=_moment(entry.last_at),
+            last_job=entry.last_job,
+            fired=entry.fired,
+            skipped=entry.skipped,
+            created_at=moment(entry.created_at),
+            declared=entry.declared,
+            declared_at=_moment(entry.declared_at or None),
+            in_code=None if unknown else entry.name in (declared_here or ()),
+            paused_at=_moment(entry.paused_at),
+            paused_by=entry.paused_by,
+            pause_reason=entry.pause_reason,
+        )
+
+    @property
+    def when(self) -> str:
+        """When it ticks, for display."""
+        if self.cron is None:
+            return f"every {self.every:g} s"
+        return self.cron if self.tz == "UTC" else f"{self.cron} {self.tz}"
+
+    def __repr__(self) -> str:  # arguments do not belong in logs
+        return f"<Entry {self.name} {self.when} {self.task}>"
+
+
+def _moment(value: float | None) -> datetime | None:
+    return None if value is None else moment(value)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The API
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -4,9 +4,8 @@ Called by the app, the command line and tests. Reads through the backend contrac
 report about themselves; never changes anything.
 """
 
-from .audit import Audit, audit, judge
+from .audit import Audit, Violation, audit, judge
 from .explain import Explanation, explain
 from .prune_preview import prunable
-from .violations import Violation
 
 __all__ = ["Audit", "Explanation", "Violation", "audit", "explain", "judge", "prunable"]

@@ -14,7 +14,7 @@ from ..backends.contract import Backend
 from ..lifecycle import UNSTARTED, State
 from ..records import JobQuery, Pause, WorkerRecord
 from ..worker_status import read
-from .findings import Finding, fine, note, wrong
+from .machine import Finding, fine, note, wrong
 
 PAGE = 500
 JOBS_LOOKED_AT_MAX = 5000

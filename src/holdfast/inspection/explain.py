@@ -6,19 +6,19 @@ people and may be slightly stale. Never changes anything and never shows argumen
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
+from typing import TypeVar
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from ..backends.contract import Backend
 from ..errors import JobNotFound, StoreSealed
 from ..lifecycle import SHARED_STALLS_MAX, UNSTARTED, State
-from ..rates import UNLIMITED
-from ..records import JobRecord, Pause, WorkerRecord
+from ..rates import UNLIMITED, Rate, bounded, opens_at
+from ..records import Flow, GroupRecord, JobRecord, Override, Pause, QueueRecord, TaskRecord, WorkerRecord
 from ..worker_status import TASK_CHARS_MAX, read
-from .blockers import brakes, group_brake
 
 STALLS = ("stalled", "crash")  # error reasons that are not failures of the handler
 
@@ -123,6 +123,9 @@ def _scheduled(scene: _Scene) -> Explanation:
     return _explanation(scene, summary, [*reasons, *_expiry(scene), *_obstacles(scene)], wanted)
 
 
+_IN_PLAY = frozenset({State.READY, State.RUNNING})
+
+
 async def _waiting(backend: Backend, scene: _Scene) -> Explanation:
     job = scene.job
     if job.group is None:
@@ -133,9 +136,10 @@ async def _waiting(backend: Backend, scene: _Scene) -> Explanation:
         summary = f"Its group {job.group!r} is {_paused(pause, scene.now)}."
         steps = [f"Resume the group: {_resumed(job)}."]
         return _explanation(scene, summary, _obstacles(scene), steps)
-    ahead = sum(group.counts.get(state, 0) for state in (State.READY, State.RUNNING))
+    more = "+" if _IN_PLAY.intersection(group.capped) else ""
+    ahead = f"{sum(group.counts.get(state, 0) for state in _IN_PLAY)}{more}"
     limit = "none" if group.limit >= UNLIMITED else group.limit
-    reasons = [f"The group is {group.order}, limit {limit}; {group.counts.get(State.WAITING, 0)} waiting in it."]
+    reasons = [f"The group is {group.order}, limit {limit}; {group.number(State.WAITING)} waiting in it."]
     head = await backend.get(group.head) if group.head is not None and group.head != job.id else None
     obstacles = _obstacles(scene)
     rated = group_brake(group, scene.now, lambda at: _when(at, scene.now))
@@ -380,3 +384,86 @@ def _ago(at: float, now: float) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What blocks a due job: limits, rates and slow-downs of its queue, task and group. The command line also shows the
+# values in force from here.
+
+
+V = TypeVar("V", int, Rate)
+When = Callable[[float], str]
+
+
+def limit_in_force(declared: int | None, override: Override | None) -> int | None:
+    """The effective limit; None if there is none."""
+    limit = _said(declared, UNSET if override is None else override.limit)
+    return None if limit is None or limit >= UNLIMITED else limit
+
+
+def rate_in_force(declared: Rate | None, override: Override | None) -> Rate | None:
+    """The effective rate; None if there is none."""
+    rate = _said(declared, UNSET if override is None else override.rate)
+    return None if rate is None or rate.none else rate
+
+
+def _said(declared: V | None, said: V | UnsetType | None) -> V | None:
+    return declared if said is None or said is UNSET else said
+
+
+async def brakes(backend: Backend, job: JobRecord, now: float, when: When) -> list[str]:
+    """Sentences about what blocks this job now. `when` formats a time."""
+    queue = next((one for one in await backend.queues() if one.name == job.queue), None)
+    task = next((one for one in await backend.tasks() if one.rule.name == job.task), None)
+    found = [] if queue is None else _of_queue(queue, now, when)
+    found += [] if task is None else _of_task(task, now, when)
+    return found
+
+
+def group_brake(group: GroupRecord, now: float, when: When) -> str | None:
+    """A sentence if the group's rate, and nothing else about the group, blocks its waiting jobs; else None."""
+    wakes_at = None if group.flow is None else group.flow.wakes_at
+    if wakes_at is None or wakes_at <= now or group.rate is None:
+        return None
+    return f"Group {group.name!r} has used up its rate of {group.rate}; the next may start {when(wakes_at)}."
+
+
+def _of_queue(queue: QueueRecord, now: float, when: When) -> list[str]:
+    found: list[str] = []
+    if queue.flow is not None and queue.flow.shut_until > now:
+        found.append(f"Queue {queue.name!r} is slowed down; nothing of it starts before {when(queue.flow.shut_until)}.")
+    running, limit = queue.counts.get(State.RUNNING, 0), limit_in_force(queue.limit, queue.override)
+    if limit is not None and running >= limit:
+        said = _whose(queue.limit, limit)
+        found.append(f"Queue {queue.name!r} runs {running} jobs, and its limit is {limit}{said}.")
+    rate = rate_in_force(queue.rate, queue.override)
+    opens = _opens(rate, queue.flow, now)
+    if opens is not None:
+        found.append(f"Queue {queue.name!r} has used up its rate of {rate}; the next may start {when(opens)}.")
+    return found
+
+
+def _of_task(task: TaskRecord, now: float, when: When) -> list[str]:
+    found: list[str] = []
+    name, limit = task.rule.name, limit_in_force(task.rule.limit, task.override)
+    if limit is not None and task.running >= limit:
+        said = _whose(task.rule.limit, limit)
+        found.append(f"Task {name!r} runs {task.running} jobs, and its limit is {limit}{said}: its lane is closed.")
+    rate = rate_in_force(task.rule.rate, task.override)
+    opens = _opens(rate, task.flow, now)
+    if opens is not None:
+        found.append(f"Task {name!r} has used up its rate of {rate}; its lane opens {when(opens)}.")
+    return found
+
+
+def _opens(rate: Rate | None, flow: Flow | None, now: float) -> float | None:
+    if rate is None or flow is None:
+        return None
+    at = opens_at(rate, bounded(rate, flow.spent_until, now))  # as the next claim computes it if the rate was raised
+    return at if at > now else None
+
+
+def _whose(declared: int | None, limit: int) -> str:
+    if declared == limit:
+        return ""
+    return f" (an operator's word; the code says {'nothing' if declared is None else declared})"

@@ -1,4 +1,4 @@
-"""Can this machine run `holdfast work`, including killing and isolating runners?
+"""The doctor's findings, and those about this machine: can it run `holdfast work`, kill and isolate runners?
 
 Called by the doctor. `look_at_machine` tries each feature, in this process or a short-lived one of its own, and
 leaves no trace; `judge_machine` is pure. Linux features that other systems lack are reported, with their consequences.
@@ -12,13 +12,53 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any, Literal
 
 from msgspec import Struct
 
-from .findings import Finding, fine, note, wrong
+# ----------------------------------------------------------------------------------------------------------------------
+# The doctor's findings, one per check: fine, worth a note, or wrong. Created by machine.py, store_health.py and
+# coverage.py, displayed by the command line. Plain values: the only decision here is which verdict is worse.
+
+
+Verdict = Literal["fine", "note", "wrong"]
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """The result of one check."""
+
+    about: str  # a word or two: "schema", "clock"
+    verdict: Verdict
+    text: str
+    next: str = ""  # what to do, if anything
+    facts: Mapping[str, Any] = {}  # the same for machines
+
+
+def fine(about: str, text: str, **facts: Any) -> Finding:
+    return Finding(about=about, verdict="fine", text=text, facts=facts)
+
+
+def note(about: str, text: str, next: str = "", **facts: Any) -> Finding:
+    """Worth knowing, but nothing is broken."""
+    return Finding(about=about, verdict="note", text=text, next=next, facts=facts)
+
+
+def wrong(about: str, text: str, next: str = "", **facts: Any) -> Finding:
+    """Something does not work, or a guarantee does not hold."""
+    return Finding(about=about, verdict="wrong", text=text, next=next, facts=facts)
+
+
+def all_well(findings: Iterable[Finding]) -> bool:
+    """Whether nothing is wrong."""
+    return all(finding.verdict != "wrong" for finding in findings)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Checks of this machine
+
 
 PYTHON_MIN = (3, 11)
 REQUIRED = ("msgspec", "click", "rich")

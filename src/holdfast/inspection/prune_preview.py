@@ -52,7 +52,8 @@ def _dead_let_go(picture: Picture, rule: TaskRule, now: float) -> set[str]:
     if rule.retain_dead is None and rule.retain_dead_count is None:
         return set()
     jobs, let_go = picture.by_id, set[str]()
-    letters = [(letter.failed_at, jobs[letter.id]) for letter in picture.letters if letter.task == rule.name]
+    of_task = (letter for letter in picture.letters if letter.task == rule.name and letter.id in jobs)
+    letters = [(letter.failed_at, jobs[letter.id]) for letter in of_task]
     letters.sort(key=lambda death: (death[0], death[1].seq))
     if rule.retain_dead is not None:
         before = now - rule.retain_dead

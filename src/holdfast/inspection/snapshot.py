@@ -1,4 +1,4 @@
-"""A consistent, typed snapshot of a store: the input of the audit's rules.
+"""A typed snapshot of a store: the input of the audit's rules.
 
 Called by audit and by the demo's verdict. Built from `Backend.dump()` alone; never reads the store a second time, so
 all rules judge the same instant.
@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from ..backends import formulas
 from ..lifecycle import Failure, State
 from ..rates import UNLIMITED, Rate
-from ..records import SERIAL_PREFIX, Dump, GroupOrder, KeyScope, KeyUntil
+from ..records import Dump, GroupOrder, KeyScope, KeyUntil
 
 GroupName = tuple[str, str]  # queue, group
 Scope = tuple[str | None, str | None, str | None]  # queue, group, task
@@ -298,9 +299,9 @@ def _groups(
             members[job.queue, job.group].append(job)
     for name in sorted(members):
         rule, word = rules.get(name[0]) or QueueRow(name=name[0]), said.get((*name, None)) or OverrideRow()
-        order: GroupOrder = "strict" if name[1].startswith(SERIAL_PREFIX) else rule.group_order
-        declared = 1 if order == "strict" else rule.group_limit
-        limit = declared if order == "strict" or word.limit is None else word.limit
+        order = formulas.group_order(name[1], rule.group_order)
+        declared = formulas.group_limit(order, rule.group_limit, None, paused=False)
+        limit = formulas.group_limit(order, rule.group_limit, word.limit, paused=False)
         rate = word.rate or rule.group_rate
         yield GroupState(
             queue=name[0],

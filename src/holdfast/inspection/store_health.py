@@ -16,8 +16,8 @@ from ..backends import Address
 from ..backends.contract import Backend
 from ..backends.durability import StoreFacts, ask_store
 from ..records import Flaw, Seal
-from .findings import Finding, fine, note, wrong
-from .violations import named
+from .audit import named
+from .machine import Finding, fine, note, wrong
 
 CLOCK_NOTE_SECONDS = 1.0
 CLOCK_WRONG_SECONDS = 60.0

@@ -6,8 +6,6 @@ Nothing here depends on the kind of store: everything uses the contract's seal, 
 
 from __future__ import annotations
 
-from .compare import Comparison
-from .decide import Plan
-from .mover import Moved, Mover, Side, Step, Survey, abandon, survey
+from .mover import Comparison, Moved, Mover, Plan, Side, Step, Survey, abandon, survey
 
 __all__ = ["Comparison", "Moved", "Mover", "Plan", "Side", "Step", "Survey", "abandon", "survey"]

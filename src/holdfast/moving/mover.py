@@ -7,24 +7,252 @@ a compare-and-set or idempotent, so even two concurrent movers lose and duplicat
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..backends.adaptive_limit import REARRANGE_LIMIT, AdaptiveLimit
 from ..backends.contract import Backend
 from ..errors import BackendUnavailable, MoveRefused, OutcomeUnknown, StoreSealed
-from ..inspection.violations import named
-from ..records import JobQuery, LetterQuery, Part, Seal, Shipment, WorkerRecord
-from .compare import Comparison, PieceSize, compare
-from .decide import Plan, decide, is_begun_target
-from .repeat import RETRY_FOR_SECONDS, patiently
+from ..inspection.audit import named
+from ..names import new_id
+from ..records import PARTS, JobQuery, LetterQuery, Part, Seal, Shipment, StoredJob, WorkerRecord
+from ..worker.keeper.store_client import REARRANGE_LIMIT, AdaptiveLimit
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Compare two stores row by row, before the target is opened. Both are read side by side in pieces, so memory stays
+# bounded. Read-only; both stores are sealed meanwhile.
+
+
+PIECE_BYTES_GOAL = 2 * 1024 * 1024
+PIECE_ROWS_FIRST = 50
+PIECE_ROWS_MAX = 1000
+DIFFERENCES_SHOWN_MAX = 10
+
+_encode = msgspec.json.Encoder().encode
+_NUL, _NUL_SHOWN = b"\\u0000", "�".encode()
+
+
+class PieceSize:
+    """How many rows to request at once: as many as make up a few megabytes."""
+
+    def __init__(self) -> None:
+        self.rows = PIECE_ROWS_FIRST
+
+    def learn(self, shipment: Shipment) -> None:
+        number, size = len(shipment.jobs) + len(shipment.letters), len(_encode(shipment))
+        if number:
+            fitting = PIECE_BYTES_GOAL * number // size
+            self.rows = max(1, min(fitting, 4 * self.rows, PIECE_ROWS_MAX))
+
+    def shrink(self) -> None:
+        self.rows = max(1, self.rows // 2)
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What was compared, the digest of each side, and the first rows that differ."""
+
+    rows: dict[str, int]  # by part and kind, of the source
+    source_digest: str
+    target_digest: str
+    differences: tuple[str, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        return not self.differences and self.source_digest == self.target_digest
+
+
+class _Tally:
+    """One side: a digest over all its rows, in order."""
+
+    def __init__(self) -> None:
+        self.digest = hashlib.sha256()
+
+    def add(self, rows: Sequence[bytes]) -> None:
+        for row in rows:
+            self.digest.update(len(row).to_bytes(8, "big"))
+            self.digest.update(row)
+
+
+async def compare(source: Backend, target: Backend, say: Callable[[int], None]) -> Comparison:
+    """Compare everything that a move copies; `say` is called with the number of jobs compared so far."""
+    here, there = _Tally(), _Tally()
+    counted: dict[str, int] = {}
+    differences: list[str] = await _counts_apart(source, target)
+    for part in PARTS:
+        after: str | None = ""
+        size = PieceSize()
+        while after is not None and not differences:
+            one = await patiently(partial(source.export, part, after, limit=size.rows))
+            two = await patiently(partial(target.export, part, after, limit=size.rows))
+            differences += _rows_apart(part, _rows(one), _rows(two), here, there)
+            if one.after != two.after and not differences:
+                differences.append(f"{part}: one side has more after {after!r}")
+            for name, number in _numbers(one).items():
+                counted[name] = counted.get(name, 0) + number
+            say(counted.get("jobs", 0))
+            size.learn(one)
+            after = one.after
+    return Comparison(
+        rows=counted,
+        source_digest=here.digest.hexdigest(),
+        target_digest=there.digest.hexdigest(),
+        differences=tuple(differences[:DIFFERENCES_SHOWN_MAX]),
+    )
+
+
+async def _counts_apart(source: Backend, target: Backend) -> list[str]:
+    one, two = await patiently(source.count), await patiently(target.count)
+    apart: list[str] = []
+    for queue in sorted({*one, *two}):
+        states = {*one.get(queue, {}), *two.get(queue, {})}
+        for state in sorted(states):
+            numbers = one.get(queue, {}).get(state, 0), two.get(queue, {}).get(state, 0)
+            if numbers[0] != numbers[1]:
+                apart.append(f"queue {queue}: {numbers[0]} {state} jobs in the source, {numbers[1]} in the target")
+    return apart
+
+
+def _numbers(piece: Shipment) -> dict[str, int]:
+    return {
+        "queues": len(piece.queues),
+        "tasks": len(piece.tasks),
+        "overrides": len(piece.overrides),
+        "entries": len(piece.entries),
+        "pauses": len(piece.pauses),
+        "jobs": len(piece.jobs),
+        "log_lines": sum(len(job.logs) for job in piece.jobs),
+        "letters": len(piece.letters),
+    }
+
+
+def _rows(piece: Shipment) -> list[tuple[str, Any]]:
+    """Every row with a readable name. Pauses and overrides are sorted because each store has its own order, and the
+    number of shards is up to each store. GCRA states are left out: they lose their meaning after a while."""
+    return [
+        *((f"rule of queue {one.name}", replace(one, shards=1)) for one in piece.queues),
+        *((f"rule of task {one.name}", one) for one in piece.tasks),
+        *((f"override of {one.task or one.group or one.queue}", one) for one in sorted(piece.overrides, key=repr)),
+        *((f"cron entry {one.name}", one) for one in piece.entries),
+        *((f"pause of {one.task or one.group or one.queue}", one) for one in sorted(piece.pauses, key=repr)),
+        *((f"job {job.id}", _as_it_counts(job)) for job in piece.jobs),
+        *((f"dead letter {letter.id}", letter) for letter in piece.letters),
+    ]
+
+
+def _as_it_counts(job: StoredJob) -> StoredJob:
+    """Ignore its lane: it follows from rules and pauses, which are compared; a sharded store sets it when it opens."""
+    return replace(job, lane=0) if job.lane else job
+
+
+def _rows_apart(
+    part: Part, one: list[tuple[str, Any]], two: list[tuple[str, Any]], here: _Tally, there: _Tally
+) -> list[str]:
+    mine, other = [_plain(row) for _, row in one], [_plain(row) for _, row in two]
+    here.add(mine)
+    there.add(other)
+    if mine == other:
+        return []
+    apart = [f"{name} differs" for (name, _), a, b in zip(one, mine, other, strict=False) if a != b]
+    if len(one) != len(two):
+        apart.append(f"{part}: {len(one)} rows here, {len(two)} there")
+    return apart
+
+
+def _plain(row: Any) -> bytes:
+    """A row as text. Not every store's text can hold NUL; those that cannot keep the replacement character instead."""
+    return _encode(row).replace(_NUL, _NUL_SHOWN)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Decide what a move between two stores means, given their seals: start, continue, nothing left to do, or refuse. Pure;
+# done before anything is changed. The order of a move: seal the target, seal the source, wait for leases to end, copy
+# and compare everything, open the target, mark the source as moved. A mover may be killed between any two steps.
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """Which move this is, and how far it has got."""
+
+    move: str
+    begins: Literal["anew", "where it stopped", "at its end"]
+
+
+def refusal(side: Literal["source", "target"], seal: Seal) -> MoveRefused:
+    """The refusal caused by the seal on that side."""
+    return MoveRefused(f"the {side} is sealed: {StoreSealed(seal.role, seal.stage, seal.other).why}")
+
+
+def decide(source: Seal | None, target: Seal | None, *, source_name: str, target_name: str) -> Plan:
+    """The plan, or MoveRefused if there is none."""
+    if source_name == target_name or (source is not None and source.closed and source == target):
+        raise MoveRefused("the two URLs name the same store.")
+    if source is not None and source.closed:
+        return _go_on_from(source, target, target_name)
+    if target is not None and target.closed:
+        # Killed before the source was sealed, so nothing has been copied. A target that holds something belongs to a
+        # source that was sealed; if that one is open now, it is not the same store any more (an old copy restored?).
+        if is_begun_target(target) and target.other == source_name:
+            return Plan(move=target.move, begins="where it stopped")
+        raise refusal("target", target)
+    return Plan(move=new_id(), begins="anew")
+
+
+def _go_on_from(source: Seal, target: Seal | None, target_name: str) -> Plan:
+    if source.role == "target":
+        raise refusal("source", source)
+    if target is not None and target.move == source.move and target.role == "target":
+        if target.stage == "abandoned":
+            raise refusal("target", target)
+        done = (source.stage, target.stage) == ("moved", "moved")
+        return Plan(move=source.move, begins="at its end" if done else "where it stopped")
+    if source.stage == "moved" or source.other != target_name:
+        raise refusal("source", source)
+    if target is not None and target.closed:
+        raise refusal("target", target)
+    return Plan(move=source.move, begins="where it stopped")  # the target was thrown away: fill it from the start
+
+
+def is_begun_target(seal: Seal) -> bool:
+    """Whether this target is sealed but nothing has been copied into it yet."""
+    return (seal.role, seal.stage, seal.part, seal.after) == ("target", "moving", "rules", "")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Retrying store calls while the store is busy or unresponsive. Only for idempotent calls: reads, copying, exchanging a
+# seal.
+
+
+T = TypeVar("T")
+
+RETRY_FIRST_SECONDS = 0.1
+RETRY_MOST_SECONDS = 2.0
+RETRY_FOR_SECONDS = 30.0  # a longer outage ends the mover; restarted, it continues
+
+
+async def patiently(ask: Callable[[], Awaitable[T]], seconds: float | None = None) -> T:
+    """Return the result, retrying for this long; then raise the store's own error."""
+    deadline = time.monotonic() + (RETRY_FOR_SECONDS if seconds is None else seconds)
+    pause = RETRY_FIRST_SECONDS
+    while True:
+        try:
+            return await ask()
+        except (BackendUnavailable, OutcomeUnknown):
+            if time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, RETRY_MOST_SECONDS)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The move
+
 
 StepName = Literal["seal", "wait", "carry", "compare", "open"]
 

@@ -4,11 +4,18 @@ Called by the app, tasks, the worker and the command line. Pure. Durations are g
 as float seconds; rates are given as text.
 """
 
-from .checks import COUNT_MAX, Duration, one_of, said_limit, said_rate, whole
-from .keys import OnConflict, how_held, serial_group
-from .per_job import CALL_OPTIONS, encode_call_options
-from .queues import QueueOptions, queue_name
-from .tasks import ARGS_BYTES_MAX, RESULT_BYTES_MAX, Chooser, TaskOptions
+from .checks import COUNT_MAX, Duration, QueueOptions, one_of, queue_name, said_limit, said_rate, whole
+from .tasks import (
+    ARGS_BYTES_MAX,
+    CALL_OPTIONS,
+    RESULT_BYTES_MAX,
+    Chooser,
+    OnConflict,
+    TaskOptions,
+    encode_call_options,
+    how_held,
+    serial_group,
+)
 from .workers import LEASE_DEFAULT, SLOTS_DEFAULT, OnFence, QueueOrder, WorkerOptions
 
 __all__ = [

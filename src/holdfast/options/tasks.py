@@ -1,28 +1,133 @@
-"""A task's options: how its jobs are stored and run.
+"""A task's options: how its jobs are stored and run, what their unique keys mean, and what one job may override.
 
-Created by `@app.task` and refined by `.using`. Frozen, and validated as a whole whenever something changes.
+Created by `@app.task` and refined by `.using`. Frozen, and validated as a whole whenever something changes. Pure.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 import msgspec
+from msgspec import Struct
 
 from ..clock import to_seconds
 from ..errors import ConfigurationError
-from ..keywords import nearest
-from ..names import check_list, check_name, shown
+from ..names import NAME_LENGTH_MAX, check_list, check_name, nearest, shown
 from ..rates import Rate
-from ..records import KeyScope, KeyUntil, OnExpire, Revival, TaskRule
+from ..records import SERIAL_PREFIX, Conflict, KeyScope, KeyUntil, OnExpire, Revival, TaskRule
 from ..retry import RetryPolicy, as_policy
-from .checks import COUNT_MAX, one_of, optional_rate, optional_seconds, optional_whole, whole
-from .keys import FRESH_BY_CONFLICT, FRESH_BY_KEY, OnConflict, check_holding
-from .per_job import CallOptions
-from .queues import queue_name
+from .checks import COUNT_MAX, one_of, optional_rate, optional_seconds, optional_whole, queue_name, whole
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Unique keys: how long a job holds its key, and what happens to a call that conflicts with it. Used by the options,
+# which must not contradict themselves, and by task.py, which puts the result into the job. Users choose among six
+# values of `on_conflict`; stores implement four, and two points until which a key is held. The others are built from
+# these here and nowhere else.
+
+
+OnConflict = Literal["keep", "replace", "raise", "debounce", "throttle", "keep_last"]
+
+# Reset when on_conflict changes, or when a call has no key.
+FRESH_BY_CONFLICT: dict[str, Any] = {"key_until": None, "window": None, "wait": None, "wait_max": None}
+FRESH_BY_KEY: dict[str, Any] = {**FRESH_BY_CONFLICT, "on_conflict": "keep", "key_scope": "queue"}
+_STORED: dict[OnConflict, Conflict] = {"throttle": "keep", "keep_last": "replace"}
+_STARTED = ("debounce", "keep_last")  # the key is free for the next call once the job has started
+_HASH_CHARS = 32
+
+
+class Holding(Struct, frozen=True):
+    """How one job holds its key, in the contract's terms."""
+
+    on_conflict: Conflict = "keep"
+    key_scope: KeyScope = "queue"
+    key_until: KeyUntil = "finished"
+    key_window: float | None = None
+    delay: float | None = None  # debounce: how long each call delays it
+    wait_max: float | None = None
+    group: str | None = None  # keep_last: keeps the waiting job from running beside the running one
+
+
+def how_held(options: TaskOptions, task: str, key: str | None) -> Holding:
+    """How a job of this task holds this key."""
+    if key is None:
+        return Holding()
+    word = options.on_conflict
+    return Holding(
+        on_conflict=_STORED.get(word) or word,  # type: ignore[arg-type]
+        key_scope=options.key_scope,
+        key_until="started" if word in _STARTED else options.key_until or "finished",
+        key_window=options.window,
+        delay=options.wait,
+        wait_max=options.wait_max,
+        group=serial_group(f"{task}/{key}") if word == "keep_last" else None,
+    )
+
+
+def serial_group(name: str) -> str:
+    """A group that runs one job at a time in every queue; a long name is truncated and ends in its hash."""
+    text = SERIAL_PREFIX + name
+    if len(text) <= NAME_LENGTH_MAX:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARS]
+    return f"{text[: NAME_LENGTH_MAX - _HASH_CHARS - 1]}~{digest}"
+
+
+def check_holding(options: TaskOptions) -> None:
+    """Reject options that contradict each other or would be ignored."""
+    if options.key is None:
+        _check_keyless(options)
+        return
+    word = options.on_conflict
+    if options.window is not None and options.key_until is not None:
+        raise ConfigurationError(
+            "window= and key_until= exclude each other: a key is held for so many seconds, or until the job started or "
+            "finished. Give one of them."
+        )
+    if word == "throttle" and options.window is None:
+        raise ConfigurationError('on_conflict="throttle" needs window=: the seconds within which one job is made.')
+    if word == "debounce" and options.wait is None:
+        raise ConfigurationError('on_conflict="debounce" needs wait=: the seconds of calm after which the job is due.')
+    if word != "debounce" and (options.wait is not None or options.wait_max is not None):
+        raise ConfigurationError(f'wait= and wait_max= belong to on_conflict="debounce", not to {word!r}.')
+    if options.wait is not None and options.wait_max is not None and options.wait_max < options.wait:
+        raise ConfigurationError(
+            f"wait_max={options.wait_max:g} s is shorter than wait={options.wait:g} s. Raise wait_max or leave it out."
+        )
+    if word in _STARTED and options.window is not None:
+        raise ConfigurationError(f"on_conflict={word!r} frees the key when the job starts. Leave out window=.")
+    if word in _STARTED and options.key_until == "finished":
+        raise ConfigurationError(f"on_conflict={word!r} frees the key when the job starts. Leave out key_until=.")
+    if word == "throttle" and options.key_until is not None:
+        raise ConfigurationError('on_conflict="throttle" holds the key for its window=. Leave out key_until=.')
+    if word == "keep_last":
+        _check_keep_last(options)
+
+
+def _check_keyless(options: TaskOptions) -> None:
+    given = [name for name, unset in FRESH_BY_KEY.items() if getattr(options, name) != unset]
+    if given:
+        raise ConfigurationError(f"{given[0]}= says what holds for jobs of one key. Give key= too.")
+
+
+def _check_keep_last(options: TaskOptions) -> None:
+    if options.group is not None:
+        raise ConfigurationError(
+            'on_conflict="keep_last" runs the jobs of a key one at a time in a group of its own. Leave out group=.'
+        )
+    if options.key_scope == "global":
+        raise ConfigurationError(
+            'on_conflict="keep_last" runs the jobs of a key one at a time, and only within one queue. '
+            'Leave out key_scope="global".'
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A task's options
+
 
 Chooser = str | Callable[..., str | None]  # a group or key: fixed, or computed from the arguments it names
 
@@ -181,3 +286,78 @@ _TASK_CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "aliases": _names,
     "revive": check_revival,
 }
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Task options that `.using` sets for one job and that apply when it runs, as stored with the job. Options written by
+# another version that this one cannot read are ignored: the task's own options apply.
+
+
+CALL_OPTIONS: Final = frozenset({"retry", "timeout", "retain"})
+
+
+class StoredRetry(Struct, frozen=True, omit_defaults=True):
+    """The numbers of a retry policy given for one call; which errors are retried is up to the task."""
+
+    limit: int | None = None
+    base: float = 1.0
+    factor: float = 2.0
+    cap: float = 600.0
+    jitter: float = 0.2
+    delays: tuple[float, ...] = ()
+    step: float = 0.0
+
+    def policy(self, own: RetryPolicy) -> RetryPolicy:
+        return RetryPolicy(
+            self.limit,
+            self.base,
+            self.factor,
+            self.cap,
+            self.jitter,
+            own.on,
+            own.never,
+            delays=self.delays,
+            step=self.step,
+        )
+
+
+class CallOptions(Struct, frozen=True, omit_defaults=True):
+    """Task options given for one call only, as stored with the job."""
+
+    retry: StoredRetry | None = None
+    timeout: float | msgspec.UnsetType | None = msgspec.UNSET
+    retain: float | None = None
+
+    def changes(self, own: RetryPolicy) -> dict[str, Any]:
+        """The options that differ from the task's own."""
+        found: dict[str, Any] = {}
+        if self.retry is not None:
+            found["retry"] = self.retry.policy(own)
+        if self.timeout is not msgspec.UNSET:
+            found["timeout"] = self.timeout
+        if self.retain is not None:
+            found["retain"] = self.retain
+        return found
+
+
+def encode_call_options(options: TaskOptions, given: Iterable[str]) -> bytes | None:
+    """Whichever of retry, timeout and retain were given for one call, as JSON; None if none were."""
+    names = set(given) & CALL_OPTIONS
+    if not names:
+        return None
+    retry = None
+    if "retry" in names:
+        policy = options.retry
+        if policy.backoff is not None or policy.on != (Exception,) or policy.never:
+            raise ConfigurationError(
+                "retry= for one call is stored with the job, so it takes numbers only. "
+                "Set callables and exception classes where the task is defined."
+            )
+        numbers = {field: getattr(policy, field) for field in StoredRetry.__struct_fields__}
+        retry = StoredRetry(**numbers)
+    said = CallOptions(
+        retry=retry,
+        timeout=options.timeout if "timeout" in names else msgspec.UNSET,
+        retain=options.retain if "retain" in names else None,
+    )
+    return msgspec.json.encode(said)

@@ -13,8 +13,7 @@ from typing import Final, Literal, get_args
 from ..clock import to_seconds
 from ..errors import ConfigurationError
 from ..names import check_list, check_name, shown
-from .checks import COUNT_MAX, Duration, one_of, optional_whole, whole
-from .queues import queue_name
+from .checks import COUNT_MAX, Duration, one_of, optional_whole, queue_name, whole
 
 OnFence = Literal["warn", "exit"]
 QueueOrder = Literal["fair", "strict"]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..backends.memory.backend import MemoryBackend
+from ..backends.sqlite.memory import MemoryBackend
 from ..clock import ManualClock
 from ..errors import ConfigurationError
 from ..job import Job

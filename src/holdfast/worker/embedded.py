@@ -7,29 +7,33 @@ own thread. It cannot kill a thread: if that matters, use the multi-process work
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .. import logs
+from .. import events, logs
 from ..clock import Clock, SystemClock
 from ..errors import ConfigurationError
 from ..options import WorkerOptions
+from ..records import Lease
 from .keeper.declare import declared_by
 from .keeper.keeper import Keeper, Summary
 from .keeper.reports import Reports
+from .keeper.runners import Runners, Signals
 from .keeper.shutdown import stop_signals
-from .runner.attempt import UNKNOWN_TASK_DELAY_SECONDS, Runner
-from .runner.in_process import InProcessRunners
+from .runner.attempt import Runner
+from .runner.outcomes import UNKNOWN_TASK_DELAY_SECONDS, Stop, stack_of
 
 if TYPE_CHECKING:
     from ..backends.contract import Backend
-    from ..events import Hub
     from ..records import CronEntry, QueueRule, TaskRule
     from ..task import Task
 
 CALLBACKS_WITHIN_SECONDS = 5.0
+LOOP_BLOCKED_SECONDS = 1.0
+LOOK_EVERY_SECONDS = 0.25
 
 
 class HostApp(Protocol):
@@ -39,7 +43,7 @@ class HostApp(Protocol):
     def tasks(self) -> Mapping[str, Task[..., Any]]: ...
 
     @property
-    def hub(self) -> Hub: ...
+    def hub(self) -> events.Hub: ...
 
     def find_task(self, name: str) -> Task[..., Any] | None: ...
 
@@ -82,7 +86,7 @@ class EmbeddedWorker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready: asyncio.Future[None] | None = None
         self._background: asyncio.Task[Drained] | None = None
-        self._asked_early = 0
+        self._stops_before_start = 0
 
     async def run(self, *, signals: bool = True) -> Drained:
         """Work on the caller's loop until stopped or, with drain, until all work is done.
@@ -94,22 +98,22 @@ class EmbeddedWorker:
             raise ConfigurationError("this worker has run already. Make a new one: app.work() or app.worker().")
         loop = self._loop = asyncio.get_running_loop()
         ended: asyncio.Future[Summary] = loop.create_future()
-        reports = Reports()
+        to_keeper = Signals()
+        reports = Reports(to_keeper.report_soon)
         runner = Runner(
             find_task=self._app.find_task,
             hub=self._app.hub,
             slots=self._options.slots,
             reports=reports,
-            hand_over=lambda batch: link.post(batch),
+            hand_over=to_keeper.post,
             unknown_delay=self._unknown_delay,
         )
-        link = InProcessRunners(runner, self._app.hub)
-        keeper = self._keeper = self._make_keeper(link, reports)
+        keeper = self._keeper = self._make_keeper(InProcessRunners(runner, self._app.hub, to_keeper), reports)
         isolated = [task.name for task in self._app.tasks.values() if task.options.isolation == "process"]
         if isolated:
             logs.not_isolated(isolated)
-        if self._asked_early:
-            keeper.ask_to_stop(self._asked_early)
+        if self._stops_before_start:
+            keeper.ask_to_stop(self._stops_before_start)
         keeper.start(
             on_ready=lambda: _post(loop, self._on_ready),
             on_end=lambda end: _post(loop, _resolve, ended, end),
@@ -128,7 +132,7 @@ class EmbeddedWorker:
     def request_stop(self) -> None:
         """Request shutdown, from any thread: the first request is graceful, the second immediate."""
         if self._keeper is None:
-            self._asked_early += 1
+            self._stops_before_start += 1
         else:
             self._keeper.ask_to_stop()
 
@@ -150,7 +154,7 @@ class EmbeddedWorker:
 
     # ------------------------------------------------------------------ internals
 
-    def _make_keeper(self, link: InProcessRunners, reports: Reports) -> Keeper:
+    def _make_keeper(self, runners: InProcessRunners, reports: Reports) -> Keeper:
         app, options = self._app, self._options
         queues = options.queues or tuple(sorted({task.options.queue for task in app.tasks.values()}))
         if not queues:
@@ -163,7 +167,8 @@ class EmbeddedWorker:
             declared=declared_by(app),
             options=options,
             queues=queues,
-            link=link,
+            runners=runners,
+            signals=runners.signals,
             reports=reports,
             clock=self._clock,
             unknown_delay=self._unknown_delay,
@@ -204,3 +209,88 @@ def _resolve(ended: asyncio.Future[Summary], end: Summary | BaseException) -> No
         ended.set_exception(end)
     else:
         ended.set_result(end)
+
+
+class InProcessRunners(Runners):
+    """One runner in this process, called by the keeper from its own thread with one thread-safe call per batch.
+
+    It monitors the handlers' loop from outside, so it notices a handler that blocks it.
+    """
+
+    def __init__(self, runner: Runner, hub: events.Hub, signals: Signals) -> None:
+        super().__init__(signals)
+        self._runner, self._hub = runner, hub
+
+    def set_worker(self, worker: str) -> None:
+        self.worker = self._runner.worker = worker
+
+    def wanted(self, *names: str) -> bool:
+        return any(self._hub.wanted(name) for name in names)
+
+    def room(self, free: int) -> int:
+        return free
+
+    def most_by_task(self) -> Mapping[str, int]:
+        return {}
+
+    def left_some(self, most_by_task: Mapping[str, int], leases: Sequence[Lease]) -> bool:
+        return False
+
+    def knows(self, task: str) -> bool:
+        return self._runner.knows(task)
+
+    def start(self, leases: Sequence[Lease]) -> None:
+        self._call(self._runner.start, leases)
+
+    def stop(self, leases: Sequence[Lease], reason: Stop) -> None:
+        if leases:
+            marked = [(lease.id, lease.token) for lease in leases]
+            self._runner.warn(marked, reason)  # takes effect even if the loop is blocked
+            self._call(self._runner.stop, marked, reason)
+
+    def stop_all(self, reason: Stop) -> None:
+        self._runner.warn_all()
+        self._call(self._runner.stop_all, reason)
+
+    def allow_starts(self) -> None:
+        self._runner.barred = False
+
+    def running(self) -> tuple[str, ...]:
+        return tuple(self._runner.runs)
+
+    def deliver(self, seen: list[events.Event]) -> None:
+        self._call(self._runner.deliver, seen)
+
+    def renewed(self, fence_at: float, margin: float) -> None:
+        pass  # nothing here could enforce it; the keeper's fence tells the handlers to stop
+
+    def _call(self, call: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            self._runner.loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:
+            if not self.broken:
+                self.broken = True
+                logs.loop_gone(self.worker)
+
+    # ------------------------------------------------------------------ liveness
+
+    async def watch_forever(self) -> None:
+        """Ping the handlers' loop; report each blockage once."""
+        runner = self._runner
+        pinged_at, expected, reported = time.monotonic(), runner.pongs, False
+        while True:
+            if runner.pongs >= expected:
+                pinged_at, expected, reported = time.monotonic(), runner.pongs + 1, False
+                self._call(runner.pong)
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+            silent = time.monotonic() - pinged_at
+            if runner.pongs < expected and silent > LOOP_BLOCKED_SECONDS and not reported:
+                reported = True
+                self._report_blocked(silent)
+
+    def _report_blocked(self, seconds: float) -> None:
+        runner = self._runner
+        stack = stack_of(runner.thread_id)
+        jobs = tuple(run.lease.id for run in list(runner.runs.values()) if run.task.is_async and run.entered)
+        logs.loop_blocked(seconds, jobs, stack)
+        self.emit(events.LoopBlocked(worker=self.worker, seconds=seconds, jobs=jobs, stack=stack))

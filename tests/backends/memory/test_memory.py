@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.backends.memory import databases
-from holdfast.backends.memory.backend import MemoryBackend
-from holdfast.backends.sqlite import enqueue
+from holdfast.backends.sqlite import enqueue, memory
+from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.backends.sqlite.transaction import Transaction
 from holdfast.clock import ManualClock
 from holdfast.errors import BackendUnavailable
@@ -26,7 +25,7 @@ WAIT_SECONDS_MAX = 20.0
 def no_other_store() -> Iterator[None]:
     """What earlier tests let go is put back now, and nothing is idle."""
     gc.collect()
-    databases._idle.clear()
+    memory._idle.clear()
     yield
     gc.collect()
 
@@ -61,13 +60,13 @@ def test_a_store_leaves_nothing_to_the_next_one_on_its_database() -> None:
     asyncio.run(use(first))
     database = first._database
     assert database is not None
-    assert rows(database) != rows(databases._image())
+    assert rows(database) != rows(memory._image())
     del first
     gc.collect()
     second = MemoryBackend()
     asyncio.run(second.open())
     assert second._database is database
-    assert rows(database) == rows(databases._image())
+    assert rows(database) == rows(memory._image())
 
 
 def test_a_store_lives_on_after_it_was_closed() -> None:
@@ -84,27 +83,27 @@ def test_two_stores_share_nothing() -> None:
 
 
 def test_a_database_that_has_grown_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(databases, "IDLE_PAGES_MAX", 1)
+    monkeypatch.setattr(memory, "IDLE_PAGES_MAX", 1)
     backend = MemoryBackend()
     backend.enqueue_here([job("a")])
     del backend
     gc.collect()
-    assert databases._idle == []
+    assert memory._idle == []
 
 
 def test_only_a_few_databases_are_kept() -> None:
-    backends = [MemoryBackend() for _ in range(databases.IDLE_MAX + 3)]
+    backends = [MemoryBackend() for _ in range(memory.IDLE_MAX + 3)]
     for backend in backends:
         backend.enqueue_here([job("a")])
     del backends, backend
     gc.collect()
-    assert len(databases._idle) == databases.IDLE_MAX
+    assert len(memory._idle) == memory.IDLE_MAX
 
 
 def test_the_migrations_run_once_for_all_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(MemoryBackend().open())
-    monkeypatch.setattr("holdfast.backends.sqlite.connection.migrations", lambda: pytest.fail("migrated again"))
-    databases._idle.clear()
+    monkeypatch.setattr("holdfast.backends.sqlite.schema.migrations", lambda: pytest.fail("migrated again"))
+    memory._idle.clear()
     asyncio.run(MemoryBackend().open())
 
 

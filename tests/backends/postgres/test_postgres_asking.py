@@ -100,7 +100,7 @@ def test_given_up_it_is_ended_in_the_server_too(server: Server, session: psycopg
         question = PreparedCall("held", "SELECT pg_advisory_xact_lock(%(n)s::bigint)::text")
         for _ in range(OFTEN):
             await ask(question, {"n": 1})
-        task = asyncio.create_task(ask(question, {"n": held}))  # type: ignore[arg-type]
+        task = asyncio.ensure_future(ask(question, {"n": held}))
         await asyncio.to_thread(look, 1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from importlib import resources
 from itertools import pairwise
+from typing import Any
 
 import psycopg
 import pytest
@@ -25,7 +26,7 @@ SELECT 'due-' || n, 't', 'default', 'scheduled', 0, 'g' || n, 1, 3, 0, n * 1e-6,
 """
 
 
-def request(worker: str = "w", *, call: int = 1, most: int = 10, **more: int) -> ClaimRequest:
+def request(worker: str = "w", *, call: int = 1, most: int = 10, **more: Any) -> ClaimRequest:
     return ClaimRequest(worker=worker, call=call, queues=("default",), most=most, **more)
 
 

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from pathlib import Path
+from typing import Literal
 
 import psycopg
 import pytest
@@ -38,7 +38,7 @@ def test_many_processes_never_exceed_a_groups_limit(
     async def fill() -> None:
         backend = make()
         await backend.open()
-        order = "strict" if limit == 1 else "relaxed"
+        order: Literal["strict", "relaxed"] = "strict" if limit == 1 else "relaxed"
         await backend.declare([QueueRule(name="default", group_limit=limit, group_order=order)])
         groups = [None if n % 4 == 0 else f"g{n % 7}" for n in range(total)]
         await backend.enqueue([NewJob(id=f"{n:05d}", task="t", group=group) for n, group in enumerate(groups)])
@@ -47,7 +47,7 @@ def test_many_processes_never_exceed_a_groups_limit(
     asyncio.run(fill())
     with psycopg.connect(server.conninfo, autocommit=True) as connection:
         connection.execute(f"CREATE TABLE {schema}.ledger (n bigserial, job text, grp text, step int, who text)")
-        command = [sys.executable, Path(claimer.__file__), server.conninfo, schema]
+        command = [sys.executable, claimer.__file__, server.conninfo, schema]
         started = [subprocess.Popen([*command, f"w{n}", str(total)]) for n in range(processes)]
         assert [process.wait(PATIENCE_SECONDS) for process in started] == [0] * processes
         events = connection.execute(f"SELECT job, grp, step FROM {schema}.ledger ORDER BY n").fetchall()

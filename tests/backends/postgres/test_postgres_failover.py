@@ -19,7 +19,7 @@ from holdfast import Holdfast
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.errors import BackendError, OutcomeUnknown
 from holdfast.lifecycle import Ending, Settlement
-from holdfast.records import Answer, ClaimRequest, Exchanged, Held, NewJob, WorkerRecord
+from holdfast.records import Answer, ClaimRequest, Exchanged, Held, Lease, NewJob, WorkerRecord
 
 from ...servers.postgres import Server
 
@@ -171,7 +171,7 @@ def test_what_the_standby_did_not_get_is_lost_and_nothing_is_given_out_before_al
         # A long lease of earlier times would keep it quiet for as long; here the test need not wait for 30 s.
         with psycopg.connect(pair.standby.conninfo, autocommit=True) as connection:
             connection.execute("UPDATE holdfast.incarnation SET quiet_until = quiet_until - 28")
-        again = []
+        again: list[Lease] = []
         while len(again) < 2:
             again += (await claims.next()).leases
             await a_moment()

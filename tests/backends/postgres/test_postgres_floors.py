@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import psycopg
 import pytest
 
-from holdfast.backends.postgres import floors, snapshots
+from holdfast.backends.postgres import snapshots
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.records import ClaimRequest, Lease, NewJob, QueueRule, Release, WorkerRecord
@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 30.0
 @pytest.fixture(autouse=True)
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """A full look only where a test asks for it."""
-    monkeypatch.setattr(floors, "FULL_EVERY_SECONDS", 1e9)
+    monkeypatch.setattr(snapshots, "FULL_EVERY_SECONDS", 1e9)
 
 
 class Worker:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -112,7 +112,7 @@ def test_who_may_add_to_a_group_waits_for_those_who_swap(
     async def run() -> None:
         backend, (first, _) = await opened(make)
         exchange_in(session, schema, [first], asked("a", 2))
-        calls = {
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
             "enqueue": lambda: backend.enqueue([NewJob(id="new", task="t", group=GROUP)]),
             "limit": lambda: backend.limit(Override(queue="default", group=GROUP, limit=1)),
             "pause": lambda: backend.pause(Pause(queue="default", group=GROUP)),

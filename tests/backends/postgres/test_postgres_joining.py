@@ -56,7 +56,7 @@ def caller(server: Server) -> Open:
 
 
 def run(work: Awaitable[None]) -> None:
-    asyncio.run(asyncio.wait_for(work, PATIENCE))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(work, PATIENCE))
 
 
 @pytest.mark.parametrize("kind", KINDS)

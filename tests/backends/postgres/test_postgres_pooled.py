@@ -102,7 +102,7 @@ def test_nothing_of_ours_stays_in_a_lent_session(make: Make) -> None:
         await backend.dump()
         await backend.retire("w")
         sockets = [one.pgconn.backend_pid for one in backend._connections._idle]
-        found = await backend._connections.call("look", left_behind, writes=False)
+        found: list[str] = await backend._connections.call("look", left_behind, writes=False)
         assert [one.pgconn.backend_pid for one in backend._connections._idle] == sockets  # it was the same session
         await backend.close()
         return found

@@ -77,7 +77,7 @@ def test_a_store_that_is_stopped_ends_handlers_before_their_lease_does(tmp_path:
             family = stage.start("--lease", "2s")
             until(lambda: stage.lines("tick"), what="it runs")
             mortal.end(signal.SIGQUIT)
-            until(lambda: "could not renew in time" in family.text(), what="the fence falls")
+            until(lambda: "could not renew its leases in time" in family.text(), what="the fence falls")
             runner = stage.lines("start")[0]["pid"]
             until(lambda: not alive(runner), 5, what="the runner is dead")
             mortal.start()

@@ -58,7 +58,7 @@ class Pair:
         def same() -> bool:
             with self.primary.client() as one, self.replica.client() as other:
                 offsets = [client.info("replication")["master_repl_offset"] for client in (one, other)]
-            return offsets[0] == offsets[1]
+            return bool(offsets[0] == offsets[1])
 
         wait_for(same, "the replica to catch up")
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Literal
 
 import pytest
 from redis.crc import key_slot
@@ -54,7 +54,7 @@ def test_many_processes_never_exceed_a_groups_limit(limit: int, processes: int, 
     async def fill() -> None:
         backend = open_backend(url)
         await backend.open()
-        order = "strict" if limit == 1 else "relaxed"
+        order: Literal["strict", "relaxed"] = "strict" if limit == 1 else "relaxed"
         await backend.declare([QueueRule(name="default", group_limit=limit, group_order=order, shards=SHARDS)])
         groups = [None if n % 4 == 0 else f"g{n % 23}" for n in range(total)]
         jobs = [NewJob(id=f"{n:05}", task="t", group=group) for n, group in enumerate(groups)]
@@ -66,7 +66,7 @@ def test_many_processes_never_exceed_a_groups_limit(limit: int, processes: int, 
     assert len(owners) > 1, "the shards of this test's prefix must be on several nodes"
     with ledger.client() as client:
         client.delete(cluster_claimer.LEDGER)
-        command = [sys.executable, Path(cluster_claimer.__file__), url, ledger.socket]
+        command = [sys.executable, cluster_claimer.__file__, url, ledger.socket]
         started = [subprocess.Popen([*command, f"w{n}", str(total)]) for n in range(processes)]
         assert [process.wait(PATIENCE_SECONDS) for process in started] == [0] * processes
         events = [line.decode().split(" ") for line in client.lrange(cluster_claimer.LEDGER, 0, -1)]

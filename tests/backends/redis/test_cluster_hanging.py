@@ -1,5 +1,7 @@
 """A node of a cluster that hangs, as under a stopped process or a dead line: the other nodes' shards go on.
 
+A paused node replies to PING and carries out no script, as before a failover by hand.
+
 The time of a call is far longer here than the tests wait: whoever waited for it would fail them.
 """
 
@@ -51,8 +53,25 @@ def owners(cluster: Cluster) -> list[Server]:
     return [cluster.owner(f"{PREFIX}:default:{place}") for place in range(SHARDS)]
 
 
+def stop(node: Server, how: str) -> None:
+    if how == "stopped":
+        node.send(signal.SIGSTOP)
+        return
+    with node.client() as client:
+        client.client_pause(int(CALL_SECONDS * 1000), all=False)
+
+
+def go_on(node: Server, how: str) -> None:
+    if how == "stopped":
+        node.send(signal.SIGCONT)
+        return
+    with node.client() as client:
+        client.client_unpause()
+
+
+@pytest.mark.parametrize("how", ["stopped", "paused"])
 @pytest.mark.parametrize("home", [False, True])
-def test_the_shards_of_other_nodes_go_on_while_one_hangs(cluster: Cluster, home: bool) -> None:
+def test_the_shards_of_other_nodes_go_on_while_one_hangs(cluster: Cluster, home: bool, how: str) -> None:
     at_home = cluster.owner(PREFIX)
     victim = at_home if home else next(node for node in owners(cluster) if node is not at_home)
     there = sum(owner is victim for owner in owners(cluster))
@@ -65,14 +84,14 @@ def test_the_shards_of_other_nodes_go_on_while_one_hangs(cluster: Cluster, home:
         await backend.enqueue([NewJob(id=f"{n:02}", task="t") for n in range(JOBS)])
         worker = Worker(backend)
         await worker.step()
-        victim.send(signal.SIGSTOP)
+        stop(victim, how)
         for _ in range(JOBS):
             await worker.step()
         elsewhere = len(worker.done)
         renewal = await backend.renew("w", [Held(one.id, one.token) for one in worker.held], seen_call=worker.call)
         assert renewal.known
         assert 0 < elsewhere < JOBS if there else elsewhere == JOBS
-        victim.send(signal.SIGCONT)
+        go_on(victim, how)
         while len(worker.done) < JOBS:
             await worker.step()
             await a_moment()
@@ -81,4 +100,4 @@ def test_the_shards_of_other_nodes_go_on_while_one_hangs(cluster: Cluster, home:
     try:
         asyncio.run(asyncio.wait_for(body(), PATIENCE_SECONDS))
     finally:
-        victim.send(signal.SIGCONT)
+        go_on(victim, how)

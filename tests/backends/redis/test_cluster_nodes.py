@@ -16,21 +16,24 @@ PATIENCE_SECONDS = 60.0
 
 
 class Played:
-    """Connections to a node that answers, is busy, hangs or is gone."""
+    """Connections to a node that answers, is busy, is stuck (answers pings alone), hangs or is gone."""
 
     def __init__(self) -> None:
         self.mood = "well"
         self.calls: list[str] = []
-        self.free, self.looked = asyncio.Event(), asyncio.Event()
+        self.free, self.looked, self.enqueues = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.slow: float | None = None
 
     async def call(self, verb: str, command: bytes, **how: Any) -> str:
         self.calls.append(verb)
         if verb == "ping":
             self.looked.set()
+        if verb == "enqueue":
+            self.enqueues.set()
         if self.mood == "gone":
             raise BackendUnavailable("gone. Nothing to do.")
-        if self.mood == "hangs" or (self.mood == "busy" and not how.get("urgent")):
+        waits = {"hangs": True, "busy": not how.get("urgent"), "stuck": verb != "ping"}
+        if waits.get(self.mood):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.free.wait(), self.slow)
         await asyncio.sleep(0)
@@ -83,7 +86,7 @@ def test_a_node_that_does_not_answer_when_looked_at_costs_the_next_ones_nothing(
             with pytest.raises(BackendUnavailable, match="does not answer"):
                 await call(node)
             await asyncio.sleep(0)  # it is looked at meanwhile, and nobody waits for that
-        assert connections.calls == ["exchange", "ping"]
+        assert connections.calls == ["exchange", "ping", "probe"]
 
     asyncio.run(whole())
 
@@ -96,7 +99,7 @@ def test_who_has_nothing_better_to_do_waits_to_hear_whether_a_silent_node_is_bac
             await call(node, "enqueue")
         connections.mood = "well"
         assert await call(node, "enqueue") == "answer"
-        assert connections.calls == ["enqueue", "ping", "enqueue"]
+        assert connections.calls == ["enqueue", "ping", "probe", "enqueue"]
 
     asyncio.run(whole())
 
@@ -113,7 +116,7 @@ def test_a_workers_call_to_a_node_that_hangs_is_given_up_when_a_look_is_not_answ
         connections.mood = "hangs"
         with pytest.raises(OutcomeUnknown if writes else BackendUnavailable):
             await node.call("exchange", b"", writes=writes)
-        assert connections.calls == ["exchange", "ping"]
+        assert connections.calls == ["exchange", "ping", "probe"]
         assert node.silent
         node.abandon()
 
@@ -133,6 +136,36 @@ def test_a_workers_long_call_to_a_node_that_answers_a_look_goes_on(monkeypatch: 
         assert not node.silent
         connections.mood = "well"
         assert await call(node) == "answer"
+
+    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_workers_call_to_a_node_that_answers_pings_alone_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, writes: bool
+) -> None:
+    monkeypatch.setattr(nodes, "LONG_SECONDS", 0.01)
+    monkeypatch.setattr(nodes, "LOOK_SECONDS", 0.01)
+
+    async def whole() -> None:
+        connections, node = played()
+        connections.mood = "stuck"
+        with pytest.raises(OutcomeUnknown if writes else BackendUnavailable):
+            await node.call("exchange", b"", writes=writes)
+        with pytest.raises(BackendUnavailable, match="does not answer"):
+            await call(node)
+        assert connections.calls.count("exchange") == 1
+        calling = asyncio.create_task(call(node, "enqueue"))  # who has nothing better to do waits
+        await connections.enqueues.wait()
+        connections.mood = "well"
+        connections.free.set()
+        assert await calling == "answer"
+        while node.stuck:
+            with contextlib.suppress(BackendUnavailable):
+                await call(node)
+            await asyncio.sleep(0)
+        assert await call(node) == "answer"
+        node.abandon()
 
     asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
 
@@ -184,7 +217,7 @@ def test_a_doubted_node_that_is_gone_is_silent(monkeypatch: pytest.MonkeyPatch) 
         for _ in range(3):
             with pytest.raises(BackendUnavailable, match="does not answer"):
                 await call(node)
-        assert connections.calls == ["exchange", "ping"]
+        assert connections.calls == ["exchange", "ping", "probe"]
 
     asyncio.run(whole())
 
@@ -200,7 +233,7 @@ def test_callers_less_patient_than_a_look_find_out_that_a_node_hangs(monkeypatch
             await given_up(node, 0.01)
         with pytest.raises(BackendUnavailable, match="does not answer"):
             await call(node)
-        assert connections.calls == ["exchange", "ping"]
+        assert connections.calls == ["exchange", "ping", "probe"]
 
     asyncio.run(whole())
 

@@ -13,6 +13,7 @@ from holdfast.backends.redis import codec
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.lifecycle import State
 from holdfast.records import ClaimRequest, NewJob, Override, QueueRule, TaskRule, WorkerRecord
+from tests.servers.valkey import raw
 
 BIG = b"x" * 100_000
 NUMBER = 40
@@ -124,10 +125,10 @@ def test_a_changed_rule_costs_nothing_once_it_is_carried_out(
         await backend.enqueue([NewJob(id=f"j{number}", task="t") for number in range(20)])
         backend.rule_step_max = 3
         await backend.declare([], [TaskRule(name="t", limit=5)])
-        assert b"r" in client.hget(f"{{{prefix}}}:meta", "used")
+        assert b"r" in raw(client.hget(f"{{{prefix}}}:meta", "used"))
         while await backend.rearrange(limit=3):
             pass
-        assert b"r" not in client.hget(f"{{{prefix}}}:meta", "used")
+        assert b"r" not in raw(client.hget(f"{{{prefix}}}:meta", "used"))
         assert not client.exists(f"{{{prefix}}}:changes")
         await backend.close()
 

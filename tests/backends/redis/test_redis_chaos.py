@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
+from typing import Literal
 
 import pytest
 import redis
@@ -19,6 +19,7 @@ from holdfast.errors import BackendError, OutcomeUnknown
 from holdfast.lifecycle import Ending, Settlement, State
 from holdfast.records import Answer, ClaimRequest, Exchanged, Lease, NewJob, QueueRule, WorkerRecord
 from holdfast.testing.conformance.soundness import sound
+from tests.servers.valkey import raw
 
 from ...servers.valkey import Server
 from . import claimer
@@ -37,7 +38,7 @@ def test_many_processes_never_exceed_a_groups_limit(
     async def fill() -> None:
         backend = make()
         await backend.open()
-        order = "strict" if limit == 1 else "relaxed"
+        order: Literal["strict", "relaxed"] = "strict" if limit == 1 else "relaxed"
         await backend.declare([QueueRule(name="default", group_limit=limit, group_order=order)])
         groups = [None if n % 4 == 0 else f"g{n % 7}" for n in range(total)]
         await backend.enqueue([NewJob(id=f"{n:05d}", task="t", group=group) for n, group in enumerate(groups)])
@@ -52,10 +53,10 @@ def test_many_processes_never_exceed_a_groups_limit(
         return [(job["state"], job["attempts"]) for job in jobs]
 
     asyncio.run(fill())
-    command = [sys.executable, Path(claimer.__file__), server.plain_url, prefix]
+    command = [sys.executable, claimer.__file__, server.plain_url, prefix]
     started = [subprocess.Popen([*command, f"w{n}", str(total)]) for n in range(processes)]
     assert [process.wait(PATIENCE_SECONDS) for process in started] == [0] * processes
-    events = [line.decode().split() for line in client.lrange(f"{prefix}:ledger", 0, -1)]
+    events = [raw(line).decode().split() for line in client.lrange(f"{prefix}:ledger", 0, -1)]
     client.delete(f"{prefix}:ledger", f"{prefix}:begun")
     assert Counter(asyncio.run(states())) == {("succeeded", 1): total}
     assert sorted(job for job, _, step in events if step == "1") == [f"{n:05d}" for n in range(total)]

@@ -1,8 +1,9 @@
-"""The short ways of enqueue and exchange do what the scripts do without them, to the byte. Plain calls take them."""
+"""The fast paths of enqueue and exchange do what the scripts do without them, to the byte. Plain calls take them."""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from hashlib import sha1
@@ -38,14 +39,14 @@ from .test_redis_indexes import audit
 
 START = 1_800_000_000.0
 STEPS = 160
-LONG = load_scripts(with_fast_paths=False)
+GENERAL = load_scripts(with_fast_paths=False)
 PLAIN_TASK = TaskRule(name="u")
 
 Act = Callable[[RedisBackend], Awaitable[Any]]
 
 
 def _cut(script: Script) -> Script:
-    """The script without what comes after its short way."""
+    """The script without what comes after its fast path."""
     head, end, _ = script.text.partition("\nuntil true\n")
     assert end
     text = f"{head}{end}return redis.error_reply('LONG this is not plain')\n"
@@ -55,13 +56,13 @@ def _cut(script: Script) -> Script:
 class _Chosen(RedisBackend):
     """A backend that runs the scripts it is given."""
 
-    scripts: ClassVar[Mapping[str, Script]] = LONG
+    scripts: ClassVar[Mapping[str, Script]] = GENERAL
 
     async def _run(self, verb: str, now: float | None, *values: Any, **more: Any) -> list[Any]:
         return await self._connections.run(self.scripts[verb], [now, *values], **more)
 
 
-class _ShortOnly(_Chosen):
+class _FastOnly(_Chosen):
     scripts: ClassVar[Mapping[str, Script]] = {
         **SCRIPTS,
         "enqueue": _cut(SCRIPTS["enqueue"]),
@@ -72,7 +73,7 @@ class _ShortOnly(_Chosen):
 @pytest.fixture
 def made(server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Awaitable[Any]]]:
     """Stores on one server, their tokens made of their fences alone."""
-    monkeypatch.setattr(store.secrets, "token_hex", lambda _: "nonce")
+    monkeypatch.setattr(secrets, "token_hex", lambda _: "nonce")
     monkeypatch.setattr(store, "MISSES_MAX", 10**9)
     names: list[str] = []
 
@@ -97,7 +98,8 @@ def _content(client: redis.Redis, prefix: str) -> set[tuple[str, Any]]:
         elif kind == "zset":
             found |= {(name, pair) for pair in client.zrange(key, 0, -1, withscores=True)}
         elif kind == "stream":
-            found |= {(name, (place, *fields.items())) for place, (_, fields) in enumerate(client.xrange(key))}
+            hints: Any = client.xrange(key)
+            found |= {(name, (place, *fields.items())) for place, (_, fields) in enumerate(hints)}
     return found
 
 
@@ -367,7 +369,7 @@ def test_a_caller_whose_calls_are_not_plain_tries_the_short_way_only_now_and_the
 
 def test_plain_calls_take_the_short_way(made: Callable[..., Awaitable[Any]]) -> None:
     async def scenario() -> None:
-        backend = await made(_ShortOnly)
+        backend = await made(_FastOnly)
         await backend.declare([QueueRule(name="default")], [TaskRule(name="other", rate=Rate(1, 60.0))])
         done: list[Settlement] = []
         names = []

@@ -14,10 +14,12 @@ import pytest
 import redis
 
 from holdfast.backends.redis import codec, rule_codec
-from holdfast.backends.redis.keys import FIELDS, KEY_NAMES, KEY_TYPES, keys_of
+from holdfast.backends.redis.keys import KEY_NAMES, KEY_TYPES, keys_of
+from holdfast.backends.redis.layouts import FIELDS
 from holdfast.testing.conformance import World
 from holdfast.testing.conformance.walk import Walk
 from holdfast.testing.conformance.walk_flow import FlowWalk
+from tests.servers.valkey import hash_of, scores_of
 
 from ...servers import valkey
 
@@ -33,10 +35,10 @@ def _place(queue: str, name: str | bool) -> bytes:
 
 
 def _key_name(job: dict[str, Any]) -> bytes:
-    terms = job["terms"]
+    terms, key = job["terms"], str(job["key"]).encode()
     if isinstance(terms, list) and terms[0]:
-        return b"g" + codec.escaped(job["task"]) + job["key"].encode()
-    return b"k" + codec.escaped(job["queue"]) + codec.escaped(job["task"]) + job["key"].encode()
+        return b"g" + codec.escaped(job["task"]) + key
+    return b"k" + codec.escaped(job["queue"]) + codec.escaped(job["task"]) + key
 
 
 def _list_live(job: dict[str, Any], found: Indexes) -> None:
@@ -94,7 +96,7 @@ def _list_letters(letters: dict[bytes, bytes], seqs: dict[str, int], found: Inde
 
 def _list_flows(client: redis.Redis, key: dict[str, str], found: Indexes) -> None:
     for name in ("flows", "group_flows"):
-        for scope, packed in client.hgetall(key[name]).items():
+        for scope, packed in hash_of(client, key[name]).items():
             spent_until, shut_until, wakes_at = codec.unpack(packed)
             found["lapsing"][scope] = float("inf") if wakes_at else max(spent_until, shut_until)
             if wakes_at:
@@ -106,7 +108,7 @@ def _kept(
 ) -> dict[bytes, float]:
     """Which finished jobs are to be listed: those of tasks that keep a number of them, unless prune is still to list
     those that finished before. Others may be, whose task once kept some."""
-    said = [item for pair in client.hgetall(key["tasks"]).items() for item in pair]
+    said = [item for pair in hash_of(client, key["tasks"]).items() for item in pair]
     keeping = [codec.escaped(rule.name) for rule in rule_codec.task_rules(said) if rule.retain_count is not None]
     listed = {one for one in finished if not client.hexists(key["meta"], "listing") and one.startswith(tuple(keeping))}
     return {one: 0.0 for one in finished if one in listed or one in there}
@@ -115,22 +117,22 @@ def _kept(
 def audit(client: redis.Redis, prefix: str) -> list[str]:
     """Where an index of the store says something else than its records."""
     key = dict(zip(KEY_NAMES, keys_of(prefix), strict=True))
-    jobs = [dict(zip(FIELDS, codec.unpack(one), strict=True)) for one in client.hvals(key["jobs"])]
+    jobs = [dict(zip(FIELDS, codec.unpack(one), strict=True)) for one in hash_of(client, key["jobs"]).values()]
     found: Indexes = defaultdict(dict)
     for job in jobs:
         _list(job, found)
-    _list_letters(client.hgetall(key["letters"]), {job["id"]: job["seq"] for job in jobs}, found)
+    _list_letters(hash_of(client, key["letters"]), {job["id"]: job["seq"] for job in jobs}, found)
     _list_flows(client, key, found)
     faults = []
     for name in (name for name, kind in KEY_TYPES.items() if kind == "zset" and name != "deadlines"):
-        there = dict(client.zrange(key[name], 0, -1, withscores=True))
+        there = scores_of(client, key[name])
         if name == "kept":
             found[name] = _kept(client, key, found[name], there)
         if there != found[name]:
             more, less = there.items() - found[name].items(), found[name].items() - there.items()
             faults.append(f"{name}: {sorted(more)} too many, {sorted(less)} missing")
     running = Counter(part for job in jobs if job["state"] == "x" for part in ("q" + job["queue"], "t" + job["task"]))
-    busy = {scope.decode(): int(number) for scope, number in client.hgetall(key["busy"]).items()}
+    busy = {scope.decode(): int(number) for scope, number in hash_of(client, key["busy"]).items()}
     if busy != dict(running):
         faults.append(f"busy: {busy}, and {dict(running)} run")
     holding = {_key_name(job): job["id"].encode() for job in jobs if job["key"] and _holds(job)}

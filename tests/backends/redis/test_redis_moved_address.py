@@ -7,6 +7,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -195,9 +196,9 @@ class Played:
 REFUSALS = ["READONLY You can't write", "LOADING loading", "MASTERDOWN link is down", "NOREPLICAS not enough"]
 
 
-def call_both_ways(server: Played, times: int) -> list[str]:
+def call_both_ways(server: Played, times: int) -> list[Any]:
     """The same calls on the two kinds of connections; what each answered."""
-    said: list[str] = []
+    said: list[Any] = []
     direct = BlockingCalls(server.url, call_timeout=5.0, most=4)
     command = packed_command("X")
 

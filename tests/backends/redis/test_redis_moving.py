@@ -92,14 +92,14 @@ def test_what_is_no_text_is_carried_byte_by_byte() -> None:
     async def test(store: RedisBackend) -> None:
         await store.enqueue([NewJob(id="a", task="t", args=odd, options=odd), NewJob(id="b", task="t", args=odd)])
         await store.bury("a", "why")
-        pieces = [await store.export(part) for part in ("jobs", "letters")]  # type: ignore[arg-type]
+        pieces = [await store.export(part) for part in ("jobs", "letters")]
         target = RedisBackend(valkey.shared_server().plain_url, prefix="moving-bytes")
         valkey.empty(valkey.shared_server(), "moving-bytes")
         await target.open()
         await target.seal(TARGET, instead_of=None)
         for piece in pieces:
             await target.carry("m", piece)
-        assert [await target.export(part) for part in ("jobs", "letters")] == pieces  # type: ignore[arg-type]
+        assert [await target.export(part) for part in ("jobs", "letters")] == pieces
         await target.close()
 
     on_store(test)

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -71,7 +73,7 @@ def test_many_who_come_while_the_server_is_away_hear_of_one_try() -> None:
 
 def test_turns_are_a_gap_apart_only_while_connections_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(connects.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     turns = Pace()
     assert [turns._seconds(0) for _ in range(3)] == [0.0] * 3
     turns.failed(BackendUnavailable("away. Try again."))
@@ -103,5 +105,6 @@ def test_connections_over_tcp_are_kept_alive_while_they_rest(server: Server) -> 
     direct = BlockingCalls(url, call_timeout=5.0, most=4)
     direct.call("ping", COMMAND, lambda: COMMAND)
     [resting] = direct._idle
-    assert resting._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    line: Any = resting._sock
+    assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
     direct.close()

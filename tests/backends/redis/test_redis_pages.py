@@ -91,9 +91,9 @@ def test_find_answers_alike_for_every_query(make: Make) -> None:
             found = await here.find(query)
             assert [job.id for job in found] == [job.id for job in await model.find(query)], query
             if found:
-                following = JobQuery(states=some, limit=limit, before=found[-1].seq, **fields)  # type: ignore[arg-type]
+                following = JobQuery(states=some, limit=limit, before=found[-1].seq, **fields)
                 [last] = [job for job in await model.find(JobQuery(limit=1000)) if job.id == found[-1].id]
-                expected = JobQuery(states=some, limit=limit, before=last.seq, **fields)  # type: ignore[arg-type]
+                expected = JobQuery(states=some, limit=limit, before=last.seq, **fields)
                 page = [job.id for job in await here.find(following)]
                 assert page == [job.id for job in await model.find(expected)], following
 
@@ -163,7 +163,7 @@ def test_a_task_gets_a_lane_of_its_own_and_loses_it(make: Make) -> None:
     async def compare(here: Backend, model: Backend) -> None:
         for said in ({"limit": 2}, {"limit": UNLIMITED}, {"limit": None, "rate": Rate(1, 60.0)}, {"rate": None}):
             for backend in (here, model):
-                await backend.limit(Override(task="t1", **said), now=NOW + 20)  # type: ignore[arg-type]
+                await backend.limit(Override(task="t1", **said), now=NOW + 20)
             assert await lanes(here) == await lanes(model), said
         for rule in (TaskRule(name="t2", apart=True), TaskRule(name="t2")):
             for backend in (here, model):

@@ -27,6 +27,7 @@ from holdfast.records import (
     Tick,
     WorkerRecord,
 )
+from tests.servers.valkey import raw
 
 from ...servers.valkey import Server
 
@@ -37,7 +38,7 @@ Poison = Callable[[redis.Redis, Callable[[str], str]], object]
 
 
 def _record(change: Callable[[bytes], bytes], victim: str = "victim") -> Poison:
-    return lambda r, k: r.hset(k("jobs"), victim, change(r.hget(k("jobs"), victim)))
+    return lambda r, k: r.hset(k("jobs"), victim, change(raw(r.hget(k("jobs"), victim))))
 
 
 def _put(key: str, name: str, value: bytes) -> Poison:
@@ -60,14 +61,14 @@ def _again(index: str, job_id: str, at: int) -> Poison:
     """A second member of an index that leads to a job: another number stands in these eight bytes."""
 
     def put(r: redis.Redis, k: Callable[[str], str]) -> None:
-        [member] = [one for one in r.zrange(k(index), 0, -1) if one.endswith(job_id.encode())]
+        [member] = [one for one in map(raw, r.zrange(k(index), 0, -1)) if one.endswith(job_id.encode())]
         r.zadd(k(index), {member[:at] + b"\0\0\0\0\0\0\0\1" + member[at + 8 :]: 0})
 
     return put
 
 
 def _all_at(index: str, score: float) -> Poison:
-    return lambda r, k: r.zadd(k(index), dict.fromkeys(r.zrange(k(index), 0, -1), score))
+    return lambda r, k: r.zadd(k(index), dict.fromkeys(map(raw, r.zrange(k(index), 0, -1)), score))
 
 
 INDEXES = [name for name, kind in KEY_TYPES.items() if kind == "zset"]

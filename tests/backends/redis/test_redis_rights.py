@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import redis
@@ -34,7 +35,8 @@ def user(server: Server, client: redis.Redis, prefix: str) -> User:
     def make(*rights: str, keys: str = "own", wait: int = 0) -> RedisBackend:
         pattern = {"own": f"~{{{prefix}}}:*", "none": "", "read": f"%R~{{{prefix}}}:*"}[keys]
         words = [word for word in (pattern, *" ".join(rights).split()) if word]
-        client.execute_command("ACL", "SETUSER", prefix, "reset", "on", ">word", *words)
+        run: Any = client.execute_command  # redis-py leaves it untyped
+        run("ACL", "SETUSER", prefix, "reset", "on", ">word", *words)
         return RedisBackend(f"redis://{prefix}:word@127.0.0.1:{server.port}/0", prefix=prefix, wait=wait)
 
     return make

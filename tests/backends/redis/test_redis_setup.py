@@ -13,9 +13,10 @@ import redis
 
 from holdfast import rates, records
 from holdfast.backends import open_backend
+from holdfast.backends.fragments import StatementsBroken
 from holdfast.backends.redis import codec, scripts
 from holdfast.backends.redis.backend import RedisBackend
-from holdfast.backends.redis.keys import FIELDS, KEY_NAMES, SCHEMA_VERSION, keys_of
+from holdfast.backends.redis.keys import KEY_NAMES, SCHEMA_VERSION, keys_of
 from holdfast.backends.redis.server import check_server
 from holdfast.errors import BackendNotInstalled, BackendUnavailable, ConfigurationError, HoldfastError, SchemaMismatch
 from holdfast.lifecycle import Settlement
@@ -234,15 +235,29 @@ def test_a_number_of_a_database_keeps_stores_apart(mortal: Server) -> None:
     asyncio.run(run())
 
 
-def test_scripts_name_no_key_and_no_field_that_is_not_declared() -> None:
-    fields = {name.upper() for name in FIELDS}
-    for folder in ("scripts", "parts", "short"):
-        for path in sorted((Path(scripts.__file__).parent / folder).glob("*.lua")):
-            text = path.read_text()
-            assert "redis.call('" not in text or path.stem in ("open", "swap")  # the two that need no store
-            assert "KEYS[" not in text or path.stem == "open"
-            used = set(scripts._FIELD.findall(text))
-            assert used <= fields, path.name
+def test_scripts_build_no_name_of_a_key() -> None:
+    for path in sorted((Path(scripts.__file__).parent / "lua").glob("*.lua")):
+        assert "KEYS[" not in path.read_text() or path.stem == "failover", path.name  # open looks at all of them
+
+
+def test_a_name_without_a_position_is_refused() -> None:
+    names = scripts._arguments("enqueue", "-- args: now, jobs\n-- raw: bodies...")
+    for code in ("return row[STAET]", "return args.jbos", "return meta.sek", "return ARGV.boddies"):
+        with pytest.raises(StatementsBroken, match="no"):
+            scripts._with_positions("enqueue", code, names)
+
+
+def test_every_name_in_capitals_has_been_replaced() -> None:
+    for script in scripts.SCRIPTS.values():
+        code = re.sub(r"'[^']*'|--.*", "", script.text)
+        left = set(re.findall(r"\b[A-Z][A-Z_]{2,}\b", code)) - {"KEYS", "ARGV"}
+        assert {name for name in left if f"local {name} = " not in code} == set(), script.verb
+
+
+def test_a_fragment_is_inserted_with_its_arguments() -> None:
+    fragment = scripts._fragment("-- TWICE(a, b): twice.\n-- Why.\na .. b .. a\n")
+    code = scripts._with_fragments("x = TWICE(f(1, 2), TWICE('p', q[1]))", {"TWICE": fragment})
+    assert code == "x = f(1, 2) .. 'p' .. q[1] .. 'p' .. f(1, 2)"
 
 
 def test_a_full_server_refuses_only_what_brings_more_work() -> None:
@@ -259,7 +274,7 @@ def test_the_page_about_the_store_names_every_key() -> None:
 
 def test_bounds_in_lua_are_the_codes() -> None:
     found = scripts._sections()
-    constants = scripts._constants({**found["part"], **found["script"]})
+    constants = scripts._constants([*found["part"].values(), *found["script"].values()])
     for name in ("ERRORS_KEPT_MAX", "HISTORY_KEPT_MAX", "LOGS_KEPT_MAX", "REMEMBER_SECONDS_MIN"):
         assert float(constants[name]) == getattr(records, name), name
     for name in ("GROUP_LOOKS_MAX", "READY_PER_GROUP_MAX", "STAGGER_TICKS"):

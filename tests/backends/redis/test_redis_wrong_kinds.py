@@ -18,10 +18,11 @@ import redis
 
 from holdfast.backends.redis import tolerant
 from holdfast.backends.redis.backend import RedisBackend
-from holdfast.backends.redis.keys import FIELDS
+from holdfast.backends.redis.layouts import FIELDS
 from holdfast.errors import DuplicateJob, JobNotFound, StateConflict
 from holdfast.lifecycle import Ending, Failure, Settlement
 from holdfast.records import ClaimRequest, Held, Lease, NewJob, Report, Revival, WorkerRecord
+from tests.servers.valkey import raw
 
 from .test_redis_poison import NOW, looked_at
 
@@ -117,7 +118,7 @@ async def _worked_off(backend: RedisBackend, running: list[Lease]) -> list[str]:
         names += [lease.id for lease in got.leases]
         assert len({one.id for one in got.leases}) == len(got.leases)
         for sweep in (backend.promote, backend.refill, backend.rearrange, backend.recover):
-            await sweep(now=NOW + 2 + call)  # type: ignore[operator]
+            await sweep(now=NOW + 2 + call)
     return names
 
 
@@ -125,11 +126,11 @@ async def _operated(backend: RedisBackend, ids: Iterable[str]) -> None:
     for job_id in ids:
         for verb in (backend.cancel, backend.run_now, backend.revive, backend.retry, backend.discard):
             try:
-                await verb(job_id, now=NOW + 50)  # type: ignore[operator]
+                await verb(job_id, now=NOW + 50)
             except (JobNotFound, StateConflict):
                 continue
     for on_conflict in ("keep", "replace", "raise"):
-        again = NewJob(id=f"again-{on_conflict}", task="t", key="k-0", on_conflict=on_conflict)  # type: ignore[arg-type]
+        again = NewJob(id=f"again-{on_conflict}", task="t", key="k-0", on_conflict=on_conflict)
         with contextlib.suppress(DuplicateJob):
             await backend.enqueue([again], now=NOW + 50)
 
@@ -160,7 +161,7 @@ def test_a_field_of_a_wrong_kind_stops_nobody_and_is_named(
         for number, value in enumerate(values):
             for kind in KINDS:
                 name = f"{kind}-{number}"
-                packed = _changed(client.hget(f"{{{prefix}}}:jobs", name), field, value)
+                packed = _changed(raw(client.hget(f"{{{prefix}}}:jobs", name)), field, value)
                 client.hset(f"{{{prefix}}}:jobs", name, packed)
                 expected[name] = set(tolerant.fields(name, packed)[1])
         found = await backend.flaws(limit=10_000)

@@ -2,18 +2,25 @@
 
 Where a queue is one shard the router differs from a plain store only in what spans queues (BY_QUEUE). Where a queue is
 three, it differs in what IN_THREE names, and in that it must.
+
+A cluster is such a router, too: one shard per queue, on real nodes. The whole run has every case on it
+(test_cluster_conformance), so that form over memory only repeats them, for whoever has no servers or little time.
 """
 
 from __future__ import annotations
 
 import pytest
 
+from holdfast.backends.contract import Backend, Reader
+from holdfast.backends.redis.cluster import ClusterBackend
+from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.testing.conformance import CASES
 
 from .differing import BY_QUEUE, IN_THREE, run_differing, unknown
 from .shelves import memory_stores
 
 
+@pytest.mark.repeat
 @pytest.mark.parametrize("case", CASES)
 def test_case(case: str) -> None:
     run_differing(case, memory_stores(), BY_QUEUE)
@@ -26,3 +33,9 @@ def test_case_in_three_shards(case: str) -> None:
 
 def test_every_difference_is_about_a_case() -> None:
     assert not unknown(BY_QUEUE) | unknown(IN_THREE)
+
+
+def test_a_cluster_has_its_verbs_from_the_router() -> None:
+    verbs = [name for name in {**vars(Reader), **vars(Backend)} if not name.startswith("_")]
+    own = {name for name in verbs if getattr(ShardedBackend, name, None) is not getattr(ClusterBackend, name, None)}
+    assert own <= {"open", "close", "migrate", "scheme", "durable", "any_loop"}

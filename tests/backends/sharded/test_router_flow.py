@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -127,7 +128,7 @@ def test_no_more_run_than_the_limit_and_all_of_it_is_used(kind: str) -> None:
         assert not await claimed(router, 2)
         await end(router, first[:3])
         assert len(await claimed(router, 3)) == 3
-        word = {"queue": "mail"} if kind == "queue" else {"task": "work"}
+        word: dict[str, Any] = {"queue": "mail"} if kind == "queue" else {"task": "work"}
         await router.limit(Override(**word, limit=11), now=NOW)
         assert len(await claimed(router, 4)) == 4
         await router.limit(Override(**word, limit=UNLIMITED), now=NOW)

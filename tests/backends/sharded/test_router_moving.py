@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.backends.contract import Backend
-from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.backends.seq_numbers import Numbering
 from holdfast.backends.sharded import places
+from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.errors import ConfigurationError, StoreSealed
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.moving import Moved, Mover, Side

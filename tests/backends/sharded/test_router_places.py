@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.backends.sharded import places
 from holdfast.errors import ConfigurationError, DuplicateJob
-from holdfast.inspection.checks import RULES, fences_are_distinct
+from holdfast.inspection.audit import RULES, fences_are_distinct
 from holdfast.inspection.snapshot import picture_of
 from holdfast.lifecycle import State
 from holdfast.records import ClaimRequest, Dump, JobQuery, NewJob, Override, Pause, QueueRule, WorkerRecord

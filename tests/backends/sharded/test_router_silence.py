@@ -190,13 +190,13 @@ async def test_a_call_given_up_in_the_middle_claims_nothing_twice(shelf: Shelf, 
         await never.wait()
         return answer
 
-    shelf.shards["mail:3"].exchange = stuck  # type: ignore[attr-defined]
+    shelf.shards["mail:3"].exchange = stuck
     call = asyncio.create_task(router.claim(ask(1, 12), now=NOW))
     await reached.wait()
     await asyncio.sleep(0)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
-    del shelf.shards["mail:3"].exchange  # type: ignore[attr-defined]
+    del shelf.shards["mail:3"].exchange
     first = await router.claim(ask(1, 12), now=NOW)
     running = await router.find(JobQuery(states=(State.RUNNING,), limit=100))
     assert sorted(lease.id for lease in first.leases) == sorted(job.id for job in running)
@@ -247,7 +247,7 @@ async def test_a_lease_that_came_while_a_renewal_was_on_its_way_is_named_too(
         claimed.extend((await router.claim(ask(1), now=NOW)).leases)
         raise OutcomeUnknown("renew")
 
-    quiet.renew = renew  # type: ignore[attr-defined]
+    quiet.renew = renew
     answer = await router.renew("w", [], seen_call=0, now=NOW)
     assert set(answer.unheard) == {lease.id for lease in claimed if lease.token.startswith("mail:2/")} != set()
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.memory.backend import MemoryBackend
 from holdfast.backends.sharded import cron
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.backends.sharded.lease import HOME
+from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.errors import BackendUnavailable, ConfigurationError, StoreSealed
 from holdfast.lifecycle import Ending, Settlement, State
 from holdfast.moving import Mover, Side
@@ -183,10 +183,10 @@ async def test_more_jobs_than_one_page_are_handed_over(shelf: Shelf, router: Sha
             shelf.shards[shard].mood = "down"
     many = [job(n) for n in range(2 * cron.PAGE + 7)]
     assert (await tick(router, 0, *many)).done
-    for shard in shelf.shards.values():
-        shard.mood = "well"
+    for one in shelf.shards.values():
+        one.mood = "well"
     await router.promote(now=LATER)
-    assert await everything(router) == sorted(one.id for one in many)
+    assert await everything(router) == sorted(wanted.id for wanted in many)
 
 
 # ---------------------------------------------------------------------- rivals and overlap
@@ -234,7 +234,7 @@ async def test_who_hands_over_for_another_cancels_the_previous_job_first(shelf: 
     async def killed(*_: object) -> list[Enqueued]:
         raise BackendUnavailable("killed by the test. Nothing to do.")
 
-    router._ticking._hand_over = killed  # type: ignore[method-assign]
+    router._ticking._hand_over = killed  # type: ignore[method-assign,assignment]
     assert (await tick(router, 1, job(2, key="k"), overlap="cancel", previous="e@1")).done
     another = shelf.router()
     await another.open()

@@ -28,17 +28,19 @@ def steps(store: sqlite3.Connection, work: Callable[[Transaction], object]) -> i
         taken += 10
         return 0
 
+    store.execute("SAVEPOINT before")
     store.set_progress_handler(count, 10)
     try:
         work(transaction(store))
     finally:
         store.set_progress_handler(None, 10)
+        store.execute("ROLLBACK TO before")
     return taken
 
 
 def fill(store: sqlite3.Connection, jobs: list[tuple[NewJob, str]]) -> None:
     """Rows as the verbs would leave them, without their cost: each with its state."""
-    lanes = {None: 0}
+    lanes: dict[str | None, int] = {None: 0}
     rows = [
         (job.id, job.task, job.queue, state, job.group, lanes.get(job.group, 1), int(NOW) * 1_000_000 + n, NOW, NOW)
         for n, (job, state) in enumerate(jobs)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.sqlite import enqueue, lease
+from holdfast.backends.sqlite import enqueue, renew
 from holdfast.backends.sqlite.backend import SqliteBackend
-from holdfast.backends.sqlite.columns import SQL
+from holdfast.backends.sqlite.claim import exchange
+from holdfast.backends.sqlite.codec import SQL
 from holdfast.backends.sqlite.connection import connect
 from holdfast.backends.sqlite.transaction import Transaction
 from holdfast.records import ClaimRequest, NewJob, WorkerRecord
@@ -36,12 +37,12 @@ def transaction(store: sqlite3.Connection) -> Transaction:
 
 def claim(store: sqlite3.Connection, call: int, bytes_max: int) -> list[tuple[str, bytes]]:
     request = ClaimRequest(worker="w", call=call, queues=("default",), most=10, bytes_max=bytes_max)
-    return [(lease.id, lease.args) for lease in lease.exchange(transaction(store), (), (), request).leases]
+    return [(lease.id, lease.args) for lease in exchange(transaction(store), (), (), request).leases]
 
 
 @pytest.mark.parametrize("group", [None, "g"])
 def test_a_claim_reads_the_big_arguments_of_those_it_leases_alone(store: sqlite3.Connection, group: str | None) -> None:
-    lease.register(transaction(store), WorkerRecord(id="w"))
+    renew.register(transaction(store), WorkerRecord(id="w"))
     jobs = [NewJob(id=f"j{n}", task="t", args=BIG, group=group and f"{group}{n}") for n in range(6)]
     enqueue.enqueue(transaction(store), jobs)
     statements: list[str] = []
@@ -56,7 +57,7 @@ def test_a_claim_reads_the_big_arguments_of_those_it_leases_alone(store: sqlite3
 
 
 def test_small_arguments_cost_no_second_look(store: sqlite3.Connection) -> None:
-    lease.register(transaction(store), WorkerRecord(id="w"))
+    renew.register(transaction(store), WorkerRecord(id="w"))
     enqueue.enqueue(transaction(store), [NewJob(id=f"j{n}", task="t", args=b"[1]") for n in range(3)])
     statements: list[str] = []
     store.set_trace_callback(statements.append)

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.backends.sqlite import enqueue
 from holdfast.backends.sqlite.backend import SqliteBackend
-from holdfast.backends.sqlite.writer import StoreThread
+from holdfast.backends.sqlite.connection import StoreThread
 from holdfast.errors import BackendUnavailable, DuplicateJob, OutcomeUnknown
 from holdfast.lifecycle import State
 from holdfast.records import Enqueued, NewJob

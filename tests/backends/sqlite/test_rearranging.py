@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.sqlite import lease, limits, rearrange
+from holdfast.backends.sqlite import limits, renew
 from holdfast.backends.sqlite.backend import SqliteBackend
+from holdfast.backends.sqlite.claim import exchange
 from holdfast.backends.sqlite.connection import connect
 from holdfast.backends.sqlite.transaction import Transaction
 from holdfast.records import ClaimRequest, NewJob, Override, Pause, QueueRule, TaskRule, WorkerRecord
@@ -65,7 +66,7 @@ def test_a_changed_rule_costs_the_same_on_a_backlog_ten_times_as_big(
 
 def claim(tx: Transaction, call: int, *, most: int = 10, sweep_max: int = 100) -> list[str]:
     request = ClaimRequest(worker="w", call=call, queues=("default",), most=most, sweep_max=sweep_max)
-    return [lease.id for lease in lease.exchange(tx, (), (), request).leases]
+    return [lease.id for lease in exchange(tx, (), (), request).leases]
 
 
 @pytest.mark.parametrize("what", [name for name in CHANGES if "of a group" not in name])
@@ -73,7 +74,7 @@ def test_a_claim_that_carries_it_on_costs_the_same_too(make: Callable[[int], sql
     costs: list[int] = []
     for size in (500, 5_000):
         store = make(size)
-        lease.register(transaction(store), WorkerRecord(id="w", lease_seconds=1e6))
+        renew.register(transaction(store), WorkerRecord(id="w", lease_seconds=1e6))
         CHANGES[what](transaction(store))
         assert transaction(store).rules.rearranging
         costs.append(steps(store, lambda tx: claim(tx, 1)))
@@ -84,7 +85,7 @@ def test_a_step_that_was_cut_off_is_gone_on_with(make: Callable[[int], sqlite3.C
     store = make(500)
     CHANGES["pause of a task"](transaction(store))
     passes = 0
-    while rearrange.rearrange(transaction(store), STEP):
+    while limits.rearrange(transaction(store), STEP):
         passes += 1
     assert passes >= 5
     left = "SELECT count(*) FROM holdfast_jobs WHERE state = 'ready' AND task = 'work' AND lane <> 2"
@@ -97,7 +98,7 @@ def test_retention_counts_all_finished_jobs_in_the_end(make: Callable[[int], sql
     store = make(500)
     store.execute("UPDATE holdfast_jobs SET state = 'cancelled', finished_at = 1 WHERE state = 'ready'")
     CHANGES["declared retention"](transaction(store))
-    while rearrange.rearrange(transaction(store), STEP):
+    while limits.rearrange(transaction(store), STEP):
         pass
     wrong = "SELECT count(*) FROM holdfast_jobs WHERE counted <> (task = 'work')"
     assert store.execute(wrong).fetchone() == (0,)
@@ -105,7 +106,7 @@ def test_retention_counts_all_finished_jobs_in_the_end(make: Callable[[int], sql
 
 def test_a_store_with_nothing_to_rearrange_is_asked_nothing_more(make: Callable[[int], sqlite3.Connection]) -> None:
     store = make(500)
-    lease.register(transaction(store), WorkerRecord(id="w", lease_seconds=1e6))
+    renew.register(transaction(store), WorkerRecord(id="w", lease_seconds=1e6))
     said: list[str] = []
     store.set_trace_callback(said.append)
     assert claim(transaction(store), 1)

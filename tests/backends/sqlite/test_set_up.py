@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.sqlite import connection as opening
+from holdfast.backends.sqlite import schema
 from holdfast.backends.sqlite.backend import SqliteBackend
+from holdfast.backends.sqlite.connection import SCHEMA_VERSION, connect, errors_mapped, schema_version
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, SchemaMismatch
 from holdfast.records import ClaimRequest, NewJob, WorkerRecord
 
 
 def set_up(path: Path, share: bool = False) -> tuple[int, int]:
-    return opening.set_up(str(path), synchronous="FULL", share=share, seconds=5.0)
+    return schema.set_up(str(path), synchronous="FULL", share=share, seconds=5.0)
 
 
 def tables(path: Path) -> set[str]:
@@ -37,7 +38,7 @@ def test_a_file_that_another_is_just_setting_up_is_waited_for(tmp_path: Path) ->
     other.execute("BEGIN EXCLUSIVE")
     release = threading.Timer(0.3, other.execute, ["ROLLBACK"])
     release.start()
-    assert set_up(path) == (0, opening.SCHEMA_VERSION)
+    assert set_up(path) == (0, SCHEMA_VERSION)
     release.join()
     other.close()
 
@@ -45,21 +46,21 @@ def test_a_file_that_another_is_just_setting_up_is_waited_for(tmp_path: Path) ->
 def test_a_rival_that_sets_the_file_up_between_two_reads_is_no_other_application(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, read = tmp_path / "jobs.db", opening.schema_version
+    path, read = tmp_path / "jobs.db", schema_version
 
     def read_and_be_overtaken(connection: sqlite3.Connection) -> int | None:
         version = read(connection)
-        monkeypatch.setattr(opening, "schema_version", read)
+        monkeypatch.setattr(schema, "schema_version", read)
         set_up(path)
         return version
 
-    monkeypatch.setattr(opening, "schema_version", read_and_be_overtaken)
-    assert set_up(path) == (0, opening.SCHEMA_VERSION)
+    monkeypatch.setattr(schema, "schema_version", read_and_be_overtaken)
+    assert set_up(path) == (0, SCHEMA_VERSION)
 
 
 def test_a_new_file_gets_the_whole_schema_in_wal_mode(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
-    assert set_up(path) == (0, opening.SCHEMA_VERSION)
+    assert set_up(path) == (0, SCHEMA_VERSION)
     assert "holdfast_jobs" in tables(path)
     with sqlite3.connect(path) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
@@ -69,7 +70,7 @@ def test_a_new_file_gets_the_whole_schema_in_wal_mode(tmp_path: Path) -> None:
 def test_our_connections_wait_for_the_disk_by_default(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     set_up(path)
-    connection = opening.connect(str(path))
+    connection = connect(str(path))
     assert connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
     connection.close()
 
@@ -78,13 +79,13 @@ def test_migrating_twice_does_nothing_the_second_time(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     set_up(path)
     before = path.read_bytes()
-    assert set_up(path) == (opening.SCHEMA_VERSION, opening.SCHEMA_VERSION)
+    assert set_up(path) == (SCHEMA_VERSION, SCHEMA_VERSION)
     assert path.read_bytes() == before
 
 
 def _migrate_at_the_signal(path: str, barrier: object) -> None:
     barrier.wait(30)  # type: ignore[attr-defined]
-    opening.set_up(path, synchronous="FULL", share=False, seconds=20.0)
+    schema.set_up(path, synchronous="FULL", share=False, seconds=20.0)
 
 
 def test_six_processes_migrating_at_once_make_one_schema(tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_six_processes_migrating_at_once_make_one_schema(tmp_path: Path) -> None
     for process in processes:
         process.join(60)
         assert process.exitcode == 0
-    assert set_up(path) == (opening.SCHEMA_VERSION, opening.SCHEMA_VERSION)
+    assert set_up(path) == (SCHEMA_VERSION, SCHEMA_VERSION)
 
 
 @pytest.mark.parametrize("after", range(0, 20, 3))
@@ -105,20 +106,20 @@ def test_a_migration_killed_between_two_statements_leaves_nothing_half_done(tmp_
     path = tmp_path / "jobs.db"
     program = f"""
 import os, signal, sqlite3
-from holdfast.backends.sqlite import connection as opening
-whole = opening.statements_of
+from holdfast.backends.sqlite import schema
+whole = schema.statements_of
 def some(text):
     statements = whole(text)
     for number, statement in enumerate(statements):
         if number == {after}:
             os.kill(os.getpid(), signal.SIGKILL)
         yield statement
-opening.statements_of = some
-opening.set_up({str(path)!r}, synchronous="FULL", share=False, seconds=5.0)
+schema.statements_of = some
+schema.set_up({str(path)!r}, synchronous="FULL", share=False, seconds=5.0)
 """
     done = subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
     assert done.returncode == -signal.SIGKILL
-    assert set_up(path) == (0, opening.SCHEMA_VERSION)
+    assert set_up(path) == (0, SCHEMA_VERSION)
     assert "holdfast_letters" in tables(path)
 
 
@@ -130,9 +131,9 @@ def test_a_newer_schema_is_refused_on_every_connection(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(SchemaMismatch) as caught:
         asyncio.run(SqliteBackend(str(path)).open())
-    assert (caught.value.found, caught.value.expected) == (99, opening.SCHEMA_VERSION)
+    assert (caught.value.found, caught.value.expected) == (99, SCHEMA_VERSION)
     with pytest.raises(SchemaMismatch):
-        opening.connect(str(path))
+        connect(str(path))
 
 
 def test_a_worker_already_open_notices_a_newer_schema_on_its_next_connection(tmp_path: Path) -> None:
@@ -168,9 +169,9 @@ def test_someone_elses_database_is_refused_unless_sharing_is_asked_for(tmp_path:
     with pytest.raises(ConfigurationError, match=r"orders.*share=true"):
         set_up(path)
     assert path.read_bytes() == before
-    assert set_up(path, share=True) == (0, opening.SCHEMA_VERSION)
+    assert set_up(path, share=True) == (0, SCHEMA_VERSION)
     assert {"orders", "holdfast_jobs"} <= tables(path)
-    assert set_up(path) == (opening.SCHEMA_VERSION, opening.SCHEMA_VERSION)
+    assert set_up(path) == (SCHEMA_VERSION, SCHEMA_VERSION)
 
 
 def test_a_file_in_another_encoding_is_refused(tmp_path: Path) -> None:
@@ -189,19 +190,19 @@ def test_a_missing_folder_a_folder_and_memory_are_refused_with_advice(tmp_path: 
     with pytest.raises(ConfigurationError, match="is a folder"):
         set_up(tmp_path)
     with pytest.raises(ConfigurationError, match="memory://"):
-        opening.check_path(":memory:")
+        schema.check_path(":memory:")
 
 
 def test_a_network_file_system_is_recognised(tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text("/dev/sda / ext4 rw 0 0\nserver:/x /srv/share\\040d nfs4 rw 0 0\n")
-    assert opening.file_system_of("/srv/share d/jobs", str(mounts)) == "nfs4"
-    assert opening.file_system_of("/srv/other", str(mounts)) == "ext4"
-    assert "nfs4" in opening.NETWORK_FILE_SYSTEMS
+    assert schema.file_system_of("/srv/share d/jobs", str(mounts)) == "nfs4"
+    assert schema.file_system_of("/srv/other", str(mounts)) == "ext4"
+    assert "nfs4" in schema.NETWORK_FILE_SYSTEMS
 
 
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "file_system_of", lambda folder: "nfs4")
+    monkeypatch.setattr(schema, "file_system_of", lambda folder: "nfs4")
     with pytest.raises(ConfigurationError, match="network file system"):
         set_up(tmp_path / "jobs.db")
     assert not (tmp_path / "jobs.db").exists()
@@ -211,7 +212,7 @@ def test_a_read_only_file_gives_a_sentence_and_no_driver_error(tmp_path: Path) -
     path = tmp_path / "jobs.db"
     set_up(path)
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    with pytest.raises(BackendError, match="read-only"), opening.errors_mapped(str(path)):
+    with pytest.raises(BackendError, match="read-only"), errors_mapped(str(path)):
         connection.execute("DELETE FROM holdfast_jobs")
     connection.close()
 
@@ -262,7 +263,7 @@ def test_a_wrong_schema_number_is_a_schema_mismatch(tmp_path: Path, damage: str,
             set_up(path, share=share)
         assert caught.value.found == found
     with pytest.raises(SchemaMismatch):
-        opening.connect(str(path))
+        connect(str(path))
 
 
 @pytest.mark.parametrize("damage", ["DROP TABLE holdfast_rearranging", "DROP INDEX holdfast_jobs_ready"])

@@ -6,12 +6,13 @@ import asyncio
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast.backends.sqlite import claim, enqueue, lease, limits
+from holdfast.backends.sqlite import claim, enqueue, limits, renew
 from holdfast.backends.sqlite.backend import SqliteBackend
-from holdfast.backends.sqlite.columns import SQL
+from holdfast.backends.sqlite.codec import SQL
 from holdfast.backends.sqlite.connection import connect
 from holdfast.backends.sqlite.transaction import Transaction
 from holdfast.lifecycle import Ending, Settlement
@@ -37,7 +38,7 @@ def transaction(store: sqlite3.Connection) -> Transaction:
 
 def plan(store: sqlite3.Connection, name: str) -> str:
     statement = SQL[name]
-    values: object = {"queue": "q", "grp": "g", "limit": 1, "now": 1.0, "task": "t", "excess": 1, "remembered": 1.0}
+    values: Any = {"queue": "q", "grp": "g", "limit": 1, "now": 1.0, "task": "t", "excess": 1, "remembered": 1.0}
     if ":" not in statement.replace("::", ""):
         values = [1] * statement.count("?") if "?1" not in statement else [1]
     rows = store.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
@@ -76,13 +77,13 @@ def test_what_is_counted_is_counted_in_an_index_alone(store: sqlite3.Connection,
 
 def _exchange(store: sqlite3.Connection, call: int, settlements: list[Settlement]) -> list[Settlement]:
     request = ClaimRequest(worker="w", call=call, queues=("default",), most=10)
-    leases = lease.exchange(transaction(store), settlements, (), request).leases
+    leases = claim.exchange(transaction(store), settlements, (), request).leases
     return [Settlement(id=lease.id, token=lease.token, ending=Ending.SUCCEEDED) for lease in leases]
 
 
 def test_without_rules_an_exchange_asks_for_them_once(store: sqlite3.Connection) -> None:
     enqueue.enqueue(transaction(store), [NewJob(id=f"j{n}", task="t") for n in range(40)])
-    lease.register(transaction(store), WorkerRecord(id="w", lease_seconds=1e6))
+    renew.register(transaction(store), WorkerRecord(id="w", lease_seconds=1e6))
     settlements = _exchange(store, 1, [])
     said: list[str] = []
     store.set_trace_callback(said.append)
@@ -97,7 +98,7 @@ def test_without_rules_an_exchange_asks_for_them_once(store: sqlite3.Connection)
 def test_a_job_that_leaves_its_lane_apart_leaves_its_index(store: sqlite3.Connection) -> None:
     limits.declare(transaction(store), [], [TaskRule(name="t", rate=Rate(2, 1.0, 2))], 100)
     enqueue.enqueue(transaction(store), [NewJob(id=f"j{n}", task="t") for n in range(5)])
-    lease.register(transaction(store), WorkerRecord(id="w", lease_seconds=1e6))
+    renew.register(transaction(store), WorkerRecord(id="w", lease_seconds=1e6))
     assert len(claim.claim(transaction(store), ClaimRequest(worker="w", call=1, queues=("default",), most=9))) == 2
     cursor = store.cursor()
     assert cursor.execute("SELECT count(*) FROM holdfast_jobs WHERE lane = 3").fetchone() == (3,)

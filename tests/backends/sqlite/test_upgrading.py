@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends.sqlite.backend import SqliteBackend
-from holdfast.backends.sqlite.connection import SCHEMA_VERSION, migrations, statements_of
+from holdfast.backends.sqlite.connection import SCHEMA_VERSION
+from holdfast.backends.sqlite.schema import migrations, statements_of
 from holdfast.errors import DuplicateJob
 from holdfast.lifecycle import State
 from holdfast.records import ClaimRequest, NewJob, Override, WorkerRecord

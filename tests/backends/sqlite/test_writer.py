@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.sqlite import writer as writing
+from holdfast.backends.sqlite import connection as writing
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.errors import BackendError, DuplicateJob, OutcomeUnknown
 from holdfast.lifecycle import Ending, Settlement, State
@@ -150,7 +150,7 @@ def _work_through(path: str, name: str, seen: Any) -> None:
         backend = SqliteBackend(path, call_timeout=30.0)
         await backend.open()
         await backend.register(WorkerRecord(id=name, lease_seconds=60.0))
-        call, settlements = 0, []
+        call, settlements = 0, list[Settlement]()
         while True:
             call += 1
             request = ClaimRequest(worker=name, call=call, queues=("default",), most=7)

@@ -8,9 +8,8 @@ from typing import Any, assert_type
 from zoneinfo import ZoneInfo
 
 from holdfast import Context, Holdfast, Job, Snooze, Task
-from holdfast.cron.api import Backfilled
-from holdfast.cron.view import Entry
-from holdfast.follow import Step
+from holdfast.cron.api import Backfilled, Entry
+from holdfast.results import Step
 
 app = Holdfast("memory://")
 app.queue("mail", limit=5, rate="100/m", group_limit=None, group_order="relaxed", group_rate="1/s", aging=60)

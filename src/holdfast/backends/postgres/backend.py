@@ -57,18 +57,17 @@ from ...records import (
 )
 from ...worker_status import bounded
 from ..contract import Backend
-from ..validate import check_limit
+from ..seals import check_limit
 from . import codec, move, read
 from .blocking import BlockingCalls
+from .codec import as_job, as_letter
 from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, is_held
 from .enqueue import Joined, Outcomes, aenqueue_on, by_column, by_field, encoded, enqueue_on, is_single, outcomes
 from .flaws import flaws
-from .floors import Floors
 from .prepared import PreparedCall
 from .read import named, scope
 from .schema import for_schema, schema_version, set_up, store_id
-from .snapshots import SnapshotWatch, oldest_snapshot
-from .tolerant import as_job, as_letter
+from .snapshots import Floors, SnapshotWatch, oldest_snapshot
 from .wakeups import EVERY_QUEUE, Wakeups
 
 T = TypeVar("T")

@@ -1,17 +1,160 @@
-"""Decodes the JSON that the server's functions return into records.
+"""Decodes the JSON that the server's functions return into records, invalid rows as far as possible.
 
-Called by backend.py. Pure.
+Called by every module that reads results. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import math
+from binascii import a2b_base64
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 
-from ...records import Answer, CronEntry, Enqueued, Exchanged, NewJob, Promoted, Recovered, Renewal, Seal, Ticked
-from .read import LeaseTexts, as_leases
+from ...lifecycle import State
+from ...rates import Rate
+from ...records import (
+    Answer,
+    CronEntry,
+    DeadLetter,
+    Enqueued,
+    Exchanged,
+    Flow,
+    JobRecord,
+    Lease,
+    NewJob,
+    Override,
+    Promoted,
+    QueueRule,
+    Recovered,
+    Renewal,
+    Seal,
+    TaskRule,
+    Ticked,
+    WorkerRecord,
+)
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Tolerant decoding: an invalid field hides neither the rest of its row nor other rows. Decodes a record as a whole;
+# only if that fails, which is rare, field by field.
+
+
+Record = TypeVar("Record", bound=msgspec.Struct)
+_plain = msgspec.json.Decoder(strict=False).decode
+
+# Placeholders for required fields that cannot be read. A job in an unknown state is shown as dead: it never runs.
+_INSTEAD: Mapping[type[msgspec.Struct], Mapping[str, Any]] = {
+    JobRecord: {"id": "", "seq": 0, "task": "", "queue": "", "state": State.DEAD, "args": b""},
+    DeadLetter: {
+        "id": "",
+        "task": "",
+        "queue": "",
+        "key": None,
+        "group": None,
+        "args": b"",
+        "failure_count": 0,
+        "first_failed_at": 0.0,
+        "failed_at": 0.0,
+        "reason": "unreadable",
+    },
+    WorkerRecord: {"id": ""},
+    QueueRule: {"name": ""},
+    TaskRule: {"name": ""},
+    Override: {},
+    Flow: {},
+}
+
+
+def makes_sense(rate: object) -> bool:
+    """Whether a rate is usable, by the same rule as rates.sql. Any value that is not a Rate passes."""
+    if not isinstance(rate, Rate):
+        return True
+    return rate.count > 0 and 0 < rate.seconds < math.inf and (rate.burst is None or rate.burst > 0)
+
+
+def reader(kind: type[Record]) -> Callable[[str], tuple[Record, tuple[str, ...]]]:
+    """A decoder for this kind of record that also returns the names of the fields it could not read."""
+    whole = msgspec.json.Decoder(kind).decode
+    hints, instead = get_type_hints(kind), _INSTEAD[kind]
+    rates = [name for name in ("rate", "group_rate") if name in hints]
+
+    def read(text: str) -> tuple[Record, tuple[str, ...]]:
+        try:
+            record = whole(text)
+            if all(makes_sense(getattr(record, name)) for name in rates):
+                return record, ()
+        except msgspec.DecodeError:
+            pass
+        stored: dict[str, Any] = _plain(text)
+        values: dict[str, Any] = {}
+        unreadable = []
+        for field in msgspec.structs.fields(kind):
+            if field.encode_name not in stored:
+                continue
+            try:
+                value = msgspec.convert(stored[field.encode_name], hints[field.name])
+            except msgspec.ValidationError:
+                unreadable.append(field.name)
+                continue
+            if field.name in rates and not makes_sense(value):
+                unreadable.append(field.name)
+            else:
+                values[field.name] = value
+        return kind(**{**instead, **values}), tuple(unreadable)
+
+    return read
+
+
+_read_entry = msgspec.json.Decoder(CronEntry).decode
+_read_job = reader(JobRecord)
+read_letter = reader(DeadLetter)
+read_worker = reader(WorkerRecord)
+read_queue = reader(QueueRule)
+read_task = reader(TaskRule)
+read_override = reader(Override)
+read_flow = reader(Flow)
+_read_rate = msgspec.json.Decoder(Rate).decode
+
+
+def as_job(text: str) -> JobRecord:
+    job, unreadable = _read_job(text)
+    return msgspec.structs.replace(job, unreadable=unreadable) if unreadable else job
+
+
+def as_letter(text: str) -> DeadLetter:
+    return read_letter(text)[0]
+
+
+def as_worker(text: str) -> WorkerRecord:
+    return read_worker(text)[0]
+
+
+def rate_or_none(text: str | None) -> Rate | None:
+    """The rate; None if it is missing, unreadable or unusable."""
+    try:
+        rate = None if text is None else _read_rate(text)
+    except msgspec.DecodeError:
+        return None
+    return rate if makes_sense(rate) else None
+
+
+def entry_or_none(text: str) -> CronEntry | None:
+    """The cron entry; None if it cannot be read: without all its fields, it has no due time."""
+    try:
+        return _read_entry(text)
+    except msgspec.DecodeError:
+        return None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What the statements return
+
+
+LeaseTexts = tuple[
+    str, str, int, str, str, int, int, str | None, str | None, int, int, int, int, float, float, str | None, bool, int
+]
+
 
 as_answers = msgspec.json.Decoder(list[Answer]).decode
 as_promoted = msgspec.json.Decoder(Promoted).decode
@@ -49,7 +192,7 @@ _read_ticked = msgspec.json.Decoder(_Ticked).decode
 
 
 class Told(NamedTuple):
-    """The result of an exchange, the queues to wake, and the floors that floors.py remembers."""
+    """The result of an exchange, the queues to wake, and the floors to remember (snapshots.py)."""
 
     exchanged: Exchanged
     stirred: list[str]
@@ -93,3 +236,26 @@ def _stored(told: Stored, jobs: Sequence[NewJob]) -> list[Enqueued]:
     if isinstance(told, bool):
         return [Enqueued(job.id, True) for job in jobs]
     return [Enqueued(*one) for one in told]
+
+
+# A lease as the function `lease` in statements/claim.sql returns it, all as text and in this order. Instead of the
+# arguments it contains their length.
+
+
+def as_leases(told: Sequence[LeaseTexts], bodies: bytes) -> tuple[Lease, ...]:
+    """Decode leases, whose arguments are concatenated in `bodies`."""
+    leases, place = [], 0
+    for one in told:
+        leases.append(_as_lease(one, bodies, place))
+        place += one[5]
+    return tuple(leases)
+
+
+def _as_lease(told: LeaseTexts, bodies: bytes, place: int) -> Lease:
+    (id, token, fence, task, queue, size, priority, group, key, attempt, failures, stalls, max_stalls,
+     created_at, started_at, options, suspect, shared_stalls) = told  # fmt: skip
+    content, said = bodies[place : place + size], None if options is None else a2b_base64(options)
+    return Lease(
+        id, token, fence, task, queue, content, priority, group, key, attempt, failures, stalls, max_stalls,
+        created_at, started_at, said, suspect, shared_stalls,
+    )  # fmt: skip

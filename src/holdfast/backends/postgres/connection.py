@@ -34,12 +34,12 @@ from ...errors import (
 )
 from ...lifecycle import state_conflict
 from ..connects import Pace, is_ready
+from ..seals import strict_limit
 from ..urls import tellable
-from ..validate import strict_limit
 
 Work = Callable[[AsyncCursor[Any]], Awaitable[Any]]
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 TRIES_MAX = 8  # for a transaction that the server aborted for a deadlock or a conflicting change
 CONNECTIONS_MAX = 4
 LENGTHY = 60  # reading the whole store may take this many call timeouts

@@ -12,17 +12,8 @@ from typing import Any
 from psycopg import AsyncCursor
 
 from ...records import Flaw, Flow, Override, QueueRule, TaskRule
+from .codec import as_job, entry_or_none, read_flow, read_letter, read_override, read_queue, read_task, read_worker
 from .read import rows
-from .tolerant import (
-    as_job,
-    entry_or_none,
-    read_flow,
-    read_letter,
-    read_override,
-    read_queue,
-    read_task,
-    read_worker,
-)
 
 _FUNCTION = re.compile(r"FUNCTION [^ (]*\.(\w+)\(")
 TICKS_MAX = 2**62  # microseconds: a hundred thousand years from now

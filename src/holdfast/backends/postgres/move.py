@@ -13,10 +13,10 @@ from psycopg.errors import UniqueViolation
 from ...errors import ConfigurationError
 from ...records import DeadLetter, LogLine, Part, Seal, Shipment, StoredJob
 from .. import seals
+from .codec import as_job, read_letter
 from .enqueue import encoded
 from .flaws import rule_flaws
 from .read import Cursor, Statements, one_picture, pauses, rows, rules
-from .tolerant import as_job, read_letter
 
 _read_stored = msgspec.json.Decoder(StoredJob).decode
 _as_lines = msgspec.json.Decoder(tuple[LogLine, ...]).decode

@@ -5,7 +5,6 @@ Called by backend.py with a cursor. Most records arrive as JSON in the shape of 
 
 from __future__ import annotations
 
-from binascii import a2b_base64
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from psycopg import AsyncCursor
 from ...errors import ConfigurationError
 from ...lifecycle import State
 from ...records import (
+    GROUP_COUNT_MAX,
     CronEntry,
     DeadLetter,
     Dump,
@@ -23,7 +23,6 @@ from ...records import (
     GroupRecord,
     JobQuery,
     JobRecord,
-    Lease,
     LetterQuery,
     LogLine,
     Override,
@@ -34,7 +33,7 @@ from ...records import (
     TaskRule,
     WorkerRecord,
 )
-from .tolerant import (
+from .codec import (
     as_job,
     as_letter,
     as_worker,
@@ -49,31 +48,6 @@ from .tolerant import (
 Cursor = AsyncCursor[Any]
 _STATES = frozenset(State)
 Statements = Mapping[str, str]
-
-# A lease as the function `lease` in statements/claim.sql returns it, all as text and in this order. Instead of the
-# arguments it contains their length.
-LeaseTexts = tuple[
-    str, str, int, str, str, int, int, str | None, str | None, int, int, int, int, float, float, str | None, bool, int
-]
-
-
-def as_leases(told: Sequence[LeaseTexts], bodies: bytes) -> tuple[Lease, ...]:
-    """Decode leases, whose arguments are concatenated in `bodies`."""
-    leases, place = [], 0
-    for one in told:
-        leases.append(_as_lease(one, bodies, place))
-        place += one[5]
-    return tuple(leases)
-
-
-def _as_lease(told: LeaseTexts, bodies: bytes, place: int) -> Lease:
-    (id, token, fence, task, queue, size, priority, group, key, attempt, failures, stalls, max_stalls,
-     created_at, started_at, options, suspect, shared_stalls) = told  # fmt: skip
-    content, said = bodies[place : place + size], None if options is None else a2b_base64(options)
-    return Lease(
-        id, token, fence, task, queue, content, priority, group, key, attempt, failures, stalls, max_stalls,
-        created_at, started_at, said, suspect, shared_stalls,
-    )  # fmt: skip
 
 
 async def rows(cursor: Cursor, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
@@ -106,6 +80,8 @@ def _where(equal: Mapping[str, Any], column: str, prefix: str | None) -> tuple[l
 async def find(cursor: Cursor, sql: Statements, query: JobQuery) -> list[JobRecord]:
     equal = {"queue": query.queue, "task": query.task, "grp": query.group, "key": query.key, "worker": query.worker}
     conditions, values = _where(equal, "id", query.id_prefix)
+    if query.worker is not None or query.states == (State.RUNNING,):
+        conditions.append("state = 'running'")  # no other job has a worker, and these have an index
     if query.states:
         conditions.append("state = ANY (%(states)s)")
         values["states"] = [state.value for state in query.states]
@@ -263,7 +239,8 @@ async def groups(
             flow=None if flow is None else read_flow(flow)[0],
             order="strict" if strict else "relaxed",
             pause=paused.get((of, group)),
-            counts=counts or {},
+            counts={state: min(number, GROUP_COUNT_MAX) for state, number in (counts or {}).items()},
+            capped=tuple(state for state, number in (counts or {}).items() if number > GROUP_COUNT_MAX),
             head=head,
         )
         for of, group, most, override, rate, said, flow, strict, counts, head in found

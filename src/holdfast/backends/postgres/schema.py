@@ -7,7 +7,6 @@ validated and quoted.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
@@ -52,7 +51,7 @@ FILES = [
     "wakeups",
     "flaws",
 ]
-STATEMENTS: Mapping[str, str] = load_statements(__package__ + ".statements", FILES)
+STATEMENTS = load_statements(__package__ + ".statements", FILES)
 
 # Functions of operators and sweeps that must use indexes, as the hot ones do. A session caches its plans: one made
 # while the store was empty would keep scanning it sequentially long after it has grown.

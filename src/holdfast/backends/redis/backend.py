@@ -61,6 +61,7 @@ from ..seq_numbers import ALONE, Numbering
 from . import codec, rule_codec
 from .blocking import BlockingCalls
 from .connection import CONNECTIONS_MAX, Connections, accepted, keep_inherited
+from .dump import Dumper
 from .flaws import Flaws
 from .keys import KEY_TYPES, OLDER, PREFIX_DEFAULT, SCHEMA_VERSION
 from .limits import LimitVerbs
@@ -73,7 +74,7 @@ from .wakeups import Wakeups
 
 # After MISSES_MAX exchanges in a row that missed the fast path, every TRIED_EVERY-th one tries it.
 MISSES_MAX, TRIED_EVERY = 3, 16
-TOOK_SHORT_WAY = 2
+FAST_PATH_TAKEN = 2  # what exchange says of `known` then
 RELIEVED_MAX = 5  # how often one enqueue may remove finished jobs to free memory
 
 
@@ -112,7 +113,7 @@ class RedisBackend(Backend):
         self._mover = MoveVerbs(self._connections, self._reader)
         self._ruler = LimitVerbs(self._connections)
         self._retainer = PruneVerbs(self._connections)
-        self._flaws = Flaws(self._connections)
+        self._dumper, self._flaws = Dumper(self._connections), Flaws(self._connections)
         self._numbering = numbering
         self._misses = 0  # exchanges in a row that missed the fast path
         self._is_set_up = False
@@ -291,7 +292,7 @@ class RedisBackend(Backend):
         now: float | None = None,
     ) -> Exchanged:
         values: list[bytes] = []
-        goes_long = self._misses >= MISSES_MAX and self._misses % TRIED_EVERY > 0
+        skip_fast_path = self._misses >= MISSES_MAX and self._misses % TRIED_EVERY > 0
         known, letters, recovered, leases, *why = await self._run(
             "exchange",
             now,
@@ -300,12 +301,12 @@ class RedisBackend(Backend):
             None if request is None else codec.request(request),
             secrets.token_hex(10),
             self._trust_restarts,
-            goes_long,
+            skip_fast_path,
             pieces=values,
             confirm=bool(settlements),
         )
         if request is not None:
-            self._misses = 0 if known == TOOK_SHORT_WAY else self._misses + 1
+            self._misses = 0 if known == FAST_PATH_TAKEN else self._misses + 1
         return Exchanged(
             answers=tuple(codec.answers(letters)),
             leases=codec.leases(leases),
@@ -430,7 +431,8 @@ class RedisBackend(Backend):
         return await self._reading().workers(now)
 
     async def dump(self) -> Dump:
-        return await self._reading().dump()
+        self._check_open()
+        return await self._dumper.dump()
 
     async def flaws(self, *, limit: int = 1000) -> list[Flaw]:
         self._check_open()

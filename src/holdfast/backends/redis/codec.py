@@ -1,13 +1,14 @@
 """Encodes the contract's records as packed arrays for the wire, and decodes them.
 
-Called by backend.py and read.py. Pure. A job's record is an array in the order of keys.FIELDS, packed in the server;
-its body is packed here at enqueue and decoded here at claim: the server passes it through unread.
+Called by backend.py and read.py. Pure. A job's record is an array in the order of layouts.RECORD, packed in the
+server; its body is packed here at enqueue and decoded here at claim: the server passes it through unread.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import msgspec
@@ -30,7 +31,7 @@ from ...records import (
     WorkerRecord,
 )
 from . import tolerant
-from .keys import FIELDS
+from .layouts import FIELDS, NEW_JOB, REQUEST, TERMS
 
 STATES = {
     "s": State.SCHEDULED,
@@ -60,8 +61,8 @@ _lines = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _revival = msgspec.msgpack.Decoder(Revival | None).decode
 _NOTHING = pack(None)
 _NO_ARGS = b"{}"  # shown if they cannot be read; a lease has none instead, so that its job fails rather than runs
-_USUAL = (False, False, False, False, False)
-_AGED = 4  # flag in a lane: see FIELDS
+_USUAL = (False, False, False, False, False)  # TERMS without holds_key
+_AGED = 4  # flag in a lane: see RECORD
 _LENGTHS = struct.Struct(">II")
 _TIMES = struct.Struct(">dddd")
 _fields = msgspec.msgpack.Decoder(dict[str, msgspec.Raw]).decode
@@ -80,25 +81,16 @@ def answers(letters: bytes) -> list[Answer]:
 # ---------------------------------------------------------------------- going in
 
 
+_new = attrgetter(*NEW_JOB[:-1])
+request: Callable[[ClaimRequest], tuple[Any, ...]] = attrgetter(*REQUEST)
+
+
 def new_job(job: NewJob) -> tuple[Any, ...]:
-    return (
-        job.id,
-        job.task,
-        job.queue,
-        job.priority,
-        job.group,
-        job.key,
-        job.on_conflict,
-        job.delay,
-        job.due_at,
-        job.expires,
-        job.max_stalls,
-        _terms(job, job.wait_max),
-    )
+    return (*_new(job), _terms(job, job.wait_max))
 
 
 def _terms(job: NewJob | StoredJob, at_most: float | None) -> tuple[Any, ...] | None:
-    """What few jobs set for their key and expiry; None if nothing is set. See FIELDS."""
+    """Return TERMS without holds_key; None if nothing of it is set."""
     is_global, until_started, drops = job.key_scope == "global", job.key_until == "started", job.on_expire == "drop"
     window = job.key_window
     if window is None and at_most is None and not (is_global or until_started or drops):
@@ -127,7 +119,7 @@ def _opened(body: bytes) -> tuple[bytes, bytes | None, bytes]:
 
 
 def settlement(one: Settlement, values: list[bytes]) -> tuple[Any, ...]:
-    """Encode a settlement; a value other than null goes into `values`, its ARGV position into the settlement."""
+    """Encode a SETTLEMENT; a value other than null goes into `values`, its ARGV position into the settlement."""
     if one.value == b"null" and one.ending is Ending.SUCCEEDED and one.retain == _RETAIN and one.failure is None:
         return one.id, one.token
     value: bool | int | None = None
@@ -198,20 +190,6 @@ def _with_text(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def request(claim: ClaimRequest) -> tuple[Any, ...]:
-    return (
-        claim.worker,
-        claim.call,
-        claim.queues,
-        claim.most,
-        claim.most_by_queue,
-        claim.most_by_task,
-        claim.most_by_group,
-        claim.bytes_max,
-        claim.sweep_max,
-    )
-
-
 # ---------------------------------------------------------------------- coming out
 
 
@@ -232,28 +210,36 @@ def leases(pieces: Sequence[bytes | None]) -> tuple[Lease, ...]:
     return tuple([_lease(row, body) for row, body in zip(rows, bodies, strict=True)])
 
 
+_LEASED = (
+    *("id", "token", "fence", "task", "queue", "priority", "group", "key", "attempts", "failures", "stalls"),
+    *("max_stalls", "created_at", "started_at", "suspect", "shared_stalls"),
+)
+_leased = itemgetter(*map(FIELDS.index, _LEASED))
+
+
 def _lease(row: Sequence[Any], body: bytes | None) -> Lease:
     args, options, _ = _opened(body or b"")
-    group, key = row[6], row[7]
+    job_id, token, fence, task, queue, priority, group, key, attempts, failures, stalls, *others = _leased(row)
+    max_stalls, created_at, started_at, suspect, shared_stalls = others
     return Lease(
-        row[0],
-        row[20],
-        row[21],
-        row[4],
-        row[3],
+        job_id,
+        token,
+        fence,
+        task,
+        queue,
         args,
-        row[5],
+        priority,
         None if group is False else group,  # not _or_none: this runs for every job
         None if key is False else key,
-        row[10] + 1,
-        row[11],
-        row[12],
-        row[13],
-        float(row[14]),
-        float(row[17]),
+        attempts + 1,
+        failures,
+        stalls,
+        max_stalls,
+        float(created_at),
+        float(started_at),
         options,
-        row[30],
-        row[29],
+        suspect,
+        shared_stalls,
     )
 
 
@@ -271,15 +257,15 @@ def _record(job_id: bytes | None, packed: bytes | None) -> dict[str, Any]:
         if values[name] is not None:
             values[name] = float(values[name])
     values["state"] = STATES[values["state"]]
-    lane, terms = values["lane"], values["terms"]
+    lane, stored = values["lane"], values["terms"]
     values["lane"], aged = lane % 4, lane & _AGED
     values["rank"] = values["priority"] if values["state"] is State.READY and not aged else 0
-    is_global, started, window, due_max, drops, values["holds_key"] = (
-        (*_USUAL, terms) if terms in (True, False) else terms
-    )
-    values["key_scope"], values["key_until"] = "global" if is_global else "queue", "started" if started else "finished"
-    values["key_window"], values["due_max"] = _float_or_none(window), _float_or_none(due_max)
-    values["on_expire"] = "drop" if drops else "bury"
+    terms = dict(zip(TERMS, (*_USUAL, stored) if stored in (True, False) else stored, strict=True))
+    values["holds_key"] = terms["holds_key"]
+    values["key_scope"] = "global" if terms["global"] else "queue"
+    values["key_until"] = "started" if terms["until_started"] else "finished"
+    values["key_window"], values["due_max"] = _float_or_none(terms["window"]), _float_or_none(terms["due_max"])
+    values["on_expire"] = "drop" if terms["drops"] else "bury"
     return values
 
 
@@ -403,20 +389,8 @@ def recovered(packed: bytes) -> tuple[Recovered, ...]:
         lines = unpack(packed)
     except tolerant.UNREADABLE:
         lines = [tolerant.values_of(bytes(line))[0] for line in _lines(packed)]
-    return tuple(
-        Recovered(
-            id=job_id,
-            task=task,
-            queue=queue,
-            group=_or_none(group),
-            state=STATES[state],
-            worker=worker,
-            stalls=stalls,
-            counted=counted,
-            shared_stalls=shared_stalls,
-        )
-        for job_id, task, queue, group, state, worker, stalls, counted, shared_stalls in lines
-    )
+    named = (dict(zip(Recovered.__struct_fields__, line, strict=True)) for line in lines)
+    return tuple(Recovered(**one | {"group": _or_none(one["group"]), "state": STATES[one["state"]]}) for one in named)
 
 
 def worker_facts(worker: WorkerRecord) -> bytes:

@@ -52,8 +52,8 @@ from ...errors import (
 from ...lifecycle import state_conflict
 from .. import seals
 from ..connects import Pace, is_ready
+from ..seals import strict_limit
 from ..urls import tellable
-from ..validate import strict_limit
 from .codec import STATES
 from .keys import KEY_NAMES, SCHEMA_VERSION, keys_of
 from .scripts import Script

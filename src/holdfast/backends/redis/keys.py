@@ -66,44 +66,6 @@ KEY_TYPES = {
 }
 KEY_NAMES = tuple(KEY_TYPES)
 
-# A job's record is a packed array of these; `false` stands for none. Lua files write row[STATE] for row[2].
-FIELDS = (
-    "id",
-    "state",
-    "seq",
-    "queue",
-    "task",
-    "priority",
-    "group",
-    "key",
-    "turn",
-    "lane",  # + 4 if its priority is in its turn and its rank is 0, + 8 if it is listed in `staged`
-    "attempts",
-    "failures",
-    "stalls",
-    "max_stalls",
-    "created_at",
-    "due_at",
-    "expires_at",
-    "started_at",
-    "finished_at",
-    "prune_at",
-    "token",
-    "fence",
-    "worker",
-    "claim_call",
-    "begun",
-    "held",
-    "cancel_requested",
-    "reason",
-    "value",  # false: none; true: null; 1: kept in `values`
-    "shared_stalls",
-    "suspect",
-    # Every field costs every job, so what few jobs set shares one: whether it holds its key; or, if it sets more,
-    # [global key, key until started, window of the key, due_max, dropped when expired, whether it holds its key]
-    "terms",
-)
-
 _PREFIX = re.compile(r"[A-Za-z0-9_.:\-/]{1,400}")
 
 

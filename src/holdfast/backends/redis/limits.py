@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from ...errors import ConfigurationError
 from ...records import Override, Pause, QueueRule, TaskRule
-from ..validate import check_limit
+from ..seals import check_limit
 from . import codec, rule_codec
 from .connection import Connections
 from .scripts import SCRIPTS

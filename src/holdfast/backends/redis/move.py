@@ -92,7 +92,7 @@ def _values(shipment: Shipment) -> list[Any]:
         None,
         [(one.name, rule_codec.queue_rule(one)) for one in shipment.queues],
         [(one.name, rule_codec.task_rule(one)) for one in shipment.tasks],
-        [(*rule_codec.place(one), *rule_codec.override(one)) for one in shipment.overrides],
+        [(*rule_codec.place(one), rule_codec.override(one)) for one in shipment.overrides],
         [(*rule_codec.place(one), rule_codec.flow(one)) for one in shipment.flows],
         [(one.name, one.version, one.declared) for one in shipment.entries],
         [(*rule_codec.place(one), codec.named(one)) for one in shipment.pauses],

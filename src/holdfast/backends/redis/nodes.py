@@ -8,6 +8,8 @@ A node that does not reply is skipped for a moment, so that it does not hold up 
 worker's calls go to many nodes at once, and the slowest holds up the rest; so when one takes unusually long, the node
 is pinged, and the call is given up if the ping fails. Its outcome is unknown then, as after any timeout, and it is
 repeated. After that the node gets more time for the next call: a slow but not silent node is reached in the end.
+A node may reply to PING and carry out no script, as while its clients are paused for a failover (CLIENT PAUSE WRITE).
+So it is pinged with a script, too: a worker skips a node that does not reply to that; others wait for it.
 
 A node is inspected before it is used: at the start, when it joins, when a slot first moves to it, after it was silent.
 One that could lose jobs gets no new ones; those that came to it with their slot are worked off.
@@ -34,6 +36,7 @@ from .scripts import FILLING
 
 
 PING = packed_command("PING")
+PROBE = packed_command("EVAL", "return 1", "0")  # held up by whatever holds up our scripts
 LOOK_SECONDS = 0.25  # a silent node is pinged this often, with this timeout
 HANG_SECONDS = 0.05  # after a call cancelled later than this, its node is pinged before the next one
 LONG_SECONDS = 0.3  # if a hurried call takes longer, and longer than usual there, its node is pinged
@@ -58,6 +61,7 @@ class Node:
         self._unsafe: ConfigurationError | None = None  # why it must get no new jobs
         self._inspect_at = 0.0  # in the past: before the next call
         self.silent = False  # it did not reply: calls fail at once, until it replies to a ping
+        self.stuck = False  # it replies to a ping but not to a probe: a worker's calls fail at once
         self._doubted = False  # a call to it was cancelled: it or the caller may be busy; ping it first
         self._look_at = 0.0
         self._looking: asyncio.Task[None] | None = None
@@ -76,7 +80,7 @@ class Node:
                 return await self._hurried(verb, command, **how)
             return await self.connections.call(verb, command, **how)
         except HoldfastError as error:
-            self.silent = isinstance(error, BackendError | OutcomeUnknown) and not refusal(error)
+            self.silent = not self.stuck and isinstance(error, BackendError | OutcomeUnknown) and not refusal(error)
             raise
         except asyncio.CancelledError:
             if verb != "wait_for_work" and time.monotonic() - began > HANG_SECONDS:  # waiters cancel at any time
@@ -84,13 +88,13 @@ class Node:
             raise
 
     async def _hurried(self, verb: str, command: bytes, **how: Any) -> Any:
-        """Give the call up if it takes long and the node does not reply to a ping, either."""
+        """Give the call up if it takes long and the node does not reply to a ping or probe, either."""
         began, loop = time.monotonic(), asyncio.get_running_loop()
         try:
             async with asyncio.timeout(None) as scope:
 
                 def judge(_: asyncio.Task[None]) -> None:
-                    if self.silent and not timer.cancelled():
+                    if (self.silent or self.stuck) and not timer.cancelled():
                         scope.reschedule(loop.time())
 
                 def doubt() -> None:
@@ -138,24 +142,25 @@ class Node:
 
     async def _check_heard(self, waits: bool) -> None:
         """Raise if the node is silent. A caller that waits gets the ping's result; for others it runs in background."""
-        if not self.silent and not self._doubted:
+        is_skipped = self.silent or (self.stuck and not waits)
+        if not is_skipped and not self._doubted:
             return
         now = time.monotonic()
-        if self.silent and now < self._look_at:
+        if is_skipped and now < self._look_at:
             raise self._unavailable()
         looking = self._look()
-        if waits or not self.silent:
+        if waits or not is_skipped:
             try:
                 await asyncio.shield(looking)
             except asyncio.CancelledError:
                 if time.monotonic() - now > HANG_SECONDS:
                     self._fall_silent()
                 raise
-        if self.silent:
+        if self.silent or (self.stuck and not waits):
             raise self._unavailable()
 
     def _look(self) -> asyncio.Task[None]:
-        """Ping the node, one ping at a time; afterwards `silent` has the result."""
+        """Ping the node, one ping at a time; afterwards `silent` and `stuck` have the result."""
         loop, looking = asyncio.get_running_loop(), self._looking
         if looking is None or looking.done() or looking.get_loop() is not loop:
             self._look_at = time.monotonic() + LOOK_SECONDS
@@ -163,18 +168,27 @@ class Node:
         return looking
 
     async def _ping(self) -> None:
-        try:
-            async with asyncio.timeout(LOOK_SECONDS):  # urgent: a node with all connections busy is not silent
-                await self.connections.call("ping", PING, writes=False, urgent=True)
-        except (HoldfastError, TimeoutError):
+        replies, carries_out = await asyncio.gather(self._replies("ping", PING), self._replies("probe", PROBE))
+        if not replies:
             self._fall_silent()
             return
         if self.silent:
             self._inspect_at = 0.0  # it may have been restarted with other settings
         self.silent = self._doubted = False
+        self.stuck = not carries_out
+
+    async def _replies(self, verb: str, command: bytes) -> bool:
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):  # urgent: a node with all connections busy is not silent
+                await self.connections.call(verb, command, writes=False, urgent=True)
+        except TimeoutError:
+            return False
+        except HoldfastError as error:
+            return verb == "probe" and bool(refusal(error))
+        return True
 
     def _fall_silent(self) -> None:
-        self.silent, self._look_at = True, time.monotonic() + LOOK_SECONDS
+        self.silent, self.stuck, self._look_at = True, False, time.monotonic() + LOOK_SECONDS
 
     def _unavailable(self) -> BackendUnavailable:
         host, port = self.address

@@ -1,4 +1,4 @@
-"""The read side of the Redis store: find, letters, queues, groups, workers, dump. Never writes.
+"""The read side of the Redis store: find, letters, queues, groups, workers. Never writes.
 
 Called by backend.py. What may be long is read in pages, each one short script: a script blocks the whole server.
 """
@@ -17,7 +17,6 @@ from ...lifecycle import LIVE, State
 from ...records import (
     CronEntry,
     DeadLetter,
-    Dump,
     GroupRecord,
     JobQuery,
     JobRecord,
@@ -31,11 +30,12 @@ from ...records import (
     WorkerRecord,
 )
 from . import codec, rule_codec, tolerant
-from .connection import Connections, packed_command
+from .connection import Connections
 from .keys import KEY_NAMES
 from .scripts import SCRIPTS
 
 PAGE = 1000
+BYTES_MAX = 1 << 20  # of a page of letters; the one that exceeds it is the last
 GROUPS_PAGE = 100  # a group takes as long as several jobs
 CANDIDATES_MAX = 50_000  # ids collected from an index before a scan of all jobs is cheaper
 
@@ -184,16 +184,22 @@ class Reader:
     async def letters(self, query: LetterQuery) -> list[DeadLetter]:
         """Newest failure first; ties by id, so a page ends only where the time changes."""
         found: list[DeadLetter] = []
-        start = 0
-        while True:
-            names = await self._command("letters", "ZRANGE", "failed", start, start + PAGE - 1, "REV")
-            packed = await self._command("letters", "HMGET", "letters", *names) if names else []
-            page = [codec.letter_of(*one) for one in zip(names, packed, strict=True) if one[1] is not None]
+        async for page in self._letter_pages():
             found += [one for one in page if _letter_meets(one, query)]
-            start += PAGE
-            enough = len(found) >= query.limit and page and page[-1].failed_at < found[query.limit - 1].failed_at
-            if len(names) < PAGE or enough:
-                return sorted(found, key=lambda one: (-one.failed_at, one.id))[: query.limit]
+            if len(found) >= query.limit and page and page[-1].failed_at < found[query.limit - 1].failed_at:
+                break
+        return sorted(found, key=lambda one: (-one.failed_at, one.id))[: query.limit]
+
+    async def _letter_pages(self) -> AsyncIterator[list[DeadLetter]]:
+        """Yield all letters, newest failure first, in pages bounded in bytes: letters include arguments."""
+        start, names = 0, [b""]
+        while names:
+            names = await self._command("letters", "ZRANGE", "failed", start, start + PAGE - 1, "REV")
+            start, left = start + PAGE, names
+            while left:
+                values = [None, "letters", "0", 0, BYTES_MAX]
+                _, lines, left = await self._connections.run(SCRIPTS["dump_page"], values, left)
+                yield [codec.letter_of(*one) for one in zip(lines[::2], lines[1::2], strict=True)]
 
     # ------------------------------------------------------------------ queues, groups, workers
 
@@ -300,44 +306,6 @@ class Reader:
             found.append(msgspec.structs.replace(record, expired=at >= deadline, running=running))
         return sorted(found, key=lambda one: (one.started_at, one.id))
 
-    # ------------------------------------------------------------------ everything
-
-    async def dump(self) -> Dump:
-        """Read all hashes at one instant, in one transaction. Slow on a large store, which is blocked meanwhile."""
-        names = ("jobs", "bodies", "values", "errors", "progress", "logs", "letters", "workers", "calls", "portraits",
-                 "rules", "tasks", "overrides", "flows", "group_flows", "entries", "pauses", "changes")  # fmt: skip
-        commands = [packed_command("HGETALL", self._keys[name]) for name in names]
-        script = packed_command("MULTI") + b"".join(commands) + packed_command("EXEC")
-        reply = await self._connections.call("dump", script, writes=False, replies=len(names) + 2)
-        said = dict(zip(names, reply, strict=True))
-        tables = {name: _pairs(said[name]) for name in names[:10]}
-        pieces = [tables[name] for name in ("jobs", "bodies", "values", "errors", "progress")]
-        jobs = [codec.job_line([job_id, *(one.get(job_id) for one in pieces)]) for job_id in tables["jobs"]]
-        jobs.sort(key=lambda job: job["seq"])
-        return Dump(
-            tables={
-                "jobs": tuple(jobs),
-                "letters": tuple(
-                    sorted(
-                        (codec.plain(codec.letter_of(*one)) for one in tables["letters"].items()), key=lambda x: x["id"]
-                    )
-                ),
-                "workers": tuple(_worker_lines(tables["workers"], tables["calls"], tables["portraits"])),
-                "queues": tuple(map(codec.plain, rule_codec.queue_rules(said["rules"]))),
-                "tasks": tuple(map(codec.plain, rule_codec.task_rules(said["tasks"]))),
-                "overrides": tuple(map(codec.plain, rule_codec.overrides(said["overrides"]))),
-                "flows": tuple(map(codec.plain, rule_codec.flows(said["flows"], said["group_flows"]))),
-                "entries": tuple(map(codec.plain, rule_codec.entries(said["entries"]))),
-                "pauses": tuple(map(codec.plain, rule_codec.pauses(said["pauses"]))),
-                "logs": tuple(
-                    {"job_id": job["id"], "at": line.at, "text": line.text}
-                    for job in jobs
-                    for line in codec.log_lines(tables["logs"].get(job["id"].encode()))
-                ),
-            },
-            rearranging=bool(said["changes"]),
-        )
-
 
 def _ranges(query: JobQuery) -> list[tuple[str, bytes, bytes, int]] | None:
     """Return (index, from, to, bytes between the names and the id) where the query's jobs are; None: anywhere."""
@@ -412,24 +380,6 @@ def _counts(found: Mapping[str, Mapping[str, int]] | list[Any], queue: str | Non
         for name in sorted(by_queue)
         if queue is None or name == queue
     }
-
-
-def _worker_lines(
-    workers: dict[bytes, bytes], calls: dict[bytes, bytes], portraits: dict[bytes, bytes]
-) -> list[dict[str, Any]]:
-    lines: list[dict[str, Any]] = []
-    for name, packed in sorted(workers.items()):
-        record, deadline = codec.worker(name, packed, portraits.get(name))
-        last_call = _last_call(calls.get(name))
-        lines.append(codec.plain(record) | {"deadline": deadline, "last_call": last_call})
-    return lines
-
-
-def _last_call(packed: bytes | None) -> int:
-    try:
-        return int(codec.unpack(packed)[0]) if packed is not None else 0
-    except tolerant.UNREADABLE:
-        return 0
 
 
 def _letter_meets(letter: DeadLetter, query: LetterQuery) -> bool:

@@ -5,7 +5,7 @@ Called by backend.py, limits.py, move.py and read.py. Pure. lua/rates.lua reads 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,11 +16,13 @@ from ...lifecycle import State
 from ...rates import Rate
 from ...records import CronEntry, Flow, GroupRecord, Override, Pause, QueueRule, TaskRule
 from . import codec, tolerant
+from .layouts import LAYOUTS
 
 Place = tuple[str, str | None, str | None]  # kind (q, g, t), queue, name of the group or task
 Scoped = TypeVar("Scoped", Override, Flow, Pause)
 Read = TypeVar("Read")
 
+_UNFINISHED = (State.SCHEDULED, State.WAITING, State.READY, State.RUNNING)
 _VERSION_BYTES = 9  # before an entry's JSON: version, and whether code declares it
 _entry = msgspec.json.Decoder(CronEntry).decode
 _encoded = msgspec.json.Encoder().encode
@@ -49,55 +51,53 @@ def rate(value: Rate | None) -> tuple[int, float, int | bool] | bool:
     return False if value is None else (value.count, value.seconds, value.burst or False)
 
 
+def _stored(layout: str, said: msgspec.Struct) -> tuple[Any, ...]:
+    """Return its fields in the order of the layout; none is false."""
+    values = (getattr(said, name) for name in LAYOUTS[layout])
+    return tuple(rate(one) if isinstance(one, Rate) else False if one is None else one for one in values)
+
+
 def queue_rule(rule: QueueRule) -> tuple[Any, ...]:
-    limit = 1 if rule.group_order == "strict" else rule.group_limit
-    return (
-        limit,
-        rule.group_order,
-        _or_false(rule.limit),
-        rate(rule.rate),
-        rate(rule.group_rate),
-        _or_false(rule.aging),
-    )
+    return _stored("RULE", replace(rule, group_limit=1) if rule.group_order == "strict" else rule)
 
 
 def task_rule(rule: TaskRule) -> tuple[Any, ...] | bool:
     """Encode a task's rule; False if it is all defaults."""
-    if rule == TaskRule(name=rule.name):
-        return False
-    kept = (rule.retain_count, rule.retain_dead, rule.retain_dead_count)
-    return (_or_false(rule.limit), rate(rule.rate), rule.apart, *map(_or_false, kept))
+    return False if rule == TaskRule(name=rule.name) else _stored("TASK", rule)
 
 
-def override(said: Override) -> tuple[Any, Any, bool]:
-    """Return (limit, rate, apart) as stored; UNSET counts as not set. Only a task can be apart."""
-    return (
-        said.limit if isinstance(said.limit, int) else False,
-        rate(said.rate) if isinstance(said.rate, Rate) else False,
-        said.apart is True and said.task is not None,
-    )
+def override(said: Override) -> tuple[Any, ...]:
+    """Encode an override; UNSET counts as not set. Only a task can be apart."""
+    apart = said.apart is True and said.task is not None
+    limit, rate = (None if one is msgspec.UNSET else one for one in (said.limit, said.rate))
+    return _stored("OVERRIDE", replace(said, limit=limit, rate=rate, apart=apart))
 
 
 def flow(bucket: Flow) -> tuple[Any, ...]:
-    return bucket.spent_until, bucket.shut_until, _or_false(bucket.wakes_at)
+    return _stored("FLOW", bucket)
 
 
 def entry_text(entry: CronEntry) -> bytes:
     return _encoded(replace(entry, version=0))
 
 
-def _or_false(value: Any) -> Any:
-    return False if value is None else value
-
-
 # ---------------------------------------------------------------------- coming out
 
 
 def read_rate(stored: Any) -> Rate | None:
+    """Decode a rate. Its types are not checked: a group's is shown as the server applies it."""
     if not stored:
         return None
     count, seconds, burst = stored
     return Rate(count, float(seconds), burst or None)
+
+
+def _values(layout: str, stored: Sequence[Any]) -> dict[str, Any]:
+    """Return the fields of an array by name, None for false; rates are read, `apart` stays a flag."""
+    named = dict(zip(LAYOUTS[layout], stored, strict=True))
+    values = {name: None if one is False else one for name, one in named.items()}
+    rates = {name: read_rate(named[name]) for name in ("rate", "group_rate") if name in named}
+    return values | rates | ({"apart": named["apart"]} if "apart" in named else {})
 
 
 def queue_rules(flat: Sequence[bytes]) -> list[QueueRule]:
@@ -106,19 +106,8 @@ def queue_rules(flat: Sequence[bytes]) -> list[QueueRule]:
 
 
 def queue_rule_of(name: bytes, packed: bytes) -> QueueRule:
-    group_limit, order, limit, each, group_rate, aging = codec.unpack(packed)
     return msgspec.convert(
-        QueueRule(
-            name=name.decode(),
-            group_limit=group_limit,
-            group_order=order,
-            limit=limit or None,
-            rate=read_rate(each),
-            group_rate=read_rate(group_rate),
-            aging=None if aging is False else float(aging),
-        ),
-        QueueRule,
-        from_attributes=True,
+        {"name": name.decode(), **_values("RULE", codec.unpack(packed))}, QueueRule, from_attributes=True
     )
 
 
@@ -127,15 +116,8 @@ def task_rules(flat: Sequence[bytes]) -> list[TaskRule]:
 
 
 def task_rule_of(name: bytes, packed: bytes) -> TaskRule:
-    limit, each, apart, retain_count, retain_dead, retain_dead_count = codec.unpack(packed)
-    return TaskRule(
-        name=name.decode(),
-        limit=limit or None,
-        rate=read_rate(each),
-        apart=apart,
-        retain_count=_or_none(retain_count),
-        retain_dead=None if retain_dead is False else float(retain_dead),
-        retain_dead_count=_or_none(retain_dead_count),
+    return msgspec.convert(
+        {"name": name.decode(), **_values("TASK", codec.unpack(packed))}, TaskRule, from_attributes=True
     )
 
 
@@ -170,13 +152,7 @@ def pause_of(scope: bytes, packed: bytes) -> Pause:
 
 
 def read_flow(stored: Sequence[Any], **names: str) -> Flow:
-    spent_until, shut_until, wakes_at = stored
-    return Flow(
-        **names,
-        spent_until=float(spent_until),
-        shut_until=float(shut_until),
-        wakes_at=None if wakes_at is False else float(wakes_at),
-    )
+    return msgspec.convert({**names, **_values("FLOW", stored)}, Flow)
 
 
 def _names(scope: bytes) -> dict[str, str]:
@@ -187,24 +163,22 @@ def _names(scope: bytes) -> dict[str, str]:
     return {"queue" if kind == b"q" else "task": name.decode()}
 
 
-def group(line: Sequence[Any]) -> GroupRecord:
+def group(line: Mapping[str, Any]) -> GroupRecord:
     """Decode a group as lua/read.lua returns it."""
-    at, limit, override, order, paused, scheduled, waiting, ready, running, head, rate, rate_override, bucket = line
-    queue, name = codec.names_in(at.encode() if isinstance(at, str) else at)
-    states = (State.SCHEDULED, State.WAITING, State.READY, State.RUNNING)
-    counts = zip(states, (scheduled, waiting, ready, running), strict=True)
+    place = line["place"]
+    queue, name = codec.names_in(place.encode() if isinstance(place, str) else place)
     return GroupRecord(
         queue=queue,
         name=name,
-        limit=limit,
-        override=override or None,
-        rate=read_rate(rate),
-        rate_override=read_rate(rate_override),
-        flow=read_flow(bucket, queue=queue, group=name) if bucket else None,
-        order=order,
-        pause=_pause(paused, queue, name),
-        counts={state.value: number for state, number in counts if number},
-        head=_or_none(head),
+        limit=line["limit"],
+        override=line["override"] or None,
+        rate=read_rate(line["rate"]),
+        rate_override=read_rate(line["rate_override"]),
+        flow=read_flow(line["flow"], queue=queue, group=name) if line["flow"] else None,
+        order=line["order"],
+        pause=_pause(line["pause"], queue, name),
+        counts={state.value: line[state] for state in _UNFINISHED if line[state]},
+        head=_or_none(line["head"]),
     )
 
 

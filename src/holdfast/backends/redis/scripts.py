@@ -3,14 +3,17 @@
 Runs once at import. Refuses a missing or stray section, a part that no script needs, a name that no part defines and a
 field that no record has, so that folder, contract and record layout cannot drift apart. Never talks to a server.
 
-The files in lua/ consist of sections, `-- == script NAME: …`, `-- == part NAME: …` and `-- == fast NAME: …`, each of
-which opens with comments (purpose, arguments, results, why it is safe under concurrency). A script needs the parts
-whose names it uses, and the parts those use; `opening` precedes everything. `row[STATE]` becomes the field's number,
-JOBS the position of the key among the keys the script uses, a constant its value, ROW_IS_SOUND the check from kinds.py.
+The files in lua/ consist of sections, `-- == script NAME: …`, `-- == part NAME: …`, `-- == fast NAME: …` and
+`-- == fragment NAME(a, b): …`, each of which opens with comments (purpose, arguments, results, why it is safe under
+concurrency). A fragment is inserted where it is called, so that general and fast path share it at no cost. A script
+lists its arguments: `-- args:` those packed in ARGV[1], `-- raw:` those after it; args.jobs is replaced by a position.
+A script needs the parts whose names it uses, and the parts those use; `opening` precedes everything. `row[STATE]`
+becomes the field's number, JOBS the position of the key among the keys the script uses, a constant its value,
+ROW_IS_SOUND the check from layouts.py.
 
 The server builds every function of a script anew at every run, and that is a good part of the cost of a short one. So
 constants are not variables, parts lie inside one function (where Lua resolves outer variables without a lookup), and a
-part with `-- seldom:` among its first lines is built when one of its names is first used. The most common calls are
+part with `-- lazy:` among its first lines is built when one of its names is first used. The most common calls are
 served before any of it is built, by a fast path: straight code behind the opening, which a `break` leaves for the rest
 of the script. It has the same effect as the script, in fewer steps.
 """
@@ -22,14 +25,15 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
+from typing import NamedTuple
 
 from ..fragments import SECTION_MARK, StatementsBroken, with_texts
-from .keys import FIELDS, KEY_NAMES, SCHEMA_VERSION
-from .kinds import ROW_IS_SOUND
+from .keys import KEY_NAMES, SCHEMA_VERSION
+from .layouts import FIELDS, META, POSITIONS, ROW_IS_SOUND, VARIABLES, record_in_lua
 
 # Verbs that only read. They also run on a full server.
 READING = (
-    *("count", "ended", "export", "find", "flaws", "get", "groups", "queues"),
+    *("count", "dump", "dump_page", "ended", "export", "find", "flaws", "get", "groups", "queues"),
     *("rights", "tasks", "wait_for_work", "workers"),
 )
 # Verbs that add work to the store: a full server refuses them. All others run there, so that a worker can start, claim
@@ -76,9 +80,10 @@ _CONSTANTS = re.compile(
 )
 _NAMES = re.compile(r"^(?:function |local function )?((?:hf\.)?\w+(?:, hf\.\w+)*)(?=\(| =)", re.M)
 _USED = re.compile(r"\bhf\.\w+|\blives\b")
-_SELDOM = "\n-- seldom: "
+_LAZY = "\n-- lazy: "
 OPENING = "opening"  # the part that precedes everything
-_NUMBERS = {name.upper(): str(place) for place, name in enumerate(FIELDS, 1)}
+_ARGUMENTS = re.compile(r"^-- (args|raw): (.*)$", re.M)
+_NAMED = re.compile(rf"\b(args|ARGV|PLACE|FIELD|{'|'.join(VARIABLES)})\.(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +95,12 @@ class Script:
     sha: str
     writes: bool
     keys: tuple[str, ...]  # names of the keys it uses, in the order of KEYS
+    args: tuple[str, ...]  # names of the values packed into ARGV[1]
 
 
 def _sections() -> dict[str, dict[str, str]]:
     """Return the sections of all files by kind (script, part, fast) and name."""
-    found: dict[str, dict[str, str]] = {"script": {}, "part": {}, "fast": {}}
+    found: dict[str, dict[str, str]] = {"script": {}, "part": {}, "fast": {}, "fragment": {}}
     for entry in resources.files(f"{__package__}.lua").iterdir():
         if not entry.name.endswith(".lua"):
             continue
@@ -103,7 +109,7 @@ def _sections() -> dict[str, dict[str, str]]:
             raise StatementsBroken(f"{entry.name} must open with its name and purpose")
         for section in sections:
             kind, _, text = section.partition(" ")
-            name = text.partition(":")[0]
+            name = re.split(r"[:(]", text, maxsplit=1)[0]
             if name in found[kind]:
                 raise StatementsBroken(f"{entry.name}: the {kind} {name} is defined twice")
             found[kind][name] = f"-- {text}"
@@ -116,10 +122,81 @@ def _code(text: str) -> str:
     return "\n".join(lines)
 
 
-def _number(found: re.Match[str]) -> str:
-    if found[1] not in _NUMBERS:
-        raise StatementsBroken(f"no field of a record is named {found[1]}")
-    return f"[{_NUMBERS[found[1]]}]"
+def _position(found: re.Match[str]) -> str:
+    if found[1] not in POSITIONS:
+        raise StatementsBroken(f"no position is named {found[1]}")
+    return f"[{POSITIONS[found[1]]}]"
+
+
+def _arguments(verb: str, body: str) -> dict[str, tuple[str, ...]]:
+    """Return the names that have positions in a script, by variable; those of its arguments are in its header.
+
+    `args` are packed in ARGV[1], `ARGV` are those beside it; PLACE and FIELD are positions themselves.
+    """
+    lines = dict(_ARGUMENTS.findall(body))
+    if "args" not in lines:
+        raise StatementsBroken(f"the script {verb} does not name its arguments")
+    raw = ("args", *filter(None, lines.get("raw", "").removesuffix("...").split(", ")))
+    return {"args": tuple(lines["args"].split(", ")), "ARGV": raw, "PLACE": raw, "FIELD": FIELDS, **VARIABLES}
+
+
+def _with_positions(verb: str, code: str, names: Mapping[str, tuple[str, ...]]) -> str:
+    """Replace names of arguments and fields by their positions."""
+
+    def of_variable(found: re.Match[str]) -> str:
+        variable, name = found.groups()
+        known = names[variable]
+        if name not in known:
+            raise StatementsBroken(f"{verb}: {variable} has no {name}, only {known}")
+        place = known.index(name) + 1
+        return str(place) if variable in ("PLACE", "FIELD") else f"{variable}[{place}]"
+
+    return _FIELD.sub(_position, _NAMED.sub(of_variable, code))
+
+
+class _Fragment(NamedTuple):
+    """A piece of code that several places share: inserted where it is called, so the call costs nothing."""
+
+    names: list[str]  # of its parameters
+    code: str
+
+    def inserted(self, arguments: list[str]) -> str:
+        if self.names[-1].endswith("..."):
+            last = len(self.names) - 1
+            arguments = [*arguments[:last], ", ".join(arguments[last:])]
+        given = {name.removesuffix("..."): one for name, one in zip(self.names, arguments, strict=True)}
+        return re.sub(rf"\b({'|'.join(given)})\b", lambda found: given[found[0]], self.code)
+
+
+def _fragment(text: str) -> _Fragment:
+    """Read a section `fragment NAME(a, b): …`; RECORD { field = …, … } becomes a list in the record's order."""
+
+    def record(found: re.Match[str]) -> str:
+        pairs = re.split(r",\s*(?=\w+ = |$)", found[1].strip())
+        return record_in_lua(dict(pair.split(" = ", 1) for pair in pairs if pair))
+
+    names = text.partition("(")[2].partition(")")[0].split(", ")
+    return _Fragment(names, re.sub(r"RECORD \{(.*?)\n\}", record, _code(text), flags=re.S))
+
+
+def _with_fragments(code: str, fragments: Mapping[str, _Fragment]) -> str:
+    """Insert the fragments where they are called, from inside out."""
+    call = re.compile(rf"\b({'|'.join(fragments)})\(")
+    while calls := list(call.finditer(code)):
+        last = calls[-1]
+        arguments, depth, end = [""], 1, last.end()
+        while depth:
+            depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(code[end], 0)
+            if code[end] == "," and depth == 1:
+                arguments.append("")
+            elif depth:
+                arguments[-1] += code[end]
+            end += 1
+        line = code.rfind("\n", 0, last.start()) + 1
+        indent = re.match(" *", code[line:])
+        text = fragments[last[1]].inserted([one.strip() for one in arguments])
+        code = code[: last.start()] + text.replace("\n", f"\n{indent[0] if indent else ''}") + code[end:]
+    return code
 
 
 def _flags(verb: str) -> str:
@@ -128,10 +205,10 @@ def _flags(verb: str) -> str:
     return " flags=allow-oom" if verb in DRAINING else ""
 
 
-def _constants(files: Mapping[str, str]) -> dict[str, str]:
+def _constants(texts: Iterable[str]) -> dict[str, str]:
     """Return the values by name: one name has one value, in whatever file it is."""
     values: dict[str, str] = {}
-    for text in files.values():
+    for text in texts:
         for names, literals in _CONSTANTS.findall(text):
             for name, literal in zip(names.split(", "), re.findall(_LITERAL, literals), strict=True):
                 if values.setdefault(name, literal) != literal:
@@ -159,7 +236,7 @@ def _needed(verb: str, body: str, parts: Mapping[str, str]) -> list[str]:
     return sorted(needed - {OPENING})
 
 
-def _built_seldom(parts: list[str]) -> str:
+def _built_lazily(parts: list[str]) -> str:
     """Build a part when one of its names is first looked up."""
     lines = ["setmetatable(hf, { __index = function(_, name)"]
     for part in parts:
@@ -169,9 +246,9 @@ def _built_seldom(parts: list[str]) -> str:
 
 
 def _joined(opening: str, fast: list[str], parts: list[str], body: str) -> str:
-    seldom = [part for part in parts if _SELDOM in part]
-    common = [_code(part) for part in parts if part not in seldom]
-    built = [_built_seldom(list(map(_code, seldom)))] if seldom else []
+    lazy = [part for part in parts if _LAZY in part]
+    common = [_code(part) for part in parts if part not in lazy]
+    built = [_built_lazily(list(map(_code, lazy)))] if lazy else []
     inside = ["local build = function()", *common, "end", "build()"] if common and opening else common
     before = ["repeat", *map(_code, fast), "until true"] if fast else []
     return "\n".join([_code(opening), *before, *built, *inside, _code(body)])
@@ -190,25 +267,28 @@ def _assembled(verb: str, body: str, fast: list[str], parts: Mapping[str, str], 
     code = _CONSTANTS.sub("", _joined(opening, fast, [parts[name] for name in needed], body))
     code = re.sub(rf"\b({'|'.join(constants)})\b", lambda found: constants[found[0]], code)
     code = code.replace("ROW_IS_SOUND", ROW_IS_SOUND)
-    code = _FIELD.sub(_number, code).replace("SCHEMA_VERSION", f"'{SCHEMA_VERSION}'")
-    code = code.replace("FIELDS_NUMBER", str(len(FIELDS)))
+    names = _arguments(verb, body)
+    code = _with_positions(verb, code, names).replace("SCHEMA_VERSION", f"'{SCHEMA_VERSION}'")
+    code = code.replace("FIELDS_NUMBER", str(len(FIELDS))).replace("META_FIELDS", ", ".join(map(repr, META)))
     keys = _keys_used(code)
     places = {name.upper(): f"KEYS[{place}]" for place, name in enumerate(keys, 1)}
     text = f"#!lua{_flags(verb)}\n{_KEY.sub(lambda found: places[found[0]], code)}\n"
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-    return Script(verb, text, sha, verb not in READING, keys)
+    return Script(verb, text, sha, verb not in READING, keys, names["args"])
 
 
 def load_scripts(*, with_fast_paths: bool = True) -> Mapping[str, Script]:
     """Return every verb's script; there must be exactly one section per verb, and no part that none of them needs."""
     found = _sections()
-    bodies, parts, fast = found["script"], found["part"], found["fast"]
+    fragments = {name: _fragment(text) for name, text in found["fragment"].items()}
+    kinds = (found["script"], found["part"], found["fast"])
+    bodies, parts, fast = ({name: _with_fragments(text, fragments) for name, text in kind.items()} for kind in kinds)
     _check_names("scripts", bodies, {*READING, *FILLING, *DRAINING})
     _check_names("fast paths", fast, {name for names in FAST.values() for name in names})
     unneeded = set(parts) - {OPENING}.union(*(_needed(verb, body, parts) for verb, body in bodies.items()))
     if unneeded:
         raise StatementsBroken(f"parts that no script needs: {sorted(unneeded)}.")
-    constants = _constants({**parts, **bodies, **{f"fast {name}": text for name, text in fast.items()}})
+    constants = _constants([*parts.values(), *bodies.values(), *fast.values()])
     ways = {verb: [fast[name] for name in names] for verb, names in FAST.items() if with_fast_paths}
     return {verb: _assembled(verb, body, ways.get(verb, []), parts, constants) for verb, body in bodies.items()}
 

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from .keys import FIELDS
-from .kinds import bad_fields
+from .layouts import FIELDS, RECORD, bad_fields
 
 # What a decoder may raise for bytes that we did not write.
 UNREADABLE: tuple[type[Exception], ...] = (
@@ -29,17 +28,9 @@ WHOLE = "record"  # the field name under which an entirely unreadable record is 
 _unpack = msgspec.msgpack.Decoder().decode
 _pieces = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _HEAD_BYTES = {0xD9: 2, 0xDA: 3, 0xDB: 5}  # header of a packed text; 1 for a short one
+# A record that cannot be read is shown as dead: no worker will run it.
+_DEFAULTS = {name: kind.default for name, kind in RECORD.items()} | {"max_stalls": 3}
 Read = TypeVar("Read")
-
-
-_DEFAULTS: dict[str, Any] = {
-    **dict.fromkeys(FIELDS, False),
-    **dict.fromkeys(("queue", "task"), ""),
-    **dict.fromkeys(("seq", "priority", "lane", "attempts", "failures", "stalls", "fence", "shared_stalls"), 0),
-    **dict.fromkeys(("created_at", "due_at"), 0.0),
-    "max_stalls": 3,
-    "state": "d",  # no worker will run it
-}
 
 
 def values_of(packed: bytes) -> tuple[list[Any], set[int]]:

@@ -20,6 +20,7 @@ from ...errors import HoldfastError, JobNotFound, StateConflict, StoreSealed
 from ...lifecycle import LIVE
 from ...records import REMEMBER_SECONDS_MIN, Enqueued, JobQuery, JobRecord, NewJob, Tick, Ticked
 from ..contract import Backend
+from ..formulas import tick_overlap
 
 NOTED = "{ticks}"  # the queue of the rows at home: no user's queue can have this name
 GRACE_SECONDS = 5.0  # rows younger than this are left to the process that made them
@@ -56,8 +57,8 @@ class CronVerbs:
         home = await self._home()
         jobs = [replace(job, on_conflict="keep") if job.on_conflict == "raise" else job for job in tick.jobs]
         live = tick.overlap != "allow" and await self._is_live(tick.previous, now)
-        skipped = live and tick.overlap == "skip"
-        cancels = tick.previous if live and tick.overlap == "cancel" else None
+        skipped, ends = tick_overlap(tick.overlap, live=live)
+        cancels = tick.previous if ends else None
         if skipped:
             jobs = []
         at = now if now is not None or not jobs else await home.clock()

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from ...errors import ConfigurationError
 from ...records import NewJob, Override, Pause, QueueRule, TaskRule
 from ..contract import Backend
-from ..validate import check_limit
+from ..seals import check_limit
 from . import divide
 from .fanout import SILENCE, at_once
 from .lease import HOME, Stores

@@ -35,8 +35,7 @@ from ...records import (
     TaskRule,
     WorkerRecord,
 )
-from ..contract import Backend
-from ..reader import Reader
+from ..contract import Backend, Reader
 from .cron import NOTED
 from .fanout import Answers, at_once
 from .lease import HOME
@@ -324,7 +323,7 @@ def workers_of(home: Sequence[WorkerRecord], found: Iterable[Sequence[WorkerReco
 
 
 def dump_of(home: Dump, found: Mapping[str, Dump], shards: Mapping[str, int]) -> Dump:
-    """Combine the shards' snapshots, each consistent in itself. `shards` is the number of shards of each queue."""
+    """Combine the shards' snapshots, each of one instant but for `moving`. `shards`: the shards of each queue."""
     jobs = [_job_row(name, row) for name, dump in found.items() for row in dump.tables["jobs"]]
     tables = dict(home.tables)
     tables["jobs"] = tuple(sorted(jobs, key=lambda row: row["seq"]))
@@ -337,7 +336,8 @@ def dump_of(home: Dump, found: Mapping[str, Dump], shards: Mapping[str, int]) ->
     flows = [[msgspec.convert(row, Flow) for row in dump.tables["flows"]] for dump in (home, *found.values())]
     tables["flows"] = tuple(msgspec.to_builtins(flow) for flow in flows_of(flows[0], flows[1:]))
     pending = any(dump.rearranging for dump in (home, *found.values()))
-    return Dump(tables=tables, sharded=True, rearranging=pending)
+    moving = tuple(row for dump in (home, *found.values()) for row in dump.moving)
+    return Dump(tables=tables, sharded=True, rearranging=pending, moving=moving)
 
 
 def _job_row(shard: str, row: Row) -> dict[str, Any]:

@@ -1,23 +1,39 @@
-"""Which ready jobs a claim takes: queue by queue, lane by lane, as far as limits, rates and the worker's room allow.
+"""exchange: settle, release and claim in one transaction; and which ready jobs a claim takes.
 
-Called by lease.py inside its transaction. rates.py decides what may start; this module charges each bucket once for
+Called by backend.py inside a write transaction, and by the wake-ups to see whether a claim would find anything. A claim
+goes queue by queue, lane by lane, as far as limits, rates and the worker's room allow, and charges each bucket once for
 what was leased. In a store without limits and rates it reads none.
 """
 
 from __future__ import annotations
 
 import secrets
+import sqlite3
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from ...rates import UNLIMITED, charged
-from ...records import GROUP_LOOKS_MAX, READY_PER_GROUP_MAX, ClaimRequest, Lease
-from . import rates, rearrange, settle
-from .columns import LANE_APART, LANE_GROUPED, LANE_UNGROUPED, SQL, Place, as_text
+import msgspec
+
+from ...lifecycle import Settlement
+from ...rates import UNLIMITED, Rate, allowed, charged, opens_at
+from ...records import (
+    GROUP_LOOKS_MAX,
+    READY_PER_GROUP_MAX,
+    Answer,
+    ClaimRequest,
+    Exchanged,
+    Lease,
+    Recovered,
+    Release,
+)
+from ..formulas import LANE_APART, LANE_GROUPED, LANE_UNGROUPED
+from . import codec, limits, settle
+from .codec import SQL, Place, as_text
 from .operate import expire
-from .rules import Bucket
-from .transaction import Transaction
+from .promote import promote
+from .recover import recover
+from .transaction import Bucket, Rules, Transaction
 
 _LANE = SQL["claim.lane"]
 _LANE_APART = SQL["claim.lane_apart"]
@@ -25,10 +41,85 @@ _TAKE = SQL["claim.take"]
 _HEADS = SQL["claim.heads"]
 _TAKE_HEADS = SQL["claim.take_heads"]
 _CLAIMABLE = SQL["read.claimable"]
+_LOOK = SQL["promote.look"]
+
+_answers = msgspec.json.Decoder(tuple[Answer, ...]).decode
 
 Row = tuple[Any, ...]  # as claim.lane returns it
 
 _ARGS, _EXPIRES_AT, _SIZE, _TURN = 4, 13, 17, 18  # positions in a Row; only rows of claim.heads have the turn
+_NEW = Bucket()  # a bucket nothing was taken from
+
+
+class Look(NamedTuple):
+    """Whether there is anything to promote or to recover, in one query: usually there is not."""
+
+    due: int
+    expired: int
+    letters: int
+    overdue: int
+
+    @property
+    def anything(self) -> bool:
+        return bool(self.due or self.expired or self.letters)
+
+
+def exchange(
+    tx: Transaction, settlements: Sequence[Settlement], releases: Sequence[Release], request: ClaimRequest | None
+) -> Exchanged:
+    """settle, release and claim in one transaction, in that order; detects a repeated call (R44)."""
+    if request is None:
+        answers = [*settle.settle(tx, settlements), *settle.release(tx, releases)]
+        tx.close()
+        return Exchanged(answers=tuple(answers))
+    row = tx.cursor.execute(SQL["claim.worker"], (request.worker,)).fetchone()
+    if row is not None and request.call == row[0]:
+        return _first_answer(tx, request, row[1])
+    answers = [*settle.settle(tx, settlements), *settle.release(tx, releases)]
+    look = Look(*tx.cursor.execute(_LOOK, {"now": tx.now, "steady": tx.steady, "boot": tx.boot}).fetchone())
+    if row is None or request.call < row[0]:  # unknown worker, or a later claim overtook this one: outcomes only
+        tx.close()
+        return Exchanged(answers=tuple(answers), known=row is not None)
+    rules, recovered, opens_at = tx.rules, list[Recovered](), None
+    seal = tx.closed_by  # after reading the rules, which include the seal
+    leases = claim_heads(tx, request) if seal is None and not any(look) and not rules.rearranging else None
+    if leases is None:
+        tx.refill(due=bool(look.due))
+        if look.overdue:
+            recovered, gone = recover(tx, (), -(-request.sweep_max // 2))
+            if request.worker in gone:
+                tx.close()  # it was this worker's own deadline that had passed (R20)
+                return Exchanged(answers=tuple(answers), known=False, recovered=tuple(recovered))
+        leases = []
+        if seal is None:
+            if look.anything or recovered or rules.any_flow:
+                promote(tx, request.sweep_max)
+            if rules.rearranging:
+                limits.carry_on(tx, -(-request.sweep_max // 2))
+            leases = claim(tx, request)
+            tx.refill()
+            opens_at = next_opening(tx.cursor, tx.rules, request.queues, tx.now)  # after the claim
+    stored = msgspec.json.encode(answers).decode() if answers else None
+    tx.cursor.execute(SQL["claim.number"], (request.call, stored, request.worker))
+    tx.close()
+    return Exchanged(
+        answers=tuple(answers),
+        leases=tuple(leases),
+        recovered=tuple(recovered),
+        sealed=seal,
+        opens_in=None if opens_at is None else opens_at - tx.now,
+    )
+
+
+def _first_answer(tx: Transaction, request: ClaimRequest, last_answers: str | None) -> Exchanged:
+    """A repeated call: the leases it still holds that fit the request now; the rest is released without cost (R38)."""
+    rows = tx.cursor.execute(SQL["claim.again"], (request.worker, request.call)).fetchall()
+    fit = fitting(rows, request)
+    if fit < len(rows):
+        settle.release(tx, [Release(id=row[1], token=row[-3]) for row in rows[fit:]])
+        tx.close()
+    leases = tuple(as_lease(row[:-3], *row[-3:]) for row in with_bodies(tx, rows[:fit]))
+    return Exchanged(answers=() if last_answers is None else codec.read_or((), _answers, last_answers), leases=leases)
 
 
 def claim(tx: Transaction, request: ClaimRequest) -> list[Lease]:
@@ -65,7 +156,7 @@ def claim_heads(tx: Transaction, request: ClaimRequest) -> list[Lease] | None:
     for (of, group), changed in touched.items():
         if changed or of != queue or rules.limit_alone(of, group) != 1:
             return None
-    if tx.cursor.execute(_CLAIMABLE, (queue,)).fetchone() is not None or rates.apart_ready(tx.cursor, rules, queue):
+    if tx.cursor.execute(_CLAIMABLE, (queue,)).fetchone() is not None or apart_ready(tx.cursor, rules, queue):
         return None
     groups = as_text([group for _, group in touched])
     rows: list[Row] = tx.cursor.execute(_HEADS, {"queue": queue, "groups": groups}).fetchall()
@@ -110,12 +201,12 @@ class Draw:
         self.leases: list[Lease] = []
         self.full = False  # the next job's arguments exceed what is left of bytes_max
         self._bytes_left, self._drawn = request.bytes_max, 0
-        self._running = rates.Running(tx.cursor)  # before this claim
+        self._running = Running(tx.cursor)  # before this claim
         self._rooms: dict[Place, int] = {}
         self._leased: dict[Place, int] = {}  # only places where something is counted
         self._expired: list[Row] = []
         # while a rule change is being applied; the claim spent the other half of its sweep before
-        self._guard = rearrange.Guard(tx, request.sweep_max // 2) if tx.rules.rearranging else None
+        self._guard = limits.Guard(tx, request.sweep_max // 2) if tx.rules.rearranging else None
         self._held: dict[tuple[str, str], int] = {}
         if request.most_by_group is not None:
             for queue, group, number in tx.cursor.execute(SQL["claim.held_groups"], (request.worker,)):
@@ -131,7 +222,7 @@ class Draw:
         place: Place = ("queue", queue, "")
         if place not in self._rooms:
             self._tx.set_back(self._rules.queue(queue).rate, place)
-            self._rooms[place] = rates.queue_room(self._rules, self._running, queue, self._tx.now)
+            self._rooms[place] = queue_room(self._rules, self._running, queue, self._tx.now)
         return min(most, self._rooms[place] - self._leased.get(place, 0))
 
     def _room_of_lane(self, lane: Lane) -> int:
@@ -140,7 +231,7 @@ class Draw:
         place: Place = ("task", "", lane.task)
         if place not in self._rooms:
             self._tx.set_back(self._rules.tasks[lane.task].rate, place)
-            by_task = rates.task_room(self._rules, self._running, lane.task, self._tx.now)
+            by_task = task_room(self._rules, self._running, lane.task, self._tx.now)
             self._rooms[place] = min(by_task, self._request.most_by_task.get(lane.task, UNLIMITED))
         return self._rooms[place] - self._leased.get(place, 0)
 
@@ -198,10 +289,10 @@ class Draw:
         return rows
 
     def _lanes_apart(self, queue: str) -> list[Lane]:
-        lanes = [Lane(queue, LANE_APART, task) for task in rates.apart_ready(self._tx.cursor, self._rules, queue)]
+        lanes = [Lane(queue, LANE_APART, task) for task in apart_ready(self._tx.cursor, self._rules, queue)]
         return [lane for lane in lanes if self._room_of_lane(lane) > 0]
 
-    def _fit_front(self, guard: rearrange.Guard, queue: str, lanes: list[Lane], most: int) -> None:
+    def _fit_front(self, guard: limits.Guard, queue: str, lanes: list[Lane], most: int) -> None:
         for lane in lanes:
             rows = lane.read(self._tx, most)
             guard.fit_front(queue, [row[6] for row in rows if row[6] is not None])
@@ -391,3 +482,110 @@ def as_lease(row: Row, token: str, fence: int, started_at: float) -> Lease:
     return Lease(
         job_id, token, fence, task, queue, args, *place, created_at, started_at, options, suspect == 1, shared_stalls
     )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What may start now: counts running jobs, reads what buckets allow, and says what holds ready jobs back. Never writes.
+
+
+def apart_ready(cursor: sqlite3.Cursor, rules: Rules, queue: str) -> list[str]:
+    """The `apart` tasks that have ready jobs in this queue, by name."""
+    if not rules.tasks:
+        return []
+    # By the current rules: jobs of a task that was paused, or is no longer `apart`, may still be in its lane.
+    found = cursor.execute(SQL["claim.apart_ready"], (queue,)).fetchall()
+    return [task for (task,) in found if rules.lanes.get(task) == LANE_APART]
+
+
+def bucket_room(rules: Rules, rate: Rate | None, place: Place, now: float) -> int:
+    """How many starts a bucket allows now."""
+    return UNLIMITED if rate is None else allowed(rate, (rules.bucket(place) or _NEW).spent_until, now)
+
+
+class Running:
+    """Running jobs that a limit counts; counted from the jobs on first use."""
+
+    def __init__(self, cursor: sqlite3.Cursor) -> None:
+        self._cursor = cursor
+        self._counts: tuple[Counter[str], Counter[str]] | None = None
+
+    def _counted(self) -> tuple[Counter[str], Counter[str]]:
+        if self._counts is None:
+            by_queue: Counter[str] = Counter()
+            by_task: Counter[str] = Counter()
+            for queue, task, number in self._cursor.execute(SQL["claim.running_counted"]):
+                by_queue[queue] += number
+                by_task[task] += number
+            self._counts = by_queue, by_task
+        return self._counts
+
+    def of_queue(self, queue: str) -> int:
+        return self._counted()[0][queue]
+
+    def of_task(self, task: str) -> int:
+        return self._counted()[1][task]
+
+
+def queue_room(rules: Rules, running: Running, queue: str, now: float) -> int:
+    """How many more jobs of a queue may start; 0 while it is slowed down."""
+    place: Place = ("queue", queue, "")
+    if (rules.bucket(place) or _NEW).shut_until > now:
+        return 0
+    rule = rules.queue(queue)
+    by_limit = UNLIMITED if rule.limit >= UNLIMITED else rule.limit - running.of_queue(queue)
+    return min(by_limit, bucket_room(rules, rule.rate, place, now))
+
+
+def task_room(rules: Rules, running: Running, task: str, now: float) -> int:
+    rule = rules.tasks[task]
+    by_limit = UNLIMITED if rule.limit >= UNLIMITED else rule.limit - running.of_task(task)
+    return min(by_limit, bucket_room(rules, rule.rate, ("task", "", task), now))
+
+
+def claimable(cursor: sqlite3.Cursor, rules: Rules, queue: str, now: float) -> bool:
+    """Whether a claim of this queue would lease something now. Ignores a pause of the queue."""
+    common = cursor.execute(SQL["read.claimable"], (queue,)).fetchone() is not None
+    if rules.holds_nothing:
+        return common
+    running = Running(cursor)
+    if queue_room(rules, running, queue, now) <= 0:
+        return False
+    return common or any(task_room(rules, running, task, now) > 0 for task in apart_ready(cursor, rules, queue))
+
+
+def next_opening(cursor: sqlite3.Cursor, rules: Rules, queues: Iterable[str], now: float) -> float | None:
+    """When the first bucket or slow-down that holds back ready jobs of these queues lets one more start."""
+    if not rules.any_flow:
+        return None
+    opens: list[float] = []
+    paused = rules.paused_queues
+    for queue in queues:
+        if queue in paused:
+            continue
+        apart = apart_ready(cursor, rules, queue)
+        if not apart and cursor.execute(SQL["read.claimable"], (queue,)).fetchone() is None:
+            continue
+        scopes: list[tuple[Place, Rate | None]] = [(("queue", queue, ""), rules.queue(queue).rate)]
+        scopes += [(("task", "", task), rules.tasks[task].rate) for task in apart]
+        for place, rate in scopes:
+            bucket = rules.bucket(place) or _NEW
+            until = bucket.shut_until
+            if rate is not None and allowed(rate, bucket.spent_until, now) == 0:
+                until = max(until, opens_at(rate, bucket.spent_until))
+            if until > now:
+                opens.append(until)
+    return min(opens, default=None)
+
+
+def work_at_hand(cursor: sqlite3.Cursor, queues: Sequence[str], now: float) -> tuple[bool, float | None]:
+    """Is something claimable in these queues now, and if not, when may something become claimable by itself?"""
+    rules = Rules(cursor)
+    paused = rules.paused_queues
+    if rules.rearranging and rules.closed is None:
+        return True, None  # every claim continues the rearrangement
+    if any(queue not in paused and claimable(cursor, rules, queue, now) for queue in queues):
+        return True, None
+    due, waking = cursor.execute(SQL["read.next_due"]).fetchone()
+    times = (due, waking, next_opening(cursor, rules, queues, now))
+    next_due = min([time for time in times if time is not None], default=None)
+    return next_due is not None and next_due <= now, next_due

@@ -1,34 +1,111 @@
-"""Connections to the SQLite file: opening, checking, migrating, and mapping SQLite's errors to ours.
+"""Connections to the SQLite file and the threads that use them: one writer and one reader per process.
 
-Called by the writer, the readers and `holdfast migrate`. Every connection checks the schema it finds. Nothing here
-knows about jobs, and no sqlite3 error leaves this package unmapped.
+Called by backend.py, schema.py and the wake-ups. Every connection checks the schema it finds. Nothing here knows about
+jobs, and no sqlite3 error leaves this package unmapped.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
 import sqlite3
-import sys
+import threading
 import time
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from importlib import resources
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from ...errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, SchemaMismatch
-from .fork import Post
+from ... import logs
+from ...errors import (
+    BackendError,
+    BackendUnavailable,
+    ConfigurationError,
+    HoldfastError,
+    OutcomeUnknown,
+    SchemaMismatch,
+    StoreReplaced,
+)
+from . import codec
 
 T = TypeVar("T")
 
-SQLITE_VERSION_MIN = (3, 37, 0)  # STRICT tables, RETURNING
-SCHEMA_VERSION = 6
-NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "fuse.sshfs"}
-)
+# ----------------------------------------------------------------------------------------------------------------------
+# Forking while connections are open: they are idle during the fork, and the child closes its copies. The writer, the
+# reader and the wake-ups use their connection only inside `at_work`. SQLite records the locks of a process in that
+# process's memory. A child inherits the records but not the locks: as long as its copies of the parent's connections
+# are open, a connection it opens itself takes no lock of its own, and another process that closes the file removes
+# the write-ahead log under it. Closing idle copies is harmless to the parent.
+
+
+REST_SECONDS_MAX = 5.0  # a fork waits this long for a write in progress; a copy that was not idle is left alone
+
+
+class Post:
+    """Holds one connection, used by one thread at a time and only while it holds `at_work`.
+
+    `rank` is the order in which posts are locked before a fork: one that may wait for another goes first.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.at_work = threading.Lock()
+        self.connection: sqlite3.Connection | None = None
+        with _registry:
+            _posts.add(self)
+
+    def close(self) -> None:
+        if self.connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self.connection.close()
+            self.connection = None
+
+
+_registry = threading.Lock()
+_posts: weakref.WeakSet[Post] = weakref.WeakSet()
+_resting: list[Post] = []
+_left_alone: list[object] = []  # in a forked child: copies that were in use, never touched, never freed
+
+
+def _bring_to_rest() -> None:
+    _registry.acquire()
+    for post in sorted(_posts, key=lambda one: one.rank):
+        if post.at_work.acquire(timeout=REST_SECONDS_MAX):
+            _resting.append(post)
+
+
+def _go_on() -> None:
+    while _resting:
+        _resting.pop().at_work.release()
+    _registry.release()
+
+
+def _close_copies() -> None:
+    rested = set(_resting)
+    for post in list(_posts):
+        if post in rested:
+            post.close()
+        else:
+            _left_alone.append((post, post.connection))
+    _posts.clear()
+    _go_on()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_bring_to_rest, after_in_parent=_go_on, after_in_child=_close_copies)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Opening a connection, its locks, and SQLite's errors as ours.
+
+
+SCHEMA_VERSION = 7
 SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL")
 
 # journal_size_limit: a WAL that grew because of a long-running reader shrinks again.
@@ -47,7 +124,7 @@ _TEXTS = {
 
 def mapped(error: sqlite3.Error, path: str) -> HoldfastError:
     """The one place that maps SQLite's errors to ours."""
-    primary = _primary(error)
+    primary = primary_code(error)
     name = os.path.basename(path)
     if primary in _BUSY:
         return BackendUnavailable(
@@ -59,11 +136,11 @@ def mapped(error: sqlite3.Error, path: str) -> HoldfastError:
         kind = BackendUnavailable if primary in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN) else BackendError
         return kind(f"{name}: {_TEXTS[primary]}")
     if primary == sqlite3.SQLITE_ERROR and _names_ours(error):
-        return SchemaMismatch(SCHEMA_VERSION, SCHEMA_VERSION, _other_tables(error))
+        return SchemaMismatch(SCHEMA_VERSION, SCHEMA_VERSION, other_tables(error))
     return BackendError(f"{name}: SQLite failed ({type(error).__name__}: {error}).")
 
 
-def _primary(error: sqlite3.Error) -> int | None:
+def primary_code(error: sqlite3.Error) -> int | None:
     """SQLite's primary result code; None if the sqlite3 module itself raised, e.g. for text that is not UTF-8."""
     code = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
@@ -76,7 +153,7 @@ def _names_ours(error: sqlite3.Error) -> bool:
 
 def is_full(error: sqlite3.Error) -> bool:
     """Whether the disk was full."""
-    return _primary(error) == sqlite3.SQLITE_FULL
+    return primary_code(error) == sqlite3.SQLITE_FULL
 
 
 @contextmanager
@@ -85,53 +162,6 @@ def errors_mapped(path: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise mapped(error, path) from error
-
-
-def check_version() -> None:
-    """Refuse a SQLite library that is too old for the schema."""
-    if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
-        wanted = ".".join(map(str, SQLITE_VERSION_MIN))
-        raise ConfigurationError(
-            f"this Python has SQLite {sqlite3.sqlite_version}; Holdfast needs {wanted} or newer. Use a newer Python."
-        )
-
-
-def check_path(path: str) -> None:
-    """Refuse a path that cannot be a store, before writing a byte."""
-    check_version()
-    if path in ("", ":memory:"):
-        raise ConfigurationError("sqlite:// needs a file, e.g. sqlite:///jobs.db. For a store in memory use memory://")
-    folder = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(folder):
-        raise ConfigurationError(f"the folder of {os.path.basename(path)} does not exist: {folder}. Create it first.")
-    if os.path.isdir(path):
-        raise ConfigurationError(f"{path} is a folder. Name a file inside it.")
-    kind = file_system_of(folder)
-    if kind in NETWORK_FILE_SYSTEMS:
-        raise ConfigurationError(
-            f"{folder} is on a network file system ({kind}), where SQLite's locks cannot be trusted. Use a local disk."
-        )
-
-
-def file_system_of(folder: str, mounts: str = "/proc/self/mounts") -> str | None:
-    """The file system type of a folder (Linux); None if unknown."""
-    if not sys.platform.startswith("linux"):
-        return None
-    real = os.path.realpath(folder)
-    best, kind = "", None
-    try:
-        with open(mounts, encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                fields = line.split(" ")
-                if len(fields) < 3:
-                    continue
-                point = fields[1].replace("\\040", " ")
-                inside = real == point or real.startswith(point.rstrip("/") + "/")
-                if inside and len(point) >= len(best):
-                    best, kind = point, fields[2]
-    except OSError:
-        return None
-    return kind
 
 
 def connect(
@@ -179,7 +209,7 @@ def begin_immediate(connection: sqlite3.Connection, seconds: float) -> None:
             connection.execute("BEGIN IMMEDIATE")
             return
         except sqlite3.OperationalError as error:
-            if _primary(error) not in _BUSY or time.monotonic() >= deadline:
+            if primary_code(error) not in _BUSY or time.monotonic() >= deadline:
                 raise
         time.sleep(random.uniform(0.0005, 0.004))
 
@@ -193,81 +223,8 @@ def begin_at_once(connection: sqlite3.Connection) -> bool:
     return True
 
 
-def set_up(path: str, *, synchronous: str, share: bool, seconds: float) -> tuple[int, int]:
-    """Create or migrate the store; returns (version before, version after).
-
-    Each migration and its version number are one transaction. So a migration that is killed half-way leaves nothing, a
-    second run finds nothing to do, and of two concurrent runs the second waits and finds the work done.
-    """
-    check_path(path)
-    post = Post(rank=0)
-    _make_private(path)
-    with post.at_work, errors_mapped(path):
-        connection = post.connection = connect(path, synchronous=synchronous, check_schema=False, patience=seconds)
-        try:
-            before = patiently(partial(_admissible_version, connection, path, share), seconds)
-            if before == SCHEMA_VERSION:
-                return before, before
-            _use_wal(connection, path, seconds)
-            for version, text in migrations():
-                begin_immediate(connection, seconds)
-                try:
-                    if (_admissible_version(connection, path, share) or 0) < version:
-                        _migrate_to(connection, version, text)
-                    connection.execute("COMMIT")
-                except BaseException:
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
-                    raise
-            return before or 0, SCHEMA_VERSION
-        finally:
-            post.close()
-
-
-def _make_private(path: str) -> None:
-    """Create the file readable by its owner only: it contains arguments. The WAL and its index inherit its mode."""
-    with contextlib.suppress(OSError):  # it exists; or it cannot be created, and opening it will report that
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-
-
-def _migrate_to(connection: sqlite3.Connection, version: int, text: str) -> None:
-    try:
-        for statement in statements_of(text):
-            connection.execute(statement)
-    except sqlite3.OperationalError as error:
-        if _primary(error) != sqlite3.SQLITE_ERROR:
-            raise
-        raise SchemaMismatch(version - 1, SCHEMA_VERSION, _other_tables(error)) from error
-    connection.execute("DELETE FROM holdfast_schema")
-    connection.execute("INSERT INTO holdfast_schema (only, version) VALUES (1, ?)", (version,))
-
-
-def _other_tables(error: sqlite3.Error) -> str:
+def other_tables(error: sqlite3.Error) -> str:
     return f"But its tables are not those of that schema ({error}). Restore the file from a backup."
-
-
-def _admissible_version(connection: sqlite3.Connection, path: str, share: bool) -> int | None:
-    encoding = connection.execute("PRAGMA encoding").fetchone()[0]
-    if encoding != "UTF-8":
-        raise ConfigurationError(f"{os.path.basename(path)} keeps its text as {encoding}; only UTF-8 is supported.")
-    # Tables first: a rival that sets the file up between the two reads then shows its version, not just its tables.
-    others = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 4")]
-    version = schema_version(connection)
-    if version is not None and version > SCHEMA_VERSION:
-        raise SchemaMismatch(version, SCHEMA_VERSION)
-    if version is None and not share and others:
-        raise ConfigurationError(
-            f"{os.path.basename(path)} already holds other tables ({', '.join(others)}). If the jobs should live "
-            "beside them, so that you can enqueue inside your own transactions, add ?share=true to the URL; "
-            "otherwise name another file."
-        )
-    return version
-
-
-def _use_wal(connection: sqlite3.Connection, path: str, seconds: float) -> None:
-    mode = patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone()[0], seconds)
-    if mode != "wal":
-        raise ConfigurationError(f"{os.path.basename(path)} cannot use write-ahead logging here (mode {mode!r}).")
 
 
 def patiently(call: Callable[[], T], seconds: float) -> T:
@@ -281,35 +238,368 @@ def patiently(call: Callable[[], T], seconds: float) -> T:
         try:
             return call()
         except sqlite3.OperationalError as error:
-            if _primary(error) not in _BUSY or time.monotonic() >= deadline:
+            if primary_code(error) not in _BUSY or time.monotonic() >= deadline:
                 raise
         time.sleep(random.uniform(0.001, 0.01))
 
 
-def migrations() -> list[tuple[int, str]]:
-    """Every migration, oldest first: (version, text)."""
-    folder = resources.files(__package__ + ".migrations")
-    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name)
-    return [(int(entry.name[:4]), entry.read_text(encoding="utf-8")) for entry in files]
+# ----------------------------------------------------------------------------------------------------------------------
+# The identity of a store's file, so that a process notices when it was deleted, moved or replaced while in use.
+# Checked by the writer before every commit, by the reader before every read and whenever a connection is opened: one
+# stat each, about a microsecond. An open connection keeps writing to the file it opened, whatever happened to its
+# name; what it then acknowledges would be in no file that anybody opens again. It never repairs anything: a file that
+# replaces one in use may be paired with the other's write-ahead log, so only a restart accepts it.
 
 
-def migrated_in_memory() -> sqlite3.Connection:
-    """A database without a file that has this version's schema: to copy, or to compare a file with."""
-    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    for version, text in migrations():
-        _migrate_to(connection, version, text)
-    return connection
+Identity = tuple[int, int]  # device and inode
 
 
-def statements_of(text: str) -> list[str]:
-    """A migration's statements one by one: executescript would commit the open transaction."""
-    table = "CREATE TABLE IF NOT EXISTS holdfast_schema (only INTEGER PRIMARY KEY CHECK (only = 1), version INTEGER)"
-    statements, pending = [table], ""
-    for line in text.splitlines(keepends=True):
-        pending += line
-        if sqlite3.complete_statement(pending):
-            statements.append(pending.strip())
-            pending = ""
-    if pending.strip():
-        raise RuntimeError("a migration ends in the middle of a statement")
-    return statements
+def identity_of(path: str) -> Identity | None:
+    """The file with this name now; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def replaced(path: str, opened: Identity) -> StoreReplaced | None:
+    """The error if the path no longer names the file that was opened."""
+    found = identity_of(path)
+    if found == opened:
+        return None
+    return StoreReplaced(os.path.basename(path), gone=found is None)
+
+
+def check(path: str, opened: Identity | None) -> None:
+    refusal = None if opened is None else replaced(path, opened)
+    if refusal is not None:
+        raise refusal
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The one writer thread of a process: requests that arrive together share a transaction (group commit). Each request
+# runs in its own savepoint, so a failing one does not affect the others; all of them get their results after the one
+# COMMIT. Renewals go first. A caller that would only wait may run its request on its own thread, with the writer's
+# connection, while nobody else needs it. Also the reader thread, which never writes.
+
+
+Work = Callable[[sqlite3.Cursor], Any]
+Outcome = tuple[Any, Exception | None]  # its result, or why it was refused
+REQUESTS_PER_COMMIT_MAX = 64
+
+
+class Undecodable(Exception):
+    """A request read text that is not UTF-8. Never leaves this module."""
+
+
+class Request:
+    """One piece of work and the future its caller waits on."""
+
+    __slots__ = ("future", "name", "work")
+
+    def __init__(self, name: str, work: Work) -> None:
+        self.name, self.work = name, work
+        self.future: Future[Any] = Future()
+
+
+class StoreThread:
+    """A thread with its own connection that runs requests one after another."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        identity: Identity | None,
+        synchronous: str,
+        call_timeout: float,
+        after_commit: Callable[[set[str]], None],
+    ) -> None:
+        self._path, self._identity, self._synchronous = path, identity, synchronous
+        self._call_timeout = call_timeout
+        self._after_commit = after_commit
+        self._requests: deque[Request] = deque()
+        self._urgent: deque[Request] = deque()
+        self._wake = threading.Condition()
+        self._in_hand = False  # the thread has taken requests and not finished them
+        self._here = 0  # the thread that runs its request itself, if any
+        self._stopping = False
+        self._post = Post(rank=0)
+        self._thread = threading.Thread(target=self._run, name=f"holdfast-{self.role}", daemon=True)
+        self._thread.start()
+
+    role = "writer"
+
+    def submit(self, name: str, work: Callable[[sqlite3.Cursor], T], *, urgent: bool = False) -> Future[T]:
+        request = Request(name, work)
+        with self._wake:
+            if self._stopping:
+                raise _closed()
+            (self._urgent if urgent else self._requests).append(request)
+            self._wake.notify()
+        return request.future
+
+    def carry_out_here(self, name: str, work: Callable[[sqlite3.Cursor], T]) -> tuple[T] | None:
+        """Run on the calling thread, without a thread switch; None, and nothing done, if it would have to wait.
+
+        Queued requests go first, so the thread never starves. Every use of the connection is under `at_work`, so a fork
+        finds it idle and the end of the thread closes it after us. An interrupt may come at any point: then the
+        connection is closed, which rolls back what was not committed.
+        """
+        post, me = self._post, threading.get_ident()
+        if self._here == me:
+            raise called_inside(name)
+        if self._in_hand or self._requests or self._urgent or post.at_work.locked():
+            return None
+        with post.at_work:
+            try:
+                self._here = me
+                if self._stopping:
+                    raise _closed()
+                if post.connection is None or not begin_at_once(post.connection):
+                    return None
+                [(answer, failed)] = self._outcomes(post.connection, [Request(name, work)])
+            except BaseException:
+                post.close()
+                raise
+            finally:
+                self._here = 0
+        if isinstance(failed, Undecodable):
+            return None  # the thread sets unreadable rows aside
+        if failed is not None:
+            raise failed
+        self._after_commit({name})
+        return (answer,)
+
+    def stop(self) -> None:
+        """Finish queued requests, then end the thread and close its connection."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            live = [request for request in batch if request.future.set_running_or_notify_cancel()]
+            try:
+                if live:
+                    with self._post.at_work:
+                        self._answer(live)
+            except BaseException as error:  # whatever it was, this thread must survive and nobody may wait forever
+                self._post.close()
+                for request in live:
+                    if not request.future.done():
+                        request.future.set_exception(_unknown(request, error))
+        with self._post.at_work:
+            self._post.close()
+
+    def _next_batch(self) -> list[Request]:
+        with self._wake:
+            self._in_hand = False
+            while not (self._urgent or self._requests or self._stopping):
+                self._wake.wait()
+            batch: list[Request] = []
+            for waiting in (self._urgent, self._requests):
+                while waiting and len(batch) < REQUESTS_PER_COMMIT_MAX:
+                    batch.append(waiting.popleft())
+            self._in_hand = bool(batch)
+            return batch
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._post.connection is None:
+            check(self._path, self._identity)
+            self._post.connection = connect(self._path, synchronous=self._synchronous, patience=self._call_timeout)
+        return self._post.connection
+
+    def _answer(self, batch: list[Request]) -> None:
+        """Run a batch and give each caller its result."""
+        outcomes = self._carry_out(batch)
+        if any(isinstance(failed, Undecodable) for _, failed in outcomes):
+            outcomes = self._set_aside(batch, outcomes)
+        for request, (answer, failed) in zip(batch, outcomes, strict=True):
+            if failed is None:
+                request.future.set_result(answer)
+            else:
+                request.future.set_exception(failed)
+        done = {request.name for request, (_, failed) in zip(batch, outcomes, strict=True) if failed is None}
+        if done:
+            self._after_commit(done)
+
+    def _set_aside(self, batch: list[Request], outcomes: list[Outcome]) -> list[Outcome]:
+        """Set unreadable rows aside and rerun the requests that read one of them."""
+        from . import flaws  # which reads, and so knows the verbs; nothing else here does
+
+        met = [place for place, (_, failed) in enumerate(outcomes) if isinstance(failed, Undecodable)]
+        try:
+            aside = flaws.set_aside(self._connected(), self._call_timeout)
+        except sqlite3.Error as error:
+            again: list[Outcome] = [(None, mapped(error, self._path))] * len(met)
+        else:
+            logs.rows_set_aside(aside)
+            again = self._carry_out([batch[place] for place in met])
+        outcomes = list(outcomes)
+        for place, (answer, failed) in zip(met, again, strict=True):
+            outcomes[place] = answer, BackendError(str(failed)) if isinstance(failed, Undecodable) else failed
+        return outcomes
+
+    def _refusal(self, error: Exception) -> Exception:
+        """Why a request failed, as one of our errors."""
+        if codec.is_undecodable(error):
+            return Undecodable(
+                f"{os.path.basename(self._path)}: text that is not UTF-8 ({error}). See `holdfast doctor`."
+            )
+        return mapped(error, self._path) if isinstance(error, sqlite3.Error) else error
+
+    def _carry_out(self, batch: list[Request]) -> list[Outcome]:
+        try:
+            connection = self._connected()
+            begin_immediate(connection, self._call_timeout)
+        except Exception as error:
+            refused = mapped(error, self._path) if isinstance(error, sqlite3.Error) else error
+            return [(None, refused)] * len(batch)
+        return self._outcomes(connection, batch)
+
+    def _outcomes(self, connection: sqlite3.Connection, batch: list[Request]) -> list[Outcome]:
+        """Run the batch in the open transaction and end the transaction."""
+        answers = self._apply(connection, batch)
+        if not connection.in_transaction:
+            # A single request was refused, or SQLite itself rolled everything back (disk full, I/O error).
+            gone = answers[-1][1] or BackendUnavailable(
+                "SQLite rolled the transaction back. Nothing was changed; try again."
+            )
+            undone: list[Outcome] = [(None, failed or gone) for _, failed in answers]
+            rest = batch[len(answers) :]
+            return [*undone, *self._carry_out(rest)] if rest else undone
+        # Last chance to notice that the path no longer names this file; a commit now would be lost with it.
+        refusal = None if self._identity is None else replaced(self._path, self._identity)
+        if refusal is not None:
+            self._undo(connection)
+            self._post.close()
+            return [(None, failed or refusal) for _, failed in answers]
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            restored, cause = self._undo(connection), mapped(error, self._path)
+            # If the disk was full, nothing reached the file. After any other error it may have, and may reappear.
+            known = restored and is_full(error)
+            return [(None, cause if known else _unknown(request, cause)) for request in batch]
+        return answers
+
+    def _apply(self, connection: sqlite3.Connection, batch: list[Request]) -> list[Outcome]:
+        """Run each request in its own savepoint; stops early if the whole transaction is gone."""
+        cursor = connection.cursor()
+        alone = len(batch) == 1  # then the transaction is its savepoint
+        answers: list[Outcome] = []
+        for request in batch:
+            if not alone:
+                cursor.execute("SAVEPOINT request")
+            try:
+                answers.append((request.work(cursor), None))
+            except Exception as error:
+                answers.append((None, self._refusal(error)))
+                if not connection.in_transaction:
+                    break
+                cursor.execute("ROLLBACK" if alone else "ROLLBACK TO request")
+            if not alone:
+                cursor.execute("RELEASE request")
+        return answers
+
+    def _undo(self, connection: sqlite3.Connection) -> bool:
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            self._post.close()
+            return False
+        return True
+
+
+def called_inside(name: str) -> BackendUnavailable:
+    """The error of a call from inside another one."""
+    return BackendUnavailable(
+        f"{name} was called in the middle of another one on the same thread, as by a signal handler: neither "
+        "can wait for the other. Nothing was changed. Let the handler set a flag and call it later."
+    )
+
+
+def _closed() -> BackendUnavailable:
+    return BackendUnavailable("the store was closed while this call was made. Open it again.")
+
+
+def _unknown(request: Request, cause: BaseException) -> OutcomeUnknown:
+    failure = OutcomeUnknown(request.name)
+    failure.__cause__ = cause
+    return failure
+
+
+class ReaderThread(StoreThread):
+    """Reads on its own connection: one consistent snapshot per request, never waiting for the writer."""
+
+    role = "reader"
+
+    def _answer(self, batch: list[Request]) -> None:
+        for request in batch:
+            try:
+                request.future.set_result(patiently(partial(self._read, request.work), self._call_timeout))
+            except Exception as error:
+                failure = mapped(error, self._path) if isinstance(error, sqlite3.Error) else error
+                request.future.set_exception(failure)
+
+    def _read(self, work: Work) -> Any:
+        try:
+            check(self._path, self._identity)
+        except StoreReplaced:
+            self._post.close()
+            raise
+        connection = self._connected()
+        connection.execute("BEGIN")
+        try:
+            return work(connection.cursor())
+        except sqlite3.OperationalError as error:
+            if not codec.is_undecodable(error):
+                raise
+            with codec.garbled_text(connection) as cursor:
+                return work(cursor)
+        finally:
+            connection.execute("ROLLBACK")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Bounded waiting for a writer's result, from a coroutine or a thread. The writer itself gives up on the write lock; a
+# longer wait means that the disk hangs. A request that has not begun is then withdrawn; else its outcome is unknown.
+
+
+async def answered(verb: str, future: Future[T], seconds: float) -> T:
+    """The result. If the caller is cancelled earlier, the work is still done and its result dropped."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+    def tell(_: Future[T]) -> None:
+        with contextlib.suppress(RuntimeError):  # that loop was closed meanwhile: nobody waits there any more
+            loop.call_soon_threadsafe(done.set)
+
+    future.add_done_callback(tell)
+    timer = loop.call_later(seconds, done.set)
+    try:
+        await done.wait()
+    finally:
+        timer.cancel()
+    if future.done():
+        return future.result()
+    raise _gave_up(verb, future)
+
+
+def answered_here(verb: str, future: Future[T], seconds: float) -> T:
+    """Like `answered`, for a blocking thread."""
+    try:
+        return future.result(seconds)
+    except TimeoutError:
+        raise _gave_up(verb, future) from None
+    except BaseException:
+        future.cancel()  # an interrupt here must not leave the work queued
+        raise
+
+
+def _gave_up(verb: str, future: Future[Any]) -> BackendUnavailable | OutcomeUnknown:
+    if future.cancel():
+        return BackendUnavailable(f"{verb} found the store busy for too long. Nothing was changed; try again.")
+    return OutcomeUnknown(verb)

@@ -1,34 +1,33 @@
 """tick: writes a cron entry and enqueues its jobs in one transaction.
 
-Called by verbs.py inside a write transaction. It does not decide when a tick is due, only whether the entry is still
+Called by backend.py inside a write transaction. It does not decide when a tick is due, only whether the entry is still
 the one the caller decided on.
 """
 
 from __future__ import annotations
 
-import sqlite3
-
 from msgspec.structs import replace
 
 from ...lifecycle import State
 from ...records import CronEntry, Enqueued, Tick, Ticked
-from . import enqueue, operate, tolerant
-from .columns import SQL, encoded, entry_of
+from ..formulas import tick_overlap
+from . import codec, enqueue, operate
+from .codec import SQL, encoded, entry_of
 from .transaction import Transaction
 
 
 def tick(tx: Transaction, wanted: Tick) -> Ticked:
     tx.refuse_sealed()
     row = tx.cursor.execute(SQL["tick.entry"], (wanted.name,)).fetchone()
-    there = None if row is None else tolerant.read_or(None, entry_of, row[0])
+    there = None if row is None else codec.read_or(None, entry_of, row[0])
     early = wanted.not_before is not None and tx.now < wanted.not_before
     if early or (0 if there is None else there.version) != wanted.version:
         return Ticked(done=False, entry=there)
     live = wanted.overlap != "allow" and _is_live(tx, wanted.previous)
-    skipped = live and wanted.overlap == "skip"
+    skipped, cancels = tick_overlap(wanted.overlap, live=live)
     enqueued: list[Enqueued] = []
     if not skipped:
-        if live and wanted.previous is not None:
+        if cancels and wanted.previous is not None:
             operate.cancel(tx, wanted.previous)
         jobs = [replace(job, on_conflict="keep") if job.on_conflict == "raise" else job for job in wanted.jobs]
         enqueued = enqueue.enqueue(tx, jobs) if jobs else []
@@ -48,9 +47,3 @@ def entry_row(entry: CronEntry) -> tuple[str, int, bool, bytes]:
 def _is_live(tx: Transaction, job_id: str | None) -> bool:
     row = None if job_id is None else tx.cursor.execute(SQL["tick.state"], (job_id,)).fetchone()
     return row is not None and State(row[0]).live
-
-
-def entries(cursor: sqlite3.Cursor) -> list[CronEntry]:
-    """The readable entries; flaws lists the others."""
-    found = [tolerant.read_or(None, entry_of, row[0]) for row in cursor.execute(SQL["tick.all"])]
-    return [entry for entry in found if entry is not None]

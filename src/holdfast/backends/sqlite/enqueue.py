@@ -1,21 +1,90 @@
-"""enqueue on SQLite, inside a write transaction.
+"""enqueue on SQLite, inside a write transaction, and enqueue_on, inside the caller's; and which job holds a unique key.
 
-Called by verbs.py, by the blocking enqueue of the backends and, for the jobs of a tick, by cron.py. It builds plain
-rows; the unique indexes decide about ids and keys. caller_transaction.py handles the caller's own connection.
+Called by the backends and, for the jobs of a tick, by cron.py. It builds plain rows; the unique indexes decide about
+ids and keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from ...errors import DuplicateJob
+from ...errors import BackendError, ConfigurationError, DuplicateJob, HoldfastError, SchemaMismatch
 from ...lifecycle import UNSTARTED
 from ...records import Enqueued, NewJob
-from . import unique_keys
-from .columns import LANE_GROUPED, LANE_UNGROUPED, SQL, encoded
-from .rules import age_shift
+from .. import seals
+from ..caller_connections import recognise, refuse_autocommit, refuse_kind, sqlalchemy_connection, sqlalchemy_errors
+from ..formulas import LANE_GROUPED, LANE_UNGROUPED, age_shift, rank
+from .codec import EVERYWHERE, SQL, encoded
+from .connection import SCHEMA_VERSION, errors_mapped, mapped
 from .transaction import Transaction
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Unique keys: which job holds a key, and until when. Also for enqueue_on, revive and retry. The unique indexes
+# decide; this only reads which job caused the conflict, and clears the flag of a holder whose window has passed.
+
+
+Execute = Callable[..., Any]  # takes a statement and its values, returns something with rowcount and fetchone
+
+
+_HOLDER = SQL["enqueue.key_holder"]
+
+
+class Holder(NamedTuple):
+    """The job whose flag holds a key."""
+
+    seq: int
+    id: str
+    queue: str
+    state: str
+    group: str | None
+    held: int
+    created_at: float
+    key_window: float | None
+    due_max: float | None
+    priority: int
+    turn: int | None
+
+    @property
+    def in_play(self) -> bool:
+        """Whether it occupies a slot of its group."""
+        return self.state in ("ready", "running") or (self.state == "scheduled" and bool(self.held))
+
+    def window_passed(self, now: float) -> bool:
+        return self.key_window is not None and self.created_at + self.key_window <= now
+
+
+def place_of_key(job: NewJob) -> str | None:
+    """The scope in which a new job's key is unique: a queue, or everywhere."""
+    if job.key_scope == "global":
+        return EVERYWHERE
+    return None if job.key is None else job.queue
+
+
+def holder_of(execute: Execute, place: str | None, task: str, key: str | None) -> Holder | None:
+    """The job that holds a key, even if only by a window that has passed."""
+    row = execute(_HOLDER, (place, task, key)).fetchone()
+    if row is None:
+        return None
+    holder = Holder(*row)
+    return holder._replace(id=as_str(holder.id), queue=as_str(holder.queue), state=as_str(holder.state))
+
+
+def free(execute: Execute, holder: Holder) -> None:
+    """Another job takes the key: clear the flag of the holder whose window has passed."""
+    execute(SQL["enqueue.free_key"], (holder.seq,))
+
+
+def as_str(value: Any) -> str:
+    """A caller's connection may return text as bytes."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# enqueue
+
 
 _INSERT = SQL["enqueue.insert"]
 _INSERT_WHOLE = SQL["enqueue.insert_whole"]
@@ -43,12 +112,12 @@ def row_of(job: NewJob, now: float, due_at: float, state: str, lane: int, turn: 
     )
 
 
-def beyond(job: NewJob, now: float, rank: int) -> tuple[Any, ...]:
+def beyond(job: NewJob, now: float, its_rank: int) -> tuple[Any, ...]:
     """The columns of rarely used options."""
     return (
-        rank,
+        its_rank,
         int(job.key is not None),
-        unique_keys.place_of_key(job),
+        place_of_key(job),
         int(job.key_until == "started"),
         job.key_window,
         None if job.wait_max is None else now + job.wait_max,
@@ -88,7 +157,10 @@ def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
     rows, insert = _rows(tx, jobs), _INSERT
     if rules.any_aging or not all(map(_is_plain, jobs)):
         insert = _INSERT_WHOLE
-        rows = [(*row, *beyond(job, tx.now, _rank(tx, job))) for job, row in zip(jobs, rows, strict=True)]
+        rows = [
+            (*row, *beyond(job, tx.now, rank(job.priority, rules.aging(job.queue))))
+            for job, row in zip(jobs, rows, strict=True)
+        ]
     answers = _enqueue_all(tx, jobs, insert, rows) if len(jobs) > 1 else [_enqueue_one(tx, jobs[0], insert, rows[0])]
     for job, row, answer in zip(jobs, rows, answers, strict=True):
         if job.group is not None and row[3] == "waiting" and answer.created:
@@ -109,17 +181,13 @@ def _enqueue_all(tx: Transaction, jobs: Sequence[NewJob], insert: str, rows: lis
     return answers
 
 
-def _rank(tx: Transaction, job: NewJob) -> int:
-    return job.priority if tx.rules.aging(job.queue) is None else 0
-
-
 def _enqueue_one(tx: Transaction, job: NewJob, insert: str, row: tuple[Any, ...]) -> Enqueued:
     execute = tx.cursor.execute
     if execute(insert, row).rowcount:
         return Enqueued(job.id, True)
     if execute(SQL["enqueue.known"], (job.id,)).fetchone():
         return Enqueued(job.id, False)
-    holder = unique_keys.holder_of(execute, unique_keys.place_of_key(job), job.task, job.key)
+    holder = holder_of(execute, place_of_key(job), job.task, job.key)
     if holder is None or holder.window_passed(tx.now):
         if holder is not None:
             free_key(tx, holder)
@@ -132,13 +200,13 @@ def _enqueue_one(tx: Transaction, job: NewJob, insert: str, row: tuple[Any, ...]
     return Enqueued(holder.id, False, replaced=True)
 
 
-def free_key(tx: Transaction, holder: unique_keys.Holder) -> None:
-    unique_keys.free(tx.cursor.execute, holder)
+def free_key(tx: Transaction, holder: Holder) -> None:
+    free(tx.cursor.execute, holder)
     if holder.group is not None and (holder.in_play or holder.state == "waiting"):
         tx.touch(holder.queue, holder.group)
 
 
-def _replace(tx: Transaction, job: NewJob, holder: unique_keys.Holder) -> None:
+def _replace(tx: Transaction, job: NewJob, holder: Holder) -> None:
     """Give an unstarted job the call of a newer one with its key; it keeps its turn if group and priority stay."""
     due_at = due_time(job, tx.now)
     if job.on_conflict == "debounce" and holder.due_max is not None:
@@ -164,3 +232,102 @@ def _replace(tx: Transaction, job: NewJob, holder: unique_keys.Holder) -> None:
         in_line = (holder.group, holder.priority) == (job.group, job.priority)
         turn = holder.turn if in_line else None
         tx.place(holder.seq, holder.queue, job.task, job.group, job.priority, turn)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# enqueue_on: stores jobs through the caller's own connection, inside the caller's transaction, on the caller's
+# thread. Plain INSERTs and nothing else, except for clearing the flag of a key whose window has passed: every job is
+# stored as `scheduled`, and promote brings it into play.
+
+
+_TAKES = "a sqlite3.Connection, or a SQLAlchemy Connection or Session on SQLite"
+_TAKES_ASYNC = "a SQLAlchemy AsyncConnection or AsyncSession on SQLite"
+
+
+def enqueue_on(connection: Any, path: str, jobs: Sequence[NewJob], now: float) -> list[Enqueued]:
+    """Plain INSERTs through the caller's connection and transaction: visible if and only if it commits."""
+    caller = recognise(connection)
+    if caller.library == "sqlalchemy":
+        with sqlalchemy_errors(lambda error: _mapped(error, path)):
+            inner = sqlalchemy_connection(connection)
+            if inner.dialect.name != "sqlite":
+                refuse_kind(caller, "SQLite", _TAKES)
+            _check_begun(inner.connection.dbapi_connection)
+            return _join(inner.exec_driver_sql, path, jobs, now)
+    if caller.library != "sqlite3":
+        refuse_kind(caller, "SQLite", _TAKES)
+    with errors_mapped(path):
+        cursor = connection.cursor()
+        cursor.row_factory = None
+        _check_begun(connection)
+        return _join(cursor.execute, path, jobs, now)
+
+
+async def aenqueue_on(connection: Any, path: str, jobs: Sequence[NewJob], now: float) -> list[Enqueued]:
+    """Like `enqueue_on`, through SQLAlchemy's async connections."""
+    caller = recognise(connection)
+    if caller.library != "sqlalchemy":
+        refuse_kind(caller, "SQLite", _TAKES_ASYNC)
+    answers: list[Enqueued] = await connection.run_sync(enqueue_on, path, jobs, now)
+    return answers
+
+
+def _mapped(error: BaseException, path: str) -> HoldfastError:
+    if isinstance(error, sqlite3.Error):
+        return mapped(error, path)
+    return BackendError(f"{os.path.basename(path)}: the driver failed ({type(error).__name__}).")
+
+
+def _check_begun(connection: Any) -> None:
+    """Without a transaction to join, every INSERT would be committed at once."""
+    if isinstance(connection, sqlite3.Connection) and not connection.in_transaction:
+        mode = getattr(connection, "autocommit", None)  # True, False, or as before Python 3.12
+        if mode is True or (mode is not False and connection.isolation_level is None):
+            refuse_autocommit()
+
+
+def _join(execute: Execute, path: str, jobs: Sequence[NewJob], now: float) -> list[Enqueued]:
+    _check_same_store(execute, path)
+    return [_join_one(execute, job, now) for job in jobs]
+
+
+def _check_same_store(execute: Execute, path: str) -> None:
+    found = execute("PRAGMA database_list").fetchall()
+    files = [as_str(row[2]) for row in found if as_str(row[1]) == "main"]
+    if not files or not files[0] or not os.path.exists(path) or not os.path.samefile(files[0], path):
+        raise ConfigurationError(
+            f"the connection given is open on another database than this app's store ({os.path.basename(path)}). "
+            "Open it on the same file, or enqueue without connection=."
+        )
+    if execute("SELECT 1 FROM sqlite_master WHERE name = 'holdfast_schema'").fetchone() is None:
+        raise ConfigurationError(
+            "the store is not set up yet, and cannot be inside your transaction. "
+            "Call app.open() before it begins, or run `holdfast migrate` once."
+        )
+    version = execute("SELECT version FROM holdfast_schema").fetchone()
+    if version is None or version[0] != SCHEMA_VERSION:
+        raise SchemaMismatch(0 if version is None else version[0], SCHEMA_VERSION)
+
+
+def _join_one(execute: Execute, job: NewJob, now: float) -> Enqueued:
+    row = (*row_of(job, now, due_time(job, now), "scheduled", LANE_UNGROUPED, None), *beyond(job, now, 0))
+    if execute(SQL["enqueue.joined"], row).rowcount:
+        return Enqueued(job.id, True)
+    closed = execute(SQL["seal.closed"]).fetchone()
+    if closed is not None:
+        raise seals.refusal(seals.read(closed[0]))
+    if execute(SQL["enqueue.known"], (job.id,)).fetchone():
+        return Enqueued(job.id, False)
+    holder = holder_of(execute, place_of_key(job), job.task, job.key)
+    if holder is None or holder.window_passed(now):
+        if holder is not None:
+            free(execute, holder)
+        return Enqueued(job.id, execute(SQL["enqueue.joined"], row).rowcount > 0)
+    if job.on_conflict == "raise":
+        raise DuplicateJob(str(job.key), holder.id)
+    if job.on_conflict == "keep" or holder.state not in UNSTARTED:
+        return Enqueued(holder.id, False)
+    raise ConfigurationError(
+        f"on_conflict={job.on_conflict!r} cannot be used with connection=: it would have to move a job that is already "
+        "in play. Enqueue without connection=, or use 'keep'."
+    )

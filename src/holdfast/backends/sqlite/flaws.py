@@ -18,9 +18,10 @@ import msgspec
 
 from ...rates import Rate
 from ...records import Flaw
-from . import read, tolerant
-from .columns import SQL, as_text, deaths_of, entry_of, failure_of
-from .connection import begin_immediate, connect, migrated_in_memory
+from . import codec, read
+from .codec import SQL, as_text, deaths_of, entry_of, failure_of
+from .connection import begin_immediate, connect
+from .schema import migrated_in_memory
 from .transaction import TICK_MAX
 
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
@@ -31,7 +32,7 @@ _CANNOT_BE_READ = "its stored value cannot be read"
 def flaws(path: str, limit: int, seconds: float) -> list[Flaw]:
     connection = connect(path, patience=seconds)
     try:
-        with tolerant.garbled_text(connection) as cursor:
+        with codec.garbled_text(connection) as cursor:
             cursor.execute("BEGIN")
             return list(islice(_all(cursor), limit))
     finally:
@@ -72,7 +73,7 @@ def _others(cursor: sqlite3.Cursor) -> Iterator[Flaw]:
 def _unreadable(place: str, name: str, field: str, decode: Callable[[Any], Any], value: Any) -> Iterator[Flaw]:
     try:
         decode(value)
-    except tolerant.UNREADABLE:
+    except codec.UNREADABLE:
         yield Flaw(place=place, id=name, field=field, text=_CANNOT_BE_READ)
 
 

@@ -1,7 +1,7 @@
 """seal, export and carry on SQLite: moving a store to another one.
 
-Called by verbs.py: seal and carry inside a write transaction, export and sealed as reads. Carried rows are inserted as
-they are: nothing is placed, refilled or promoted here.
+Called by backend.py: seal and carry inside a write transaction, export and sealed as reads. Carried rows are inserted
+as they are: nothing is placed, refilled or promoted here.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ...lifecycle import State
 from ...rates import Rate
 from ...records import Flow, LogLine, Override, Part, Pause, Seal, Shipment, StoredJob
 from .. import seals
-from . import cron, read, read_rules, tolerant
-from .columns import LANE_APART, LANE_UNGROUPED, SQL, encoded, logical_name, place_of, rate_text
+from ..formulas import LANE_APART, LANE_UNGROUPED
+from . import codec, cron, read
+from .codec import EVERYWHERE, SQL, encoded, logical_name, place_of, rate_text
 from .limits import apart_word, queue_row, task_row
 from .transaction import Transaction
-from .unique_keys import EVERYWHERE
 
 _BEYOND = 38  # end of the columns that every job record has
 
@@ -53,12 +53,12 @@ def export(cursor: sqlite3.Cursor, part: Part, after: str, limit: int) -> Shipme
     if part == "rules":
         return Shipment(
             part=part,
-            queues=tuple(read_rules.queue_rules(cursor)),
-            tasks=tuple(read_rules.task_rules(cursor)),
-            overrides=tuple(read_rules.overrides(cursor)),
-            flows=tuple(read_rules.flows(cursor)),
-            entries=tuple(cron.entries(cursor)),
-            pauses=tuple(read_rules.pauses(cursor)),
+            queues=tuple(read.queue_rules(cursor)),
+            tasks=tuple(read.task_rules(cursor)),
+            overrides=tuple(read.overrides(cursor)),
+            flows=tuple(read.flows(cursor)),
+            entries=tuple(read.entries(cursor)),
+            pauses=tuple(read.pauses(cursor)),
             tick=cursor.execute(SQL["export.tick"]).fetchone()[0],
         )
     if part == "jobs":
@@ -80,7 +80,7 @@ def _export_jobs(cursor: sqlite3.Cursor, after: int, limit: int) -> Shipment:
 
 
 def _stored(row: Any, lines: list[LogLine]) -> StoredJob:
-    record = read.record(tolerant.head(row, _BEYOND))
+    record = read.record(codec.head(row, _BEYOND))
     if record.unreadable:
         raise ConfigurationError(
             f"job {record.id!r} cannot be read ({', '.join(record.unreadable)}): a store is carried whole or not at "

@@ -1,6 +1,6 @@
 """What operators and sweeps do to one job or letter at a time, and the refill sweep.
 
-Called by verbs.py, lease.py, claim.py and cron.py inside a write transaction. Raises JobNotFound, StateConflict or
+Called by backend.py, promote.py, claim.py and cron.py inside a write transaction. Raises JobNotFound, StateConflict or
 StoreSealed before the first write, so a refused verb changes nothing.
 """
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from ...errors import JobNotFound, StateConflict
 from ...lifecycle import FAILURE_TEXTS, UNSTARTED, Failure, State, state_conflict
-from ...records import REMEMBER_SECONDS_MIN, DeadLetter, JobRecord
-from . import read, settle, unique_keys
-from .columns import SQL, logical_name, with_failure
+from ...records import DeadLetter, JobRecord
+from ..formulas import prune_at
+from . import enqueue, read, settle
+from .codec import SQL, logical_name, state_of, with_failure
 from .enqueue import free_key
-from .tolerant import state_of
 from .transaction import Transaction
 
 _NAMES = """
@@ -162,11 +162,11 @@ def _refuse_if_key_is_held(tx: Transaction, job: dict[str, Any], verb: str) -> N
         raise state_conflict(job["id"], verb, job["state"], live_id=holder.id)
 
 
-def _other_holder(tx: Transaction, job: dict[str, Any]) -> unique_keys.Holder | None:
+def _other_holder(tx: Transaction, job: dict[str, Any]) -> enqueue.Holder | None:
     """The other job that holds this one's key, even if only by a window that has passed."""
     if job["key"] is None or job["holds_key"]:
         return None
-    return unique_keys.holder_of(tx.cursor.execute, job["key_queue"], job["task"], job["key"])
+    return enqueue.holder_of(tx.cursor.execute, job["key_queue"], job["task"], job["key"])
 
 
 def discard(tx: Transaction, job_id: str) -> DeadLetter:
@@ -178,7 +178,7 @@ def discard(tx: Transaction, job_id: str) -> DeadLetter:
     if job is not None and job[4] != State.DEAD:
         raise state_conflict(job_id, "discard", job[4])
     tx.cursor.execute(SQL["discard.letter"], (job_id,))
-    tx.cursor.execute(SQL["discard.job"], (tx.now + REMEMBER_SECONDS_MIN, job_id))
+    tx.cursor.execute(SQL["discard.job"], (prune_at(tx.now, 0.0, None), job_id))
     return letter
 
 

@@ -1,13 +1,13 @@
 """prune: removes jobs past their retention, what the tasks' rules do not keep, and buckets that are no longer needed.
 
-Called by verbs.py inside a write transaction. It never removes a job finished within REMEMBER_SECONDS_MIN, one whose
+Called by backend.py inside a write transaction. It never removes a job finished within REMEMBER_SECONDS_MIN, one whose
 key's window has not passed, or a letter whose job is live.
 """
 
 from __future__ import annotations
 
 from ...records import REMEMBER_SECONDS_MIN
-from .columns import SQL
+from .codec import SQL
 from .transaction import Transaction
 
 FLOWS_PER_PRUNE_MAX = 10_000

@@ -1,22 +1,52 @@
 """The read side of the SQLite store: rows to records. Never writes.
 
-Called by verbs.py for reads, by read_rules.py, move.py and flaws.py, and by operate.py inside its transaction.
+Called by backend.py for reads, by move.py and flaws.py, and by operate.py inside its transaction.
 """
 
 from __future__ import annotations
 
 import contextlib
+import heapq
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from ...lifecycle import State
-from ...records import DeadLetter, JobQuery, JobRecord, LetterQuery, LogLine, WorkerRecord
-from . import tolerant
-from .columns import SQL, as_text, deaths_of, failure_of, failures_of, revival_of
-from .unique_keys import EVERYWHERE
+from ...records import (
+    GROUP_COUNT_MAX,
+    CronEntry,
+    DeadLetter,
+    Dump,
+    Flow,
+    GroupRecord,
+    JobQuery,
+    JobRecord,
+    LetterQuery,
+    LogLine,
+    Override,
+    Pause,
+    QueueRecord,
+    QueueRule,
+    TaskRecord,
+    TaskRule,
+    WorkerRecord,
+)
+from . import codec
+from .codec import (
+    EVERYWHERE,
+    SQL,
+    as_text,
+    deaths_of,
+    entry_of,
+    failure_of,
+    failures_of,
+    rate_of,
+    revival_of,
+    scope_of,
+)
+from .transaction import Rules
 
 _JOB = SQL["read.job"]
 _LETTER = SQL["read.letter"]
@@ -32,7 +62,7 @@ _FIELDS = (
 
 
 def _time(value: float) -> float:
-    if not tolerant.is_time(value):
+    if not codec.is_time(value):
         raise ValueError("no time that a calendar has")
     return value
 
@@ -57,9 +87,9 @@ _DECODERS: dict[str, tuple[Callable[[Any], Any], Any]] = {
 def record(row: Sequence[Any]) -> JobRecord:
     """A job. An unreadable field has its default and is listed in `unreadable`."""
     if type(row) is tuple:
-        with contextlib.suppress(*tolerant.UNREADABLE):
+        with contextlib.suppress(*codec.UNREADABLE):
             return _record(row)
-    return JobRecord(**tolerant.fields(_FIELDS, row, _DECODERS))
+    return JobRecord(**codec.fields(_FIELDS, row, _DECODERS))
 
 
 def _record(row: Sequence[Any]) -> JobRecord:
@@ -126,14 +156,60 @@ def _prefix_range(prefix: str) -> tuple[str, str]:
     return prefix, prefix + "\U0010ffff"
 
 
+_RARE = frozenset({State.DEAD, State.CANCELLED})  # states that holdfast_jobs_rare has
+# Parts of an index in which jobs are in the order of seq, and what selects one.
+_BY_NAMES = "INDEXED BY holdfast_jobs_names WHERE queue = ? AND task = ?"
+_BY_STATE = """INDEXED BY holdfast_jobs_rare
+    WHERE state <> 'ready' AND state <> 'running' AND state <> 'succeeded' AND state <> 'scheduled'
+      AND state <> 'waiting' AND queue = ? AND state = ?"""
+
+
 def find(cursor: sqlite3.Cursor, query: JobQuery) -> list[JobRecord]:
+    """Newest first: the newest of each part of an index that may have such jobs; if there is none, through all jobs."""
+    if (index := _index_of_few(query)) is None:
+        if query.states and _RARE.issuperset(query.states):
+            queues = [query.queue] if query.queue is not None else _queues(cursor)
+            parts = [(queue, state.value) for queue in queues for state in set(query.states)]
+            return _merged(cursor, query, _BY_STATE, parts, _conditions(query, task=query.task))
+        if query.queue is not None or query.task is not None:
+            parts = list(_names_of(cursor, query.queue, query.task))
+            return _merged(cursor, query, _BY_NAMES, parts, _conditions(query))
+    conditions, values = _conditions(query, query.queue, query.task)
+    # Named, because a store that was never analysed might sort all jobs of a state instead of walking through them.
+    where = f"{index or 'NOT INDEXED'} WHERE {' AND '.join(['true', *conditions])}"
+    rows = cursor.execute(f"{_JOB} {where} ORDER BY seq DESC LIMIT ?", (*values, query.limit))
+    return [record(row) for row in rows]
+
+
+def _index_of_few(query: JobQuery) -> str | None:
+    """An index with few such jobs, which are sorted then."""
+    if query.id_prefix is not None:
+        return "INDEXED BY sqlite_autoindex_holdfast_jobs_1"
+    is_running = query.worker is not None or query.states == (State.RUNNING,)
+    return "INDEXED BY holdfast_jobs_running" if is_running else None
+
+
+def _merged(
+    cursor: sqlite3.Cursor, query: JobQuery, by: str, parts: list[tuple[str, str]], also: tuple[list[str], list[Any]]
+) -> list[JobRecord]:
+    """The newest of the newest jobs of every part."""
+    newest = f"SELECT seq FROM holdfast_jobs {' AND '.join([by, *also[0]])} ORDER BY seq DESC LIMIT ?"  # noqa: S608
+    found = [seq for part in parts for (seq,) in cursor.execute(newest, (*part, *also[1], query.limit)).fetchall()]
+    one = f"{_JOB} WHERE seq = ?"
+    return [record(cursor.execute(one, (seq,)).fetchone()) for seq in heapq.nlargest(query.limit, found)]
+
+
+def _conditions(query: JobQuery, queue: str | None = None, task: str | None = None) -> tuple[list[str], list[Any]]:
+    """What a query says besides queue and task, and these."""
     conditions: list[str] = []
     values: list[Any] = []
-    columns = {"queue": query.queue, "task": query.task, "grp": query.group, "key": query.key, "worker": query.worker}
+    columns = {"queue": queue, "task": task, "grp": query.group, "key": query.key, "worker": query.worker}
     for column, wanted in columns.items():
         if wanted is not None:
             conditions.append(f"{column} = ?")
             values.append(wanted)
+    if query.worker is not None or query.states == (State.RUNNING,):
+        conditions.append("state = 'running'")  # no other job has a worker
     if query.states:
         conditions.append(f"state IN ({', '.join('?' * len(query.states))})")
         values += [state.value for state in query.states]
@@ -143,17 +219,39 @@ def find(cursor: sqlite3.Cursor, query: JobQuery) -> list[JobRecord]:
     if query.id_prefix is not None:
         conditions.append("id >= ? AND id < ?")
         values += _prefix_range(query.id_prefix)
-    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    rows = cursor.execute(f"{_JOB}{where} ORDER BY seq DESC LIMIT ?", (*values, query.limit))
-    return [record(row) for row in rows]
+    return conditions, values
+
+
+def _queues(cursor: sqlite3.Cursor) -> Iterator[str]:
+    """The queues that have jobs, from name to name without reading the jobs in between."""
+    [queue] = cursor.execute(SQL["read.next_queue"], ("",)).fetchone()
+    while queue is not None:
+        yield queue
+        [queue] = cursor.execute(SQL["read.next_queue"], (queue,)).fetchone()
+
+
+def _names_of(cursor: sqlite3.Cursor, queue: str | None, task: str | None) -> Iterator[tuple[str, str]]:
+    """Pairs of queue and task that may have jobs, of this queue, this task or both."""
+    if task is not None:
+        yield from ((one, task) for one in ([queue] if queue is not None else _queues(cursor)))
+    elif queue is not None:
+        [task] = cursor.execute(SQL["read.next_task"], (queue, "")).fetchone()
+        while task is not None:
+            yield queue, task
+            [task] = cursor.execute(SQL["read.next_task"], (queue, task)).fetchone()
 
 
 def count(cursor: sqlite3.Cursor, queue: str | None) -> Mapping[str, Mapping[State, int]]:
+    running = dict(cursor.execute(SQL["read.count_running"]).fetchall())
     counts: dict[str, dict[State, int]] = {}
-    for name, state, number in cursor.execute(SQL["read.count"], {"queue": queue}):
-        known = tolerant.read_or(None, State, state)  # flaws lists a job with an invalid state
-        if known is not None:
-            counts.setdefault(name, {})[known] = number
+    for name in _queues(cursor) if queue is None else [queue]:
+        (_, rest), *found = cursor.execute(SQL["read.count"], {"queue": name}).fetchall()
+        found.append(("running", running.get(name, 0)))
+        found.append(("succeeded", rest - sum(number for _, number in found)))
+        known = [(codec.read_or(None, State, state), number) for state, number in found if number]
+        counted = {state: number for state, number in known if state is not None}  # flaws lists the invalid ones
+        if counted:
+            counts[name] = counted
     return counts
 
 
@@ -173,8 +271,8 @@ def _letter(row: Sequence[Any]) -> DeadLetter:
         first_failed_at=row[7],
         failed_at=row[8],
         reason=row[9],
-        error=tolerant.read_or(None, failure_of, row[10]),
-        history=tolerant.read_or((), deaths_of, row[11]),
+        error=codec.read_or(None, failure_of, row[10]),
+        history=codec.read_or((), deaths_of, row[11]),
         cycles=row[12],
         revive_at=row[13],
         revived_at=row[14],
@@ -221,7 +319,7 @@ def workers(cursor: sqlite3.Cursor, steady: float, boot: str) -> list[WorkerReco
             boot_id=row[3],
             pid_namespace=row[4],
             lease_seconds=row[5],
-            queues=tolerant.read_or((), _names, row[6]),
+            queues=codec.read_or((), _names, row[6]),
             slots=row[7],
             started_at=row[8],
             renewed_at=row[9],
@@ -232,3 +330,225 @@ def workers(cursor: sqlite3.Cursor, steady: float, boot: str) -> list[WorkerReco
         )
         for row in cursor.execute(SQL["read.workers"])
     ]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Rules, overrides, buckets and pauses of queues, groups and tasks, and the dump of everything.
+
+
+Said = TypeVar("Said", Pause, Override, Flow)
+
+_PAUSE = ("reason", "by", "paused_at")  # columns of read.group_pause
+
+
+def by_scope(said: Iterable[Said]) -> list[Said]:
+    """In a stable order."""
+    return sorted(said, key=lambda one: (one.queue or "", one.group or "", one.task or ""))
+
+
+def pauses(cursor: sqlite3.Cursor) -> list[Pause]:
+    return by_scope(
+        Pause(**scope_of(*row[:3]), reason=row[3], by=row[4], paused_at=row[5])
+        for row in cursor.execute(SQL["pause.all"])
+    )
+
+
+def overrides(cursor: sqlite3.Cursor) -> list[Override]:
+    return by_scope(
+        Override(**scope_of(*row[:3]), limit=row[3], rate=rate_of(row[4]), apart=row[5] == 1 or None)
+        for row in cursor.execute(SQL["limit.all"])
+    )
+
+
+def flows(cursor: sqlite3.Cursor) -> list[Flow]:
+    return by_scope(
+        Flow(**scope_of(*row[:3]), spent_until=row[3], shut_until=row[4], wakes_at=row[5])
+        for row in cursor.execute(SQL["slow_down.all"])
+    )
+
+
+def queue_rules(cursor: sqlite3.Cursor) -> list[QueueRule]:
+    return [
+        QueueRule(
+            name=row[0],
+            group_limit=max(1, row[1]),
+            group_order="relaxed" if row[2] == "relaxed" else "strict",  # flaws lists other values
+            limit=row[3],
+            rate=rate_of(row[4]),
+            group_rate=rate_of(row[5]),
+            aging=row[6],
+        )
+        for row in cursor.execute(SQL["read.queues"])
+    ]
+
+
+def task_rules(cursor: sqlite3.Cursor) -> list[TaskRule]:
+    return [
+        TaskRule(
+            name=row[0],
+            limit=row[1],
+            rate=rate_of(row[2]),
+            apart=bool(row[3]),
+            retain_count=row[4],
+            retain_dead=row[5],
+            retain_dead_count=row[6],
+        )
+        for row in cursor.execute(SQL["read.tasks"])
+    ]
+
+
+def queues(cursor: sqlite3.Cursor) -> list[QueueRecord]:
+    rules = {rule.name: rule for rule in queue_rules(cursor)}
+    paused = {one.queue: one for one in pauses(cursor) if one.queue is not None and one.group is None}
+    said = {one.queue: one for one in overrides(cursor) if one.queue is not None and one.group is None}
+    flowing = {one.queue: one for one in flows(cursor) if one.queue is not None and one.group is None}
+    counts = count(cursor, None)
+    records: list[QueueRecord] = []
+    for name in sorted({*rules, *paused, *said, *flowing, *counts}):
+        rule = rules.get(name) or QueueRule(name=name)
+        records.append(
+            QueueRecord(
+                name=name,
+                group_limit=rule.group_limit,
+                group_order=rule.group_order,
+                group_rate=rule.group_rate,
+                aging=rule.aging,
+                declared=name in rules,
+                limit=rule.limit,
+                rate=rule.rate,
+                override=said.get(name),
+                flow=flowing.get(name),
+                pause=paused.get(name),
+                counts={state.value: number for state, number in counts.get(name, {}).items()},
+                oldest_due_at=cursor.execute(SQL["read.oldest_ready"], (name,)).fetchone()[0],
+            )
+        )
+    return records
+
+
+def group(cursor: sqlite3.Cursor, queue: str, name: str) -> GroupRecord:
+    return _group(cursor, Rules(cursor), queue, name)
+
+
+def _group(cursor: sqlite3.Cursor, rules: Rules, queue: str, name: str) -> GroupRecord:
+    """One state at a time: each has its own index by group, and is counted up to GROUP_COUNT_MAX."""
+    paused = cursor.execute(SQL["read.group_pause"], (queue, name)).fetchone()
+    counts = cursor.execute(SQL["read.group_counts"], (queue, name, GROUP_COUNT_MAX + 1)).fetchall()
+    limit, rate = rules.said(queue, name)
+    bucket = rules.bucket(("group", queue, name))
+    return GroupRecord(
+        queue=queue,
+        name=name,
+        limit=rules.group_limit(queue, name),
+        override=limit,
+        rate=rules.group_rate(queue, name),
+        rate_override=rate,
+        flow=None if bucket is None else Flow(queue=queue, group=name, **bucket._asdict()),
+        order=rules.order(queue, name),
+        pause=None if paused is None else Pause(queue=queue, group=name, **dict(zip(_PAUSE, paused, strict=True))),
+        counts={state: min(number, GROUP_COUNT_MAX) for state, number in counts if number},
+        capped=tuple(state for state, number in counts if number > GROUP_COUNT_MAX),
+        head=_head(cursor, queue, name),
+    )
+
+
+def _head(cursor: sqlite3.Cursor, queue: str, name: str) -> str | None:
+    """The job whose turn it is: running, else ready, else the head in its back-off, else the next one."""
+    in_play = [("read.group_in_play", (state, GROUP_COUNT_MAX)) for state in ("running", "ready", "scheduled")]
+    others = [("read.group_waiting", ()), ("read.group_scheduled", (GROUP_COUNT_MAX,))]
+    for statement, more in [*in_play, *others]:
+        row = cursor.execute(SQL[statement], (queue, name, *more)).fetchone()
+        if row is not None:
+            return str(row[0])
+    return None
+
+
+def groups(cursor: sqlite3.Cursor, queue: str | None, limit: int) -> list[GroupRecord]:
+    """From name to name, without reading the jobs in between."""
+    rules = Rules(cursor)
+    found: list[GroupRecord] = []
+    name, of = "", queue or ""
+    while len(found) < limit:
+        [name] = cursor.execute(SQL["read.next_group"], (of, name)).fetchone()
+        if name is not None:
+            found.append(_group(cursor, rules, of, name))
+            continue
+        [of] = cursor.execute(SQL["read.next_group_queue"], (of,)).fetchone()
+        if of is None or queue is not None:
+            break
+        name = ""
+    return found
+
+
+def waking(cursor: sqlite3.Cursor, queues: Sequence[str]) -> bool:
+    return any(cursor.execute(SQL["read.waking"], (queue,)).fetchone() is not None for queue in queues)
+
+
+def tasks(cursor: sqlite3.Cursor) -> list[TaskRecord]:
+    rules = {rule.name: rule for rule in task_rules(cursor)}
+    said = {one.task: one for one in overrides(cursor) if one.task is not None}
+    flowing = {one.task: one for one in flows(cursor) if one.task is not None}
+    running = dict(cursor.execute(SQL["read.running_tasks"]).fetchall())
+    return [
+        TaskRecord(
+            rule=rules.get(name) or TaskRule(name=name),
+            declared=name in rules,
+            override=said.get(name),
+            flow=flowing.get(name),
+            running=running.get(name, 0),
+        )
+        for name in sorted({*rules, *said, *flowing})
+    ]
+
+
+_BEYOND = ("token", "turn", "rank", "lane", "claim_call", "prune_at")
+
+
+def dump(cursor: sqlite3.Cursor) -> Dump:
+    """Everything, as plain values, in the shape of the records."""
+    beyond = cursor.execute(SQL["read.job_beyond"]).fetchall()
+    deadlines = {row[0]: row[1:] for row in cursor.execute(SQL["read.worker_beyond"])}
+    # Whether a worker has expired depends on the time of the query; a dump must stay the same until something is
+    # written.
+    shown = [msgspec.structs.replace(one, running=0) for one in workers(cursor, float("-inf"), "")]
+    tables: dict[str, list[dict[str, Any]]] = {
+        "jobs": [
+            _job(job) | dict(zip(_BEYOND, more, strict=True))
+            for job, more in zip(all_jobs(cursor), beyond, strict=True)
+        ],
+        "letters": _all_plain(all_letters(cursor)),
+        "workers": [
+            _plain(one) | dict(zip(("deadline", "last_call"), deadlines[one.id], strict=True))
+            for one in sorted(shown, key=lambda one: one.id)
+        ],
+        "queues": _all_plain(queue_rules(cursor)),
+        "tasks": _all_plain(task_rules(cursor)),
+        "overrides": _all_plain(overrides(cursor)),
+        "flows": _all_plain(flows(cursor)),
+        "entries": _all_plain(entries(cursor)),
+        "pauses": _all_plain(pauses(cursor)),
+        "logs": [{"job_id": row[0], "at": row[1], "text": row[2]} for row in cursor.execute(SQL["read.all_logs"])],
+    }
+    pending = cursor.execute(SQL["rearrange.pending"]).fetchone() is not None
+    return Dump(tables={name: tuple(rows) for name, rows in tables.items()}, rearranging=pending)
+
+
+def _plain(record: msgspec.Struct) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(record, builtin_types=(bytes,))
+    return plain
+
+
+def _job(job: JobRecord) -> dict[str, Any]:
+    plain = _plain(job)
+    del plain["unreadable"]
+    return plain
+
+
+def _all_plain(records: Sequence[msgspec.Struct]) -> list[dict[str, Any]]:
+    return [_plain(record) for record in records]
+
+
+def entries(cursor: sqlite3.Cursor) -> list[CronEntry]:
+    """The readable entries; flaws lists the others."""
+    found = [codec.read_or(None, entry_of, row[0]) for row in cursor.execute(SQL["tick.all"])]
+    return [entry for entry in found if entry is not None]

@@ -1,7 +1,7 @@
 """How leases end: settle, release and stall. Every way out of `running` is in this file.
 
-Called by lease.py, and by operate.py for jobs without a lease, inside a transaction. A lease is matched by (id, token)
-and ended in the same step; if nothing matches, nothing changes.
+Called by claim.py, renew.py and recover.py, and by operate.py for jobs without a lease, inside a transaction. A lease
+is matched by (id, token) and ended in the same step; if nothing matches, nothing changes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import msgspec
 
 from ...lifecycle import Ending, Failure, Settlement, StallVerdict, State, stall_text, stall_verdict
 from ...records import REMEMBER_SECONDS_MIN, Answer, Recovered, Release
-from .columns import SQL, as_text, logical_name, with_failure
+from ..formulas import prune_at, rank
+from .codec import SQL, as_text, logical_name, with_failure
 from .transaction import Transaction
 
 LEASE_FIELDS = [
@@ -281,8 +282,8 @@ def _back_in_play(tx: Transaction, job: dict[str, Any], *, stalls: int = 0, shar
         "errors": job["errors"],
     }
     if group is None:
-        rank = job["priority"] if tx.rules.aging(queue) is None else 0
-        tx.cursor.execute(SQL["release.ready"], {**values, "rank": rank, "lane": tx.lane_of(job["task"], group)})
+        values |= {"rank": rank(job["priority"], tx.rules.aging(queue)), "lane": tx.lane_of(job["task"], group)}
+        tx.cursor.execute(SQL["release.ready"], values)
         return State.READY
     tx.cursor.execute(SQL["release.waiting"], {**values, "held": int(tx.rules.strict(queue, group))})
     tx.touch(queue, group)
@@ -315,7 +316,7 @@ def finish(
         "stalls": stalls,
         "shared_stalls": shared_stalls,
         "now": tx.now,
-        "prune_at": None if state is State.DEAD else tx.now + max(retain, REMEMBER_SECONDS_MIN),
+        "prune_at": None if state is State.DEAD else prune_at(tx.now, retain, None),
         "reason": reason,
         "errors": job["errors"],
         "seq": job["seq"],

@@ -1,22 +1,278 @@
-"""One write transaction: its time, its counter, the groups it touched, and the routines all verbs share.
+"""One write transaction: the rules in force, its time and counter, the groups it touched, the routines all verbs share.
 
-Called by the verb modules. Contains the ONE routine that buries a job; the one that refills groups is in groups.py.
-Nothing here commits.
+Called by the verb modules. Contains the ONE routine that buries a job and the one that refills groups. Nothing here
+commits.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ...lifecycle import Failure
-from ...rates import Rate, bounded
-from ...records import HISTORY_KEPT_MAX, REMEMBER_SECONDS_MIN, PastDeath, Seal
-from .. import seals
-from . import groups, tolerant
-from .columns import SQL, Place, deaths_of, encoded, failure_of, logical_name, revival_of
-from .rules import Rules, age_shift
+from ...rates import UNLIMITED, Rate, allowed, bounded, opens_at
+from ...records import (
+    HISTORY_KEPT_MAX,
+    READY_PER_GROUP_MAX,
+    SERIAL_PREFIX,
+    STAGGER_TICKS,
+    GroupOrder,
+    PastDeath,
+    Seal,
+)
+from .. import formulas, seals
+from ..formulas import LANE_APART, LANE_GROUPED, LANE_PARKED, LANE_UNGROUPED, age_shift, prune_at, rank
+from . import codec
+from .codec import (
+    SQL,
+    Place,
+    as_text,
+    deaths_of,
+    encoded,
+    failure_of,
+    logical_name,
+    rate_of,
+    revival_of,
+)
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What is in force at one instant of a transaction: limits, rates, lanes, and the buckets' numbers. Needed by every
+# verb that places, refills or claims jobs, and by the read side. A rule is read on first use; one statement finds out
+# which kinds of rules exist at all, so a store without them pays for nothing else. That statement also reads what
+# every verb needs: the seal, the counter, whether there are keys and dead letters.
+
+
+_ANY = SQL["limit.any"]
+_QUEUE = SQL["limit.queue"]
+_OVERRIDE = SQL["limit.override"]
+_FLOW = SQL["slow_down.flow"]
+
+
+Kinds = tuple[int, int, int]  # whether there are any for queues, groups, tasks
+
+_NO_KINDS: Kinds = (0, 0, 0)
+_NOT_ALONE = 0  # a queue's groups are subject to more than their limit
+
+
+class Queue(NamedTuple):
+    """A queue's rule, with the operator's override applied."""
+
+    strict: bool = True
+    group_limit: int = 1
+    group_rate: Rate | None = None
+    aging: float | None = None
+    limit: int = UNLIMITED
+    rate: Rate | None = None
+
+
+class Task(NamedTuple):
+    """What limits a task."""
+
+    limit: int
+    rate: Rate | None
+
+
+class Bucket(NamedTuple):
+    """The numbers of a flow."""
+
+    spent_until: float = 0.0
+    shut_until: float = 0.0
+    wakes_at: float | None = None
+
+
+class Rules:
+    """The rules as stored now. After writing rules, create a new one."""
+
+    __slots__ = (
+        "_cursor",
+        "_group_overrides",
+        "_group_pauses",
+        "_lanes",
+        "_limits",
+        "_overrides",
+        "_queue_flows",
+        "_queue_overrides",
+        "_queue_pauses",
+        "_queues",
+        "_task_pauses",
+        "_tasks",
+        "_tasks_said",
+        "_trimmed",
+        "any_flow",
+        "any_key",
+        "any_letter",
+        "closed",
+        "rearranging",
+        "tick",
+    )
+
+    def __init__(self, cursor: sqlite3.Cursor) -> None:
+        self._cursor = cursor
+        pauses, overrides, tasks, self._queue_flows, *others = cursor.execute(_ANY).fetchone()
+        self.any_flow, self.any_key, self.any_letter, self.rearranging, self.closed, self.tick = others
+        paused: Kinds = cursor.execute(SQL["limit.kinds_paused"]).fetchone() if pauses else _NO_KINDS
+        self._queue_pauses, self._group_pauses, self._task_pauses = paused
+        said: Kinds = cursor.execute(SQL["limit.kinds_overridden"]).fetchone() if overrides else _NO_KINDS
+        self._queue_overrides, self._group_overrides, task_overrides = said
+        self._tasks_said = tasks or task_overrides
+        self._queues: dict[str, Queue] = {}
+        self._limits: dict[str, int] = {}
+        self._overrides: dict[tuple[str, str], tuple[int | None, Rate | None]] = {}
+        self._tasks: Mapping[str, Task] | None = None
+        self._lanes: Mapping[str, int] | None = None
+        self._trimmed: frozenset[str] | None = None
+
+    @property
+    def holds_nothing(self) -> bool:
+        """No queue and no task is limited, rated, slowed down or `apart`: a claim need not check."""
+        return self.queues_hold_nothing and not self._tasks_said
+
+    @property
+    def queues_hold_nothing(self) -> bool:
+        """No queue is limited or rated, and nothing is slowed down."""
+        return not (self._queue_flows or self._queue_overrides or self.any_flow)
+
+    # ------------------------------------------------------------------ queues and groups
+
+    @property
+    def paused_queues(self) -> frozenset[str]:
+        if not self._queue_pauses:
+            return frozenset()
+        return frozenset(row[0] for row in self._cursor.execute(SQL["limit.paused_queues"]))
+
+    def queue(self, name: str) -> Queue:
+        rule = self._queues.get(name)
+        if rule is None:
+            rule = self._queues[name] = self._read_queue(name)
+        return rule
+
+    def _read_queue(self, name: str) -> Queue:
+        row = self._cursor.execute(_QUEUE, (name,)).fetchone()
+        limit, rate = (None, None) if row is None else (row[4], rate_of(row[5]))
+        if self._queue_overrides:
+            said = self._override("queue", name, "")
+            limit, rate = said[0] or limit, said[1] or rate
+        limit = UNLIMITED if limit is None else limit
+        if row is None:
+            return Queue(limit=limit, rate=_held(rate))
+        return Queue(row[0] == "strict", row[1], rate_of(row[2]), row[3], limit, _held(rate))
+
+    def _override(self, kind: str, queue: str, name: str) -> tuple[int | None, Rate | None]:
+        row = self._cursor.execute(_OVERRIDE, (kind, queue, name)).fetchone()
+        return (None, None) if row is None else (row[0], rate_of(row[1]))
+
+    @property
+    def any_aging(self) -> bool:
+        """Whether any queue may age its jobs."""
+        return bool(self._queue_flows)
+
+    def aging(self, queue: str) -> float | None:
+        return self.queue(queue).aging if self._queue_flows else None
+
+    def strict(self, queue: str, group: str) -> bool:
+        return self.order(queue, group) == "strict"
+
+    def order(self, queue: str, group: str) -> GroupOrder:
+        return formulas.group_order(group, "strict" if self.queue(queue).strict else "relaxed")
+
+    def said(self, queue: str, group: str) -> tuple[int | None, Rate | None]:
+        """An operator's override of a group: (limit, rate)."""
+        if not self._group_overrides:
+            return None, None
+        said = self._overrides.get((queue, group))
+        if said is None:
+            said = self._overrides[queue, group] = self._override("group", queue, group)
+        return said
+
+    def group_limit(self, queue: str, group: str) -> int:
+        found = self._group_pauses and self._cursor.execute(SQL["limit.group_paused"], (queue, group)).fetchone()
+        declared, said = self.queue(queue).group_limit, self.said(queue, group)[0]
+        return formulas.group_limit(self.order(queue, group), declared, said, paused=bool(found))
+
+    def limit_alone(self, queue: str, group: str) -> int | None:
+        """The limit, if nothing else (rate, aging) affects which jobs of this group are ready; else None."""
+        if not self._group_pauses and not self._group_overrides:  # then all groups of the queue are alike
+            limit = self._limits.get(queue)
+            if limit is None:
+                rule = self.queue(queue)
+                alone = rule.aging is None and _held(rule.group_rate) is None
+                limit = self._limits[queue] = (1 if rule.strict else rule.group_limit) if alone else _NOT_ALONE
+            return None if limit == _NOT_ALONE else 1 if group.startswith(SERIAL_PREFIX) else limit
+        if self.group_rate(queue, group) is not None or self.aging(queue) is not None:
+            return None
+        return self.group_limit(queue, group)
+
+    def group_rate(self, queue: str, group: str) -> Rate | None:
+        """The rate in force; None: there is none, or it was lifted."""
+        return _held(self.said(queue, group)[1] or self.queue(queue).group_rate)
+
+    def windowed(self, queue: str) -> bool:
+        """Whether a claim may make room in a group: because of its rate, or of the bound on its ready jobs."""
+        rule = self.queue(queue)
+        return bool(self._group_overrides) or rule.group_rate is not None or rule.group_limit > READY_PER_GROUP_MAX
+
+    # ------------------------------------------------------------------ tasks and lanes
+
+    @property
+    def tasks(self) -> Mapping[str, Task]:
+        """The `apart` tasks by name, with their limits and rates."""
+        if self._tasks is None:
+            self._tasks = self._read_tasks() if self._tasks_said else {}
+        return self._tasks
+
+    def _read_tasks(self) -> dict[str, Task]:
+        declared = {row[0]: row[1:] for row in self._cursor.execute(SQL["limit.tasks_apart"])}
+        said = {row[0]: row[1:] for row in self._cursor.execute(SQL["limit.task_overrides"])}
+        tasks: dict[str, Task] = {}
+        for name in sorted({*declared, *said}):
+            limit, rate, apart = declared.get(name, (None, None, 0))
+            limit_said, rate_said, apart_said = said.get(name, (None, None, None))
+            task = Task(limit_said or limit or UNLIMITED, _held(rate_of(rate_said or rate)))
+            if apart or apart_said or task.limit < UNLIMITED or task.rate is not None:
+                tasks[name] = task
+        return tasks
+
+    @property
+    def lanes(self) -> Mapping[str, int]:
+        """The lane of every task whose ready jobs are not in the common lanes."""
+        if self._lanes is None:
+            found = self._cursor.execute(SQL["limit.paused_tasks"]) if self._task_pauses else ()
+            parked = {row[0] for row in found}
+            self._lanes = {
+                task: formulas.lane(parked=task in parked, apart=True, grouped=False) for task in (*self.tasks, *parked)
+            }
+        return self._lanes
+
+    def lane_of(self, task: str, group: str | None) -> int:
+        return self.lanes.get(task) or (LANE_UNGROUPED if group is None else LANE_GROUPED)
+
+    @property
+    def trimmed(self) -> frozenset[str]:
+        """Tasks that keep only the newest N finished jobs."""
+        if self._trimmed is None:
+            found = self._cursor.execute(SQL["limit.tasks_trimmed"]) if self._tasks_said else ()
+            self._trimmed = frozenset(row[0] for row in found)
+        return self._trimmed
+
+    # ------------------------------------------------------------------ buckets
+
+    def bucket(self, place: Place) -> Bucket | None:
+        """The numbers of a flow; None if there is no row."""
+        if not self.any_flow:
+            return None
+        row = self._cursor.execute(_FLOW, place).fetchone()
+        return None if row is None else Bucket(*row)
+
+
+def _held(rate: Rate | None) -> Rate | None:
+    """The rate if it limits anything, else None."""
+    return None if rate is None or rate.none else rate
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The transaction
+
 
 _CLOSED = SQL["seal.closed"]
 _STORE_TICK = SQL["limit.store_tick"]
@@ -91,7 +347,7 @@ class Transaction:
         if not self._touched:
             return 0
         touched, self._touched = self._touched, {}
-        return groups.refill(self, touched, due)
+        return refill(self, touched, due)
 
     @property
     def rules(self) -> Rules:
@@ -113,10 +369,9 @@ class Transaction:
             self.touch(queue, group)
             return
         aging = self.rules.aging(queue)
-        rank = priority if aging is None else 0
         if turn is None:
             turn = self.ticks(1) - age_shift(priority, aging)
-        self.cursor.execute(SQL["promote.to_ready"], (self.lane_of(task, group), turn, rank, seq))
+        self.cursor.execute(SQL["promote.to_ready"], (self.lane_of(task, group), turn, rank(priority, aging), seq))
 
     def spend(self, place: Place, spent_until: float) -> None:
         """Store a bucket's new number."""
@@ -139,7 +394,7 @@ class Transaction:
         self.rules.any_letter = 1
         logical = logical_name(job["id"], job["queue"], job["task"], job["key"])
         row = execute(SQL["bury.letter"], (job["seq"], logical)).fetchone()
-        revival = tolerant.read_or(None, revival_of, job["revival"])
+        revival = codec.read_or(None, revival_of, job["revival"])
         cooldown = None if revival is None else revival.cooldown(0 if row is None else row[6])
         values = {
             "logical": logical,
@@ -159,8 +414,8 @@ class Transaction:
             return
         earlier_id, earlier_args, failed_at, earlier_reason, error, history, _ = row
         if earlier_id != job["id"]:
-            execute(SQL["bury.supersede"], (self.now + REMEMBER_SECONDS_MIN, earlier_id))
-        past = tolerant.read_or(None, failure_of, error)
+            execute(SQL["bury.supersede"], (prune_at(self.now, 0.0, None), earlier_id))
+        past = codec.read_or(None, failure_of, error)
         earlier = PastDeath(
             job_id=earlier_id,
             at=failed_at,
@@ -168,13 +423,181 @@ class Transaction:
             error="" if past is None else past.text,
             args=earlier_args,
         )
-        deaths = (*tolerant.read_or((), deaths_of, history), earlier)[-HISTORY_KEPT_MAX:]
+        deaths = (*codec.read_or((), deaths_of, history), earlier)[-HISTORY_KEPT_MAX:]
         execute(SQL["bury.merge"], {**values, "history": encoded(deaths)})
 
     def close_letters(self, logicals: Iterable[str]) -> None:
         """Success or cancellation closes a logical job's dead letter; an older job that held it may be pruned (R17)."""
         if self.rules.any_letter:
             names = list(logicals)
-            prune_at = self.now + REMEMBER_SECONDS_MIN
-            self.cursor.executemany(SQL["settle.let_go"], [(prune_at, logical) for logical in names])
+            soonest = prune_at(self.now, 0.0, None)
+            self.cursor.executemany(SQL["settle.let_go"], [(soonest, logical) for logical in names])
             self.cursor.executemany(SQL["settle.close_letter"], [(logical,) for logical in names])
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# THE refill routine: makes as many waiting jobs of the touched groups ready as the groups have room for. Groups with
+# limit 1, which is most of them, are filled in one statement; with a higher limit, a rate, aging or a changed rule each
+# group is handled by itself.
+
+
+GroupName = tuple[str, str]  # queue, group
+InPlay = tuple[int, int, int | None]  # number in play, number of these that are ready, the last turn of the ready ones
+
+_ANY_DUE = SQL["refill.any_due"]
+_JOIN_DUE = SQL["refill.join_due"]
+_FILL_EMPTY = SQL["refill.fill_empty"]
+_FILL_ONE_EACH = SQL["refill.fill_one_each"]
+_IN_PLAY = SQL["refill.in_play"]
+_WAITING = SQL["refill.waiting"]
+_FILL = SQL["refill.fill"]
+_WITHDRAW = SQL["refill.withdraw"]
+
+_NONE: InPlay = (0, 0, None)
+
+
+def refill(tx: Transaction, touched: Mapping[GroupName, bool], due: bool | None = None) -> int:
+    """Bring the touched groups to their limits and rates; returns how many jobs became ready.
+
+    `touched` maps each group to whether one of its rules changed: then jobs may have to be withdrawn. `due`: whether
+    any scheduled job is due; None: query it.
+    """
+    rules = tx.rules
+    if due is None:
+        due = bool(tx.cursor.execute(_ANY_DUE, (tx.now,)).fetchone()[0])
+    of_one: list[GroupName] = []
+    of_more: list[tuple[GroupName, int]] = []
+    others: list[GroupName] = []
+    for name, changed in touched.items():
+        limit = None if changed else rules.limit_alone(*name)
+        if limit is None:
+            others.append(name)
+            continue
+        if due and limit:
+            # A job that is due but not yet promoted must not be overtaken by a later one of its group.
+            tx.cursor.execute(_JOIN_DUE, {"queue": name[0], "grp": name[1], "limit": limit, "now": tx.now})
+        if limit == 1:
+            of_one.append(name)
+        elif limit > 1:
+            of_more.append((name, limit))
+    made_ready = 0
+    if of_one:
+        values = {"groups": as_text(of_one), "turn": tx.ticks(len(of_one)), **_lanes(tx)}
+        made_ready += tx.cursor.execute(_FILL_EMPTY, values).rowcount
+    if of_more:
+        made_ready += _fill_of_more(tx, of_more)
+    if others:
+        counted = zip(others, _in_play(tx, others), strict=True)
+        made_ready += sum([Filling(tx, name, in_play).fill(due=due) for name, in_play in counted])
+    return made_ready
+
+
+def _lanes(tx: Transaction) -> dict[str, str | None]:
+    """The tasks whose jobs are not in the common lane, as parameters of the statements."""
+    lanes = tx.rules.lanes
+    if not lanes:
+        return {"parked": None, "apart": None}
+    return {
+        "parked": as_text([task for task, lane in lanes.items() if lane == LANE_PARKED]),
+        "apart": as_text([task for task, lane in lanes.items() if lane == LANE_APART]),
+    }
+
+
+def _in_play(tx: Transaction, groups: Sequence[GroupName]) -> list[InPlay]:
+    found = {place: counted for place, *counted in tx.cursor.execute(_IN_PLAY, (as_text(groups),))}
+    return [found.get(place, _NONE) for place in range(len(groups))]
+
+
+def _fill_of_more(tx: Transaction, groups: list[tuple[GroupName, int]]) -> int:
+    """Groups with a plain limit above 1. Usually each has room for exactly one, so fill them in one statement."""
+    made_ready = 0
+    one_each: list[tuple[str, str, int]] = []
+    tick = tx.ticks(len(groups))
+    names = [name for name, _ in groups]
+    for place, ((name, limit), in_play) in enumerate(zip(groups, _in_play(tx, names), strict=True)):
+        number, ready, last_turn = in_play
+        room = min(limit - number, READY_PER_GROUP_MAX - ready)
+        if room == 1:
+            one_each.append((*name, staggered(tick + place, ready, last_turn)))
+        elif room > 1:
+            made_ready += Filling(tx, name, in_play).fill(due=False)
+    if one_each:
+        made_ready += tx.cursor.execute(_FILL_ONE_EACH, {"groups": as_text(one_each), **_lanes(tx)}).rowcount
+    return made_ready
+
+
+def staggered(turn: int, ready: int, last_turn: int | None) -> int:
+    """A turn behind the heads of all groups, and behind the ready jobs of its own group."""
+    return max(turn + ready * STAGGER_TICKS, (last_turn or 0) + 1) if ready else turn
+
+
+class Filling:
+    """One group and its room."""
+
+    def __init__(self, tx: Transaction, name: GroupName, in_play: InPlay) -> None:
+        self._tx, self._name = tx, name
+        self._in_play, self._ready, self._last_turn = in_play
+        self._limit = tx.rules.group_limit(*name)
+        self._rate = tx.rules.group_rate(*name)
+        self._bucket = tx.rules.bucket(self._place)
+        if self._is_too_far_ahead() and (self._ready or tx.cursor.execute(_WAITING, (*name, 1)).fetchone()):
+            tx.set_back(self._rate, self._place)
+            self._bucket = tx.rules.bucket(self._place)
+        spent = (self._bucket or Bucket()).spent_until
+        self._budget = UNLIMITED if self._rate is None else allowed(self._rate, spent, tx.now)
+
+    def _is_too_far_ahead(self) -> bool:
+        if self._rate is None or self._bucket is None:
+            return False
+        return bounded(self._rate, self._bucket.spent_until, self._tx.now) != self._bucket.spent_until
+
+    @property
+    def _place(self) -> Place:
+        return ("group", *self._name)
+
+    def fill(self, *, due: bool) -> int:
+        """Make jobs ready up to the room, withdraw the excess; returns how many became ready."""
+        tx, (queue, group) = self._tx, self._name
+        room = min(self._limit - self._in_play, self._budget - self._ready)
+        if room > 0 and due:
+            values = {"queue": queue, "grp": group, "limit": self._limit, "now": tx.now}
+            tx.cursor.execute(_JOIN_DUE, values)
+        most = max(0, min(room, READY_PER_GROUP_MAX - self._ready))
+        # Reading one more than there is room for shows whether jobs are still waiting.
+        rows = tx.cursor.execute(_WAITING, (queue, group, most + 1)).fetchall() if room >= 0 else []
+        filled = [self._made_ready(*row) for row in rows[:most]]
+        if filled:
+            tx.cursor.executemany(_FILL, filled)
+        waits = len(rows) > most
+        if room < 0 < self._ready:
+            tx.cursor.execute(_WITHDRAW, {"queue": queue, "grp": group, "excess": -room})
+            gone = min(-room, self._ready)
+            self._ready, self._in_play, waits = self._ready - gone, self._in_play - gone, True
+        if self._bucket is not None:
+            self._wake(self._bucket, waits=waits or room < 0)
+        return len(filled)
+
+    def _made_ready(self, seq: int, task: str, priority: int, turn: int | None) -> tuple[Any, ...]:
+        tx, queue = self._tx, self._name[0]
+        aging = tx.rules.aging(queue)
+        if turn is None:
+            turn = staggered(tx.ticks(1) - age_shift(priority, aging), self._ready, self._last_turn)
+        self._last_turn = turn if self._last_turn is None else max(self._last_turn, turn)
+        self._ready += 1
+        self._in_play += 1
+        return turn, rank(priority, aging), tx.rules.lane_of(task, self._name[1]), seq
+
+    def _wake(self, bucket: Bucket, *, waits: bool) -> None:
+        """Record when the rate lets one more waiting job start, or clear it if no job waits for the rate."""
+        held_back = (
+            waits
+            and self._limit > self._in_play
+            and self._budget <= self._ready
+            and self._ready < READY_PER_GROUP_MAX
+            and bucket.spent_until > self._tx.now
+        )
+        wakes_at = None
+        if held_back and self._rate is not None:
+            wakes_at = opens_at(self._rate, bucket.spent_until) + self._ready * self._rate.every
+        if wakes_at != bucket.wakes_at:
+            self._tx.cursor.execute(SQL["refill.wake"], (wakes_at, *self._place))

@@ -21,10 +21,9 @@ from functools import cache
 from typing import Any
 
 from ...clock import Clock
-from . import read_rules
-from .columns import SQL
-from .connection import connect, errors_mapped
-from .fork import Post
+from . import claim
+from .codec import SQL
+from .connection import Post, connect, errors_mapped
 
 POLL_SECONDS_MIN = 0.001
 POLL_SECONDS_MAX = 0.005
@@ -88,7 +87,7 @@ class Wakeups:
                 self._post.connection = connect(self._path)
             cursor = self._post.connection.cursor()
             version = cursor.execute(SQL["read.data_version"]).fetchone()[0]
-            at_hand, next_due = read_rules.work_at_hand(cursor, queues, self._clock.wall())
+            at_hand, next_due = claim.work_at_hand(cursor, queues, self._clock.wall())
             return version, at_hand, next_due
 
     def _version(self) -> int:

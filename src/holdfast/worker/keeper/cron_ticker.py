@@ -17,7 +17,7 @@ from ...cron.entry import check_readable, decode_call
 from ...errors import ConfigurationError, HoldfastError, StoreSealed
 from ...records import CronEntry, NewJob, Ticked
 from .declare import Declared
-from .runners import Runners
+from .runners import Runners, Signals
 from .store_client import StoreClient
 
 LATE_SECONDS_MAX = 0.1  # jitter, so that workers do not all ask for the same tick at the same instant
@@ -29,11 +29,15 @@ class CronTicker:
     """Stores and fires cron entries."""
 
     def __init__(
-        self, line: StoreClient, link: Runners, declared: Declared, queues: tuple[str, ...], every: float
+        self,
+        store: StoreClient,
+        runners: Runners,
+        signals: Signals,
+        declared: Declared,
+        queues: tuple[str, ...],
+        every: float,
     ) -> None:
-        self._store, self._runners, self._every = line, link, every
-        self.on_fired: Callable[[], None] = lambda: None
-        self.on_sealed: Callable[[StoreSealed], None] = lambda error: None
+        self._store, self._runners, self._signals, self._every = store, runners, signals, every
         self._unreadable: set[str] = set()  # names already logged
         self._looking = asyncio.Lock()
         self.serve(queues, declared)
@@ -73,7 +77,7 @@ class CronTicker:
             now = await call("clock", backend.clock())
             after = [await self._fire(entry, now) for entry in entries]
         except StoreSealed as error:
-            self.on_sealed(error)
+            self._signals.seal(error)
             return self._every
         except HoldfastError as error:
             logs.sweep_failed("tick", error)
@@ -111,18 +115,18 @@ class CronTicker:
         if ticked is None or ticked.entry is None:
             return None
         if ticked.done:
-            self._tell(entry, ticked)
+            self._report(entry, ticked)
         return None if ticked.entry.paused_at is not None else ticked.entry.next_at
 
-    def _tell(self, entry: CronEntry, ticked: Ticked) -> None:
+    def _report(self, entry: CronEntry, ticked: Ticked) -> None:
         made = [answer.id for answer in ticked.enqueued if answer.created]
         logs.entry_ticked(entry.name, len(made), ticked.skipped)
         if not made:
             return
-        self.on_fired()
+        self._signals.claim_again()
         if self._runners.wanted("enqueued"):
             new = decode_call(entry)
-            self._runners.tell(*(_enqueued(new, job_id, self._runners.worker) for job_id in made))
+            self._runners.emit(*(_enqueued(new, job_id, self._runners.worker) for job_id in made))
 
 
 def _enqueued(new: NewJob, job_id: str, worker: str) -> events.Enqueued:

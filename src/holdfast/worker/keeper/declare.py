@@ -1,25 +1,32 @@
 """What a worker's code declares and the store must know: queue rules, task rules and cron entries.
 
 Built by the embedded worker from its app, and by the keeper of `holdfast work` from its runner's hello. Sent to the
-store when a worker starts and when reloaded code declares something else: the latest declaration wins.
+store when a worker starts and when reloaded code declares something else: the latest declaration wins. Neither workers
+nor jobs wait for a store that cannot take them now.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ... import logs
 from ...backends.contract import Backend
+from ...errors import BackendUnavailable, HoldfastError, OutcomeUnknown, StoreSealed
 from ...records import CronEntry, QueueRule, TaskRule
+from .runners import Runners, Signals
+from .store_client import StoreClient, backoff
+from .unknown_tasks import UnknownTasks
 
 if TYPE_CHECKING:
     from ...options import WorkerOptions
 
 
-class Declaring(Protocol):
+class DeclaringApp(Protocol):
     """An app, as far as its declarations go."""
 
     def queue_rules(self) -> Sequence[QueueRule]: ...
@@ -45,11 +52,64 @@ class Declared(Struct, frozen=True):
         tasks |= {name: replace(tasks.get(name) or TaskRule(name=name), apart=True) for name in capped}
         return replace(self, tasks=tuple(tasks.values()))
 
-    async def tell(self, backend: Backend) -> None:
+    async def store(self, backend: Backend) -> None:
         """Store the rules."""
         if self.queues or self.tasks:
             await backend.declare(self.queues, self.tasks)
 
 
-def declared_by(app: Declaring) -> Declared:
+def declared_by(app: DeclaringApp) -> Declared:
     return Declared(tuple(app.queue_rules()), tuple(app.task_rules()), tuple(app.cron_entries()))
+
+
+class Declarations:
+    """Keeps the store's copy of this worker's declarations current."""
+
+    def __init__(
+        self, declared: Declared, store: StoreClient, runners: Runners, signals: Signals, unknown: UnknownTasks
+    ) -> None:
+        self._declared, self._store, self._runners, self._signals = declared, store, runners, signals
+        self._unknown = unknown
+        self._outdated = asyncio.Event()  # the store lacks the current declarations
+
+    async def declare_first(self) -> None:
+        """Declare before the first claim if the store can take it now; if it is busy, declare later."""
+        try:
+            await self._declared.store(self._store.backend)
+        except (BackendUnavailable, OutcomeUnknown) as error:
+            if self._signals.closing:
+                raise
+            logs.declare_failed(error, 1)
+            self._outdated.set()
+
+    def change(self, declared: Declared) -> None:
+        """Reloaded code declares this."""
+        if declared != self._declared or self._unknown.caps:  # unknown tasks may be known now
+            self._declared = declared
+            self._outdated.set()
+
+    async def repeat(self) -> None:
+        """Declare the same again: another worker's declaration took its place."""
+        try:
+            await self._store.call("declare", self._declared.store(self._store.backend))
+        except HoldfastError as error:
+            logs.declare_failed(error, 1)
+            self._outdated.set()
+
+    async def declare_forever(self) -> None:
+        """Declare what has changed, with retries until the store accepts it."""
+        tries = 0
+        while True:
+            await self._outdated.wait()
+            self._outdated.clear()
+            await self._unknown.reset(self._runners.knows)
+            try:
+                await self._store.call("declare", self._declared.store(self._store.backend))
+                tries = 0
+            except StoreSealed as error:
+                self._signals.seal(error)
+            except HoldfastError as error:
+                self._outdated.set()
+                tries += 1
+                logs.declare_failed(error, tries)
+                await asyncio.sleep(backoff(tries))

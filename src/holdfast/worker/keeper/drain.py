@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from ...errors import HoldfastError, StoreSealed
 from ...lifecycle import LIVE, State
 from .exchange_loop import ExchangeLoop
+from .runners import Signals
 from .store_client import StoreClient, backoff
 from .sweeps import Sweeper
 
@@ -24,8 +25,16 @@ CLOCK_SECONDS_MIN = 0.005  # any running clock advances within this time
 class Drain:
     """Decides when a drain is finished."""
 
-    def __init__(self, line: StoreClient, trader: ExchangeLoop, sweeper: Sweeper, queues: tuple[str, ...]) -> None:
-        self._store, self._exchange, self._sweeper, self._queues = line, trader, sweeper, queues
+    def __init__(
+        self,
+        store: StoreClient,
+        signals: Signals,
+        exchange_loop: ExchangeLoop,
+        sweeper: Sweeper,
+        queues: tuple[str, ...],
+    ) -> None:
+        self._store, self._signals, self._exchange = store, signals, exchange_loop
+        self._sweeper, self._queues = sweeper, queues
         self._refused = 0  # consecutive checks that found ready jobs which no claim brings
         self._tries = 0
 
@@ -36,7 +45,7 @@ class Drain:
             await self._wait(LOOK_EVERY_SECONDS)
             return False
         try:
-            await self._bring_into_play()
+            await self._make_ready()
             found = await self._exchange.exchange([], [], free)
             while not found and self._exchange.left_some:  # give every task its chance within one round
                 found = await self._exchange.exchange([], [], free)
@@ -45,7 +54,7 @@ class Drain:
                 return False
             states = await self._states()
         except StoreSealed as error:
-            self._exchange.met_seal(error)
+            self._signals.seal(error)
             return False
         except HoldfastError:
             self._tries += 1
@@ -56,7 +65,7 @@ class Drain:
             self._refused = 0
             await self._wait(LOOK_EVERY_SECONDS)
             return False
-        if await self._held_back(states):
+        if await self._wait_for_rate(states):
             self._refused = 0
             return False
         if states.get(State.READY, 0) and self._refused < 1:
@@ -64,19 +73,19 @@ class Drain:
             return False
         return True
 
-    async def _held_back(self, states: Mapping[State, int]) -> bool:
+    async def _wait_for_rate(self, states: Mapping[State, int]) -> bool:
         """Wait briefly for a rate or slow-down. False if none holds jobs back, or the clock stands still."""
         opens_in = self._exchange.opens_in if states.get(State.READY, 0) else None
         try:
-            if opens_in is None and not (states.get(State.WAITING, 0) and await self._groups_wake()):
+            if opens_in is None and not (states.get(State.WAITING, 0) and await self._groups_wait_for_rate()):
                 return False
             now = await self._store.call("clock", self._store.backend.clock())
-            await asyncio.sleep(LOOK_EVERY_SECONDS if opens_in is None else _patience(opens_in))
+            await asyncio.sleep(LOOK_EVERY_SECONDS if opens_in is None else _wait_seconds(opens_in))
             return now != await self._store.call("clock", self._store.backend.clock())
         except HoldfastError:
             return True  # check again
 
-    async def _groups_wake(self) -> bool:
+    async def _groups_wait_for_rate(self) -> bool:
         """Whether any group's jobs wait only for its rate."""
         return await self._store.call("waking", self._store.backend.waking(self._queues))
 
@@ -87,9 +96,9 @@ class Drain:
         """Count the unfinished jobs of the served queues."""
         return sum(count for state, count in (await self._states()).items() if state in LIVE)
 
-    async def _bring_into_play(self) -> None:
+    async def _make_ready(self) -> None:
         for _ in range(PASSES_MAX):
-            self._exchange.goes_round()
+            self._exchange.note_alive()
             if not (await self._sweeper.promote()).more:
                 break
         await self._sweeper.refill()
@@ -105,10 +114,10 @@ class Drain:
     async def _wait(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await self._exchange.wake.wait()
+                await self._signals.wake.wait()
         except TimeoutError:
             pass
 
 
-def _patience(opens_in: float) -> float:
+def _wait_seconds(opens_in: float) -> float:
     return min(max(CLOCK_SECONDS_MIN, opens_in), LOOK_EVERY_SECONDS)

@@ -15,20 +15,20 @@ from typing import Any
 from ... import events, logs
 from ...backends.contract import Backend
 from ...clock import Clock
-from ...errors import BackendUnavailable, HoldfastError, OutcomeUnknown, StoreSealed
+from ...errors import HoldfastError
 from ...options import WorkerOptions
-from ..runner.attempt import UNKNOWN_TASK_DELAY_SECONDS, Ended, Stop
+from ..runner.outcomes import UNKNOWN_TASK_DELAY_SECONDS, Stop
 from . import identity
 from .cron_ticker import CronTicker
-from .declare import Declared
+from .declare import Declarations, Declared
 from .drain import Drain
-from .exchange_loop import Abandoned, ExchangeLoop
+from .exchange_loop import ExchangeLoop
 from .lease_renewal import LeaseRenewer
 from .ledger import Ledger
-from .reports import Reports
-from .runners import Runners
+from .reports import Reports, ReportWriter
+from .runners import Runners, Signals
 from .shutdown import Shutdown
-from .store_client import StoreClient, backoff
+from .store_client import StoreClient
 from .sweeps import Sweeper
 from .unknown_tasks import LAPSE_SWEEPS, UnknownTasks
 from .watchdog import Watchdog
@@ -55,37 +55,40 @@ class Keeper:
         declared: Declared,
         options: WorkerOptions,
         queues: tuple[str, ...],
-        link: Runners,
+        runners: Runners,
+        signals: Signals,
         reports: Reports,
         clock: Clock,
         unknown_delay: float = UNKNOWN_TASK_DELAY_SECONDS,
     ) -> None:
-        self._declared, self._options, self._queues = declared.serving(options), options, queues
-        self._runners, self._reports = link, reports
-        self._store = StoreClient(backend, clock, options.call_timeout)
-        self._ledger = Ledger(options.slots, options.slots_by_queue, options.task_slots)
-        self._renewal = LeaseRenewer(self._store, self._runners, self._ledger, options, queues)
-        self._unknown = UnknownTasks(self._store, link, unknown_delay)
+        declared = declared.serving(options)
+        self._options, self._queues, self._runners, self._signals = options, queues, runners, signals
+        store = self._store = StoreClient(backend, clock, options.call_timeout)
+        ledger = self._ledger = Ledger(options.slots, options.slots_by_queue, options.task_slots)
+        self._renewal = LeaseRenewer(store, runners, signals, ledger, options, queues)
+        self._unknown = UnknownTasks(store, runners, unknown_delay)
+        self._declarations = Declarations(declared, store, runners, signals, self._unknown)
+        self._report_writer = ReportWriter(reports, store, runners, signals)
         self._exchange = ExchangeLoop(
-            self._store, self._runners, self._ledger, self._renewal, reports, self._unknown, options, queues
+            store=store,
+            runners=runners,
+            signals=signals,
+            ledger=ledger,
+            renewal=self._renewal,
+            reports=reports,
+            report_writer=self._report_writer,
+            unknown=self._unknown,
+            declarations=self._declarations,
+            options=options,
+            queues=queues,
         )
-        self._renewal.on_change, self._renewal.abandon = self._exchange.look_again, self._exchange.abandon
-        self._renewal.unwanted, self._renewal.on_try = lambda: self.stopping, self._exchange.goes_round
-        self._exchange.redeclare = self._declare_again
-        link.on_room, link.post, link.on_news = self._exchange.look_again, self.post, self._renewal.renew_soon
-        self._sweeper = Sweeper(
-            self._store, link, on_found=self._exchange.look_again, on_sealed=self._exchange.met_seal
-        )
-        self._draining = Drain(self._store, self._exchange, self._sweeper, queues)
-        self._ticker = CronTicker(self._store, link, self._declared, queues, options.sweep_every or TICK_LOOK_SECONDS)
-        self._ticker.on_fired, self._ticker.on_sealed = self._exchange.look_again, self._exchange.met_seal
-        self._stopping = Shutdown(options.grace)
-        self._watchdog = Watchdog(self._store, self._runners, self._exchange, options)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sweeper = Sweeper(store, runners, signals)
+        self._drain = Drain(store, signals, self._exchange, self._sweeper, queues)
+        self._ticker = CronTicker(store, runners, signals, declared, queues, options.sweep_every or TICK_LOOK_SECONDS)
+        self._shutdown = Shutdown(options.grace, runners, signals, ledger)
+        self._watchdog = Watchdog(store, runners, signals, self._exchange, options)
         self._summary = Summary(0, 0, 0)
-        self._asked = self._heeded = 0
-        self._thread_id = 0
-        self._undeclared = asyncio.Event()  # set while the store lacks the current declarations
+        self._stops_requested = self._stops_forwarded = 0
 
     # ------------------------------------------------------------------ called from the handlers' thread
 
@@ -102,38 +105,30 @@ class Keeper:
 
         threading.Thread(target=live, name="holdfast-keeper", daemon=True).start()
 
-    def post(self, batch: list[Ended]) -> None:
-        """Hand over the outcomes of handlers that have stopped. Thread-safe."""
-        self._exchange.inbox.extend(batch)
-        if self._thread_id == threading.get_ident():
-            self._exchange.wake.set()
-        else:
-            self._call(self._exchange.wake.set)
-
     def ask_to_stop(self, times: int = 1) -> None:
         """Request shutdown: the first request is graceful, the second stops handlers immediately."""
-        self._exchange.closing = True  # set immediately: the next outcome must not trigger another claim
-        self._asked += times
-        self._call(self._heed)
+        self._signals.closing = True  # set immediately: the next outcome must not trigger another claim
+        self._stops_requested += times
+        self._signals.call(self._forward_stops)
 
     @property
     def stopping(self) -> bool:
-        return self._exchange.closing
+        return self._signals.closing
 
-    def portrait(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """The worker's state for monitoring. Call it on the keeper's loop."""
-        tenure, line = self._renewal, self._store
-        now = line.clock.steady()
+        renewal, store = self._renewal, self._store
+        now = store.clock.steady()
         return {
-            "worker": tenure.worker.id,
+            "worker": renewal.worker.id,
             "queues": list(self._queues),
             "slots": self._options.slots,
             "running": len(self._ledger.busy),
-            "registered": tenure.registered,
-            "fenced": tenure.fenced,
+            "registered": renewal.registered,
+            "fenced": renewal.fenced,
             "stopping": self.stopping,
-            "renewed_seconds_ago": round(now - tenure.sent, 3) if tenure.registered else None,
-            "store_silent_seconds": 0.0 if line.down_since is None else round(now - line.down_since, 3),
+            "renewed_seconds_ago": round(now - renewal.sent, 3) if renewal.registered else None,
+            "store_silent_seconds": 0.0 if store.down_since is None else round(now - store.down_since, 3),
         }
 
     def serve(self, queues: tuple[str, ...], declared: Declared) -> None:
@@ -141,65 +136,59 @@ class Keeper:
         if set(queues) != set(self._queues):
             self._queues = queues
             self._exchange.serve(queues)
-            self._draining.serve(queues)
+            self._drain.serve(queues)
             self._renewal.serve(queues)
         declared = declared.serving(self._options)
-        if declared != self._declared or self._unknown.caps:  # unknown tasks may be known now
-            self._declared = declared
-            self._undeclared.set()
+        self._declarations.change(declared)
         self._ticker.serve(self._queues, declared)
 
-    def _heed(self) -> None:
+    def _forward_stops(self) -> None:
         """Forward stop requests, including those made before this thread's loop was running."""
-        while self._heeded < self._asked:
-            self._heeded += 1
-            self._stopping.ask()
-
-    def _call(self, what: Callable[[], None]) -> None:
-        if self._loop is not None:
-            try:
-                self._loop.call_soon_threadsafe(what)
-            except RuntimeError:
-                pass  # the loop has ended, so nothing is left to notify
+        while self._stops_forwarded < self._stops_requested:
+            self._stops_forwarded += 1
+            self._shutdown.request()
 
     # ------------------------------------------------------------------ on the keeper's loop
 
     async def run(self, on_ready: Callable[[], None]) -> Summary:
         """Run the keeper from registration to retirement on the current loop."""
-        self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
-        self._heed()
+        self._signals.attach()
+        self._forward_stops()
         backend = self._store.backend
         await backend.open()
         try:
-            await self._declare_first()
+            await self._declarations.declare_first()
             await self._renewal.enter()
             await self._clean_up()
             on_ready()
             logs.worker_started(self._renewal.worker.id, self._queues, self._options.slots)
             worker = self._renewal.worker
-            self._runners.tell(events.WorkerStarted(worker=worker.id, queues=self._queues, slots=worker.slots))
+            self._runners.emit(events.WorkerStarted(worker=worker.id, queues=self._queues, slots=worker.slots))
             await self._work()
         finally:
             await backend.close()
-        if self._exchange.sealed is not None:
-            raise self._exchange.sealed  # lets the caller know that starting another worker is pointless
+        if self._signals.sealed is not None:
+            raise self._signals.sealed  # lets the caller know that starting another worker is pointless
         return self._summary
 
     async def _work(self) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                beside = [group.create_task(part) for part in self._parts()]
-                await self._trade()
-                self._stopping.over.set()
+                background = [group.create_task(part) for part in self._parts()]
+                if self._options.drain or self._options.sweep_every is None:
+                    await self._ticker.catch_up(self._no_more)  # ticks already due must run before this worker ends
+                # In a task of its own: each of its steps would otherwise resume every coroutine that awaits it here.
+                await group.create_task(self._exchange.run(self._drain.finished if self._options.drain else None))
+                self._shutdown.over.set()
                 self._exchange.close()
-                for task in beside:
+                for task in background:
                     task.cancel()
         except BaseExceptionGroup as faults:
             self._runners.stop_all(Stop.FENCED)
             logs.keeper_failed(faults)
             raise faults.exceptions[0] from None
         finally:
-            await self._wind_up()
+            await self._retire()
 
     def _parts(self) -> list[Coroutine[Any, Any, None]]:
         parts = [
@@ -207,9 +196,9 @@ class Keeper:
             self._renewal.fence_forever(),
             self._watchdog.watch_forever(),
             self._runners.watch_forever(),
-            self._reports.flush_forever(self._store, self._runners),
-            self._stopping.carry_out(self._exchange, self._runners, self._ledger),
-            self._declare_forever(),
+            self._report_writer.flush_forever(),
+            self._shutdown.carry_out(),
+            self._declarations.declare_forever(),
         ]
         if self._options.sweep_every is not None:
             parts.append(self._sweeper.sweep_forever(self._options.sweep_every))
@@ -218,31 +207,9 @@ class Keeper:
             parts.append(self._unknown.lapse_forever(self._options.sweep_every * LAPSE_SWEEPS))
         return parts
 
-    async def _trade(self) -> None:
-        """The worker's main loop: exchange while there are outcomes to send or slots to fill, otherwise wait."""
-        trader, ledger = self._exchange, self._ledger
-        if self._options.drain or self._options.sweep_every is None:
-            await self._ticker.catch_up(self._no_more)  # ticks that are already due must run before this worker ends
-        while not self._runners.broken:
-            try:
-                if await trader.step():
-                    continue
-                if trader.abandon.is_set():
-                    return
-                if not (ledger.busy or trader.inbox):
-                    if trader.closing:
-                        return
-                    if self._options.drain:
-                        if await self._draining.finished():
-                            trader.closing = True
-                        continue
-            except Abandoned:
-                return
-            await trader.idle()
-
     def _no_more(self) -> bool:
-        self._exchange.goes_round()
-        return self._exchange.closing
+        self._exchange.note_alive()
+        return self.stopping
 
     async def _clean_up(self) -> None:
         """Immediately recover the jobs of provably dead workers on this host. A failure is logged and ignored."""
@@ -254,48 +221,11 @@ class Keeper:
         except Exception as error:
             logs.clean_up_failed(error)
 
-    # ------------------------------------------------------------------ declaring
-
-    async def _declare_first(self) -> None:
-        """Declare before the first claim if the store can take it now; if it is busy, declare later."""
-        try:
-            await self._declared.tell(self._store.backend)
-        except (BackendUnavailable, OutcomeUnknown) as error:
-            if self.stopping:
-                raise
-            logs.declare_failed(error, 1)
-            self._undeclared.set()
-
-    async def _declare_again(self) -> None:
-        try:
-            await self._store.call("declare", self._declared.tell(self._store.backend))
-        except HoldfastError as error:
-            logs.declare_failed(error, 1)
-            self._undeclared.set()
-
-    async def _declare_forever(self) -> None:
-        """Retry declaring until the store accepts it. Neither workers nor jobs wait for this."""
-        tries = 0
-        while True:
-            await self._undeclared.wait()
-            self._undeclared.clear()
-            await self._unknown.reset(self._runners.knows)
-            try:
-                await self._store.call("declare", self._declared.tell(self._store.backend))
-                tries = 0
-            except StoreSealed as error:
-                self._exchange.met_seal(error)
-            except HoldfastError as error:
-                self._undeclared.set()
-                tries += 1
-                logs.declare_failed(error, tries)
-                await asyncio.sleep(backoff(tries))
-
     # ------------------------------------------------------------------ the end
 
-    async def _wind_up(self) -> None:
+    async def _retire(self) -> None:
         """Retire the worker, unless a handler still runs or outcomes are unsent: that would hand its jobs to others."""
-        worker, unsent = self._renewal.worker.id, [one.id for one in self._ledger.settlements]
+        worker, unsent = self._renewal.worker.id, [settlement.id for settlement in self._ledger.settlements]
         running = self._runners.running()
         left: int | None = None
         if unsent:
@@ -303,14 +233,14 @@ class Keeper:
         if running:
             logs.left_running(worker, running)
         try:
-            await self._reports.flush(self._store, self._runners, None)
+            await self._report_writer.flush(None)
             await self._unknown.reset()
             if not (running or unsent):
                 await self._store.call("retire", self._store.backend.retire(worker))
-            left = await self._draining.left()
+            left = await self._drain.left()
         except HoldfastError as error:
             logs.retire_failed(worker, error)
         tally = self._exchange.tally
         self._summary = Summary(tally.succeeded, tally.failed, left)
         logs.worker_stopped(worker)
-        self._runners.tell(events.WorkerStopped(worker=worker, left_running=running))
+        self._runners.emit(events.WorkerStopped(worker=worker, left_running=running))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -18,15 +18,15 @@ from ... import events, logs
 from ...errors import HoldfastError, OutcomeUnknown
 from ...options import WorkerOptions
 from ...records import Lease, Renewal, WorkerRecord
-from ..runner.attempt import Stop
+from ..runner.outcomes import Stop
 from . import identity
 from .ledger import Ledger
-from .runners import Runners
+from .runners import Runners, Signals
 from .store_client import StoreClient, backoff
 
 FENCE_LOOK_SECONDS = 0.5  # check interval: a suspend advances the steady clock but not the loop's timers
-SAY_AGAIN_SECONDS = 10.0  # after the fence, log failing renewals at most this often
-NEWS_SECONDS = 0.5  # batches runner changes that happen together into one renewal
+LOG_AGAIN_SECONDS = 10.0  # after the fence, log failing renewals at most this often
+CHANGES_SECONDS = 0.5  # batches runner changes that happen together into one renewal
 EXIT_CODE = 70
 
 
@@ -34,34 +34,34 @@ class LeaseRenewer:
     """Keeps the worker's row alive and fences its handlers when that fails."""
 
     def __init__(
-        self, line: StoreClient, link: Runners, ledger: Ledger, options: WorkerOptions, queues: tuple[str, ...]
+        self,
+        store: StoreClient,
+        runners: Runners,
+        signals: Signals,
+        ledger: Ledger,
+        options: WorkerOptions,
+        queues: tuple[str, ...],
     ) -> None:
-        self._store, self._runners, self._ledger, self._options, self._queues = line, link, ledger, options, queues
+        self._store, self._runners, self._signals, self._ledger = store, runners, signals, ledger
+        self._options, self._queues = options, queues
         self.worker = self._new_worker()
         self.call = 0  # number of the latest claim sent
         self.seen_call = 0  # number of the latest claim with a reply
         self.fenced = False
-        self.unwanted: Callable[[], bool] = lambda: False  # the worker was asked to stop
-        self.on_change: Callable[[], None] = lambda: None  # the fence was lifted, or a new row was stored
-        self.on_try: Callable[[float], None] = lambda seconds: (
-            None
-        )  # called while retrying to store a new row, so that the watchdog does not take the wait for a hang
-        self.abandon = asyncio.Event()  # the worker ends although the store does not respond
         self.sent = 0.0  # steady time the last successful renewal was sent
         self._silent: dict[str, float] = {}  # by token: when its store part's last accepted renewal was sent
         self._given_up: set[str] = set()  # tokens of handlers told to stop: their part of the store is unreachable
         self._changing = asyncio.Lock()
-        self._said_at = 0.0  # when a failed renewal was last logged
+        self._logged_at = 0.0  # when a failed renewal was last logged
         self._shown: bytes | None = None  # the worker status the store has
         self._other_queues = False  # the stored row lists outdated queues
-        self._news = asyncio.Event()  # the worker status has changed
 
     def _new_worker(self) -> WorkerRecord:
         options = self._options
         worker = identity.new_worker(
             lease=options.lease, queues=self._queues, slots=options.slots, isolates=self._runners.isolates
         )
-        self._runners.name(worker.id)
+        self._runners.set_worker(worker.id)
         return worker
 
     @property
@@ -84,7 +84,7 @@ class LeaseRenewer:
                 return await self.register()
             except OutcomeUnknown:
                 tries += 1
-                if self._store.clock.steady() >= patience or self.unwanted():
+                if self._store.clock.steady() >= patience or self._signals.closing:
                     raise
                 await asyncio.sleep(backoff(tries))
 
@@ -93,8 +93,8 @@ class LeaseRenewer:
         sent = self._store.clock.steady()
         await self._store.call("register", self._store.backend.register(worker or self.worker))
         self._renewed(sent)
-        if self._runners.portrait() != self._shown:
-            self.renew_soon()  # the row does not show the current runners yet
+        if self._runners.status() != self._shown:
+            self._signals.status_changed.set()  # the row does not show the current runners yet
 
     async def forgotten(self, worker_id: str) -> None:
         """The store no longer knows this worker: its leases are lost. Continue under a new id; never reuse the old one.
@@ -109,18 +109,18 @@ class LeaseRenewer:
             new = self._new_worker()
             logs.worker_forgotten(worker_id, new.id, len(lost))
             self._runners.stop(lost, Stop.LOST)
-            self._runners.lost(lost)
+            self._runners.leases_lost(lost)
             tries = 0
-            while not self.abandon.is_set():
-                self.on_try(0.0)
+            while not self._signals.abandon.is_set():
+                self._signals.alive_at = self._store.clock.steady()  # the exchange loop may be waiting here
                 try:
                     await self.register(new)
                     break
                 except HoldfastError as error:
                     tries += 1
-                    self._say_failed(error, new.id)
+                    self._report_failure(error, new.id)
                     wait = backoff(tries)
-                    self.on_try(wait)
+                    self._signals.alive_at = self._store.clock.steady() + wait
                     await asyncio.sleep(wait)
             else:
                 return  # the worker is ending: the new id is not used
@@ -128,7 +128,7 @@ class LeaseRenewer:
             self.call = self.seen_call = 0
             self._shown = None
             self._lift()
-        self.on_change()
+        self._signals.claim_again()
 
     def serve(self, queues: tuple[str, ...]) -> None:
         """Reloaded code serves other queues; update the row after the next renewal."""
@@ -138,15 +138,11 @@ class LeaseRenewer:
 
     # ------------------------------------------------------------------ renewing
 
-    def renew_soon(self) -> None:
-        """Runners started or ended: renew early, to publish it."""
-        self._news.set()
-
     async def renew_forever(self) -> None:
         every = self._options.renew_every
         wait, tries = every, 0
         while True:
-            await self._due_or_news(wait)
+            await self._due_or_changed(wait)
             began = self._store.clock.steady()
             renewed = await self.renew()
             spent = self._store.clock.steady() - began
@@ -156,58 +152,60 @@ class LeaseRenewer:
             if self.fenced and not renewed:
                 wait = max(wait, backoff(tries))
 
-    async def _due_or_news(self, seconds: float) -> None:
-        """Wait until a renewal is due, or NEWS_SECONDS after the worker status has changed."""
+    async def _due_or_changed(self, seconds: float) -> None:
+        """Wait until a renewal is due, or CHANGES_SECONDS after the worker status has changed."""
         due = self._store.clock.steady() + seconds
         try:
             async with asyncio.timeout(seconds):
-                await self._news.wait()
+                await self._signals.status_changed.wait()
         except TimeoutError:
             pass
         else:
-            await asyncio.sleep(max(0.0, min(NEWS_SECONDS, due - self._store.clock.steady())))
-        self._news.clear()
+            await asyncio.sleep(max(0.0, min(CHANGES_SECONDS, due - self._store.clock.steady())))
+        self._signals.status_changed.clear()
 
     async def renew(self) -> bool:
         """Renew once. Return False if it failed or a part of the store was unreachable."""
-        worker_id, leases = self.worker.id, {lease.id: lease for lease in self._ledger.held.values()}
+        worker_id, leases = self.worker.id, {lease.id: lease for lease in self._ledger.leases.values()}
         sent = self._store.clock.steady()
-        portrait = self._runners.portrait()
-        news = None if portrait == self._shown else portrait
-        request = self._store.backend.renew(worker_id, self._ledger.named(), seen_call=self.seen_call, portrait=news)
+        status = self._runners.status()
+        changed = None if status == self._shown else status
+        request = self._store.backend.renew(
+            worker_id, self._ledger.lease_refs(), seen_call=self.seen_call, portrait=changed
+        )
         try:
             answer = await self._store.call("renew", request)
         except HoldfastError as error:
-            self._say_failed(error)
+            self._report_failure(error)
             return False
         if worker_id != self.worker.id:
             return True
         if not answer.known:
             await self.forgotten(worker_id)
             return True
-        self._shown = portrait
+        self._shown = status
         late = self._note_silent(answer.unheard)
         self._renewed(min([sent, *(at for token, at in self._silent.items() if token in self._ledger.busy)]))
         if self.fenced and self.fence_at > self._store.clock.steady():
             self._lift()
-            self.on_change()
-        self._heed(answer, leases, late)
+            self._signals.claim_again()
+        self._act_on(answer, leases, late)
         if self._other_queues:
-            await self._tell_queues()
+            await self._update_queues()
         return not answer.unheard
 
-    async def _tell_queues(self) -> None:
+    async def _update_queues(self) -> None:
         """Update the row's queues right after a renewal, so that it does not resurrect a row that is gone.
 
         It does not move the fence: leases in an unreachable part of the store keep their old deadline.
         """
-        telling = self.worker
+        current = self.worker
         try:
-            await self._store.call("register", self._store.backend.register(telling))
+            await self._store.call("register", self._store.backend.register(current))
         except HoldfastError as error:
-            self._say_failed(error)
+            self._report_failure(error)
         else:
-            self._other_queues = self.worker is not telling and self._other_queues
+            self._other_queues = self.worker is not current and self._other_queues
 
     def _renewed(self, sent: float) -> None:
         self.sent = sent
@@ -219,10 +217,10 @@ class LeaseRenewer:
         Such a lease holds back the whole worker's fence, so its handler is told to stop while there is still time;
         otherwise all handlers would have to stop with it.
         """
-        held, busy = self._ledger.held, self._ledger.busy
-        quiet = [lease for lease in held.values() if lease.id in unheard]  # also those claimed during the renewal
+        leases, busy = self._ledger.leases, self._ledger.busy
+        quiet = [lease for lease in leases.values() if lease.id in unheard]  # also those claimed during the renewal
         new = [lease for lease in quiet if lease.token not in self._silent]
-        given_up = {token: at for token, at in self._silent.items() if token in busy and token not in held}
+        given_up = {token: at for token, at in self._silent.items() if token in busy and token not in leases}
         self._silent = given_up | {lease.token: self._silent.get(lease.token, self.sent) for lease in quiet}
         if not quiet:
             return []
@@ -233,13 +231,13 @@ class LeaseRenewer:
         last = steady + options.renew_every / 2 + options.call_timeout
         return [lease for lease in quiet if self._silent[lease.token] + fence_in <= last]
 
-    def _heed(self, answer: Renewal, leases: dict[str, Lease], late: list[Lease]) -> None:
+    def _act_on(self, answer: Renewal, leases: dict[str, Lease], late: list[Lease]) -> None:
         # Skip leases whose handler has ended: the reply to their settlement decides. An exchange that overtook this
         # renewal may already have settled them.
         busy = self._ledger.busy
         lost = [leases[job_id] for job_id in answer.lost if job_id in leases and leases[job_id].token in busy]
         for lease in lost:
-            self._ledger.held.pop(lease.token, None)
+            self._ledger.leases.pop(lease.token, None)
         # Keep naming a given-up lease until its handler has ended: if its part of the store comes back before the
         # deadline, it releases any lease that is not named, and another worker would start the job beside this handler.
         given_up = [lease for lease in late if lease.token in busy]
@@ -247,21 +245,21 @@ class LeaseRenewer:
         self._given_up = {token for token in self._given_up if token in busy} | {lease.token for lease in given_up}
         if lost:
             self._runners.stop(lost, Stop.LOST)
-            self._runners.lost(lost)
+            self._runners.leases_lost(lost)
         if answer.cancelled:
-            told = [leases[job_id] for job_id in answer.cancelled if job_id in leases]
-            self._runners.stop([lease for lease in told if lease.token in busy], Stop.CANCELLED)
+            cancelled = [leases[job_id] for job_id in answer.cancelled if job_id in leases]
+            self._runners.stop([lease for lease in cancelled if lease.token in busy], Stop.CANCELLED)
         if answer.released:
             logs.leases_given_back(answer.released)
 
-    def _say_failed(self, error: HoldfastError, worker_id: str | None = None) -> None:
+    def _report_failure(self, error: HoldfastError, worker_id: str | None = None) -> None:
         worker, fence_in = worker_id or self.worker.id, max(0.0, self.fence_at - self._store.clock.steady())
         now = self._store.clock.steady()
-        if not self.fenced or now - self._said_at >= SAY_AGAIN_SECONDS:
-            self._said_at = now
+        if not self.fenced or now - self._logged_at >= LOG_AGAIN_SECONDS:
+            self._logged_at = now
             logs.renewal_failed(worker, error, fence_in)
         if self._runners.wanted("renewal_failed"):
-            self._runners.tell(events.RenewalFailed(worker=worker, error=type(error).__name__, fence_in=fence_in))
+            self._runners.emit(events.RenewalFailed(worker=worker, error=type(error).__name__, fence_in=fence_in))
 
     # ------------------------------------------------------------------ the fence
 
@@ -278,7 +276,7 @@ class LeaseRenewer:
         self._runners.stop_all(Stop.FENCED)
         jobs = tuple(lease.id for lease in self._ledger.busy.values())
         logs.fence_passed(self.worker.id, jobs)
-        self._runners.tell(events.FencePassed(worker=self.worker.id, jobs=jobs))
+        self._runners.emit(events.FencePassed(worker=self.worker.id, jobs=jobs))
         if self._options.on_fence == "exit":
             await self._exit_unless_stopped()
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from ...backends.adaptive_limit import AdaptiveLimit
 from ...lifecycle import Settlement
 from ...records import Held, Lease, Release
-from ..runner.attempt import Ended, Gone, interrupted
+from ..runner.outcomes import Ended, Gone, interrupted
+from .store_client import AdaptiveLimit
 
 BATCH_MAX = 1000  # outcomes in one exchange: bounds the store's work
 BATCH_BYTES_MAX = 8 << 20  # of their values: a batch that cannot be sent within call_timeout would never succeed
@@ -19,13 +19,13 @@ BATCH_BYTES_MIN = 1 << 14
 
 
 class Ledger:
-    """A lease is `held` until the store reports otherwise; a slot is `busy` until its handler has stopped."""
+    """A lease is in `leases` until the store reports otherwise; a slot is `busy` until its handler has stopped."""
 
     def __init__(
         self, slots: int, slots_by_queue: Mapping[str, int], slots_by_task: Mapping[str, int] | None = None
     ) -> None:
-        self.held: dict[str, Lease] = {}  # by token
-        self.busy: dict[str, Lease] = {}  # by token; outlives `held` if the handler of a lost lease has not stopped
+        self.leases: dict[str, Lease] = {}  # by token
+        self.busy: dict[str, Lease] = {}  # by token; outlives `leases` if the handler of a lost lease has not stopped
         self.settlements: list[Settlement] = []
         self.releases: list[Release] = []
         self._jobs_limit = AdaptiveLimit(BATCH_MAX)
@@ -55,13 +55,13 @@ class Ledger:
 
     def add(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            self.held[lease.token] = self.busy[lease.token] = lease
+            self.leases[lease.token] = self.busy[lease.token] = lease
 
     def ended(self, batch: Iterable[Ended]) -> None:
         """Handlers have stopped: free their slots and queue their outcomes for sending."""
         for end in batch:
             self.busy.pop(end.token, None)
-            lease = self.held.get(end.token)
+            lease = self.leases.get(end.token)
             if lease is None:
                 continue  # lost meanwhile: no outcome to send
             if isinstance(end, Gone) and lease.max_stalls == 0:
@@ -73,7 +73,7 @@ class Ledger:
             elif isinstance(end, Release):
                 self.releases.append(end)
             else:
-                del self.held[end.token]
+                del self.leases[end.token]
 
     @property
     def limits(self) -> tuple[AdaptiveLimit, ...]:
@@ -91,20 +91,20 @@ class Ledger:
     def _sendable(self, most: int) -> int:
         """How many settlements fit into one exchange; the first one always does, whatever its size."""
         size = 0
-        for number, one in enumerate(self.settlements[:most]):
-            size += 0 if one.value is None else len(one.value)
+        for number, settlement in enumerate(self.settlements[:most]):
+            size += 0 if settlement.value is None else len(settlement.value)
             if size > self._bytes_limit.value and number:
                 return number
         return most
 
-    def named(self) -> list[Held]:
+    def lease_refs(self) -> list[Held]:
         """All leases, in the form `renew` takes."""
-        return [Held(lease.id, lease.token) for lease in self.held.values()]
+        return [Held(lease.id, lease.token) for lease in self.leases.values()]
 
     def lose_all(self) -> list[Lease]:
-        """The worker's row is gone and every lease with it. Return the leases that were held."""
-        lost = list(self.held.values())
-        self.held.clear()
+        """The worker's row is gone and every lease with it. Return the leases it had."""
+        lost = list(self.leases.values())
+        self.leases.clear()
         self.settlements.clear()
         self.releases.clear()
         return lost

@@ -1,39 +1,99 @@
-"""The keeper's interface to the runners, and the log lines and events about leases that both implementations share.
+"""What the keeper and its runners are to each other: `Runners`, which the keeper calls, and `Signals`, which they set.
 
-Called by the keeper's modules. Two implementations: runner/in_process.py (this process, another loop) and
-processes/pool.py (processes under a guard). Nothing here ever waits for a runner, which a handler may be blocking.
+Runners has two implementations: worker/embedded.py (this process, another loop) and processes/pool.py (processes under
+a guard). It also has the log lines and events about leases, which both share. Nothing here ever waits for a runner,
+which a handler may be blocking.
 """
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ... import events, logs
+from ...errors import StoreSealed
+from ...lifecycle import Ending, Settlement, StallVerdict, stall_verdict
 from ...records import Lease, Recovered
 from ...worker_status import draw
-from ..runner.attempt import Ended, Stop, about
+from ..runner.outcomes import Ended, Stop
+
+
+class Signals:
+    """What runners and the keeper's parts tell the keeper's loops, without knowing them.
+
+    Created by the worker, given to its runners and its keeper. `post`, `report_soon` and `call` are thread-safe;
+    everything else is for the keeper's loop.
+    """
+
+    def __init__(self) -> None:
+        self.ended: deque[Ended] = deque()  # attempts that ended, for the exchange loop
+        self.wake = asyncio.Event()  # the exchange loop has something to do
+        self.claim_due = True  # the last claim filled all slots, or jobs may have become claimable since
+        self.alive_at = 0.0  # steady time of the exchange loop's last iteration or retry, for the watchdog
+        self.status_changed = asyncio.Event()  # the lease renewal should publish the worker status soon
+        self.reports_due = asyncio.Event()  # a report cannot wait for the next flush
+        self.closing = False  # no more claims
+        self.abandon = asyncio.Event()  # end even if the store does not respond and outcomes are unsettled
+        self.sealed: StoreSealed | None = None  # the store is being moved: the reason this worker ends
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread_id = 0
+
+    def attach(self) -> None:
+        """The keeper runs on the current loop."""
+        self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
+
+    def post(self, batch: list[Ended]) -> None:
+        """Hand over attempts that have ended."""
+        self.ended.extend(batch)
+        if self._thread_id == threading.get_ident():
+            self.wake.set()
+        else:
+            self.call(self.wake.set)
+
+    def report_soon(self) -> None:
+        """Write pending reports now."""
+        self.call(self.reports_due.set)
+
+    def call(self, what: Callable[[], object]) -> None:
+        """Have the keeper's loop call this, if it runs."""
+        if self._loop is not None:
+            try:
+                self._loop.call_soon_threadsafe(what)
+            except RuntimeError:
+                pass  # the loop has ended, so nothing is left to notify
+
+    def claim_again(self) -> None:
+        """There may be jobs to claim, or room for them."""
+        self.claim_due = True
+        self.wake.set()
+
+    def seal(self, error: StoreSealed) -> None:
+        """The store is sealed and hands out no more work: let running jobs finish, and stop."""
+        if self.sealed is None:
+            self.sealed, self.closing = error, True
+            self.wake.set()
 
 
 class Runners(ABC):
     """The runners as the keeper sees them."""
 
     isolates: ClassVar[bool] = False  # can run suspect jobs alone in a process
-    apart: ClassVar[bool] = False  # handlers run in other processes, so the keeper does not share its GIL with them
+    in_processes: ClassVar[bool] = False  # handlers do not share the keeper's GIL
 
-    def __init__(self) -> None:
-        self.worker = ""
+    def __init__(self, signals: Signals) -> None:
+        self.signals = signals
+        self.worker = ""  # the worker's id
         self.unknown: tuple[str, ...] = ()  # unknown tasks this worker was given jobs of
         self.broken = False  # no job can be run any more
-        self.on_room: Callable[[], None] = lambda: None  # jobs may start again after there was no room
-        self.on_news: Callable[[], None] = lambda: None  # the worker status has changed: publish it soon
-        self.post: Callable[[list[Ended]], None] = lambda batch: None  # hands over ended attempts; thread-safe
 
     # ------------------------------------------------------------------ specific to each implementation
 
     @abstractmethod
-    def name(self, worker: str) -> None:
+    def set_worker(self, worker: str) -> None:
         """Use this worker id from now on."""
 
     @abstractmethod
@@ -44,13 +104,13 @@ class Runners(ABC):
     def room(self, free: int) -> int:
         """How many of the `free` slots could start a job now."""
 
+    @abstractmethod
     def most_by_task(self) -> Mapping[str, int]:
         """Per-task maximum for the next claim. Contains only tasks with a limited number of slots."""
-        return {}
 
+    @abstractmethod
     def left_some(self, most_by_task: Mapping[str, int], leases: Sequence[Lease]) -> bool:
         """Whether a claim with these caps that brought these leases may have left jobs for an immediate next one."""
-        return False
 
     @abstractmethod
     def start(self, leases: Sequence[Lease]) -> None: ...
@@ -78,7 +138,7 @@ class Runners(ABC):
     async def watch_forever(self) -> None:
         """Check that the runners respond, and report when they do not."""
 
-    async def end_rest(self) -> bool:
+    async def kill_rest(self) -> bool:
         """Kill handlers that did not stop. Return whether that is possible."""
         return False
 
@@ -90,25 +150,30 @@ class Runners(ABC):
     def knows(self, task: str) -> bool:
         """Whether the newest code loaded here has this task."""
 
-    def portrait(self) -> bytes | None:
+    def status(self) -> bytes | None:
         """The encoded worker status for the worker's row; None if there is nothing to show."""
         return draw((), unknown=self.unknown) if self.unknown else None
 
+    def set_unknown(self, tasks: tuple[str, ...]) -> None:
+        """Publish which tasks this worker does not know."""
+        self.unknown = tasks
+        self.signals.status_changed.set()
+
     # ------------------------------------------------------------------ logs and events
 
-    def tell(self, *seen: events.Event) -> None:
+    def emit(self, *seen: events.Event) -> None:
         wanted = [event for event in seen if self.wanted(event.name)]
         if wanted:
             self.deliver(wanted)
 
-    def lost(self, leases: Sequence[Lease]) -> None:
+    def leases_lost(self, leases: Sequence[Lease]) -> None:
         """Log lost leases and emit an event for each."""
         for lease in leases:
             logs.lease_lost(lease.id, lease.task)
         if self.wanted("lease_lost"):
-            self.tell(*(events.LeaseLost(**about(lease, self.worker)) for lease in leases))
+            self.emit(*(events.LeaseLost(**events.about(lease, self.worker)) for lease in leases))
 
-    def recovered(self, ends: Sequence[Recovered]) -> None:
+    def jobs_recovered(self, ends: Sequence[Recovered]) -> None:
         """Log the stalled leases that this worker recovered and emit their events."""
         seen: list[events.Event] = []
         for end in ends:
@@ -132,4 +197,50 @@ class Runners(ABC):
                 seen.append(events.Dead(**facts, reason="stalled"))
             elif state == "cancelled":
                 seen.append(events.Cancelled(**facts))
-        self.tell(*seen)
+        self.emit(*seen)
+
+    def settled(self, lease: Lease, settlement: Settlement) -> list[events.Event]:
+        """Log a settlement that the store accepted, and return its events."""
+        facts, error = events.about(lease, self.worker), settlement.failure
+        ending, kind = settlement.ending, error.type if error is not None else ""
+        seen: list[events.Event] = []
+        if settlement.failed:
+            failures, again = lease.failures + 1, ending is Ending.RETRY
+            seen.append(events.Failed(**facts, failures=failures, error=error, will_retry=again))
+            if again:
+                reason = error.reason if error is not None else ""
+                logs.attempt_failed(lease.id, lease.task, lease.attempt, kind or reason, settlement.delay)
+                seen.append(events.Retrying(**facts, failures=failures, delay=settlement.delay, error=error))
+        if ending is Ending.SUCCEEDED:
+            seen.append(events.Succeeded(**facts))
+        elif ending is Ending.BURIED:
+            logs.job_dead(lease.id, lease.task, settlement.reason or "", kind)
+            seen.append(events.Dead(**facts, reason=settlement.reason or "", error=error))
+        elif ending is Ending.CANCELLED:
+            seen.append(events.Cancelled(**facts))
+        elif ending is Ending.STALLED:
+            seen += self._crashed(lease, settlement)
+        return seen
+
+    def _crashed(self, lease: Lease, settlement: Settlement) -> list[events.Event]:
+        """Events of a process death. The store decides by the lease's counts; only a pending cancel is unknown here."""
+        facts, alone = events.about(lease, self.worker), settlement.alone
+        verdict = stall_verdict(
+            stalls=lease.stalls,
+            shared_stalls=lease.shared_stalls,
+            max_stalls=lease.max_stalls,
+            alone=alone,
+            begun=True,
+            cancel_requested=False,
+        )
+        state = "dead" if verdict is StallVerdict.BURY else "ready"
+        stalls, shared_stalls = lease.stalls + alone, lease.shared_stalls + (not alone)
+        logs.job_stalled(lease.id, lease.task, self.worker, stalls, shared_stalls, state)
+        holder = self.worker
+        seen: list[events.Event] = [
+            events.Stalled(**facts, holder=holder, stalls=stalls, shared_stalls=shared_stalls, state=state)
+        ]
+        if state == "dead":
+            reason = settlement.failure.reason if settlement.failure is not None else "crash"
+            seen.append(events.Dead(**facts, reason=reason, error=settlement.failure))
+        return seen

@@ -16,10 +16,9 @@ from types import FrameType
 from typing import Any
 
 from ... import logs
-from ..runner.attempt import Stop
-from .exchange_loop import ExchangeLoop
+from ..runner.outcomes import Stop
 from .ledger import Ledger
-from .runners import Runners
+from .runners import Runners, Signals
 
 STOP_WITHIN_SECONDS = 2.0  # time for an async handler to clean up after being told to stop
 
@@ -27,36 +26,37 @@ STOP_WITHIN_SECONDS = 2.0  # time for an async handler to clean up after being t
 class Shutdown:
     """First request: no more claims; handlers may finish within the grace period. Second: stop them now."""
 
-    def __init__(self, grace: float) -> None:
-        self._grace = grace
-        self._asked = asyncio.Event()
-        self._hurried = asyncio.Event()
+    def __init__(self, grace: float, runners: Runners, signals: Signals, ledger: Ledger) -> None:
+        self._grace, self._runners, self._signals, self._ledger = grace, runners, signals, ledger
+        self._requested = asyncio.Event()
+        self._now = asyncio.Event()
         self.over = asyncio.Event()  # set by the keeper when nothing is left to wait for
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Request a shutdown. Call it on the keeper's loop."""
-        if self._asked.is_set():
-            self._hurried.set()
-        self._asked.set()
+        if self._requested.is_set():
+            self._now.set()
+        self._requested.set()
 
-    async def carry_out(self, trader: ExchangeLoop, link: Runners, ledger: Ledger) -> None:
+    async def carry_out(self) -> None:
         """Wait for a request, then run the shutdown sequence."""
-        await self._asked.wait()
-        trader.wake.set()
-        logs.worker_stopping(link.worker, len(ledger.busy), self._grace)
-        await self._first_of(self._grace, self.over, self._hurried)
+        await self._requested.wait()
+        runners, signals, ledger = self._runners, self._signals, self._ledger
+        signals.wake.set()
+        logs.worker_stopping(runners.worker, len(ledger.busy), self._grace)
+        await self._first_of(self._grace, self.over, self._now)
         if not self.over.is_set():
-            logs.worker_hurried(link.worker, len(ledger.busy))
-            link.stop_all(Stop.STOPPING)
+            logs.worker_hurried(runners.worker, len(ledger.busy))
+            runners.stop_all(Stop.STOPPING)
             await self._first_of(STOP_WITHIN_SECONDS, self.over)
-            if not self.over.is_set() and await link.end_rest():
+            if not self.over.is_set() and await runners.kill_rest():
                 await self._first_of(STOP_WITHIN_SECONDS, self.over)
-        trader.abandon.set()
-        trader.wake.set()
+        signals.abandon.set()
+        signals.wake.set()
 
     @staticmethod
-    async def _first_of(seconds: float, *signs: asyncio.Event) -> None:
-        waits = [asyncio.ensure_future(sign.wait()) for sign in signs]
+    async def _first_of(seconds: float, *events: asyncio.Event) -> None:
+        waits = [asyncio.ensure_future(event.wait()) for event in events]
         try:
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:

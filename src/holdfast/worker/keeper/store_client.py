@@ -1,6 +1,8 @@
-"""The keeper's store client: a timeout on every call, a note of every failure, and backoff with jitter.
+"""The keeper's store client: a timeout on every call, a note of every failure, backoff with jitter, and limits that
+adapt to how fast the store is.
 
-Called by the keeper's modules. It never retries by itself: only the caller knows whether a call may be repeated.
+Called by the keeper's modules; the mover uses the limits. It never retries by itself: only the caller knows whether a
+call may be repeated.
 """
 
 from __future__ import annotations
@@ -11,10 +13,48 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from ... import logs
-from ...backends.adaptive_limit import AdaptiveLimit
 from ...backends.contract import Backend
 from ...clock import Clock
 from ...errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown, StoreSealed
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How much one call requests: less after each timeout, more again while calls are fast. Used by everything that
+# repeats a call or makes a bounded pass: claims, settlements, reports, sweeps, the mover. Plain arithmetic: no clock.
+# After a few timeouts the limit is down to what the store can do within a call timeout, even if that is one job, so
+# every pass makes progress.
+
+
+FAST_SHARE = 0.25  # a call that took less than this share of its timeout may request twice as much next time
+
+REARRANGE_LIMIT = 500  # jobs or groups per step of a rearrangement
+
+
+class AdaptiveLimit:
+    """A limit between `least` and `most`."""
+
+    __slots__ = ("_least", "most", "value")
+
+    def __init__(self, most: int, least: int = 1) -> None:
+        self._least, self.most = least, most
+        self.value = most
+
+    @property
+    def shrunk(self) -> bool:
+        return self.value < self.most
+
+    def timed_out(self) -> None:
+        """The call with this limit timed out."""
+        self.value = max(self._least, self.value // 2)
+
+    def answered(self, timeout_share: float) -> None:
+        """The call returned within this share of its timeout. If it was fast, double: still far from timing out."""
+        if timeout_share < FAST_SHARE:
+            self.value = min(self.most, 2 * self.value)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Calling the store
+
 
 T = TypeVar("T")
 
@@ -61,20 +101,21 @@ class StoreClient:
         try:
             result = await self.call(verb, ask(limit.value))
         except HoldfastError as error:
-            self.teach((limit,), sent, error)
+            self.adapt((limit,), sent, error)
             raise
-        self.teach((limit,), sent)
+        self.adapt((limit,), sent)
         return result
 
-    def teach(self, limits: Iterable[AdaptiveLimit], sent: float, error: BaseException | None = None) -> bool:
+    def adapt(self, limits: Iterable[AdaptiveLimit], sent: float, error: BaseException | None = None) -> bool:
         """Adapt a call's limits to its duration or failure. Return whether the call was slow or timed out."""
         share = (self.clock.steady() - sent) / self.call_timeout
         slow = isinstance(error, OutcomeUnknown) or share > SLOW_SHARE
         for limit in limits:
-            if error is None:
+            if error is not None:
+                if slow:
+                    limit.timed_out()
+            elif limit.value < limit.most:
                 limit.answered(share)
-            elif slow:
-                limit.timed_out()
         return slow
 
     def _note(self, sent: float, error: BaseException) -> None:

@@ -11,11 +11,10 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 
 from ... import logs
-from ...backends.adaptive_limit import REARRANGE_LIMIT, AdaptiveLimit
 from ...errors import BackendUnavailable, HoldfastError, StoreSealed
 from ...records import Promoted, Recovered
-from .runners import Runners
-from .store_client import StoreClient, backoff
+from .runners import Runners, Signals
+from .store_client import REARRANGE_LIMIT, AdaptiveLimit, StoreClient, backoff
 
 PROMOTE_LIMIT = RECOVER_LIMIT = REFILL_LIMIT = 500  # jobs per pass
 PRUNE_LIMIT = 1000
@@ -23,17 +22,10 @@ AGAIN_SECONDS = 0.05  # after a pass that hit its limit: leaves room for other c
 
 
 class Sweeper:
-    """Runs the passes. Calls `on_found` when there may be jobs to claim."""
+    """Runs the passes, and has the exchange loop claim when they may have made jobs claimable."""
 
-    def __init__(
-        self,
-        line: StoreClient,
-        link: Runners,
-        *,
-        on_found: Callable[[], None],
-        on_sealed: Callable[[StoreSealed], None],
-    ) -> None:
-        self._store, self._runners, self._on_found, self._on_sealed = line, link, on_found, on_sealed
+    def __init__(self, store: StoreClient, runners: Runners, signals: Signals) -> None:
+        self._store, self._runners, self._signals = store, runners, signals
         self._failed = 0  # passes in a row
         self._promote_limit = AdaptiveLimit(PROMOTE_LIMIT)
         self._recover_limit = AdaptiveLimit(RECOVER_LIMIT)
@@ -60,14 +52,14 @@ class Sweeper:
     async def _each(self, passes: Sequence[Callable[[], Awaitable[bool]]]) -> bool:
         """Run one pass of each. Return whether any of them hit its limit."""
         again = False
-        for one in passes:
+        for sweep in passes:
             try:
-                again = await one() or again
+                again = await sweep() or again
             except StoreSealed as error:
-                self._on_sealed(error)
+                self._signals.seal(error)
                 return False
             except HoldfastError as error:
-                logs.sweep_failed(one.__name__.strip("_"), error)
+                logs.sweep_failed(sweep.__name__.strip("_"), error)
                 self._failed += 1
                 if isinstance(error, BackendUnavailable):  # the store is down right now: the others would fail, too
                     return False
@@ -86,7 +78,7 @@ class Sweeper:
         ends = await self._store.call_within(
             "recover", self._recover_limit, lambda limit: self._store.backend.recover(dead=dead, limit=limit)
         )
-        self._runners.recovered(ends)
+        self._runners.jobs_recovered(ends)
         return ends
 
     async def refill(self) -> int:
@@ -126,4 +118,4 @@ class Sweeper:
 
     def _found(self, number: int) -> None:
         if number:
-            self._on_found()
+            self._signals.claim_again()

@@ -28,44 +28,44 @@ AGAIN_SECONDS = 5.0  # do not set an override again within this time, even if it
 class UnknownTasks:
     """The tasks this worker cannot run, and the overrides it has set for them."""
 
-    def __init__(self, line: StoreClient, link: Runners, delay: float) -> None:
-        self._store, self._runners, self._delay = line, link, delay
-        self._apart: dict[str, float] = {}  # task → steady time the override was set
+    def __init__(self, store: StoreClient, runners: Runners, delay: float) -> None:
+        self._store, self._runners, self._delay = store, runners, delay
+        self._overridden: dict[str, float] = {}  # task → steady time the override was set
         self._unneeded: frozenset[str] = frozenset()  # overrides that no worker needed at the last check
         self.caps: Mapping[str, int] = {}  # per-task maximum for claims: 0 for each of these tasks
 
     async def met(self, task: str) -> float:
         """A runner did not know a job's task. Return the seconds to delay the job."""
-        if task in self._apart or self._runners.knows(task):  # claimed before the override, or sent to older code
+        if task in self._overridden or self._runners.knows(task):  # claimed before the override, or sent to older code
             return 0.0
         return await self._set(task)
 
     async def strayed(self, task: str) -> float:
         """A claim brought a job of a skipped task: the override was removed. Return the seconds to delay the job."""
-        if self._store.clock.steady() - self._apart.get(task, 0.0) < AGAIN_SECONDS:
+        if self._store.clock.steady() - self._overridden.get(task, 0.0) < AGAIN_SECONDS:
             return self._delay
         return await self._set(task)
 
     async def _set(self, task: str) -> float:
-        if len(self._apart) >= TASKS_MAX and task not in self._apart:
+        if len(self._overridden) >= TASKS_MAX and task not in self._overridden:
             return self._delay
         try:
             await self._store.call("limit", self._store.backend.limit(Override(task=task, apart=True)))
         except HoldfastError as error:
             logs.unknown_not_apart(task, self._delay, error)
             return self._delay
-        self._apart[task] = self._store.clock.steady()
+        self._overridden[task] = self._store.clock.steady()
         self._changed()
         return 0.0
 
     async def reset(self, is_over: Callable[[str], bool] = lambda task: True) -> None:
         """Remove overrides that are over: this worker ends, or knows the tasks now."""
-        for task in [task for task in self._apart if is_over(task)]:
+        for task in [task for task in self._overridden if is_over(task)]:
             try:
                 await self._store.call("limit", self._store.backend.limit(Override(task=task, apart=None)))
             except HoldfastError as error:
                 logs.unknown_not_reset(task, error)  # a leftover dedicated lane is harmless
-            self._apart.pop(task, None)
+            self._overridden.pop(task, None)
             self._changed()
 
     async def lapse_forever(self, every: float) -> None:
@@ -81,20 +81,19 @@ class UnknownTasks:
 
         If one is removed too early, the worker that needs it sets it again.
         """
-        line = self._store
-        records = await line.call("tasks", line.backend.tasks())
-        apart = {one.rule.name for one in records if one.override is not None and one.override.apart is True}
-        unneeded = apart - self._apart.keys()
+        store = self._store
+        records = await store.call("tasks", store.backend.tasks())
+        dedicated = {task.rule.name for task in records if task.override is not None and task.override.apart is True}
+        unneeded = dedicated - self._overridden.keys()
         if unneeded:
-            workers = await line.call("workers", line.backend.workers())
-            shown = [worker.portrait for worker in workers if not worker.expired]
-            unneeded = {task for task in unneeded if not any(may_not_know(portrait, task) for portrait in shown)}
+            workers = await store.call("workers", store.backend.workers())
+            statuses = [worker.portrait for worker in workers if not worker.expired]
+            unneeded = {task for task in unneeded if not any(may_not_know(status, task) for status in statuses)}
         for task in sorted(unneeded & self._unneeded):
-            await line.call("limit", line.backend.limit(Override(task=task, apart=None)))
+            await store.call("limit", store.backend.limit(Override(task=task, apart=None)))
             logs.unknown_lapsed(task)
         self._unneeded = frozenset(unneeded)
 
     def _changed(self) -> None:
-        self.caps = dict.fromkeys(self._apart, 0)
-        self._runners.unknown = tuple(self._apart)
-        self._runners.on_news()
+        self.caps = dict.fromkeys(self._overridden, 0)
+        self._runners.set_unknown(tuple(self._overridden))

@@ -13,7 +13,7 @@ import asyncio
 from ... import events, logs
 from ...options import WorkerOptions
 from .exchange_loop import ExchangeLoop
-from .runners import Runners
+from .runners import Runners, Signals
 from .store_client import StoreClient
 
 LOOK_EVERY_SECONDS = 0.25
@@ -28,11 +28,18 @@ class ClaimLoopStuck(Exception):
 class Watchdog:
     """Watches the store and the claim loop; reports each outage once."""
 
-    def __init__(self, line: StoreClient, link: Runners, trader: ExchangeLoop, options: WorkerOptions) -> None:
-        self._store, self._runners, self._exchange = line, link, trader
+    def __init__(
+        self,
+        store: StoreClient,
+        runners: Runners,
+        signals: Signals,
+        exchange_loop: ExchangeLoop,
+        options: WorkerOptions,
+    ) -> None:
+        self._store, self._runners, self._signals, self._exchange = store, runners, signals, exchange_loop
         self._patience = options.lease / 4
         self._idle_max = IDLE_POLLS_MAX * options.poll_every + options.lease
-        self._told = False
+        self._reported = False
         self._woken = 0
 
     async def watch_forever(self) -> None:
@@ -42,26 +49,25 @@ class Watchdog:
             self._look_at_claims()
 
     def _look_at_claims(self) -> None:
-        trader = self._exchange
-        idle = self._store.clock.steady() - trader.looked_at
+        idle = self._store.clock.steady() - self._signals.alive_at
         if idle <= self._idle_max * (1 + self._woken):
             self._woken = self._woken if idle > self._idle_max else 0
-        elif trader.free():  # no call is in flight, so it waits for a wake-up that does not come
+        elif self._exchange.free():  # no call is in flight, so it waits for a wake-up that does not come
             self._woken += 1
             logs.claims_stopped(self._runners.worker, idle)
             if self._woken > WAKE_MAX:
                 raise ClaimLoopStuck(f"the claim loop has not gone round for {idle:.0f} s although slots are free.")
-            trader.stop_listening()
+            self._exchange.stop_listening()
 
     def _look(self) -> None:
         since = self._store.down_since
         if since is None:
-            self._told = False
+            self._reported = False
             return
         seconds = self._store.clock.steady() - since
-        if seconds > self._patience and not self._told:
-            self._told = True
+        if seconds > self._patience and not self._reported:
+            self._reported = True
             logs.store_blocked(seconds, self._store.last_error)
-            self._runners.tell(
+            self._runners.emit(
                 events.StoreBlocked(worker=self._runners.worker, seconds=seconds, error=self._store.last_error)
             )

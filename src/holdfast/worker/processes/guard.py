@@ -34,7 +34,7 @@ STARTED_FACTS = struct.Struct("<I")
 ENDED_FACTS = struct.Struct("<IiBQ")
 
 OWN, ASKED, TOO_LATE = 0, 1, 2  # causes: it ended by itself, the keeper asked, the deadline passed
-BEREFT = 3  # set by the keeper, never sent by the guard: the guard died, and its runners with it
+GUARD_DIED = 3  # set by the keeper, never sent by the guard: the guard died, and its runners with it
 
 FIRST_FD = 3  # a runner finds its file descriptors from here on
 KEEPER = "HOLDFAST_KEEPER"  # in the environment of all of a keeper's processes: finds survivors of a dead keeper
@@ -43,7 +43,7 @@ MARKER = "HOLDFAST_RUNNER"  # in the environment of a runner and its descendants
 _PDEATHSIG, _SUBREAPER = 1, 36
 _ORPHANED = signal.SIGUSR2  # the kernel sends this when the keeper dies
 # A supervisor may send these to every process of the worker; only the keeper can shut down gracefully.
-_DEAF_TO = (
+_IGNORED_SIGNALS = (
     signal.SIGTERM,
     signal.SIGINT,
     signal.SIGHUP,
@@ -124,7 +124,7 @@ class Kernel:
             self._rt.timer_settime(self._fuse, 1, ctypes.byref(_timer(at)), None)
 
 
-class Ward:
+class Runner:
     """A runner process."""
 
     __slots__ = ("cause", "marker", "pid", "tag")
@@ -144,7 +144,7 @@ class Guard:
     def __init__(self, control: socket.socket) -> None:
         self.control, self.pid = control, os.getpid()
         self.kernel = Kernel()
-        self.wards: dict[int, Ward] = {}  # by pid
+        self.runners: dict[int, Runner] = {}  # by pid
         self.deadline = self.last = 0.0
         self.incoming = bytearray()
         self.fds: list[int] = []
@@ -156,7 +156,7 @@ class Guard:
         self.gone = False
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(_ORPHANED, self._keeper_died)
-        for quiet in _DEAF_TO:
+        for quiet in _IGNORED_SIGNALS:
             signal.signal(quiet, signal.SIG_IGN)
         self.kernel.prctl(_SUBREAPER, 1)
         self.kernel.prctl(_PDEATHSIG, _ORPHANED)
@@ -174,7 +174,7 @@ class Guard:
             while not self.gone and os.getppid() == keeper:
                 ready = {fd for fd, _ in poll.poll(wait)}
                 if self.deadline and now() >= self.deadline:
-                    self.kill(list(self.wards.values()), TOO_LATE)
+                    self.kill(list(self.runners.values()), TOO_LATE)
                 for fd in (self.wake_fd, self.kernel.alarm_fd):
                     if fd in ready:
                         _drain(fd)
@@ -184,10 +184,10 @@ class Guard:
         except (KeeperGone, OSError):
             pass
         self.gone = True
-        self.kill(list(self.wards.values()), TOO_LATE)
-        while self.wards and self.reap(0):
+        self.kill(list(self.runners.values()), TOO_LATE)
+        while self.runners and self.reap(0):
             pass
-        self.clear_away(set())
+        self.kill_descendants(set())
 
     # ------------------------------------------------------------------ commands from the keeper
 
@@ -207,30 +207,30 @@ class Guard:
             kind, tag, size = FRAME.unpack_from(self.incoming)
             if len(self.incoming) < FRAME.size + size:
                 return
-            told = bytes(self.incoming[FRAME.size : FRAME.size + size])
+            payload = bytes(self.incoming[FRAME.size : FRAME.size + size])
             del self.incoming[: FRAME.size + size]
-            self.obey(kind, tag, told)
+            self.handle(kind, tag, payload)
 
-    def obey(self, kind: int, tag: int, told: bytes) -> None:
+    def handle(self, kind: int, tag: int, payload: bytes) -> None:
         if kind == DEADLINE:
-            self.deadline, self.last = DEADLINES.unpack(told)
+            self.deadline, self.last = DEADLINES.unpack(payload)
             self.set_timers()
         elif kind == START:
-            self.start(tag, told)
+            self.start(tag, payload)
         else:
-            ward = next((ward for ward in self.wards.values() if ward.tag == tag), None)
-            if ward is not None and kind == KILL:
-                self.kill([ward], ASKED)
-            elif ward is not None and kind == SIGNAL:
-                send(ward.pid, told[0])
+            runner = next((runner for runner in self.runners.values() if runner.tag == tag), None)
+            if runner is not None and kind == KILL:
+                self.kill([runner], ASKED)
+            elif runner is not None and kind == SIGNAL:
+                send(runner.pid, payload[0])
 
     def set_timers(self) -> None:
-        self.kernel.wake_at(self.deadline if self.wards else 0.0)
-        self.kernel.die_at(self.last if self.wards else 0.0)  # without runners there is no reason to die
+        self.kernel.wake_at(self.deadline if self.runners else 0.0)
+        self.kernel.die_at(self.last if self.runners else 0.0)  # without runners there is no reason to die
 
-    def start(self, tag: int, told: bytes) -> None:
-        number, speaks = told[0], told[1]
-        words = [word.decode() for word in told[2:].split(b"\0")]
+    def start(self, tag: int, payload: bytes) -> None:
+        number, speaks = payload[0], payload[1]
+        words = [word.decode() for word in payload[2:].split(b"\0")]
         given, self.fds = self.fds[:number], self.fds[number:]
         marker = f"{self.pid}-{tag}"
         try:
@@ -245,11 +245,11 @@ class Guard:
         for fd in given:
             os.close(fd)
         if pid < 0:  # too many processes: report it, and keep the other runners
-            self.say(ENDED, tag, ENDED_FACTS.pack(0, _NOT_STARTED << 8, OWN, 0))
+            self.send_frame(ENDED, tag, ENDED_FACTS.pack(0, _NOT_STARTED << 8, OWN, 0))
             return
-        self.wards[pid] = Ward(tag, pid, marker)
+        self.runners[pid] = Runner(tag, pid, marker)
         self.set_timers()
-        self.say(STARTED, tag, STARTED_FACTS.pack(pid))
+        self.send_frame(STARTED, tag, STARTED_FACTS.pack(pid))
 
     def become(self, words: list[str], given: list[int], speaks: bool, environment: dict[str, str]) -> None:
         os.setsid()  # only the keeper handles the terminal's signals
@@ -258,14 +258,14 @@ class Guard:
         if os.getppid() != self.pid:
             return
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, _ORPHANED, *_DEAF_TO):
+        for number in (signal.SIGCHLD, _ORPHANED, *_IGNORED_SIGNALS):
             signal.signal(number, signal.SIG_DFL)
         high = []
-        for place, fd in enumerate(given):  # move them up first: a source may occupy another's target
-            os.dup2(fd, _HIGH_FD + place, inheritable=False)
-            high.append(_HIGH_FD + place)
-        for place, fd in enumerate(high):
-            os.dup2(fd, FIRST_FD + place, inheritable=True)
+        for offset, fd in enumerate(given):  # move them up first: a source may occupy another's target
+            os.dup2(fd, _HIGH_FD + offset, inheritable=False)
+            high.append(_HIGH_FD + offset)
+        for offset, fd in enumerate(high):
+            os.dup2(fd, FIRST_FD + offset, inheritable=True)
         if speaks:  # a dedicated runner adopts its job's orphans, so that they can be counted and found
             self.kernel.prctl(_SUBREAPER, 1)
             os.dup2(high[-1], 1)
@@ -279,20 +279,20 @@ class Guard:
         found = False
         while True:
             try:
-                pid, wait_status, used = os.wait4(-1, how if self.wards else os.WNOHANG)
+                pid, wait_status, used = os.wait4(-1, how if self.runners else os.WNOHANG)
             except ChildProcessError:
                 return found
             if not pid:
                 return found
             found = True
-            ward = self.wards.pop(pid, None)
-            if ward is None:
+            runner = self.runners.pop(pid, None)
+            if runner is None:
                 continue
-            self.clear_away({ward.marker})
+            self.kill_descendants({runner.marker})
             self.set_timers()
-            self.say(ENDED, ward.tag, ENDED_FACTS.pack(pid, wait_status, ward.cause, used.ru_maxrss))
+            self.send_frame(ENDED, runner.tag, ENDED_FACTS.pack(pid, wait_status, runner.cause, used.ru_maxrss))
 
-    def say(self, kind: int, tag: int, facts: bytes) -> None:
+    def send_frame(self, kind: int, tag: int, facts: bytes) -> None:
         if self.gone:
             return
         try:
@@ -302,45 +302,45 @@ class Guard:
         if sent != FRAME.size + len(facts):  # the keeper has not read thousands of frames: treat it as gone
             self.gone = True
 
-    def kill(self, wards: list[Ward], cause: int) -> None:
+    def kill(self, runners: list[Runner], cause: int) -> None:
         """Kill these runners with everything they started, including descendants in sessions of their own."""
-        if not wards:
+        if not runners:
             return
-        for ward in wards:
-            ward.cause = ward.cause or cause
-            send(ward.pid, signal.SIGSTOP)  # from now on it cannot fork
+        for runner in runners:
+            runner.cause = runner.cause or cause
+            send(runner.pid, signal.SIGSTOP)  # from now on it cannot fork
         if self.kernel.linux:
-            self.clear_away({ward.marker for ward in wards}, tuple(ward.pid for ward in wards))
-        for ward in wards:
+            self.kill_descendants({runner.marker for runner in runners}, tuple(runner.pid for runner in runners))
+        for runner in runners:
             if not self.kernel.linux:
-                send(-ward.pid, signal.SIGKILL)
-            send(ward.pid, signal.SIGKILL)
+                send(-runner.pid, signal.SIGKILL)
+            send(runner.pid, signal.SIGKILL)
 
-    def clear_away(self, markers: set[str], roots: tuple[int, ...] = ()) -> None:
+    def kill_descendants(self, markers: set[str], roots: tuple[int, ...] = ()) -> None:
         """Stop, then kill `roots`, their descendants, and orphans that belong to no surviving runner."""
         if not self.kernel.linux:
             return
-        spared = {ward.marker: ward.pid for ward in self.wards.values() if ward.marker not in markers}
+        others = {runner.marker: runner.pid for runner in self.runners.values() if runner.marker not in markers}
         stopped: set[int] = set()
         for _ in range(_ROUNDS_MAX):
             table = processes()
-            doomed = {pid for pid in roots if pid in table}
-            doomed |= {pid for pid, facts in table.items() if self._is_orphan(pid, facts, spared)}
-            doomed |= _below(doomed, table)
-            born = doomed - stopped
-            if not born:
+            to_kill = {pid for pid in roots if pid in table}
+            to_kill |= {pid for pid, facts in table.items() if self._is_orphan(pid, facts, others)}
+            to_kill |= _below(to_kill, table)
+            new = to_kill - stopped
+            if not new:
                 break
-            for pid in born:
+            for pid in new:
                 send(pid, signal.SIGSTOP)
-            stopped |= born
+            stopped |= new
         for pid in stopped:
             send(pid, signal.SIGKILL)
 
-    def _is_orphan(self, pid: int, facts: tuple[int, int], spared: dict[str, int]) -> bool:
+    def _is_orphan(self, pid: int, facts: tuple[int, int], others: dict[str, int]) -> bool:
         parent, session = facts
-        if parent != self.pid or pid in self.wards or session in spared.values():
+        if parent != self.pid or pid in self.runners or session in others.values():
             return False
-        return marker_of(pid) not in spared
+        return marker_of(pid) not in others
 
 
 def _drain(fd: int) -> None:

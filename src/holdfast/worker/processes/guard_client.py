@@ -65,8 +65,8 @@ class GuardClient:
 
     def start(self, tag: int, words: Sequence[str], fds: Sequence[int], *, speaks: bool = False) -> None:
         """Start a program as runner `tag`, with `fds` from descriptor 3 on; `speaks`: the last is also its output."""
-        told = bytes([len(fds), int(speaks)]) + b"\0".join(os.fsencode(word) for word in words)
-        self._send(guard.START, tag, told, fds)
+        payload = bytes([len(fds), int(speaks)]) + b"\0".join(os.fsencode(word) for word in words)
+        self._send(guard.START, tag, payload, fds)
 
     def signal(self, tag: int, number: int) -> None:
         self._send(guard.SIGNAL, tag, bytes([number]))
@@ -75,7 +75,7 @@ class GuardClient:
         """Kill a runner and everything it started."""
         self._send(guard.KILL, tag, b"")
 
-    def clear_away(self, survivors: Collection[int]) -> None:
+    def kill_descendants(self, survivors: Collection[int]) -> None:
         """After the guard has died: kill its runners' descendants, and runners that did not die with it.
 
         Surviving runners are known by their sockets, which are still open: a runner that disabled its parent-death
@@ -105,10 +105,10 @@ class GuardClient:
 
     # ------------------------------------------------------------------ transport
 
-    def _send(self, kind: int, tag: int, told: bytes, fds: Sequence[int] = ()) -> None:
+    def _send(self, kind: int, tag: int, payload: bytes, fds: Sequence[int] = ()) -> None:
         if self.lost:
             return
-        frame = guard.FRAME.pack(kind, tag, len(told)) + told
+        frame = guard.FRAME.pack(kind, tag, len(payload)) + payload
         extra = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"<{len(fds)}i", *fds))] if fds else []
         try:
             sent = self._socket.sendmsg([frame], extra)

@@ -21,12 +21,11 @@ from ...lifecycle import Failure, Outcome, OutcomeKind
 from ...options import TaskOptions
 from ...records import Lease
 from ..keeper.shutdown import STOP_WITHIN_SECONDS
-from ..runner.attempt import Stop
-from ..runner.outcomes import TRACEBACK_CHARS_MAX, bounded
+from ..runner.outcomes import TRACEBACK_CHARS_MAX, Stop, bounded
 from . import protocol
 from .resource_limits import STACK_BYTES, memory_of, memory_of_family
-from .runner_process import DUMP_SIGNAL, RunnerProcess, Sent, Stage
-from .spawner import EVIDENCE_WITHIN_SECONDS
+from .runner_process import DUMP_SIGNAL, Assignment, RunnerProcess, Stage
+from .spawner import DUMP_WITHIN_SECONDS
 
 if TYPE_CHECKING:
     from .pool import Pool
@@ -38,13 +37,13 @@ BLOCKED_SECONDS = 1.0  # without a reply: log it and emit an event
 BEGIN_SECONDS = 10.0  # a runner that replies but has not begun a job by then loses its unbegun jobs and is replaced
 OBEY_SECONDS = 2.0  # from an attempt's timeout or the loss of its lease until its runner is due to be killed
 OBEY_SECONDS_ALONE = 0.5  # the same for a timeout in a runner without other jobs
-SOLO_IDLE_SECONDS = 60.0
+DEDICATED_IDLE_SECONDS = 60.0
 SUCCESSOR_AGAIN_SECONDS = 5.0  # pause after a successor failed to start
 MEMORY_URGENT = 1.5  # times max_memory: replace the runner now, without waiting for its successor
 STOPPED_SECONDS = 5.0  # send SIGCONT to a runner that has been stopped for this long
 CONTINUED_MAX = 3  # SIGCONTs before the runner is killed
-DEAF_SECONDS = 5.0  # without a reply although its loop is idle: check DEAF_LOOKS times, then kill it
-DEAF_LOOKS = 20
+UNRESPONSIVE_SECONDS = 5.0  # without a reply although its loop is idle
+UNRESPONSIVE_CHECKS = 20  # … at this many checks in a row: kill it
 SILENT_SECONDS_MAX = 3600.0  # without a reply: kill it if several of its jobs have begun
 
 
@@ -53,308 +52,308 @@ class Monitor:
 
     def __init__(self, pool: Pool, clock: Clock) -> None:
         self._pool, self._clock = pool, clock
-        self._told: set[int] = set()  # runners reported as blocked
+        self._blocked_reported: set[int] = set()  # runners reported as blocked
         self._leaving: set[int] = set()  # runners already being shut down
-        self._succeeding: set[int] = set()  # runners whose successor is starting, or queued to start
-        self._succession = asyncio.Lock()
+        self._being_replaced: set[int] = set()  # runners whose successor is starting, or queued to start
+        self._one_at_a_time = asyncio.Lock()
         self._broken: set[int] = set()  # runners killed because they cannot reply
         self._idle_since: dict[int, float] = {}
 
     # ------------------------------------------------------------------ called by the pool
 
-    def expect(self, remote: RunnerProcess, leases: Sequence[Lease]) -> None:
+    def expect(self, runner: RunnerProcess, leases: Sequence[Lease]) -> None:
         """Record the timeouts of jobs just sent to a runner."""
-        timeouts, held = self._pool.timeouts, remote.held
+        timeouts, jobs = self._pool.timeouts, runner.jobs
         for lease in leases:
             if lease.options is not None:
                 own = TaskOptions(timeout=timeouts.get(lease.task)).for_call(lease.options)
-                held[lease.token].timeout = own.timeout
+                jobs[lease.token].timeout = own.timeout
             elif timeouts and lease.task in timeouts:
-                held[lease.token].timeout = timeouts[lease.task]
+                jobs[lease.token].timeout = timeouts[lease.task]
 
-    def told_to_stop(self, remote: RunnerProcess, sent: Sent) -> None:
+    def stop_sent(self, runner: RunnerProcess, job: Assignment) -> None:
         """A job was told to stop. Kill a dedicated runner now. On a shared one a lost job gets OBEY_SECONDS, while a
         cancelled one that runs in a thread may take its time."""
-        if remote.solo:
-            self._pool.staff.kill(remote)
+        if runner.dedicated:
+            self._pool.spawner.kill(runner)
         else:
-            sent.told_at = self._clock.steady()
+            job.stop_sent_at = self._clock.steady()
 
-    def look_at(self, remote: RunnerProcess) -> None:
+    def check_max_jobs(self, runner: RunnerProcess) -> None:
         """After jobs ended: replace the runner if it has reached max_jobs."""
-        most = self._pool.staff.plan.max_jobs
-        if most is None or remote.stage is not Stage.READY:
+        most = self._pool.spawner.plan.max_jobs
+        if most is None or runner.stage is not Stage.READY:
             return
-        if remote.done >= max(1, int(most * remote.lifetime)):
-            self.succeed(remote, f"{remote.done} jobs")
+        if runner.done >= max(1, int(most * runner.lifetime)):
+            self.replace_when_ready(runner, f"{runner.done} jobs")
 
-    def succeed(self, remote: RunnerProcess, why: str) -> None:
+    def replace_when_ready(self, runner: RunnerProcess, why: str) -> None:
         """Replace a working runner: its successor is ready before it leaves, and only one leaves at a time."""
-        if remote.solo:
-            self.replace(remote, why)
-        elif remote.tag not in self._succeeding:
-            self._succeeding.add(remote.tag)
-            self._pool.staff.spawn(self._succeed(remote, why))
+        if runner.dedicated:
+            self.replace(runner, why)
+        elif runner.tag not in self._being_replaced:
+            self._being_replaced.add(runner.tag)
+            self._pool.spawner.spawn(self._replace_when_ready(runner, why))
 
-    async def _succeed(self, remote: RunnerProcess, why: str) -> None:
-        staff = self._pool.staff
+    async def _replace_when_ready(self, runner: RunnerProcess, why: str) -> None:
+        spawner = self._pool.spawner
         try:
-            async with self._succession:
-                if remote.stage is not Stage.READY:
+            async with self._one_at_a_time:
+                if runner.stage is not Stage.READY:
                     return  # it is already leaving for another reason
-                new = staff.start()
-                if new is not None and await staff.ready(new):
-                    if remote.stage is Stage.READY:
-                        self.replace(remote, why)
+                new = spawner.start()
+                if new is not None and await spawner.ready(new):
+                    if runner.stage is Stage.READY:
+                        self.replace(runner, why)
                 else:
                     await asyncio.sleep(SUCCESSOR_AGAIN_SECONDS)  # the old one continues until there is a new one
         finally:
-            self._succeeding.discard(remote.tag)
+            self._being_replaced.discard(runner.tag)
 
-    def replace(self, remote: RunnerProcess, why: str) -> None:
+    def replace(self, runner: RunnerProcess, why: str) -> None:
         """Start a replacement; the old runner leaves when its jobs have ended or the grace period is over."""
-        if remote.tag not in self._leaving:
-            logs.runner_replaced(remote.pid, why)
-            self._leave(remote)
-            self._pool.staff.spawn(self._see_off(remote))
+        if runner.tag not in self._leaving:
+            logs.runner_replaced(runner.pid, why)
+            self._leave(runner)
+            self._pool.spawner.spawn(self._shut_down(runner))
 
     async def restart(self) -> None:
         """Rolling restart: replace all runners one by one. Each new one is ready before the old one leaves.
 
         If the new code cannot be imported, the old runners stay.
         """
-        staff = self._pool.staff
-        for old in [one for one in staff.remotes.values() if one.stage <= Stage.READY]:
-            if old.solo:
+        spawner = self._pool.spawner
+        for old in [runner for runner in spawner.runners.values() if runner.stage <= Stage.READY]:
+            if old.dedicated:
                 self.replace(old, "restart")
                 continue
-            new = staff.start()
-            if new is None or not await staff.ready(new):
-                if not staff.closing:
+            new = spawner.start()
+            if new is None or not await spawner.ready(new):
+                if not spawner.closing:
                     logs.restart_failed()
                 return
             self.replace(old, "restart")
-            await staff.gone(old, staff.plan.grace + STOP_WITHIN_SECONDS + 1)
+            await spawner.gone(old, spawner.plan.grace + STOP_WITHIN_SECONDS + 1)
 
-    def _leave(self, remote: RunnerProcess) -> None:
-        self._leaving.add(remote.tag)
-        remote.stage = max(remote.stage, Stage.LEAVING)
-        self._pool.staff.fill()
+    def _leave(self, runner: RunnerProcess) -> None:
+        self._leaving.add(runner.tag)
+        runner.stage = max(runner.stage, Stage.LEAVING)
+        self._pool.spawner.fill()
 
     # ------------------------------------------------------------------ checks
 
     async def watch_forever(self) -> None:
-        remotes = self._pool.staff.remotes
+        runners = self._pool.spawner.runners
         while True:
-            busy = any(remote.held for remote in remotes.values())
+            busy = any(runner.jobs for runner in runners.values())
             await asyncio.sleep(LOOK_SECONDS_BUSY if busy else LOOK_SECONDS_IDLE)
             now = self._clock.steady()
-            self._pool.look_at_waiting(now)
-            for remote in list(remotes.values()):
-                if remote.stage in (Stage.READY, Stage.LEAVING):
-                    self._check(remote, now)
-                    guilty = [sent for sent in remote.held.values() if self._is_guilty(remote, sent, now)]
-                    if guilty:
-                        self._kill_runner(remote)
+            self._pool.check_waiting(now)
+            for runner in list(runners.values()):
+                if runner.stage in (Stage.READY, Stage.LEAVING):
+                    self._check(runner, now)
+                    to_kill = [job for job in runner.jobs.values() if self._must_be_killed(runner, job, now)]
+                    if to_kill:
+                        self._kill_runner(runner)
 
-    def _check(self, remote: RunnerProcess, now: float) -> None:
-        silent = remote.ping(now)
-        was_blocked, remote.blocked = remote.blocked, silent > SILENT_SECONDS
-        if remote.blocked:
-            taken = [] if remote.solo else remote.take_back()
+    def _check(self, runner: RunnerProcess, now: float) -> None:
+        silent = runner.ping(now)
+        was_blocked, runner.blocked = runner.blocked, silent > SILENT_SECONDS
+        if runner.blocked:
+            taken = [] if runner.dedicated else runner.take_back()
             if taken:
-                logs.jobs_taken_back(remote.pid, len(taken), silent)
+                logs.jobs_taken_back(runner.pid, len(taken), silent)
                 self._pool.reroute(taken)
-            if silent > BLOCKED_SECONDS and remote.held and remote.tag not in self._told:
-                self._told.add(remote.tag)
-                self._pool.staff.spawn(self._tell_blocked(remote, silent))
-            self._check_vitals(remote, silent)
+            if silent > BLOCKED_SECONDS and runner.jobs and runner.tag not in self._blocked_reported:
+                self._blocked_reported.add(runner.tag)
+                self._pool.spawner.spawn(self._report_blocked(runner, silent))
+            self._check_vitals(runner, silent)
         else:
-            remote.idle_looks = 0
+            runner.idle_checks = 0
             if was_blocked:
-                self._told.discard(remote.tag)
-                self._pool.on_room()
-            self._check_begins(remote, now)
-        most = self._pool.staff.plan.max_memory
-        if most is not None and remote.memory > most and remote.stage is Stage.READY:
-            why = f"{remote.memory >> 20} MiB of memory"
-            if remote.memory > most * MEMORY_URGENT:
-                self.replace(remote, why)
+                self._blocked_reported.discard(runner.tag)
+                self._pool.signals.claim_again()
+            self._check_begins(runner, now)
+        most = self._pool.spawner.plan.max_memory
+        if most is not None and runner.memory > most and runner.stage is Stage.READY:
+            why = f"{runner.memory >> 20} MiB of memory"
+            if runner.memory > most * MEMORY_URGENT:
+                self.replace(runner, why)
             else:
-                self.succeed(remote, why)
-        if remote.solo:
-            self._check_idle(remote, now)
-            self._check_memory(remote)
+                self.replace_when_ready(runner, why)
+        if runner.dedicated:
+            self._check_idle(runner, now)
+            self._check_memory(runner)
 
-    def _check_vitals(self, remote: RunnerProcess, silent: float) -> None:
+    def _check_vitals(self, runner: RunnerProcess, silent: float) -> None:
         """It does not reply. A handler may legitimately block it for long, but it may also be stopped or broken."""
-        staff = self._pool.staff
-        if staff.plan.max_memory is not None:
-            remote.memory = memory_of(remote.pid)  # no Pong reports it any more
-        if silent > STOPPED_SECONDS * (1 + remote.continued) and is_stopped(remote.pid):
-            remote.continued += 1
-            if remote.continued > CONTINUED_MAX or staff.guarding is None:
-                self._kill_broken(remote, silent, "it stops itself time and again")
+        spawner = self._pool.spawner
+        if spawner.plan.max_memory is not None:
+            runner.memory = memory_of(runner.pid)  # no Pong reports it any more
+        if silent > STOPPED_SECONDS * (1 + runner.continued) and is_stopped(runner.pid):
+            runner.continued += 1
+            if runner.continued > CONTINUED_MAX or spawner.guard_client is None:
+                self._kill_broken(runner, silent, "it stops itself time and again")
             else:
-                logs.runner_continued(remote.pid, silent)
-                staff.guarding.signal(remote.tag, signal.SIGCONT)
-        elif silent > DEAF_SECONDS and waits_for_events(remote.pid):
-            remote.idle_looks += 1
-            if remote.idle_looks == DEAF_LOOKS:
-                staff.spawn(self._end_deaf(remote, silent))
+                logs.runner_continued(runner.pid, silent)
+                spawner.guard_client.signal(runner.tag, signal.SIGCONT)
+        elif silent > UNRESPONSIVE_SECONDS and waits_for_events(runner.pid):
+            runner.idle_checks += 1
+            if runner.idle_checks == UNRESPONSIVE_CHECKS:
+                spawner.spawn(self._kill_unresponsive(runner, silent))
         else:
-            remote.idle_looks = 0
-        if silent > SILENT_SECONDS_MAX and sum(remote.begun(sent) > 0.0 for sent in remote.held.values()) > 1:
-            self._kill_broken(remote, silent, "one of its jobs blocks the others")
+            runner.idle_checks = 0
+        if silent > SILENT_SECONDS_MAX and sum(runner.begun(job) > 0.0 for job in runner.jobs.values()) > 1:
+            self._kill_broken(runner, silent, "one of its jobs blocks the others")
 
-    async def _end_deaf(self, remote: RunnerProcess, silent: float) -> None:
+    async def _kill_unresponsive(self, runner: RunnerProcess, silent: float) -> None:
         """Its loop waits for events yet ignores our frames, so it cannot reply. Verify with a stack, then kill it."""
-        stacks = (await self._stacks(remote)).strip().split("\n\n")
-        if remote.blocked and remote.stage is not Stage.GONE and loop_is_idle(stacks[-1]):
-            self._kill_broken(remote, silent, "its loop is idle and does not answer")
+        stacks = (await self._stacks(runner)).strip().split("\n\n")
+        if runner.blocked and runner.stage is not Stage.GONE and loop_is_idle(stacks[-1]):
+            self._kill_broken(runner, silent, "its loop is idle and does not answer")
         else:
-            remote.idle_looks = 0
+            runner.idle_checks = 0
 
-    def _kill_broken(self, remote: RunnerProcess, silent: float, why: str) -> None:
+    def _kill_broken(self, runner: RunnerProcess, silent: float, why: str) -> None:
         """Kill a broken runner. The jobs it had begun run again, each alone."""
-        if remote.tag not in self._broken:
-            self._broken.add(remote.tag)
-            logs.runner_broken(remote.pid, silent, why)
-            self._pool.staff.kill(remote)
-            self._pool.staff.fill()
+        if runner.tag not in self._broken:
+            self._broken.add(runner.tag)
+            logs.runner_broken(runner.pid, silent, why)
+            self._pool.spawner.kill(runner)
+            self._pool.spawner.fill()
 
-    def _check_begins(self, remote: RunnerProcess, now: float) -> None:
+    def _check_begins(self, runner: RunnerProcess, now: float) -> None:
         """Replace a runner that responds but does not begin its jobs: something in it is broken."""
-        if not any(sent.sent_at < now - BEGIN_SECONDS for sent in remote.held.values()):
+        if not any(job.sent_at < now - BEGIN_SECONDS for job in runner.jobs.values()):
             return
-        late = [lease for lease in remote.unbegun(now - BEGIN_SECONDS) if not self._pool.follows(lease)]
-        if late and remote.stage is Stage.READY:
-            logs.jobs_not_begun(remote.pid, [lease.id for lease in late], BEGIN_SECONDS)
-            remote.stage = Stage.LEAVING  # first, so that reroute does not pick it again
-            taken = remote.take_back()
-            self.replace(remote, "it does not begin its jobs")
+        late = [lease for lease in runner.unbegun(now - BEGIN_SECONDS) if not self._pool.follows(lease)]
+        if late and runner.stage is Stage.READY:
+            logs.jobs_not_begun(runner.pid, [lease.id for lease in late], BEGIN_SECONDS)
+            runner.stage = Stage.LEAVING  # first, so that reroute does not pick it again
+            taken = runner.take_back()
+            self.replace(runner, "it does not begin its jobs")
             self._pool.reroute(taken)
 
-    def _check_idle(self, remote: RunnerProcess, now: float) -> None:
-        if remote.held or remote.stage is not Stage.READY:
-            self._idle_since.pop(remote.tag, None)
-        elif now - self._idle_since.setdefault(remote.tag, now) > SOLO_IDLE_SECONDS:
-            self._pool.staff.dismiss(remote)
+    def _check_idle(self, runner: RunnerProcess, now: float) -> None:
+        if runner.jobs or runner.stage is not Stage.READY:
+            self._idle_since.pop(runner.tag, None)
+        elif now - self._idle_since.setdefault(runner.tag, now) > DEDICATED_IDLE_SECONDS:
+            self._pool.spawner.quit(runner)
 
-    def _check_memory(self, remote: RunnerProcess) -> None:
+    def _check_memory(self, runner: RunnerProcess) -> None:
         """Enforce an isolated attempt's memory limit including its children; the process itself has an rlimit."""
-        for sent in remote.held.values():
-            task = self._pool.facts.get(sent.lease.task)
+        for job in runner.jobs.values():
+            task = self._pool.facts.get(job.lease.task)
             most = task.memory_limit if task is not None else None
-            if most is not None and sent.guilty is None and memory_of_family(remote.pid) > most + STACK_BYTES:
-                text = f"the attempt used more than its memory_limit of {most} bytes: {remote.where()} was killed"
-                sent.guilty = Outcome(kind=OutcomeKind.FAILED, failure=Failure(reason="memory", text=text))
-                self._pool.staff.kill(remote)
+            if most is not None and job.kill_outcome is None and memory_of_family(runner.pid) > most + STACK_BYTES:
+                text = f"the attempt used more than its memory_limit of {most} bytes: {runner.where()} was killed"
+                job.kill_outcome = Outcome(kind=OutcomeKind.FAILED, failure=Failure(reason="memory", text=text))
+                self._pool.spawner.kill(runner)
 
-    def _is_guilty(self, remote: RunnerProcess, sent: Sent, now: float) -> bool:
+    def _must_be_killed(self, runner: RunnerProcess, job: Assignment, now: float) -> bool:
         """Whether a job newly requires killing its runner: it is past its timeout, or lost, and does not stop."""
-        if sent.guilty is not None or (sent.timeout is None and sent.told is not Stop.LOST):
+        if job.kill_outcome is not None or (job.timeout is None and job.stop_reason is not Stop.LOST):
             return False
-        if sent.told is Stop.LOST:
-            if now < sent.told_at + OBEY_SECONDS:
+        if job.stop_reason is Stop.LOST:
+            if now < job.stop_sent_at + OBEY_SECONDS:
                 return False
-            sent.guilty = Outcome(kind=OutcomeKind.CANCELLED)  # not recorded: the attempt only has to end
+            job.kill_outcome = Outcome(kind=OutcomeKind.CANCELLED)  # not recorded: the attempt only has to end
             return True
-        began, timeout = remote.begun(sent), sent.timeout or 0.0
-        if not began or now < began + timeout + (OBEY_SECONDS_ALONE if remote.solo else OBEY_SECONDS):
+        began, timeout = runner.begun(job), job.timeout or 0.0
+        if not began or now < began + timeout + (OBEY_SECONDS_ALONE if runner.dedicated else OBEY_SECONDS):
             return False
-        logs.timeout_ignored(sent.lease.id, sent.lease.task, timeout, remote.pid)
+        logs.timeout_ignored(job.lease.id, job.lease.task, timeout, runner.pid)
         text = (
-            f"the attempt did not end within {timeout:g} s and did not stop when told to: {remote.where()} was killed "
+            f"the attempt did not end within {timeout:g} s and did not stop when told to: {runner.where()} was killed "
             f"{now - began:.1f} s after it began"
         )
-        sent.guilty = Outcome(kind=OutcomeKind.TIMED_OUT, failure=Failure(reason="timeout", text=text))
+        job.kill_outcome = Outcome(kind=OutcomeKind.TIMED_OUT, failure=Failure(reason="timeout", text=text))
         return True
 
     # ------------------------------------------------------------------ actions
 
-    def _kill_runner(self, remote: RunnerProcess) -> None:
+    def _kill_runner(self, runner: RunnerProcess) -> None:
         """Take back unbegun jobs, send no more, and kill the runner in time, even if it is already leaving."""
-        taken = remote.take_back()
-        self._leave(remote)
-        self._pool.staff.spawn(self._kill_in_time(remote))
+        taken = runner.take_back()
+        self._leave(runner)
+        self._pool.spawner.spawn(self._kill_in_time(runner))
         if taken:
             self._pool.reroute(taken)
 
-    async def _kill_in_time(self, remote: RunnerProcess) -> None:
+    async def _kill_in_time(self, runner: RunnerProcess) -> None:
         """Kill the runner once only offending jobs are left, or after the grace period."""
-        stacks = await self._stacks(remote)
-        for sent in remote.held.values():
-            if sent.guilty is not None and sent.guilty.failure is not None:
-                sent.guilty = _with_stack(sent.guilty, stack_of(stacks, remote.marks.thread(sent.place)))
-        await self._until_left(remote, lambda sent: sent.guilty is not None, self._pool.staff.plan.grace)
-        if remote.held:
-            self._pool.staff.kill(remote, spare=True)
+        stacks = await self._stacks(runner)
+        for job in runner.jobs.values():
+            if job.kill_outcome is not None and job.kill_outcome.failure is not None:
+                job.kill_outcome = _with_stack(job.kill_outcome, stack_of(stacks, runner.begin_flags.thread(job.flag)))
+        await self._until_left(runner, lambda job: job.kill_outcome is not None, self._pool.spawner.plan.grace)
+        if runner.jobs:
+            self._pool.spawner.kill(runner, jobs_not_to_blame=True)
         else:
-            self._pool.staff.dismiss(remote)
+            self._pool.spawner.quit(runner)
 
-    async def _see_off(self, remote: RunnerProcess) -> None:
+    async def _shut_down(self, runner: RunnerProcess) -> None:
         """Shut a runner down: wait for its jobs, then stop them, then kill it. Unfinished jobs are released."""
-        if not await self._until_left(remote, lambda sent: False, self._pool.staff.plan.grace):
-            remote.send(protocol.HaltAll(Stop.STOPPING))
-            if not await self._until_left(remote, lambda sent: False, STOP_WITHIN_SECONDS):
-                self._pool.staff.kill(remote, spare=True)
-        self._pool.staff.dismiss(remote)
+        if not await self._until_left(runner, lambda job: False, self._pool.spawner.plan.grace):
+            runner.send(protocol.HaltAll(Stop.STOPPING))
+            if not await self._until_left(runner, lambda job: False, STOP_WITHIN_SECONDS):
+                self._pool.spawner.kill(runner, jobs_not_to_blame=True)
+        self._pool.spawner.quit(runner)
 
-    async def _until_left(self, remote: RunnerProcess, may_stay: Callable[[Sent], bool], seconds: float) -> bool:
+    async def _until_left(self, runner: RunnerProcess, may_stay: Callable[[Assignment], bool], seconds: float) -> bool:
         """Wait until only jobs that may stay are left. False on timeout."""
         deadline = self._clock.steady() + seconds
-        while any(not may_stay(sent) for sent in remote.held.values()):
+        while any(not may_stay(job) for job in runner.jobs.values()):
             left = deadline - self._clock.steady()
             if left <= 0:
                 return False
-            remote.changed.clear()
+            runner.changed.clear()
             try:
                 async with asyncio.timeout(min(left, LOOK_SECONDS_IDLE)):
-                    await remote.changed.wait()
+                    await runner.changed.wait()
             except TimeoutError:
                 pass
         return True
 
-    async def _tell_blocked(self, remote: RunnerProcess, seconds: float) -> None:
-        stacks = await self._stacks(remote)
-        jobs = tuple(sent.lease.id for sent in remote.held.values() if remote.begun(sent))
+    async def _report_blocked(self, runner: RunnerProcess, seconds: float) -> None:
+        stacks = await self._stacks(runner)
+        jobs = tuple(job.lease.id for job in runner.jobs.values() if runner.begun(job))
         stack = bounded(stacks, TRACEBACK_CHARS_MAX)
-        logs.runner_blocked(remote.pid, seconds, jobs, stack)
+        logs.runner_blocked(runner.pid, seconds, jobs, stack)
         pool = self._pool
-        for sent in remote.held.values():
-            if remote.begun(sent):
-                here = bounded(stack_of(stacks, remote.marks.thread(sent.place)), LOG_LINE_CHARS_MAX)
-                pool.note(
-                    sent.lease, f"its runner {remote.pid} has not responded for {seconds:.1f} s. It is at:\n{here}"
+        for job in runner.jobs.values():
+            if runner.begun(job):
+                here = bounded(stack_of(stacks, runner.begin_flags.thread(job.flag)), LOG_LINE_CHARS_MAX)
+                pool.log_line(
+                    job.lease, f"its runner {runner.pid} has not responded for {seconds:.1f} s. It is at:\n{here}"
                 )
-        pool.tell(events.LoopBlocked(worker=pool.worker, seconds=seconds, jobs=jobs, stack=stack))
+        pool.emit(events.LoopBlocked(worker=pool.worker, seconds=seconds, jobs=jobs, stack=stack))
 
-    async def _stacks(self, remote: RunnerProcess) -> str:
+    async def _stacks(self, runner: RunnerProcess) -> str:
         """Have a runner dump its threads' stacks. A C signal handler does it, even if the interpreter is stuck."""
-        async with remote.dumping:  # concurrent callers must not read each other's dumps
-            remote.read_evidence()  # discard earlier output
-            guarding = self._pool.staff.guarding
-            if guarding is None or remote.stage is Stage.GONE:
+        async with runner.dumping:  # concurrent callers must not read each other's dumps
+            runner.read_stacks()  # discard earlier output
+            guard_client = self._pool.spawner.guard_client
+            if guard_client is None or runner.stage is Stage.GONE:
                 return ""
-            guarding.signal(remote.tag, DUMP_SIGNAL)
+            guard_client.signal(runner.tag, DUMP_SIGNAL)
             text = ""
-            deadline = self._clock.steady() + EVIDENCE_WITHIN_SECONDS
+            deadline = self._clock.steady() + DUMP_WITHIN_SECONDS
             while self._clock.steady() < deadline:
                 await asyncio.sleep(0.02)
-                more = remote.read_evidence()
+                more = runner.read_stacks()
                 if text and not more:
                     break
                 text += more
             return text
 
 
-def _with_stack(guilty: Outcome, stack: str) -> Outcome:
-    failure = guilty.failure
+def _with_stack(kill_outcome: Outcome, stack: str) -> Outcome:
+    failure = kill_outcome.failure
     if failure is None:
-        return guilty
-    told = Failure(reason=failure.reason, text=failure.text, traceback=bounded(stack, TRACEBACK_CHARS_MAX))
-    return Outcome(kind=guilty.kind, failure=told)
+        return kill_outcome
+    failure = Failure(reason=failure.reason, text=failure.text, traceback=bounded(stack, TRACEBACK_CHARS_MAX))
+    return Outcome(kind=kill_outcome.kind, failure=failure)
 
 
 def stack_of(stacks: str, thread: int) -> str:

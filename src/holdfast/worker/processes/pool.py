@@ -7,8 +7,11 @@ never starts processes (spawner.py does) and never checks timeouts (monitor.py d
 
 from __future__ import annotations
 
-from collections import deque
+import os
+import signal
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
@@ -16,27 +19,25 @@ import msgspec
 
 from ... import events, logs
 from ...clock import Clock
-from ...lifecycle import Outcome
+from ...lifecycle import Ending, Failure, Outcome, OutcomeKind, Settlement
 from ...options import TaskOptions
 from ...records import Lease, Release
 from ...retry import RetryPolicy
 from ...worker_status import JOBS_SHOWN_MAX, MEMORY_STEP_BYTES, RunnerView, draw
 from ..keeper.reports import Reports
-from ..keeper.runners import Runners
-from ..runner.attempt import Ended, Gone, Stop, Unknown, interrupted, settlement_of
-from . import protocol
-from .crash_outcomes import outcomes_after_exit
-from .isolated_slots import IsolatedSlots
+from ..keeper.runners import Runners, Signals
+from ..runner.outcomes import TRACEBACK_CHARS_MAX, Ended, Gone, Stop, Unknown, bounded, interrupted, settlement_of
+from . import guard, protocol
 from .monitor import Monitor
-from .resource_limits import children_of
-from .runner_process import RunnerProcess, Stage
+from .resource_limits import OUT_OF_MEMORY, children_of
+from .runner_process import Assignment, RunnerProcess, Stage, how_it_ended
 from .spawner import Plan, RunnerSpawner
 
 END_WITHIN_SECONDS = 3.0
 RUNNER_WITHIN_SECONDS = 30.0  # release a job that has waited this long for a dedicated runner
 SUSPECT_PATIENCE_SECONDS = 2.0  # double the processes for suspect jobs each time they have waited this long
 SUSPECT_DOUBLINGS_MAX = 2
-JUDGED_WITHIN_SECONDS = 5.0  # apply a killed job's retry policy here if no runner has done so within this time
+RETRY_DECISION_WITHIN_SECONDS = 5.0  # apply a killed job's retry policy here if no runner has done so within this time
 SHOWN_AFTER_SECONDS = 2.0  # show a job in the worker status if it has not begun for this long
 
 
@@ -44,66 +45,77 @@ class Pool(Runners):
     """The `Runners` implementation with runner processes."""
 
     isolates = True
-    apart = True
+    in_processes = True
 
-    def __init__(self, plan: Plan, clock: Clock, reports: Reports) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        plan: Plan,
+        clock: Clock,
+        reports: Reports,
+        signals: Signals,
+        on_hello: Callable[[protocol.Hello], None] = lambda hello: None,
+    ) -> None:
+        super().__init__(signals)
         self._clock, self._reports = clock, reports
-        self.staff = RunnerSpawner(plan, self, clock)
-        self.overseer = Monitor(self, clock)
-        self.on_hello: Callable[[protocol.Hello], None] = lambda hello: None
+        self.spawner = RunnerSpawner(plan, self, clock)
+        self.monitor = Monitor(self, clock)
+        self._on_hello = on_hello  # called with the hello of each shared runner that is ready
         self.facts: dict[str, protocol.TaskFacts] = {}  # by name and alias
         self.timeouts: dict[str, float] = {}  # by task, for tasks that have one
-        self._alone: frozenset[str] = frozenset()  # isolated tasks
+        self._isolated_tasks: frozenset[str] = frozenset()  # isolated tasks
         self._listens: frozenset[str] = frozenset()
         self._waiting: deque[Lease] = deque()  # for a dedicated runner
         self._waits_since: dict[str, float] = {}  # by token
         self._lost: dict[str, RunnerProcess] = {}  # job id → runner in which a lost attempt is still running
-        self._isolated = IsolatedSlots()
-        self._charged: dict[str, _Charge] = {}  # by token: failed by a kill, retry policy not yet applied
+        self._isolated_slots = IsolatedSlots()
+        self._failed_by_kill: dict[str, _KilledJob] = {}  # by token: failed by a kill, retry policy not yet applied
 
     async def open(self) -> protocol.Hello:
         """Start the guard and the first runner; the others follow."""
-        hello = await self.staff.open()
-        self.staff.fill()
+        hello = await self.spawner.open()
+        self.spawner.fill()
         return hello
 
     async def close(self) -> None:
-        await self.staff.close()
+        await self.spawner.close()
 
     # ------------------------------------------------------------------ called by the keeper
 
-    def name(self, worker: str) -> None:
+    def set_worker(self, worker: str) -> None:
         self.worker = worker
-        for remote in self.staff.remotes.values():
-            remote.send(protocol.Name(worker))
+        for runner in self.spawner.runners.values():
+            runner.send(protocol.Name(worker))
 
     def wanted(self, *names: str) -> bool:
         return any(name in self._listens for name in names)
 
     def room(self, free: int) -> int:
-        return min(free, sum(remote.room for remote in self.staff.shared))
+        return min(free, sum(runner.room for runner in self.spawner.shared))
 
     def most_by_task(self) -> Mapping[str, int]:
-        return self._isolated.deal(self._free_alone(), sorted(self._alone))
+        return self._isolated_slots.distribute(self._free_dedicated(), sorted(self._isolated_tasks))
 
     def left_some(self, most_by_task: Mapping[str, int], leases: Sequence[Lease]) -> bool:
-        return self._isolated.may_be_more(most_by_task, (lease.task for lease in leases))
+        return self._isolated_slots.may_be_more(most_by_task, (lease.task for lease in leases))
 
-    def _free_alone(self) -> int:
+    def _free_dedicated(self) -> int:
         """How many more jobs could start alone: idle processes plus those that may still be started."""
-        taken = sum(bool(one.held) or one.stage > Stage.READY for one in self.staff.remotes.values() if one.solo)
-        return max(0, self.staff.plan.isolated - taken - len(self._waiting))
+        taken = sum(
+            bool(runner.jobs) or runner.stage > Stage.READY
+            for runner in self.spawner.runners.values()
+            if runner.dedicated
+        )
+        return max(0, self.spawner.plan.isolated - taken - len(self._waiting))
 
     def start(self, leases: Sequence[Lease]) -> None:
-        if not (self._alone or self._lost or [lease for lease in leases if lease.suspect]):
+        if not (self._isolated_tasks or self._lost or [lease for lease in leases if lease.suspect]):
             self._spread(leases)
             return
         shared: list[Lease] = []
         for lease in leases:
             if lease.id in self._lost:  # must not overlap: that runner starts it once the old attempt has stopped
                 self._follow(self._lost[lease.id], lease)
-            elif lease.suspect or lease.task in self._alone:
+            elif lease.suspect or lease.task in self._isolated_tasks:
                 self._waiting.append(lease)
                 self._waits_since[lease.token] = self._clock.steady()
             else:
@@ -113,64 +125,64 @@ class Pool(Runners):
 
     def stop(self, leases: Sequence[Lease], reason: Stop) -> None:
         for lease in leases:
-            remote = self._holder(lease.token)
-            if remote is None:
+            runner = self._holder(lease.token)
+            if runner is None:
                 self._stop_waiting(lease)
                 continue
-            sent = remote.held[lease.token]
-            sent.told = max(sent.told, reason)
+            job = runner.jobs[lease.token]
+            job.stop_reason = max(job.stop_reason, reason)
             if reason is Stop.LOST:
-                self._lost[lease.id] = remote
-            remote.send(protocol.Halt([(lease.id, lease.token)], reason))
-            self.overseer.told_to_stop(remote, sent)
+                self._lost[lease.id] = runner
+            runner.send(protocol.Halt([(lease.id, lease.token)], reason))
+            self.monitor.stop_sent(runner, job)
 
     def stop_all(self, reason: Stop) -> None:
-        self.staff.barred = True
+        self.spawner.barred = True
         self._give_back_waiting(self._waiting)
-        for remote in self.staff.remotes.values():
-            for sent in remote.held.values():
-                sent.told = max(sent.told, reason)
-            remote.send(protocol.HaltAll(reason))
+        for runner in self.spawner.runners.values():
+            for job in runner.jobs.values():
+                job.stop_reason = max(job.stop_reason, reason)
+            runner.send(protocol.HaltAll(reason))
 
     def allow_starts(self) -> None:
-        self.staff.barred = False
-        for remote in self.staff.remotes.values():
-            remote.send(protocol.Open())
-        self.staff.fill()
+        self.spawner.barred = False
+        for runner in self.spawner.runners.values():
+            runner.send(protocol.Open())
+        self.spawner.fill()
 
     def running(self) -> tuple[str, ...]:
-        held = [sent.lease.id for remote in self.staff.remotes.values() for sent in remote.held.values()]
-        return (*held, *(lease.id for lease in self._waiting))
+        jobs = [job.lease.id for runner in self.spawner.runners.values() for job in runner.jobs.values()]
+        return (*jobs, *(lease.id for lease in self._waiting))
 
     def deliver(self, seen: list[events.Event]) -> None:
-        for remote in self.staff.shared:
-            if remote.stage is Stage.READY and not remote.blocked and remote.listens_well():
-                remote.send(protocol.Tell([(one.name, msgspec.Raw(protocol.encode_part(one))) for one in seen]))
+        for runner in self.spawner.shared:
+            if runner.stage is Stage.READY and not runner.blocked and runner.keeps_up():
+                runner.send(protocol.Emit([(event.name, msgspec.Raw(protocol.encode_part(event))) for event in seen]))
                 return
 
-    def note(self, lease: Lease, line: str) -> None:
+    def log_line(self, lease: Lease, line: str) -> None:
         """Add a line to a job's log."""
         self._reports.line(lease, line)
 
-    def runners(self) -> list[RunnerView]:
+    def runner_views(self) -> list[RunnerView]:
         """The state of each runner, for the worker status and probes."""
         return [
             RunnerView(
-                pid=remote.pid,
-                state=remote.stage.name.lower(),
-                alone=remote.solo,
-                slots=remote.slots,
-                running=len(remote.held),
-                done=remote.done,
-                memory_bytes=remote.memory // MEMORY_STEP_BYTES * MEMORY_STEP_BYTES,
-                responds=not remote.blocked,
-                jobs=tuple(sent.lease.id for sent in islice(remote.held.values(), JOBS_SHOWN_MAX)),
+                pid=runner.pid,
+                state=runner.stage.name.lower(),
+                alone=runner.dedicated,
+                slots=runner.slots,
+                running=len(runner.jobs),
+                done=runner.done,
+                memory_bytes=runner.memory // MEMORY_STEP_BYTES * MEMORY_STEP_BYTES,
+                responds=not runner.blocked,
+                jobs=tuple(job.lease.id for job in islice(runner.jobs.values(), JOBS_SHOWN_MAX)),
             )
-            for remote in self.staff.remotes.values()
+            for runner in self.spawner.runners.values()
         ]
 
-    def portrait(self) -> bytes:
-        return draw(self.runners(), self.unbegun(), self.unknown)
+    def status(self) -> bytes:
+        return draw(self.runner_views(), self.unbegun(), self.unknown)
 
     def knows(self, task: str) -> bool:
         return task in self.facts
@@ -178,58 +190,58 @@ class Pool(Runners):
     def unbegun(self) -> list[str]:
         """Jobs held here that no runner has begun for a while, or whose retry policy has not been applied yet."""
         before = self._clock.steady() - SHOWN_AFTER_SECONDS
-        found = [lease.id for remote in self.staff.remotes.values() for lease in remote.unbegun(before)]
+        found = [lease.id for runner in self.spawner.runners.values() for lease in runner.unbegun(before)]
         found += [lease.id for lease in self._waiting if self._waits_since.get(lease.token, before) < before]
-        return found + [charge.lease.id for charge in self._charged.values() if charge.since < before]
+        return found + [killed.lease.id for killed in self._failed_by_kill.values() if killed.since < before]
 
     async def watch_forever(self) -> None:
-        await self.overseer.watch_forever()
+        await self.monitor.watch_forever()
 
-    async def end_rest(self) -> bool:
+    async def kill_rest(self) -> bool:
         """Kill the runners that did not stop. Once they are dead, their jobs are released at no cost."""
-        for remote in list(self.staff.remotes.values()):
-            if remote.held:
-                self.staff.kill(remote, spare=True)
-        await self.staff.until(lambda: not self.running(), END_WITHIN_SECONDS)
+        for runner in list(self.spawner.runners.values()):
+            if runner.jobs:
+                self.spawner.kill(runner, jobs_not_to_blame=True)
+        await self.spawner.until(lambda: not self.running(), END_WITHIN_SECONDS)
         return True
 
     def renewed(self, fence_at: float, margin: float) -> None:
         # Handlers are told to stop at fence_at; runners still alive a quarter of the margin later are killed.
-        self.staff.deadline(fence_at + margin / 4, fence_at + margin * 3 / 8)
+        self.spawner.deadline(fence_at + margin / 4, fence_at + margin * 3 / 8)
 
     # ------------------------------------------------------------------ dispatch
 
     def _spread(self, leases: Sequence[Lease]) -> None:
-        able = sorted((one for one in self.staff.shared if one.room), key=lambda one: -one.room)
+        able = sorted((runner for runner in self.spawner.shared if runner.room), key=lambda runner: -runner.room)
         start = 0
-        for place, remote in enumerate(able):
+        for number, runner in enumerate(able):
             left = len(leases) - start
-            share = min(remote.room, -(-left // (len(able) - place)))
+            share = min(runner.room, -(-left // (len(able) - number)))
             if share > 0:
                 batch = leases[start : start + share]
-                remote.give(batch)
-                self.overseer.expect(remote, batch)
+                runner.give(batch)
+                self.monitor.expect(runner, batch)
                 start += share
         if start < len(leases):  # a runner exited after they were claimed
             self._end([Release(id=lease.id, token=lease.token) for lease in leases[start:]])
 
     def serve_waiting(self) -> None:
         """Send waiting jobs to their dedicated runners, and start missing runners."""
-        solos = [one for one in self.staff.remotes.values() if one.solo]
-        for remote in solos:
-            if self._waiting and remote.room:
+        dedicated = [runner for runner in self.spawner.runners.values() if runner.dedicated]
+        for runner in dedicated:
+            if self._waiting and runner.room:
                 lease = self._waiting.popleft()
                 self._waits_since.pop(lease.token, None)
-                if remote.spoken is not None:
-                    remote.spoken.begin(partial(self._reports.line, lease))
-                remote.give([lease])
-                self.overseer.expect(remote, [lease])
-        starting = sum(one.stage is Stage.STARTING for one in solos)
-        room = self._solos_max() - len(solos)  # the rest wait: not begun, so a shutdown releases them at no cost
+                if runner.output is not None:
+                    runner.output.begin(partial(self._reports.line, lease))
+                runner.give([lease])
+                self.monitor.expect(runner, [lease])
+        starting = sum(runner.stage is Stage.STARTING for runner in dedicated)
+        room = self._dedicated_max() - len(dedicated)  # the rest wait unbegun: a shutdown releases them at no cost
         for _ in range(min(len(self._waiting) - starting, room)):
-            self.staff.start(solo=True)
+            self.spawner.start(dedicated=True)
 
-    def _solos_max(self) -> int:
+    def _dedicated_max(self) -> int:
         """Maximum number of dedicated runners: more than planned while suspect jobs wait.
 
         After a store outage longer than the lease, every interrupted job is suspect. Queueing for a few processes
@@ -237,12 +249,12 @@ class Pool(Runners):
         """
         since = [self._waits_since[lease.token] for lease in self._waiting if lease.suspect]
         waited = self._clock.steady() - min(since) if since else 0.0
-        return self.staff.plan.isolated << min(SUSPECT_DOUBLINGS_MAX, int(waited / SUSPECT_PATIENCE_SECONDS))
+        return self.spawner.plan.isolated << min(SUSPECT_DOUBLINGS_MAX, int(waited / SUSPECT_PATIENCE_SECONDS))
 
-    def _follow(self, remote: RunnerProcess, lease: Lease) -> None:
-        if remote.spare:
-            remote.give([lease])
-            self.overseer.expect(remote, [lease])
+    def _follow(self, runner: RunnerProcess, lease: Lease) -> None:
+        if runner.has_spare_flag:
+            runner.give([lease])
+            self.monitor.expect(runner, [lease])
         else:
             self._end([Release(id=lease.id, token=lease.token)])
 
@@ -255,7 +267,7 @@ class Pool(Runners):
         self._spread(leases)
 
     def _holder(self, token: str) -> RunnerProcess | None:
-        return next((one for one in self.staff.remotes.values() if token in one.held), None)
+        return next((runner for runner in self.spawner.runners.values() if token in runner.jobs), None)
 
     def _stop_waiting(self, lease: Lease) -> None:
         for waiting in self._waiting:
@@ -267,36 +279,36 @@ class Pool(Runners):
 
     def _end(self, batch: list[Ended]) -> None:
         if batch:
-            self.post(batch)
+            self.signals.post(batch)
 
     # ------------------------------------------------------------------ callbacks of runners
 
-    def on_ready(self, remote: RunnerProcess) -> None:
-        hello = remote.hello
-        if hello is not None and not remote.solo:
+    def on_ready(self, runner: RunnerProcess) -> None:
+        hello = runner.hello
+        if hello is not None and not runner.dedicated:
             self.facts = {name: task for task in hello.tasks for name in (task.name, *task.aliases)}
             self.timeouts = {name: task.timeout for name, task in self.facts.items() if task.timeout is not None}
-            self._alone = frozenset(name for name, task in self.facts.items() if task.alone)
+            self._isolated_tasks = frozenset(name for name, task in self.facts.items() if task.isolated)
             self._listens = frozenset(hello.listens)
-            self.on_hello(hello)
-        remote.send(protocol.Name(self.worker))
-        self._ask_for_judgement()
+            self._on_hello(hello)
+        runner.send(protocol.Name(self.worker))
+        self._request_retry_decisions()
         if self._waiting:
             self.serve_waiting()
-        self.on_room()
-        self.on_news()
+        self.signals.claim_again()
+        self.signals.status_changed.set()
 
-    def on_said(self, remote: RunnerProcess, frame: object) -> None:
+    def on_runner_frame(self, runner: RunnerProcess, frame: object) -> None:
         if isinstance(frame, protocol.Ended):
-            self._ended(remote, frame)
+            self._ended(runner, frame)
         elif isinstance(frame, protocol.Reported):
-            self._reported(remote, frame)
+            self._reported(runner, frame)
         elif isinstance(frame, protocol.Pong):
-            remote.pong(frame)
+            runner.pong(frame)
 
-    def _ended(self, remote: RunnerProcess, frame: protocol.Ended) -> None:
-        if remote.spoken is not None:
-            remote.spoken.end()
+    def _ended(self, runner: RunnerProcess, frame: protocol.Ended) -> None:
+        if runner.output is not None:
+            runner.output.end()
         batch: list[Ended] = []
         ends: tuple[Sequence[Ended], ...] = (
             frame.settlements,
@@ -306,60 +318,62 @@ class Pool(Runners):
         )
         for kind in ends:
             for end in kind:
-                if remote.drop(end.token) is not None or self._charged.pop(end.token, None) is not None:
+                if runner.drop(end.token) is not None or self._failed_by_kill.pop(end.token, None) is not None:
                     batch.append(end)
-        self._after(remote)
+        self._after(runner)
         self._end(batch)
 
-    def _after(self, remote: RunnerProcess) -> None:
+    def _after(self, runner: RunnerProcess) -> None:
         """Follow-up after some of a runner's jobs have ended."""
-        remote.changed.set()
-        if remote.solo and remote.stage is Stage.READY and children_of(remote.pid):
-            self.staff.kill(remote, spare=True)  # its job is over, so its child processes must not live on
+        runner.changed.set()
+        if runner.dedicated and runner.stage is Stage.READY and children_of(runner.pid):
+            self.spawner.kill(runner, jobs_not_to_blame=True)  # its job is over: so are its child processes
         if self._lost:
-            here = {sent.lease.id for sent in remote.held.values()}
-            self._lost = {job: where for job, where in self._lost.items() if where is not remote or job in here}
-        if remote.solo and self._waiting:
+            here = {job.lease.id for job in runner.jobs.values()}
+            self._lost = {job: where for job, where in self._lost.items() if where is not runner or job in here}
+        if runner.dedicated and self._waiting:
             self.serve_waiting()
-        self.overseer.look_at(remote)
+        self.monitor.check_max_jobs(runner)
 
-    def _reported(self, remote: RunnerProcess, frame: protocol.Reported) -> None:
-        for said in frame.said:
-            sent = remote.held.get(said.token)
-            if sent is None:
+    def _reported(self, runner: RunnerProcess, frame: protocol.Reported) -> None:
+        for report in frame.reports:
+            job = runner.jobs.get(report.token)
+            if job is None:
                 continue
-            if said.moved:
-                self._reports.progress(sent.lease, said.fraction, said.text)
-            for line in said.lines:
-                self._reports.line(sent.lease, line)
-            if said.slow_for:
-                self._reports.slow_down(sent.lease, said.slow_for)
+            if report.moved:
+                self._reports.progress(job.lease, report.fraction, report.text)
+            for line in report.lines:
+                self._reports.line(job.lease, line)
+            if report.slow_for:
+                self._reports.slow_down(job.lease, report.slow_for)
 
-    def on_died(self, remote: RunnerProcess, wait_status: int, cause: int, expected: bool) -> None:
-        if remote.spoken is not None:
-            remote.spoken.end()
-        estate = outcomes_after_exit(remote, wait_status, cause, self._clock.steady())
-        if estate.crashed or not (expected or remote.hello is None):
-            logs.runner_died(remote.pid, wait_status, estate.crashed)
-        remote.held.clear()
-        self._after(remote)
-        for charge in self._charged.values():
-            charge.judge = None if charge.judge is remote else charge.judge
+    def on_exited(self, runner: RunnerProcess, wait_status: int, cause: int, expected: bool) -> None:
+        if runner.output is not None:
+            runner.output.end()
+        outcomes = outcomes_after_exit(runner, wait_status, cause, self._clock.steady())
+        if outcomes.crashed or not (expected or runner.hello is None):
+            logs.runner_died(runner.pid, wait_status, outcomes.crashed)
+        runner.jobs.clear()
+        self._after(runner)
+        for killed in self._failed_by_kill.values():
+            killed.asked = None if killed.asked is runner else killed.asked
         now = self._clock.steady()
-        self._charged.update((lease.token, _Charge(lease, outcome, now)) for lease, outcome in estate.charged)
-        self._end(estate.ended)
-        self._ask_for_judgement()
-        if self._waiting and remote.hello is not None and not self.staff.closing:
+        self._failed_by_kill.update(
+            (lease.token, _KilledJob(lease, outcome, now)) for lease, outcome in outcomes.failed_by_kill
+        )
+        self._end(outcomes.ended)
+        self._request_retry_decisions()
+        if self._waiting and runner.hello is not None and not self.spawner.closing:
             self.serve_waiting()
-        self.on_news()
+        self.signals.status_changed.set()
 
-    def on_not_started(self, remote: RunnerProcess, again_in: float) -> None:
+    def on_not_started(self, runner: RunnerProcess, again_in: float) -> None:
         """A runner failed to start: release jobs that wait for a dedicated one, as the next start may fail, too."""
-        if remote.solo:
+        if runner.dedicated:
             self._give_back_waiting(self._waiting, delay=again_in)
-        self._judge_here(list(self._charged.values()))
+        self._apply_retry_limits(list(self._failed_by_kill.values()))
 
-    def look_at_waiting(self, now: float) -> None:
+    def check_waiting(self, now: float) -> None:
         """Bound every wait for a runner: release jobs that have waited too long, apply overdue retry policies here."""
         if self._waiting:
             self.serve_waiting()
@@ -368,9 +382,9 @@ class Pool(Runners):
             if overdue:
                 logs.waited_for_runner([lease.id for lease in overdue], RUNNER_WITHIN_SECONDS)
                 self._give_back_waiting(overdue)
-        if self._charged:
-            late = now - JUDGED_WITHIN_SECONDS
-            self._judge_here([charge for charge in self._charged.values() if charge.since < late])
+        if self._failed_by_kill:
+            late = now - RETRY_DECISION_WITHIN_SECONDS
+            self._apply_retry_limits([killed for killed in self._failed_by_kill.values() if killed.since < late])
 
     def _give_back_waiting(self, leases: Iterable[Lease], delay: float = 0.0) -> None:
         gone = {lease.token: lease for lease in leases}
@@ -379,42 +393,148 @@ class Pool(Runners):
             self._waits_since.pop(token, None)
         self._end([Release(id=lease.id, token=token, delay=delay) for token, lease in gone.items()])
 
-    def _ask_for_judgement(self) -> None:
+    def _request_retry_decisions(self) -> None:
         """Have a runner apply the retry policy of killed jobs: only it has the task's code."""
-        cases = [charge for charge in self._charged.values() if charge.judge is None]
+        cases = [killed for killed in self._failed_by_kill.values() if killed.asked is None]
         if not cases:
             return
-        if self.staff.closing or self.staff.barred:  # no runner will respond: release them, not counted as a failure
-            self._charged.clear()
-            self._end([interrupted(charge.lease) for charge in cases])
+        if self.spawner.closing or self.spawner.barred:  # no runner will respond: release them at no cost
+            self._failed_by_kill.clear()
+            self._end([interrupted(killed.lease) for killed in cases])
             return
-        ready = next((one for one in self.staff.shared if one.stage is Stage.READY and not one.blocked), None)
+        ready = next(
+            (runner for runner in self.spawner.shared if runner.stage is Stage.READY and not runner.blocked), None
+        )
         if ready is not None:
-            for charge in cases:
-                charge.judge = ready
-            ready.send(protocol.Judge([charge.lease for charge in cases], [charge.outcome for charge in cases]))
+            for killed in cases:
+                killed.asked = ready
+            ready.send(
+                protocol.ApplyRetryPolicy([killed.lease for killed in cases], [killed.outcome for killed in cases])
+            )
 
-    def _judge_here(self, cases: Sequence[_Charge]) -> None:
+    def _apply_retry_limits(self, cases: Sequence[_KilledJob]) -> None:
         """No runner can apply the task's full policy: apply the part known here, its retry limit."""
         ended: list[Ended] = []
-        for charge in cases:
-            lease = charge.lease
-            del self._charged[lease.token]
+        for killed in cases:
+            lease = killed.lease
+            del self._failed_by_kill[lease.token]
             facts = self.facts.get(lease.task)
             if facts is None:
                 ended.append(interrupted(lease))
                 continue
-            logs.judged_without_runner(lease.id, lease.task)
+            logs.retry_limit_applied(lease.id, lease.task)
             options = TaskOptions(retry=RetryPolicy(limit=facts.retries), retain=facts.retain).for_call(lease.options)
-            ended.append(settlement_of(lease, options, charge.outcome, None))
+            ended.append(settlement_of(lease, options, killed.outcome, None))
         self._end(ended)
 
 
-class _Charge:
+class _KilledJob:
     """A job whose runner was killed because of it, and the runner asked to apply its retry policy."""
 
-    __slots__ = ("judge", "lease", "outcome", "since")
+    __slots__ = ("asked", "lease", "outcome", "since")
 
     def __init__(self, lease: Lease, outcome: Outcome, since: float) -> None:
         self.lease, self.outcome, self.since = lease, outcome, since
-        self.judge: RunnerProcess | None = None
+        self.asked: RunnerProcess | None = None
+
+
+class IsolatedSlots:
+    """How many jobs of each isolated task a claim may bring: the processes for isolated jobs are few and shared.
+
+    No I/O, no clock. A claim can cap each task but not several tasks together, so the free processes are distributed
+    among the isolated tasks. The sum never exceeds the free processes: claimed jobs start at once, and the rest stays
+    in the store for other workers. The remainder rotates from claim to claim, so that no task starves.
+    """
+
+    def __init__(self) -> None:
+        self._first = 0
+        self._satisfied: set[str] = set()
+
+    def distribute(self, free: int, tasks: Sequence[str]) -> dict[str, int]:
+        """Per-task maximum for the next claim."""
+        if not tasks:
+            return {}
+        each, odd = divmod(max(0, free), len(tasks))
+        first, self._first = self._first % len(tasks), (self._first + odd) % len(tasks)
+        return {task: each + ((number - first) % len(tasks) < odd) for number, task in enumerate(tasks)}
+
+    def may_be_more(self, dealt: Mapping[str, int], claimed: Iterable[str]) -> bool:
+        """Whether an immediate second claim may bring jobs that this one left because of the per-task maximum.
+
+        `claimed` are the tasks of the claimed jobs. False if no process is left, or if every task has had its chance
+        without using all of its share; a new round begins then.
+        """
+        if not dealt:
+            return False
+        taken = Counter(task for task in claimed if task in dealt)
+        for task, most in dealt.items():
+            if taken[task] < most:
+                self._satisfied.add(task)
+            elif most:
+                self._satisfied.discard(task)
+        more = taken.total() < sum(dealt.values()) and not self._satisfied.issuperset(dealt)
+        if not more:
+            self._satisfied.clear()
+        return more
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a runner's exit means for its jobs: decided when it and everything it started are dead and all its frames have
+# been read. A runner that exits without an outcome for a job it began has crashed, whatever its exit code.
+
+
+@dataclass
+class CrashOutcomes:
+    """Outcomes of a dead runner's jobs."""
+
+    ended: list[Ended] = field(default_factory=list)
+    failed_by_kill: list[tuple[Lease, Outcome]] = field(default_factory=list)  # their task's retry policy decides
+    crashed: list[str] = field(default_factory=list)
+
+
+def outcomes_after_exit(runner: RunnerProcess, wait_status: int, cause: int, now: float) -> CrashOutcomes:
+    """Decide the outcome of each job the runner had."""
+    outcomes = CrashOutcomes()
+    stacks = ""
+    how = "died with its guard" if cause == guard.GUARD_DIED else how_it_ended(wait_status)
+    for job in runner.jobs.values():
+        lease, began = job.lease, runner.begun(job)
+        if job.stop_reason is Stop.LOST:
+            outcomes.ended.append((Gone if began else Release)(id=lease.id, token=lease.token))
+        elif job.stop_reason is Stop.CANCELLED:
+            outcomes.ended.append(Settlement(id=lease.id, token=lease.token, ending=Ending.CANCELLED))
+        elif job.kill_outcome is not None:
+            outcomes.failed_by_kill.append((lease, job.kill_outcome))
+        elif began and runner.dedicated and (limit := _limit_hit(wait_status)):
+            text = f"the attempt used up its {limit}_limit: {runner.where()} {how_it_ended(wait_status)}"
+            failure = Failure(reason=limit, text=text, traceback=bounded(runner.read_stacks(), TRACEBACK_CHARS_MAX))
+            outcomes.failed_by_kill.append((lease, Outcome(kind=OutcomeKind.FAILED, failure=failure)))
+        elif not began:
+            outcomes.ended.append(Release(id=lease.id, token=lease.token))
+        elif runner.jobs_not_to_blame or cause == guard.TOO_LATE or job.stop_reason:
+            outcomes.ended.append(interrupted(lease))
+        else:
+            stacks = stacks or bounded(runner.read_stacks(), TRACEBACK_CHARS_MAX)
+            outcomes.crashed.append(lease.id)
+            outcomes.ended.append(_crash(runner, job, how, now - began, stacks))
+    return outcomes
+
+
+def _crash(runner: RunnerProcess, job: Assignment, how: str, seconds: float, stacks: str) -> Settlement:
+    lease = job.lease
+    text = f"{runner.where()} {how} {seconds:.1f} s into the attempt, without a result"
+    logs.job_crashed(lease.id, lease.task, runner.pid, how)
+    return Settlement(
+        id=lease.id,
+        token=lease.token,
+        ending=Ending.STALLED,
+        alone=runner.slots == 1 and not runner.others_died_too,
+        failure=Failure(reason="crash", text=text, traceback=stacks),
+    )
+
+
+def _limit_hit(wait_status: int) -> str:
+    """Which resource limit ended an isolated attempt's process; "" if none did."""
+    if os.WIFSIGNALED(wait_status):
+        return "cpu" if os.WTERMSIG(wait_status) == signal.SIGXCPU else ""
+    return "memory" if os.waitstatus_to_exitcode(wait_status) == OUT_OF_MEMORY else ""

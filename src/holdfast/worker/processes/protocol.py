@@ -1,8 +1,8 @@
-"""The protocol between keeper and runners: length-prefixed msgpack frames over a socketpair, many jobs per frame.
+"""The protocol between keeper and runners: msgpack frames over a socketpair, and begin flags in shared memory.
 
-Used by runner_process.py (the keeper's end) and runner_endpoint.py (the runner's end). Pure encoding and decoding, no
-I/O. Arguments and results are bytes that pass through untouched. The first frame each way carries the version; both
-ends must have the same one.
+Used by runner_process.py (the keeper's end) and runner_endpoint.py (the runner's end). Frames are prefixed with their
+length and carry many jobs each. Arguments and results are bytes that pass through untouched. The first frame each way
+carries the version; both ends must have the same one.
 
 A handler can write to its runner's socket. So every frame starts with a magic number, and frames from a runner are
 bounded: garbage is rejected at its first bytes, and no announced length makes the keeper buffer more than
@@ -11,7 +11,13 @@ RUNNER_FRAME_BYTES_MAX plus one result.
 
 from __future__ import annotations
 
+import fcntl
+import mmap
+import os
 import struct
+import sys
+import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -25,8 +31,8 @@ from ..keeper.declare import Declared
 VERSION = 4
 FRAME_BYTES_MAX = 1 << 30  # from the keeper, which forwards what it got from the store
 RUNNER_FRAME_BYTES_MAX = 16 << 20  # from a runner, in addition to one result of the maximum size the app allows
-SHARE_BYTES = 4 << 20  # target size of a runner's frame; only a single larger item exceeds it
-SHARE_PARTS = 10_000
+FRAME_BYTES_TARGET = 4 << 20  # target size of a runner's frame; only a single larger item exceeds it
+FRAME_ITEMS_MAX = 10_000
 _MARK = 0x7466_6468  # magic number, "hdft" in memory: rejects data that is not a frame
 _HEAD = struct.Struct("<II")  # magic number, bytes that follow
 HEAD_BYTES = _HEAD.size
@@ -48,15 +54,15 @@ class Setup(Frame, frozen=True, tag=1):
     imports: tuple[str, ...]
     url: str | None  # overrides the app's store
     slots: int
-    solo: bool  # runs one job at a time, alone
+    dedicated: bool  # runs one job at a time, alone
     unknown_delay: float
     verbose: bool
 
 
 class Start(Frame, frozen=True, tag=2):
-    """Start these now. `places` are the slots in which each sets its begin flag (begin_flags.py)."""
+    """Start these now. `flags` are the numbers of their begin flags."""
 
-    places: list[int]
+    flags: list[int]
     leases: list[Lease]
 
 
@@ -83,13 +89,13 @@ class Name(Frame, frozen=True, tag=6):
     worker: str
 
 
-class Tell(Frame, frozen=True, tag=7):
+class Emit(Frame, frozen=True, tag=7):
     """The keeper's events for the app's listeners, each as its name and msgpack."""
 
-    seen: list[tuple[str, msgspec.Raw]]
+    events: list[tuple[str, msgspec.Raw]]
 
 
-class Judge(Frame, frozen=True, tag=8):
+class ApplyRetryPolicy(Frame, frozen=True, tag=8):
     """Attempts whose process was killed because of them: apply the task's retry policy and return the settlements."""
 
     leases: list[Lease]
@@ -115,7 +121,7 @@ class TaskFacts(Struct, frozen=True, array_like=True):
     name: str
     queue: str
     timeout: float | None
-    alone: bool  # isolation="process"
+    isolated: bool  # isolation="process"
     memory_limit: int | None
     cpu_limit: float | None
     aliases: tuple[str, ...]
@@ -153,7 +159,7 @@ class Ended(Frame, frozen=True, tag=22):
     unknown: list[tuple[str, str]] = []
 
 
-class Said(Struct, frozen=True, array_like=True):
+class JobReport(Struct, frozen=True, array_like=True):
     """What one handler has reported since the last frame."""
 
     token: str
@@ -167,7 +173,7 @@ class Said(Struct, frozen=True, array_like=True):
 class Reported(Frame, frozen=True, tag=23):
     """Progress, log lines and slow-down requests."""
 
-    said: list[Said]
+    reports: list[JobReport]
 
 
 class Pong(Frame, frozen=True, tag=24):
@@ -177,7 +183,7 @@ class Pong(Frame, frozen=True, tag=24):
     memory: int
 
 
-FromKeeper = Setup | Start | Halt | HaltAll | Open | Name | Tell | Judge | Ping | Quit
+FromKeeper = Setup | Start | Halt | HaltAll | Open | Name | Emit | ApplyRetryPolicy | Ping | Quit
 FromRunner = Hello | Refused | Ended | Reported | Pong
 
 _encoder = msgspec.msgpack.Encoder()
@@ -194,21 +200,21 @@ def pack(frames: Iterable[Frame]) -> bytes:
     return b"".join(parts)
 
 
-def pack_ends(ended: Ended) -> bytes:
+def pack_outcomes(ended: Ended) -> bytes:
     """Encode outcomes: in one frame if it is small enough, otherwise in several."""
     packed = pack([ended])
-    if len(packed) <= SHARE_BYTES:
+    if len(packed) <= FRAME_BYTES_TARGET:
         return packed
-    return pack(shares(ended.settlements, ended.releases, ended.gone, ended.unknown))
+    return pack(outcome_frames(ended.settlements, ended.releases, ended.gone, ended.unknown))
 
 
-def pack_reports(said: Sequence[Said]) -> bytes:
+def pack_reports(reports: Sequence[JobReport]) -> bytes:
     """Encode reports: in one frame if it is small enough, otherwise in several."""
-    packed = pack([Reported(list(said))])
-    return packed if len(packed) <= SHARE_BYTES else pack(told_shares(said))
+    packed = pack([Reported(list(reports))])
+    return packed if len(packed) <= FRAME_BYTES_TARGET else pack(report_frames(reports))
 
 
-def shares(
+def outcome_frames(
     settlements: Sequence[Settlement],
     releases: Sequence[Release],
     gone: Sequence[tuple[str, str]],
@@ -216,14 +222,14 @@ def shares(
 ) -> Iterator[Ended]:
     """Split outcomes into frames that the keeper accepts."""
     start = size = 0
-    for place, one in enumerate(settlements):
-        own = _settlement_bytes(one)
-        if place > start and (size + own > SHARE_BYTES or place - start >= SHARE_PARTS):
-            yield Ended(list(settlements[start:place]), [], [])
-            start, size = place, 0
+    for number, settlement in enumerate(settlements):
+        own = _settlement_bytes(settlement)
+        if number > start and (size + own > FRAME_BYTES_TARGET or number - start >= FRAME_ITEMS_MAX):
+            yield Ended(list(settlements[start:number]), [], [])
+            start, size = number, 0
         size += own
-    for first in range(0, max(len(releases), len(gone), len(unknown), 1), SHARE_PARTS):
-        last = first + SHARE_PARTS
+    for first in range(0, max(len(releases), len(gone), len(unknown), 1), FRAME_ITEMS_MAX):
+        last = first + FRAME_ITEMS_MAX
         ended = list(settlements[start:]) if first == 0 else []
         yield Ended(ended, list(releases[first:last]), list(gone[first:last]), list(unknown[first:last]))
 
@@ -235,16 +241,16 @@ def _settlement_bytes(settlement: Settlement) -> int:
     return size if failure is None else size + 4 * (len(failure.text) + len(failure.traceback))
 
 
-def told_shares(said: Sequence[Said]) -> Iterator[Reported]:
+def report_frames(reports: Sequence[JobReport]) -> Iterator[Reported]:
     """Split reports into frames that the keeper accepts."""
     start = size = 0
-    for place, one in enumerate(said):
-        own = 4 * (len(one.text or "") + sum(map(len, one.lines)))
-        if place > start and (size + own > SHARE_BYTES or place - start >= SHARE_PARTS):
-            yield Reported(list(said[start:place]))
-            start, size = place, 0
+    for number, report in enumerate(reports):
+        own = 4 * (len(report.text or "") + sum(map(len, report.lines)))
+        if number > start and (size + own > FRAME_BYTES_TARGET or number - start >= FRAME_ITEMS_MAX):
+            yield Reported(list(reports[start:number]))
+            start, size = number, 0
         size += own
-    yield Reported(list(said[start:]))
+    yield Reported(list(reports[start:]))
 
 
 class Reader:
@@ -302,3 +308,74 @@ def from_keeper() -> Reader:
 
 def from_runner() -> Reader:
     return Reader(FromRunner, RUNNER_FRAME_BYTES_MAX)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Begin flags in memory shared by keeper and runner: which job has begun, when, in which thread; which was taken back.
+#
+# Written by the runner just before it calls a handler, read by the keeper when that runner is blocked or dead: a frame
+# could be stuck behind the very handler it reports. One numbered flag per running job; the keeper assigns the numbers.
+#
+# Begin and take-back may race. This is a Dekker-style store-then-load: the runner writes its begin, then reads whether
+# the job was taken; the keeper writes that it takes the job, then reads whether it began. Whichever reads second sees
+# the other's write, so at most one of them continues; if both see it, neither does, and the runner releases the job.
+
+
+_FLAG = struct.Struct("<dQQ")  # begun (steady seconds; 0: not yet), thread, taken back
+_BEGUN = struct.Struct("<dQ")
+_TAKEN = 16  # offset of the taken-back flag
+_SIZE = _FLAG.size
+
+
+def make_file(number: int) -> int:
+    """An anonymous file of the right size. On Linux, the size is sealed: truncating it would kill readers (SIGBUS)."""
+    if sys.platform == "linux":
+        fd = os.memfd_create("holdfast-begin-flags", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, number * _SIZE)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        return fd
+    fd, path = tempfile.mkstemp(prefix="holdfast-begin-flags-")
+    os.unlink(path)
+    os.ftruncate(fd, number * _SIZE)
+    return fd
+
+
+class BeginFlags:
+    """The shared memory, as used by either side."""
+
+    def __init__(self, fd: int) -> None:
+        self._memory = mmap.mmap(fd, os.fstat(fd).st_size)
+        self._fence = threading.Lock()
+
+    # ------------------------------------------------------------------ called by the runner
+
+    def begin(self, flag: int, at: float, thread: int) -> bool:
+        """Record that a job begins; False if the keeper has taken it back."""
+        offset = flag * _SIZE
+        _BEGUN.pack_into(self._memory, offset, at, thread)
+        with self._fence:  # acts as a memory barrier: the write above is visible before the read below
+            return self._memory[offset + _TAKEN] == 0
+
+    # ------------------------------------------------------------------ called by the keeper
+
+    def clear(self, flag: int) -> None:
+        _FLAG.pack_into(self._memory, flag * _SIZE, 0.0, 0, 0)
+
+    def begun(self, flag: int) -> float:
+        """When the job began, on the steady clock; 0.0 if it has not."""
+        at: float = _FLAG.unpack_from(self._memory, flag * _SIZE)[0]
+        return at
+
+    def thread(self, flag: int) -> int:
+        """The thread the job began in."""
+        thread: int = _FLAG.unpack_from(self._memory, flag * _SIZE)[1]
+        return thread
+
+    def take_back(self, flag: int) -> bool:
+        """Take a job back; False if it may have begun."""
+        self._memory[flag * _SIZE + _TAKEN] = 1
+        with self._fence:
+            return self.begun(flag) == 0.0
+
+    def close(self) -> None:
+        self._memory.close()

@@ -27,21 +27,22 @@ from ...records import Lease, Release
 from ..embedded import CALLBACKS_WITHIN_SECONDS, HostApp
 from ..keeper.declare import declared_by
 from ..keeper.reports import FLUSH_EVERY_SECONDS, Reports
-from ..runner import forked_child
-from ..runner.attempt import Ended, Runner, Stop, Unknown
+from ..runner.attempt import Runner
+from ..runner.outcomes import Ended, Stop, Unknown
 from . import protocol
-from .begin_flags import BeginFlags
+from .protocol import BeginFlags
 from .resource_limits import OUT_OF_MEMORY, Limits
 from .runner_process import DUMP_SIGNAL
 
 BROKEN = 73  # exit code: Holdfast's own code failed here, so its outcomes cannot be trusted; each job is rerun alone
 KEEPER_GONE = 71  # exit code: no keeper is left to report to
+FORKED_CHILD = 72  # exit code of a forked child that did not exec or exit by itself
 
 
-def listen_for_dumps(evidence: int) -> None:
-    """Dump stacks to `evidence` if the keeper asks or this process crashes, even if the interpreter is stuck."""
-    faulthandler.enable(evidence, all_threads=True)
-    faulthandler.register(DUMP_SIGNAL, evidence, all_threads=True, chain=False)
+def listen_for_dumps(dump_fd: int) -> None:
+    """Dump stacks to this descriptor if the keeper asks or this process crashes, even if the interpreter is stuck."""
+    faulthandler.enable(dump_fd, all_threads=True)
+    faulthandler.register(DUMP_SIGNAL, dump_fd, all_threads=True, chain=False)
 
 
 def hello(app: HostApp, url: str, result_bytes_max: int) -> protocol.Hello:
@@ -68,15 +69,20 @@ class RunnerEndpoint(asyncio.Protocol):
     """The runner's end of the socket."""
 
     def __init__(
-        self, app: HostApp, setup: protocol.Setup, marks: BeginFlags, on_end: Callable[[Context], None] | None = None
+        self,
+        app: HostApp,
+        setup: protocol.Setup,
+        begin_flags: BeginFlags,
+        on_end: Callable[[Context], None] | None = None,
     ) -> None:
-        self._app, self._begin_flags = app, marks
-        self._limits = Limits() if setup.solo else None
+        self._app, self._begin_flags = app, begin_flags
+        self._limits = Limits() if setup.dedicated else None
         self._output = sys.stdout  # as the app left it
         self._reader = protocol.from_keeper()
         self._transport: asyncio.Transport | None = None
-        self._places: dict[str, int] = {}  # by token
-        self._reports = Reports()
+        self._flags: dict[str, int] = {}  # by token
+        loop = asyncio.get_running_loop()
+        self._reports = Reports(partial(loop.call_soon_threadsafe, self._report, None))
         self._quit = asyncio.Event()
         self._runner = Runner(
             find_task=app.find_task,
@@ -88,17 +94,17 @@ class RunnerEndpoint(asyncio.Protocol):
             mark_begin=self._mark_begin,
             on_end=on_end,
             on_fault=lambda: os._exit(BROKEN),
+            on_memory_error=lambda: self._limits is not None and self._limits.lift(),
+            after_call=leave_if_child,
         )
-        if self._limits is not None:
-            self._runner.relieve = self._limits.lift
-        self._obey: dict[type, Callable[[Any], None]] = {
+        self._frame_handlers: dict[type, Callable[[Any], None]] = {
             protocol.Start: self._start,
             protocol.Halt: lambda frame: self._runner.stop(frame.named, Stop(frame.reason)),
             protocol.HaltAll: self._halt_all,
             protocol.Open: lambda frame: self._open(),
             protocol.Name: self._name,
-            protocol.Tell: self._tell,
-            protocol.Judge: lambda frame: self._runner.judge(frame.leases, frame.outcomes),
+            protocol.Emit: self._emit,
+            protocol.ApplyRetryPolicy: lambda frame: self._runner.apply_retry_policy(frame.leases, frame.outcomes),
             protocol.Ping: self._pong,
             protocol.Quit: lambda frame: self._quit.set(),
         }
@@ -106,9 +112,8 @@ class RunnerEndpoint(asyncio.Protocol):
     async def serve(self, sock: socket.socket) -> None:
         """Run until the keeper sends Quit."""
         loop = asyncio.get_running_loop()
-        forked_child.arm(sock.fileno(), loop)
+        arm_forked_children(sock.fileno(), loop)
         await loop.create_connection(lambda: self, sock=sock)
-        self._reports.on_urgent = partial(loop.call_soon_threadsafe, self._report, None)
         flushing = loop.create_task(self._flush_forever())
         await self._quit.wait()
         flushing.cancel()
@@ -122,7 +127,7 @@ class RunnerEndpoint(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for frame in self._reader.feed(data):
-            self._obey[type(frame)](frame)
+            self._frame_handlers[type(frame)](frame)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if isinstance(exc, MemoryError):  # the memory limit left no room even for reading a frame
@@ -132,8 +137,8 @@ class RunnerEndpoint(asyncio.Protocol):
 
     def _start(self, frame: protocol.Start) -> None:
         leases = frame.leases
-        for place, lease in zip(frame.places, leases, strict=True):
-            self._places[lease.token] = place
+        for flag, lease in zip(frame.flags, leases, strict=True):
+            self._flags[lease.token] = flag
         if self._limits is not None:
             self._set_limits(leases[0])
         self._runner.start(leases)
@@ -153,40 +158,40 @@ class RunnerEndpoint(asyncio.Protocol):
     def _name(self, frame: protocol.Name) -> None:
         self._runner.worker = frame.worker
 
-    def _tell(self, frame: protocol.Tell) -> None:
-        kinds = [(EVENTS.get(name), raw) for name, raw in frame.seen]
+    def _emit(self, frame: protocol.Emit) -> None:
+        kinds = [(EVENTS.get(name), raw) for name, raw in frame.events]
         self._runner.deliver([msgspec.msgpack.decode(raw, type=kind) for kind, raw in kinds if kind is not None])
 
     def _pong(self, frame: protocol.Ping) -> None:
-        self._runner.beat()
+        self._runner.pong()
         self._write(protocol.pack([protocol.Pong(frame.number, resident_bytes())]))
 
     # ------------------------------------------------------------------ frames to the keeper
 
     def _mark_begin(self, token: str) -> bool:
-        forked_child.leave_if_child()
-        return self._begin_flags.begin(self._places[token], read_steady(), get_ident())
+        leave_if_child()
+        return self._begin_flags.begin(self._flags[token], read_steady(), get_ident())
 
     def _hand_over(self, batch: list[Ended]) -> None:
         settlements: list[Settlement] = []
         releases: list[Release] = []
         gone: list[tuple[str, str]] = []
         unknown: list[tuple[str, str]] = []
-        places = self._places
+        flags = self._flags
         for end in batch:
-            places.pop(end.token, None)
+            flags.pop(end.token, None)
             if isinstance(end, Settlement):
                 settlements.append(end)
             elif isinstance(end, Release):
                 releases.append(end)
             else:
                 (unknown if isinstance(end, Unknown) else gone).append((end.id, end.token))
-        spoilt = self._limits is not None and not (self._limits.lift() and self._flush_output())
+        unusable = self._limits is not None and not (self._limits.lift() and self._flush_output())
         reported = self._reports.pending_of(end.token for end in batch)
         if reported:  # must arrive before the outcomes they belong to
             self._report(reported)
-        self._write(protocol.pack_ends(protocol.Ended(settlements, releases, gone, unknown)))
-        if spoilt and self._transport is not None:
+        self._write(protocol.pack_outcomes(protocol.Ended(settlements, releases, gone, unknown)))
+        if unusable and self._transport is not None:
             self._transport.close()  # after sending that: the next job gets a fresh process
 
     def _flush_output(self) -> bool:
@@ -207,11 +212,11 @@ class RunnerEndpoint(asyncio.Protocol):
     def _report(self, tokens: list[str] | None) -> None:
         taken = self._reports.take(tokens)
         if taken:
-            said = [
-                protocol.Said(one.lease.token, one.moved, one.fraction, one.text, one.lines, one.slow_for)
+            reports = [
+                protocol.JobReport(one.lease.token, one.moved, one.fraction, one.text, one.lines, one.slow_for)
                 for one in taken
             ]
-            self._write(protocol.pack_reports(said))
+            self._write(protocol.pack_reports(reports))
 
     def _write(self, packed: bytes) -> None:
         if self._transport is not None:
@@ -224,3 +229,35 @@ def resident_bytes() -> int:
         return 0
     with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Forked children of a runner must never write to its socket nor run its jobs. A handler may fork; its child should exec
+# or exit. A child that returns or awaits instead would continue as a second runner with the same socket and the same
+# queued jobs: it exits at once, and its parent continues.
+
+
+_in_child = False
+
+
+def arm_forked_children(sock: int, loop: asyncio.AbstractEventLoop) -> None:
+    """From now on, cut forked children of this process off from the runner's socket and loop."""
+    os.register_at_fork(after_in_child=lambda: _forsake(sock, loop))
+
+
+def leave_if_child() -> None:
+    """Exit if this process is a runner's forked child."""
+    if _in_child:
+        os._exit(FORKED_CHILD)
+
+
+def _forsake(sock: int, loop: Any) -> None:
+    """In the child: replace the socket by /dev/null, and make the loop's next step exit."""
+    global _in_child
+    _in_child = True
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(nothing, sock, inheritable=False)  # leaves the epoll set, which is shared with the parent, untouched
+    os.close(nothing)
+    ready = getattr(loop, "_ready", None)  # exit ahead of queued callbacks: those are the parent's
+    if ready is not None:
+        ready.appendleft(asyncio.Handle(os._exit, (FORKED_CHILD,), loop))

@@ -20,15 +20,15 @@ from ...clock import read_steady
 from ...errors import ConfigurationError
 from ...lifecycle import Outcome
 from ...records import Lease
-from ..runner.attempt import Stop
+from ..runner.outcomes import Stop
+from ..runner.output import OutputPipe
 from . import protocol
-from .begin_flags import BeginFlags, make_file
-from .output_pipe import OutputPipe
+from .protocol import BeginFlags, make_file
 
 DUMP_SIGNAL = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR2
-SPARE_PLACES = 16  # begin-flag slots for lost attempts that have not stopped
+SPARE_FLAGS = 16  # begin-flag slots for lost attempts that have not stopped
 AGE_SPREAD = 0.8
-EVIDENCE_BYTES_MAX = 1 << 20
+DUMP_BYTES_MAX = 1 << 20
 TELL_BYTES_MAX = 1 << 20  # maximum backlog of events for a runner that does not read
 
 
@@ -41,50 +41,50 @@ class Stage(IntEnum):
     GONE = 3
 
 
-class Sent:
+class Assignment:
     """A job that was sent to a runner."""
 
-    __slots__ = ("guilty", "lease", "place", "sent_at", "timeout", "told", "told_at")
+    __slots__ = ("flag", "kill_outcome", "lease", "sent_at", "stop_reason", "stop_sent_at", "timeout")
 
-    def __init__(self, lease: Lease, place: int, sent_at: float) -> None:
-        self.lease, self.place, self.sent_at = lease, place, sent_at
+    def __init__(self, lease: Lease, flag: int, sent_at: float) -> None:
+        self.lease, self.flag, self.sent_at = lease, flag, sent_at
         self.timeout: float | None = None
-        self.told = Stop.NOT
-        self.told_at = 0.0
-        self.guilty: Outcome | None = None  # the outcome to record if its process must be killed because of it
+        self.stop_reason = Stop.NOT
+        self.stop_sent_at = 0.0
+        self.kill_outcome: Outcome | None = None  # the outcome to record if its process must be killed because of it
 
 
 class RunnerProcessOwner(Protocol):
     """Receives a runner's frames."""
 
-    def on_frame(self, remote: RunnerProcess, frame: object) -> None: ...
+    def on_frame(self, runner: RunnerProcess, frame: object) -> None: ...
 
-    def on_closed(self, remote: RunnerProcess) -> None: ...
+    def on_closed(self, runner: RunnerProcess) -> None: ...
 
 
 class RunnerProcess(asyncio.Protocol):
     """The keeper's handle of one runner process."""
 
-    def __init__(self, owner: RunnerProcessOwner, tag: int, slots: int, *, solo: bool) -> None:
+    def __init__(self, owner: RunnerProcessOwner, tag: int, slots: int, *, dedicated: bool) -> None:
         self._owner, self._loop = owner, asyncio.get_running_loop()
-        self.tag, self.slots, self.solo = tag, slots, solo
+        self.tag, self.slots, self.dedicated = tag, slots, dedicated
         self.stage = Stage.STARTING
         self.pid = 0
         self.hello: protocol.Hello | None = None
         self.refused: protocol.Refused | None = None
-        self.held: dict[str, Sent] = {}  # by token
+        self.jobs: dict[str, Assignment] = {}  # by token
         self.taken: dict[str, int] = {}  # token → slot of jobs taken back, until the runner has noticed
         self.done = 0
         self.memory = 0
         self.blocked = False  # it has not replied for a while
-        self.spared = False  # killed for a reason its jobs are not to blame for
-        self.in_company = False  # jobs elsewhere died at the same instant: the one to blame is unknown
+        self.jobs_not_to_blame = False  # killed for a reason its jobs are not to blame for
+        self.others_died_too = False  # jobs elsewhere died at the same instant: the one to blame is unknown
         self.ready_at = 0.0
         self.lifetime = random.uniform(AGE_SPREAD, 1.0)  # share of max_jobs, so that runners do not all leave together
         self.pinged_at = 0.0
         self.continued = 0  # number of SIGCONTs sent because it was stopped
-        self.idle_looks = 0  # consecutive checks that found its loop idle without a reply
-        self.let_go = False
+        self.idle_checks = 0  # consecutive checks that found its loop idle without a reply
+        self.released = False
         self.closed = False  # all its frames have been read
         self.ended: tuple[int, int] | None = None  # wait status and cause
         self.changed = asyncio.Event()  # a job ended, or the process did
@@ -94,16 +94,16 @@ class RunnerProcess(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._outbox: list[protocol.Frame] = []
         self._flushing = False
-        self._evidence_read = 0
+        self._dump_read = 0
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        marks = make_file(slots + SPARE_PLACES)
-        self.evidence = os.memfd_create("holdfast-evidence") if hasattr(os, "memfd_create") else make_file(1)
-        self.marks = BeginFlags(marks)
-        self._places = list(range(slots + SPARE_PLACES))
-        self.spoken = OutputPipe() if solo else None
-        self.fds: tuple[int, ...] = (theirs.detach(), marks, self.evidence)
-        if self.spoken is not None:
-            self.fds += (self.spoken.theirs,)
+        begin_flags = make_file(slots + SPARE_FLAGS)
+        self.dump_fd = os.memfd_create("holdfast-stacks") if hasattr(os, "memfd_create") else make_file(1)
+        self.begin_flags = BeginFlags(begin_flags)
+        self._free_flags = list(range(slots + SPARE_FLAGS))
+        self.output = OutputPipe() if dedicated else None
+        self.fds: tuple[int, ...] = (theirs.detach(), begin_flags, self.dump_fd)
+        if self.output is not None:
+            self.fds += (self.output.theirs,)
 
     async def connect(self) -> None:
         await self._loop.create_connection(lambda: self, sock=self._ours)
@@ -111,20 +111,20 @@ class RunnerProcess(asyncio.Protocol):
     def handed_over(self) -> None:
         """The guard has its copies of the descriptors: close ours."""
         for fd in self.fds:
-            if fd != self.evidence:
+            if fd != self.dump_fd:
                 os.close(fd)
 
     def close(self) -> None:
         """Release all resources."""
-        self.let_go = True
+        self.released = True
         if self._transport is not None:
             self._transport.abort()
         elif not self.closed:
             self._ours.close()  # never connected
-        if self.spoken is not None:
-            self.spoken.close()
-        self.marks.close()
-        os.close(self.evidence)
+        if self.output is not None:
+            self.output.close()
+        self.begin_flags.close()
+        os.close(self.dump_fd)
 
     # ------------------------------------------------------------------ jobs
 
@@ -133,51 +133,51 @@ class RunnerProcess(asyncio.Protocol):
         """How many jobs it could start now. Slots of reclaimed jobs become free once the runner has noticed."""
         if self.stage is not Stage.READY or self.blocked:
             return 0
-        return max(0, min(self.slots - len(self.held), len(self._places) - SPARE_PLACES))
+        return max(0, min(self.slots - len(self.jobs), len(self._free_flags) - SPARE_FLAGS))
 
     @property
-    def spare(self) -> bool:
+    def has_spare_flag(self) -> bool:
         """Whether a slot is left for a job that must run here even if there is no room."""
-        return bool(self._places)
+        return bool(self._free_flags)
 
     def give(self, leases: Sequence[Lease]) -> None:
         """Send jobs to start now."""
-        places: list[int] = []
+        flags: list[int] = []
         now = read_steady()
         for lease in leases:
-            place = self._places.pop()
-            self.marks.clear(place)
-            self.held[lease.token] = Sent(lease, place, now)
-            places.append(place)
-        self.send(protocol.Start(places, list(leases)))
+            flag = self._free_flags.pop()
+            self.begin_flags.clear(flag)
+            self.jobs[lease.token] = Assignment(lease, flag, now)
+            flags.append(flag)
+        self.send(protocol.Start(flags, list(leases)))
 
-    def drop(self, token: str) -> Sent | None:
-        """A job has ended: free its slot. Return None if it is not held any more."""
-        sent = self.held.pop(token, None)
-        if sent is None:
-            place = self.taken.pop(token, None)
-            if place is not None:
-                self._places.append(place)
+    def drop(self, token: str) -> Assignment | None:
+        """A job has ended: free its begin flag. Return None if it is not assigned any more."""
+        job = self.jobs.pop(token, None)
+        if job is None:
+            flag = self.taken.pop(token, None)
+            if flag is not None:
+                self._free_flags.append(flag)
             return None
-        self._places.append(sent.place)
+        self._free_flags.append(job.flag)
         self.done += 1
-        return sent
+        return job
 
     def take_back(self) -> list[Lease]:
         """Take back every job that has not begun."""
-        taken = [sent for sent in self.held.values() if not self.begun(sent) and self.marks.take_back(sent.place)]
-        for sent in taken:
-            del self.held[sent.lease.token]
-            self.taken[sent.lease.token] = sent.place  # not reused before the runner has seen the flag
-        return [sent.lease for sent in taken]
+        taken = [job for job in self.jobs.values() if not self.begun(job) and self.begin_flags.take_back(job.flag)]
+        for job in taken:
+            del self.jobs[job.lease.token]
+            self.taken[job.lease.token] = job.flag  # not reused before the runner has seen the flag
+        return [job.lease for job in taken]
 
     def unbegun(self, before: float) -> list[Lease]:
         """Jobs sent before this time that have not begun."""
-        return [sent.lease for sent in self.held.values() if sent.sent_at < before and not self.begun(sent)]
+        return [job.lease for job in self.jobs.values() if job.sent_at < before and not self.begun(job)]
 
-    def begun(self, sent: Sent) -> float:
+    def begun(self, job: Assignment) -> float:
         """When a job began, on the steady clock; 0.0 if it has not."""
-        return self.marks.begun(sent.place)
+        return self.begin_flags.begun(job.flag)
 
     def where(self) -> str:
         """The process's name for error texts."""
@@ -192,7 +192,7 @@ class RunnerProcess(asyncio.Protocol):
             self._flushing = True
             self._loop.call_soon(self._flush)
 
-    def listens_well(self) -> bool:
+    def keeps_up(self) -> bool:
         """Whether it reads what it is sent: events are not worth a growing backlog."""
         return self._transport is not None and self._transport.get_write_buffer_size() < TELL_BYTES_MAX
 
@@ -213,7 +213,7 @@ class RunnerProcess(asyncio.Protocol):
                     self._reader.most = protocol.RUNNER_FRAME_BYTES_MAX + frame.result_bytes_max
                 self._owner.on_frame(self, frame)
         except ConfigurationError as error:  # its stream can no longer be trusted
-            logs.runner_babbled(self.pid, error)
+            logs.runner_sent_garbage(self.pid, error)
             if self._transport is not None:
                 self._transport.abort()
 
@@ -237,10 +237,21 @@ class RunnerProcess(asyncio.Protocol):
         if frame.number == self._pings:  # any other was forged by a handler
             self._pongs, self.memory = frame.number, frame.memory
 
-    def read_evidence(self) -> str:
+    def read_stacks(self) -> str:
         """The stack dumps written since the last call."""
-        if self.let_go:
+        if self.released:
             return ""
-        found = os.pread(self.evidence, EVIDENCE_BYTES_MAX, self._evidence_read)
-        self._evidence_read += len(found)
+        found = os.pread(self.dump_fd, DUMP_BYTES_MAX, self._dump_read)
+        self._dump_read += len(found)
         return found.decode("utf-8", "replace")
+
+
+def how_it_ended(wait_status: int) -> str:
+    """A wait status in words."""
+    if os.WIFSIGNALED(wait_status):
+        number = os.WTERMSIG(wait_status)
+        try:
+            return f"was killed by {signal.Signals(number).name}"
+        except ValueError:
+            return f"was killed by signal {number}"
+    return f"ended with exit code {os.waitstatus_to_exitcode(wait_status)}"

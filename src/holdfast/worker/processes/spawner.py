@@ -15,15 +15,13 @@ from typing import Any, Protocol
 from ... import logs
 from ...clock import Clock
 from ..keeper.store_client import backoff
-from ..runner.attempt import UNKNOWN_TASK_DELAY_SECONDS
-from ..runner.outcomes import TRACEBACK_CHARS_MAX, bounded
+from ..runner.outcomes import TRACEBACK_CHARS_MAX, UNKNOWN_TASK_DELAY_SECONDS, bounded
 from . import guard, protocol
-from .crash_outcomes import how_it_ended
 from .guard_client import GuardClient
-from .runner_process import DUMP_SIGNAL, RunnerProcess, Stage
+from .runner_process import DUMP_SIGNAL, RunnerProcess, Stage, how_it_ended
 
 EOF_WITHIN_SECONDS = 2.0  # after a runner's exit, to read its last frames
-EVIDENCE_WITHIN_SECONDS = 0.5  # to write a stack dump
+DUMP_WITHIN_SECONDS = 0.5  # to write a stack dump
 END_WITHIN_SECONDS = 0.5  # from the closing of a runner's socket to its exit
 QUIT_WITHIN_SECONDS = 7.0  # to finish callbacks
 RESTART_SECONDS_MAX = 30.0
@@ -66,13 +64,13 @@ class RunnerRefused(Exception):
 class SpawnerOwner(Protocol):
     """Receives the spawner's notifications."""
 
-    def on_ready(self, remote: RunnerProcess) -> None: ...
+    def on_ready(self, runner: RunnerProcess) -> None: ...
 
-    def on_said(self, remote: RunnerProcess, frame: object) -> None: ...
+    def on_runner_frame(self, runner: RunnerProcess, frame: object) -> None: ...
 
-    def on_died(self, remote: RunnerProcess, wait_status: int, cause: int, expected: bool) -> None: ...
+    def on_exited(self, runner: RunnerProcess, wait_status: int, cause: int, expected: bool) -> None: ...
 
-    def on_not_started(self, remote: RunnerProcess, again_in: float) -> None: ...
+    def on_not_started(self, runner: RunnerProcess, again_in: float) -> None: ...
 
 
 class RunnerSpawner:
@@ -80,10 +78,10 @@ class RunnerSpawner:
 
     def __init__(self, plan: Plan, owner: SpawnerOwner, clock: Clock) -> None:
         self.plan, self._owner, self._clock = plan, owner, clock
-        self.remotes: dict[int, RunnerProcess] = {}
+        self.runners: dict[int, RunnerProcess] = {}
         self.closing = False
         self.barred = False  # past the fence or stopping: start no runners
-        self.guarding: GuardClient | None = None
+        self.guard_client: GuardClient | None = None
         self.deadlines = (0.0, 0.0)
         self._tags = 0
         self._failed_starts = 0
@@ -97,7 +95,7 @@ class RunnerSpawner:
     async def open(self) -> protocol.Hello:
         """Start the guard and the first runner. Return its hello, or raise RunnerRefused."""
         self._first = asyncio.get_running_loop().create_future()
-        self.guarding = GuardClient(self)
+        self.guard_client = GuardClient(self)
         self.start()
         return await self._first
 
@@ -106,16 +104,16 @@ class RunnerSpawner:
         self.closing = True
         for task in self._tasks:
             task.cancel()
-        for remote in self.remotes.values():
-            if remote.stage is Stage.STARTING and self.guarding is not None:
-                self.guarding.kill(remote.tag)  # it has nothing to finish, and its imports may take long
-            remote.stage = max(remote.stage, Stage.LEAVING)
-            remote.send(protocol.Quit())
-        await self.until(lambda: not self.remotes, QUIT_WITHIN_SECONDS)
-        if self.guarding is not None:
-            await self.guarding.close()
-        for remote in list(self.remotes.values()):
-            self._on_exited(remote)
+        for runner in self.runners.values():
+            if runner.stage is Stage.STARTING and self.guard_client is not None:
+                self.guard_client.kill(runner.tag)  # it has nothing to finish, and its imports may take long
+            runner.stage = max(runner.stage, Stage.LEAVING)
+            runner.send(protocol.Quit())
+        await self.until(lambda: not self.runners, QUIT_WITHIN_SECONDS)
+        if self.guard_client is not None:
+            await self.guard_client.close()
+        for runner in list(self.runners.values()):
+            self._on_exited(runner)
 
     async def until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Wait up to `seconds` for a condition. Return whether it holds."""
@@ -135,17 +133,17 @@ class RunnerSpawner:
     @property
     def shared(self) -> list[RunnerProcess]:
         """Runners for many jobs that are ready or starting."""
-        return [one for one in self.remotes.values() if not one.solo and one.stage <= Stage.READY]
+        return [runner for runner in self.runners.values() if not runner.dedicated and runner.stage <= Stage.READY]
 
-    def start(self, *, solo: bool = False) -> RunnerProcess | None:
+    def start(self, *, dedicated: bool = False) -> RunnerProcess | None:
         """Start a runner; None if there is no guard to start it."""
-        if self.guarding is None or self.guarding.lost:
+        if self.guard_client is None or self.guard_client.lost:
             return None
         self._tags += 1
         plan = self.plan
-        slots = 1 if solo else plan.slots_each
-        remote = self.remotes[self._tags] = RunnerProcess(self, self._tags, slots, solo=solo)
-        remote.send(
+        slots = 1 if dedicated else plan.slots_each
+        runner = self.runners[self._tags] = RunnerProcess(self, self._tags, slots, dedicated=dedicated)
+        runner.send(
             protocol.Setup(
                 protocol.VERSION,
                 plan.app,
@@ -153,44 +151,44 @@ class RunnerSpawner:
                 plan.imports,
                 plan.url,
                 slots,
-                solo,
+                dedicated,
                 plan.unknown_delay,
                 plan.verbose,
             )
         )
-        self.spawn(remote.connect())
-        self.guarding.start(remote.tag, [sys.executable, "-P", "-m", PROGRAM], remote.fds, speaks=solo)
-        remote.handed_over()
-        asyncio.get_running_loop().call_later(plan.start_timeout, self._look_at_start, remote)
-        return remote
+        self.spawn(runner.connect())
+        self.guard_client.start(runner.tag, [sys.executable, "-P", "-m", PROGRAM], runner.fds, speaks=dedicated)
+        runner.handed_over()
+        asyncio.get_running_loop().call_later(plan.start_timeout, self._check_start, runner)
+        return runner
 
-    async def ready(self, remote: RunnerProcess) -> bool:
+    async def ready(self, runner: RunnerProcess) -> bool:
         """Wait until a starting runner is ready; False if it ended instead."""
-        while remote.stage is Stage.STARTING:  # noqa: ASYNC110 - it may become ready or exit
+        while runner.stage is Stage.STARTING:  # noqa: ASYNC110 - it may become ready or exit
             await asyncio.sleep(0.01)
-        return remote.stage is Stage.READY
+        return runner.stage is Stage.READY
 
-    def _look_at_start(self, remote: RunnerProcess) -> None:
-        if remote.stage is Stage.STARTING and not self.closing:
-            self.spawn(self._end_start(remote))
+    def _check_start(self, runner: RunnerProcess) -> None:
+        if runner.stage is Stage.STARTING and not self.closing:
+            self.spawn(self._end_start(runner))
 
-    async def _end_start(self, remote: RunnerProcess) -> None:
+    async def _end_start(self, runner: RunnerProcess) -> None:
         """It is not ready in time: log its stack, and kill it as a failed start."""
-        if self.guarding is not None and not self.guarding.lost:
-            self.guarding.signal(remote.tag, DUMP_SIGNAL)
-            await asyncio.sleep(EVIDENCE_WITHIN_SECONDS)
-        if remote.stage is Stage.STARTING:
+        if self.guard_client is not None and not self.guard_client.lost:
+            self.guard_client.signal(runner.tag, DUMP_SIGNAL)
+            await asyncio.sleep(DUMP_WITHIN_SECONDS)
+        if runner.stage is Stage.STARTING:
             seconds = self.plan.start_timeout
-            logs.start_hangs(remote.pid, seconds, bounded(remote.read_evidence(), TRACEBACK_CHARS_MAX))
-            remote.refused = protocol.Refused(
+            logs.start_hangs(runner.pid, seconds, bounded(runner.read_stacks(), TRACEBACK_CHARS_MAX))
+            runner.refused = protocol.Refused(
                 f"a runner process was not ready within {seconds:g} s: importing {self.plan.app} hangs or is slow.",
                 "The log shows where it is. Give --start-timeout more if it needs that.",
             )
-            self._kill_if_alive(remote)
+            self._kill_if_alive(runner)
 
-    async def gone(self, remote: RunnerProcess, seconds: float) -> bool:
+    async def gone(self, runner: RunnerProcess, seconds: float) -> bool:
         """Wait until a runner has ended."""
-        return await self.until(lambda: remote.stage is Stage.GONE, seconds)
+        return await self.until(lambda: runner.stage is Stage.GONE, seconds)
 
     def fill(self) -> None:
         """Start the missing runners."""
@@ -198,63 +196,63 @@ class RunnerSpawner:
             for _ in range(self.plan.runners - len(self.shared)):
                 self.start()
 
-    def kill(self, remote: RunnerProcess, *, spare: bool = False) -> None:
-        """Kill a runner with everything it started. `spare`: its jobs are not to blame."""
-        remote.stage = max(remote.stage, Stage.LEAVING)
-        remote.spared = remote.spared or spare
-        if self.guarding is not None:
-            self.guarding.kill(remote.tag)
+    def kill(self, runner: RunnerProcess, *, jobs_not_to_blame: bool = False) -> None:
+        """Kill a runner with everything it started. `jobs_not_to_blame`: they are released at no cost."""
+        runner.stage = max(runner.stage, Stage.LEAVING)
+        runner.jobs_not_to_blame = runner.jobs_not_to_blame or jobs_not_to_blame
+        if self.guard_client is not None:
+            self.guard_client.kill(runner.tag)
 
-    def dismiss(self, remote: RunnerProcess) -> None:
+    def quit(self, runner: RunnerProcess) -> None:
         """Let a runner without jobs exit; kill it if user threads or callbacks keep it alive."""
-        remote.stage = max(remote.stage, Stage.LEAVING)
-        remote.send(protocol.Quit())
-        asyncio.get_running_loop().call_later(QUIT_WITHIN_SECONDS, self._kill_if_alive, remote)
+        runner.stage = max(runner.stage, Stage.LEAVING)
+        runner.send(protocol.Quit())
+        asyncio.get_running_loop().call_later(QUIT_WITHIN_SECONDS, self._kill_if_alive, runner)
 
     def deadline(self, kill_at: float, last_at: float) -> None:
         self.deadlines = kill_at, last_at
-        if self.guarding is not None:
-            self.guarding.deadline(kill_at, last_at)
+        if self.guard_client is not None:
+            self.guard_client.deadline(kill_at, last_at)
 
     # ------------------------------------------------------------------ callbacks of guard and runners
 
     def on_started(self, tag: int, pid: int) -> None:
-        if tag in self.remotes:
-            self.remotes[tag].pid = pid
+        if tag in self.runners:
+            self.runners[tag].pid = pid
 
-    def on_frame(self, remote: RunnerProcess, frame: object) -> None:
+    def on_frame(self, runner: RunnerProcess, frame: object) -> None:
         if isinstance(frame, protocol.Hello):
-            remote.hello, remote.ready_at = frame, self._clock.steady()
+            runner.hello, runner.ready_at = frame, self._clock.steady()
             self._failed_starts = 0
             if self._first is not None and not self._first.done():
                 self._first.set_result(frame)
-            if remote.stage is Stage.STARTING:
-                remote.stage = Stage.READY
-                self._owner.on_ready(remote)
+            if runner.stage is Stage.STARTING:
+                runner.stage = Stage.READY
+                self._owner.on_ready(runner)
         elif isinstance(frame, protocol.Refused):
-            remote.refused = frame
+            runner.refused = frame
         else:
-            self._owner.on_said(remote, frame)
+            self._owner.on_runner_frame(runner, frame)
 
     def on_ended(self, tag: int, wait_status: int, cause: int, peak_bytes: int) -> None:
-        remote = self.remotes.get(tag)
-        if remote is None:
+        runner = self.runners.get(tag)
+        if runner is None:
             return
-        remote.ended = wait_status, cause
-        if remote.closed:
-            self._on_exited(remote)
+        runner.ended = wait_status, cause
+        if runner.closed:
+            self._on_exited(runner)
         else:  # its last frames may still be in flight
-            asyncio.get_running_loop().call_later(EOF_WITHIN_SECONDS, self._on_exited, remote)
+            asyncio.get_running_loop().call_later(EOF_WITHIN_SECONDS, self._on_exited, runner)
 
-    def on_closed(self, remote: RunnerProcess) -> None:
-        if remote.ended is not None:
-            self._on_exited(remote)
+    def on_closed(self, runner: RunnerProcess) -> None:
+        if runner.ended is not None:
+            self._on_exited(runner)
         else:  # it can no longer communicate: it is exiting, or has to be killed
-            asyncio.get_running_loop().call_later(END_WITHIN_SECONDS, self._kill_if_alive, remote)
+            asyncio.get_running_loop().call_later(END_WITHIN_SECONDS, self._kill_if_alive, runner)
 
-    def _kill_if_alive(self, remote: RunnerProcess) -> None:
-        if remote.ended is None and self.guarding is not None:
-            self.guarding.kill(remote.tag)
+    def _kill_if_alive(self, runner: RunnerProcess) -> None:
+        if runner.ended is None and self.guard_client is not None:
+            self.guard_client.kill(runner.tag)
 
     def on_guard_lost(self) -> None:
         """The runners died with their guard. Start over."""
@@ -262,20 +260,20 @@ class RunnerSpawner:
             return
         late = 0.0 < self.deadlines[0] <= self._clock.steady()
         logs.guard_lost(late=late)
-        self.spawn(self._begin_anew(guard.TOO_LATE if late else guard.BEREFT))
+        self.spawn(self._restart_guard(guard.TOO_LATE if late else guard.GUARD_DIED))
 
-    async def _begin_anew(self, cause: int) -> None:
-        lost = list(self.remotes.values())
-        await self.until(lambda: all(remote.closed for remote in lost), EOF_WITHIN_SECONDS)
-        if self.guarding is not None:
-            self.guarding.clear_away({remote.pid for remote in lost if remote.pid and not remote.closed})
-            await self.guarding.close()
-        running = sum(remote.begun(sent) > 0.0 for remote in lost for sent in remote.held.values())
-        for remote in lost:
-            remote.ended, remote.in_company = remote.ended or (0, cause), running > 1
-            self._on_exited(remote)
-        self.guarding = await self._new_guard()
-        self.guarding.deadline(*self.deadlines)
+    async def _restart_guard(self, cause: int) -> None:
+        lost = list(self.runners.values())
+        await self.until(lambda: all(runner.closed for runner in lost), EOF_WITHIN_SECONDS)
+        if self.guard_client is not None:
+            self.guard_client.kill_descendants({runner.pid for runner in lost if runner.pid and not runner.closed})
+            await self.guard_client.close()
+        running = sum(runner.begun(job) > 0.0 for runner in lost for job in runner.jobs.values())
+        for runner in lost:
+            runner.ended, runner.others_died_too = runner.ended or (0, cause), running > 1
+            self._on_exited(runner)
+        self.guard_client = await self._new_guard()
+        self.guard_client.deadline(*self.deadlines)
         self.fill()
 
     async def _new_guard(self) -> GuardClient:
@@ -290,63 +288,63 @@ class RunnerSpawner:
                 logs.guard_refused(error, wait)
                 await asyncio.sleep(wait)
 
-    def _on_exited(self, remote: RunnerProcess) -> None:
+    def _on_exited(self, runner: RunnerProcess) -> None:
         """A runner is dead and all its frames have been read."""
-        if remote.stage is Stage.GONE:
+        if runner.stage is Stage.GONE:
             return
-        started, expected = remote.hello is not None, self.closing or remote.stage is Stage.LEAVING
-        brief = started and not expected and self._was_brief(remote)
-        remote.stage = Stage.GONE
-        del self.remotes[remote.tag]
-        wait_status, cause = remote.ended or (0, guard.OWN)
-        self._owner.on_died(remote, wait_status, cause, expected)
-        remote.changed.set()
-        remote.close()
-        with_guard = cause in (guard.BEREFT, guard.TOO_LATE) and self._has_begun
+        started, expected = runner.hello is not None, self.closing or runner.stage is Stage.LEAVING
+        brief = started and not expected and self._was_brief(runner)
+        runner.stage = Stage.GONE
+        del self.runners[runner.tag]
+        wait_status, cause = runner.ended or (0, guard.OWN)
+        self._owner.on_exited(runner, wait_status, cause, expected)
+        runner.changed.set()
+        runner.close()
+        with_guard = cause in (guard.GUARD_DIED, guard.TOO_LATE) and self._has_begun
         if brief:
-            self._short_lives += self._is_new_failure(remote)
-            self._hold_back(remote, self._short_lives, f"a runner process {how_it_ended(wait_status)} without a job.")
+            self._short_lives += self._is_new_failure(runner)
+            self._hold_back(runner, self._short_lives, f"a runner process {how_it_ended(wait_status)} without a job.")
             return
         self._short_lives = 0
         if started or self.closing or with_guard:
             self.fill()
         else:
-            self._could_not_start(remote, wait_status)
+            self._could_not_start(runner, wait_status)
 
-    def _could_not_start(self, remote: RunnerProcess, wait_status: int) -> None:
-        refused = remote.refused or protocol.Refused(
+    def _could_not_start(self, runner: RunnerProcess, wait_status: int) -> None:
+        refused = runner.refused or protocol.Refused(
             f"a runner process {how_it_ended(wait_status)} before it was ready.",
             "What it said on stderr tells more.",
         )
         if self._first is not None and not self._first.done():
             self._first.set_exception(RunnerRefused(refused.text, refused.hint))
             return
-        self._failed_starts += self._is_new_failure(remote)
-        self._hold_back(remote, self._failed_starts, refused.text)
+        self._failed_starts += self._is_new_failure(runner)
+        self._hold_back(runner, self._failed_starts, refused.text)
 
     @property
     def _has_begun(self) -> bool:
         """Whether the first start has been decided: from then on, runners that died with their guard are restarted."""
         return self._first is None or self._first.done()
 
-    def _is_new_failure(self, remote: RunnerProcess) -> bool:
+    def _is_new_failure(self, runner: RunnerProcess) -> bool:
         """Shared runners that start together fail together: counted one by one, they would cost the longest pause."""
-        return remote.solo or self._clock.steady() >= self._hold_until
+        return runner.dedicated or self._clock.steady() >= self._hold_until
 
-    def _was_brief(self, remote: RunnerProcess) -> bool:
+    def _was_brief(self, runner: RunnerProcess) -> bool:
         """Whether it exited by itself soon after its hello, and not because of a job."""
-        begun = any(remote.begun(sent) for sent in remote.held.values())
-        lived = self._clock.steady() - remote.ready_at
-        by_itself = remote.ended is not None and remote.ended[1] == guard.OWN
-        return by_itself and lived < SHORT_LIFE_SECONDS and not (remote.done or begun)
+        begun = any(runner.begun(job) for job in runner.jobs.values())
+        lived = self._clock.steady() - runner.ready_at
+        by_itself = runner.ended is not None and runner.ended[1] == guard.OWN
+        return by_itself and lived < SHORT_LIFE_SECONDS and not (runner.done or begun)
 
-    def _hold_back(self, remote: RunnerProcess, times: int, why: str) -> None:
+    def _hold_back(self, runner: RunnerProcess, times: int, why: str) -> None:
         """It failed, and the next one may fail, too: start it after a growing pause."""
         wait = min(RESTART_SECONDS_MAX, 50 * backoff(times))
         self._hold_until = self._clock.steady() + wait
         logs.runner_refused(why, wait)
         self.spawn(self._fill_after(wait))
-        self._owner.on_not_started(remote, wait)
+        self._owner.on_not_started(runner, wait)
 
     async def _fill_after(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

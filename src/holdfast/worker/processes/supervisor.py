@@ -26,6 +26,7 @@ from ...options import WorkerOptions
 from ..embedded import Drained
 from ..keeper.keeper import Keeper
 from ..keeper.reports import Reports
+from ..keeper.runners import Signals
 from ..keeper.shutdown import stop_signals
 from . import protocol
 from .guard_client import OWN_CHILDREN
@@ -55,18 +56,19 @@ class ProcessWorker:
         self._notifier = Notifier()
         self._keeper: Keeper | None = None
         self._pool: Pool | None = None
-        self._asked_early = 0
+        self._stops_before_start = 0
         self._stop_early = asyncio.Event()
         self._restarting = False
         self._restart_again = False
-        self._beside: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
 
     async def run(self) -> Drained:
         """Work until stopped by a signal or, with drain, until all work is done."""
         loop = asyncio.get_running_loop()
-        reports = Reports()
-        pool = self._pool = Pool(self._plan, self._clock, reports)
-        port = HealthPort(self.portrait)
+        signals = Signals()
+        reports = Reports(signals.report_soon)
+        pool = self._pool = Pool(self._plan, self._clock, reports, signals, on_hello=self._learn)
+        port = HealthPort(self.status)
         with stop_signals(loop, self.request_stop), _own_signals(loop, self._hang_up):
             try:
                 if self._health is not None:
@@ -76,9 +78,8 @@ class ProcessWorker:
                     return Drained(0, 0, 0)
                 self._announce(hello)
                 keeper = self._keeper = self._make_keeper(hello, pool, reports)
-                pool.on_hello = self._learn
-                if self._asked_early:
-                    keeper.ask_to_stop(self._asked_early)
+                if self._stops_before_start:
+                    keeper.ask_to_stop(self._stops_before_start)
                 if self._reload:
                     self._spawn(watch_code(self._plan.app_dir, lambda name: self.restart(f"{name} changed")))
                 self._spawn(self._notifier.feed_forever())
@@ -86,7 +87,7 @@ class ProcessWorker:
             finally:
                 self._notifier.tell("STOPPING=1")
                 port.close()
-                for task in self._beside:
+                for task in self._background:
                     task.cancel()
                 await pool.close()
         return Drained(summary.succeeded, summary.failed, summary.left)
@@ -102,11 +103,11 @@ class ProcessWorker:
         opening.cancel()
         return None
 
-    def portrait(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """The worker's state for probes: ready if a job could start here now or soon."""
-        runners = [] if self._pool is None else self._pool.runners()
-        worker = {} if self._keeper is None else self._keeper.portrait()
-        able = any(one.state == "ready" and one.responds for one in runners)
+        runners = [] if self._pool is None else self._pool.runner_views()
+        worker = {} if self._keeper is None else self._keeper.status()
+        able = any(runner.state == "ready" and runner.responds for runner in runners)
         well = bool(worker.get("registered")) and not (worker["fenced"] or worker["stopping"])
         return {"ready": able and well, "pid": os.getpid(), **worker, "runners": msgspec.to_builtins(runners)}
 
@@ -116,7 +117,7 @@ class ProcessWorker:
     def request_stop(self) -> None:
         """Request shutdown: the first request is graceful, the second immediate."""
         if self._keeper is None:
-            self._asked_early += 1
+            self._stops_before_start += 1
             self._stop_early.set()
         else:
             self._keeper.ask_to_stop()
@@ -135,7 +136,7 @@ class ProcessWorker:
     async def _restart(self) -> None:
         try:
             if self._pool is not None:
-                await self._pool.overseer.restart()
+                await self._pool.monitor.restart()
         finally:
             self._restarting = False
         if self._restart_again:
@@ -150,8 +151,8 @@ class ProcessWorker:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     def _make_keeper(self, hello: protocol.Hello, pool: Pool, reports: Reports) -> Keeper:
         address = parse_url(hello.url)
@@ -170,7 +171,8 @@ class ProcessWorker:
             declared=hello.declared,
             options=self._options,
             queues=queues,
-            link=pool,
+            runners=pool,
+            signals=pool.signals,
             reports=reports,
             clock=self._clock,
             unknown_delay=self._plan.unknown_delay,

@@ -14,57 +14,23 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from enum import IntEnum
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ... import events, logs
 from ...context import CURRENT, CancelRequested, Context, ReportSink
 from ...errors import ConfigurationError
-from ...lifecycle import Ending, Failure, Outcome, OutcomeKind, Settlement, settlement_for
+from ...lifecycle import Outcome, OutcomeKind, settlement_for
 from ...records import Lease, Release
-from . import forked_child, outcomes
-from .threads import ThreadPool
+from . import outcomes
+from .outcomes import UNKNOWN_TASK_DELAY_SECONDS, Ended, Gone, Stop, Unknown
 
 if TYPE_CHECKING:
     from ...options import TaskOptions
     from ...task import Task
 
-UNKNOWN_TASK_DELAY_SECONDS = 30.0
-FAULTY_BACKOFF_SECONDS = 30.0
 NOT_STARTED_SECONDS = 0.25  # delay before releasing a job that could not start: it may be claimed again at once
 _EAGER = sys.version_info >= (3, 12)
-
-
-class Stop(IntEnum):
-    """Why an attempt was told to stop; the highest reason decides its outcome."""
-
-    NOT = 0
-    STOPPING = 1  # the worker is ending: released, unless the handler finished by itself
-    FENCED = 2  # the lease may expire soon: the same
-    TIMED_OUT = 3  # ends as timed out, whatever it returned
-    CANCELLED = 4  # ends as cancelled, whatever it returned
-    LOST = 5  # the lease is no longer ours: nothing is recorded
-
-
-class Gone:
-    """An attempt that ended without an outcome for the store: its lease was lost."""
-
-    __slots__ = ("id", "token")
-
-    def __init__(self, id: str, token: str) -> None:
-        self.id, self.token = id, token
-
-
-class Unknown:
-    """An attempt that never began because this runner does not know its task."""
-
-    __slots__ = ("id", "token")
-
-    def __init__(self, id: str, token: str) -> None:
-        self.id, self.token = id, token
-
-
-Ended = Settlement | Release | Gone | Unknown
 
 
 class Run:
@@ -73,10 +39,10 @@ class Run:
     __slots__ = (
         "context",
         "entered",
-        "evidence",
         "handle",
         "lease",
         "options",
+        "stack",
         "stop",
         "successor",
         "task",
@@ -89,7 +55,7 @@ class Run:
         self.stop = Stop.NOT
         self.entered = False
         self.thread_id = 0  # of a sync handler
-        self.evidence = ""  # its stack when it timed out
+        self.stack = ""  # its stack when it timed out
         self.handle: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.successor: Lease | None = None  # a newer lease on the same job, held until this handler has stopped
@@ -110,18 +76,21 @@ class Runner:
         mark_begin: Callable[[str], bool] | None = None,
         on_end: Callable[[Context], None] | None = None,
         on_fault: Callable[[], None] = lambda: None,
+        on_memory_error: Callable[[], object] = lambda: None,
+        after_call: Callable[[], None] = lambda: None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.thread_id = threading.get_ident()
         self.runs: dict[str, Run] = {}
-        self.beats = 0  # pings answered
+        self.pongs = 0  # pings answered
         self.worker = ""  # worker id for events
         self.barred = False  # nothing may start: past the fence, or the worker is ending now
-        self.relieve: Callable[[], object] = lambda: None  # frees memory to report that memory ran out
-        self._told: dict[str, Stop] = {}  # by token: told to stop, possibly before it started
+        self._stop_requests: dict[str, Stop] = {}  # by token: possibly made before it started
         self._find_task, self._hub, self._reports, self._hand_over = find_task, hub, reports, hand_over
         self._unknown_delay = unknown_delay
         self._on_fault = on_fault  # called when our own code failed
+        self._on_memory_error = on_memory_error  # frees memory to report that memory ran out
+        self._after_call = after_call  # called in the handler's thread when it has returned
         self._on_end = on_end  # called when an attempt has ended, before its outcome is handed over
         self._mark_begin = mark_begin  # called with the token; False: it was taken back and must not begin
         self._pool = ThreadPool(slots, "holdfast-handler")
@@ -152,12 +121,12 @@ class Runner:
     def stop(self, marked: Sequence[tuple[str, str]], reason: Stop) -> None:
         """Tell attempts, named by (id, token), to stop."""
         for job_id, token in marked:
-            self._told.pop(token, None)
+            self._stop_requests.pop(token, None)
             run = self.runs.get(job_id)
             if run is None:
                 continue
             if run.lease.token == token:
-                self._tell(run, reason)
+                self._request_stop(run, reason)
             elif run.successor is not None and run.successor.token == token:
                 waiting, run.successor = run.successor, None
                 self._end_unstarted(waiting)
@@ -171,12 +140,12 @@ class Runner:
             if run.handle is not None and run.handle.done():  # cancelled from outside before its first step
                 self._end(run, outcomes.STOPPED, None)
             else:
-                self._tell(run, reason)
+                self._request_stop(run, reason)
 
     def warn(self, marked: Sequence[tuple[str, str]], reason: Stop) -> None:
         """The part of `stop` that works while the loop is blocked: set flags and prevent starts. Thread-safe."""
         for job_id, token in marked:
-            self._told[token] = reason
+            self._stop_requests[token] = reason
             run = self.runs.get(job_id)
             if run is not None and run.lease.token == token:
                 run.context._cancelled = True
@@ -192,9 +161,9 @@ class Runner:
         for event in seen:
             self._hub.emit(event)
 
-    def beat(self) -> None:
+    def pong(self) -> None:
         """Answer a liveness ping; also end attempts whose task was cancelled from outside before its first step."""
-        self.beats += 1
+        self.pongs += 1
         if self._pool.refused:
             self._withdraw()
         for run in list(self.runs.values()):
@@ -207,7 +176,7 @@ class Runner:
     # ------------------------------------------------------------------ the pipeline
 
     def _start(self, lease: Lease) -> None:
-        if self.barred or (self._told and lease.token in self._told):
+        if self.barred or (self._stop_requests and lease.token in self._stop_requests):
             self._end_unstarted(lease)
             return
         task = self._find_task(lease.task)
@@ -274,13 +243,13 @@ class Runner:
         except asyncio.CancelledError as fault:
             outcome, error = self._cancelled(run, fault)
         except MemoryError as fault:
-            self.relieve()
+            self._on_memory_error()
             outcome, error = outcomes.raised(fault), fault
         except BaseException as fault:  # also SystemExit and KeyboardInterrupt: the job failed, not the worker
             outcome, error = outcomes.raised(fault), fault
         else:
             outcome, error = outcomes.returned(task, value)
-        forked_child.leave_if_child()
+        self._after_call()
         self._end(run, outcome, error)
 
     def _attempt_in_thread(self, run: Run) -> None:
@@ -303,13 +272,13 @@ class Runner:
                 except CancelRequested as fault:
                     outcome, error = _asked(context, fault)
                 except MemoryError as fault:
-                    self.relieve()
+                    self._on_memory_error()
                     outcome, error = outcomes.raised(fault), fault
                 except BaseException as fault:
                     outcome, error = outcomes.raised(fault), fault
                 else:
                     outcome, error = outcomes.returned(task, value)
-                forked_child.leave_if_child()
+                self._after_call()
         self._from_threads.append((run, outcome, error))
         if not self._collecting:
             self._collecting = True
@@ -333,7 +302,7 @@ class Runner:
                 return outcomes.raised(fault), fault  # raised by the handler itself: this task was not cancelled
             run.stop = Stop.STOPPING  # the host program is cancelling its tasks
         elif run.stop is Stop.TIMED_OUT:
-            run.evidence = outcomes.traceback_of(fault)
+            run.stack = outcomes.traceback_of(fault)
         return outcomes.STOPPED, None
 
     # ------------------------------------------------------------------ the end of an attempt
@@ -345,7 +314,7 @@ class Runner:
             logs.end_failed(run.lease.id, run.lease.task, fault)
             self._on_fault()
             self.runs.pop(run.lease.id, None)
-            self._end_with(interrupted(run.lease))
+            self._end_with(outcomes.interrupted(run.lease))
 
     def _end_run(self, run: Run, outcome: Outcome, error: BaseException | None) -> None:
         lease = run.lease
@@ -373,14 +342,14 @@ class Runner:
         if stop is Stop.CANCELLED:
             outcome, error = outcomes.STOPPED, None
         elif stop is Stop.TIMED_OUT:
-            outcome, error = outcomes.timed_out(options.timeout, run.evidence), None
+            outcome, error = outcomes.timed_out(options.timeout, run.stack), None
         elif kind is OutcomeKind.CANCELLED or (run.context.cancelled and kind is OutcomeKind.FAILED):
-            return interrupted(lease)  # we stopped it: an exception it raised on the way is not a failure
+            return outcomes.interrupted(lease)  # we stopped it: an exception it raised on the way is not a failure
         elif error is not None and outcomes.slows_queue(error):
             self._reports.slow_down(lease, outcome.delay or 0.0)  # stored before this outcome is settled
-        return settlement_of(lease, options, outcome, error)
+        return outcomes.settlement_of(lease, options, outcome, error)
 
-    def judge(self, leases: Sequence[Lease], ends: Sequence[Outcome]) -> None:
+    def apply_retry_policy(self, leases: Sequence[Lease], ends: Sequence[Outcome]) -> None:
         """Apply the tasks' retry policies to attempts whose runner was killed because of them."""
         for lease, outcome in zip(leases, ends, strict=True):
             task = self._find_task(lease.task)
@@ -388,7 +357,7 @@ class Runner:
                 self._give_back_unknown(lease)
             else:
                 options = task.options if lease.options is None else _options_for(task, lease.options)
-                self._end_with(settlement_of(lease, options, outcome, None))
+                self._end_with(outcomes.settlement_of(lease, options, outcome, None))
 
     def _end_unstarted(self, lease: Lease) -> None:
         """Release a lease whose handler was never called. The store knows if it was lost or a cancel was requested."""
@@ -416,7 +385,7 @@ class Runner:
 
     # ------------------------------------------------------------------ telling an attempt to stop
 
-    def _tell(self, run: Run, reason: Stop) -> None:
+    def _request_stop(self, run: Run, reason: Stop) -> None:
         run.context._cancelled = True
         if reason <= run.stop:
             return
@@ -428,12 +397,12 @@ class Runner:
     def _overrun(self, run: Run) -> None:
         timeout = run.options.timeout
         if not run.task.is_async and timeout is not None:
-            run.evidence = outcomes.stack_of(run.thread_id)
+            run.stack = outcomes.stack_of(run.thread_id)
             logs.thread_overran(run.lease.id, run.lease.task, timeout)
-        self._tell(run, Stop.TIMED_OUT)
+        self._request_stop(run, Stop.TIMED_OUT)
 
     def _about(self, lease: Lease) -> dict[str, Any]:
-        return about(lease, self.worker)
+        return events.about(lease, self.worker)
 
 
 class _ThreadCall:
@@ -456,49 +425,91 @@ def _options_for(task: Task[..., Any], stored: bytes) -> TaskOptions:
         return task.options
 
 
-def interrupted(lease: Lease) -> Release | Settlement:
-    """The outcome of an attempt that began and was stopped by its worker: released at no cost, to run again.
-
-    For an at-most-once job (`max_stalls` 0) that was its only run: it ends as a stall, which exceeds its limit.
-    """
-    if lease.max_stalls:
-        return Release(id=lease.id, token=lease.token)
-    text = "its worker stopped it before it ended, and it must not run twice"
-    failure = Failure(reason="stalled", text=text)
-    return Settlement(id=lease.id, token=lease.token, ending=Ending.STALLED, alone=True, failure=failure)
-
-
-def settlement_of(lease: Lease, options: TaskOptions, outcome: Outcome, error: BaseException | None) -> Settlement:
-    """The settlement of an outcome under these options."""
-    retry_in: float | None = None
-    if outcome.kind in _SPENDS_A_RETRY:
-        retry_in = _retry_in(options, lease.failures + 1, error)
-    return settlement_for(lease.id, lease.token, outcome, retry_in=retry_in, retain=options.retain)
-
-
 def _asked(context: Context, fault: CancelRequested) -> tuple[Outcome, BaseException | None]:
     """A handler raised CancelRequested: it stopped because it was told to. If it was not told, that is a failure."""
     return (outcomes.STOPPED, None) if context.cancelled else (outcomes.raised(fault), fault)
 
 
-def _retry_in(options: TaskOptions, failures: int, error: BaseException | None) -> float | None:
-    try:
-        return options.retry.delay(failures, error)
-    except BaseException as fault:  # user-defined backoff: the attempt must end whatever it raises
-        logs.logger.error("a retry policy's backoff failed; the job is tried again in 30 s", exc_info=fault)
-        return FAULTY_BACKOFF_SECONDS
+class ThreadPool:
+    """Daemon threads for sync handlers, at most `most`, started on demand and reused.
 
+    `submit` and `close` are called only on the loop's thread. Unlike the standard pool's, these threads never delay
+    process exit: a handler that does not stop must not keep the whole program alive, and nothing here pretends that a
+    thread could be killed.
 
-_SPENDS_A_RETRY = (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT)
+    Waking a thread costs more than a short handler. So one thread is woken at a time, and each thread that takes a call
+    wakes the next if calls are left: blocking handlers quickly get a thread each, while short ones finish before the
+    next thread is up.
 
+    The system may refuse a thread. Then nothing waits for it: `refused` is set, and `withdraw` returns the calls that
+    no thread has taken.
+    """
 
-def about(lease: Lease, worker: str) -> dict[str, Any]:
-    """Fields that all events about a lease have."""
-    return {
-        "job_id": lease.id,
-        "task": lease.task,
-        "queue": lease.queue,
-        "group": lease.group,
-        "attempt": lease.attempt,
-        "worker": worker,
-    }
+    def __init__(self, most: int, name: str) -> None:
+        self._most, self._name = most, name
+        self._calls: deque[Callable[[], object]] = deque()
+        self._bell: SimpleQueue[bool] = SimpleQueue()  # each item wakes one idle thread; False: end
+        self._guard = threading.Lock()  # protects the fields below
+        self.refused = False  # the system refused a thread; calls may be waiting without one
+        self._coming = False  # a woken or new thread is about to take calls
+        self._idle = 0
+        self._count = 0
+
+    def submit(self, call: Callable[[], object]) -> None:
+        """Run `call`, which must not raise, as soon as a thread is free."""
+        self._calls.append(call)
+        if not self._coming:
+            self._wake()
+
+    def close(self) -> None:
+        """End idle threads now and busy ones after their call. Does not wait."""
+        for _ in range(self._count):
+            self._bell.put(False)
+
+    def withdraw(self) -> list[Callable[[], object]]:
+        """Take out the calls that no thread has taken: after a refusal they might wait long."""
+        self.refused = False
+        withdrawn: list[Callable[[], object]] = []
+        while True:
+            try:
+                withdrawn.append(self._calls.popleft())
+            except IndexError:
+                return withdrawn
+
+    def _wake(self) -> None:
+        """Wake or start a thread, unless one is coming or all are busy: those check again before they go idle."""
+        with self._guard:
+            if self._coming:
+                return
+            if self._idle:
+                self._idle -= 1
+                self._coming = True
+                self._bell.put(True)
+            elif self._count < self._most:
+                self._coming = True
+                try:
+                    threading.Thread(target=self._serve, name=f"{self._name}-{self._count + 1}", daemon=True).start()
+                except RuntimeError:  # no more threads, for now
+                    self._coming, self.refused = False, True
+                else:
+                    self._count += 1
+
+    def _serve(self) -> None:
+        calls = self._calls
+        awake = True
+        while awake:
+            self._coming = False  # reset before taking calls: a later submit wakes another thread
+            while True:
+                try:
+                    call = calls.popleft()
+                except IndexError:
+                    with self._guard:
+                        if calls:  # submitted since popleft, while no thread could be woken
+                            continue
+                        self._idle += 1
+                    break
+                if calls and not self._coming:
+                    self._wake()
+                call()
+                del call  # keep no reference to the last attempt while idle
+            awake = self._bell.get()

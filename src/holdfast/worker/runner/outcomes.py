@@ -1,6 +1,7 @@
-"""Turns what a handler returned or raised into an Outcome: pure, bounded, and safe even if str(exception) raises.
+"""How an attempt ends: why it is told to stop, what its handler came to, and what the keeper gets.
 
-Called by the runner. It never decides about retries: the retry policy and lifecycle.py do.
+Turns what a handler returned or raised into an Outcome: pure, bounded, and safe even if str(exception) raises. Used by
+runners and keeper. It never decides about retries itself: the task's retry policy and lifecycle.py do.
 """
 
 from __future__ import annotations
@@ -8,21 +9,60 @@ from __future__ import annotations
 import errno
 import sys
 import traceback
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
+from ... import logs
+from ...context import Bury, Retry, Snooze, Verdict
 from ...errors import ArgumentsRejected
-from ...lifecycle import Failure, Outcome, OutcomeKind
-from ...verdicts import Bury, Retry, Snooze, Verdict
+from ...lifecycle import Ending, Failure, Outcome, OutcomeKind, Settlement, settlement_for
+from ...records import Lease, Release
 
 if TYPE_CHECKING:
+    from ...options import TaskOptions
     from ...task import Task
 
 TEXT_CHARS_MAX = 2_000
 TRACEBACK_CHARS_MAX = 10_000
 TRACEBACK_FRAMES_MAX = 50
 
+UNKNOWN_TASK_DELAY_SECONDS = 30.0
+FAULTY_BACKOFF_SECONDS = 30.0
+
 NOTHING = Outcome(kind=OutcomeKind.RETURNED, value=b"null")  # most handlers return None
 STOPPED = Outcome(kind=OutcomeKind.CANCELLED)  # it stopped because it was told to; the runner knows why
+
+
+class Stop(IntEnum):
+    """Why an attempt was told to stop; the highest reason decides its outcome."""
+
+    NOT = 0
+    STOPPING = 1  # the worker is ending: released, unless the handler finished by itself
+    FENCED = 2  # the lease may expire soon: the same
+    TIMED_OUT = 3  # ends as timed out, whatever it returned
+    CANCELLED = 4  # ends as cancelled, whatever it returned
+    LOST = 5  # the lease is no longer ours: nothing is recorded
+
+
+class Gone:
+    """An attempt that ended without an outcome for the store: its lease was lost."""
+
+    __slots__ = ("id", "token")
+
+    def __init__(self, id: str, token: str) -> None:
+        self.id, self.token = id, token
+
+
+class Unknown:
+    """An attempt that never began because this runner does not know its task."""
+
+    __slots__ = ("id", "token")
+
+    def __init__(self, id: str, token: str) -> None:
+        self.id, self.token = id, token
+
+
+Ended = Settlement | Release | Gone | Unknown
 
 
 def returned(task: Task[..., Any], value: Any) -> tuple[Outcome, BaseException | None]:
@@ -67,10 +107,10 @@ def undecodable(error: BaseException) -> Outcome:
     return Outcome(kind=OutcomeKind.UNDECODABLE, failure=failure)
 
 
-def timed_out(timeout: float | None, evidence: str = "") -> Outcome:
-    """Outcome of an attempt that exceeded its timeout; `evidence` is its stack at that time."""
+def timed_out(timeout: float | None, stack: str = "") -> Outcome:
+    """Outcome of an attempt that exceeded its timeout; `stack` is where it was then."""
     text = f"the attempt did not end within {timeout:g} s" if timeout is not None else "the attempt did not end in time"
-    return Outcome(kind=OutcomeKind.TIMED_OUT, failure=Failure(reason="timeout", text=text, traceback=evidence))
+    return Outcome(kind=OutcomeKind.TIMED_OUT, failure=Failure(reason="timeout", text=text, traceback=stack))
 
 
 def unwrapped(error: BaseException) -> BaseException:
@@ -143,3 +183,34 @@ def traceback_of(error: BaseException) -> str:
         return bounded("".join(lines), TRACEBACK_CHARS_MAX)
     except BaseException:  # it also formats chained exceptions, which may raise
         return ""
+
+
+def interrupted(lease: Lease) -> Release | Settlement:
+    """The outcome of an attempt that began and was stopped by its worker: released at no cost, to run again.
+
+    For an at-most-once job (`max_stalls` 0) that was its only run: it ends as a stall, which exceeds its limit.
+    """
+    if lease.max_stalls:
+        return Release(id=lease.id, token=lease.token)
+    text = "its worker stopped it before it ended, and it must not run twice"
+    failure = Failure(reason="stalled", text=text)
+    return Settlement(id=lease.id, token=lease.token, ending=Ending.STALLED, alone=True, failure=failure)
+
+
+def settlement_of(lease: Lease, options: TaskOptions, outcome: Outcome, error: BaseException | None) -> Settlement:
+    """The settlement of an outcome under these options."""
+    retry_in: float | None = None
+    if outcome.kind in _SPENDS_A_RETRY:
+        retry_in = _retry_in(options, lease.failures + 1, error)
+    return settlement_for(lease.id, lease.token, outcome, retry_in=retry_in, retain=options.retain)
+
+
+def _retry_in(options: TaskOptions, failures: int, error: BaseException | None) -> float | None:
+    try:
+        return options.retry.delay(failures, error)
+    except BaseException as fault:  # user-defined backoff: the attempt must end whatever it raises
+        logs.logger.error("a retry policy's backoff failed; the job is tried again in 30 s", exc_info=fault)
+        return FAULTY_BACKOFF_SECONDS
+
+
+_SPENDS_A_RETRY = (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT)

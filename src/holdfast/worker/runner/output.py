@@ -1,13 +1,18 @@
 """Captures what handlers print and keeps it in their jobs' logs, up to a limit, so that a flood does no harm.
 
-Used in runner processes only; the embedded worker does not touch the program's own output. In a shared runner, each
+Used with runner processes only; the embedded worker does not touch the program's own output. In a shared runner, each
 line goes to the log of the attempt that printed it and on to the process's own output. Output of C libraries and child
-processes cannot be attributed there and is not kept.
+processes cannot be attributed there and is not kept. A dedicated runner's output is a pipe that the keeper reads, so
+there everything belongs to the job, including what its child processes print.
 """
 
 from __future__ import annotations
 
+import asyncio
+import codecs
+import contextlib
 import io
+import os
 import sys
 from collections.abc import Callable
 
@@ -15,6 +20,9 @@ from ...context import CURRENT, Context
 
 OUTPUT_CHARS_MAX = 256 * 1024  # per attempt
 ATTEMPTS_MAX = 100_000
+READ_BYTES_MAX = 1 << 16
+ASIDE_BYTES_MAX = 1 << 16
+STDERR = 2
 LEFT_OUT = "… more was printed than is kept: the rest of this attempt's output is left out …"
 
 
@@ -113,3 +121,58 @@ def capture_output() -> Callable[[Context], None]:
                 stream.end(context)
 
     return ended
+
+
+class OutputPipe:
+    """The keeper's end of a dedicated runner's output pipe.
+
+    Always drained, even if the output is discarded, so a flood neither fills memory nor blocks the job. Output without
+    a job (during imports, say) goes to the keeper's stderr, up to a limit.
+    """
+
+    def __init__(self) -> None:
+        self._fd, self.theirs = os.pipe()
+        os.set_blocking(self._fd, False)
+        self._loop = asyncio.get_running_loop()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._lines: Lines | None = None
+        self._aside = ASIDE_BYTES_MAX
+        self._open = True
+        self._loop.add_reader(self._fd, self._read)
+
+    def begin(self, put: Callable[[str], None]) -> None:
+        """A job begins: output read from now on is its own."""
+        self._lines = Lines(put)
+
+    def end(self) -> None:
+        """The job has ended: read what is still in the pipe, then close its log."""
+        for _ in range(64):  # bounded: a pipe holds 64 KiB, and a child that keeps printing must not hold us here
+            if not self._read():
+                break
+        if self._lines is not None:
+            self._lines.end()
+            self._lines = None
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+
+    def _read(self) -> bool:
+        if not self._open:
+            return False
+        try:
+            piece = os.read(self._fd, READ_BYTES_MAX)
+        except BlockingIOError:
+            return False
+        if not piece:
+            self.close()
+            return False
+        if self._lines is not None:
+            self._lines.write(self._decoder.decode(piece))
+        elif self._aside > 0:
+            self._aside -= len(piece)
+            with contextlib.suppress(OSError):  # the reader of our stderr is gone or does not keep up
+                os.write(STDERR, piece)
+        return True

@@ -62,9 +62,7 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SE
 DECLARE made text[];
 BEGIN
     IF EXISTS (SELECT 1 FROM unnest(news) n WHERE (
-        SELECT h.created_at + h.key_window <= at FROM holdfast.jobs h
-        WHERE h.holds_key AND h.task = n.task AND h.key = n.key AND h.key_global = n.key_global
-          AND CASE WHEN h.key_global THEN '' ELSE h.queue END = CASE WHEN n.key_global THEN '' ELSE n.queue END)) THEN
+        SELECT @window_end(h) <= at FROM holdfast.jobs h WHERE @holds_key_of(h, n))) THEN
         PERFORM holdfast.free_keys(news, at);
     END IF;
     FOR try IN 1 .. 3 LOOP
@@ -89,13 +87,8 @@ RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE made text[];
 BEGIN
     WITH stored AS (
-        INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, key, lane, max_stalls, created_at, due_at,
-            expires_at, args, revival, options, holds_key, key_global, key_until_started, key_window, due_max,
-            drop_expired)
-        SELECT o.id, o.task, o.queue, 'scheduled', o.priority, o.grp, o.key, o.lane, o.max_stalls, at, o.due_at,
-               o.due_at + o.expires, o.args, o.revival, o.options, o.key IS NOT NULL, o.key_global,
-               o.more ? 'key_until' IS TRUE, (o.more ->> 'key_window')::double precision,
-               at + (o.more ->> 'wait_max')::double precision, o.more ? 'on_expire' IS TRUE
+        INSERT INTO holdfast.jobs (@new_row, @keyed_row)
+        SELECT @new_row_of(o, 'scheduled', 0, NULL), @keyed_row_of(o)
         FROM unnest(fresh) o
         ON CONFLICT DO NOTHING RETURNING id, seq
     ), named AS (INSERT INTO holdfast.ids (id, seq) SELECT id, seq FROM stored)

@@ -11,6 +11,24 @@
 -- size of a stored value is read from its header: arguments of jobs that do not fit are never fetched. Usually all jobs
 -- fit: they are summed up together, and one by one (function take) only if they do not.
 
+-- :: fragment leased(started_at, limited)
+-- What a lease writes into the job j, with the fence and the token it gets from n.
+fence = n.fence, token = @token, worker = claimer, claim_call = number, started_at = @started_at, begun = false,
+limited = @limited, holds_key = @keeps_key
+
+-- :: fragment token
+j.seq || '.' || to_hex(n.fence) || '.' || nonce || CASE WHEN j.grp IS NULL THEN '' ELSE 'g' END
+
+-- :: fragment keeps_key
+-- Whether the job j still holds its key once it has started.
+j.holds_key AND NOT (j.key_until_started AND j.key_window IS NULL)
+
+-- :: fragment in_lane(lane)
+-- The ready jobs of a lane, in the order in which they are claimed.
+FROM holdfast.jobs
+WHERE state = 'ready' AND queue = named AND lane = @lane AND (expires_at IS NULL OR expires_at > at)
+ORDER BY rank DESC, turn, seq
+
 -- :: function_claim_lanes
 -- The second lane gets half of the room if it can use it; what one lane cannot use goes to the other. All or nothing:
 -- if the arguments together exceed `free`, nothing is taken and `is_full` is true.
@@ -20,28 +38,18 @@ RETURNS holdfast.taken LANGUAGE plpgsql AS $$
 DECLARE got holdfast.taken;
 BEGIN
     WITH ahead AS MATERIALIZED (
-        SELECT seq, octet_length(args) AS size FROM holdfast.jobs
-        WHERE state = 'ready' AND queue = named AND lane = first AND (expires_at IS NULL OR expires_at > at)
-        ORDER BY rank DESC, turn, seq
-        LIMIT room - (SELECT count(*) FROM (
-            SELECT FROM holdfast.jobs
-            WHERE state = 'ready' AND queue = named AND lane = 1 - first AND (expires_at IS NULL OR expires_at > at)
-            ORDER BY rank DESC, turn, seq LIMIT room / 2) s)
+        SELECT seq, octet_length(args) AS size @in_lane(first)
+        LIMIT room - (SELECT count(*) FROM (SELECT @in_lane(1 - first) LIMIT room / 2) s)
         FOR UPDATE SKIP LOCKED
     ), behind AS MATERIALIZED (
-        SELECT seq, octet_length(args) AS size FROM holdfast.jobs
-        WHERE state = 'ready' AND queue = named AND lane = 1 - first AND (expires_at IS NULL OR expires_at > at)
-        ORDER BY rank DESC, turn, seq LIMIT room - (SELECT count(*) FROM ahead)
+        SELECT seq, octet_length(args) AS size @in_lane(1 - first) LIMIT room - (SELECT count(*) FROM ahead)
         FOR UPDATE SKIP LOCKED
     ), numbered AS MATERIALIZED (
         SELECT b.seq, b.size, nextval('holdfast.ticks') AS fence
         FROM (SELECT seq, size FROM ahead UNION ALL SELECT seq, size FROM behind) b
     ), taken AS (
         UPDATE holdfast.jobs j
-        SET state = 'running', fence = n.fence, token = j.seq || '.' || to_hex(n.fence) || '.' || nonce
-                || CASE WHEN j.grp IS NULL THEN '' ELSE 'g' END, worker = claimer,
-            claim_call = number, started_at = (SELECT holdfast.store_now(given)), begun = false, limited = caps,
-            holds_key = j.holds_key AND NOT (j.key_until_started AND j.key_window IS NULL)
+        SET state = 'running', @leased((SELECT holdfast.store_now(given)), caps)
         FROM numbered n WHERE j.seq = n.seq AND (SELECT sum(size) FROM numbered) <= free
         RETURNING j.fence, holdfast.lease(j) AS lease, j.args
     )
@@ -55,7 +63,7 @@ END $$
 -- Contains only the length of the arguments, which are returned as raw bytes, concatenated (`bodies`).
 CREATE OR REPLACE FUNCTION holdfast.lease(j holdfast.jobs) RETURNS text[] LANGUAGE sql STABLE AS $$
     SELECT ARRAY[j.id, j.token, j.fence::text, j.task, j.queue, octet_length(j.args)::text, j.priority::text, j.grp, j.key,
-        (least(j.attempts, 2147483646) + 1)::text, j.failures::text, j.stalls::text, j.max_stalls::text, j.created_at::text,
+        (@counted(j.attempts, 1))::text, j.failures::text, j.stalls::text, j.max_stalls::text, j.created_at::text,
         j.started_at::text, encode(j.options, 'base64'), j.suspect::text, j.shared_stalls::text]
 $$
 
@@ -266,10 +274,7 @@ BEGIN
         SELECT l.seq, nextval('holdfast.ticks') AS fence FROM lined l WHERE l.bytes <= free OR opening AND l.n = 1
     ), taken AS (
         UPDATE holdfast.jobs j
-        SET state = 'running', fence = n.fence, token = j.seq || '.' || to_hex(n.fence) || '.' || nonce
-                || CASE WHEN j.grp IS NULL THEN '' ELSE 'g' END, worker = claimer,
-            claim_call = number, started_at = at, begun = false, limited = caps,
-            holds_key = j.holds_key AND NOT (j.key_until_started AND j.key_window IS NULL)
+        SET state = 'running', @leased(at, caps)
         FROM numbered n WHERE j.seq = n.seq
         RETURNING j.fence, holdfast.lease(j) AS lease, j.args
     )
@@ -305,7 +310,7 @@ CREATE OR REPLACE FUNCTION holdfast.next_is_apart(named text, freed holdfast.pla
 BEGIN  -- the groups are locked, so their next jobs cannot change
     RETURN EXISTS (SELECT FROM unnest(freed) f CROSS JOIN LATERAL (
         SELECT c.task FROM holdfast.jobs c WHERE c.state = 'waiting' AND c.queue = f.queue AND c.grp = f.grp
-        ORDER BY c.held DESC, c.priority DESC, c.seq LIMIT 1) w
+        ORDER BY @group_order(c) LIMIT 1) w
         JOIN holdfast.bounds b ON b.kind = 'task' AND b.name = w.task WHERE f.queue = named);
 END $$
 
@@ -319,54 +324,47 @@ DECLARE got holdfast.taken;
 BEGIN
     WITH heads AS MATERIALIZED (
         SELECT w.seq, w.turn, w.held, w.priority FROM unnest(freed) f CROSS JOIN LATERAL (
-            SELECT count(*) AS number FROM holdfast.jobs p WHERE p.queue = f.queue AND p.grp = f.grp AND p.grp IS NOT NULL
-            AND (p.state IN ('ready', 'running') OR (p.state = 'scheduled' AND p.held))) in_play
+            SELECT count(*) AS number FROM holdfast.jobs p
+            WHERE p.queue = f.queue AND p.grp = f.grp AND @in_play(p)) in_play
         CROSS JOIN LATERAL (
             SELECT c.seq, c.turn, c.held, c.priority FROM holdfast.jobs c
             WHERE c.state = 'waiting' AND c.queue = f.queue AND c.grp = f.grp
-            ORDER BY c.held DESC, c.priority DESC, c.seq LIMIT CASE in_play.number WHEN 0 THEN 1 ELSE 0 END) w
+            ORDER BY @group_order(c) LIMIT CASE in_play.number WHEN 0 THEN 1 ELSE 0 END) w
         WHERE f.queue = named
           AND f.grp <> ALL (ARRAY(SELECT z.name FROM holdfast.pauses z WHERE z.kind = 'group' AND z.queue = named))
     ), locked AS MATERIALIZED (  -- CASE forces a primary key lookup, as the cached plan may date from an empty store
         SELECT h.*, octet_length(j.args) AS size, j.expires_at IS NOT NULL AND j.expires_at <= at AS expired,
-               j.task = ANY (ARRAY(SELECT z.name FROM holdfast.pauses z WHERE z.kind = 'task')) AS parked
+               @is_parked(j.task) AS parked
         FROM heads h JOIN holdfast.jobs j ON j.seq = h.seq
         WHERE CASE j.state WHEN 'waiting' THEN true END FOR UPDATE OF j SKIP LOCKED
     ), turned AS MATERIALIZED (
         SELECT l.seq, l.size, l.priority, l.expired, l.parked, coalesce(l.turn, nextval('holdfast.ticks')) AS turn
-        FROM (SELECT * FROM locked ORDER BY held DESC, priority DESC, seq) l
+        FROM (SELECT * FROM locked o ORDER BY @group_order(o)) l
     ), ungrouped AS MATERIALIZED (
-        SELECT seq, octet_length(args) AS size FROM holdfast.jobs
-        WHERE state = 'ready' AND queue = named AND lane = 0 AND (expires_at IS NULL OR expires_at > at)
-        ORDER BY rank DESC, turn, seq
+        SELECT seq, octet_length(args) AS size @in_lane(0)
         LIMIT room - least((SELECT count(*) FROM turned WHERE NOT expired AND NOT parked), CASE first
             WHEN 0 THEN room / 2
-            ELSE room - (SELECT count(*) FROM (
-                SELECT FROM holdfast.jobs
-                WHERE state = 'ready' AND queue = named AND lane = 0 AND (expires_at IS NULL OR expires_at > at)
-                ORDER BY rank DESC, turn, seq LIMIT room / 2) s) END)
+            ELSE room - (SELECT count(*) FROM (SELECT @in_lane(0) LIMIT room / 2) s) END)
         FOR UPDATE SKIP LOCKED
     ), lined AS (
-        SELECT t.seq, t.size, t.turn, t.parked, t.expired OR t.parked AS stays,
+        SELECT t.seq, t.size, t.turn, t.expired OR t.parked AS stays,
                row_number() OVER (ORDER BY t.expired OR t.parked, t.priority DESC, t.turn, t.seq) AS n FROM turned t
         UNION ALL
-        SELECT u.seq, u.size, NULL, false, false, row_number() OVER () FROM ungrouped u
+        SELECT u.seq, u.size, NULL, false, row_number() OVER () FROM ungrouped u
     ), numbered AS MATERIALIZED (
-        SELECT o.seq, o.size, o.turn, o.parked, CASE WHEN o.goes THEN nextval('holdfast.ticks') END AS fence
+        SELECT o.seq, o.size, o.turn, CASE WHEN o.goes THEN nextval('holdfast.ticks') END AS fence
         FROM (SELECT l.*, l.turn IS NULL OR NOT l.stays AND l.n <= room - (SELECT count(*) FROM ungrouped) AS goes
               FROM lined l ORDER BY (l.turn IS NULL) = (first = 1), l.n) o
     ), taken AS (
         UPDATE holdfast.jobs j
         SET state = CASE WHEN n.fence IS NULL THEN 'ready' ELSE 'running' END,
-            turn = coalesce(n.turn, j.turn), rank = CASE WHEN n.turn IS NULL THEN j.rank ELSE j.priority END,
-            lane = CASE WHEN n.turn IS NULL THEN 0 WHEN n.parked THEN 2 ELSE 1 END,
-            fence = coalesce(n.fence, j.fence), token = j.seq || '.' || to_hex(n.fence) || '.' || nonce
-                || CASE WHEN j.grp IS NULL THEN '' ELSE 'g' END,
+            turn = coalesce(n.turn, j.turn), rank = j.priority, lane = @lane_in_bulk(j.task, j.grp),
+            fence = coalesce(n.fence, j.fence), token = @token,
             worker = CASE WHEN n.fence IS NOT NULL THEN claimer END,
             claim_call = CASE WHEN n.fence IS NOT NULL THEN number END,
             started_at = CASE WHEN n.fence IS NULL THEN j.started_at ELSE (SELECT holdfast.store_now(given)) END,
             begun = j.begun AND n.fence IS NULL, limited = j.limited AND n.fence IS NULL,
-            holds_key = j.holds_key AND NOT (n.fence IS NOT NULL AND j.key_until_started AND j.key_window IS NULL)
+            holds_key = CASE WHEN n.fence IS NULL THEN j.holds_key ELSE @keeps_key END
         FROM numbered n
         WHERE j.seq = n.seq AND coalesce((SELECT sum(size) FROM numbered WHERE fence IS NOT NULL), 0) <= free
         RETURNING n.fence, holdfast.lease(j) AS lease, j.args

@@ -13,6 +13,24 @@ SELECT holdfast.enqueue_single(%(id)s, %(task)s, %(queue)s, %(priority)s, %(dela
 -- :: direct
 SELECT holdfast.enqueue_single($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, NULL)
 
+-- :: fragment new_row
+-- The columns of every new job. Those of keys and rare options are in keyed_row.
+id, task, queue, state, priority, grp, lane, rank, turn, max_stalls, created_at, due_at, expires_at, args, revival,
+options
+
+-- :: fragment new_row_of(o, state, rank, turn)
+-- Their values, of the new_job o.
+@o.id, @o.task, @o.queue, @state, @o.priority, @o.grp, @o.lane, @rank, @turn, @o.max_stalls, at, @o.due_at,
+@o.due_at + @o.expires, @o.args, @o.revival, @o.options
+
+-- :: fragment keyed_row
+key, holds_key, key_global, key_until_started, key_window, due_max, drop_expired
+
+-- :: fragment keyed_row_of(o)
+@o.key, @o.key IS NOT NULL, @o.key_global, @o.more ? 'key_until' IS TRUE,
+(@o.more ->> 'key_window')::double precision, at + (@o.more ->> 'wait_max')::double precision,
+@o.more ? 'on_expire' IS TRUE
+
 -- :: function_enqueue_single
 CREATE OR REPLACE FUNCTION holdfast.enqueue_single(
     named text, tasked text, queued text, prior integer, delay double precision, due double precision,
@@ -29,9 +47,7 @@ BEGIN
     PERFORM pg_advisory_xact_lock_shared(hashtext('holdfast.rules'), 0);
     at := coalesce(given, extract(epoch FROM clock_timestamp())::double precision);
     SELECT (SELECT s.record FROM holdfast.seal s WHERE s.closed),
-           CASE WHEN EXISTS (SELECT FROM holdfast.pauses p WHERE p.kind = 'task' AND p.queue = '' AND p.name = tasked)
-                THEN 2
-                ELSE coalesce((SELECT b.lane FROM holdfast.bounds b WHERE b.kind = 'task' AND b.name = tasked), 0) END,
+           @lane(tasked, NULL),
            (SELECT b.aging FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.name = queued),
            (SELECT last_value FROM holdfast.ticks)
     INTO sealed, its_lane, ages, tick;
@@ -41,11 +57,9 @@ BEGIN
     INSERT INTO holdfast.ids (id, seq) VALUES (named, number) ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN RETURN false; END IF;
     due := coalesce(due, at + coalesce(delay, 0));
-    INSERT INTO holdfast.jobs (seq, id, task, queue, state, priority, lane, rank, turn, max_stalls, created_at, due_at,
-                               expires_at, args, revival, options)
-    VALUES (number, named, tasked, queued, CASE WHEN due > at THEN 'scheduled' ELSE 'ready' END, prior, its_lane,
-            CASE WHEN ages IS NULL THEN prior ELSE 0 END,
-            CASE WHEN due <= at THEN nextval('holdfast.ticks') - coalesce(floor(prior * ages * 1000000)::bigint, 0) END,
+    INSERT INTO holdfast.jobs (seq, @new_row)
+    VALUES (number, named, tasked, queued, CASE WHEN due > at THEN 'scheduled' ELSE 'ready' END, prior, NULL, its_lane,
+            @rank(prior, ages), CASE WHEN due <= at THEN nextval('holdfast.ticks') - @age_shift(prior, ages) END,
             stalls_max, at, due, due + expiry, arguments, revived, said);
     RETURN true;
 END $$
@@ -93,11 +107,7 @@ RETURNS SETOF holdfast.new_job LANGUAGE sql STABLE AS $$
     SELECT t.n, t.id, t.task, t.queue,
            CASE WHEN t.due_at > at THEN 'scheduled' WHEN t.grp IS NULL THEN 'ready' ELSE 'waiting' END,
            t.priority, t.grp, t.key,
-           (CASE WHEN t.task = ANY (ARRAY(SELECT p.name FROM holdfast.pauses p WHERE p.kind = 'task')) THEN 2
-                 WHEN t.task = ANY (ARRAY(SELECT b.name FROM holdfast.bounds b WHERE b.kind = 'task'))
-                 THEN (SELECT b.lane FROM holdfast.bounds b WHERE b.kind = 'task' AND b.name = t.task)
-                 WHEN t.grp IS NULL THEN 0 ELSE 1 END)::smallint,
-           t.max_stalls, t.due_at, t.expires, decode(t.args, 'base64'), nullif(t.revival, 'null'),
+           (@lane_in_bulk(t.task, t.grp))::smallint, t.max_stalls, t.due_at, t.expires, decode(t.args, 'base64'), nullif(t.revival, 'null'),
            decode(t.options, 'base64'), t.on_conflict, t.more ? 'key_scope' IS TRUE, t.more
     FROM told t
 $$
@@ -146,9 +156,7 @@ BEGIN  -- the groups of the new jobs, and those that replaced jobs leave or ente
     RETURN (SELECT array_agg(DISTINCT ROW(g.queue, g.grp)::holdfast.place) FROM (
         SELECT j.queue, j.grp FROM unnest(news) j
         UNION ALL
-        SELECT h.queue, t.grp FROM unnest(news) j JOIN holdfast.jobs h
-        ON h.holds_key AND h.task = j.task AND h.key = j.key AND h.key_global = j.key_global
-        AND CASE WHEN h.key_global THEN '' ELSE h.queue END = CASE WHEN j.key_global THEN '' ELSE j.queue END
+        SELECT h.queue, t.grp FROM unnest(news) j JOIN holdfast.jobs h ON @holds_key_of(h, j)
         CROSS JOIN LATERAL (VALUES (h.grp), (j.grp)) t(grp)
         WHERE j.on_conflict IN ('replace', 'debounce')
     ) g WHERE g.grp IS NOT NULL);
@@ -166,11 +174,8 @@ CREATE OR REPLACE FUNCTION holdfast.insert_fresh(news holdfast.new_job[], at dou
 RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '20ms' AS $$
 BEGIN
     WITH stored AS (
-        INSERT INTO holdfast.jobs (id, task, queue, state, priority, grp, lane, rank, turn, max_stalls, created_at,
-                                   due_at, expires_at, args, revival, options)
-        SELECT o.id, o.task, o.queue, o.state, o.priority, o.grp, o.lane, o.priority,
-               CASE WHEN o.state = 'ready' THEN nextval('holdfast.ticks') END, o.max_stalls, at, o.due_at,
-               o.due_at + o.expires, o.args, o.revival, o.options
+        INSERT INTO holdfast.jobs (@new_row)
+        SELECT @new_row_of(o, o.state, o.priority, CASE WHEN o.state = 'ready' THEN nextval('holdfast.ticks') END)
         FROM (SELECT * FROM unnest(news) ORDER BY n) o RETURNING id, seq)
     INSERT INTO holdfast.ids (id, seq) SELECT id, seq FROM stored;
     RETURN true;
@@ -216,11 +221,8 @@ RETURNS text[] LANGUAGE plpgsql SET lock_timeout = '20ms' AS $$
 DECLARE got record;
 BEGIN
     got := holdfast.take_ids(news);
-    INSERT INTO holdfast.jobs (seq, id, task, queue, state, priority, grp, lane, rank, turn, max_stalls, created_at,
-                               due_at, expires_at, args, revival, options)
-    SELECT o.unnest, o.id, o.task, o.queue, o.state, o.priority, o.grp, o.lane, o.priority,
-           CASE WHEN o.state = 'ready' THEN turns[o.n] END, o.max_stalls, at, o.due_at,
-           o.due_at + o.expires, o.args, o.revival, o.options
+    INSERT INTO holdfast.jobs (seq, @new_row)
+    SELECT o.unnest, @new_row_of(o, o.state, o.priority, CASE WHEN o.state = 'ready' THEN turns[o.n] END)
     FROM unnest(got.fresh, got.seqs) o;
     RETURN ARRAY(SELECT f.id FROM unnest(got.fresh) f);
 END $$
@@ -237,16 +239,10 @@ BEGIN
     PERFORM holdfast.free_keys(news, at);
     SELECT t.fresh, t.seqs INTO fresh, seqs FROM holdfast.take_ids(news) t;
     WITH stored AS (
-        INSERT INTO holdfast.jobs (seq, id, task, queue, state, priority, grp, key, lane, rank, turn, max_stalls, created_at,
-            due_at, expires_at, args, revival, options, holds_key, key_global, key_until_started, key_window, due_max,
-            drop_expired)
-        SELECT o.unnest, o.id, o.task, o.queue, o.state, o.priority, o.grp, o.key, o.lane,
-               CASE WHEN b.aging IS NULL THEN o.priority ELSE 0 END,
-               CASE WHEN o.state = 'ready' THEN turns[o.n] - CASE WHEN b.aging IS NULL THEN 0
-                    ELSE floor(o.priority * b.aging * 1000000)::bigint END END, o.max_stalls, at,
-               o.due_at, o.due_at + o.expires, o.args, o.revival, o.options, o.key IS NOT NULL, o.key_global,
-               o.more ? 'key_until' IS TRUE, (o.more ->> 'key_window')::double precision,
-               at + (o.more ->> 'wait_max')::double precision, o.more ? 'on_expire' IS TRUE
+        INSERT INTO holdfast.jobs (seq, @new_row, @keyed_row)
+        SELECT o.unnest, @new_row_of(o, o.state, @rank(o.priority, b.aging),
+                   CASE WHEN o.state = 'ready' THEN turns[o.n] - @age_shift(o.priority, b.aging) END),
+               @keyed_row_of(o)
         FROM unnest(fresh, seqs) o LEFT JOIN holdfast.bounds b ON b.kind = 'queue' AND b.name = o.queue ORDER BY o.n
         ON CONFLICT DO NOTHING RETURNING id)
     SELECT array_agg(id) INTO made FROM stored;

@@ -5,7 +5,9 @@
 -- Concurrency: a group is locked first, then read in a later statement with its own snapshot (READ COMMITTED). Groups
 -- are locked by advisory transaction locks on 1024 stripes, in order: no row per group to write, vacuum or prune, and
 -- never more than 1024 entries in the server's lock table.
--- Lock order everywhere: rules, promote, entries, flows, keys, groups, jobs, letters.
+-- Lock order everywhere: rules, promote, entries, a worker's row and its calls, flows, keys, groups, jobs, letters, rows
+-- of flows. Of two jobs, the one that is settled comes before the dead one that has its dead letter (lock_holder in
+-- operate.sql). Sweeps skip what is locked, and promote, which comes from the letter to its job, waits 20 ms at most.
 
 -- :: call
 SELECT holdfast.refill(%(queue)s, %(grp)s, %(limit)s, %(now)s)::text
@@ -48,7 +50,7 @@ BEGIN
             SELECT j.seq FROM holdfast.group_rooms(places, at) g CROSS JOIN LATERAL (  -- no more than there is room for
                 SELECT d.seq FROM holdfast.jobs d WHERE d.state = 'scheduled' AND d.queue = g.queue AND d.grp = g.grp
                 AND d.grp IS NOT NULL AND d.due_at <= at AND NOT d.held
-                ORDER BY d.priority DESC, d.seq LIMIT greatest(0, least(g.room, 256))) c
+                ORDER BY d.priority DESC, d.seq LIMIT greatest(0, least(g.room, @READY_PER_GROUP_MAX))) c
             JOIN holdfast.jobs j ON j.seq = c.seq
             WHERE EXISTS (SELECT 1 FROM holdfast.jobs w
                           WHERE w.state = 'waiting' AND w.queue = g.queue AND w.grp = g.grp)
@@ -58,9 +60,40 @@ BEGIN
     END IF;
 END $$
 
--- :: function_make_ready
+-- :: fragment in_play(j)
+-- Whether a job occupies a slot of its group.
+@j.grp IS NOT NULL AND (@j.state IN ('ready', 'running') OR (@j.state = 'scheduled' AND @j.held))
+
+-- :: fragment group_order(j)
+-- The order in which the waiting jobs of a group become ready.
+@j.held DESC, @j.priority DESC, @j.seq
+
+-- :: fragment next_of_group
+-- What is needed of a waiting job w of the group g to make it ready.
+w.seq, w.turn, g.queue, g.grp, g.ready, g.last, g.aging, @age_shift(w.priority, g.aging) AS shift,
+row_number() OVER (ORDER BY @group_order(w)) AS place
+
+-- :: fragment make_locked_ready
 -- A job that joins k ready jobs of its group gets a turn k * 30 days (STAGGER_TICKS) after its tick, and always after
 -- their turns, including turns they kept from before: so groups alternate. `base` is below every tick issued here.
+-- Turns are given by place, in a sorted sub-query: a join may return rows in any order.
+behind AS (
+    SELECT l.*, coalesce(l.turn - base, @STAGGER_TICKS * (l.ready - 1 + row_number() OVER (
+               PARTITION BY l.queue, l.grp ORDER BY l.place)) - l.shift) AS ticks
+    FROM locked l
+), above AS (
+    SELECT b.seq, b.turn, b.aging, b.place,
+           greatest(max(b.ticks) OVER (PARTITION BY b.queue, b.grp ORDER BY b.place), b.last - base) AS ticks
+    FROM behind b
+), numbered AS MATERIALIZED (
+    SELECT o.seq, o.aging, coalesce(o.turn, nextval('holdfast.ticks') + o.ticks) AS turn
+    FROM (SELECT * FROM above ORDER BY place) o
+)
+UPDATE holdfast.jobs j
+SET state = 'ready', turn = n.turn, rank = @rank(j.priority, n.aging), lane = @lane_in_bulk(j.task, j.grp)
+FROM numbered n WHERE j.seq = n.seq
+
+-- :: function_make_ready
 -- A row that another session has locked is skipped; its successor is not taken instead, and the next sweep refills the
 -- group.
 CREATE OR REPLACE FUNCTION holdfast.make_ready(places holdfast.place[], at double precision)
@@ -70,33 +103,15 @@ DECLARE
     made integer;
 BEGIN
     WITH chosen AS MATERIALIZED (
-        SELECT w.seq, w.turn, g.queue, g.grp, g.ready, g.last, g.aging,
-               coalesce(floor(w.priority * g.aging * 1000000)::bigint, 0) AS shift,
-               row_number() OVER (ORDER BY w.held DESC, w.priority DESC, w.seq) AS place
+        SELECT @next_of_group
         FROM holdfast.group_rooms(places, at) g CROSS JOIN LATERAL (
             SELECT c.seq, c.held, c.priority, c.turn FROM holdfast.jobs c
             WHERE c.state = 'waiting' AND c.queue = g.queue AND c.grp = g.grp
-            ORDER BY c.held DESC, c.priority DESC, c.seq LIMIT greatest(0, least(g.room, 256 - g.ready))) w
+            ORDER BY @group_order(c) LIMIT greatest(0, least(g.room, @READY_PER_GROUP_MAX - g.ready))) w
     ), locked AS MATERIALIZED (  -- CASE forces a primary key lookup, as the cached plan may date from an empty store
         SELECT chosen.* FROM chosen JOIN holdfast.jobs j ON j.seq = chosen.seq
         WHERE CASE j.state WHEN 'waiting' THEN true END FOR UPDATE OF j SKIP LOCKED
-    ), behind AS (
-        SELECT l.*, coalesce(l.turn - base, 2592000000000 * (l.ready - 1 + row_number() OVER (
-                   PARTITION BY l.queue, l.grp ORDER BY l.place)) - l.shift) AS ticks
-        FROM locked l
-    ), above AS (
-        SELECT b.seq, b.turn, b.aging, b.place,
-               greatest(max(b.ticks) OVER (PARTITION BY b.queue, b.grp ORDER BY b.place), b.last - base) AS ticks
-        FROM behind b
-    ), numbered AS MATERIALIZED (  -- ordered by place: a join may return rows in any order
-        SELECT o.seq, o.aging, coalesce(o.turn, nextval('holdfast.ticks') + o.ticks) AS turn
-        FROM (SELECT * FROM above ORDER BY place) o
-    )
-    UPDATE holdfast.jobs j
-    SET state = 'ready', turn = n.turn, rank = CASE WHEN n.aging IS NULL THEN j.priority ELSE 0 END,
-        lane = CASE WHEN j.task = ANY (ARRAY(SELECT p.name FROM holdfast.pauses p WHERE p.kind = 'task')) THEN 2
-                    ELSE coalesce((SELECT b.lane FROM holdfast.bounds b WHERE b.kind = 'task' AND b.name = j.task), 1) END
-    FROM numbered n WHERE j.seq = n.seq;
+    ), @make_locked_ready;
     GET DIAGNOSTICS made = ROW_COUNT;
     RETURN made;
 END $$
@@ -124,7 +139,7 @@ RETURNS holdfast.place[] LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.rated) THEN RETURN places; END IF;
     RETURN ARRAY(SELECT ROW(g.queue, g.grp)::holdfast.place FROM holdfast.group_rooms(places, at) g
-                 WHERE g.room > 0 AND g.ready < 256);
+                 WHERE g.room > 0 AND g.ready < @READY_PER_GROUP_MAX);
 END $$
 
 -- :: function_refill
@@ -195,30 +210,12 @@ BEGIN
     WITH swaps AS MATERIALIZED (
         SELECT e.queue, e.grp, count(*) AS number FROM unnest(ended) e GROUP BY e.queue, e.grp
     ), locked AS MATERIALIZED (
-        SELECT w.seq, w.turn, g.queue, g.grp, g.ready, g.last, g.aging,
-               coalesce(floor(w.priority * g.aging * 1000000)::bigint, 0) AS shift,
-               row_number() OVER (ORDER BY w.held DESC, w.priority DESC, w.seq) AS place
+        SELECT @next_of_group
         FROM holdfast.group_rooms(places, at) g JOIN swaps s ON s.queue = g.queue AND s.grp = g.grp CROSS JOIN LATERAL (
             SELECT c.seq, c.held, c.priority, c.turn FROM holdfast.jobs c
-            WHERE c.state = 'waiting' AND c.queue = g.queue AND c.grp = g.grp ORDER BY c.held DESC, c.priority DESC, c.seq
-            LIMIT greatest(0, least(g.room, 256 - g.ready, s.number)) FOR UPDATE SKIP LOCKED) w
-    ), behind AS (
-        SELECT l.*, coalesce(l.turn - base, 2592000000000 * (l.ready - 1 + row_number() OVER (
-                   PARTITION BY l.queue, l.grp ORDER BY l.place)) - l.shift) AS ticks
-        FROM locked l
-    ), above AS (
-        SELECT b.seq, b.turn, b.aging, b.place,
-               greatest(max(b.ticks) OVER (PARTITION BY b.queue, b.grp ORDER BY b.place), b.last - base) AS ticks
-        FROM behind b
-    ), numbered AS MATERIALIZED (
-        SELECT o.seq, o.aging, coalesce(o.turn, nextval('holdfast.ticks') + o.ticks) AS turn
-        FROM (SELECT * FROM above ORDER BY place) o
-    )
-    UPDATE holdfast.jobs j
-    SET state = 'ready', turn = n.turn, rank = CASE WHEN n.aging IS NULL THEN j.priority ELSE 0 END,
-        lane = CASE WHEN j.task = ANY (ARRAY(SELECT p.name FROM holdfast.pauses p WHERE p.kind = 'task')) THEN 2
-                    ELSE coalesce((SELECT b.lane FROM holdfast.bounds b WHERE b.kind = 'task' AND b.name = j.task), 1) END
-    FROM numbered n WHERE j.seq = n.seq;
+            WHERE c.state = 'waiting' AND c.queue = g.queue AND c.grp = g.grp ORDER BY @group_order(c)
+            LIMIT greatest(0, least(g.room, @READY_PER_GROUP_MAX - g.ready, s.number)) FOR UPDATE SKIP LOCKED) w
+    ), @make_locked_ready;
 END $$
 
 -- == room: how many jobs a group may have ready and running by its limit and its rate, how many it has, and how excess
@@ -230,7 +227,7 @@ CREATE OR REPLACE FUNCTION holdfast.limits(places holdfast.place[])
 RETURNS TABLE (queue text, grp text, most integer, rate holdfast.rate, aging double precision) LANGUAGE sql STABLE AS $$
     SELECT DISTINCT ON (p.queue, p.grp) p.queue, p.grp,
            CASE WHEN z.kind IS NOT NULL THEN 0
-                WHEN q.group_order = 'relaxed' AND NOT starts_with(p.grp, 'one-at-a-time:')  -- SERIAL_PREFIX
+                WHEN q.group_order = 'relaxed' AND NOT starts_with(p.grp, @SERIAL_PREFIX)
                 THEN coalesce(o.job_limit, q.group_limit)
                 ELSE 1 END,
            CASE WHEN (coalesce(o.rate, q.group_rate)).count < 1000000000 THEN coalesce(o.rate, q.group_rate) END,
@@ -255,8 +252,7 @@ LANGUAGE sql STABLE AS $$
     FROM holdfast.limits(places) g CROSS JOIN LATERAL (
         SELECT count(*) AS in_play, count(*) FILTER (WHERE j.state = 'ready') AS ready,
                max(j.turn) FILTER (WHERE j.state = 'ready') AS last
-        FROM holdfast.jobs j WHERE j.queue = g.queue AND j.grp = g.grp AND j.grp IS NOT NULL
-        AND (j.state IN ('ready', 'running') OR (j.state = 'scheduled' AND j.held))) p
+        FROM holdfast.jobs j WHERE j.queue = g.queue AND j.grp = g.grp AND @in_play(j)) p
 $$
 
 -- :: function_withdraw
@@ -291,7 +287,7 @@ END $$
 CREATE OR REPLACE FUNCTION holdfast.wake(places holdfast.place[], at double precision) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN  -- also clears wakes_at once nothing waits for the rate any more
     UPDATE holdfast.flows f SET wakes_at = w.wakes_at FROM (
-        SELECT l.queue, l.grp, CASE WHEN b.spent_until > at AND r.ready < 256 AND l.most > r.in_play
+        SELECT l.queue, l.grp, CASE WHEN b.spent_until > at AND r.ready < @READY_PER_GROUP_MAX AND l.most > r.in_play
                    AND holdfast.allowed(l.rate, b.spent_until, at) <= r.ready
                    AND EXISTS (SELECT 1 FROM holdfast.jobs j
                                WHERE j.state = 'waiting' AND j.queue = l.queue AND j.grp = l.grp)
@@ -300,8 +296,7 @@ BEGIN  -- also clears wakes_at once nothing waits for the rate any more
         JOIN holdfast.flows b ON b.kind = 'group' AND b.queue = l.queue AND b.name = l.grp
         CROSS JOIN LATERAL (
             SELECT count(*) AS in_play, count(*) FILTER (WHERE p.state = 'ready') AS ready FROM holdfast.jobs p
-            WHERE p.queue = l.queue AND p.grp = l.grp AND p.grp IS NOT NULL
-            AND (p.state IN ('ready', 'running') OR (p.state = 'scheduled' AND p.held))) r) w
+            WHERE p.queue = l.queue AND p.grp = l.grp AND @in_play(p)) r) w
     WHERE f.kind = 'group' AND f.queue = w.queue AND f.name = w.grp AND f.wakes_at IS DISTINCT FROM w.wakes_at;
 END $$
 

@@ -83,7 +83,7 @@ $$
 -- :: function_stamped
 CREATE OR REPLACE FUNCTION holdfast.stamped(j holdfast.jobs, failure jsonb, at double precision)
 RETURNS jsonb LANGUAGE sql STABLE AS $$
-    SELECT failure || jsonb_build_object('at', at, 'attempt', least(j.attempts, 2147483646) + 1, 'fence', j.fence, 'worker', j.worker,
+    SELECT failure || jsonb_build_object('at', at, 'attempt', @counted(j.attempts, 1), 'fence', j.fence, 'worker', j.worker,
                                          'started_at', j.started_at)
 $$
 
@@ -91,7 +91,7 @@ $$
 CREATE OR REPLACE FUNCTION holdfast.with_failure(errors jsonb, failure jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
     SELECT jsonb_agg(e.value ORDER BY e.ordinality)
     FROM jsonb_array_elements(coalesce(errors, '[]') || jsonb_build_array(failure)) WITH ORDINALITY e
-    WHERE e.ordinality > jsonb_array_length(coalesce(errors, '[]')) + 1 - 10
+    WHERE e.ordinality > jsonb_array_length(coalesce(errors, '[]')) + 1 - @ERRORS_KEPT_MAX
 $$
 
 -- :: function_bury_letter
@@ -99,9 +99,11 @@ CREATE OR REPLACE FUNCTION holdfast.bury_letter(j holdfast.jobs, why text, failu
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     letter holdfast.letters;
+    holder text;
     past jsonb;
 BEGIN
     LOOP  -- two jobs with the same key may be live, and die at the same moment
+        holder := holdfast.lock_holder(holdfast.logical_name(j));
         SELECT * INTO letter FROM holdfast.letters WHERE logical = holdfast.logical_name(j) FOR UPDATE;
         EXIT WHEN FOUND;
         INSERT INTO holdfast.letters (logical, job_id, task, queue, key, grp, args, failure_count, first_failed_at,
@@ -110,7 +112,10 @@ BEGIN
                 at + holdfast.cooldown(j.revival, 0)) ON CONFLICT (logical) DO NOTHING;
         IF FOUND THEN RETURN; END IF;
     END LOOP;
-    IF letter.job_id <> j.id THEN PERFORM holdfast.let_go(letter.job_id, 'superseded', at); END IF;
+    IF letter.job_id <> j.id THEN
+        IF letter.job_id IS DISTINCT FROM holder THEN RAISE EXCEPTION USING ERRCODE = 'serialization_failure'; END IF;
+        PERFORM holdfast.let_go(holder, 'superseded', at);
+    END IF;
     past := jsonb_build_object('job_id', letter.job_id, 'at', letter.failed_at, 'reason', letter.reason,
         'error', coalesce(letter.error ->> 'text', ''),
         'args', CASE WHEN letter.args <> j.args THEN holdfast.base64(letter.args) END);
@@ -131,18 +136,35 @@ BEGIN
 EXCEPTION WHEN numeric_value_out_of_range THEN RETURN most;
 END $$
 
--- :: function_close_letter
-CREATE OR REPLACE FUNCTION holdfast.close_letter(named text, at double precision) RETURNS void LANGUAGE plpgsql AS $$
+-- :: function_lock_holder
+-- Lock the job that has a dead letter, before the letter itself, and return its id. If another job has the letter when
+-- it is locked, the client retries: that one's row must not be locked after the letter.
+CREATE OR REPLACE FUNCTION holdfast.lock_holder(named text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE holder text;
 BEGIN
+    SELECT l.job_id INTO holder FROM holdfast.letters l WHERE l.logical = named;
+    IF FOUND THEN
+        PERFORM 1 FROM holdfast.jobs WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = holder) FOR UPDATE;
+    END IF;
+    RETURN holder;
+END $$
+
+-- :: function_close_letter
+CREATE OR REPLACE FUNCTION holdfast.close_letter(named text, at double precision) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    locked text := holdfast.lock_holder(named);
+    holder text;
+BEGIN
+    IF locked IS NULL THEN RETURN; END IF;
     DELETE FROM holdfast.letters WHERE logical = named RETURNING job_id INTO holder;
-    IF FOUND THEN PERFORM holdfast.let_go(holder, 'superseded', at); END IF;
+    IF holder <> locked THEN RAISE EXCEPTION USING ERRCODE = 'serialization_failure'; END IF;
+    PERFORM holdfast.let_go(holder, 'superseded', at);
 END $$
 
 -- :: function_let_go
 CREATE OR REPLACE FUNCTION holdfast.let_go(named text, why text, at double precision) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN  -- a dead job without a dead letter may be pruned; a revived one is left alone
-    UPDATE holdfast.jobs j SET reason = why, prune_at = greatest(at + 600, holdfast.window_ends(j))
+    UPDATE holdfast.jobs j SET reason = why, prune_at = @prune_at(j, 0)
     WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = named) AND state = 'dead';
 END $$
 
@@ -173,8 +195,8 @@ BEGIN
 END $$
 
 -- == revive: make a finished job claimable again with fresh budgets; one step, idempotent. Also retry and run_now.
--- Concurrency: a job's key, group and row are locked before its dead letter. Only revive_due and discard lock the dead
--- letter before the job.
+-- Concurrency: a job's key, group and row are locked before its dead letter. Only revive_due locks the dead letter before
+-- the job, and does not wait for either.
 
 -- :: call
 SELECT holdfast.revive(%(id)s, %(now)s)::text
@@ -364,11 +386,11 @@ DECLARE
 BEGIN
     PERFORM holdfast.share_rules();
     PERFORM holdfast.refuse_sealed();
+    SELECT * INTO j FROM holdfast.jobs WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = named) FOR UPDATE;
     SELECT * INTO letter FROM holdfast.letters WHERE job_id = named FOR UPDATE;
     IF NOT FOUND THEN
         PERFORM holdfast.refuse('HF001', jsonb_build_object('job_id', named, 'what', 'dead letter'));
     END IF;
-    SELECT * INTO j FROM holdfast.jobs WHERE seq = (SELECT i.seq FROM holdfast.ids i WHERE i.id = named) FOR UPDATE;
     IF j.state <> 'dead' THEN
         PERFORM holdfast.refuse_state(j, 'discard');
     END IF;

@@ -97,6 +97,11 @@ BEGIN
     RETURN number;
 END $$
 
+-- :: fragment aging_in_bulk(queue)
+-- The aging of a job's queue; it is looked up only for queues that have one.
+CASE WHEN @queue = ANY (ARRAY(SELECT b.name FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.aging IS NOT NULL))
+     THEN (SELECT b.aging FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.name = @queue) END
+
 -- :: function_promote_scheduled
 CREATE OR REPLACE FUNCTION holdfast.promote_scheduled(most integer, places holdfast.place[], at double precision)
 RETURNS integer LANGUAGE plpgsql AS $$
@@ -112,14 +117,8 @@ BEGIN
     ), numbered AS MATERIALIZED (SELECT seq, nextval('holdfast.ticks') AS tick FROM picked)
     UPDATE holdfast.jobs d
     SET state = CASE WHEN d.grp IS NULL THEN 'ready' ELSE 'waiting' END,
-        lane = CASE WHEN d.task = ANY (ARRAY(SELECT p.name FROM holdfast.pauses p WHERE p.kind = 'task')) THEN 2
-                    ELSE coalesce((SELECT b.lane FROM holdfast.bounds b WHERE b.kind = 'task' AND b.name = d.task),
-                                  CASE WHEN d.grp IS NULL THEN 0 ELSE 1 END) END,
-        rank = CASE WHEN d.queue = ANY (ARRAY(SELECT b.name FROM holdfast.bounds b WHERE b.aging IS NOT NULL)) THEN 0
-                    ELSE d.priority END,
-        turn = CASE WHEN d.grp IS NOT NULL THEN NULL
-                    WHEN d.queue = ANY (ARRAY(SELECT b.name FROM holdfast.bounds b WHERE b.aging IS NOT NULL))
-                    THEN n.tick - holdfast.age_shift(d.queue, d.priority) ELSE n.tick END
+        lane = @lane_in_bulk(d.task, d.grp), rank = @rank(d.priority, @aging_in_bulk(d.queue)),
+        turn = CASE WHEN d.grp IS NULL THEN n.tick - @age_shift(d.priority, @aging_in_bulk(d.queue)) END
     FROM numbered n WHERE d.seq = n.seq;
     GET DIAGNOSTICS number = ROW_COUNT;
     RETURN number;

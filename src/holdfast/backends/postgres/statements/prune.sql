@@ -1,6 +1,6 @@
 -- prune: delete finished jobs past their retention, then those beyond their task's retention rule, and idle rate state.
 -- A dead job with a dead letter has no prune_at: only a task's rule allows deleting it. Deletes at most N jobs, the
--- oldest first (in no particular order if `older_than` is given). Concurrency: rows locked by another sweep or by a
+-- oldest first; with `older_than`, those whose retention ends first. Concurrency: rows locked by another sweep or by a
 -- revival are skipped.
 
 -- :: call
@@ -21,24 +21,38 @@ BEGIN
                       ORDER BY prune_at LIMIT most FOR UPDATE SKIP LOCKED);
     ELSE
         past := ARRAY(SELECT seq FROM holdfast.jobs j
-                      WHERE prune_at IS NOT NULL AND holdfast.may_go(j, at - greatest(older_than, 600), at)
-                      LIMIT most FOR UPDATE SKIP LOCKED);
+                      WHERE prune_at IS NOT NULL
+                        AND holdfast.may_go(j, at - greatest(older_than, @REMEMBER_SECONDS_MIN), at)
+                      ORDER BY prune_at LIMIT most FOR UPDATE SKIP LOCKED);
     END IF;
     PERFORM holdfast.remove(past);
     FOR rule IN SELECT * FROM holdfast.tasks ORDER BY name LOOP
         past := past || holdfast.prune_finished(rule, most - cardinality(past), at);
         past := past || holdfast.prune_letters(rule, most - cardinality(past), at);
     END LOOP;
-    DELETE FROM holdfast.flows WHERE (kind, queue, name) IN (
-        SELECT f.kind, f.queue, f.name FROM holdfast.flows f
-        WHERE f.wakes_at IS NULL AND greatest(f.spent_until, f.shut_until) <= at FOR UPDATE SKIP LOCKED);
+    PERFORM holdfast.prune_flows(at);
     RETURN cardinality(past);
+END $$
+
+-- :: function_prune_flows
+-- Idle rate state, in 500 pages of the table at most, from a random one on if it has more: a time in an index would make
+-- every update of such a row write it, and a place to go on from would be one more thing to keep.
+CREATE OR REPLACE FUNCTION holdfast.prune_flows(at double precision) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    pages bigint := pg_relation_size('holdfast.flows') / current_setting('block_size')::bigint;
+    first bigint := floor(random() * greatest(1, pages - 499));
+BEGIN
+    DELETE FROM holdfast.flows WHERE ctid = ANY (ARRAY(
+        SELECT f.ctid FROM holdfast.flows f
+        WHERE f.ctid >= format('(%s,0)', first)::tid AND f.ctid < format('(%s,0)', first + 500)::tid
+          AND f.wakes_at IS NULL AND greatest(f.spent_until, f.shut_until) <= at
+        LIMIT 10000 FOR UPDATE SKIP LOCKED));
 END $$
 
 -- :: function_may_go
 CREATE OR REPLACE FUNCTION holdfast.may_go(j holdfast.jobs, before double precision, at double precision)
 RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT j.finished_at <= before AND (j.key IS NULL OR j.key_window IS NULL OR j.created_at + j.key_window <= at)
+    SELECT j.finished_at <= before AND coalesce(@window_end(j) <= at, true)
 $$
 
 -- :: function_remove
@@ -83,7 +97,7 @@ BEGIN
     ORDER BY finished_at DESC, seq DESC OFFSET rule.retain_count LIMIT 1;
     past := ARRAY(SELECT j.seq FROM holdfast.retained r JOIN holdfast.jobs j ON j.seq = r.seq
                   WHERE r.task = rule.name AND (r.finished_at, r.seq) <= (newest.finished_at, newest.seq)
-                    AND holdfast.may_go(j, at - 600, at)
+                    AND holdfast.may_go(j, at - @REMEMBER_SECONDS_MIN, at)
                   ORDER BY r.finished_at, r.seq LIMIT most FOR UPDATE OF j SKIP LOCKED);
     PERFORM holdfast.remove(past);
     RETURN past;
@@ -99,7 +113,7 @@ DECLARE
 BEGIN  -- first those that are too old, then those beyond the count
     FOR one IN
         SELECT o.seq, o.id FROM (
-            SELECT j.seq, j.id, l.failed_at, holdfast.may_go(j, at - 600, at) AND j.state = 'dead' AS may_go,
+            SELECT j.seq, j.id, l.failed_at, holdfast.may_go(j, at - @REMEMBER_SECONDS_MIN, at) AND j.state = 'dead' AS may_go,
                    l.failed_at <= at - rule.retain_dead AS old,
                    row_number() OVER (ORDER BY l.failed_at DESC, j.seq DESC) > rule.retain_dead_count AS beyond
             FROM holdfast.letters l JOIN holdfast.ids i ON i.id = l.job_id JOIN holdfast.jobs j ON j.seq = i.seq

@@ -140,35 +140,43 @@ BEGIN
 END $$
 
 -- :: function_group_counts
+-- Up to 1001 in each state, one more than GROUP_COUNT_MAX: a group of any size takes no longer.
 CREATE OR REPLACE FUNCTION holdfast.group_counts(queued text, named text) RETURNS jsonb LANGUAGE sql STABLE
-SET enable_seqscan = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
     SELECT jsonb_object_agg(c.state, c.number) FILTER (WHERE c.number > 0) FROM (
-        SELECT 'waiting' AS state, count(*) AS number FROM holdfast.jobs
-        WHERE state = 'waiting' AND queue = queued AND grp = named
+        SELECT 'waiting' AS state, count(*) AS number FROM (
+            SELECT 1 FROM holdfast.jobs
+            WHERE state = 'waiting' AND queue = queued AND grp = named LIMIT 1001) w
         UNION ALL
-        SELECT 'scheduled', count(*) FROM holdfast.jobs
-        WHERE state = 'scheduled' AND grp IS NOT NULL AND queue = queued AND grp = named
+        SELECT 'scheduled', count(*) FROM (
+            SELECT 1 FROM holdfast.jobs
+            WHERE state = 'scheduled' AND grp IS NOT NULL AND queue = queued AND grp = named LIMIT 1001) s
         UNION ALL
-        SELECT s.state, count(*) FROM holdfast.jobs j JOIN (VALUES ('ready'), ('running')) s(state) ON s.state = j.state
-        WHERE j.grp IS NOT NULL AND (j.state IN ('ready', 'running') OR (j.state = 'scheduled' AND j.held))
-          AND j.queue = queued AND j.grp = named GROUP BY s.state) c
+        SELECT s.state, count(*) FROM (VALUES ('ready'), ('running')) s(state) CROSS JOIN LATERAL (
+            SELECT 1 FROM holdfast.jobs j
+            WHERE j.grp IS NOT NULL AND (j.state IN ('ready', 'running') OR (j.state = 'scheduled' AND j.held))
+              AND j.queue = queued AND j.grp = named AND j.state = s.state LIMIT 1001) p
+        GROUP BY s.state) c
 $$
 
 -- :: function_group_head
 -- The running job, else the ready one, else the one that backs off at the head, else the first waiting one, else the
--- first scheduled one.
+-- first scheduled one; if a group has more than 1,000 in play or scheduled, of those that come first in the index.
 CREATE OR REPLACE FUNCTION holdfast.group_head(queued text, named text) RETURNS text LANGUAGE sql STABLE
-SET enable_seqscan = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
     SELECT coalesce(
-        (SELECT j.id FROM holdfast.jobs j
-         WHERE j.grp IS NOT NULL AND (j.state IN ('ready', 'running') OR (j.state = 'scheduled' AND j.held))
-           AND j.queue = queued AND j.grp = named
-         ORDER BY j.state <> 'running', j.state <> 'ready', j.held DESC, j.priority DESC, j.seq LIMIT 1),
+        (SELECT p.id FROM (
+             SELECT j.id, j.state, j.held, j.priority, j.seq FROM holdfast.jobs j
+             WHERE j.grp IS NOT NULL AND (j.state IN ('ready', 'running') OR (j.state = 'scheduled' AND j.held))
+               AND j.queue = queued AND j.grp = named LIMIT 1000) p
+         ORDER BY p.state <> 'running', p.state <> 'ready', p.held DESC, p.priority DESC, p.seq LIMIT 1),
         (SELECT j.id FROM holdfast.jobs j WHERE j.state = 'waiting' AND j.queue = queued AND j.grp = named
          ORDER BY j.held DESC, j.priority DESC, j.seq LIMIT 1),
-        (SELECT j.id FROM holdfast.jobs j
-         WHERE j.state = 'scheduled' AND j.grp IS NOT NULL AND j.queue = queued AND j.grp = named
-         ORDER BY j.priority DESC, j.seq LIMIT 1))
+        (SELECT d.id FROM (
+             SELECT j.id, j.priority, j.seq FROM holdfast.jobs j
+             WHERE j.state = 'scheduled' AND j.grp IS NOT NULL AND j.queue = queued AND j.grp = named
+             ORDER BY j.due_at LIMIT 1000) d
+         ORDER BY d.priority DESC, d.seq LIMIT 1))
 $$
 
 -- :: workers

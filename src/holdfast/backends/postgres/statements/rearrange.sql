@@ -181,8 +181,7 @@ LANGUAGE sql STABLE AS $$
         UNION ALL
         SELECT least((SELECT j.grp FROM holdfast.jobs j WHERE j.state = 'waiting' AND j.queue = named AND j.grp > g.name
                       ORDER BY j.grp LIMIT 1),
-                     (SELECT j.grp FROM holdfast.jobs j WHERE j.queue = named AND j.grp > g.name AND j.grp IS NOT NULL
-                      AND (j.state IN ('ready', 'running') OR (j.state = 'scheduled' AND j.held))
+                     (SELECT j.grp FROM holdfast.jobs j WHERE j.queue = named AND j.grp > g.name AND @in_play(j)
                       ORDER BY j.grp LIMIT 1)), g.n + 1
         FROM g WHERE g.name IS NOT NULL AND g.n < most)
     SELECT ARRAY(SELECT g.name FROM g WHERE g.n > 0 AND g.name IS NOT NULL ORDER BY g.n)

@@ -53,7 +53,7 @@ BEGIN
 END $$
 
 -- :: function_stall
--- Decides a stall by the rule of lifecycle.stall_verdict; 10 is SHARED_STALLS_MAX. Returns whether it counted.
+-- Decides a stall by the rule of lifecycle.stall_verdict. Returns whether it counted.
 CREATE OR REPLACE FUNCTION holdfast.stall(j holdfast.jobs, failure jsonb, alone boolean, started boolean,
     retain double precision, at double precision) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -69,7 +69,8 @@ BEGIN
     j.errors := holdfast.with_failure(j.errors, failure);
     IF j.cancel_requested THEN
         PERFORM holdfast.finish(j, 'cancelled', 1, 0, own, shared, NULL, retain, at);
-    ELSIF j.max_stalls = 0 OR holdfast.counted(j.stalls, own) > j.max_stalls OR holdfast.counted(j.shared_stalls, shared) > 10 THEN
+    ELSIF j.max_stalls = 0 OR @counted(j.stalls, own) > j.max_stalls
+          OR @counted(j.shared_stalls, shared) > @SHARED_STALLS_MAX THEN
         PERFORM holdfast.finish(j, 'dead', 1, 0, own, shared, why, 0, at), holdfast.bury_letter(j, why, failure, at);
     ELSE
         PERFORM holdfast.put_back(j, own, shared);
@@ -84,12 +85,12 @@ DECLARE
     alone boolean := j.suspect OR NOT isolated;
     failure jsonb := jsonb_build_object('reason', 'stalled', 'text', CASE
         WHEN alone THEN format('text:stalled', j.stalls + 1, j.max_stalls)
-        ELSE format('text:stalled_among', j.shared_stalls + 1, 10) END);
+        ELSE format('text:stalled_among', j.shared_stalls + 1, @SHARED_STALLS_MAX) END);
     counted boolean := holdfast.stall(j, failure, alone, j.begun, 86400, at);
 BEGIN
     RETURN jsonb_build_object('id', j.id, 'task', j.task, 'queue', j.queue, 'group', j.grp, 'worker', j.worker,
-        'stalls', holdfast.counted(j.stalls, (counted AND alone)::integer), 'counted', counted, 'seq', j.seq,
-        'shared_stalls', holdfast.counted(j.shared_stalls, (counted AND NOT alone)::integer));
+        'stalls', @counted(j.stalls, (counted AND alone)::integer), 'counted', counted, 'seq', j.seq,
+        'shared_stalls', @counted(j.shared_stalls, (counted AND NOT alone)::integer));
 END $$
 
 -- :: function_recover

@@ -4,6 +4,22 @@
 -- Compare-and-change on (id, token); no row means nothing changed. The caller has locked the groups of all named jobs.
 -- Concurrency: whoever ends the lease first clears its token in the same step.
 
+-- :: fragment unleased
+token = NULL, worker = NULL, claim_call = NULL
+
+-- :: fragment ended(j, until)
+-- What is written into every job j that ends for good, and until when it is kept.
+finished_at = at, prune_at = @until, @unleased, held = false,
+holds_key = @j.holds_key AND @j.key_window IS NOT NULL
+
+-- :: fragment prune_at(j, retain)
+-- formulas.prune_at
+greatest(at + greatest(@retain, @REMEMBER_SECONDS_MIN), @window_end(@j))
+
+-- :: fragment counted(number, more)
+-- A counter at its maximum stays there: an overflow would raise.
+least(@number, 2147483647 - (@more)) + (@more)
+
 -- :: function_settle_successes
 -- The common case, in one statement. Leases arrive by column, as new jobs do in enqueue.sql, each named once; a job is
 -- found by its token, which begins with its seq. Leases that did not end this way go to settle_lease, one by one.
@@ -21,11 +37,9 @@ DECLARE
 BEGIN
     WITH ended AS (
         UPDATE holdfast.jobs j
-        SET state = 'succeeded', attempts = least(j.attempts, 2147483646) + 1, finished_at = at,
-            prune_at = greatest(at + greatest(coalesce(a.retain::double precision, shared_retain), 600),
-                                CASE WHEN j.key IS NOT NULL THEN j.created_at + j.key_window END),
-            value = coalesce(decode(a.value, 'base64'), shared_value), token = NULL, worker = NULL, claim_call = NULL,
-            held = false, suspect = false, holds_key = j.holds_key AND j.key_window IS NOT NULL
+        SET state = 'succeeded', attempts = @counted(j.attempts, 1), suspect = false,
+            value = coalesce(decode(a.value, 'base64'), shared_value),
+            @ended(j, @prune_at(j, coalesce(a.retain::double precision, shared_retain)))
         FROM ROWS FROM (jsonb_array_elements_text(wanted -> 'token'), jsonb_array_elements_text(wanted -> 'id'),
                         jsonb_array_elements_text(wanted -> 'retains'), jsonb_array_elements_text(wanted -> 'values'))
              WITH ORDINALITY a(token, id, retain, value, n)
@@ -112,20 +126,15 @@ END $$
 -- == finish: what is written when an attempt ends, for good or until the job is due again.
 -- Concurrency: the caller has locked the job's row and its group.
 
--- :: function_counted
-CREATE OR REPLACE FUNCTION holdfast.counted(number integer, more integer) RETURNS integer LANGUAGE sql IMMUTABLE AS $$
-    SELECT least(number, 2147483647 - more) + more  -- a counter at its maximum stays there: an overflow would raise
-$$
-
 -- :: function_put_off
 CREATE OR REPLACE FUNCTION holdfast.put_off(j holdfast.jobs, delay double precision, attempt integer, failed integer,
                                             at double precision) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE holdfast.jobs
-    SET state = 'scheduled', attempts = holdfast.counted(attempts, attempt), failures = holdfast.counted(failures, failed),
+    SET state = 'scheduled', attempts = @counted(attempts, attempt), failures = @counted(failures, failed),
         due_at = at + greatest(0, delay), held = grp IS NOT NULL AND holdfast.is_strict(queue, grp), errors = j.errors,
         expires_at = CASE WHEN attempt = 0 THEN expires_at END,
-        turn = NULL, token = NULL, worker = NULL, claim_call = NULL, suspect = suspect AND attempt = 0
+        turn = NULL, @unleased, suspect = suspect AND attempt = 0
     WHERE seq = j.seq;
 END $$
 
@@ -134,19 +143,18 @@ CREATE OR REPLACE FUNCTION holdfast.finish(j holdfast.jobs, ending text, attempt
     stalled integer, shared integer, why text, retain double precision, at double precision) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN  -- a dead job has no prune_at: its dead letter needs it
-    UPDATE holdfast.jobs
-    SET state = ending, attempts = holdfast.counted(attempts, attempt), failures = holdfast.counted(failures, failed), stalls = holdfast.counted(stalls, stalled),
-        shared_stalls = holdfast.counted(shared_stalls, shared), suspect = stalled + shared > 0 OR (suspect AND attempt = 0),
-        finished_at = at, reason = why, errors = j.errors, token = NULL, worker = NULL, claim_call = NULL, held = false,
-        prune_at = CASE WHEN ending <> 'dead' THEN greatest(at + greatest(retain, 600), holdfast.window_ends(j)) END,
-        holds_key = holds_key AND key_window IS NOT NULL
+    UPDATE holdfast.jobs e
+    SET state = ending, attempts = @counted(attempts, attempt), failures = @counted(failures, failed),
+        stalls = @counted(stalls, stalled), shared_stalls = @counted(shared_stalls, shared),
+        suspect = stalled + shared > 0 OR (suspect AND attempt = 0), reason = why, errors = j.errors,
+        @ended(e, CASE WHEN ending <> 'dead' THEN @prune_at(e, retain) END)
     WHERE seq = j.seq;
     IF ending <> 'dead' THEN PERFORM holdfast.close_letter(holdfast.logical_name(j), at), holdfast.retain(ARRAY[j.seq]); END IF;
 END $$
 
 -- :: function_is_strict
 CREATE OR REPLACE FUNCTION holdfast.is_strict(queued text, grp text) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT starts_with(grp, 'one-at-a-time:')  -- SERIAL_PREFIX
+    SELECT starts_with(grp, @SERIAL_PREFIX)
         OR coalesce((SELECT group_order = 'strict' FROM holdfast.queues WHERE name = queued), true)
 $$
 
@@ -194,7 +202,7 @@ BEGIN
         SELECT found_seq, newest + l.n, at, l.line
         FROM jsonb_array_elements_text(one -> 'lines') WITH ORDINALITY l(line, n);
         DELETE FROM holdfast.logs WHERE job_seq = found_seq
-        AND line <= newest + jsonb_array_length(one -> 'lines') - 200;
+        AND line <= newest + jsonb_array_length(one -> 'lines') - @LOGS_KEPT_MAX;
     END LOOP;
     RETURN answers;
 END $$
@@ -267,34 +275,53 @@ LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE holdfast.jobs
     SET state = CASE WHEN grp IS NULL THEN 'ready' ELSE 'waiting' END,
-        attempts = holdfast.counted(attempts, stalled + shared), stalls = holdfast.counted(stalls, stalled),
-        shared_stalls = holdfast.counted(shared_stalls, shared),
+        attempts = @counted(attempts, stalled + shared), stalls = @counted(stalls, stalled),
+        shared_stalls = @counted(shared_stalls, shared),
         suspect = suspect OR stalled + shared > 0, errors = j.errors,
         expires_at = CASE WHEN stalled + shared = 0 THEN expires_at END,
         lane = holdfast.lane_of(task, grp), rank = holdfast.rank_of(queue, priority),
-        held = grp IS NOT NULL AND holdfast.is_strict(queue, grp),
-        token = NULL, worker = NULL, claim_call = NULL
+        held = grp IS NOT NULL AND holdfast.is_strict(queue, grp), @unleased
     WHERE seq = j.seq;
 END $$
 
+-- :: fragment lane(task, grp)
+-- The lane of one job: formulas.lane.
+CASE WHEN EXISTS (SELECT FROM holdfast.pauses p WHERE p.kind = 'task' AND p.queue = '' AND p.name = @task) THEN 2
+     ELSE coalesce((SELECT b.lane FROM holdfast.bounds b WHERE b.kind = 'task' AND b.name = @task),
+                   CASE WHEN @grp IS NULL THEN 0 ELSE 1 END) END
+
+-- :: fragment lane_in_bulk(task, grp)
+-- The same for many jobs of a statement: it reads once which tasks are paused or have their own lane, and looks up the
+-- lanes of those only. For a single job it would read all their names in vain.
+CASE WHEN @is_parked(@task) THEN 2
+     WHEN @task = ANY (ARRAY(SELECT b.name FROM holdfast.bounds b WHERE b.kind = 'task'))
+     THEN (SELECT b.lane FROM holdfast.bounds b WHERE b.kind = 'task' AND b.name = @task)
+     WHEN @grp IS NULL THEN 0 ELSE 1 END
+
+-- :: fragment is_parked(task)
+@task = ANY (ARRAY(SELECT p.name FROM holdfast.pauses p WHERE p.kind = 'task'))
+
+-- :: fragment rank(priority, aging)
+-- formulas.rank
+CASE WHEN @aging IS NULL THEN @priority ELSE 0 END
+
+-- :: fragment age_shift(priority, aging)
+-- By how many ticks a priority moves a turn forward: formulas.age_shift. No aging is NULL.
+coalesce(floor(@priority * (@aging) * 1000000)::bigint, 0)
+
 -- :: function_lane_of
 CREATE OR REPLACE FUNCTION holdfast.lane_of(named text, grp text) RETURNS smallint LANGUAGE sql STABLE AS $$
-    SELECT (CASE WHEN EXISTS (SELECT 1 FROM holdfast.pauses WHERE kind = 'task' AND queue = '' AND name = named) THEN 2
-                 ELSE coalesce((SELECT lane FROM holdfast.bounds WHERE kind = 'task' AND name = named),
-                               CASE WHEN grp IS NULL THEN 0 ELSE 1 END) END)::smallint
+    SELECT (@lane(named, grp))::smallint
 $$
 
 -- :: function_rank_of
 CREATE OR REPLACE FUNCTION holdfast.rank_of(queued text, priority integer) RETURNS integer LANGUAGE sql STABLE AS $$
-    SELECT CASE WHEN EXISTS (SELECT 1 FROM holdfast.bounds WHERE kind = 'queue' AND name = queued AND aging IS NOT NULL)
-                THEN 0 ELSE priority END
+    SELECT @rank(priority, (SELECT b.aging FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.name = queued))
 $$
 
 -- :: function_age_shift
--- By how many ticks a priority moves a turn forward; 0 if the queue has no aging.
 CREATE OR REPLACE FUNCTION holdfast.age_shift(queued text, priority integer) RETURNS bigint LANGUAGE sql STABLE AS $$
-    SELECT coalesce((SELECT floor(priority * aging * 1000000)::bigint FROM holdfast.bounds
-                     WHERE kind = 'queue' AND name = queued), 0)
+    SELECT @age_shift(priority, (SELECT b.aging FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.name = queued))
 $$
 
 -- :: function_retire

@@ -4,6 +4,15 @@
 -- stays set until another job takes the key. A key is unique per queue and task, a global one per task; the two are
 -- independent. Concurrency: the unique index decides; our own transactions lock a key's name before taking the key.
 
+-- :: fragment holds_key_of(h, n)
+-- Whether the job h holds the key of n.
+@h.holds_key AND @h.task = @n.task AND @h.key = @n.key AND @h.key_global = @n.key_global
+AND CASE WHEN @h.key_global THEN '' ELSE @h.queue END = CASE WHEN @n.key_global THEN '' ELSE @n.queue END
+
+-- :: fragment window_end(j)
+-- When the window of its key ends; NULL if it has none: formulas.window_end.
+CASE WHEN @j.key IS NOT NULL THEN @j.created_at + @j.key_window END
+
 -- :: function_key_name
 CREATE OR REPLACE FUNCTION holdfast.key_name(queue text, task text, key text, is_global boolean)
 RETURNS text LANGUAGE sql IMMUTABLE AS $$
@@ -19,7 +28,7 @@ BEGIN
     SELECT * INTO holder FROM holdfast.jobs h
     WHERE h.holds_key AND h.task = tasked AND h.key = keyed AND h.key_global = is_global
       AND CASE WHEN h.key_global THEN '' ELSE h.queue END = CASE WHEN is_global THEN '' ELSE queued END
-      AND (h.key_window IS NULL OR h.created_at + h.key_window > at);
+      AND (h.key_window IS NULL OR @window_end(h) > at);
     RETURN holder;
 END $$
 
@@ -29,9 +38,7 @@ CREATE OR REPLACE FUNCTION holdfast.free_keys(news holdfast.new_job[], at double
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE holdfast.jobs h SET holds_key = false FROM unnest(news) n
-    WHERE h.holds_key AND h.task = n.task AND h.key = n.key AND h.key_global = n.key_global
-      AND CASE WHEN h.key_global THEN '' ELSE h.queue END = CASE WHEN n.key_global THEN '' ELSE n.queue END
-      AND h.key_window IS NOT NULL AND h.created_at + h.key_window <= at
+    WHERE @holds_key_of(h, n) AND @window_end(h) <= at
       AND NOT EXISTS (SELECT 1 FROM holdfast.ids known WHERE known.id = n.id);
 END $$
 
@@ -39,16 +46,8 @@ END $$
 CREATE OR REPLACE FUNCTION holdfast.take_key(j holdfast.jobs, at double precision) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN  -- for a finished job that comes back; the caller has checked that nobody holds its key
     UPDATE holdfast.jobs h SET holds_key = false
-    WHERE h.holds_key AND h.task = j.task AND h.key = j.key AND h.key_global = j.key_global
-      AND CASE WHEN h.key_global THEN '' ELSE h.queue END = CASE WHEN j.key_global THEN '' ELSE j.queue END
-      AND h.seq <> j.seq AND h.key_window IS NOT NULL AND h.created_at + h.key_window <= at;
+    WHERE @holds_key_of(h, j) AND h.seq <> j.seq AND @window_end(h) <= at;
 END $$
-
--- :: function_window_ends
--- When the window of its key ends; NULL if it has none.
-CREATE OR REPLACE FUNCTION holdfast.window_ends(j holdfast.jobs) RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN j.key IS NOT NULL THEN j.created_at + j.key_window END
-$$
 
 -- :: function_lock_keys
 CREATE OR REPLACE FUNCTION holdfast.lock_keys(names text[]) RETURNS void LANGUAGE plpgsql AS $$

@@ -1,18 +1,17 @@
 -- claim: settle and claim in one call, and decide which ready jobs a claim takes.
 
 -- == script exchange: settle, release and claim in one step. A repeated call gets the first call's result again.
--- Takes now; settlements, as [id, token] if the handler returned nothing and retention is the default, else
--- [id, token, ending, failed, delay, value, failure, reason, retain], plus, for a stall, whether it ran alone;
--- releases; request or nil; a nonce for tokens; whether restarts are trusted; whether to skip the fast path;
--- from ARGV[2] on, values.
--- The request is [worker, call number, queues, job limit, limit by queue, limit by task, limit per group, limit on
--- bytes of arguments, limit on swept jobs].
--- Returns known (2: known, and the fast path ran), answers, recovered jobs, leases; then the seal and the seconds of
--- quiet time, if one of them kept the claim from leasing; then, after a claim, the seconds until the rate limit or
--- slow-down that held it back allows a start.
+-- args: now, settlements, releases, request, nonce, trust_restarts, skip_fast_path
+-- raw: values...
+-- A settlement is [id, token] if the handler returned nothing and retention is the default; else all of SETTLED, the
+-- last field only for a stall. Its value is true for null, or the position in ARGV. A release is RELEASE. The request
+-- is REQUEST, or nil to settle only. The nonce makes tokens unguessable.
+-- Returns known (0 no, 1 yes, 2 yes, by the fast path), answers, packed recovered jobs, leases (record and body of
+-- each); then the seal and the seconds of quiet time, if one of them kept the claim from leasing; then, after a claim,
+-- the seconds until the rate limit or slow-down that held it back allows a start.
 -- Concurrency: a script runs alone; every write to a lease is fenced by its token.
 
-local settlements, releases, request, nonce = args[2], args[3], args[4], args[5]
+local settlements, releases, request, nonce = args.settlements, args.releases, args.request, args.nonce
 local worker, last
 local RETURNED_NOTHING = { counted = true, value = true }
 
@@ -34,14 +33,14 @@ end
 -- This call was already carried out: return the leases it made that the worker still holds. If the limits are now
 -- lower than then, return the first ones and release the rest.
 local function again(answers)
-    local most, bytes = request[4], request[8]
+    local most, bytes = request.most, request.bytes_max
     local claim = { rows = {}, bodies = {}, bytes = bytes }
-    local held, more = hf.held_by(request[1]), true
-    claim.weighs = #held * (tonumber(meta[8]) or HUGE) > bytes
+    local held, more = hf.held_by(request.worker), true
+    claim.weighs = #held * (tonumber(meta.body_max) or HUGE) > bytes
     for _, row in ipairs(held) do
-        if row[CLAIM_CALL] == request[2] then
+        if row[CLAIM_CALL] == request.call then
             more = more and #claim.rows < most and (not claim.weighs or hf.fits(row[ID], claim))
-            if more then claim.rows[#claim.rows + 1] = row else hf.give_back(row) end
+            if more then claim.rows[#claim.rows + 1] = row else hf.release(row) end
         end
     end
     if not more then hf.close() end
@@ -49,41 +48,42 @@ local function again(answers)
 end
 
 if request then
-    worker = hf.worker_row(request[1])
-    local packed = worker and call('HGET', CALLS, request[1])
+    worker = hf.worker_row(request.worker)
+    local packed = worker and call('HGET', CALLS, request.worker)
     last = packed and hf.sound_call(hf.read(packed)) or { 0, '' }
-    if worker and request[2] == last[1] then return again(last[2]) end
+    if worker and request.call == last[CALL_NUMBER] then return again(last[CALL_ANSWERS]) end
 end
 
 local ids = {}
-for i = 1, #settlements do ids[i] = settlements[i][1] end
-for i = 1, #releases do ids[#ids + 1] = releases[i][1] end
+for i = 1, #settlements do ids[i] = settlements[i][SETTLED_ID] end
+for i = 1, #releases do ids[#ids + 1] = releases[i][RELEASE_ID] end
 hf.load_rows(ids)
 
 local answers = {}
 for i = 1, #settlements do
     local one = settlements[i]
-    local row = hf.fenced(one[1], one[2])
+    local row = hf.fenced(one[SETTLED_ID], one[SETTLED_TOKEN])
     if not row then
         answers[i] = 'l'
-    elseif one[3] == 't' then
-        hf.stall(row, one[7] or { reason = 'crash' }, one[10], true, one[9])
+    elseif one[SETTLED_ENDING] == 't' then
+        hf.stall(row, one[SETTLED_FAILURE] or { reason = 'crash' }, one[SETTLED_ALONE], true, one[SETTLED_RETAIN])
         answers[i] = 'o'
-    elseif row[CANCEL_REQUESTED] and one[3] ~= 'c' then
+    elseif row[CANCEL_REQUESTED] and one[SETTLED_ENDING] ~= 'c' then
         answers[i] = 'c'
     else
         local how = RETURNED_NOTHING
-        if one[3] then
-            how = { counted = true, failed = one[4], delay = one[5], value = one[6], failure = one[7],
-                reason = one[8], retain = one[9] }
+        if one[SETTLED_ENDING] then
+            how = { counted = true, failed = one[SETTLED_FAILED], delay = one[SETTLED_DELAY],
+                value = one[SETTLED_VALUE], failure = one[SETTLED_FAILURE], reason = one[SETTLED_REASON],
+                retain = one[SETTLED_RETAIN] }
         end
-        hf.end_lease(row, one[3] or 'o', how)
+        hf.end_lease(row, one[SETTLED_ENDING] or 'o', how)
         answers[i] = 'o'
     end
 end
 for i = 1, #releases do
-    local row = hf.fenced(releases[i][1], releases[i][2])
-    if row then hf.give_back(row, releases[i][3]) end
+    local row = hf.fenced(releases[i][RELEASE_ID], releases[i][RELEASE_TOKEN])
+    if row then hf.release(row, releases[i][RELEASE_DELAY]) end
     answers[#answers + 1] = row and 'o' or 'l'
 end
 answers = concat(answers)
@@ -96,48 +96,50 @@ end
 
 if not request then return ended(1) end
 if not worker then return ended(0) end
-if request[2] < last[1] then return ended(1) end
+if request.call < last[CALL_NUMBER] then return ended(1) end
 
 local function gave_nothing(recovered, quiet)
-    call('HSET', CALLS, request[1], cpack({ request[2], answers }))
+    call('HSET', CALLS, request.worker, cpack({ request.call, answers }))
     hf.close()
     return { 1, answers, recovered, {}, sealed or '', format('%.6f', quiet) }
 end
 
-local quiet = hf.quiet_seconds(args[6])
+local quiet = hf.quiet_seconds(args.trust_restarts)
 if quiet > 0 then return gave_nothing('\144', quiet) end
 
 -- A claim after its worker's own deadline finds that worker among the stalled ones: it is unknown from here on.
 local recovered = '\144'
 if call('ZCOUNT', DEADLINES, '-inf', now) > 0 then
-    local lines = hf.recover({}, math.ceil(request[9] / 2))
+    local lines = hf.recover({}, math.ceil(request.sweep_max / 2))
     if #lines > 0 then recovered = cpack(lines) end
 end
-if now >= worker[4] then return ended(0, recovered) end
+if now >= worker[WORKER_DEADLINE] then return ended(0, recovered) end
 
 if sealed then return gave_nothing(recovered, 0) end
 
-hf.promote(request[9])
-local is_changing = meta[7] and string.find(meta[7], 'r', 1, true) and hf.rearrange(request[9])
+hf.promote(request.sweep_max)
+local is_changing = meta.used and string.find(meta.used, 'r', 1, true) and hf.rearrange(request.sweep_max)
 hf.flush()
-hf.stir_freed()
-local most, by_queue, by_task, by_group = request[4], request[5], request[6], request[7]
-local claim = { worker = request[1], call = request[2], nonce = nonce, rows = {}, tasks = {}, buckets = {}, groups = {},
-    held = {}, by_task = by_task, by_group = by_group, sweep = request[9], is_changing = is_changing,
-    bodies = {}, bytes = request[8], weighs = most * (tonumber(meta[8]) or HUGE) > request[8] }
-local any_rules = meta[7] and string.find(meta[7], '[ot]') -- without, no task ever had a lane of its own
+hf.wake_for_freed()
+local most, by_queue = request.most, request.most_by_queue
+local by_task, by_group = request.most_by_task, request.most_by_group
+local claim = { worker = request.worker, call = request.call, nonce = nonce, rows = {}, tasks = {}, buckets = {},
+    groups = {}, held = {}, by_task = by_task, by_group = by_group, sweep = request.sweep_max,
+    is_changing = is_changing, bodies = {}, bytes = request.bytes_max,
+    weighs = most * (tonumber(meta.body_max) or HUGE) > request.bytes_max }
+local any_rules = meta.used and string.find(meta.used, '[ot]') -- without, no task ever had a lane of its own
 claim.any_apart = any_rules and call('ZCARD', APART) > 0
 claim.capped = by_group or claim.any_apart and next(by_task) -- jobs may be left that others can take
 claim.ruled = any_rules or hf.any('p')
 if by_group then hf.note_held(claim) end
-for _, queue in ipairs(request[3]) do
+for _, queue in ipairs(request.queues) do
     local left = claim.full and 0 or most - #claim.rows
     hf.claim_queue(queue, math.min(left, by_queue[queue] or left), claim)
 end
 if next(claim.tasks) or next(claim.groups) then hf.charge_all(claim) end
-call('HSET', CALLS, request[1], cpack({ request[2], answers }))
+call('HSET', CALLS, request.worker, cpack({ request.call, answers }))
 local packed = hf.close()
-local opens_at = hf.any('f') and hf.opens_at(request[3])
+local opens_at = hf.any('f') and hf.opens_at(request.queues)
 local leases = pieces_of(claim, packed)
 return { 1, answers, recovered, leases, '', '0', opens_at and format('%.17g', opens_at - now) or nil }
 
@@ -149,35 +151,34 @@ return { 1, answers, recovered, leases, '', '0', opens_at and format('%.17g', op
 -- to its sweep limit; it leaves the rest where they are. A lane behind them still gets one look; the next claim
 -- continues.
 local GROUP_LOOKS_MAX = 64
-hf.passed = 0
+hf.swept = 0
 
 -- Resolves what keeps the job from being leased. Returns whether it may be leased now, and whether it stays in place.
-function hf.see_to(row, claim)
-    if hf.passed >= claim.sweep then return false, true end
-    hf.passed = hf.passed + 1
+function hf.resolve(row, claim)
+    if hf.swept >= claim.sweep then return false, true end
+    hf.swept = hf.swept + 1
     if row[EXPIRES_AT] and row[EXPIRES_AT] <= now then
         hf.expire(row)
     elseif hf.lane_of(row) ~= row[LANE] % 4 then
         hf.change_lane(row) -- a pause, a limit or a rule of its task is still being carried out
     else
         local before = hf.moved
-        hf.fit(hf.place_of(row[QUEUE], row[GROUP]))
-        hf.passed = hf.passed + hf.moved - before
+        hf.fit_group(hf.place_of(row[QUEUE], row[GROUP]))
+        hf.swept = hf.swept + hf.moved - before
         return row[STATE] == 'r', false
     end
     return false, false
 end
 
 -- Whether anything keeps the job from being leased.
-function hf.is_kept_back(row, claim)
+function hf.is_blocked(row, claim)
     return row[EXPIRES_AT] and row[EXPIRES_AT] <= now or claim.ruled and hf.lane_of(row) ~= row[LANE] % 4
         or claim.is_changing and row[GROUP] and not hf.is_fitted(row[QUEUE], hf.place_of(row[QUEUE], row[GROUP]))
 end
 
 function hf.lease(row, claim)
-    row[STATE], row[FENCE] = 'x', hf.next_tick()
-    row[TOKEN] = claim.nonce .. format('%x', row[FENCE])
-    row[WORKER], row[CLAIM_CALL], row[STARTED_AT], row[BEGUN] = claim.worker, claim.call, now, false
+    local fence = hf.next_tick()
+    LEASE_RECORD(row, fence, claim.nonce, claim.worker, claim.call)
     if row[EXPIRES_AT] then hf.put(EXPIRING, row[ID], false) end
     if row[LANE] > 7 then hf.put(STAGED, hf.staged_member(row), false) end
     if row[TERMS] then hf.start_key(row) end
@@ -190,7 +191,7 @@ end
 
 -- Leases up to `most` jobs of one lane. A lane has a key, the range of its members, its task if it is a dedicated lane,
 -- and whether it may have more jobs.
-function hf.draw(lane, most, claim)
+function hf.lease_from(lane, most, claim)
     local skipped = 0 -- members that stay at the front of the range
     while most > 0 and lane.more do
         hf.flush()
@@ -206,10 +207,10 @@ function hf.draw(lane, most, claim)
                 hf.flush()
                 if call('ZSCORE', lane.key, members[i]) then
                     hf.set_aside(lane.task and 'apart' or 'ready', lane.key, members[i], row)
-                    hf.passed = hf.passed + 1
+                    hf.swept = hf.swept + 1
                 end
-            elseif (may_be_kept or row[EXPIRES_AT]) and hf.is_kept_back(row, claim) then
-                may, stays = hf.see_to(row, claim)
+            elseif (may_be_kept or row[EXPIRES_AT]) and hf.is_blocked(row, claim) then
+                may, stays = hf.resolve(row, claim)
                 was_kept = true
             end
             if not may then
@@ -234,13 +235,13 @@ function hf.draw(lane, most, claim)
         else
             for i = 1, #taken do hf.put(lane.key, taken[i], false) end
         end
-        if claim.full or hf.passed >= claim.sweep then return end
+        if claim.full or hf.swept >= claim.sweep then return end
     end
 end
 
 -- The lane picked by the call number goes first, the others follow. Each gets its share of the remaining room, then
 -- whatever the others could not use. Returns whether the queue may have more jobs.
-function hf.take(queue, most, claim)
+function hf.lease_from_lanes(queue, most, claim)
     local low, high = hf.lane_prefix(queue, 0), hf.lane_prefix(queue, 1)
     local lanes = {
         { key = READY, prefix = low, upper = '(' .. high, more = true },
@@ -253,22 +254,23 @@ function hf.take(queue, most, claim)
         local lane, left = lanes[(first + i) % number + 1], upto - #rows
         if left > 0 and lane.more and not claim.full then
             local share = i < number and math.ceil(left / (number - i)) or left
-            hf.draw(lane, lane.task and hf.share_apart(share, lane, claim) or share, claim)
+            hf.lease_from(lane, lane.task and hf.share_apart(share, lane, claim) or share, claim)
         end
     end
-    return #rows == upto or hf.passed > 0 or claim.full
+    return #rows == upto or hf.swept > 0 or claim.full
 end
 
 function hf.claim_queue(queue, most, claim)
     local rule, had, room = hf.rule_of(queue), #claim.rows, UNLIMITED
-    if rule.rate then hf.set_back(rule.rate, 'q' .. queue) end
+    if rule.rate then hf.pull_back(rule.rate, 'q' .. queue) end
     if rule.rate or rule.limit < UNLIMITED or hf.any('p') or hf.any('f') then room = hf.queue_room(queue) end
     -- True if groups get another job ready when one of theirs is leased, or have a rate to charge.
-    claim.watched = rule[5] or (rule[2] ~= 'strict' and rule[1] > READY_PER_GROUP_MAX) or hf.any('o')
-    local more = most > 0 and room > 0 and hf.take(queue, math.min(most, room), claim)
+    claim.watched = rule[RULE_GROUP_RATE]
+        or (rule[RULE_GROUP_ORDER] ~= 'strict' and rule[RULE_GROUP_LIMIT] > READY_PER_GROUP_MAX) or hf.any('o')
+    local more = most > 0 and room > 0 and hf.lease_from_lanes(queue, math.min(most, room), claim)
     local leased = #claim.rows - had
     if room <= 0 or (most > 0 and not claim.capped and (not more or leased == room)) then
-        hf.stirred[queue] = nil -- nothing claimable is left there to tell others of
+        hf.to_wake[queue] = nil -- nothing claimable is left there to tell others of
     end
     if leased > 0 then
         hf.begun_of[queue] = (hf.begun_of[queue] or 0) + leased
@@ -278,16 +280,17 @@ end
 
 -- == part caps: limits that few stores use: tasks with a dedicated lane, groups with a rate or many ready jobs, and the
 -- worker's own caps.
--- seldom: built when a script first uses one of its names.
+-- lazy: built when a script first uses one of its names.
 
 -- How many more jobs this claim may take from a dedicated lane.
 function hf.lane_room(lane, claim)
     local task = lane.task
-    local limit, rate = unpack(hf.task_of(task), 1, 2)
+    local rule = hf.task_of(task)
+    local limit, rate = rule[TASK_LIMIT], rule[TASK_RATE]
     local room, leased = UNLIMITED, hf.begun_for[task] or 0
     if rate then
         if not claim.buckets[task] then
-            hf.set_back(rate, 't' .. task)
+            hf.pull_back(rate, 't' .. task)
             claim.buckets[task] = hf.allowed(rate, 't' .. task)
         end
         room = claim.buckets[task] - leased
@@ -300,7 +303,8 @@ end
 function hf.add_apart(lanes, queue, claim)
     hf.flush()
     for _, one in ipairs(hf.tasks_apart(queue)) do
-        local lane = { key = APART, prefix = one[2], upper = '(' .. one[2] .. '\255', task = one[1], more = true }
+        local place = one.place
+        local lane = { key = APART, prefix = place, upper = '(' .. place .. '\255', task = one.task, more = true }
         if hf.lane_room(lane, claim) > 0 then lanes[#lanes + 1] = lane end
     end
 end
@@ -334,14 +338,14 @@ end
 -- Charges a rate for `starts` starts (GCRA).
 function hf.charge(rate, scope, starts)
     local flow = hf.flow_of(scope) or { 0, 0, false }
-    flow[1] = math.max(flow[1], now) + starts * hf.pace(rate)
+    flow[FLOW_SPENT_UNTIL] = math.max(flow[FLOW_SPENT_UNTIL], now) + starts * hf.pace(rate)
     hf.keep_flow(scope, flow)
 end
 
 -- Charges the rates of tasks and groups for what was leased.
 function hf.charge_all(claim)
     for task in pairs(claim.tasks) do
-        local rate, leased = hf.task_of(task)[2], hf.begun_for[task]
+        local rate, leased = hf.task_of(task)[TASK_RATE], hf.begun_for[task]
         if rate and leased then hf.charge(rate, 't' .. task, leased) end
     end
     for place, leased in pairs(claim.groups) do
@@ -351,11 +355,11 @@ function hf.charge_all(claim)
     end
 end
 
--- == part weighing: limits the bytes of arguments a claim hands out. A body that is not handed out is not read.
+-- == part body_limits: limits the bytes of arguments a claim hands out. A body that is not handed out is not read.
 -- Takes claim.rows, leased so far; claim.bytes, the bytes left; claim.bodies, the bodies already read.
 -- `body_max` in meta is at least the length of the longest body ever stored: if that many bytes fit for each job, no
 -- length is checked. A store created before it existed lacks it, and then every length is checked.
--- seldom: built when a script first uses one of its names.
+-- lazy: built when a script first uses one of its names.
 
 local BODY_HEAD, HUGE = 9, 1e15 -- BODY_HEAD: bytes of a body without options and revival besides its arguments
 local OPTIONS_SEEN_MAX = 4096 -- options are rarely longer; a body too long by more than this is not read to make sure
@@ -373,7 +377,7 @@ function hf.fits(id, claim)
 end
 
 -- Records a body longer than any before, with twice its length, so that this is rarely written.
-function hf.note_largest(length)
-    meta[8] = format('%.0f', 2 * length)
-    call('HSET', META, 'body_max', meta[8])
+function hf.raise_body_max(length)
+    meta.body_max = format('%.0f', 2 * length)
+    call('HSET', META, 'body_max', meta.body_max)
 end

@@ -1,13 +1,16 @@
 -- enqueue: store new jobs.
 
 -- == script enqueue: store new jobs, all in one step.
--- Takes now, jobs and numbering (see part producing); from ARGV[2] on, the jobs' bodies.
+-- args: now, jobs, numbering
+-- raw: bodies...
+-- A job is NEW; its terms are TERMS with wait_max in place of due_max, or nil. Numbering: step and remainder of the
+-- seqs given here, and the values that seqs and ticks stay above (seq_numbers.py).
 -- Returns one letter per job (c created, k kept, r replaced) and the ids that replace those given, or a refusal.
 -- Concurrency: a script runs alone; duplicates are refused before anything is written. A server whose memory is full
 -- refuses it.
 
 if sealed then return hf.refused_sealed() end
-local answers, others = hf.enqueue(args[2], 2, args[3])
+local answers, others = hf.enqueue(args.jobs, PLACE.bodies, args.numbering)
 if not answers then return others end
 hf.close()
 return { answers, others }
@@ -17,31 +20,29 @@ return { answers, others }
 -- through to the script before anything is written. Concurrency: a script runs alone; HSETNX itself refuses an id that
 -- already exists.
 
-local job, used = args[2][1], meta[7]
-local step, rest, least_seq, least_tick = unpack(args[3])
-local tick, seq = tonumber(meta[2]) or 0, tonumber(meta[3] or 0) or HUGE
-local id, task, queue, group, key = job[1], job[2], job[3], job[5] or false, job[6] or false
-if #args[2] > 1 or sealed or #ARGV[2] > (tonumber(meta[8]) or HUGE)
-    or job[8] or job[9] or job[10] or job[12] or seq < least_seq or tick < least_tick
+local job, used = args.jobs[1], meta.used
+local step, rest, least_seq, least_tick = unpack(args.numbering)
+local tick, seq = tonumber(meta.tick) or 0, tonumber(meta.seq or 0) or HUGE
+local id, task, queue = job[NEW_ID], job[NEW_TASK], job[NEW_QUEUE]
+local group, key = job[NEW_GROUP] or false, job[NEW_KEY] or false
+if #args.jobs > 1 or sealed or #ARGV.bodies > (tonumber(meta.body_max) or HUGE)
+    or job[NEW_DELAY] or job[NEW_DUE_AT] or job[NEW_EXPIRES] or job[NEW_TERMS] or seq < least_seq or tick < least_tick
     or not (seq >= 0 and seq < COUNTED_MAX and tick < COUNTED_MAX)
     or find(queue, ODD_BYTES) or group and find(group, ODD_BYTES) or key and find(task, ODD_BYTES) then break end
-if used and (find(used, 'p', 1, true) and call('HLEN', PAUSES) > 0
-    or find(used, 'o', 1, true) and call('HLEN', OVERRIDES) > 0
-    or find(used, 'g', 1, true) and call('HLEN', GROUP_FLOWS) > 0
-    or find(used, 'm', 1, true) and call('ZSCORE', REMEMBERED, id)
+if used and (HAS_EXCEPTIONS(used) or find(used, 'm', 1, true) and call('ZSCORE', REMEMBERED, id)
     or find(used, 't', 1, true) and call('HEXISTS', TASKS, task) == 1) then break end
 local rule = call('HGET', RULES, queue)
 local is_sound = true
 if rule then is_sound, rule = pcall(cunpack, rule) end
 if not is_sound or rule and type(rule) ~= 'table' then break end
-if rule and (rule[6] or group and (rule[2] ~= 'strict' or rule[5])) then break end
+if rule and (rule[RULE_AGING] or group and (rule[RULE_GROUP_ORDER] ~= 'strict' or rule[RULE_GROUP_RATE])) then break end
 
-local key_name = key and 'k' .. queue .. '\0' .. task .. '\0' .. key
+local key_name = key and KEY_NAME(PLAIN(queue), PLAIN(task), key)
 if key and call('HEXISTS', KEYED, key_name) == 1 then break end
 
 local waits, place = false, nil
 if group then -- ready, if nothing of the group is in play and nothing else of it may be before
-    place = queue .. '\0' .. group .. '\0'
+    place = PLAIN(queue) .. PLAIN(group)
     local low, high = '[' .. place, '(' .. place .. '\255'
     local in_play = call('ZLEXCOUNT', PLAY, low, high)
     waits = in_play == 1
@@ -49,37 +50,31 @@ if group then -- ready, if nothing of the group is in play and nothing else of i
     if not waits and (call('ZLEXCOUNT', WAITING, low, high) > 0 or call('ZCOUNT', DUE, '-inf', now) > 0) then break end
 end
 
-seq = seq + 1
-if step > 1 then
-    seq = math.max(seq, math.floor((now - SEQ_EPOCH) * 1000) * step)
-    seq = seq + (rest - seq) % step
-end
+NEXT_SEQ(seq, CLOCK_SEQ(step), step, rest)
 local state, lane, turn = 'w', 0, false
 if not waits then
-    tick = math.max(tick + 1, math.floor(now * 1000000))
-    state, lane, turn = 'r', group and 1 or 0, math.min(tick, TURN_ZERO)
+    local micros = math.floor(now * 1000000)
+    NEXT_TICK(tick)
+    state, lane, turn = 'r', LANE_BY_GROUP(group), math.min(tick, TURN_ZERO)
 end
-local record = {
-    id, state, seq, queue, task, job[4], group, key, turn, lane, 0, 0, 0, job[11], now, now, false, false, false, false,
-    false, 0, false, false, false, false, false, false, false, 0, false, key and true,
-}
+local record = NEW_RECORD(job, state, seq, group, key, turn, lane, now, false, key and true)
 if call('HSETNX', JOBS, id, cpack(record)) == 0 then return { 'k', {} } end
-local seq_text, rank = format('%.0f', seq), 2147483648 - job[4]
-call('HSET', BODIES, id, ARGV[2])
+local seq_text = format('%.0f', seq)
+call('HSET', BODIES, id, ARGV.bodies)
 call('ZADD', SEQS, seq_text, id)
 if key then call('HSET', KEYED, key_name, id) end
 if waits then
-    call('ZADD', WAITING, '0', place .. '1' .. spack('>I4I8', rank, seq) .. id)
+    call('ZADD', WAITING, '0', WAITING_MEMBER(place, record))
     call('HSET', META, 'seq', seq_text)
 else
     if group then call('ZADD', PLAY, '0', place .. id) end
-    call('ZADD', READY, '0', queue .. '\0' .. lane .. spack('>I4I8I8d', rank, turn + TURN_ZERO, seq, now) .. id)
+    call('ZADD', READY, '0', PLAIN(queue) .. lane .. READY_RANK(record, record[PRIORITY]) .. id)
     call('HSET', META, 'tick', format('%.0f', tick), 'seq', seq_text)
-    redis.pcall('XADD', WAKE, 'MAXLEN', '~', HINTS_KEPT, '*', 'q', queue)
+    EMIT_HINT('q', queue)
 end
 return { 'c', {} }
 
--- == part producing: store new jobs, all in one step. Shared by enqueue and tick.
+-- == part new_jobs: store new jobs, all in one step. Shared by enqueue and tick.
 -- Takes jobs as [id, task, queue, priority, group, key, on_conflict, delay, due_at, expires, max_stalls, terms];
 -- `terms` as in a record, with wait_max in place of due_max, or nil. `first` is the ARGV position of the first body.
 -- Numbering: step and remainder of the seqs given here, and the values they stay above (seq_numbers.py).
@@ -91,8 +86,8 @@ local SEQ_EPOCH = 1577836800
 function hf.known_among(jobs)
     local ids, known, n, any_key, any_remembered = {}, {}, #jobs, false, hf.any('m')
     for i = 1, n do
-        ids[i] = jobs[i][1]
-        if jobs[i][6] then any_key = true end
+        ids[i] = jobs[i][NEW_ID]
+        if jobs[i][NEW_KEY] then any_key = true end
     end
     for from = 1, n, ARGUMENTS_MAX do
         local upto = math.min(n, from + ARGUMENTS_MAX - 1)
@@ -105,20 +100,17 @@ function hf.known_among(jobs)
 end
 
 function hf.add(job, seq)
-    local due_at = job[9] or now + (job[8] or 0)
-    local key, terms = job[6] or false, job[12]
+    local due_at = job[NEW_DUE_AT] or now + (job[NEW_DELAY] or 0)
+    local key, terms = job[NEW_KEY] or false, job[NEW_TERMS]
     if terms then
-        terms[4], terms[6] = terms[4] and now + terms[4], key and true
+        terms[TERMS_DUE_MAX], terms[TERMS_HOLDS_KEY] = terms[TERMS_DUE_MAX] and now + terms[TERMS_DUE_MAX], key and true
     else
         terms = key and true
     end
-    local row = {
-        job[1], 's', seq, job[3], job[2], job[4], job[5] or false, key, false, 0, 0, 0, 0, job[11], now,
-        due_at, job[10] and due_at + job[10] or false, false, false, false, false, 0, false, false, false, false, false,
-        false, false, 0, false, terms,
-    }
-    hf.put(SEQS, job[1], format('%.0f', seq))
-    hf.cache[job[1]] = row
+    local expires_at = job[NEW_EXPIRES] and due_at + job[NEW_EXPIRES] or false
+    local row = NEW_RECORD(job, 's', seq, job[NEW_GROUP] or false, key, false, 0, due_at, expires_at, terms)
+    hf.put(SEQS, job[NEW_ID], format('%.0f', seq))
+    hf.cache[job[NEW_ID]] = row
     if key then hf.free_key(hf.key_name(row)) end
     if due_at > now then hf.enter(row) else hf.enter_play(row) end
 end
@@ -128,27 +120,26 @@ end
 function hf.enqueue(jobs, first, numbering)
     local step, rest, least_seq, least_tick = unpack(numbering)
     hf.seq, hf.tick = math.max(hf.seq, least_seq), math.max(hf.tick, least_tick)
-    local clock_seq = step > 1 and math.floor((now - SEQ_EPOCH) * 1000) * step or 0
+    local clock_seq = CLOCK_SEQ(step)
     local known, any_key = hf.known_among(jobs)
     if any_key then
         local duplicate, taken = hf.duplicate_in(jobs, known)
-        if duplicate then return nil, hf.refused('DuplicateJob', { key = duplicate[6], existing_id = taken }) end
+        if duplicate then return nil, hf.refused('DuplicateJob', { key = duplicate[NEW_KEY], existing_id = taken }) end
     end
     local answers, others, bodies, b, largest = {}, {}, {}, 0, 0
     for i = 1, #jobs do
         local job = jobs[i]
-        local holder = not known[job[1]] and job[6] and hf.key_taken(hf.new_key_name(job))
+        local holder = not known[job[NEW_ID]] and job[NEW_KEY] and hf.key_taken(hf.new_key_name(job))
         local stored = nil
         answers[i] = 'k'
-        if not known[job[1]] and not holder then
-            -- Above the last one. Each shard has its own remainder, so no two shards give the same seq.
-            local least = math.max(hf.seq + 1, clock_seq)
-            hf.seq = least + (rest - least) % step
+        if not known[job[NEW_ID]] and not holder then
+            NEXT_SEQ(hf.seq, clock_seq, step, rest)
             hf.add(job, hf.seq)
-            answers[i], stored, known[job[1]] = 'c', job[1], true
+            answers[i], stored, known[job[NEW_ID]] = 'c', job[NEW_ID], true
         elseif holder then
             local state = holder[STATE]
-            if (job[7] == 'replace' or job[7] == 'debounce') and hf.live_states[state] and state ~= 'x' then
+            local on_conflict = job[NEW_ON_CONFLICT]
+            if (on_conflict == 'replace' or on_conflict == 'debounce') and hf.live_states[state] and state ~= 'x' then
                 hf.replace(holder, job)
                 answers[i], stored = 'r', holder[ID]
             end
@@ -159,13 +150,13 @@ function hf.enqueue(jobs, first, numbering)
             b, largest = b + 2, math.max(largest, #bodies[b + 2])
         end
     end
-    if largest > (tonumber(meta[8]) or HUGE) then hf.note_largest(largest) end
+    if largest > (tonumber(meta.body_max) or HUGE) then hf.raise_body_max(largest) end
     hf.in_pieces('HSET', BODIES, bodies, b)
     return concat(answers), others
 end
 
--- == part conflicts: new jobs whose key is held by another job, or whose id is still known; jobs as in producing.
--- seldom: built when a script first uses one of its names.
+-- == part conflicts: new jobs whose key is held by another job, or whose id is still known; jobs as in new_jobs.
+-- lazy: built when a script first uses one of its names.
 
 -- Whether a job with this id was removed early to free memory, and its id must still be known.
 function hf.is_remembered(id)
@@ -175,8 +166,9 @@ end
 
 -- The field name of a new job's key, as hf.key_name builds it for a stored job.
 function hf.new_key_name(job)
-    if job[12] and job[12][1] then return 'g' .. hf.escape(job[2]) .. job[6] end
-    return 'k' .. hf.escape(job[3]) .. hf.escape(job[2]) .. job[6]
+    local task, key, terms = hf.escape(job[NEW_TASK]), job[NEW_KEY], job[NEW_TERMS]
+    if terms and terms[TERMS_GLOBAL] then return GLOBAL_KEY_NAME(task, key) end
+    return KEY_NAME(hf.escape(job[NEW_QUEUE]), task, key)
 end
 
 -- The first job that may not share its key, and the id that holds it; earlier jobs of the batch count as holders.
@@ -184,17 +176,17 @@ function hf.duplicate_in(jobs, known)
     local seen, keys = {}, {}
     for i = 1, #jobs do
         local job = jobs[i]
-        if job[6] and not known[job[1]] and not seen[job[1]] then
+        if job[NEW_KEY] and not known[job[NEW_ID]] and not seen[job[NEW_ID]] then
             local name = hf.new_key_name(job)
             local holder = hf.key_taken(name)
             local taken = holder and holder[ID] or keys[name]
-            if taken and job[7] == 'raise' then return job, taken end
+            if taken and job[NEW_ON_CONFLICT] == 'raise' then return job, taken end
             if not taken then
-                keys[name] = job[1]
-                seen[job[1]] = true
+                keys[name] = job[NEW_ID]
+                seen[job[NEW_ID]] = true
             end
         else
-            seen[job[1]] = true
+            seen[job[NEW_ID]] = true
         end
     end
 end
@@ -202,23 +194,26 @@ end
 -- Gives an unstarted job the call of a newer one with its key. Id, seq and due_max stay; so does its turn if possible.
 function hf.replace(row, job)
     local was_in, had_key = hf.leave(row)
-    local group, terms, due_max = job[5] or false, job[12] or true, row[TERMS] ~= true and row[TERMS][4]
-    row[DUE_AT] = job[9] or now + (job[8] or 0)
-    if job[7] == 'debounce' and due_max then row[DUE_AT] = math.min(row[DUE_AT], math.max(due_max, now)) end
+    local group, terms = job[NEW_GROUP] or false, job[NEW_TERMS] or true
+    local due_max = row[TERMS] ~= true and row[TERMS][TERMS_DUE_MAX]
+    row[DUE_AT] = job[NEW_DUE_AT] or now + (job[NEW_DELAY] or 0)
+    if job[NEW_ON_CONFLICT] == 'debounce' and due_max then
+        row[DUE_AT] = math.min(row[DUE_AT], math.max(due_max, now))
+    end
     if due_max and terms == true then terms = { false, false, false, false, false } end
-    if terms ~= true then terms[4], terms[6] = due_max or false, true end
+    if terms ~= true then terms[TERMS_DUE_MAX], terms[TERMS_HOLDS_KEY] = due_max or false, true end
     row[TERMS] = terms
     row[HELD] = row[HELD] and row[GROUP] == group
-    local in_line = row[DUE_AT] <= now and row[GROUP] == group and row[PRIORITY] == job[4]
-    row[PRIORITY], row[GROUP] = job[4], group
-    row[MAX_STALLS] = math.max(job[11], row[STALLS])
-    row[EXPIRES_AT] = job[10] and row[DUE_AT] + job[10] or false
+    local in_line = row[DUE_AT] <= now and row[GROUP] == group and row[PRIORITY] == job[NEW_PRIORITY]
+    row[PRIORITY], row[GROUP] = job[NEW_PRIORITY], group
+    row[MAX_STALLS] = math.max(job[NEW_MAX_STALLS], row[STALLS])
+    row[EXPIRES_AT] = job[NEW_EXPIRES] and row[DUE_AT] + job[NEW_EXPIRES] or false
     row[TURN], row[STATE] = in_line and row[TURN] or false, 's'
     if row[DUE_AT] > now then hf.enter(row, was_in, had_key) else hf.enter_play(row, was_in, had_key) end
 end
 
--- == part holding: which job holds a key, and whether another may take it. Takes names as hf.key_name builds them.
--- seldom: built when a script first uses one of its names.
+-- == part key_holders: which job holds a key, and whether another may take it. Takes names as hf.key_name builds them.
+-- lazy: built when a script first uses one of its names.
 
 -- The job that the index lists as holding the key, or nil.
 function hf.key_holder(name)

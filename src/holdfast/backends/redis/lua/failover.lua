@@ -1,11 +1,11 @@
 -- failover: identify the server, and detect that it may lack its latest writes.
 
--- == script open: create the store if it does not exist, and refuse keys that are not ours. Idempotent and safe to run
--- concurrently.
--- Takes the expected types of all keys, in order. Returns the schema version found before (0: none), or a refusal that
--- names a key of another type.
+-- == script open: create the store if it does not exist, and refuse keys that are not ours. Idempotent.
+-- args: (the expected types of all keys, in order)
+-- Returns the schema version found before (0: none), or a refusal that names a key of another type.
+-- Concurrency: a script runs alone; a second caller finds the store created.
 
-local BODY_USUAL = '4096' -- initial body_max; see part weighing in lua/claim.lua
+local BODY_USUAL = '4096' -- initial body_max; see part body_limits in lua/claim.lua
 local life = lives()
 local expected = cmsgpack.unpack(ARGV[1])
 local found = {}
@@ -27,8 +27,9 @@ if version == 0 then
 end
 return { version }
 
--- == script rights: which of the commands a store needs the user may not run. Takes them packed, each a list of its
--- words. Returns the positions of those that are refused. Read-only, and any node of a cluster can run it.
+-- == script rights: which of the commands a store needs the user may not run.
+-- args: (the commands, each a list of its words)
+-- Returns the positions of those that are refused. Read-only, and any node of a cluster can run it.
 
 local missing = {}
 for place, words in ipairs(cmsgpack.unpack(ARGV[1])) do
@@ -70,7 +71,7 @@ end
 -- After a restart or a failover the latest claims and renewals may be missing here while their handlers run. For one
 -- lease, nothing is leased and no worker is considered dead: by then every worker has renewed and learned which of its
 -- leases are gone, or has stopped its handlers because it could not renew.
--- Takes the end of the quiet time (meta[5]) and the life (meta[6]) that opening read.
+-- Takes the end of the quiet time (meta.quiet_until) and the life (meta.life) that opening read.
 -- Concurrency: the script that notices a new life records it in the same step, so the quiet time is set once.
 
 -- Whether this server instance could have lost writes that the remembered one acknowledged.
@@ -79,15 +80,16 @@ function hf.may_lack_writes(life, told, trust_restarts)
     if not packed then return true end
     local was, is, before = hf.read(packed) or {}, life.server(), life.id(told, 'master_replid2')
     -- The same process: either it was a replica meanwhile, or it only got its first replica.
-    if is[1] and is[1] == was[1] then return before ~= life.none end
+    if is[SERVER_PROCESS] and is[SERVER_PROCESS] == was[SERVER_PROCESS] then return before ~= life.none end
     -- A replica took over: it has its primary's former id, or is another node of the same shard.
-    if before == meta[6] or (is[3] and is[3] == was[3] and is[2] ~= was[2]) then return true end
+    local same_shard = is[SERVER_SHARD] and is[SERVER_SHARD] == was[SERVER_SHARD]
+    if before == meta.life or (same_shard and is[SERVER_NODE] ~= was[SERVER_NODE]) then return true end
     -- The slot migrated to a node of another shard: nothing was lost.
-    if was[3] and is[3] and was[3] ~= is[3] then return false end
+    if was[SERVER_SHARD] and is[SERVER_SHARD] and was[SERVER_SHARD] ~= is[SERVER_SHARD] then return false end
     -- It followed a primary we do not remember: the write that recorded that one may be among those lost.
     if before ~= life.none then return true end
     -- The slot migrated, in a cluster that does not report shards.
-    if was[2] and is[2] and was[2] ~= is[2] then return false end
+    if was[SERVER_NODE] and is[SERVER_NODE] and was[SERVER_NODE] ~= is[SERVER_NODE] then return false end
     return not trust_restarts
 end
 
@@ -95,8 +97,8 @@ end
 function hf.quiet_seconds(trust_restarts)
     local told = redis.pcall('INFO', 'replication')
     if type(told) ~= 'string' then told = '' end
-    local ends = tonumber(meta[5]) or 0
-    if not (meta[6] and string.find(told, 'master_replid:' .. meta[6], 1, true)) then
+    local ends = tonumber(meta.quiet_until) or 0
+    if not (meta.life and string.find(told, 'master_replid:' .. meta.life, 1, true)) then
         local life = lives()
         local new = life.id(told, 'master_replid')
         if new then

@@ -12,19 +12,20 @@
 local ROWS_MAX, QUEUES_MAX, ODD_BYTES = 1000, 100, '[%z\1]'
 
 -- The cheapest checks come first: a call that does not qualify should lose little time here.
-local settlements, request, used, n = args[2], args[4], meta[7], #args[2]
-if args[7] or not request or sealed or #args[3] > 0 or request[7] then break end
-local worker, number, queues, most, by_queue = unpack(request, 1, 5)
+local settlements, request, used, n = args.settlements, args.request, meta.used, #args.settlements
+if args.skip_fast_path or not request or sealed or #args.releases > 0 or request.most_by_group then break end
+local worker, number, queues = request.worker, request.call, request.queues
+local most, by_queue = request.most, request.most_by_queue
 if n + most > ROWS_MAX or #queues == 0 or #queues > QUEUES_MAX or find(worker, ODD_BYTES) then break end
 local plain, ids = true, {}
 for i = 1, n do
     local one = settlements[i]
-    ids[i] = one[1]
-    if one[3] and (one[3] ~= 'o' or one[4] or one[7]) then plain = false end
+    ids[i] = one[SETTLED_ID]
+    local ending = one[SETTLED_ENDING]
+    if ending and (ending ~= 'o' or one[SETTLED_FAILED] or one[SETTLED_FAILURE]) then plain = false end
 end
-if not plain or used and (find(used, 'r', 1, true) or find(used, 'p', 1, true) and call('HLEN', PAUSES) > 0
-    or find(used, 'o', 1, true) and call('HLEN', OVERRIDES) > 0 or find(used, '[ot]') and call('ZCARD', APART) > 0
-    or find(used, 'g', 1, true) and call('HLEN', GROUP_FLOWS) > 0) then break end
+if not plain or used and (find(used, 'r', 1, true) or HAS_EXCEPTIONS(used)
+    or find(used, '[ot]') and call('ZCARD', APART) > 0) then break end
 local names, known, checked = {}, {}, 0
 for i = 1, #queues do
     if known[queues[i]] then plain = false end
@@ -42,8 +43,8 @@ local function check_queues()
         if not is_sound or find(name, ODD_BYTES) then
             plain = false
         elseif rule then
-            plain = plain and type(rule) == 'table' and rule[2] == 'strict'
-                and not (rule[3] or rule[4] or rule[5] or rule[6])
+            plain = plain and type(rule) == 'table' and rule[RULE_GROUP_ORDER] == 'strict'
+                and not (rule[RULE_LIMIT] or rule[RULE_RATE] or rule[RULE_GROUP_RATE] or rule[RULE_AGING])
         end
         scopes[i] = 'q' .. name
     end
@@ -64,8 +65,8 @@ if last then
     if not (type(call_before) == 'number' and call_before < number) then break end
 end
 local told, late = redis.pcall('INFO', 'replication'), format('%.17g', now)
-if type(told) ~= 'string' or not (meta[6] and find(told, 'master_replid:' .. meta[6], 1, true))
-    or (tonumber(meta[5]) or 0) > now or call('ZCOUNT', DEADLINES, '-inf', late) > 0 then break end
+if type(told) ~= 'string' or not (meta.life and find(told, 'master_replid:' .. meta.life, 1, true))
+    or (tonumber(meta.quiet_until) or 0) > now or call('ZCOUNT', DEADLINES, '-inf', late) > 0 then break end
 if call('EXISTS', EXPIRING, DUE, REVIVALS) > 0 and (call('ZCOUNT', EXPIRING, '-inf', late) > 0
     or call('ZCOUNT', DUE, '-inf', late) > 0 or call('ZCOUNT', REVIVALS, '-inf', late) > 0) then break end
 
@@ -75,7 +76,7 @@ local function open_rows(found, wanted, number)
     for i = 1, number do
         local id = wanted[i]
         if found[i] and not rows[id] then
-            local row = { select(2, cmsgpack.unpack_limit(found[i], FIELDS_NUMBER, 3)) }
+            local row = UNPACKED(found[i], cmsgpack.unpack_limit)
             if not (row[ID] == id and ROW_IS_SOUND) then error('it makes no sense') end
             rows[id] = row
         end
@@ -95,27 +96,28 @@ local prune_texts, values, logical, off_keyed, seen, off_play = {}, {}, {}, {}, 
 local off_waiting, fresh, place_of, f = {}, {}, {}, 0
 for i = 1, plain and n or 0 do
     local one = settlements[i]
-    local id, row = one[1], rows[one[1]]
+    local id, row = one[SETTLED_ID], rows[one[SETTLED_ID]]
     local queue, group = row and row[QUEUE], row and row[GROUP]
-    if not row or row[STATE] ~= 'x' or row[TOKEN] ~= one[2] then
+    if not row or row[STATE] ~= 'x' or row[TOKEN] ~= one[SETTLED_TOKEN] then
         answers[i] = 'l'
     elseif row[CANCEL_REQUESTED] then
         answers[i] = 'c'
     elseif row[KEY] and find(row[TASK], ODD_BYTES) or row[WORKER] ~= worker or group and find(group, ODD_BYTES) then
         plain = false
     else
-        local task, value, seq = row[TASK], not one[3] or one[6], spack('>I8', row[SEQ])
-        local prune_at = now + math.max(one[9] or RETAIN_SECONDS, REMEMBER_SECONDS_MIN)
+        local task, value = row[TASK], not one[SETTLED_ENDING] or one[SETTLED_VALUE]
+        local prune_at = PRUNE_AT(one[SETTLED_RETAIN] or RETAIN_SECONDS)
         s = s + 1
         if row[KEY] then -- free from now on, unless it has a window
-            local terms, name = row[TERMS], 'k' .. queue .. '\0' .. task .. '\0' .. row[KEY]
+            local terms, name = row[TERMS], KEY_NAME(PLAIN(queue), PLAIN(task), row[KEY])
             logical[s] = name
             if terms == true then
                 off_keyed[#off_keyed + 1], row[TERMS] = name, false
-            elseif terms and terms[3] then
-                prune_at = math.max(prune_at, row[CREATED_AT] + terms[3])
-            elseif terms and terms[6] then
-                off_keyed[#off_keyed + 1], terms[6] = terms[1] and 'g' .. task .. '\0' .. row[KEY] or name, false
+            elseif terms and terms[TERMS_WINDOW] then
+                prune_at = math.max(prune_at, row[CREATED_AT] + terms[TERMS_WINDOW])
+            elseif terms and terms[TERMS_HOLDS_KEY] then
+                off_keyed[#off_keyed + 1] = terms[TERMS_GLOBAL] and GLOBAL_KEY_NAME(PLAIN(task), row[KEY]) or name
+                terms[TERMS_HOLDS_KEY] = false
             end
         end
         local prune_text = prune_texts[prune_at]
@@ -124,16 +126,16 @@ for i = 1, plain and n or 0 do
             prune_texts[prune_at] = prune_text
         end
         answers[i], settled[s] = 'o', row
-        off_running[s] = worker .. '\0' .. spack('>I8', row[FENCE]) .. seq .. queue .. '\0' .. id
-        finished[2 * s - 1], finished[2 * s] = '0', 'o' .. queue .. '\0' .. seq .. id
+        off_running[s] = RUNNING_MEMBER(PLAIN(worker), row, PLAIN(queue))
+        finished[2 * s - 1], finished[2 * s] = '0', FINISHED_MEMBER('o' .. PLAIN(queue), row)
         prunable[2 * s - 1], prunable[2 * s] = prune_text, id
         of_queue[queue], of_task[task] = (of_queue[queue] or 0) - 1, (of_task[task] or 0) - 1
-        row[STATE], row[TOKEN], row[WORKER], row[CLAIM_CALL], row[HELD] = 'o', false, false, false, false
-        row[ATTEMPTS], row[SUSPECT], row[FINISHED_AT], row[PRUNE_AT] = row[ATTEMPTS] + 1, false, now, prune_at
-        row[VALUE] = value == true or value and 1 or false
+        END_LEASE(row)
+        FINISH_RECORD(row, 'o', prune_at)
+        row[ATTEMPTS], row[SUSPECT], row[VALUE] = row[ATTEMPTS] + 1, false, KEPT_VALUE(value)
         if row[VALUE] == 1 then values[#values + 1], values[#values + 2] = id, ARGV[value] end
         if group then
-            local place = queue .. '\0' .. group .. '\0'
+            local place = PLAIN(queue) .. PLAIN(group)
             local low, high = '[' .. place, '(' .. place .. '\255'
             plain = plain and not seen[place] and call('ZLEXCOUNT', PLAY, low, high) == 1
             local member = call('ZRANGEBYLEX', WAITING, low, high, 'LIMIT', '0', '1')[1]
@@ -158,7 +160,7 @@ if not plain then break end
 -- their lane, it falls through to the script.
 
 -- The groups' next jobs become ready, in this order.
-local tick, micros, fresh_of, stirred = tonumber(meta[2]) or 0, math.floor(now * 1000000), {}, {}
+local tick, micros, fresh_of, to_wake = tonumber(meta.tick) or 0, math.floor(now * 1000000), {}, {}
 if not (tick < COUNTED_MAX) then break end
 if f > 0 and not pcall(open_rows, call('HMGET', JOBS, unpack(fresh)), fresh, f) then break end
 for i = 1, f do
@@ -171,19 +173,18 @@ for i = 1, f do
     local those = fresh_of[queue] or {}
     local before = those[#those]
     if not row[TURN] then
-        tick = tick + 1
-        if tick < micros then tick = micros end
+        NEXT_TICK(tick)
         row[TURN] = math.min(tick, TURN_ZERO)
     end
-    row[STATE], row[LANE] = 'r', 1
+    row[STATE], row[LANE] = 'r', LANE_BY_GROUP(row[GROUP])
     plain = plain and not (before and (before[PRIORITY] < row[PRIORITY]
         or before[PRIORITY] == row[PRIORITY] and before[TURN] >= row[TURN]))
-    those[#those + 1], fresh_of[queue], stirred[queue] = row, those, true
+    those[#those + 1], fresh_of[queue], to_wake[queue] = row, those, true
 end
 
 if not plain then break end
 
--- Which jobs are leased: lane 0 (no group) and lane 1 (group) share the room as in hf.take.
+-- Which jobs are leased: lane 0 (no group) and lane 1 (group) share the room as in hf.lease_from_lanes.
 local leased, taken, off_ready, new, unread = 0, {}, {}, {}, 0
 for q = 1, #queues do
     local queue = queues[q]
@@ -201,7 +202,7 @@ for q = 1, #queues do
         end
         local freed = fresh_of[queue] or {}
         if grouped > 0 and #freed > 0 then -- they come after those that were ready?
-            local last, next_rank = behind[before + grouped], 2147483648 - freed[1][PRIORITY]
+            local last, next_rank = behind[before + grouped], RANK_ZERO - freed[1][PRIORITY]
             if #last < at + 12 then -- nothing of ours
                 plain = false
             else
@@ -234,15 +235,17 @@ for q = 1, #queues do
             end
         end
         of_grouped = math.min(of_grouped, grouped)
-        if of_loose > 0 then off_ready[#off_ready + 1] = { found[1], found[of_loose] } end
-        if of_grouped > 0 then off_ready[#off_ready + 1] = { behind[before + 1], behind[before + of_grouped] } end
-        if left > 0 then stirred[queue] = nil end -- nothing claimable is left there to tell others of
+        if of_loose > 0 then off_ready[#off_ready + 1], off_ready[#off_ready + 2] = found[1], found[of_loose] end
+        if of_grouped > 0 then
+            off_ready[#off_ready + 1], off_ready[#off_ready + 2] = behind[before + 1], behind[before + of_grouped]
+        end
+        if left > 0 then to_wake[queue] = nil end -- nothing claimable is left there to tell others of
     end
 end
-if leased > 1 and leased * (tonumber(meta[8]) or HUGE) > request[8] then -- together they may be too long
+if leased > 1 and leased * (tonumber(meta.body_max) or HUGE) > request.bytes_max then -- together they may be too long
     local bytes = 0
     for i = 1, leased do bytes = bytes + call('HSTRLEN', BODIES, taken[i]) - BODY_HEAD end
-    if bytes > request[8] then break end
+    if bytes > request.bytes_max then break end
 end
 if unread > 0 and not pcall(open_rows, call('HMGET', JOBS, unpack(new)), new, unread) then break end
 for i = 1, leased do
@@ -263,10 +266,10 @@ if plain and used and find(used, 't', 1, true) then -- tasks that say nothing ha
 end
 if not plain then break end
 
--- == fast exchange_writing: write what the fast path settled and leased, each index in one call. The members are built
--- as in lua/records.lua.
+-- == fast exchange_writing: write what the fast path settled and leased, each index in one call. Members and
+-- records are made by the fragments of lua/fragments.lua, as everywhere.
 
-local nonce = args[5]
+local nonce = args.nonce
 local running, expiring, pieces, records, r, ready = {}, {}, {}, {}, 0, {}
 local bodies = leased > 0 and call('HMGET', BODIES, unpack(taken))
 for i = 1, s do
@@ -276,18 +279,17 @@ end
 for i = 1, leased do
     local row = rows[taken[i]]
     local id, queue, task = row[ID], row[QUEUE], row[TASK]
-    tick = tick + 1
-    if tick < micros then tick = micros end
-    row[FENCE], row[TOKEN] = tick, nonce .. format('%x', tick)
-    row[WORKER], row[CLAIM_CALL], row[STARTED_AT], row[BEGUN] = worker, number, now, false
+    NEXT_TICK(tick)
+    LEASE_RECORD(row, tick, nonce, worker, number)
     local terms = row[TERMS]
-    if terms and terms ~= true and terms[2] and terms[6] and not terms[3] then -- its key is free once it starts
-        off_keyed[#off_keyed + 1] = (terms[1] and 'g' or 'k' .. queue .. '\0') .. task .. '\0' .. row[KEY]
-        terms[6] = false
+    if terms and FREE_AT_START(terms) then
+        off_keyed[#off_keyed + 1] = terms[TERMS_GLOBAL] and GLOBAL_KEY_NAME(PLAIN(task), row[KEY])
+            or KEY_NAME(PLAIN(queue), PLAIN(task), row[KEY])
+        terms[TERMS_HOLDS_KEY] = false
     end
     if row[EXPIRES_AT] then expiring[#expiring + 1] = id end
     running[2 * i - 1] = '0'
-    running[2 * i] = worker .. '\0' .. spack('>I8I8', tick, row[SEQ]) .. queue .. '\0' .. id
+    running[2 * i] = RUNNING_MEMBER(PLAIN(worker), row, PLAIN(queue))
     of_queue[queue], of_task[task] = (of_queue[queue] or 0) + 1, (of_task[task] or 0) + 1
     local record = cpack(row)
     r = r + 2
@@ -300,13 +302,13 @@ for i = 1, f do
     local row = rows[id]
     play[2 * i - 1], play[2 * i] = '0', place_of[i] .. id
     if row[STATE] == 'r' then
-        local rank = spack('>I4I8I8d', 2147483648 - row[PRIORITY], row[TURN] + TURN_ZERO, row[SEQ], row[DUE_AT])
-        ready[#ready + 1], ready[#ready + 2] = '0', row[QUEUE] .. '\0001' .. rank .. id
+        ready[#ready + 1] = '0'
+        ready[#ready + 1] = PLAIN(row[QUEUE]) .. row[LANE] .. READY_RANK(row, row[PRIORITY]) .. id
         r = r + 2
         records[r - 1], records[r] = id, cpack(row)
     end
 end
-for _, range in ipairs(off_ready) do call('ZREMRANGEBYLEX', READY, '[' .. range[1], '[' .. range[2]) end
+for i = 1, #off_ready, 2 do call('ZREMRANGEBYLEX', READY, '[' .. off_ready[i], '[' .. off_ready[i + 1]) end
 if s > 0 then
     call('ZREM', RUNNING, unpack(off_running))
     call('ZADD', FINISHED, unpack(finished))
@@ -333,6 +335,6 @@ if leased + f > 0 then call('HSET', META, 'tick', format('%.0f', tick)) end
 answers = concat(answers)
 call('HSET', CALLS, worker, cpack({ number, answers }))
 local hint = {}
-for queue in pairs(stirred) do hint[#hint + 1], hint[#hint + 2] = 'q', queue end
-if #hint > 0 then redis.pcall('XADD', WAKE, 'MAXLEN', '~', HINTS_KEPT, '*', unpack(hint)) end
+for queue in pairs(to_wake) do hint[#hint + 1], hint[#hint + 2] = 'q', queue end
+if #hint > 0 then EMIT_HINT(unpack(hint)) end
 return { 2, answers, '\144', pieces, '', '0' }

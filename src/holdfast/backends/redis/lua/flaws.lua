@@ -1,12 +1,14 @@
 -- flaws: find entries that cannot be read, and quarantine them.
 
 -- == script flaws: one page of inconsistencies and unreadable entries: records checked against every index they should
--- be in, or the members of an index against their records. A page is one instant, so a job that moves is never reported
--- as a flaw. Takes now, what (a key's name), a cursor of the server's scan, how many to check. Never writes. Returns
--- the next cursor ('0' at the end), then flat lines: place, id, field, what is wrong.
+-- be in, or the members of an index against their records.
+-- args: now, what, cursor, page
+-- `what` is a key's name, `cursor` one of the server's scan, `page` how many to check.
+-- Returns the next cursor ('0' at the end), then flat lines: place, id, field, what is wrong. Never writes.
+-- Concurrency: a page is one instant, so a job that moves is never reported as a flaw.
 
 local SMALL_BODY = 65536 -- a longer body is not read to check its lengths
-local what, cursor, page = args[2], args[3], args[4]
+local what, cursor, page = args.what, args.cursor, args.page
 local INDEXES = { ready = READY, apart = APART, staged = STAGED, waiting = WAITING, scheduled = SCHEDULED, due = DUE,
     running = RUNNING, play = PLAY, finished = FINISHED, prunable = PRUNABLE, expiring = EXPIRING, seqs = SEQS,
     kept = KEPT }
@@ -46,9 +48,9 @@ local function check_pieces(row)
         local args_length, options_length = struct.unpack('>I4I4', call('HGET', BODIES, id))
         if 8 + args_length + options_length >= length then note('bodies', id, 'args', 'it is shorter than it says') end
     end
-    for _, one in ipairs({ { 'errors', ERRORS }, { 'progress', PROGRESS }, { 'logs', LOGS } }) do
-        local packed = call('HGET', one[2], id)
-        if packed and not hf.read(packed) then note(one[1], id, one[1], 'it cannot be read') end
+    for name, key in pairs({ errors = ERRORS, progress = PROGRESS, logs = LOGS }) do
+        local packed = call('HGET', key, id)
+        if packed and not hf.read(packed) then note(name, id, name, 'it cannot be read') end
     end
     if row[VALUE] == 1 and call('HEXISTS', VALUES, id) == 0 then note('values', id, 'value', 'its value is missing') end
     if row[KEY] and hf.holds(row) and call('HGET', KEYED, hf.key_name(row)) ~= id then
@@ -60,7 +62,7 @@ local function check_job(id, packed)
     hf.open_readable({ packed }, { id }, 1, 1)
     local row = hf.cache[id]
     local members = row and listed(row)
-    if not members or hf.is_odd(row) then note('jobs', id, 'record', 'its record cannot be read') end
+    if not members or hf.cannot_be_shown(row) then note('jobs', id, 'record', 'its record cannot be read') end
     if not members then return end
     for name, key in pairs(INDEXES) do
         for member, score in pairs(members[key] or {}) do
@@ -84,12 +86,13 @@ local function check_letter(logical, packed)
         note('letters', byte(logical) == 105 and sub(logical, 2) or logical, '', 'it cannot be read and is left out')
         return
     end
-    local lists = { { 'holders', HOLDERS, hf.escape(letter.id) .. logical }, { 'failed', FAILED, logical },
-        { 'dead', DEAD, hf.dead_member(logical, letter) } }
-    if letter.revive_at then lists[4] = { 'revivals', REVIVALS, logical } end
-    for _, one in ipairs(lists) do
-        if not call('ZSCORE', one[2], one[3]) then note(one[1], letter.id, '', 'the index lacks this dead letter') end
+    local function check(name, key, member)
+        if not call('ZSCORE', key, member) then note(name, letter.id, '', 'the index lacks this dead letter') end
     end
+    check('holders', HOLDERS, hf.escape(letter.id) .. logical)
+    check('failed', FAILED, logical)
+    check('dead', DEAD, hf.dead_member(logical, letter))
+    if letter.revive_at then check('revivals', REVIVALS, logical) end
     if not hf.row_of(letter.id) then note('letters', letter.id, 'id', 'its job is gone or cannot be read') end
 end
 
@@ -114,28 +117,28 @@ local ENTRIES_OF = { keyed = KEYED, holders = HOLDERS, failed = FAILED, revivals
 local found
 if ENTRIES_OF[what] then
     found = call(what == 'keyed' and 'HSCAN' or 'ZSCAN', ENTRIES_OF[what], cursor, 'COUNT', page)
-    for i = 1, #found[2], 2 do check_entry(found[2][i], found[2][i + 1]) end
+    for i = 1, #found[SCAN_ENTRIES], 2 do check_entry(found[SCAN_ENTRIES][i], found[SCAN_ENTRIES][i + 1]) end
 elseif what == 'letters' then
     found = call('HSCAN', LETTERS, cursor, 'COUNT', page)
-    for i = 1, #found[2], 2 do check_letter(found[2][i], found[2][i + 1]) end
+    for i = 1, #found[SCAN_ENTRIES], 2 do check_letter(found[SCAN_ENTRIES][i], found[SCAN_ENTRIES][i + 1]) end
 elseif what == 'jobs' then
     found = call('HSCAN', JOBS, cursor, 'COUNT', page)
-    for i = 1, #found[2], 2 do check_job(found[2][i], found[2][i + 1]) end
+    for i = 1, #found[SCAN_ENTRIES], 2 do check_job(found[SCAN_ENTRIES][i], found[SCAN_ENTRIES][i + 1]) end
 elseif what == 'quarantine' then
     found = call('HSCAN', QUARANTINE, cursor, 'COUNT', page)
-    for i = 1, #found[2], 2 do
-        local name, member = string.match(found[2][i], '^(%l+)%z(.*)$')
-        local said = hf.read(found[2][i + 1]) or {}
-        local id = INDEXES[name] and id_of(name, member) or member or found[2][i]
-        note('quarantine', id, '', 'set aside from ' .. (name or 'somewhere') .. ': ' .. tostring(said[2]))
+    for i = 1, #found[SCAN_ENTRIES], 2 do
+        local name, member = string.match(found[SCAN_ENTRIES][i], '^(%l+)%z(.*)$')
+        local said = hf.read(found[SCAN_ENTRIES][i + 1]) or {}
+        local id = INDEXES[name] and id_of(name, member) or member or found[SCAN_ENTRIES][i]
+        note('quarantine', id, '', 'set aside from ' .. (name or 'somewhere') .. ': ' .. tostring(said[ASIDE_WHY]))
     end
 elseif not INDEXES[what] then
     found = hf.check_others(what, cursor, page)
 else
     local key = INDEXES[what]
     found = call('ZSCAN', key, cursor, 'COUNT', page)
-    for i = 1, #found[2], 2 do
-        local member = found[2][i]
+    for i = 1, #found[SCAN_ENTRIES], 2 do
+        local member = found[SCAN_ENTRIES][i]
         local id = id_of(what, member)
         local row = hf.row_of(id)
         local members = row and listed(row)
@@ -146,11 +149,11 @@ else
         end
     end
 end
-return { found[1], hf.flaw_lines }
+return { found[SCAN_CURSOR], hf.flaw_lines }
 
--- == part checking: what flaws checks besides jobs and their indexes: counters, rate states, workers, remembered ids,
+-- == part checks: what flaws checks besides jobs and their indexes: counters, rate states, workers, remembered ids,
 -- and data left over from removed jobs. Never writes.
--- seldom: built when a script first uses one of its names.
+-- lazy: built when a script first uses one of its names.
 
 local RUNNING_SEEN_MAX = 20000 -- with more running jobs, the counts per queue and task are not checked
 local PIECES_SHARE = 25 -- bodies and values may be long: a page holds this many times fewer of them
@@ -173,7 +176,7 @@ local function is_utf8(text)
 end
 
 -- Whether a record that scripts can work with has values that cannot be shown.
-function hf.is_odd(row)
+function hf.cannot_be_shown(row)
     for _, at in ipairs({ row[CREATED_AT], row[DUE_AT], row[EXPIRES_AT] or 0, row[STARTED_AT] or 0,
         row[FINISHED_AT] or 0, row[PRUNE_AT] or 0 }) do
         if at < -62135596800 or at > 253402300799 then return true end
@@ -192,7 +195,7 @@ end
 -- Calls each(name, value) for one page of a hash or an index. Returns the scan's reply.
 local function each_of(command, key, cursor, page, each)
     local found = call(command, key, cursor, 'COUNT', page)
-    for i = 1, #found[2], 2 do each(found[2][i], found[2][i + 1]) end
+    for i = 1, #found[SCAN_ENTRIES], 2 do each(found[SCAN_ENTRIES][i], found[SCAN_ENTRIES][i + 1]) end
     return found
 end
 
@@ -222,12 +225,12 @@ local function check_meta()
             hf.note_flaw('meta', names[i], '', 'it is no number that makes sense')
         end
     end
-    if hf.latest_seq() > (tonumber(meta[3]) or 0) then
+    if hf.latest_seq() > (tonumber(meta.seq) or 0) then
         hf.note_flaw('meta', 'seq', '', 'there are jobs with a higher number')
     end
     for kind, name in pairs({ p = 'pauses', o = 'overrides', t = 'tasks', f = 'flows', g = 'group_flows', d = 'letters',
         r = 'changes', m = 'remembered' }) do
-        if hf.count_of(kind) > 0 and not (meta[7] and find(meta[7], kind, 1, true)) then
+        if hf.count_of(kind) > 0 and not (meta.used and find(meta.used, kind, 1, true)) then
             hf.note_flaw('meta', 'used', '', 'it lacks that there are ' .. name .. ', so nobody looks at them')
         end
     end
@@ -240,7 +243,7 @@ local function check_flow(scope, packed)
     if not call('ZSCORE', LAPSING, scope) then
         hf.note_flaw('lapsing', sub(scope, 2), '', 'the index lacks this bucket')
     end
-    if flow[3] and tonumber(call('ZSCORE', WAKING, scope) or nil) ~= flow[3] then
+    if flow[FLOW_WAKES_AT] and tonumber(call('ZSCORE', WAKING, scope) or nil) ~= flow[FLOW_WAKES_AT] then
         hf.note_flaw('waking', sub(scope, 2), '', 'the index lacks this group, which its bucket should wake')
     end
 end
@@ -248,14 +251,14 @@ end
 local function check_waking(scope, score)
     local packed = call('HGET', GROUP_FLOWS, scope)
     local flow = packed and hf.sound_flow(hf.read(packed))
-    if not (flow and flow[3] == tonumber(score)) then
+    if not (flow and flow[FLOW_WAKES_AT] == tonumber(score)) then
         hf.note_flaw('waking', sub(scope, 2), '', 'the index has a group that no bucket wakes then')
     end
 end
 
 local function check_worker(id)
     local worker = hf.worker_row(id)
-    if worker and tonumber(call('ZSCORE', DEADLINES, id) or nil) ~= worker[4] then
+    if worker and tonumber(call('ZSCORE', DEADLINES, id) or nil) ~= worker[WORKER_DEADLINE] then
         hf.note_flaw('deadlines', id, '', 'the index lacks this worker, or has another deadline')
     end
     if not worker then hf.note_flaw('workers', id, '', 'it cannot be read and is left out') end
@@ -311,13 +314,14 @@ function hf.check_others(what, cursor, page)
         check()
         return { '0' }
     end
-    return each_of(check[1], check[2], cursor, math.ceil(page / (check[4] or 1)), check[3])
+    local command, key, each, share = unpack(check)
+    return each_of(command, key, cursor, math.ceil(page / (share or 1)), each)
 end
 
 -- == part quarantine: an entry that cannot be read, or points to no job, is set aside so that it blocks nothing: it is
 -- removed from its index and stored in `quarantine`, under the name of the index and the member. flaws() lists it;
 -- nothing is lost. Written at once. Concurrency: a script runs alone.
--- seldom: built when a script first uses one of its names.
+-- lazy: built when a script first uses one of its names.
 
 hf.number_aside = 0
 

@@ -1,12 +1,15 @@
 -- groups: decide which jobs of a group are ready.
 
 -- == script refill: the safety net. Fits one page of groups that have jobs waiting or in play to their limits, and
--- brings back one page of parked jobs whose task is no longer paused. Takes now, the place to continue after, page
--- size; ARGV[2]: the member of the ready index to continue after. Returns how many of the groups' jobs became ready,
--- and where to continue in both: '' at the end. Concurrency: a script runs alone.
+-- brings back one page of parked jobs whose task is no longer paused.
+-- args: now, after, limit
+-- raw: member
+-- `after` is the place to continue after, `member` the same in the ready index, `limit` the page size.
+-- Returns how many of the groups' jobs became ready, and where to continue in both: '' at the end.
+-- Concurrency: a script runs alone.
 
 if sealed then return hf.refused_sealed() end
-local after, limit, member = args[2], args[3], ARGV[2]
+local after, limit, member = args.after, args.limit, ARGV.member
 
 -- The next places in an index, found by jumping from group to group.
 local function places_after(key)
@@ -45,7 +48,7 @@ end
 hf.close()
 return { made, #page == limit and page[limit] or '', at_end and '' or members[#members] }
 
--- == part readying: how jobs become ready. A step that touches groups ends with refill_touched.
+-- == part ready: how jobs become ready. A step that touches groups ends with refill_touched.
 
 local STAGGER_TICKS = 2592000000000
 hf.moved = 0 -- jobs that refills of this script moved, beyond one for each group
@@ -53,15 +56,15 @@ hf.moved = 0 -- jobs that refills of this script moved, beyond one for each grou
 -- Makes a job ready, with its previous turn or a new one; the caller has removed it from the index. `crowd`: how many
 -- others of its group are ready, and the last of their turns; nil without a group or in a strict one.
 function hf.become_ready(row, crowd)
-    local aging = hf.rule_of(row[QUEUE])[6]
+    local aging = hf.rule_of(row[QUEUE])[RULE_AGING]
     if not row[TURN] then
         local turn = hf.next_tick()
         if aging then turn = turn - math.floor(row[PRIORITY] * aging * 1000000) end
-        if crowd and crowd[1] > 0 then turn = math.max(turn + crowd[1] * STAGGER_TICKS, crowd[2] + 1) end
+        if crowd and crowd.number > 0 then turn = math.max(turn + crowd.number * STAGGER_TICKS, crowd.turn + 1) end
         if turn > TURN_ZERO or turn < -TURN_ZERO then turn = turn > 0 and TURN_ZERO or -TURN_ZERO end
         row[TURN] = turn
     end
-    if crowd then crowd[1], crowd[2] = crowd[1] + 1, math.max(crowd[2], row[TURN]) end
+    if crowd then crowd.number, crowd.turn = crowd.number + 1, math.max(crowd.turn, row[TURN]) end
     row[LANE] = hf.lane_of(row) + (aging and 4 or 0) + (crowd and 8 or 0)
     row[STATE] = 'r'
 end
@@ -86,25 +89,25 @@ function hf.refill_touched()
     end
 end
 
--- == part refilling: the limits in force for a group, and THE routine that refills it.
+-- == part refill: the limits in force for a group, and THE routine that refills it.
 -- A group's jobs in play, and how many of them are ready, are counted from the indexes; there is no counter that could
 -- drift.
 -- Concurrency: a script runs alone, so what it counted still holds when it writes.
--- seldom: built when a script first uses one of its names.
+-- lazy: built when a script first uses one of its names.
 
 local READY_PER_GROUP_MAX, ASIDE_MAX, MOVED_MAX = 256, 1000, 1000
 
 function hf.strict(queue, group)
-    return hf.rule_of(queue)[2] == 'strict' or sub(group, 1, #SERIAL_PREFIX) == SERIAL_PREFIX
+    return hf.rule_of(queue)[RULE_GROUP_ORDER] == 'strict' or sub(group, 1, #SERIAL_PREFIX) == SERIAL_PREFIX
 end
 
 -- Limit, rate and strictness of the group at a place.
 function hf.group_of(place)
     local queue = hf.queue_at[place]
     local rule = hf.rule_of(queue)
-    local limit, rate = rule[1], rule[5] and rule[5][1] < UNLIMITED and rule[5]
-    if hf.any('o') then limit, rate = hf.in_force('g' .. place, rule[1], rule[5]) end
-    local strict = rule[2] == 'strict' or sub(place, #hf.escape(queue) + 1, #hf.escape(queue) + 14) == SERIAL_PREFIX
+    local limit, rate = hf.in_force('g' .. place, rule[RULE_GROUP_LIMIT], rule[RULE_GROUP_RATE])
+    local at = #hf.escape(queue) + 1
+    local strict = rule[RULE_GROUP_ORDER] == 'strict' or sub(place, at, at + #SERIAL_PREFIX - 1) == SERIAL_PREFIX
     if strict then limit = 1 end
     if hf.any('p') and hf.paused('g' .. place) then limit = 0 end
     return limit, rate, strict
@@ -126,7 +129,9 @@ function hf.refill(places)
         local low, high = '[' .. place, '(' .. place .. '\255'
         local rule = hf.rule_of(hf.queue_at[place])
         local limit, rate, strict = 1, false, true -- as it is with almost all
-        if any_said or rule[5] or rule[2] ~= 'strict' then limit, rate, strict = hf.group_of(place) end
+        if any_said or rule[RULE_GROUP_RATE] or rule[RULE_GROUP_ORDER] ~= 'strict' then
+            limit, rate, strict = hf.group_of(place)
+        end
         local free = limit - call('ZLEXCOUNT', PLAY, low, high)
         local room, ready, made = free, 0, 0
         if rate or (room > 0 and not strict) then ready = hf.number_ready(place, strict) end
@@ -179,13 +184,13 @@ function hf.ready_after_waiting(row, member, place)
     hf.put(WAITING, member, false)
     hf.list_ready(row, '0')
     hf.put(PLAY, place .. row[ID], '0')
-    hf.stirred[row[QUEUE]] = true
+    hf.to_wake[row[QUEUE]] = true
     hf.changed[row[ID]] = row
 end
 
--- == part crowding: what a refill needs for few groups: those with several ready jobs, with too many, or with due jobs
--- not yet promoted; and how a job changes lanes.
--- seldom: built when a script first uses one of its names.
+-- == part relaxed_groups: what a refill needs for few groups: those with several ready jobs, with too many, or with due
+-- jobs not yet promoted; and how a job changes lanes.
+-- lazy: built when a script first uses one of its names.
 
 local JOINING_MAX = 2000 -- due jobs of one group that join the waiting ones in one step
 
@@ -254,5 +259,5 @@ function hf.crowd_of(place, ready)
         local member = call('ZREVRANGEBYLEX', STAGED, '(' .. place .. '\255', '[' .. place, 'LIMIT', 0, 1)[1]
         if #member >= #place + 8 then last = struct.unpack('>I8', member, #place + 1) - TURN_ZERO end
     end
-    return { ready, last }
+    return { number = ready, turn = last }
 end

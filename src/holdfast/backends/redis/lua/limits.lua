@@ -2,13 +2,13 @@
 
 -- == script declare: store the rules of queues and tasks; the latest declaration wins. If one changed, moves jobs to
 -- their lanes and fits groups to it, up to the step's limit; the rest is left for later (lua/rearrange.lua).
--- Takes now, [name, rule] of queues and of tasks, each rule as lua/rates.lua reads it, false for a task without one;
--- how many jobs and groups to move. Returns 1, or a refusal. Concurrency: a script runs alone; claims obey the rules as
--- they stand from here on.
+-- args: now, queues, tasks, step
+-- Queues and tasks are NAMED, the rule being RULE or TASK, false for a task without one. `step`: how many jobs and
+-- groups to move. Returns 1, or a refusal.
+-- Concurrency: a script runs alone; claims obey the rules as they stand from here on.
 
-local step = args[4]
-for _, one in ipairs(args[3]) do
-    local name, packed = one[1], one[2] and cpack(one[2])
+for _, one in ipairs(args.tasks) do
+    local name, packed = one[NAMED_NAME], one[NAMED_RULE] and cpack(one[NAMED_RULE])
     local before = call('HGET', TASKS, name)
     if before ~= packed then
         if sealed then return hf.refused_sealed() end -- the rules before this one were not new
@@ -16,49 +16,53 @@ for _, one in ipairs(args[3]) do
         hf.use('t')
         if packed then call('HSET', TASKS, name, packed) else call('HDEL', TASKS, name) end
         hf.forget_rules()
-        if hf.task_of(name)[4] and not was[4] then call('HSET', META, 'listing', '') end
+        if hf.task_of(name)[TASK_RETAIN_COUNT] and not was[TASK_RETAIN_COUNT] then call('HSET', META, 'listing', '') end
         hf.lane_changed(name, lane, hf.lane_of_task(name))
-        hf.stir_apart(name)
+        hf.wake_lane(name)
     end
 end
-for _, one in ipairs(args[2]) do
-    local name, rule = one[1], one[2]
+for _, one in ipairs(args.queues) do
+    local name, rule = one[NAMED_NAME], one[NAMED_RULE]
     local packed = cpack(rule)
     if call('HGET', RULES, name) ~= packed then
         if sealed then return hf.refused_sealed() end
         local was = hf.rule_of(name)
         call('HSET', RULES, name, packed)
-        if was[1] ~= rule[1] or was[2] ~= rule[2] or cpack(was[5] or false) ~= cpack(rule[5]) then
+        if was[RULE_GROUP_LIMIT] ~= rule[RULE_GROUP_LIMIT] or was[RULE_GROUP_ORDER] ~= rule[RULE_GROUP_ORDER]
+            or cpack(was[RULE_GROUP_RATE] or false) ~= cpack(rule[RULE_GROUP_RATE]) then
             hf.leave_for_later('q' .. name)
         end
         hf.forget_rules()
-        hf.stirred[name] = true
+        hf.to_wake[name] = true
     end
 end
-hf.rearrange(step)
+hf.rearrange(args.step)
 hf.close()
 return { 1 }
 
 -- == script limit: set or reset an operator's override of a queue, a group or a task. A group is fitted in the same
--- step. Takes now, kind (q, g, t), queue, name, then a limit, a rate and whether a task has a dedicated lane, each as
--- [value], [false] to reset, or nil to leave unchanged; how many jobs to move. Returns 1, or a refusal. The rest of a
--- task's jobs moves later (lua/rearrange.lua); claim leases no job that is in the wrong lane.
+-- step.
+-- args: now, kind, queue, name, limit, rate, apart, step
+-- `kind` is q, g or t; limit, rate and whether a task has a dedicated lane are each [value], [false] to reset, or nil
+-- to leave unchanged; `step`: how many jobs to move. Returns 1, or a refusal.
+-- Concurrency: a script runs alone. The rest of a task's jobs moves later (lua/rearrange.lua); claim leases no job that
+-- is in the wrong lane.
 
 if sealed then return hf.refused_sealed() end
-local kind, queue, name, limit, rate, apart, step = unpack(args, 2, 8)
+local kind, queue, name, limit, rate, apart = args.kind, args.queue, args.name, args.limit, args.rate, args.apart
 local scope = hf.scope_of(kind, queue, name)
-if kind == 'g' and limit and limit[1] and limit[1] > 1 and hf.strict(queue, name) then
-    return hf.refused('strict', { queue = queue, limit = limit[1] })
+if kind == 'g' and limit and limit[SET_VALUE] and limit[SET_VALUE] > 1 and hf.strict(queue, name) then
+    return hf.refused('strict', { queue = queue, limit = limit[SET_VALUE] })
 end
 local lane = kind == 't' and hf.lane_of_task(name)
 local packed = call('HGET', OVERRIDES, scope)
-local said = packed and hf.sound_override(hf.read(packed)) or { false, false }
-if limit then said[1] = limit[1] end
-if rate then said[2] = rate[1] end
-if apart then said[3] = apart[1] end
-if said[1] or said[2] or said[3] then
+local said = packed and hf.sound_override(hf.read(packed)) or { false, false, false }
+if limit then said[OVERRIDE_LIMIT] = limit[SET_VALUE] end
+if rate then said[OVERRIDE_RATE] = rate[SET_VALUE] end
+if apart then said[OVERRIDE_APART] = apart[SET_VALUE] end
+if said[OVERRIDE_LIMIT] or said[OVERRIDE_RATE] or said[OVERRIDE_APART] then
     hf.use('o')
-    call('HSET', OVERRIDES, scope, cpack({ said[1] or false, said[2] or false, said[3] or false }))
+    call('HSET', OVERRIDES, scope, cpack(said))
 else
     call('HDEL', OVERRIDES, scope)
 end
@@ -66,29 +70,33 @@ hf.forget_rules()
 
 if kind == 't' then
     hf.lane_changed(name, lane, hf.lane_of_task(name))
-    hf.rearrange(step)
-    hf.stir_apart(name)
+    hf.rearrange(args.step)
+    hf.wake_lane(name)
 elseif kind == 'g' then
     hf.touch(hf.place_of(queue, name))
 else
-    hf.stirred[queue] = true
+    hf.to_wake[queue] = true
 end
 hf.close()
 return { 1 }
 
 -- == script pause: pause or resume a queue (nothing is claimed), a group (ready jobs are withdrawn) or a task (jobs are
--- parked). Takes now, kind (q, g, t), queue, name, the packed pause or nil to resume, how many jobs to move. Returns 1
--- if something changed. The rest of a task's jobs moves later; claim leases no job that is in the wrong lane.
+-- parked).
+-- args: now, kind, queue, name, pause, step
+-- `kind` is q, g or t; `pause` is stored as it is, nil to resume; `step`: how many jobs to move. Returns 1 if something
+-- changed.
+-- Concurrency: a script runs alone. The rest of a task's jobs moves later; claim leases no job that is in the wrong
+-- lane.
 
 if sealed then return hf.refused_sealed() end
-local kind, queue, name, wanted, step = unpack(args, 2, 6)
+local kind, queue, name, wanted = args.kind, args.queue, args.name, args.pause
 local field = hf.scope_of(kind, queue, name)
 local there = call('HEXISTS', PAUSES, field) == 1
 local flow = kind == 'q' and not wanted and hf.flow_of(field)
-local slowed = flow and flow[2] > now
+local slowed = flow and flow[FLOW_SHUT_UNTIL] > now
 if there == (wanted ~= nil) and not slowed then return { 0 } end
 if slowed then
-    flow[2] = 0
+    flow[FLOW_SHUT_UNTIL] = 0
     hf.keep_flow(field, flow)
 end
 local lane = kind == 't' and hf.lane_of_task(name)
@@ -98,38 +106,38 @@ if wanted then
     call('HSET', PAUSES, field, cpack(wanted))
 else
     call('HDEL', PAUSES, field)
-    if queue then hf.stirred[queue] = true end
+    if queue then hf.to_wake[queue] = true end
 end
 hf.forget_rules()
 if kind == 'g' then hf.touch(hf.place_of(queue, name)) end
 if kind == 't' then
     hf.lane_changed(name, lane, hf.lane_of_task(name))
-    hf.rearrange(step)
+    hf.rearrange(args.step)
 end
 hf.close()
 return { 1 }
 
 -- == part busy: how many jobs of each queue and task run, and wake-ups when one of them ends.
--- seldom: built when a script first uses one of its names.
+-- lazy: built when a script first uses one of its names.
 
-hf.freed_are_told = false
+hf.freed_are_noted = false
 
 -- Wakes workers if a lease ended that took a slot of a limited queue or task, because others may now start. Done once:
 -- a claim in the same script cancels the wake-ups for what it claimed itself.
-function hf.stir_freed()
-    if hf.freed_are_told then return end
-    hf.freed_are_told = true
+function hf.wake_for_freed()
+    if hf.freed_are_noted then return end
+    hf.freed_are_noted = true
     for queue in pairs(hf.ended_of) do
-        if hf.rule_of(queue).limit < UNLIMITED then hf.stirred[queue] = true end
+        if hf.rule_of(queue).limit < UNLIMITED then hf.to_wake[queue] = true end
     end
     for task in pairs(hf.ended_for) do
-        if hf.task_of(task)[1] < UNLIMITED then hf.stir_apart(task) end
+        if hf.task_of(task)[TASK_LIMIT] < UNLIMITED then hf.wake_lane(task) end
     end
 end
 
 -- Updates the counts of running jobs by queue and task with what ended and began in this script.
 function hf.save_busy()
-    hf.stir_freed()
+    hf.wake_for_freed()
     local changes = {}
     for name, number in pairs(hf.begun_of) do changes['q' .. name] = number end
     for name, number in pairs(hf.begun_for) do changes['t' .. name] = number end
@@ -146,12 +154,11 @@ function hf.save_busy()
     hf.begun_of, hf.begun_for, hf.ended_of, hf.ended_for = {}, {}, {}, {}
 end
 
--- == part recounting: count the running jobs of each queue and task one by one, after a number in `busy` was damaged.
+-- == part recount: count the running jobs of each queue and task one by one, after a number in `busy` was damaged.
 -- Never writes; reads indexes, so the caller must have flushed.
--- seldom: built when a script first uses one of its names.
+-- lazy: built when a script first uses one of its names.
 
 hf.recounted = {}
-local TASK_PLACE = 5 -- the task's position among a record's fields, behind the three bytes of the array header
 
 -- scope → number, as `busy` should have it.
 function hf.busy_numbers()
@@ -164,8 +171,8 @@ function hf.busy_numbers()
     for from = 1, #ids, ARGUMENTS_MAX do
         local upto = math.min(#ids, from + ARGUMENTS_MAX - 1)
         for _, packed in ipairs(call('HMGET', JOBS, unpack(ids, from, upto))) do
-            local fields = packed and { pcall(cmsgpack.unpack_limit, packed, TASK_PLACE, 3) } or {}
-            local task = fields[TASK_PLACE + 2]
+            local fields = packed and { pcall(cmsgpack.unpack_limit, packed, FIELD.task, RECORD_HEAD_BYTES) } or {}
+            local task = fields[FIELD.task + 2] -- behind the success and the next offset
             if type(task) == 'string' then add('t' .. task) end
         end
     end

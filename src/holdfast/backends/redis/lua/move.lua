@@ -1,14 +1,16 @@
 -- move: export and import a store's contents, and seal the store meanwhile.
 
 -- == script seal: replace or remove exactly the seal that was read (compare-and-set).
--- Takes now, whether there was one, whether there will be one, whether that closes the store, whether the store must be
--- empty for it; ARGV[2], ARGV[3]: both texts.
+-- args: now, had, has, closes, must_be_empty
+-- raw: before, after
+-- Whether there was a seal, whether there will be one, whether that closes the store, whether the store must be empty
+-- for it; the raw texts are both seals.
 -- Returns 1; 0 if the seal is not the one that was read; -1 and the number of jobs, letters, overrides, pauses and
 -- entries not declared by code, if the store is not empty. In the last two cases nothing was changed.
 -- Concurrency: a script runs alone, so no other step is under way when it closes the store.
 
-local had, has, closes, must_be_empty = args[2], args[3], args[4], args[5]
-if call('HGET', META, 'seal') ~= (had and ARGV[2]) then return { 0 } end
+local had, has, closes, must_be_empty = args.had, args.has, args.closes, args.must_be_empty
+if call('HGET', META, 'seal') ~= (had and ARGV.before) then return { 0 } end
 if must_be_empty then
     local found, total = { -1 }, 0
     for _, key in ipairs({ JOBS, LETTERS, OVERRIDES, PAUSES }) do
@@ -17,32 +19,35 @@ if must_be_empty then
     end
     local made = 0
     for _, entry in ipairs(call('HVALS', ENTRIES)) do
-        if byte(entry, 9) == 0 then made = made + 1 end
+        if byte(entry, ENTRY_HEAD_BYTES) == 0 then made = made + 1 end
     end
     found[#found + 1] = made
     if total + made > 0 then return found end
     call('DEL', RULES, TASKS, ENTRIES, FLOWS, GROUP_FLOWS, WAKING, LAPSING)
 end
 call('HDEL', META, 'seal', 'sealed')
-if has then call('HSET', META, 'seal', ARGV[3]) end
-if closes then call('HSET', META, 'sealed', ARGV[3]) end
+if has then call('HSET', META, 'seal', ARGV.after) end
+if closes then call('HSET', META, 'sealed', ARGV.after) end
 return { 1 }
 
 -- == script export: a page of the store in a stable order: jobs by seq, letters by the id of their job, or all rules.
--- Bounded. Takes now, the part, the position to continue after, how many; for letters ARGV[2] is that position. Never
--- writes. Returns the pieces of jobs and their packed log lines; or packed letters; or the tick, then rules of queues
--- and tasks, overrides, rate states of queues and tasks and of groups, entries and pauses as they are stored.
+-- args: now, part, after, limit
+-- raw: after
+-- Jobs continue after a seq, letters after the raw text. Bounded. Never writes.
+-- Returns the pieces of jobs and their packed log lines; or packed letters; or the tick, then rules of queues and
+-- tasks, overrides, rate states of queues and tasks and of groups, entries and pauses as they are stored.
+-- Concurrency: the store is sealed while it is exported.
 
-local part, after, limit = args[2], args[3], args[4]
+local part, after, limit = args.part, args.after, args.limit
 if part == 'rules' then
-    local all = { meta[2] or '0' }
+    local all = { meta.tick or '0' }
     for i, key in ipairs({ RULES, TASKS, OVERRIDES, FLOWS, GROUP_FLOWS, ENTRIES, PAUSES }) do
         all[i + 1] = call('HGETALL', key)
     end
     return all
 end
 if part == 'letters' then
-    local low = ARGV[2] == '' and '-' or '(' .. sub(hf.escape(ARGV[2]), 1, -2) .. '\1'
+    local low = ARGV.after == '' and '-' or '(' .. sub(hf.escape(ARGV.after), 1, -2) .. '\1'
     local letters = {}
     for i, member in ipairs(call('ZRANGEBYLEX', HOLDERS, low, '+', 'LIMIT', 0, limit)) do
         letters[i] = call('HGET', LETTERS, sub(member, string.find(member, '\0', 1, true) + 1))
@@ -52,20 +57,20 @@ end
 local ids = call('ZRANGEBYSCORE', SEQS, format('(%.0f', after), '+inf', 'LIMIT', 0, limit)
 local lines = {}
 for i, id in ipairs(ids) do lines[i] = call('HGET', LOGS, id) end
-return { hf.shown(ids), lines }
+return { hf.pieces_of(ids), lines }
 
 -- == script carry: store rows of another store unchanged, and raise the counters above them.
--- Takes now, rules of queues and of tasks as [name, rule], overrides as [kind, queue, name, limit, rate, whether it has
--- a dedicated lane], rate states as [kind, queue, name, state], entries as [name, version, whether code declares it],
--- pauses as [kind, queue, name, pause], jobs as their records, letters as [queue, task, key, letter], the values
--- that ticks and seqs stay above. ARGV[2] and ARGV[3]: the seal that was read and the one that records the progress;
--- then each entry's text; then for each job five pieces, '' for none: body, value, errors, progress, log lines.
+-- args: now, queues, tasks, overrides, flows, entries, pauses, jobs, letters, tick, seq
+-- raw: seal, seal_after, texts...
+-- Queues and tasks are NAMED; overrides, rate states and pauses SCOPED; entries ENTRY; jobs records; letters LETTER;
+-- ticks and seqs stay above `tick` and `seq`. `seal` is the one that was read, `seal_after` records the progress. The
+-- texts are each entry's, then for each job five pieces, '' for none: body, value, errors, progress, log lines.
 -- Returns 1; 0 if the seal is another; or -1 if a job holds the key of another: then nothing was changed.
 -- Existing rows stay, so a repeated shipment changes nothing. Nothing is refilled: a group may arrive in pieces.
 -- Concurrency: a script runs alone, and the rows and the progress are written in the same step.
 
-local rules, tasks, overrides, flows, entries, pauses, jobs, letters, tick, seq = unpack(args, 2, 11)
-if call('HGET', META, 'seal') ~= ARGV[2] then return { 0 } end
+local jobs, entries = args.jobs, args.entries
+if call('HGET', META, 'seal') ~= ARGV.seal then return { 0 } end
 
 local ids, taken = {}, {}
 for i, row in ipairs(jobs) do ids[i] = row[ID] end
@@ -78,29 +83,35 @@ for _, row in ipairs(jobs) do
     end
 end
 
-for _, one in ipairs(rules) do call('HSETNX', RULES, one[1], cpack(one[2])) end
-for _, one in ipairs(tasks) do
+local function scope_in(one) return hf.scope_of(one[SCOPED_KIND], one[SCOPED_QUEUE], one[SCOPED_NAME]) end
+
+for _, one in ipairs(args.queues) do call('HSETNX', RULES, one[NAMED_NAME], cpack(one[NAMED_RULE])) end
+for _, one in ipairs(args.tasks) do
+    local rule = one[NAMED_RULE]
     hf.use('t')
-    if call('HSETNX', TASKS, one[1], cpack(one[2])) == 1 and one[2][4] then call('HSET', META, 'listing', '') end
+    if call('HSETNX', TASKS, one[NAMED_NAME], cpack(rule)) == 1 and rule and rule[TASK_RETAIN_COUNT] then
+        call('HSET', META, 'listing', '')
+    end
 end
-for _, one in ipairs(overrides) do
+for _, one in ipairs(args.overrides) do
     hf.use('o')
-    call('HSETNX', OVERRIDES, hf.scope_of(one[1], one[2], one[3]), cpack({ one[4], one[5], one[6] }))
+    call('HSETNX', OVERRIDES, scope_in(one), cpack(one[SCOPED_VALUE]))
 end
-for _, one in ipairs(flows) do
-    local scope = hf.scope_of(one[1], one[2], one[3])
-    if not hf.flow_of(scope) then hf.keep_flow(scope, one[4]) end
+for _, one in ipairs(args.flows) do
+    local scope = scope_in(one)
+    if not hf.flow_of(scope) then hf.keep_flow(scope, one[SCOPED_VALUE]) end
 end
 for i, one in ipairs(entries) do
-    call('HSETNX', ENTRIES, one[1], spack('>I8I1', one[2], one[3] and 1 or 0) .. ARGV[3 + i])
+    local head = spack('>I8I1', one[ENTRY_VERSION], one[ENTRY_DECLARED] and 1 or 0)
+    call('HSETNX', ENTRIES, one[ENTRY_NAME], head .. ARGV[PLACE.seal_after + i])
 end
-for _, one in ipairs(pauses) do
+for _, one in ipairs(args.pauses) do
     hf.use('p')
-    call('HSETNX', PAUSES, hf.scope_of(one[1], one[2], one[3]), cpack(one[4]))
+    call('HSETNX', PAUSES, scope_in(one), cpack(one[SCOPED_VALUE]))
 end
 
-hf.tick, hf.seq = math.max(hf.tick, tick), math.max(hf.seq, seq)
-local pieces, before = { {}, {}, {}, {}, {} }, 3 + #entries
+hf.tick, hf.seq = math.max(hf.tick, args.tick), math.max(hf.seq, args.seq)
+local pieces, before = { {}, {}, {}, {}, {} }, PLACE.seal_after + #entries
 for i, row in ipairs(jobs) do
     local id = row[ID]
     if not hf.cache[id] then
@@ -111,13 +122,14 @@ for i, row in ipairs(jobs) do
         -- Not from its turn, which may be staggered; the tick that came with the rules is not.
         hf.tick, hf.seq = math.max(hf.tick, row[FENCE]), math.max(hf.seq, row[SEQ])
         for kind, values in ipairs(pieces) do
-            local piece = ARGV[before + 5 * (i - 1) + kind]
+            local piece = ARGV[before + #pieces * (i - 1) + kind]
             if piece ~= '' then values[#values + 1], values[#values + 2] = id, piece end
         end
     end
 end
-for i = 2, #pieces[1], 2 do
-    if #pieces[1][i] > (tonumber(meta[8]) or HUGE) then hf.note_largest(#pieces[1][i]) end
+local bodies = pieces[1]
+for i = 2, #bodies, 2 do
+    if #bodies[i] > (tonumber(meta.body_max) or HUGE) then hf.raise_body_max(#bodies[i]) end
 end
 for kind, key in ipairs({ BODIES, VALUES, ERRORS, PROGRESS, LOGS }) do
     hf.in_pieces('HSET', key, pieces[kind], #pieces[kind])
@@ -125,11 +137,11 @@ end
 hf.flush()
 hf.save_keys()
 hf.save_rows()
-for _, one in ipairs(letters) do
-    local letter = one[4]
-    local logical = one[3] and 'k' .. hf.escape(one[1]) .. hf.escape(one[2]) .. one[3] or 'i' .. letter.id
+for _, one in ipairs(args.letters) do
+    local letter, queue, task, key = one[LETTER_LETTER], one[LETTER_QUEUE], one[LETTER_TASK], one[LETTER_KEY]
+    local logical = key and KEY_NAME(hf.escape(queue), hf.escape(task), key) or 'i' .. letter.id
     if not hf.letter_at(logical) then hf.keep_letter(logical, letter) end
 end
 hf.save_tick()
-call('HSET', META, 'seal', ARGV[3], 'sealed', ARGV[3])
+call('HSET', META, 'seal', ARGV.seal_after, 'sealed', ARGV.seal_after)
 return { 1 }

@@ -1,10 +1,12 @@
 -- operate: operator verbs for single jobs and dead letters.
 
 -- == script cancel: cancel an unstarted job, mark a running one; a cancelled one stays as it is.
--- Takes now, id. Returns the job's pieces, or a refusal.
+-- args: now, id
+-- Returns the job's pieces, or a refusal. Concurrency: a script runs alone, so the state it judged is the one it
+-- changes; the same holds for all scripts of this file.
 
-local row = hf.row_of(args[2])
-if not row then return hf.refused('JobNotFound', { job_id = args[2] }) end
+local row = hf.row_of(args.id)
+if not row then return hf.refused('JobNotFound', { job_id = args.id }) end
 local state = row[STATE]
 if hf.live_states[state] then
     if sealed and state ~= 'x' then return hf.refused_sealed() end
@@ -13,27 +15,29 @@ elseif state ~= 'c' then
     return hf.refused('StateConflict', { job_id = row[ID], verb = 'cancel', state = state })
 end
 hf.close()
-return hf.shown({ row[ID] })
+return hf.pieces_of({ row[ID] })
 
 -- == script bury: an operator buries an unstarted job, with a dead letter.
--- Takes now, id, the reason given. Returns the job's pieces, or a refusal.
+-- args: now, id, reason
+-- Returns the job's pieces, or a refusal.
 
 if sealed then return hf.refused_sealed() end
-local row = hf.row_of(args[2])
-if not row then return hf.refused('JobNotFound', { job_id = args[2] }) end
+local row = hf.row_of(args.id)
+if not row then return hf.refused('JobNotFound', { job_id = args.id }) end
 if row[STATE] == 'x' or not hf.live_states[row[STATE]] then
     return hf.refused('StateConflict', { job_id = row[ID], verb = 'bury', state = row[STATE] })
 end
-hf.bury_unstarted(row, 'bury', args[3] ~= '' and args[3] or 'text:buried')
+hf.bury_unstarted(row, 'bury', args.reason ~= '' and args.reason or 'text:buried')
 hf.close()
-return hf.shown({ row[ID] })
+return hf.pieces_of({ row[ID] })
 
 -- == script run_now: make a scheduled job due now.
--- Takes now, id. Returns the job's pieces, or a refusal.
+-- args: now, id
+-- Returns the job's pieces, or a refusal.
 
 if sealed then return hf.refused_sealed() end
-local row = hf.row_of(args[2])
-if not row then return hf.refused('JobNotFound', { job_id = args[2] }) end
+local row = hf.row_of(args.id)
+if not row then return hf.refused('JobNotFound', { job_id = args.id }) end
 if row[STATE] ~= 's' then
     return hf.refused('StateConflict', { job_id = row[ID], verb = 'run_now', state = row[STATE] })
 end
@@ -41,15 +45,17 @@ local was_in, had_key = hf.leave(row)
 row[DUE_AT] = now
 hf.enter_play(row, was_in, had_key)
 hf.close()
-return hf.shown({ row[ID] })
+return hf.pieces_of({ row[ID] })
 
 -- == script revive: bring a dead job back with fresh budgets and record that in its letter; retry takes any finished
--- job. Takes now, id, the verb (revive or retry). Returns the job's pieces, or a refusal.
+-- job.
+-- args: now, id, verb
+-- The verb is revive or retry. Returns the job's pieces, or a refusal.
 
 if sealed then return hf.refused_sealed() end
-local verb = args[3]
-local row = hf.row_of(args[2])
-if not row then return hf.refused('JobNotFound', { job_id = args[2] }) end
+local verb = args.verb
+local row = hf.row_of(args.id)
+if not row then return hf.refused('JobNotFound', { job_id = args.id }) end
 local state = row[STATE]
 
 local function conflict(live, heir)
@@ -59,7 +65,7 @@ end
 
 if hf.live_states[state] then
     if verb == 'retry' then return conflict() end
-    if hf.held_letter(row[ID]) then return hf.shown({ row[ID] }) end -- revived before: nothing to do
+    if hf.held_letter(row[ID]) then return hf.pieces_of({ row[ID] }) end -- revived before: nothing to do
 end
 if verb == 'revive' and state ~= 'd' then return conflict() end
 local taken = row[KEY] and hf.key_taken(hf.key_name(row))
@@ -69,24 +75,25 @@ if state == 'd' then
     if letter and letter.id ~= row[ID] then return conflict(nil, letter.id) end
     hf.revive(row, 0)
 else
-    hf.again(row)
+    hf.requeue(row)
 end
 hf.close()
-return hf.shown({ row[ID] })
+return hf.pieces_of({ row[ID] })
 
 -- == script discard: remove a dead letter; its job stays dead, reason "discarded", and may be pruned.
--- Takes now, id. Returns the letter, or a refusal.
+-- args: now, id
+-- Returns the letter, or a refusal.
 
 if sealed then return hf.refused_sealed() end
-local row = hf.row_of(args[2])
-local logical = row and hf.held_letter(args[2])
-if not logical then return hf.refused('JobNotFound', { job_id = args[2], what = 'dead letter' }) end
+local row = hf.row_of(args.id)
+local logical = row and hf.held_letter(args.id)
+if not logical then return hf.refused('JobNotFound', { job_id = args.id, what = 'dead letter' }) end
 if hf.live_states[row[STATE]] then
     return hf.refused('StateConflict', { job_id = row[ID], verb = 'discard', state = row[STATE] })
 end
 local packed = call('HGET', LETTERS, logical)
 hf.drop_letter(logical)
-hf.let_go(row, 'discarded')
+hf.release_letter(row, 'discarded')
 hf.flush()
 hf.save_rows()
 return { packed }
@@ -94,7 +101,7 @@ return { packed }
 -- == part letters: the one dead letter of each logical job: read, store, drop, and THE routine by which jobs die.
 -- Takes rows already removed from the index (leave); letters are written at once, in the same step as the job's record.
 -- A body is the lengths of arguments and options, then arguments, options and the packed revival policy.
--- seldom: built when a script first uses one of its names.
+-- lazy: built when a script first uses one of its names.
 
 local HISTORY_KEPT_MAX, REMEMBER_SECONDS_MIN = 10, 600
 local NO_BODY = '\0\0\0\2\0\0\0\0{}\192' -- for a job whose body was removed or truncated: it can still be buried
@@ -151,7 +158,7 @@ function hf.keep_letter(logical, letter)
 end
 
 -- A dead job no longer holds its letter: it stays dead and may be pruned.
-function hf.let_go(row, reason)
+function hf.release_letter(row, reason)
     local was_in, had_key = hf.leave(row)
     row[REASON] = reason
     row[PRUNE_AT] = math.max(now + REMEMBER_SECONDS_MIN, hf.window_end(row) or 0)
@@ -161,7 +168,7 @@ end
 -- Another job with the key took over or closed the letter. A job that was revived continues without it.
 function hf.supersede(id)
     local row = hf.row_of(id)
-    if row and row[STATE] == 'd' then hf.let_go(row, 'superseded') end
+    if row and row[STATE] == 'd' then hf.release_letter(row, 'superseded') end
 end
 
 function hf.cooldown(revival, cycles)
@@ -173,11 +180,8 @@ end
 
 -- Buries the job, and creates or merges the one letter of the logical job.
 function hf.bury(row, was_in, had_key, reason, failure)
-    row[HELD] = false
+    FINISH_RECORD(row, 'd', false)
     if row[TERMS] then hf.end_key(row) end
-    row[STATE] = 'd'
-    row[FINISHED_AT] = now
-    row[PRUNE_AT] = false
     row[REASON] = reason
     hf.enter(row, was_in, had_key)
     local logical = hf.logical_of(row)
@@ -208,10 +212,10 @@ function hf.bury(row, was_in, had_key, reason, failure)
     hf.keep_letter(logical, letter)
 end
 
--- == part again: a finished job comes back with fresh budgets and its key; its errors stay on record.
--- seldom: built when a script first uses one of its names.
+-- == part revival: a finished job comes back with fresh budgets and its key; its errors stay on record.
+-- lazy: built when a script first uses one of its names.
 
-function hf.again(row)
+function hf.requeue(row)
     local was_in, had_key = hf.leave(row)
     if row[KEY] and not had_key then
         hf.free_key(hf.key_name(row))
@@ -228,7 +232,7 @@ end
 
 -- Brings a dead job back; its letter stays and records it. `cycles` is 1 for an automatic revival.
 function hf.revive(row, cycles)
-    hf.again(row)
+    hf.requeue(row)
     local logical = hf.logical_of(row)
     local letter = hf.letter_at(logical)
     if letter and letter.id == row[ID] then
@@ -237,8 +241,8 @@ function hf.revive(row, cycles)
     end
 end
 
--- == part refusing: how a script returns that it did nothing, and why.
--- seldom: built when a script first uses one of its names.
+-- == part refusals: how a script returns that it did nothing, and why.
+-- lazy: built when a script first uses one of its names.
 
 function hf.refused(error, facts) return { 'refused', error, cpack(facts) } end
 

@@ -1,7 +1,8 @@
 -- prelude: how every script begins and ends, and the helpers they share.
 
 -- == part opening: local aliases, the script's arguments, the time, and the check of the schema version. Everything
--- that parts share is a field of ONE table; scripts.py explains why. Takes ARGV[1]: packed [now or nil, …].
+-- that parts share is a field of ONE table; scripts.py explains why. ARGV[1] is the packed list of the script's args;
+-- args.now is nil for the server's clock.
 -- Reads TIME once. Returns early with a refusal if the store has another schema version.
 
 local call, cpack, cunpack, spack = redis.call, cmsgpack.pack, cmsgpack.unpack, struct.pack
@@ -10,18 +11,20 @@ local hf = {}
 local ARGUMENTS_MAX = 2000 -- per call: Lua's stack holds some thousands; even, for field and value
 
 local args = cunpack(ARGV[1])
-local given = args[1]
+local given = args.now
 local now = given
 if not now then
     local time = call('TIME')
-    now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+    now = tonumber(time[TIME_SECONDS]) + tonumber(time[TIME_MICROS]) / 1000000
 end
 
-local meta = call('HMGET', META, 'schema', 'tick', 'seq', 'sealed', 'quiet_until', 'life', 'used', 'body_max')
-if meta[1] ~= SCHEMA_VERSION then return { 'refused', 'SchemaMismatch', cpack({ found = tonumber(meta[1]) or 0 }) } end
+local meta = call('HMGET', META, META_FIELDS)
+if meta.schema ~= SCHEMA_VERSION then
+    return { 'refused', 'SchemaMismatch', cpack({ found = tonumber(meta.schema) or 0 }) }
+end
 
 -- The seal's text while the store is sealed, else false.
-local sealed = meta[4]
+local sealed = meta.sealed
 
 -- == part closing: how every script that changed something ends: refill groups, write everything, emit wake-ups.
 -- No write here can fail: the types of all keys were checked when the store was opened.
@@ -34,12 +37,12 @@ function hf.close()
     if next(hf.key_changes) then hf.save_keys() end
     local packed = hf.save_rows()
     hf.save_tick()
-    hf.tell_sleepers()
+    hf.emit_hints()
     return packed
 end
 
--- == part using: feature flags: which of the rarely used features this store uses.
--- seldom: built when a script first uses one of its names.
+-- == part features: feature flags: which of the rarely used features this store uses.
+-- lazy: built when a script first uses one of its names.
 
 function hf.count_of(kind)
     if kind == 'm' then return call('ZCARD', REMEMBERED) end
@@ -51,16 +54,16 @@ end
 -- Call it in the step that stores one. The flag stays set when the last one is gone, except for r and m.
 function hf.use(kind)
     hf.any_memo[kind] = true
-    if not (meta[7] and string.find(meta[7], kind, 1, true)) then
-        meta[7] = (meta[7] or '') .. kind
-        call('HSET', META, 'used', meta[7])
+    if not (meta.used and string.find(meta.used, kind, 1, true)) then
+        meta.used = (meta.used or '') .. kind
+        call('HSET', META, 'used', meta.used)
     end
 end
 
 function hf.no_longer_use(kind)
     hf.any_memo[kind] = false
-    meta[7] = string.gsub(meta[7], kind, '')
-    call('HSET', META, 'used', meta[7])
+    meta.used = string.gsub(meta.used, kind, '')
+    call('HSET', META, 'used', meta.used)
 end
 
 -- == part names: queue, group, task and key as parts of index members, encoded so that no name can reach into its
@@ -98,12 +101,12 @@ end
 
 -- The logical job: (queue, task, key), or the id if there is no key.
 function hf.logical_of(row)
-    if row[KEY] then return 'k' .. hf.escape(row[QUEUE]) .. hf.escape(row[TASK]) .. row[KEY] end
+    if row[KEY] then return KEY_NAME(hf.escape(row[QUEUE]), hf.escape(row[TASK]), row[KEY]) end
     return 'i' .. row[ID]
 end
 
--- == part spelling: decode and compare names in index members, and build the fields of pauses, overrides and rates.
--- seldom: built when a script first uses one of its names.
+-- == part members: decode and compare names in index members, and build the fields of pauses, overrides and rates.
+-- lazy: built when a script first uses one of its names.
 
 -- The name that an escaped part, without its zero byte, stands for.
 function hf.plain(part) return (string.gsub(part, '\1[\1\2]', { ['\1\1'] = '\0', ['\1\2'] = '\1' })) end
@@ -134,15 +137,14 @@ end
 -- and seq that opening read; save_tick writes them once, at the end.
 
 local COUNTED_MAX = 9007199254740992 -- 2^53: above it, a number plus 1 may be the same number
-hf.tick, hf.seq = tonumber(meta[2]) or 0, tonumber(meta[3])
+hf.tick, hf.seq = tonumber(meta.tick) or 0, tonumber(meta.seq)
 if not (hf.tick < COUNTED_MAX) then hf.tick = 0 end -- somebody else wrote it: the clock says a better one
 if not (hf.seq and hf.seq >= 0 and hf.seq < COUNTED_MAX) then hf.seq = hf.latest_seq() end
 hf.first_tick, hf.first_seq = hf.tick, hf.seq
 local micros = math.floor(now * 1000000)
 
 function hf.next_tick()
-    hf.tick = hf.tick + 1
-    if hf.tick < micros then hf.tick = micros end
+    NEXT_TICK(hf.tick)
     return hf.tick
 end
 
@@ -152,28 +154,28 @@ function hf.save_tick()
     end
 end
 
--- == part telling: emit a short wake-up hint that names the queues which may have work.
+-- == part hints: emit a short wake-up hint that names the queues which may have work.
 
 local HINTS_KEPT = 64
 
-function hf.tell_sleepers()
-    if next(hf.put_off) then -- what is now due before all others may be sooner than sleepers reckon with
+function hf.emit_hints()
+    if next(hf.postponed) then -- what is now due before all others may be sooner than sleepers reckon with
         local first = call('ZRANGE', DUE, 0, 0)[1]
-        if first and hf.put_off[first] then hf.stirred[hf.put_off[first]] = true end
+        if first and hf.postponed[first] then hf.to_wake[hf.postponed[first]] = true end
     end
     local hint, n = {}, 0
-    for queue in pairs(hf.stirred) do
+    for queue in pairs(hf.to_wake) do
         hint[n + 1], hint[n + 2] = 'q', queue
         n = n + 2
     end
     if n > 0 then -- a hint that is refused is no reason to fail what was done
-        redis.pcall('XADD', WAKE, 'MAXLEN', '~', HINTS_KEPT, '*', unpack(hint, 1, math.min(n, ARGUMENTS_MAX)))
+        EMIT_HINT(unpack(hint, 1, math.min(n, ARGUMENTS_MAX)))
     end
 end
 
--- == part counting: count jobs by queue and state from the indexes, jumping from queue to queue. Never writes. Members
+-- == part counts: count jobs by queue and state from the indexes, jumping from queue to queue. Never writes. Members
 -- that are not ours are skipped.
--- seldom: built when a script first uses one of its names.
+-- lazy: built when a script first uses one of its names.
 
 local QUEUES_SEEN_MAX = 20000
 

@@ -1,16 +1,17 @@
 -- promote: bring due jobs into play.
 
 -- == script promote: bring due jobs into play, bury expired unstarted ones, revive dead letters that are due for it.
--- Bounded. Takes now, limit. Returns due, expired, revived, more.
+-- args: now, limit
+-- Bounded. Returns due, expired, revived, more. Concurrency: a script runs alone; what it moved is no longer due.
 
 if sealed then return hf.refused_sealed() end
-local done = hf.promote(args[2])
+local due, expired, revived, more = hf.promote(args.limit)
 hf.close()
-return { done[1], done[2], done[3], done[4] and 1 or 0 }
+return { due, expired, revived, more and 1 or 0 }
 
 -- == part dues: bury jobs that expired unstarted, bring due ones into play, revive letters whose time has come, then
--- refill groups whose rate allows it by now. Shared by the sweep and claim. Bounded: returns {due, expired, revived,
--- more}.
+-- refill groups whose rate allows it by now. Shared by the sweep and claim. Bounded. Returns due, expired,
+-- revived, more.
 
 function hf.promote(limit)
     hf.flush()
@@ -52,5 +53,5 @@ function hf.promote(limit)
     end
     if hf.any('g') then hf.wake_groups(limit) end
     hf.refill_touched()
-    return { #due, #expired, revived, #due + #expired + #late >= limit }
+    return #due, #expired, revived, #due + #expired + #late >= limit
 end

@@ -1,13 +1,16 @@
 -- prune: remove finished jobs: after their retention, beyond the newest N, or when memory is short.
 
 -- == script prune: remove finished jobs past their retention, or finished before a given time; also lapsed rate states
--- and ids that no longer need to be known. A dead job that holds its letter is not in the index this reads, so it is
--- never seen here. Takes now, limit, a time or nil, the position in the index to continue from. Returns how many jobs,
--- where to continue (-1: end), and how many rate states.
+-- and ids that no longer need to be known.
+-- args: now, limit, before, from
+-- `before` is a time or nil, `from` the position in the index to continue from. Returns how many jobs, where to
+-- continue (-1: end), and how many rate states.
+-- Concurrency: a script runs alone. A dead job that holds its letter is not in the index this reads, so it is never
+-- seen here.
 
 if sealed then return hf.refused_sealed() end
 local SEEN_MAX = 1000
-local limit, before, from = args[2], args[3], args[4]
+local limit, before, from = args.limit, args.before, args.from
 local ids, next_from = {}, -1
 if before then
     local found = call('ZRANGE', PRUNABLE, from, from + SEEN_MAX - 1)
@@ -43,14 +46,18 @@ return { #ids, next_from, #lapsed }
 
 -- == script retain: apply a task's retention rule, one page: remove finished jobs beyond the newest N, and dead letters
 -- with their jobs beyond the newest N or an age, oldest first. Also list finished jobs of tasks that did not keep a
--- number of them before. Takes now, what (list, count, dead_age, dead_count), task, the number to keep or the time
--- before which letters go, how many are still to be checked or nil for the first page, how many may be removed, page
--- size; ARGV[2]: the member to continue after. Returns how many were removed, how many are still to be checked, the
--- member to continue after ('' at the end). Never removes a job finished within REMEMBER_SECONDS_MIN, one whose key's
--- window has not ended, nor the letter of a live job. Concurrency: a script runs alone.
+-- number of them before.
+-- args: now, what, task, number, left, limit, page
+-- raw: after
+-- `what` is list, count, dead_age or dead_count; `number` the number to keep, or the time before which letters go;
+-- `left` how many are still to be checked, nil for the first page; `limit` how many may be removed; `page` the page
+-- size; `after` the member to continue after.
+-- Returns how many were removed, how many are still to be checked, the member to continue after ('' at the end).
+-- Never removes a job finished within REMEMBER_SECONDS_MIN, one whose key's window has not ended, nor the letter of a
+-- live job. Concurrency: a script runs alone.
 
 if sealed then return hf.refused_sealed() end
-local what, task, number, left, limit, page = unpack(args, 2, 7)
+local what, task, number, left, limit, page = args.what, args.task, args.number, args.left, args.limit, args.page
 
 if what == 'list' then
     local after = call('HGET', META, 'listing')
@@ -79,7 +86,7 @@ if what == 'dead_age' then
 end
 if not left then left = call('ZLEXCOUNT', key, low, high) - (what == 'dead_age' and 0 or number) end
 if left <= 0 then return { 0, 0, '' } end
-if ARGV[2] ~= '' then low = '(' .. ARGV[2] end
+if ARGV.after ~= '' then low = '(' .. ARGV.after end
 local members = call('ZRANGEBYLEX', key, low, high, 'LIMIT', 0, math.min(left, page))
 
 local function may_go(row)
@@ -102,15 +109,17 @@ hf.remove_rows(ids)
 return { #ids, left, left > 0 and last or '' }
 
 -- == script relieve: while the server is short of memory, remove finished jobs before their retention ends, in the
--- order in which they would be pruned. Their ids stay known for as long as those of all finished jobs. Takes now, how
--- many to check, whether the server has just refused a call for lack of memory. Returns how many jobs were removed, and
--- 1 if there may be more to remove. Never removes a job finished less than RESULT_SECONDS ago, because a caller may be
--- waiting for its result; nor one whose key's window has not ended; nor a dead job that holds its letter, which is not
--- in the index this reads. Concurrency: a script runs alone.
+-- order in which they would be pruned. Their ids stay known for as long as those of all finished jobs.
+-- args: now, page, refused
+-- `page`: how many to check; `refused`: whether the server has just refused a call for lack of memory. Returns how many
+-- jobs were removed, and 1 if there may be more to remove.
+-- Never removes a job finished less than RESULT_SECONDS ago, because a caller may be waiting for its result; nor one
+-- whose key's window has not ended; nor a dead job that holds its letter, which is not in the index this reads.
+-- Concurrency: a script runs alone.
 
 local RESULT_SECONDS, SHORT_SHARE = 10, 0.9
 if sealed then return hf.refused_sealed() end
-local page, is_refused = args[2], args[3]
+local page, is_refused = args.page, args.refused
 
 local function is_short()
     local told = redis.pcall('INFO', 'memory')
@@ -136,8 +145,8 @@ end
 hf.remove_rows(ids)
 return { #ids, #ids == page and 1 or 0 }
 
--- == part removing: remove finished jobs with all their data. The caller made sure that none of them holds a letter.
--- seldom: built when a script first uses one of its names.
+-- == part removal: remove finished jobs with all their data. The caller made sure that none of them holds a letter.
+-- lazy: built when a script first uses one of its names.
 
 function hf.remove_rows(ids)
     for _, id in ipairs(ids) do

@@ -6,7 +6,7 @@
 -- ever had: a store without them pays no more than that.
 
 local UNLIMITED, SERIAL_PREFIX = 1000000000, 'one-at-a-time:'
-hf.any_memo, hf.pause_memo, hf.rule_memo, hf.said_memo, hf.task_memo, hf.lane_memo = {}, {}, {}, {}, {}, {}
+hf.any_memo, hf.pause_memo, hf.rule_memo, hf.override_memo, hf.task_memo, hf.lane_memo = {}, {}, {}, {}, {}, {}
 hf.orders = { strict = true, relaxed = true }
 
 -- Unpacks a list or a map; false if it cannot be read, which then counts as absent.
@@ -20,7 +20,7 @@ end
 function hf.any(kind)
     local there = hf.any_memo[kind]
     if there == nil then
-        there = meta[7] and string.find(meta[7], kind, 1, true) and hf.count_of(kind) > 0 or false
+        there = meta.used and string.find(meta.used, kind, 1, true) and hf.count_of(kind) > 0 or false
         hf.any_memo[kind] = there
     end
     return there
@@ -35,15 +35,15 @@ end
 -- The limit and rate in force: the override, else the declared ones given here.
 function hf.in_force(scope, limit, rate)
     if hf.any('o') then
-        local said = hf.said_memo[scope]
+        local said = hf.override_memo[scope]
         if said == nil then
             local packed = call('HGET', OVERRIDES, scope)
             said = packed and hf.sound_override(hf.read(packed))
-            hf.said_memo[scope] = said
+            hf.override_memo[scope] = said
         end
-        if said then limit, rate = said[1] or limit, said[2] or rate end
+        if said then limit, rate = said[OVERRIDE_LIMIT] or limit, said[OVERRIDE_RATE] or rate end
     end
-    return limit or UNLIMITED, rate and rate[1] < UNLIMITED and rate
+    return limit or UNLIMITED, rate and rate[RATE_COUNT] < UNLIMITED and rate
 end
 
 -- A queue's {group limit, order, limit, rate, group rate, aging} as declared, with the limit and rate in force as named
@@ -53,15 +53,17 @@ function hf.rule_of(queue)
     if not rule then
         local packed = call('HGET', RULES, queue)
         rule = packed and hf.read(packed)
-        if rule and not (type(rule[1]) == 'number' and rule[1] >= 0 and rule[1] % 1 == 0 and hf.orders[rule[2]]) then
+        local limit = rule and rule[RULE_GROUP_LIMIT]
+        if rule and not (type(limit) == 'number' and limit >= 0 and limit % 1 == 0
+            and hf.orders[rule[RULE_GROUP_ORDER]]) then
             rule = false
         end
         if not rule then
             rule = { 1, 'strict' }
-        elseif rule[3] or rule[4] or rule[5] or rule[6] then
-            hf.mend_rule(rule)
+        elseif rule[RULE_LIMIT] or rule[RULE_RATE] or rule[RULE_GROUP_RATE] or rule[RULE_AGING] then
+            hf.repair_rule(rule)
         end
-        rule.limit, rule.rate = hf.in_force('q' .. queue, rule[3], rule[4])
+        rule.limit, rule.rate = hf.in_force('q' .. queue, rule[RULE_LIMIT], rule[RULE_RATE])
         hf.rule_memo[queue] = rule
     end
     return rule
@@ -73,9 +75,10 @@ function hf.task_of(task)
     if not known then
         local packed = hf.any('t') and call('HGET', TASKS, task)
         local rule = packed and hf.sound_task(hf.read(packed)) or {}
-        local limit, rate = hf.in_force('t' .. task, rule[1], rule[2])
-        local said = hf.said_memo['t' .. task]
-        known = { limit, rate, rule[3] or said and said[3] or limit < UNLIMITED or rate, rule[4] or nil }
+        local limit, rate = hf.in_force('t' .. task, rule[TASK_LIMIT], rule[TASK_RATE])
+        local said = hf.override_memo['t' .. task]
+        local apart = rule[TASK_APART] or said and said[OVERRIDE_APART] or limit < UNLIMITED or rate
+        known = { limit, rate, apart, rule[TASK_RETAIN_COUNT] or nil }
         hf.task_memo[task] = known
     end
     return known
@@ -84,16 +87,16 @@ end
 function hf.lane_of(row)
     local lane = hf.lane_memo[row[TASK]]
     if lane == nil then
-        lane = hf.paused('t' .. row[TASK]) and 2 or hf.task_of(row[TASK])[3] and 3 or false
+        lane = hf.paused('t' .. row[TASK]) and 2 or hf.task_of(row[TASK])[TASK_APART] and 3 or false
         hf.lane_memo[row[TASK]] = lane
     end
-    return lane or (row[GROUP] and 1 or 0)
+    return lane or LANE_BY_GROUP(row[GROUP])
 end
 
 -- == part buckets: what rates allow to start (GCRA). The arithmetic is that of rates.py, operation by operation, so
 -- that all stores return the same. A rate's state is {spent_until (TAT), shut_until (slow-down), wakes_at or false},
 -- written at once. Takes scopes: q and a queue, t and a task, g and a group's place.
--- seldom: built when a script first uses one of its names.
+-- lazy: built when a script first uses one of its names.
 
 local SLACK_SHARE, ROUNDING = 0.01, 1e-6
 hf.flow_memo = {}
@@ -116,9 +119,10 @@ function hf.keep_flow(scope, flow)
     hf.flow_memo[scope] = flow
     call('HSET', of_group and GROUP_FLOWS or FLOWS, scope, cpack(flow))
     -- A state that still has to wake its group does not lapse before it has.
-    call('ZADD', LAPSING, flow[3] and 'inf' or math.max(flow[1], flow[2]), scope)
-    if flow[3] then
-        call('ZADD', WAKING, flow[3], scope)
+    local wakes_at = flow[FLOW_WAKES_AT]
+    call('ZADD', LAPSING, wakes_at and 'inf' or math.max(flow[FLOW_SPENT_UNTIL], flow[FLOW_SHUT_UNTIL]), scope)
+    if wakes_at then
+        call('ZADD', WAKING, wakes_at, scope)
     elseif of_group then
         call('ZREM', WAKING, scope)
     end
@@ -126,7 +130,7 @@ end
 
 -- The emission interval, in seconds per start, and the tolerance (GCRA).
 function hf.pace(rate)
-    local count, seconds, burst = rate[1], rate[2], rate[3]
+    local count, seconds, burst = rate[RATE_COUNT], rate[RATE_SECONDS], rate[RATE_BURST]
     if burst then return seconds / count, (burst - 1) * seconds / count end
     return seconds * (1.0 + SLACK_SHARE) / count, seconds * SLACK_SHARE
 end
@@ -135,18 +139,18 @@ end
 function hf.allowed(rate, scope)
     local flow = hf.flow_of(scope)
     local every, slack = hf.pace(rate)
-    local room = slack + ROUNDING - math.max((flow and flow[1] or 0) - now, 0.0)
+    local room = slack + ROUNDING - math.max((flow and flow[FLOW_SPENT_UNTIL] or 0) - now, 0.0)
     return room < 0 and 0 or math.floor(room / every) + 1
 end
 
 -- Pulls back a TAT that this rate cannot have reached by now: the rate was raised, or the clock was set back.
-function hf.set_back(rate, scope)
+function hf.pull_back(rate, scope)
     local flow = hf.flow_of(scope)
     if not flow then return end
     local every, slack = hf.pace(rate)
     local empty = now + slack + every
-    if flow[1] > empty + every then
-        flow[1] = empty
+    if flow[FLOW_SPENT_UNTIL] > empty + every then
+        flow[FLOW_SPENT_UNTIL] = empty
         hf.keep_flow(scope, flow)
     end
 end
@@ -157,12 +161,12 @@ function hf.wake_later(place, rate, ready)
     local flow = hf.flow_of('g' .. place)
     if not flow then return end
     local wakes_at = false
-    if ready and flow[1] > now then
+    if ready and flow[FLOW_SPENT_UNTIL] > now then
         local every, slack = hf.pace(rate)
-        wakes_at = flow[1] - slack + ready * every
+        wakes_at = flow[FLOW_SPENT_UNTIL] - slack + ready * every
     end
-    if wakes_at ~= flow[3] then
-        flow[3] = wakes_at
+    if wakes_at ~= flow[FLOW_WAKES_AT] then
+        flow[FLOW_WAKES_AT] = wakes_at
         hf.keep_flow('g' .. place, flow)
     end
 end
@@ -170,7 +174,7 @@ end
 -- Applies a group's rate, too. Takes the room its limit leaves and how many are ready; returns the room that remains.
 function hf.room_by_rate(place, rate, room, ready)
     if ready > 0 or call('ZLEXCOUNT', WAITING, '[' .. place, '(' .. place .. '\255') > 0 then
-        hf.set_back(rate, 'g' .. place)
+        hf.pull_back(rate, 'g' .. place)
     end
     return math.min(room, hf.allowed(rate, 'g' .. place) - ready)
 end
@@ -181,7 +185,7 @@ function hf.wake_groups(limit)
         local flow, place = hf.flow_of(scope), sub(scope, 2)
         local ends = string.find(place, '\0', 1, true)
         if flow and ends then
-            flow[3] = false
+            flow[FLOW_WAKES_AT] = false
             hf.keep_flow(scope, flow)
             hf.queue_at[place] = hf.plain(sub(place, 1, ends - 1))
             hf.refill({ place })
@@ -192,9 +196,9 @@ function hf.wake_groups(limit)
     end
 end
 
--- == part openings: how many jobs of a queue or task may start now by limits, rates, slow-downs and pauses, and when
+-- == part capacity: how many jobs of a queue or task may start now by limits, rates, slow-downs and pauses, and when
 -- more may. Shared by claim and wait_for_work. Never writes; reads indexes, so the caller must have flushed.
--- seldom: built when a script first uses one of its names.
+-- lazy: built when a script first uses one of its names.
 
 local TASKS_SEEN_MAX = 5000
 
@@ -221,11 +225,11 @@ end
 function hf.queue_room(queue)
     local scope, rule = 'q' .. queue, hf.rule_of(queue)
     local flow = hf.flow_of(scope)
-    if hf.paused(scope) or (flow and flow[2] > now) then return 0 end
+    if hf.paused(scope) or (flow and flow[FLOW_SHUT_UNTIL] > now) then return 0 end
     return hf.room_of(scope, rule.limit, rule.rate)
 end
 
--- The tasks with ready jobs in the queue's dedicated lanes, by name, each with the prefix of its members.
+-- The tasks with ready jobs in the queue's dedicated lanes, by name, each with its place: the prefix of its members.
 function hf.tasks_apart(queue)
     local found = {}
     local prefix = hf.escape(queue)
@@ -236,7 +240,7 @@ function hf.tasks_apart(queue)
         local ends = string.find(first, '\0', #prefix + 1, true)
         if ends then
             local place = sub(first, 1, ends)
-            found[#found + 1] = { hf.plain(sub(place, #prefix + 1, -2)), place }
+            found[#found + 1] = { task = hf.plain(sub(place, #prefix + 1, -2)), place = place }
             from = '(' .. place .. '\255'
         else
             from = '(' .. first -- nothing of ours
@@ -255,10 +259,10 @@ end
 function hf.shut_until(scope, rate)
     local flow = hf.flow_of(scope)
     if not flow then return nil end
-    local ends = flow[2]
+    local ends = flow[FLOW_SHUT_UNTIL]
     if rate and hf.allowed(rate, scope) == 0 then
         local _, slack = hf.pace(rate)
-        ends = math.max(ends, flow[1] - slack)
+        ends = math.max(ends, flow[FLOW_SPENT_UNTIL] - slack)
     end
     return ends > now and ends or nil
 end
@@ -274,26 +278,27 @@ function hf.opens_at(queues)
         local apart = hf.tasks_apart(queue)
         if not hf.paused('q' .. queue) and (#apart > 0 or hf.any_ready(queue)) then
             note(hf.shut_until('q' .. queue, hf.rule_of(queue).rate))
-            for _, one in ipairs(apart) do note(hf.shut_until('t' .. one[1], hf.task_of(one[1])[2])) end
+            for _, one in ipairs(apart) do note(hf.shut_until('t' .. one.task, hf.task_of(one.task)[TASK_RATE])) end
         end
     end
     return first
 end
 
 -- Wakes the queues in which a task has ready jobs in its dedicated lane.
-function hf.stir_apart(task)
+function hf.wake_lane(task)
     hf.each_queue(APART, '', function(prefix, queue)
         local place = prefix .. hf.escape(task)
-        if call('ZLEXCOUNT', APART, '[' .. place, '(' .. place .. '\255') > 0 then hf.stirred[queue] = true end
+        if call('ZLEXCOUNT', APART, '[' .. place, '(' .. place .. '\255') > 0 then hf.to_wake[queue] = true end
     end)
 end
 
--- == script slow_down: start nothing from a queue for some seconds. Takes now, queue, seconds. Returns until when.
--- Never shortens an earlier slow-down. Concurrency: a script runs alone.
+-- == script slow_down: start nothing from a queue for some seconds. Never shortens an earlier slow-down.
+-- args: now, queue, seconds
+-- Returns until when. Concurrency: a script runs alone.
 
 if sealed then return hf.refused_sealed() end
-local scope = 'q' .. args[2]
+local scope = 'q' .. args.queue
 local flow = hf.flow_of(scope) or { 0, 0, false }
-flow[2] = math.max(flow[2], now + args[3])
+flow[FLOW_SHUT_UNTIL] = math.max(flow[FLOW_SHUT_UNTIL], now + args.seconds)
 hf.keep_flow(scope, flow)
-return { format('%.17g', flow[2]) }
+return { format('%.17g', flow[FLOW_SHUT_UNTIL]) }

@@ -1,14 +1,16 @@
 -- rearrange: apply changed rules to jobs that are already stored.
 
--- == script rearrange: continue what changed rules left to do. Takes now, how many jobs and groups. Returns 1 if there
--- is more. Concurrency: a script runs alone, and its progress is recorded in the same step.
+-- == script rearrange: continue what changed rules left to do.
+-- args: now, limit
+-- `limit`: how many jobs and groups. Returns 1 if there is more.
+-- Concurrency: a script runs alone, and its progress is recorded in the same step.
 
 if sealed then return hf.refused_sealed() end
-local more = hf.rearrange(args[2])
+local more = hf.rearrange(args.limit)
 hf.close()
 return { more and 1 or 0 }
 
--- == part rearranging: apply a changed rule to ready jobs and groups, step by step. `changes` records what is left:
+-- == part rule_changes: apply a changed rule to ready jobs and groups, step by step. `changes` records what is left:
 --   t and a task → jobs must leave the dedicated lane of this task, which no longer has one
 --   l → the member of `ready` up to which lanes 0 and 1 were searched for jobs that belong elsewhere
 --   p → the same for lane 2, the parked jobs
@@ -17,7 +19,7 @@ return { more and 1 or 0 }
 -- A change that arrives meanwhile restarts the searches: every job in a wrong lane is always after a mark, or in a
 -- `t`. `r` in meta's `used` marks that something is left; it is removed with the last of it, so that other calls pay
 -- nothing. Bounded in jobs moved, jobs checked and groups. Concurrency: a script runs alone.
--- seldom: built when a script first uses one of its names.
+-- lazy: built when a script first uses one of its names.
 
 local LOOKS_PER_JOB, LOOKS_MIN, STEP_MAX = 5, 100, 500
 local GROUPS_MAX, FITTED_MAX = 200, 400 -- per step: groups, and jobs moved in them beyond one each
@@ -25,7 +27,7 @@ hf.fitted, hf.mark_memo = {}, {}
 
 -- Drops what was cached of rules, pauses and overrides.
 function hf.forget_rules()
-    hf.any_memo, hf.said_memo, hf.rule_memo, hf.task_memo, hf.lane_memo, hf.pause_memo = {}, {}, {}, {}, {}, {}
+    hf.any_memo, hf.override_memo, hf.rule_memo, hf.task_memo, hf.lane_memo, hf.pause_memo = {}, {}, {}, {}, {}, {}
 end
 
 function hf.leave_for_later(field)
@@ -40,7 +42,7 @@ function hf.lane_changed(task, was, is)
 end
 
 function hf.lane_of_task(task)
-    return hf.paused('t' .. task) and 2 or hf.task_of(task)[3] and 3 or 0
+    return hf.paused('t' .. task) and 2 or hf.task_of(task)[TASK_APART] and 3 or 0
 end
 
 -- Members of `ready` after `after` in these lanes, by jumping from queue to queue; and whether those were all.
@@ -112,7 +114,7 @@ end
 
 -- Fits one group to the current rules. Jobs that became ready while it was strict are added to staged, which lists the
 -- ready jobs of other groups.
-function hf.fit(place)
+function hf.fit_group(place)
     hf.flush()
     hf.queue_at[place] = hf.queue_at[place] or hf.plain(sub(place, 1, string.find(place, '\0', 1, true) - 1))
     hf.fitted[place] = true
@@ -157,7 +159,7 @@ function hf.fit_groups(field, queue, mark, limit)
             call('HDEL', CHANGES, field)
             return
         end
-        hf.fit(place)
+        hf.fit_group(place)
         mark, fitted = place, fitted + 1
     end
     call('HSET', CHANGES, field, mark)
@@ -177,13 +179,13 @@ end
 
 -- Continues with at most `limit` jobs and groups. Returns whether there is more.
 function hf.rearrange(limit)
-    if not (meta[7] and string.find(meta[7], 'r', 1, true)) then return false end
+    if not (meta.used and string.find(meta.used, 'r', 1, true)) then return false end
     local cursor, left = '0', math.min(limit, STEP_MAX) -- the server does nothing else meanwhile
     for _ = 1, QUEUES_SEEN_MAX do
         local found = call('HSCAN', CHANGES, cursor, 'COUNT', 100)
-        for i = 1, #found[2], 2 do
+        for i = 1, #found[SCAN_ENTRIES], 2 do
             if left <= 0 then break end
-            local field, mark = found[2][i], found[2][i + 1]
+            local field, mark = found[SCAN_ENTRIES][i], found[SCAN_ENTRIES][i + 1]
             local kind, name = sub(field, 1, 1), sub(field, 2)
             if kind == 't' then
                 left = left - hf.empty_lane(field, name, left)
@@ -196,12 +198,12 @@ function hf.rearrange(limit)
                 left = 0
             else
                 call('HDEL', CHANGES, field)
-                if hf.place_in(name) then hf.fit(name) end
+                if hf.place_in(name) then hf.fit_group(name) end
                 left = left - 1
             end
         end
-        cursor = found[1]
-        if left <= 0 or cursor == '0' or #found[2] > 0 then break end
+        cursor = found[SCAN_CURSOR]
+        if left <= 0 or cursor == '0' or #found[SCAN_ENTRIES] > 0 then break end
     end
     hf.refill_touched()
     hf.mark_memo = {}

@@ -3,19 +3,21 @@
 -- == part rows: read jobs, cache them while the script runs, and write them back once.
 -- Takes ids. Nothing is written before save_rows, which the verb calls last. Concurrency: a script runs alone.
 
+local RECORD_HEAD_BYTES = 3 -- of the packed array: the first field follows
+
 hf.cache, hf.changed = {}, {}
 hf.live_states = { s = true, w = true, r = true, x = true }
 
 -- Decodes the records found for ids[from..upto]. Raises an error at one that cannot be unpacked or has a value of the
 -- wrong type; one that makes no sense otherwise becomes false.
--- Fields are unpacked one by one from behind the three bytes of the array header, so they go into a table of the right
+-- Fields are unpacked one by one from behind the array's header, so they go into a table of the right
 -- size at once: unpacked as an array, their table grows six times, which takes as long again.
 function hf.open_rows(found, ids, from, upto)
     local cache, open = hf.cache, cmsgpack.unpack_limit
     for i = from, upto do
         local packed, id = found[i - from + 1], ids[i]
         if packed then
-            local row = { select(2, open(packed, FIELDS_NUMBER, 3)) }
+            local row = UNPACKED(packed, open)
             cache[id] = row[ID] == id and ROW_IS_SOUND and row or false
         end
     end
@@ -77,17 +79,17 @@ function hf.save_rows()
     return packed
 end
 
--- == part numbering: the number of the latest job, found from the jobs themselves.
--- seldom: built when a script first uses one of its names.
+-- == part latest_seq: the number of the latest job, found from the jobs themselves.
+-- lazy: built when a script first uses one of its names.
 
 function hf.latest_seq()
-    local seq = tonumber(call('ZREVRANGEBYSCORE', SEQS, COUNTED_MAX - 1, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
-    return seq or 0
+    local latest = call('ZREVRANGEBYSCORE', SEQS, COUNTED_MAX - 1, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    return tonumber(latest[SCORED_SCORE]) or 0
 end
 
--- == part soundness: whether an unpacked value has the types it should. One that does not is treated as absent, as a
+-- == part validation: whether an unpacked value has the types it should. One that does not is treated as absent, as a
 -- whole or in that position; flaws() lists it. Job records are checked where they are decoded.
--- seldom: built when a script first uses one of its names.
+-- lazy: built when a script first uses one of its names.
 
 local TIME_MAX = 1e15 -- later than any time that makes sense
 
@@ -95,32 +97,37 @@ function hf.is_number(value) return type(value) == 'number' and value >= -1e300 
 
 function hf.sound_limit(limit) return hf.is_number(limit) and limit >= 0 and limit % 1 == 0 and limit end
 
--- A rate is {count, seconds, burst or false}.
 function hf.sound_rate(rate)
-    return type(rate) == 'table' and hf.is_number(rate[1]) and rate[1] > 0 and hf.is_number(rate[2]) and rate[2] > 0
-        and rate[2] < TIME_MAX and (not rate[3] or hf.is_number(rate[3]) and rate[3] >= 1)
-        and { rate[1], rate[2], rate[3] or false }
+    if type(rate) ~= 'table' then return false end
+    local count, seconds, burst = rate[RATE_COUNT], rate[RATE_SECONDS], rate[RATE_BURST] or false
+    return hf.is_number(count) and count > 0 and hf.is_number(seconds) and seconds > 0 and seconds < TIME_MAX
+        and (not burst or hf.is_number(burst) and burst >= 1) and { count, seconds, burst }
 end
 
-function hf.mend_rule(rule)
-    rule[3], rule[4], rule[5] = hf.sound_limit(rule[3]), hf.sound_rate(rule[4]), hf.sound_rate(rule[5])
-    rule[6] = hf.is_number(rule[6]) and rule[6] < TIME_MAX and rule[6]
+function hf.repair_rule(rule)
+    rule[RULE_LIMIT], rule[RULE_RATE] = hf.sound_limit(rule[RULE_LIMIT]), hf.sound_rate(rule[RULE_RATE])
+    rule[RULE_GROUP_RATE] = hf.sound_rate(rule[RULE_GROUP_RATE])
+    rule[RULE_AGING] = hf.is_number(rule[RULE_AGING]) and rule[RULE_AGING] < TIME_MAX and rule[RULE_AGING]
 end
 
 -- An operator's override; false if it cannot be read.
 function hf.sound_override(said)
-    return said and { hf.sound_limit(said[1]), hf.sound_rate(said[2]), said[3] == true }
+    if not said then return false end
+    return { hf.sound_limit(said[OVERRIDE_LIMIT]), hf.sound_rate(said[OVERRIDE_RATE]), said[OVERRIDE_APART] == true }
 end
 
 function hf.sound_task(rule)
-    return rule and { hf.sound_limit(rule[1]), hf.sound_rate(rule[2]), rule[3] == true, hf.sound_limit(rule[4]) }
+    if not rule then return false end
+    local limit, rate = hf.sound_limit(rule[TASK_LIMIT]), hf.sound_rate(rule[TASK_RATE])
+    return { limit, rate, rule[TASK_APART] == true, hf.sound_limit(rule[TASK_RETAIN_COUNT]) }
 end
 
 local function is_time(value) return type(value) == 'number' and value >= -TIME_MAX and value < TIME_MAX end
 
--- A rate's state (GCRA) is {spent_until (TAT), shut_until (slow-down), wakes_at or false}.
+-- A rate's state (GCRA).
 function hf.sound_flow(flow)
-    return flow and is_time(flow[1]) and is_time(flow[2]) and (not flow[3] or is_time(flow[3])) and flow
+    return flow and is_time(flow[FLOW_SPENT_UNTIL]) and is_time(flow[FLOW_SHUT_UNTIL])
+        and (not flow[FLOW_WAKES_AT] or is_time(flow[FLOW_WAKES_AT])) and flow
 end
 
 function hf.sound_letter(letter)
@@ -138,7 +145,8 @@ end
 
 -- A worker's last numbered call and its answers.
 function hf.sound_call(last)
-    return last and hf.is_number(last[1]) and last[1] < COUNTED_MAX and type(last[2]) == 'string' and last
+    return last and hf.is_number(last[CALL_NUMBER]) and last[CALL_NUMBER] < COUNTED_MAX
+        and type(last[CALL_ANSWERS]) == 'string' and last
 end
 
 -- == part index: every order in which jobs are looked up, derived from the job's own record in ONE place, so that no
@@ -147,10 +155,11 @@ end
 -- anew for every member.
 
 hf.pending, hf.key_changes, hf.score_texts = {}, {}, {}
-hf.touched, hf.touched_order, hf.stirred, hf.put_off = {}, {}, {}, {}
+hf.touched, hf.touched_order, hf.to_wake, hf.postponed = {}, {}, {}, {}
 -- Leases that ended and began in this script, by queue and by task.
 hf.ended_of, hf.ended_for, hf.begun_of, hf.begun_for, hf.any_kept = {}, {}, {}, {}, nil
 local TURN_ZERO = 4503599627370496 -- turns range from minus this to plus this
+local RANK_ZERO = 2147483648 -- a rank is this minus the priority: the highest priority sorts first
 
 function hf.score_of(number)
     local text = hf.score_texts[number]
@@ -217,7 +226,7 @@ function hf.list_ready(row, on)
         if lane > 7 then hf.put(STAGED, hf.staged_member(row), on) end
         lane = lane % 4
     end
-    local rank = spack('>I4I8I8d', 2147483648 - priority, row[TURN] + TURN_ZERO, row[SEQ], row[DUE_AT]) .. row[ID]
+    local rank = READY_RANK(row, priority) .. row[ID]
     if lane == 3 then
         hf.put(APART, hf.place_of(row[QUEUE], row[TASK]) .. rank, on)
     else
@@ -226,7 +235,7 @@ function hf.list_ready(row, on)
 end
 
 function hf.running_member(row)
-    return hf.escape(row[WORKER]) .. spack('>I8I8', row[FENCE], row[SEQ]) .. hf.escape(row[QUEUE]) .. row[ID]
+    return RUNNING_MEMBER(hf.escape(row[WORKER]), row, hf.escape(row[QUEUE]))
 end
 
 function hf.list(row, present)
@@ -238,16 +247,15 @@ function hf.list(row, present)
         hf.put(RUNNING, hf.running_member(row), on)
         hf.ended_of[queue], hf.ended_for[task] = (hf.ended_of[queue] or 0) + 1, (hf.ended_for[task] or 0) + 1
     elseif state == 'w' then
-        local rank = spack('>I4I8', 2147483648 - row[PRIORITY], row[SEQ])
-        hf.put(WAITING, hf.place_of(row[QUEUE], row[GROUP]) .. (row[HELD] and '0' or '1') .. rank .. row[ID], on)
+        hf.put(WAITING, WAITING_MEMBER(hf.place_of(row[QUEUE], row[GROUP]), row), on)
     elseif state == 's' then
         local rank = spack('>dI8', math.max(0, row[DUE_AT]), row[SEQ])
         hf.put(SCHEDULED, hf.place_of(row[QUEUE], row[GROUP]) .. (row[HELD] and '0' or '1') .. rank .. row[ID], on)
         local member = spack('>I8', row[SEQ]) .. row[ID]
         hf.put(DUE, member, present and hf.score_of(row[DUE_AT]))
-        hf.put_off[member] = present and row[QUEUE]
+        hf.postponed[member] = present and row[QUEUE]
     else
-        hf.put(FINISHED, hf.finished_prefix(row[QUEUE], state) .. spack('>I8', row[SEQ]) .. row[ID], on)
+        hf.put(FINISHED, FINISHED_MEMBER(hf.finished_prefix(row[QUEUE], state), row), on)
         if row[PRUNE_AT] then
             hf.put(PRUNABLE, row[ID], present and hf.score_of(row[PRUNE_AT]))
         end
@@ -282,19 +290,19 @@ function hf.enter(row, was_in, had_key)
         if is_in then hf.put(PLAY, is_in .. row[ID], '0') end
     end
     if row[STATE] == 'w' then hf.touch(hf.place_of(row[QUEUE], row[GROUP])) end
-    if row[STATE] == 'r' then hf.stirred[row[QUEUE]] = true end
+    if row[STATE] == 'r' then hf.to_wake[row[QUEUE]] = true end
     if row[KEY] then hf.note_key(row, had_key) end
     hf.changed[row[ID]] = row
 end
 
--- == part keeping: what only some jobs have: a key they hold, a task that keeps the newest N, several ready jobs in
+-- == part job_keys: what only some jobs have: a key they hold, a task that keeps the newest N, several ready jobs in
 -- their group.
--- seldom: built when a script first uses one of its names.
+-- lazy: built when a script first uses one of its names.
 
 -- Lists the job in kept if its task keeps the newest N finished jobs; removes it even if the task no longer does.
 function hf.list_kept(row, present)
     if hf.any_kept == nil then hf.any_kept = call('ZCARD', KEPT) > 0 end
-    if present and hf.task_of(row[TASK])[4] or not present and hf.any_kept then
+    if present and hf.task_of(row[TASK])[TASK_RETAIN_COUNT] or not present and hf.any_kept then
         hf.put(KEPT, hf.escape(row[TASK]) .. spack('>dI8', row[FINISHED_AT], row[SEQ]) .. row[ID], present and '0')
     end
 end
@@ -302,20 +310,22 @@ end
 -- The field of the job's key: by queue and task, or by task alone.
 function hf.key_name(row)
     local terms = row[TERMS]
-    if terms and terms ~= true and terms[1] then return 'g' .. hf.escape(row[TASK]) .. row[KEY] end
+    if terms and terms ~= true and terms[TERMS_GLOBAL] then
+        return GLOBAL_KEY_NAME(hf.escape(row[TASK]), row[KEY])
+    end
     return hf.logical_of(row)
 end
 
 -- Whether the job holds its key.
 function hf.holds(row)
     local terms = row[TERMS]
-    if terms and terms ~= true then return terms[6] end
+    if terms and terms ~= true then return terms[TERMS_HOLDS_KEY] end
     return terms
 end
 
 function hf.set_holds(row, holds)
     local terms = row[TERMS]
-    if terms and terms ~= true then terms[6] = holds else row[TERMS] = holds end
+    if terms and terms ~= true then terms[TERMS_HOLDS_KEY] = holds else row[TERMS] = holds end
 end
 
 -- Records a change of whether the job holds its key.
@@ -333,7 +343,7 @@ end
 -- When the window of the job's key ends; nil if it has none.
 function hf.window_end(row)
     local terms = row[TERMS]
-    local window = row[KEY] and terms and terms ~= true and terms[3]
+    local window = row[KEY] and terms and terms ~= true and terms[TERMS_WINDOW]
     return window and row[CREATED_AT] + window or nil
 end
 
@@ -347,9 +357,10 @@ end
 -- The job is leased: free a key that is held only until the start.
 function hf.start_key(row)
     local terms = row[TERMS]
-    if terms == true or not (terms[6] and terms[2]) or terms[3] then return end
-    terms[6] = false
-    hf.note_key(row, true)
+    if FREE_AT_START(terms) then
+        terms[TERMS_HOLDS_KEY] = false
+        hf.note_key(row, true)
+    end
 end
 
 function hf.save_keys()

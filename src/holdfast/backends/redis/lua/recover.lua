@@ -1,19 +1,19 @@
 -- recover: end the leases of dead and silent workers; decide stalls.
 
 -- == script recover: end the leases of workers whose deadline has passed and of workers proved dead. Bounded.
--- Takes now, ids of dead workers, limit, whether restarts are trusted. Returns one packed line per lease ended; none
--- during a quiet time.
--- Idempotent: a lease that has ended has no token.
+-- args: now, dead, limit, trust_restarts
+-- `dead`: ids of dead workers. Returns one packed line (RECOVERED) per lease ended; none during a quiet time.
+-- Concurrency: a script runs alone. Idempotent: a lease that has ended has no token.
 
-if hf.quiet_seconds(args[4]) > 0 then return { cpack({}) } end
-hf.mend_deadlines()
-local lines = hf.recover(args[2], args[3])
+if hf.quiet_seconds(args.trust_restarts) > 0 then return { cpack({}) } end
+hf.repair_deadlines()
+local lines = hf.recover(args.dead, args.limit)
 hf.close()
 return { cpack(lines) }
 
 -- == part stalls: THE routine that decides stalls, reported by the owner or found by recover; and recover, for sweep
 -- and claim. Bounded. The verdict is that of lifecycle.stall_verdict. A worker's row is removed once it holds nothing.
--- seldom: built when a script first uses one of its names.
+-- lazy: built when a script first uses one of its names.
 
 local SHARED_STALLS_MAX, WORKERS_SEEN_MAX = 10, 500
 
@@ -21,7 +21,7 @@ local SHARED_STALLS_MAX, WORKERS_SEEN_MAX = 10, 500
 function hf.stall(row, failure, alone, begun, retain)
     local most = row[MAX_STALLS]
     if most == 0 and not begun then
-        hf.give_back(row)
+        hf.release(row)
         return false
     end
     local stalls, shared = row[STALLS] + (alone and 1 or 0), row[SHARED_STALLS] + (alone and 0 or 1)
@@ -37,7 +37,7 @@ function hf.stall(row, failure, alone, begun, retain)
 end
 
 -- Ends a lease whose worker is gone.
-function hf.lose(row, isolates)
+function hf.stall_lost(row, isolates)
     local alone = row[SUSPECT] or not isolates
     local text
     if alone then
@@ -50,12 +50,14 @@ end
 
 -- A deadline further away than its lease means that the server's clock went back. It restarts from now, so that a live
 -- worker keeps its leases and a dead one is found within one lease.
-function hf.mend_deadlines()
+function hf.repair_deadlines()
     if given then return end
     local latest = call('ZREVRANGEBYSCORE', DEADLINES, '+inf', format('(%.17g', now + 1), 'LIMIT', 0, 1000)
     for _, id in ipairs(latest) do -- the furthest first: those of workers that have renewed since are nearer
         local worker = hf.worker_row(id)
-        if worker and worker[4] > now + worker[1] + 1 then hf.prolong(id, worker) end
+        if worker and worker[WORKER_DEADLINE] > now + worker[WORKER_LEASE_SECONDS] + 1 then
+            hf.extend_deadline(id, worker)
+        end
     end
 end
 
@@ -70,8 +72,8 @@ function hf.recover(dead, limit)
     end
     for _, id in ipairs(call('ZRANGEBYSCORE', DEADLINES, '-inf', now, 'LIMIT', 0, WORKERS_SEEN_MAX)) do
         local worker = not known[id] and hf.worker_row(id)
-        if worker and worker[4] > now then
-            call('ZADD', DEADLINES, format('%.17g', worker[4]), id) -- the worker's row is right
+        if worker and worker[WORKER_DEADLINE] > now then
+            call('ZADD', DEADLINES, format('%.17g', worker[WORKER_DEADLINE]), id) -- the worker's row is right
         elseif not known[id] then
             workers[#workers + 1] = id
         end
@@ -81,18 +83,18 @@ function hf.recover(dead, limit)
         local room = limit - #ended
         local rows = hf.held_by(id, room + 1)
         local worker = #rows > 0 and hf.worker_row(id)
-        local told = worker and hf.read(worker[5])
+        local told = worker and hf.read(worker[WORKER_FACTS])
         local isolates = told and told.isolates
         for i = 1, math.min(room, #rows) do
-            ended[#ended + 1] = { rows[i], id, hf.lose(rows[i], isolates) }
+            ended[#ended + 1] = { row = rows[i], worker = id, counted = hf.stall_lost(rows[i], isolates) }
         end
         if #rows <= room then hf.forget_worker(id) end
     end
     hf.refill_touched()
     local lines = {}
     for i, one in ipairs(ended) do
-        local row = one[1]
-        lines[i] = { row[ID], row[TASK], row[QUEUE], row[GROUP], row[STATE], one[2], row[STALLS], one[3],
+        local row = one.row
+        lines[i] = { row[ID], row[TASK], row[QUEUE], row[GROUP], row[STATE], one.worker, row[STALLS], one.counted,
             row[SHARED_STALLS] }
     end
     return lines

@@ -2,50 +2,55 @@
 
 -- == script register: store a worker's row, its deadline one lease from now; repeating it renews the deadline and
 -- updates queues and slots.
--- Takes now, id, lease_seconds; ARGV[2]: the worker's description of itself. Returns 1.
+-- args: now, id, lease_seconds
+-- raw: facts
+-- `facts`: the worker's packed description of itself. Returns 1. Concurrency: a script runs alone.
 
-local id, lease_seconds = args[2], args[3]
+local id, lease_seconds = args.id, args.lease_seconds
 if lease_seconds > hf.lease_max() then call('HSET', META, 'lease_max', format('%.17g', lease_seconds)) end
 local worker = hf.worker_row(id)
 if worker then
-    local tells = cunpack(ARGV[2])
-    local told = hf.read(worker[5]) or tells
+    local tells = cunpack(ARGV.facts)
+    local told = hf.read(worker[WORKER_FACTS]) or tells
     told.queues, told.slots = tells.queues, tells.slots
-    worker[5] = cpack(told)
+    worker[WORKER_FACTS] = cpack(told)
 end
-hf.prolong(id, worker or { lease_seconds, now, now, now, ARGV[2] })
+hf.extend_deadline(id, worker or { lease_seconds, now, now, now, ARGV.facts })
 return { 1 }
 
 -- == script renew: move a worker's deadline; one small write however many leases it holds.
--- Takes now, worker, [id, token] pairs it holds, the last claim whose reply it received.
--- ARGV[2]: its status, if it publishes one.
+-- args: now, id, held, seen_call
+-- raw: status
+-- `held`: the leases it holds, each HELD; `seen_call`: the last claim whose reply it received; `status`, if it
+-- publishes one.
 -- Returns known, and packed lists: lost, cancelled, released. Leases of received claims that are not in the list are
 -- released.
+-- Concurrency: a script runs alone, and a lease is the worker's only under the token it names.
 
-local id, held, seen = args[2], args[3], args[4]
+local id, held, seen = args.id, args.held, args.seen_call
 local worker = hf.worker_row(id)
 local lost, cancelled, released, named = {}, {}, {}, {}
 if not worker then
-    for i, one in ipairs(held) do lost[i] = one[1] end
+    for i, one in ipairs(held) do lost[i] = one[HELD_ID] end
     return { 0, cpack(lost), '\144', '\144' }
 end
-hf.prolong(id, worker)
-if ARGV[2] then call('HSET', PORTRAITS, id, ARGV[2]) end
+hf.extend_deadline(id, worker)
+if ARGV.status then call('HSET', PORTRAITS, id, ARGV.status) end
 local ours = {}
 local rows = hf.held_by(id)
 for _, row in ipairs(rows) do ours[row[ID]] = row end
 for _, one in ipairs(held) do
-    local row = ours[one[1]]
-    named[one[1]] = one[2]
-    if not row or row[TOKEN] ~= one[2] then
-        lost[#lost + 1] = one[1]
+    local row = ours[one[HELD_ID]]
+    named[one[HELD_ID]] = one[HELD_TOKEN]
+    if not row or row[TOKEN] ~= one[HELD_TOKEN] then
+        lost[#lost + 1] = one[HELD_ID]
     elseif row[CANCEL_REQUESTED] then
-        cancelled[#cancelled + 1] = one[1]
+        cancelled[#cancelled + 1] = one[HELD_ID]
     end
 end
 for _, row in ipairs(rows) do
     if row[CLAIM_CALL] <= seen and named[row[ID]] ~= row[TOKEN] then
-        hf.give_back(row)
+        hf.release(row)
         released[#released + 1] = row[ID]
     end
 end
@@ -53,12 +58,13 @@ if #released > 0 then hf.close() end
 return { 1, cpack(lost), cpack(cancelled), cpack(released) }
 
 -- == script retire: a worker stops for good: release its leases at no cost and remove its row.
--- Takes now, worker. Returns how many leases. Idempotent: a second call finds no row.
+-- args: now, id
+-- Returns how many leases. Concurrency: a script runs alone. Idempotent: a second call finds no row.
 
-local id = args[2]
+local id = args.id
 if not hf.worker_row(id) then return { 0 } end
 local rows = hf.held_by(id)
-for _, row in ipairs(rows) do hf.give_back(row) end
+for _, row in ipairs(rows) do hf.release(row) end
 hf.forget_worker(id)
 hf.close()
 return { #rows }
@@ -76,7 +82,7 @@ function hf.worker_row(id)
 end
 
 -- == part leases: what a worker holds, read from the index of running jobs.
--- seldom: built when a script first uses one of its names.
+-- lazy: built when a script first uses one of its names.
 
 -- The worker's running jobs, in the order of their fences; at most `most` if given.
 function hf.held_by(worker, most)
@@ -91,7 +97,7 @@ function hf.held_by(worker, most)
 end
 
 -- == part deadlines: the one deadline of all a worker's leases, and the removal of a worker.
--- seldom: built when a script first uses one of its names.
+-- lazy: built when a script first uses one of its names.
 
 local LEASE_SECONDS = 30
 
@@ -99,10 +105,12 @@ local LEASE_SECONDS = 30
 function hf.lease_max() return tonumber(call('HGET', META, 'lease_max')) or LEASE_SECONDS end
 
 -- Moves the deadline of all the worker's leases: one small write.
-function hf.prolong(id, worker)
-    worker[3], worker[4] = now, now + worker[1]
-    call('HSET', WORKERS, id, spack('>dddd', worker[1], worker[2], worker[3], worker[4]) .. worker[5])
-    call('ZADD', DEADLINES, worker[4], id)
+function hf.extend_deadline(id, worker)
+    local lease_seconds, deadline = worker[WORKER_LEASE_SECONDS], now + worker[WORKER_LEASE_SECONDS]
+    worker[WORKER_RENEWED_AT], worker[WORKER_DEADLINE] = now, deadline
+    local times = spack('>dddd', lease_seconds, worker[WORKER_STARTED_AT], now, deadline)
+    call('HSET', WORKERS, id, times .. worker[WORKER_FACTS])
+    call('ZADD', DEADLINES, deadline, id)
 end
 
 function hf.forget_worker(id)

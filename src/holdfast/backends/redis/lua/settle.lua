@@ -8,18 +8,10 @@ local RETAIN_SECONDS = 86400
 
 -- The job succeeded or was cancelled: close its letter. `value`: nil, true for null, or its position in ARGV.
 function hf.finish(row, was_in, had_key, state, retain, value)
-    row[HELD] = false
-    row[STATE] = state
-    row[FINISHED_AT] = now
-    row[PRUNE_AT] = now + math.max(retain, REMEMBER_SECONDS_MIN)
+    FINISH_RECORD(row, state, PRUNE_AT(retain))
     if row[TERMS] then row[PRUNE_AT] = math.max(row[PRUNE_AT], hf.end_key(row) or 0) end
-    row[VALUE] = false
-    if value == true then
-        row[VALUE] = true
-    elseif value then
-        row[VALUE] = 1
-        call('HSET', VALUES, row[ID], ARGV[value])
-    end
+    row[VALUE] = KEPT_VALUE(value)
+    if row[VALUE] == 1 then call('HSET', VALUES, row[ID], ARGV[value]) end
     hf.enter(row, was_in, had_key)
     local letter = hf.any('d') and hf.drop_letter(hf.logical_of(row))
     if letter and letter.id ~= row[ID] then hf.supersede(letter.id) end
@@ -42,7 +34,7 @@ function hf.end_lease(row, into, how)
         failure.worker, failure.started_at = row[WORKER], row[STARTED_AT]
         hf.add_error(row[ID], failure)
     end
-    row[TOKEN], row[WORKER], row[CLAIM_CALL] = false, false, false
+    END_LEASE(row)
     local finished = not hf.live_states[into]
     row[HELD] = row[GROUP] and not finished and hf.strict(row[QUEUE], row[GROUP]) or false
     -- It was claimed in time; what follows is not a late start.
@@ -61,9 +53,9 @@ function hf.end_lease(row, into, how)
     end
 end
 
--- == part otherwise: how jobs end other than by success: released, cancelled, expired, buried unstarted; and their
+-- == part other_endings: how jobs end other than by success: released, cancelled, expired, buried unstarted; and their
 -- errors.
--- seldom: built when a script first uses one of its names.
+-- lazy: built when a script first uses one of its names.
 
 local ERRORS_KEPT_MAX = 10
 
@@ -78,7 +70,7 @@ function hf.add_error(id, failure)
 end
 
 -- Releases a lease at no cost; if cancellation was requested, the job is cancelled.
-function hf.give_back(row, delay)
+function hf.release(row, delay)
     if row[CANCEL_REQUESTED] then
         hf.end_lease(row, 'c', {})
     elseif delay and delay > 0 then
@@ -98,7 +90,7 @@ end
 
 function hf.expire(row)
     local terms = row[TERMS]
-    if not (terms and terms ~= true and terms[5]) then
+    if not (terms and terms ~= true and terms[TERMS_DROPS]) then
         hf.bury_unstarted(row, 'expired', 'text:expired')
         return
     end
@@ -119,13 +111,14 @@ function hf.cancel(row)
 end
 
 -- == script begin: mark leases begun before their handlers start.
--- Takes now, [id, token] pairs. Returns one letter each: o, l lost, c cancel requested. Fenced by the token.
+-- args: now, held
+-- Returns one letter for each HELD: o, l lost, c cancel requested. Concurrency: fenced by the token.
 
 local answers, ids = {}, {}
-for i, held in ipairs(args[2]) do ids[i] = held[1] end
+for i, held in ipairs(args.held) do ids[i] = held[HELD_ID] end
 hf.load_rows(ids)
-for i, held in ipairs(args[2]) do
-    local row = hf.fenced(held[1], held[2])
+for i, held in ipairs(args.held) do
+    local row = hf.fenced(held[HELD_ID], held[HELD_TOKEN])
     answers[i] = not row and 'l' or row[CANCEL_REQUESTED] and 'c' or 'o'
     if answers[i] == 'o' and not row[BEGUN] then
         row[BEGUN] = true
@@ -136,11 +129,12 @@ hf.save_rows()
 return { concat(answers) }
 
 -- == script report: store progress and log lines of running jobs, even if cancellation was requested.
--- Takes now, [id, token, progress, text, lines]. Returns one letter each: o, l lost. Fenced by the token.
+-- args: now, reports
+-- Returns one letter for each REPORT: o, l lost. Concurrency: fenced by the token.
 
 local LOGS_KEPT_MAX = 200
 local answers, ids = {}, {}
-for i, report in ipairs(args[2]) do ids[i] = report[1] end
+for i, report in ipairs(args.reports) do ids[i] = report[REPORT_ID] end
 hf.load_rows(ids)
 
 local function add_lines(id, lines)
@@ -152,16 +146,17 @@ local function add_lines(id, lines)
     call('HSET', LOGS, id, cpack(newest))
 end
 
-for i, report in ipairs(args[2]) do
-    local id = report[1]
-    answers[i] = hf.fenced(id, report[2]) and 'o' or 'l'
+for i, report in ipairs(args.reports) do
+    local id = report[REPORT_ID]
+    answers[i] = hf.fenced(id, report[REPORT_TOKEN]) and 'o' or 'l'
     if answers[i] == 'o' then
-        if report[3] or report[4] then
+        if report[REPORT_PROGRESS] or report[REPORT_TEXT] then
             local packed = call('HGET', PROGRESS, id)
             local progress = packed and hf.read(packed) or { false, false }
-            call('HSET', PROGRESS, id, cpack({ report[3] or progress[1], report[4] or progress[2] }))
+            local fraction = report[REPORT_PROGRESS] or progress[PROGRESS_FRACTION]
+            call('HSET', PROGRESS, id, cpack({ fraction, report[REPORT_TEXT] or progress[PROGRESS_TEXT] }))
         end
-        if #report[5] > 0 then add_lines(id, report[5]) end
+        if #report[REPORT_LINES] > 0 then add_lines(id, report[REPORT_LINES]) end
     end
 end
 return { concat(answers) }

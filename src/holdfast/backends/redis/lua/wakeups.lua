@@ -1,30 +1,31 @@
 -- wakeups: whether there may be work for a sleeping worker.
 
--- == script wait_for_work: whether these queues have work that no limit, rate or slow-down holds back. Takes now,
--- queues. Never writes. Returns packed seconds until there may be work (0 now, nil if nothing is scheduled) and the
--- last hint's stream id. During a quiet time there is no work.
+-- == script wait_for_work: whether these queues have work that no limit, rate or slow-down holds back.
+-- args: now, queues
+-- Returns packed seconds until there may be work (0 now, nil if nothing is scheduled) and the last hint's stream id.
+-- During a quiet time there is no work. Never writes: the answer is a hint, and claim decides.
 
 local last = call('XREVRANGE', WAKE, '+', '-', 'COUNT', 1)[1]
-last = last and last[1] or '0-0'
-local quiet = (tonumber(meta[5]) or 0) - now
+last = last and last[HINT_ID] or '0-0'
+local quiet = (tonumber(meta.quiet_until) or 0) - now
 if quiet > 0 then return { cpack(quiet), last } end
 
 local function claimable(queue)
     if hf.queue_room(queue) <= 0 then return false end
     if hf.any_ready(queue) then return true end
     for _, one in ipairs(hf.tasks_apart(queue)) do
-        local task = hf.task_of(one[1])
-        if hf.room_of('t' .. one[1], task[1], task[2]) > 0 then return true end
+        local rule = hf.task_of(one.task)
+        if hf.room_of('t' .. one.task, rule[TASK_LIMIT], rule[TASK_RATE]) > 0 then return true end
     end
     return false
 end
 
-for _, queue in ipairs(args[2]) do
+for _, queue in ipairs(args.queues) do
     if claimable(queue) then return { cpack(0), last } end
 end
-local soonest = hf.opens_at(args[2])
+local soonest = hf.opens_at(args.queues)
 for _, key in ipairs({ DUE, hf.any('g') and WAKING or nil }) do
-    local at = tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+    local at = tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[SCORED_SCORE])
     if at and not (soonest and soonest < at) then soonest = at end
 end
 return { cpack(soonest and math.max(0, soonest - now) or nil), last }

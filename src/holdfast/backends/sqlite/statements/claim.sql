@@ -3,20 +3,29 @@
 -- are not read with the lane, only their length: `bodies` reads those of the leased jobs, which bytes_max bounds. Safe
 -- against concurrent callers: one write transaction at a time; the token is new at every claim.
 
+-- :: fragment lane_row(j)
+-- What a claim reads of a job, in the order in which claim.as_lease unpacks it.
+@j.seq, @j.id, @j.task, @j.queue, IIF(length(@j.args) <= 2048, @j.args, NULL), @j.priority, @j.grp, @j.key, @j.attempts,
+@j.failures, @j.stalls, @j.max_stalls, @j.created_at, @j.expires_at, @j.options, @j.suspect, @j.shared_stalls,
+length(@j.args)
+
+-- :: fragment leased
+-- What a lease writes. The fences are consecutive, in the order of the list `j` of seqs.
+state = 'running', fence = :fence + j.key, token = printf('%x.%x.%s', seq, :fence + j.key, :nonce),
+worker = :worker, claim_call = :call, started_at = :now, begun = 0
+
 -- :: worker
 SELECT last_call, last_answers FROM holdfast_workers WHERE id = ?
 
 -- :: lane
-SELECT seq, id, task, queue, IIF(length(args) <= 2048, args, NULL), priority, grp, key, attempts, failures, stalls,
-       max_stalls, created_at, expires_at, options, suspect, shared_stalls, length(args)
-FROM holdfast_jobs INDEXED BY holdfast_jobs_ready
+SELECT @lane_row(w)
+FROM holdfast_jobs AS w INDEXED BY holdfast_jobs_ready
 WHERE state = 'ready' AND queue = ? AND lane = ?
 ORDER BY rank DESC, turn, seq LIMIT ? OFFSET ?
 
 -- :: lane_apart
-SELECT seq, id, task, queue, IIF(length(args) <= 2048, args, NULL), priority, grp, key, attempts, failures, stalls,
-       max_stalls, created_at, expires_at, options, suspect, shared_stalls, length(args)
-FROM holdfast_jobs INDEXED BY holdfast_jobs_apart
+SELECT @lane_row(w)
+FROM holdfast_jobs AS w INDEXED BY holdfast_jobs_apart
 WHERE lane = 3 AND state = 'ready' AND queue = ? AND task = ?
 ORDER BY rank DESC, turn, seq LIMIT ? OFFSET ?
 
@@ -51,30 +60,23 @@ WHERE seq IN (SELECT value FROM json_each(?)) AND holds_key = 1 AND key_started 
 
 -- :: take
 UPDATE holdfast_jobs
-SET state = 'running', fence = :fence + j.key, token = printf('%x.%x.%s', seq, :fence + j.key, :nonce),
-    worker = :worker, claim_call = :call, started_at = :now, begun = 0
+SET @leased
 FROM json_each(:seqs) AS j
 WHERE seq = j.value
 
 -- :: heads
-SELECT w.seq, w.id, w.task, w.queue, IIF(length(w.args) <= 2048, w.args, NULL), w.priority, w.grp, w.key, w.attempts,
-       w.failures, w.stalls, w.max_stalls, w.created_at, w.expires_at, w.options, w.suspect, w.shared_stalls,
-       length(w.args), w.turn
+SELECT @lane_row(w), w.turn
 FROM json_each(:groups) AS g CROSS JOIN holdfast_jobs AS w
 WHERE w.seq = (
-    SELECT n.seq FROM holdfast_jobs AS n INDEXED BY holdfast_jobs_waiting
-    WHERE n.state = 'waiting' AND n.queue = :queue AND n.grp = g.value
-    ORDER BY n.held DESC, n.priority DESC, n.seq LIMIT 1)
+    SELECT n.seq @head_of_group(n, :queue, g.value))
   AND NOT EXISTS (
     SELECT 1 FROM holdfast_jobs AS p INDEXED BY holdfast_jobs_in_play
     WHERE p.queue = :queue AND p.grp = g.value
-      AND (p.state IN ('ready', 'running') OR (p.state = 'scheduled' AND p.held = 1)))
+      AND @in_play(p))
 
 -- :: take_heads
 UPDATE holdfast_jobs
-SET state = 'running', rank = priority, turn = COALESCE(turn, :turn + j.key), lane = 1,
-    fence = :fence + j.key, token = printf('%x.%x.%s', seq, :fence + j.key, :nonce),
-    worker = :worker, claim_call = :call, started_at = :now, begun = 0
+SET @leased, rank = priority, turn = COALESCE(turn, :turn + j.key), lane = 1
 FROM json_each(:seqs) AS j
 WHERE seq = j.value
 
@@ -82,8 +84,6 @@ WHERE seq = j.value
 UPDATE holdfast_workers SET last_call = ?, last_answers = ? WHERE id = ?
 
 -- :: again
-SELECT seq, id, task, queue, IIF(length(args) <= 2048, args, NULL), priority, grp, key, attempts, failures, stalls,
-       max_stalls, created_at, expires_at, options, suspect, shared_stalls, length(args), token, fence,
-       started_at
-FROM holdfast_jobs INDEXED BY holdfast_jobs_running
+SELECT @lane_row(w), token, fence, started_at
+FROM holdfast_jobs AS w INDEXED BY holdfast_jobs_running
 WHERE state = 'running' AND worker = ? AND claim_call = ? ORDER BY fence

@@ -2,16 +2,22 @@
 -- key, or the store is sealed. Safe against concurrent callers: the unique indexes on ids and held keys decide, inside
 -- the writer's transaction.
 
+-- :: fragment new_row
+-- The columns of enqueue.row_of, and the rank.
+id, task, queue, state, priority, grp, key, lane, turn, max_stalls, created_at, due_at, expires_at, args, revival,
+options, rank
+
+-- :: fragment whole_row
+-- The same, and the columns of enqueue.beyond.
+@new_row, holds_key, key_queue, key_started, key_window, due_max, dropped
+
 -- :: insert
-INSERT INTO holdfast_jobs (id, task, queue, state, priority, grp, key, lane, turn, max_stalls,
-                           created_at, due_at, expires_at, args, revival, options, rank)
+INSERT INTO holdfast_jobs (@new_row)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?5)
 ON CONFLICT DO NOTHING
 
 -- :: insert_whole
-INSERT INTO holdfast_jobs (id, task, queue, state, priority, grp, key, lane, turn, max_stalls,
-                           created_at, due_at, expires_at, args, revival, options, rank, holds_key, key_queue,
-                           key_started, key_window, due_max, dropped)
+INSERT INTO holdfast_jobs (@whole_row)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING
 
@@ -34,9 +40,7 @@ SET state = 'scheduled', lane = 0, turn = NULL, priority = :priority, held = hel
 WHERE seq = :seq AND state IN ('scheduled', 'waiting', 'ready')
 
 -- :: joined
-INSERT INTO holdfast_jobs (id, task, queue, state, priority, grp, key, lane, turn, max_stalls,
-                           created_at, due_at, expires_at, args, revival, options, rank, holds_key, key_queue,
-                           key_started, key_window, due_max, dropped)
+INSERT INTO holdfast_jobs (@whole_row)
 SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 WHERE NOT EXISTS (SELECT 1 FROM holdfast_seal WHERE closed = 1)  -- checked and inserted in one statement
 ON CONFLICT DO NOTHING

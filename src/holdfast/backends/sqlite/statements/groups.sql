@@ -4,6 +4,23 @@
 -- group, its effective limit, and a turn for jobs that have none. Jobs in play are counted from the jobs' own states:
 -- no counter exists that could drift. Safe against concurrent callers: runs inside the one write transaction.
 
+-- :: fragment in_play(j)
+-- Whether a job occupies a slot of its group.
+(@j.state IN ('ready', 'running') OR (@j.state = 'scheduled' AND @j.held = 1))
+
+-- :: fragment head_of_group(w, queue, grp)
+-- The waiting job of a group that comes next.
+FROM holdfast_jobs AS @w INDEXED BY holdfast_jobs_waiting
+WHERE @w.state = 'waiting' AND @w.queue = @queue AND @w.grp = @grp
+ORDER BY @w.held DESC, @w.priority DESC, @w.seq LIMIT 1
+
+-- :: fragment lane
+-- The lane of a grouped job that becomes ready: formulas.lane.
+CASE WHEN :parked IS NULL THEN 1
+     WHEN task IN (SELECT value FROM json_each(:parked)) THEN 2
+     WHEN task IN (SELECT value FROM json_each(:apart)) THEN 3
+     ELSE 1 END
+
 -- :: any_due
 SELECT EXISTS (SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_scheduled WHERE state = 'scheduled' AND due_at <= ?)
 
@@ -18,48 +35,34 @@ WHERE seq IN (
     SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
     WHERE state = 'waiting' AND queue = :queue AND grp = :grp)
   AND :limit > (
-    SELECT count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
-    WHERE queue = :queue AND grp = :grp
-      AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1)))
+    SELECT count(*) FROM holdfast_jobs AS p INDEXED BY holdfast_jobs_in_play
+    WHERE p.queue = :queue AND p.grp = :grp AND @in_play(p))
 
 -- :: fill_empty
 UPDATE holdfast_jobs
 SET state = 'ready', rank = priority, turn = COALESCE(turn, :turn + g.place),
-    lane = CASE WHEN :parked IS NULL THEN 1
-                WHEN task IN (SELECT value FROM json_each(:parked)) THEN 2
-                WHEN task IN (SELECT value FROM json_each(:apart)) THEN 3
-                ELSE 1 END
+    lane = @lane
 FROM (SELECT key AS place, json_extract(value, '$[0]') AS queue, json_extract(value, '$[1]') AS grp
       FROM json_each(:groups)) AS g
-WHERE seq = (
-    SELECT seq FROM holdfast_jobs w INDEXED BY holdfast_jobs_waiting
-    WHERE w.state = 'waiting' AND w.queue = g.queue AND w.grp = g.grp
-    ORDER BY w.held DESC, w.priority DESC, w.seq LIMIT 1)
+WHERE seq = (SELECT w.seq @head_of_group(w, g.queue, g.grp))
   AND NOT EXISTS (
     SELECT 1 FROM holdfast_jobs p INDEXED BY holdfast_jobs_in_play
-    WHERE p.queue = g.queue AND p.grp = g.grp
-      AND (p.state IN ('ready', 'running') OR (p.state = 'scheduled' AND p.held = 1)))
+    WHERE p.queue = g.queue AND p.grp = g.grp AND @in_play(p))
 
 -- :: fill_one_each
 UPDATE holdfast_jobs
 SET state = 'ready', rank = priority, turn = COALESCE(turn, g.given),
-    lane = CASE WHEN :parked IS NULL THEN 1
-                WHEN task IN (SELECT value FROM json_each(:parked)) THEN 2
-                WHEN task IN (SELECT value FROM json_each(:apart)) THEN 3
-                ELSE 1 END
+    lane = @lane
 FROM (SELECT json_extract(value, '$[0]') AS queue, json_extract(value, '$[1]') AS grp,
              json_extract(value, '$[2]') AS given
       FROM json_each(:groups)) AS g
-WHERE seq = (
-    SELECT seq FROM holdfast_jobs w INDEXED BY holdfast_jobs_waiting
-    WHERE w.state = 'waiting' AND w.queue = g.queue AND w.grp = g.grp
-    ORDER BY w.held DESC, w.priority DESC, w.seq LIMIT 1)
+WHERE seq = (SELECT w.seq @head_of_group(w, g.queue, g.grp))
 
 -- :: in_play
 SELECT g.key, count(*), sum(p.state = 'ready'), max(IIF(p.state = 'ready', p.turn, NULL))
 FROM json_each(?) AS g CROSS JOIN holdfast_jobs p INDEXED BY holdfast_jobs_in_play
 WHERE p.queue = json_extract(g.value, '$[0]') AND p.grp = json_extract(g.value, '$[1]')
-  AND (p.state IN ('ready', 'running') OR (p.state = 'scheduled' AND p.held = 1))
+  AND @in_play(p)
 GROUP BY g.key
 
 -- :: waiting
@@ -72,10 +75,9 @@ UPDATE holdfast_jobs SET state = 'ready', turn = ?, rank = ?, lane = ? WHERE seq
 -- :: withdraw
 UPDATE holdfast_jobs SET state = 'waiting', lane = 1
 WHERE seq IN (
-    SELECT seq FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
-    WHERE queue = :queue AND grp = :grp AND state = 'ready'
-      AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))
-    ORDER BY held, priority, seq DESC LIMIT :excess
+    SELECT p.seq FROM holdfast_jobs AS p INDEXED BY holdfast_jobs_in_play
+    WHERE p.queue = :queue AND p.grp = :grp AND p.state = 'ready' AND @in_play(p)
+    ORDER BY p.held, p.priority, p.seq DESC LIMIT :excess
 )
 
 -- :: wake

@@ -174,9 +174,8 @@ SELECT min(grp) FROM (
     SELECT (SELECT grp FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
             WHERE state = 'waiting' AND queue = ?1 AND grp > ?2 ORDER BY grp LIMIT 1) AS grp
     UNION ALL
-    SELECT (SELECT grp FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
-            WHERE queue = ?1 AND grp > ?2 AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))
-            ORDER BY grp LIMIT 1))
+    SELECT (SELECT p.grp FROM holdfast_jobs AS p INDEXED BY holdfast_jobs_in_play
+            WHERE p.queue = ?1 AND p.grp > ?2 AND @in_play(p) ORDER BY p.grp LIMIT 1))
 
 -- :: newest
 SELECT COALESCE(max(seq), 0) FROM holdfast_jobs

@@ -30,7 +30,7 @@ SET job_id = :job_id, grp = :grp, args = (SELECT args FROM holdfast_jobs WHERE s
 WHERE logical = :logical
 
 -- :: supersede
-UPDATE holdfast_jobs SET reason = 'superseded', prune_at = max(?, COALESCE(holds_key * (created_at + key_window), 0))
+UPDATE holdfast_jobs SET reason = 'superseded', prune_at = @prune_at(?)
 WHERE id = ? AND state = 'dead'
 
 -- == revive: make a finished job claimable again with fresh budgets; one step, safe to repeat.
@@ -63,5 +63,5 @@ UPDATE holdfast_jobs SET due_at = ? WHERE seq = ?
 DELETE FROM holdfast_letters WHERE job_id = ?
 
 -- :: job
-UPDATE holdfast_jobs SET reason = 'discarded', prune_at = max(?, COALESCE(holds_key * (created_at + key_window), 0))
+UPDATE holdfast_jobs SET reason = 'discarded', prune_at = @prune_at(?)
 WHERE id = ? AND state = 'dead'

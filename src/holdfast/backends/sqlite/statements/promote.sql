@@ -8,9 +8,7 @@ SELECT EXISTS (SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_scheduled
                WHERE expires_at <= :now AND expires_at IS NOT NULL AND state IN ('scheduled', 'waiting', 'ready')),
        EXISTS (SELECT 1 FROM holdfast_letters WHERE revive_at <= :now AND revive_at IS NOT NULL),
        EXISTS (SELECT 1 FROM holdfast_workers
-               WHERE deadline <= :steady
-                  OR (:boot <> '' AND deadline_boot <> ''
-                      AND (deadline_boot <> :boot OR deadline - :steady > lease_seconds + 1)))
+               WHERE @overdue)
 
 -- :: due
 SELECT seq, queue, task, grp, priority FROM holdfast_jobs INDEXED BY holdfast_jobs_scheduled

@@ -16,8 +16,30 @@ SELECT id, deadline, last_call FROM holdfast_workers
 -- :: all_logs
 SELECT j.id, l.at, l.text FROM holdfast_logs l JOIN holdfast_jobs j ON j.seq = l.job_seq ORDER BY l.job_seq, l.line
 
+-- :: next_queue
+SELECT min(queue) FROM holdfast_jobs INDEXED BY holdfast_jobs_names WHERE queue > ?
+
+-- :: next_task
+SELECT min(task) FROM holdfast_jobs INDEXED BY holdfast_jobs_names WHERE queue = ? AND task > ?
+
 -- :: count
-SELECT queue, state, count(*) FROM holdfast_jobs WHERE (:queue IS NULL OR queue = :queue) GROUP BY queue, state
+-- Each a range of one index; no other than ready jobs are read. 'succeeded' has none: it remains of the total (NULL).
+SELECT NULL, count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_names WHERE queue = :queue
+UNION ALL
+SELECT 'scheduled', count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_group_due
+WHERE state = 'scheduled' AND queue = :queue
+UNION ALL
+SELECT 'waiting', count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
+WHERE state = 'waiting' AND queue = :queue
+UNION ALL
+SELECT 'ready', count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_ready WHERE state = 'ready' AND queue = :queue
+UNION ALL
+SELECT state, count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_rare
+WHERE state <> 'ready' AND state <> 'running' AND state <> 'succeeded' AND state <> 'scheduled' AND state <> 'waiting'
+  AND queue = :queue GROUP BY state
+
+-- :: count_running
+SELECT queue, count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_running WHERE state = 'running' GROUP BY queue
 
 -- :: logs
 SELECT at, text FROM holdfast_logs
@@ -60,46 +82,52 @@ SELECT min(found) FROM (
     SELECT (SELECT name FROM holdfast_pauses WHERE kind = 'group' AND queue = ?1 AND name > ?2 ORDER BY name LIMIT 1))
 
 -- :: next_group_queue
+-- Of all queues that have jobs: those without groups are passed over by next_group.
 SELECT min(found) FROM (
-    SELECT (SELECT queue FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
-            WHERE state = 'waiting'
-              AND queue > ?1 ORDER BY queue LIMIT 1) AS found
-    UNION ALL
-    SELECT (SELECT queue FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
-            WHERE grp IS NOT NULL AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))
-              AND queue > ?1 ORDER BY queue LIMIT 1) AS found
-    UNION ALL
-    SELECT (SELECT queue FROM holdfast_jobs INDEXED BY holdfast_jobs_group_due
-            WHERE state = 'scheduled' AND grp IS NOT NULL
-              AND queue > ?1 ORDER BY queue LIMIT 1) AS found
+    SELECT (SELECT min(queue) FROM holdfast_jobs INDEXED BY holdfast_jobs_names WHERE queue > ?1) AS found
     UNION ALL
     SELECT (SELECT queue FROM holdfast_overrides WHERE kind = 'group' AND queue > ?1 ORDER BY queue LIMIT 1)
     UNION ALL
     SELECT (SELECT queue FROM holdfast_pauses WHERE kind = 'group' AND queue > ?1 ORDER BY queue LIMIT 1))
 
 -- :: group_counts
-SELECT 'waiting', count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
-WHERE state = 'waiting' AND queue = ?1 AND grp = ?2
+-- Each up to ?3, so that a group of any size takes no longer.
+SELECT 'waiting', count(*) FROM (
+    SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
+    WHERE state = 'waiting' AND queue = ?1 AND grp = ?2 LIMIT ?3)
 UNION ALL
-SELECT 'scheduled', count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_group_due
-WHERE state = 'scheduled' AND queue = ?1 AND grp = ?2
+SELECT 'scheduled', count(*) FROM (
+    SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_group_due
+    WHERE state = 'scheduled' AND queue = ?1 AND grp = ?2 LIMIT ?3)
 UNION ALL
-SELECT state, count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
-WHERE queue = ?1 AND grp = ?2 AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))
-GROUP BY state HAVING state <> 'scheduled'
+SELECT 'ready', count(*) FROM (
+    SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
+    WHERE queue = ?1 AND grp = ?2 AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))
+      AND state = 'ready' LIMIT ?3)
+UNION ALL
+SELECT 'running', count(*) FROM (
+    SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
+    WHERE queue = ?1 AND grp = ?2 AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))
+      AND state = 'running' LIMIT ?3)
 
 -- :: group_in_play
-SELECT id FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
-WHERE queue = ? AND grp = ? AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))
-ORDER BY state <> 'running', state <> 'ready', priority DESC, seq LIMIT 1
+-- In state ?3; of the first ?4 where a group has more.
+SELECT id FROM (
+    SELECT id, priority, seq FROM holdfast_jobs INDEXED BY holdfast_jobs_in_play
+    WHERE queue = ?1 AND grp = ?2 AND (state IN ('ready', 'running') OR (state = 'scheduled' AND held = 1))
+      AND state = ?3 LIMIT ?4)
+ORDER BY priority DESC, seq LIMIT 1
 
 -- :: group_waiting
 SELECT id FROM holdfast_jobs INDEXED BY holdfast_jobs_waiting
-WHERE state = 'waiting' AND queue = ? AND grp = ? ORDER BY held DESC, priority DESC, seq LIMIT 1
+WHERE state = 'waiting' AND queue = ?1 AND grp = ?2 ORDER BY held DESC, priority DESC, seq LIMIT 1
 
 -- :: group_scheduled
-SELECT id FROM holdfast_jobs INDEXED BY holdfast_jobs_group_due
-WHERE state = 'scheduled' AND queue = ? AND grp = ? ORDER BY priority DESC, seq LIMIT 1
+-- Of the first ?3 to come due.
+SELECT id FROM (
+    SELECT id, priority, seq FROM holdfast_jobs INDEXED BY holdfast_jobs_group_due
+    WHERE state = 'scheduled' AND queue = ?1 AND grp = ?2 ORDER BY due_at LIMIT ?3)
+ORDER BY priority DESC, seq LIMIT 1
 
 -- :: group_pause
 SELECT reason, paused_by, paused_at FROM holdfast_pauses WHERE kind = 'group' AND queue = ? AND name = ?

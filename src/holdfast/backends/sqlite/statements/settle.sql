@@ -3,11 +3,31 @@
 -- == settle: end a lease with an outcome. Compare-and-change on (id, token); no row means that nothing changed.
 -- Safe against concurrent callers: the first one to end the lease clears the token in the same step.
 
+-- :: fragment unleased
+token = NULL, worker = NULL, claim_call = NULL
+
+-- :: fragment succeeded(now, prune_at, value)
+state = 'succeeded', attempts = attempts + 1, finished_at = @now, prune_at = @prune_at, value = @value, @unleased,
+held = 0, suspect = 0
+
+-- :: fragment stalled
+-- What a stall counts: nothing for a release.
+attempts = attempts + :stalls + :shared_stalls, stalls = stalls + :stalls,
+shared_stalls = shared_stalls + :shared_stalls, suspect = suspect OR :stalls + :shared_stalls > 0,
+expires_at = CASE WHEN :stalls + :shared_stalls = 0 THEN expires_at END, errors = :errors
+
+-- :: fragment lease_row
+-- The fields of settle.LEASE_FIELDS.
+seq, id, task, queue, grp, key, attempts, failures, stalls, max_stalls, started_at, fence, worker, begun,
+cancel_requested, errors, revival, shared_stalls, suspect, priority
+
+-- :: fragment prune_at(at)
+-- When a dead job without a dead letter may be pruned: formulas.prune_at.
+max(@at, COALESCE(holds_key * (created_at + key_window), 0))
+
 -- :: all_succeeded
 UPDATE holdfast_jobs
-SET state = 'succeeded', attempts = attempts + 1, finished_at = :now, prune_at = :now + json_extract(j.value, '$[3]'),
-    value = CAST(json_extract(j.value, '$[4]') AS BLOB), token = NULL, worker = NULL, claim_call = NULL, held = 0,
-    suspect = 0
+SET @succeeded(:now, :now + json_extract(j.value, '$[3]'), CAST(json_extract(j.value, '$[4]') AS BLOB))
 FROM json_each(:leases) AS j
 WHERE seq = json_extract(j.value, '$[0]') AND holdfast_jobs.id = json_extract(j.value, '$[1]')
   AND token = json_extract(j.value, '$[2]')
@@ -15,8 +35,7 @@ WHERE seq = json_extract(j.value, '$[0]') AND holdfast_jobs.id = json_extract(j.
 
 -- :: succeeded
 UPDATE holdfast_jobs
-SET state = 'succeeded', attempts = attempts + 1, finished_at = ?, prune_at = ?, value = ?,
-    token = NULL, worker = NULL, claim_call = NULL, held = 0, suspect = 0
+SET @succeeded(?, ?, ?)
 WHERE seq = ? AND id = ? AND token = ? AND state = 'running' AND cancel_requested = 0
 
 -- :: group_of
@@ -30,15 +49,14 @@ WHERE seq IN (SELECT value FROM json_each(?)) AND grp IS NOT NULL
 SELECT id, queue, task, key FROM holdfast_jobs WHERE seq IN (SELECT value FROM json_each(?))
 
 -- :: lease
-SELECT seq, id, task, queue, grp, key, attempts, failures, stalls, max_stalls, started_at, fence, worker, begun,
-       cancel_requested, errors, revival, shared_stalls, suspect, priority
+SELECT @lease_row
 FROM holdfast_jobs WHERE id = ? AND token = ? AND state = 'running'
 
 -- :: scheduled
 UPDATE holdfast_jobs
 SET state = 'scheduled', attempts = attempts + :attempts, failures = failures + :failures, due_at = :due_at,
     held = :held, errors = :errors, expires_at = CASE WHEN :attempts = 0 THEN expires_at END,
-    turn = NULL, token = NULL, worker = NULL, claim_call = NULL, suspect = suspect AND :attempts = 0
+    turn = NULL, @unleased, suspect = suspect AND :attempts = 0
 WHERE seq = :seq
 
 -- :: finished
@@ -46,7 +64,7 @@ UPDATE holdfast_jobs
 SET state = :state, attempts = attempts + :attempts, failures = failures + :failures, stalls = stalls + :stalls,
     shared_stalls = shared_stalls + :shared_stalls, finished_at = :now, prune_at = :prune_at, reason = :reason,
     counted = counted OR :counted, lane = IIF(lane = 3, 0, lane),
-    errors = :errors, token = NULL, worker = NULL, claim_call = NULL, held = 0,
+    errors = :errors, @unleased, held = 0,
     suspect = (suspect AND :attempts = 0) OR :stalls + :shared_stalls > 0
 WHERE seq = :seq
 
@@ -56,7 +74,7 @@ SET holds_key = key_window IS NOT NULL, prune_at = max(prune_at, COALESCE(create
 WHERE seq IN (SELECT value FROM json_each(?)) AND holds_key = 1
 
 -- :: let_go
-UPDATE holdfast_jobs SET reason = 'superseded', prune_at = max(?, COALESCE(holds_key * (created_at + key_window), 0))
+UPDATE holdfast_jobs SET reason = 'superseded', prune_at = @prune_at(?)
 WHERE id = (SELECT job_id FROM holdfast_letters WHERE logical = ?) AND state = 'dead'
 
 -- :: close_letter
@@ -92,16 +110,10 @@ DELETE FROM holdfast_logs WHERE job_seq = ? AND line <= ?
 
 -- :: ready
 UPDATE holdfast_jobs
-SET state = 'ready', rank = :rank, attempts = attempts + :stalls + :shared_stalls, stalls = stalls + :stalls,
-    shared_stalls = shared_stalls + :shared_stalls, suspect = suspect OR :stalls + :shared_stalls > 0,
-    expires_at = CASE WHEN :stalls + :shared_stalls = 0 THEN expires_at END, errors = :errors, lane = :lane,
-    token = NULL, worker = NULL, claim_call = NULL
+SET state = 'ready', rank = :rank, lane = :lane, @stalled, @unleased
 WHERE seq = :seq
 
 -- :: waiting
 UPDATE holdfast_jobs
-SET state = 'waiting', attempts = attempts + :stalls + :shared_stalls, stalls = stalls + :stalls,
-    shared_stalls = shared_stalls + :shared_stalls, suspect = suspect OR :stalls + :shared_stalls > 0,
-    expires_at = CASE WHEN :stalls + :shared_stalls = 0 THEN expires_at END, errors = :errors,
-    held = :held, token = NULL, worker = NULL, claim_call = NULL
+SET state = 'waiting', held = :held, @stalled, @unleased
 WHERE seq = :seq

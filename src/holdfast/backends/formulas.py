@@ -1,0 +1,90 @@
+"""The formulas that several languages repeat: lane, rank, a group's limit, prune time, overlap. The reference.
+
+SQLite, the router and the inspection call them; PostgreSQL and Redis spell them in SQL and Lua, once each, under the
+name beside each formula. Pure. The conformance theme `formulas` holds every store to them over one table of inputs.
+
+Three more formulas live with the words they belong to: a stall's verdict is lifecycle.stall_verdict (recover.sql
+`stall`, recover.lua `hf.stall`), the cooldown of a revival is records.Revival.cooldown (operate.sql `cooldown`,
+operate.lua `hf.cooldown`), and GCRA is rates.py (rates.sql, rates.lua: `allowed`, `charged`, `bounded`).
+"""
+
+from __future__ import annotations
+
+from ..records import REMEMBER_SECONDS_MIN, SERIAL_PREFIX, GroupOrder
+
+LANE_UNGROUPED, LANE_GROUPED, LANE_PARKED, LANE_APART = 0, 1, 2, 3
+
+TICKS_PER_SECOND = 1_000_000
+
+
+def lane(*, parked: bool, apart: bool, grouped: bool) -> int:
+    """Where claims look for a ready job: a paused task's lane is never read, a task with a rule has its own.
+
+    PostgreSQL: fragments `lane` and `lane_in_bulk` (settle.sql), where each task has a number of its own above 2.
+    SQLite: fragment `lane` (groups.sql), for jobs that a refill makes ready. Redis: `hf.lane_of` (rates.lua).
+    """
+    if parked:
+        return LANE_PARKED
+    if apart:
+        return LANE_APART
+    return LANE_GROUPED if grouped else LANE_UNGROUPED
+
+
+def rank(priority: int, aging: float | None) -> int:
+    """What sorts a lane before the turn: the priority, unless the queue's aging turns it into time.
+
+    PostgreSQL: fragment `rank` (settle.sql). Redis: `hf.become_ready` (groups.lua).
+    """
+    return priority if aging is None else 0
+
+
+def age_shift(priority: int, aging: float | None) -> int:
+    """By how many ticks a priority moves a turn forward in a queue with aging (seconds that one priority is worth).
+
+    PostgreSQL: fragment `age_shift` (settle.sql). Redis: `hf.become_ready` (groups.lua).
+    """
+    return 0 if aging is None else int(priority * aging * TICKS_PER_SECOND // 1)
+
+
+def group_order(group: str, declared: GroupOrder) -> GroupOrder:
+    """A group with the serial prefix is strict whatever its queue's rule.
+
+    PostgreSQL: `is_strict` (settle.sql). Redis: `hf.strict` (groups.lua).
+    """
+    return "strict" if group.startswith(SERIAL_PREFIX) else declared
+
+
+def group_limit(order: GroupOrder, declared: int, said: int | None, *, paused: bool) -> int:
+    """How many jobs of a group may be ready or running: the operator's word counts unless the group is strict.
+
+    PostgreSQL: `limits` (groups.sql). Redis: `hf.group_of` (groups.lua).
+    """
+    if paused:
+        return 0
+    return 1 if order == "strict" else said or declared
+
+
+def window_end(key: str | None, created_at: float, key_window: float | None) -> float | None:
+    """Until when a job holds its key, whatever becomes of it; None without a window.
+
+    PostgreSQL: fragment `window_end` (unique_keys.sql). SQLite: `end_keys` (settle.sql). Redis: `hf.window_end`.
+    """
+    return None if key is None or key_window is None else created_at + key_window
+
+
+def prune_at(now: float, retain: float, window_ends: float | None) -> float:
+    """When a job that ends now may be removed: its id is remembered for ten minutes at least, its key for its window.
+
+    PostgreSQL: fragment `prune_at` (settle.sql). SQLite: `end_keys`, fragment `prune_at` (settle.sql).
+    Redis: `hf.finish` (settle.lua), `hf.let_go` (operate.lua).
+    """
+    kept = now + max(retain, REMEMBER_SECONDS_MIN)
+    return kept if window_ends is None else max(kept, window_ends)
+
+
+def tick_overlap(overlap: str, *, live: bool) -> tuple[bool, bool]:
+    """Whether a cron tick is skipped, and whether it cancels the job of the previous tick, which may be live.
+
+    PostgreSQL: `tick` (cron.sql). Redis: script tick (cron.lua).
+    """
+    return live and overlap == "skip", live and overlap == "cancel"

@@ -1,1 +1,0 @@
-"""The in-memory store: the SQLite store on a database without a file."""

@@ -1,0 +1,30 @@
+"""promote: brings due jobs into play, ends expired ones, revives dead letters whose time has come.
+
+Called by backend.py for the sweep and by claim.py before it claims, within a write transaction.
+"""
+
+from __future__ import annotations
+
+from ...records import Promoted
+from .codec import SQL
+from .operate import expire, revive_row
+from .transaction import Transaction
+
+
+def promote(tx: Transaction, limit: int) -> Promoted:
+    """Bury expired jobs, bring in due ones, revive letters: at most `limit` together. Then refill rated groups."""
+    execute = tx.cursor.execute
+    expired = execute(SQL["promote.expired"], (tx.now, limit)).fetchall()
+    for (job_id,) in expired:
+        expire(tx, job_id)
+    due = execute(SQL["promote.due"], (tx.now, limit - len(expired))).fetchall()
+    for row in due:
+        tx.place(*row)
+    letters = execute(SQL["promote.letters_due"], (tx.now, limit - len(expired) - len(due))).fetchall()
+    revived = sum(revive_row(tx, job_id, automatic=True) for (job_id,) in letters)
+    if tx.rules.any_flow:
+        for queue, group in execute(SQL["promote.waking"], (tx.now, limit)).fetchall():
+            tx.touch(queue, group, changed=True)
+    tx.refill()
+    more = len(expired) + len(due) + len(letters) >= limit
+    return Promoted(due=len(due), expired=len(expired), revived=revived, more=more)
