@@ -35,12 +35,12 @@ BEGIN
 END $$
 
 -- :: function_prune_flows
--- Idle rate state, in 500 pages of the table at most, from a random one on if it has more: a time in an index would make
--- every update of such a row write it, and a place to go on from would be one more thing to keep.
+-- Delete idle rate state from one random stretch of 500 pages, each as likely as any other. An index on the time would make
+-- every update of such a row write it, and a position to continue from would be one more thing to store.
 CREATE OR REPLACE FUNCTION holdfast.prune_flows(at double precision) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     pages bigint := pg_relation_size('holdfast.flows') / current_setting('block_size')::bigint;
-    first bigint := floor(random() * greatest(1, pages - 499));
+    first bigint := 500 * floor(random() * ceil(pages / 500.0));
 BEGIN
     DELETE FROM holdfast.flows WHERE ctid = ANY (ARRAY(
         SELECT f.ctid FROM holdfast.flows f
