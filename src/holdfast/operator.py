@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .app import Holdfast
     from .backends.contract import Backend
     from .inspection import Audit, Explanation
+    from .inspection.failures import Failures
 
 T = TypeVar("T")
 JobOrId = Job[Any] | str
@@ -64,7 +65,7 @@ def make_pause(queue: str | None, group: str | None, task: Any, reason: str = ""
     return Pause(
         queue=queue_or_none(queue),
         group=None if group is None else check_name(group, "group"),
-        task=None if task is None else check_name(getattr(task, "name", task), "task name"),
+        task=task_or_none(task),
         reason=check_text(reason, "reason"),
         by=check_text(by, "by"),
     )
@@ -73,6 +74,11 @@ def make_pause(queue: str | None, group: str | None, task: Any, reason: str = ""
 def queue_or_none(queue: Any) -> str | None:
     """The queue's name, or None."""
     return None if queue is None else queue_name(queue)
+
+
+def task_or_none(task: Any) -> str | None:
+    """The task's name, given as a task or as text; or None."""
+    return None if task is None else check_name(getattr(task, "name", task), "task name")
 
 
 async def _get(id: str, backend: Backend) -> JobRecord:
@@ -98,6 +104,12 @@ async def _explain(id: str, tasks: Collection[str] | None, backend: Backend) -> 
     from .inspection import explain
 
     return await explain(backend, id, tasks)
+
+
+async def _failures(queue: str | None, task: str | None, backend: Backend) -> Failures:
+    from .inspection.failures import failures
+
+    return await failures(backend, queue=queue, task=task, now=await backend.clock())
 
 
 async def _logs(id: str, backend: Backend) -> list[LogLine]:
@@ -190,6 +202,14 @@ class Operator:
     async def aexplain(self, job: JobOrId, *, tasks: Collection[str] | None = None) -> Explanation:
         """Async version of `explain`."""
         return await self._ado(partial(_explain, job_id(job), self._known_tasks(tasks)))
+
+    def failures(self, *, queue: str | None = None, task: Any = None) -> Failures:
+        """The newest dead letters, grouped by task, exception and top frame of the user's code; most frequent first."""
+        return self._do("failures", partial(_failures, queue_or_none(queue), task_or_none(task)))
+
+    async def afailures(self, *, queue: str | None = None, task: Any = None) -> Failures:
+        """Async version of `failures`."""
+        return await self._ado(partial(_failures, queue_or_none(queue), task_or_none(task)))
 
     def _known_tasks(self, given: Collection[str] | None) -> Collection[str] | None:
         raise NotImplementedError
@@ -370,10 +390,9 @@ class Dead:
 
 
 def _letter_query(queue: str | None, task: Any, reason: str | None, id_prefix: str | None, limit: int) -> LetterQuery:
-    name = getattr(task, "name", task)
     return LetterQuery(
         queue=queue_or_none(queue),
-        task=None if name is None else check_name(name, "task name"),
+        task=task_or_none(task),
         reason=None if reason is None else check_text(reason, "reason"),
         id_prefix=None if id_prefix is None else check_name(id_prefix, "id_prefix"),
         limit=whole(limit, "limit=", 1, COUNT_MAX),
@@ -410,7 +429,7 @@ def make_override(
     return Override(
         queue=queue_or_none(queue),
         group=group,
-        task=None if task is None else check_name(getattr(task, "name", task), "task name"),
+        task=task_or_none(task),
         limit=said_limit(limit, "limit="),
         rate=said_rate(rate, "rate="),
     )

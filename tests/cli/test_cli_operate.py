@@ -125,3 +125,16 @@ def test_group_limits_can_be_overridden_where_the_queue_is_relaxed(shell: Shell)
     shell.job(queue="mail", group="ann")
     assert "strict" in shell.error("group", "mail", "ann", "--limit", "5", code=2)["message"]
     shell.error("group", "mail", "ann", "--limit", "5", "--no-limit", code=2)
+
+
+def test_failures_group_dead_letters_by_cause(shell: Shell) -> None:
+    for number in range(3):
+        shell.job(id=f"j{number}")
+        shell("bury", f"j{number}", "--reason", "wrong address")
+    document = shell.json("failures")
+    assert (document["letters"], document["capped"]) == (3, False)
+    (kind,) = document["kinds"]
+    assert (kind["error"], kind["where"], kind["letters"], kind["trend"]) == ("bury", "wrong address", 3, "new")
+    assert sorted(kind["ids"]) == ["j0", "j1", "j2"]
+    assert "wrong address" in shell("failures").stdout
+    assert "no dead letters" in shell("failures", "--task", "other").stderr

@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from holdfast import Holdfast
-from holdfast.dashboard.pages import PAGES, top_frame
+from holdfast.dashboard.pages import PAGES
 from tests.dashboard.shop import HIDDEN, HOSTILE, Browser, dashboard, fill, shop
 
 PAGE_BYTES_MAX = 80_000
@@ -233,15 +233,6 @@ def test_failures_are_grouped_by_task_exception_and_frame(app: Holdfast) -> None
         assert "dashboard/shop.py" in page
 
     asyncio.run(walk())
-
-
-def test_the_top_frame_is_the_user_s_own() -> None:
-    text = (
-        'Traceback (most recent call last):\n  File "/srv/shop/tasks.py", line 41, in charge\n    pay()\n'
-        '  File "/srv/venv/lib/python3.12/site-packages/httpx/client.py", line 9, in post\n    raise\nTimeout: late'
-    )
-    assert top_frame(text) == "shop/tasks.py:41 in charge"
-    assert top_frame("") == ""
 
 
 def test_a_change_is_sent_to_an_open_page(app: Holdfast, jobs: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""`holdfast dead ls | show | revive | discard`: the dead letters.
+"""`holdfast dead ls | show | revive | discard`: the dead letters; and `holdfast failures`, which groups them by cause.
 
 Loaded by main when called. Revive and discard are one step each in the store; discard deletes data and asks first.
 """
@@ -12,7 +12,7 @@ import click
 
 from ..job import DeadLetter
 from .bulk import Refusal, carry_out, confirm, preview, resolve, say_if_more
-from .documents import letter_document, plain
+from .documents import failures_document, letter_document, plain
 from .exits import CommandFailed, Exit
 from .parse import ago, counted, iso
 from .session import Command, Session, find_letter_id, session_options
@@ -60,6 +60,39 @@ def ls(session: Session, queue: str | None, task: str | None, reason: str | None
         ],
         empty="no dead letters.",
     )
+    return Exit.DONE
+
+
+@click.command()
+@click.option("--queue", "-q", help="Only of this queue.")
+@click.option("--task", "-t", help="Only of this task.")
+@session_options
+def failures(session: Session, queue: str | None, task: str | None) -> int:
+    """Group dead letters by task, exception and the top frame of your own code; the most frequent first."""
+    with session.store() as app:
+        found = app.failures(queue=queue, task=task)
+    if session.as_json:
+        session.print.document(failures_document(found))
+        return Exit.DONE
+    session.print.table(
+        ("failure", "task", "dead", "deaths", "first", "latest", "trend", "where"),
+        [
+            (
+                kind.name,
+                kind.task,
+                str(kind.letters),
+                str(kind.deaths),
+                ago(kind.first),
+                ago(kind.last),
+                kind.trend,
+                kind.place,
+            )
+            for kind in found.kinds
+        ],
+        empty="no dead letters.",
+    )
+    if found.capped:
+        session.print.note(f"only the newest {found.letters} dead letters were read.")
     return Exit.DONE
 
 

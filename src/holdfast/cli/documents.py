@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from ..cron.api import Entry
 from ..inspection.explain import limit_in_force, rate_in_force
+from ..inspection.failures import Failures
 from ..job import DeadLetter, Job
 from ..lifecycle import Failure
 from ..rates import Rate
@@ -53,6 +54,29 @@ def job_document(job: Job[Any]) -> dict[str, Any]:
         "fence": job.fence,
         "cancel_requested": job.cancel_requested,
         "unreadable": list(job.unreadable),
+    }
+
+
+def failures_document(found: Failures) -> dict[str, Any]:
+    """Dead letters grouped by cause."""
+    return {
+        "letters": found.letters,
+        "capped": found.capped,
+        "kinds": [
+            {
+                "task": kind.task,
+                "error": kind.name,
+                "where": kind.place,
+                "letters": kind.letters,
+                "deaths": kind.deaths,
+                "first_failed_at": iso(kind.first),
+                "failed_at": iso(kind.last),
+                "trend": kind.trend,
+                "letters_by_hour": kind.hours,
+                "ids": kind.ids,
+            }
+            for kind in found.kinds
+        ],
     }
 
 

@@ -30,6 +30,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "job": ("jobs", "Show one job."),
         "explain": ("jobs", "Say why a job is where it is."),
         "dead": ("dead", "List, show, revive and discard dead letters."),
+        "failures": ("dead", "Group dead letters by cause, with counts and trend."),
         "queues": ("queues", "List queues; limit, slow, pause and resume one."),
         "groups": ("groups", "List groups that have something to do."),
         "group": ("groups", "Show one group, or override its limit and rate."),

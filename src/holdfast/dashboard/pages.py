@@ -6,7 +6,6 @@ updates and, without a script, every link on it.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from urllib.parse import urlencode
 from msgspec import Struct
 
 from ..errors import ConfigurationError, HoldfastError, JobNotFound
+from ..inspection.failures import top_frame
 from ..job import DeadLetter, Job, parse_query
 from ..lifecycle import UNSTARTED, Failure, State
 from ..records import JobQuery, WorkerRecord
@@ -24,14 +24,11 @@ from ..worker_status import WorkerStatus, read
 from . import words
 from .access import Access
 from .redact import Redact
-from .store import LETTERS_MAX, Reads
+from .store import Reads
 
 PAGE = 50
 SEQ_DIGITS_MAX = 18  # a position in the list of jobs: a store's numbers have 63 bits
-HOUR = 3600.0
-SPARK_HOURS = 24
 LONG_SECONDS = 600.0  # a running job older than this is marked on the workers page
-_FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<name>.*)')
 Values = dict[str, Any]
 
 
@@ -300,50 +297,9 @@ def _job_actions(visit: Visit, job: Job[Any], letter: DeadLetter | None) -> list
 # ---------------------------------------------------------------------------------------------- failures and letters
 
 
-class Kind(Struct, kw_only=True):
-    """Dead letters that died alike: one task, one exception, one line of the user's code."""
-
-    task: str
-    name: str
-    place: str
-    letters: int = 0
-    deaths: int = 0
-    first: float = 0.0
-    last: float = 0.0
-    hours: list[int]
-    ids: list[str]
-
-
 async def failures(visit: Visit) -> tuple[str, Values]:
-    letters = await visit.reads.letters()
-    kinds: dict[tuple[str, str, str], Kind] = {}
-    for letter in letters:
-        error = letter.error
-        name = (error.type if error and error.type else letter.reason) or "unknown"
-        place = top_frame(error.traceback if error else "") or (error.text if error and not error.type else "")
-        kind = kinds.setdefault(
-            (letter.task, name, place),
-            Kind(task=letter.task, name=name, place=place[:120], hours=[0] * SPARK_HOURS, ids=[]),
-        )
-        at, first = letter.failed_at.timestamp(), letter.first_failed_at.timestamp()
-        kind.letters += 1
-        kind.deaths += letter.failure_count
-        kind.last = max(kind.last, at)
-        kind.first = min(kind.first or first, first)
-        kind.ids.append(letter.id)
-        hour = int((visit.now - at) // HOUR)
-        if 0 <= hour < SPARK_HOURS:
-            kind.hours[SPARK_HOURS - 1 - hour] += 1
-    ordered = sorted(kinds.values(), key=lambda kind: (-kind.letters, -kind.last))
-    return "failures.html", {"kinds": ordered, "letters": len(letters), "capped": len(letters) >= LETTERS_MAX}
-
-
-def top_frame(traceback: str) -> str:
-    """The innermost line of the user's own code in a traceback, as `file:line in function`."""
-    frames = list(_FRAME.finditer(traceback))
-    own = [one for one in frames if "site-packages" not in one["file"] and "/lib/python" not in one["file"]]
-    chosen = (own or frames)[-1:]
-    return "".join(f"{'/'.join(one['file'].split('/')[-2:])}:{one['line']} in {one['name']}" for one in chosen)
+    found = await visit.reads.failures()
+    return "failures.html", {"kinds": found.kinds, "letters": found.letters, "capped": found.capped}
 
 
 async def dead(visit: Visit) -> tuple[str, Values]:

@@ -18,6 +18,7 @@ from ..cron.api import Entry
 from ..errors import HoldfastError
 from ..inspection.coverage import judge_service, look_at_service
 from ..inspection.explain import Explanation
+from ..inspection.failures import Failures
 from ..inspection.machine import Finding, wrong
 from ..inspection.store_health import judge_store, look_at_store
 from ..job import DeadLetter, Job
@@ -122,6 +123,10 @@ class Reads:
 
     async def letter(self, id: str) -> DeadLetter:
         return await self._app.dead.aget(id)
+
+    async def failures(self) -> Failures:
+        """The dead letters, grouped by cause."""
+        return await self._app.afailures()
 
     async def checks(self) -> list[Finding]:
         """What `holdfast doctor` finds about the store and its workers."""
