@@ -17,7 +17,9 @@ TRACEBACK = (
 )
 
 
-def letter(number: int, *, failed: float = 0.0, first: float | None = None, **error: str) -> DeadLetter:
+def letter(
+    number: int, *, failed: float = 0.0, first: float | None = None, type: str = "", text: str = "", traceback: str = ""
+) -> DeadLetter:
     """A dead letter whose latest death was `failed` seconds ago."""
     return DeadLetter(
         id=f"j{number}",
@@ -30,7 +32,7 @@ def letter(number: int, *, failed: float = 0.0, first: float | None = None, **er
         first_failed_at=NOW - (failed if first is None else first),
         failed_at=NOW - failed,
         reason="failed",
-        error=Failure(**error) if error else None,
+        error=Failure(type=type, text=text, traceback=traceback) if type else None,
     )
 
 
