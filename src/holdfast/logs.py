@@ -209,8 +209,9 @@ def entry_unreadable(error: BaseException) -> None:
     logger.warning("a cron entry cannot be read here and is left to newer workers (%s)", _kind(error))
 
 
-def sweep_failed(sweep: str, error: BaseException) -> None:
-    logger.warning("sweep %s failed (%s); it will be retried", sweep, _kind(error))
+def sweep_failed(sweep: str, error: BaseException, tries: int = 1) -> None:
+    level = logging.WARNING if tries == 1 else logging.DEBUG  # an outage is one warning, not one a second
+    logger.log(level, "sweep %s failed (%s); it will be retried", sweep, _kind(error))
 
 
 def declare_failed(error: BaseException, tries: int) -> None:

@@ -263,3 +263,23 @@ async def test_after_the_fence_a_renewal_that_goes_on_failing_is_logged_now_and_
                 await (await app.store()).wait_for_work(["none"], 0.01)
         assert sum("could not renew its leases (" in record.getMessage() for record in caplog.records) <= 1
         faulty.mend()
+
+
+async def test_an_outage_is_one_warning_of_the_sweeps(memory_app: WorkerApp, caplog: pytest.LogCaptureFixture) -> None:
+    tried = asyncio.Event()
+
+    class Down(MemoryBackend):
+        tries = 0
+
+        async def promote(self, *, limit: int = 500, now: float | None = None) -> Promoted:
+            self.tries += 1
+            if self.tries == 5:
+                tried.set()
+            raise BackendUnavailable("the store is down")
+
+    sweeper = Sweeper(StoreClient(Down(), SystemClock(), 5.0), Mock(), Signals())
+    with caplog.at_level("WARNING", "holdfast"):
+        sweeping = asyncio.ensure_future(sweeper.sweep_forever(0.001))
+        await asyncio.wait_for(tried.wait(), WAIT_SECONDS)
+        sweeping.cancel()
+    assert [record.getMessage().split(" (")[0] for record in caplog.records] == ["sweep promote failed"]

@@ -39,6 +39,7 @@ class CronTicker:
     ) -> None:
         self._store, self._runners, self._signals, self._every = store, runners, signals, every
         self._unreadable: set[str] = set()  # names already logged
+        self._failed = 0  # looks in a row
         self._looking = asyncio.Lock()
         self.serve(queues, declared)
 
@@ -80,8 +81,10 @@ class CronTicker:
             self._signals.seal(error)
             return self._every
         except HoldfastError as error:
-            logs.sweep_failed("tick", error)
+            self._failed += 1
+            logs.sweep_failed("tick", error, self._failed)
             return self._every
+        self._failed = 0
         due = [at - now for at in after if at is not None]
         if min(due, default=1.0) <= 0.0:
             return AGAIN_SECONDS

@@ -59,8 +59,8 @@ class Sweeper:
                 self._signals.seal(error)
                 return False
             except HoldfastError as error:
-                logs.sweep_failed(sweep.__name__.strip("_"), error)
                 self._failed += 1
+                logs.sweep_failed(sweep.__name__.strip("_"), error, self._failed)
                 if isinstance(error, BackendUnavailable):  # the store is down right now: the others would fail, too
                     return False
             else:
