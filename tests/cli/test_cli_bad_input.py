@@ -11,7 +11,6 @@ import pytest
 from tests.cli.shells import Shell
 
 from holdfast import Holdfast
-from holdfast.cli.main import LATER
 from holdfast.cli.output import Printer
 from holdfast.names import visible
 
@@ -30,11 +29,6 @@ def test_no_words_show_the_help_once(shell: Shell, words: list[str]) -> None:
     told = shell(*words, code=2).stderr
     assert told.count("Usage:") == 1
     assert "error" not in told
-
-
-@pytest.mark.parametrize("command", LATER)
-def test_a_command_of_a_later_version_says_so(shell: Shell, command: str) -> None:
-    assert "later version" in shell.error(command, code=2)["message"]
 
 
 @pytest.mark.parametrize("command", [["job"], ["explain"], ["cancel"], ["retry"], ["dead", "show"], ["dead", "revive"]])

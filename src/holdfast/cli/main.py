@@ -39,6 +39,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "workers": ("jobs", "List workers."),
         "stats": ("jobs", "Show counts of jobs, dead letters and workers."),
         "dashboard": ("dashboard", "See and steer the store in a browser."),
+        "top": ("top", "Watch and steer the store in a terminal."),
     },
     "Change": {
         "cancel": ("operate", "Cancel jobs; a running one is asked to stop."),
@@ -58,7 +59,6 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "bench": ("bench", "Measure this machine."),
     },
 }
-LATER = ("top",)  # planned, but not in this version
 COMMANDS = {name: module for commands in SECTIONS.values() for name, (module, _) in commands.items()}
 
 
@@ -81,8 +81,6 @@ class Root(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] in LATER:
-            raise click.UsageError(f"`holdfast {args[0]}` comes with a later version.", ctx)
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             raise click.UsageError(f"there is no command {args[0]!r}.{nearest(args[0], COMMANDS)}", ctx)
         return super().resolve_command(ctx, args)

@@ -76,7 +76,7 @@ class Printer:
             self.note(empty)
             return
         kept = [place for place in range(len(columns)) if place < whole or any(row[place] for row in cells)]
-        numbers = {place for place in kept if place >= whole and all(_is_number(row[place]) for row in cells)}
+        numbers = {place for place in kept if place >= whole and all(is_number(row[place]) for row in cells)}
         if self.is_piped:
             self._plain_table(columns, cells, kept, numbers)
         else:
@@ -180,7 +180,7 @@ def _labelled(label: str, colour: str, text: str) -> str:
     return f"{click.style(label, fg=colour)}: {visible(text)}" if label else visible(text)
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
     return cell == "" or cell.replace(",", "").replace(".", "", 1).lstrip("-").isdigit()
 
 
