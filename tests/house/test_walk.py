@@ -27,6 +27,7 @@ BESIDE = {
     "worker/keeper/watchdog.py",
     "worker/keeper/sweeps.py",
     "worker/keeper/cron_ticker.py",
+    "worker/keeper/reports.py",
     "InProcessRunners.watch_forever",
 }
 FILES_MAX = 27
