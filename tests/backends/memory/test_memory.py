@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from holdfast.backends.sqlite import enqueue, memory
+from holdfast.backends.sqlite.connection import Transaction
 from holdfast.backends.sqlite.memory import MemoryBackend
-from holdfast.backends.sqlite.transaction import Transaction
 from holdfast.clock import ManualClock
 from holdfast.errors import BackendUnavailable
 from holdfast.records import ClaimRequest, Enqueued, JobQuery, NewJob, Pause, QueueRule, WorkerRecord

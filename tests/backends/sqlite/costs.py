@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 
-from holdfast.backends.sqlite.transaction import Transaction
+from holdfast.backends.sqlite.connection import Transaction
 from holdfast.records import NewJob
 
 NOW = 2_000_000_000.0

@@ -13,8 +13,7 @@ from holdfast.backends.sqlite import enqueue, renew
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.backends.sqlite.claim import exchange
 from holdfast.backends.sqlite.codec import SQL
-from holdfast.backends.sqlite.connection import connect
-from holdfast.backends.sqlite.transaction import Transaction
+from holdfast.backends.sqlite.connection import Transaction, connect
 from holdfast.records import ClaimRequest, NewJob, WorkerRecord
 
 NOW = 2_000_000_000.0

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.sqlite import operate, read
+from holdfast.backends.sqlite import groups, operate, read
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.backends.sqlite.codec import SQL
-from holdfast.backends.sqlite.connection import connect
-from holdfast.backends.sqlite.transaction import Transaction
+from holdfast.backends.sqlite.connection import Transaction, connect
 from holdfast.lifecycle import State
 from holdfast.records import GROUP_COUNT_MAX, JobQuery, NewJob
 
@@ -41,8 +40,8 @@ LOOKS: dict[str, Callable[[Transaction], object]] = {
     "a job by the beginning of its id": lambda tx: read.find(tx.cursor, JobQuery(id_prefix="first")),
     "counts of a small queue": lambda tx: read.count(tx.cursor, "small"),
     "whether a group wakes": lambda tx: read.waking(tx.cursor, ["default"]),
-    "a refill of the first groups": lambda tx: operate.refill(tx, ("", ""), 20),
-    "a refill from the middle": lambda tx: operate.refill(tx, ("default", "g000100"), 20),
+    "a refill of the first groups": lambda tx: groups.refill_pass(tx, ("", ""), 20),
+    "a refill from the middle": lambda tx: groups.refill_pass(tx, ("default", "g000100"), 20),
 }
 
 
@@ -89,7 +88,7 @@ def test_a_look_costs_the_same_beside_ten_times_as_many_jobs(
 
 
 def test_a_refill_goes_over_a_group_of_any_size_in_one_step(make: Callable[[int], sqlite3.Connection]) -> None:
-    costs = [steps(make(size), lambda tx: operate.refill(tx, ("default", "h"), 20)) for size in SIZES]
+    costs = [steps(make(size), lambda tx: groups.refill_pass(tx, ("default", "h"), 20)) for size in SIZES]
     assert costs[1] < 1.3 * costs[0] + 100
 
 

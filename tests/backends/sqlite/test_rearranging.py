@@ -12,8 +12,7 @@ import pytest
 from holdfast.backends.sqlite import limits, renew
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.backends.sqlite.claim import exchange
-from holdfast.backends.sqlite.connection import connect
-from holdfast.backends.sqlite.transaction import Transaction
+from holdfast.backends.sqlite.connection import Transaction, connect
 from holdfast.records import ClaimRequest, NewJob, Override, Pause, QueueRule, TaskRule, WorkerRecord
 
 from .costs import fill, steps, transaction

@@ -13,8 +13,7 @@ import pytest
 from holdfast.backends.sqlite import claim, enqueue, limits, renew
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.backends.sqlite.codec import SQL
-from holdfast.backends.sqlite.connection import connect
-from holdfast.backends.sqlite.transaction import Transaction
+from holdfast.backends.sqlite.connection import Transaction, connect
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.rates import Rate
 from holdfast.records import ClaimRequest, NewJob, TaskRule, WorkerRecord

@@ -56,12 +56,13 @@ from ...records import (
 )
 from ...worker_status import bounded
 from ..contract import Backend
-from . import claim, cron, enqueue, flaws, limits, move, operate, promote, prune, read, recover, renew
+from . import claim, cron, enqueue, flaws, groups, limits, move, operate, promote, prune, read, recover, renew
 from .connection import (
     SYNCHRONOUS,
     Identity,
     ReaderThread,
     StoreThread,
+    Transaction,
     answered,
     answered_here,
     check,
@@ -69,7 +70,6 @@ from .connection import (
     identity_of,
 )
 from .schema import set_up
-from .transaction import Transaction
 from .wakeups import Wakeups, call_out, forget_inherited, nudge
 
 T = TypeVar("T")
@@ -180,7 +180,9 @@ class SqliteVerbs(Backend):
 
     async def refill(self, *, limit: int = 500, now: float | None = None) -> int:
         after = self._refill_after
-        made_ready, self._refill_after = await self._write("refill", lambda tx: operate.refill(tx, after, limit), now)
+        made_ready, self._refill_after = await self._write(
+            "refill", lambda tx: groups.refill_pass(tx, after, limit), now
+        )
         return made_ready
 
     async def prune(self, *, limit: int = 1000, older_than: float | None = None, now: float | None = None) -> int:

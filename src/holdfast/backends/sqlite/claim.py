@@ -30,10 +30,11 @@ from ...records import (
 from ..formulas import LANE_APART, LANE_GROUPED, LANE_UNGROUPED
 from . import codec, limits, settle
 from .codec import SQL, Place, as_text
+from .connection import Transaction
+from .groups import Bucket, Rules, set_back, spend
 from .operate import expire
 from .promote import promote
 from .recover import recover
-from .transaction import Bucket, Rules, Transaction
 
 _LANE = SQL["claim.lane"]
 _LANE_APART = SQL["claim.lane_apart"]
@@ -221,7 +222,7 @@ class Draw:
             return most
         place: Place = ("queue", queue, "")
         if place not in self._rooms:
-            self._tx.set_back(self._rules.queue(queue).rate, place)
+            set_back(self._tx, self._rules.queue(queue).rate, place)
             self._rooms[place] = queue_room(self._rules, self._running, queue, self._tx.now)
         return min(most, self._rooms[place] - self._leased.get(place, 0))
 
@@ -230,7 +231,7 @@ class Draw:
             return UNLIMITED
         place: Place = ("task", "", lane.task)
         if place not in self._rooms:
-            self._tx.set_back(self._rules.tasks[lane.task].rate, place)
+            set_back(self._tx, self._rules.tasks[lane.task].rate, place)
             by_task = task_room(self._rules, self._running, lane.task, self._tx.now)
             self._rooms[place] = min(by_task, self._request.most_by_task.get(lane.task, UNLIMITED))
         return self._rooms[place] - self._leased.get(place, 0)
@@ -396,8 +397,7 @@ class Draw:
         tx.cursor.execute(statement, values)
         rows = with_bodies(tx, rows)
         self.leases += [
-            as_lease(row, settle.make_token(row[0], number, nonce), number, tx.now)
-            for number, row in enumerate(rows, fence)
+            as_lease(row, make_token(row[0], number, nonce), number, tx.now) for number, row in enumerate(rows, fence)
         ]
         if any(row[7] is not None for row in rows):
             tx.cursor.execute(SQL["claim.start_keys"], (values["seqs"],))
@@ -433,7 +433,12 @@ class Draw:
                 rate = self._rules.group_rate(queue, name)
             if rate is not None and starts:
                 spent = (self._rules.bucket(place) or Bucket()).spent_until
-                self._tx.spend(place, charged(rate, spent, self._tx.now, starts))
+                spend(self._tx, place, charged(rate, spent, self._tx.now, starts))
+
+
+def make_token(seq: int, fence: int, nonce: str) -> str:
+    """New at every claim: unguessable by its nonce. It contains the seq, so settling needs no lookup by id."""
+    return f"{seq:x}.{fence:x}.{nonce}"
 
 
 def with_bodies(tx: Transaction, rows: list[Row]) -> list[Row]:

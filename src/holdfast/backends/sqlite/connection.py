@@ -1,7 +1,8 @@
-"""Connections to the SQLite file and the threads that use them: one writer and one reader per process.
+"""Connections to the SQLite file, the threads that use them (one writer and one reader per process), and Transaction.
 
-Called by backend.py, schema.py and the wake-ups. Every connection checks the schema it finds. Nothing here knows about
-jobs, and no sqlite3 error leaves this package unmapped.
+Called by backend.py, schema.py and the wake-ups; the verb modules get a Transaction. Every connection checks the schema
+it finds. Of jobs it only knows that a transaction refills the groups it touched before it ends. No sqlite3 error leaves
+this package unmapped.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ import random
 import sqlite3
 import threading
 import time
-import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -32,74 +32,14 @@ from ...errors import (
     SchemaMismatch,
     StoreReplaced,
 )
+from ...records import Seal
+from .. import seals
 from . import codec
+from .codec import SQL
+from .fork import Post
+from .groups import Rules, refill
 
 T = TypeVar("T")
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Forking while connections are open: they are idle during the fork, and the child closes its copies. The writer, the
-# reader and the wake-ups use their connection only inside `at_work`. SQLite records the locks of a process in that
-# process's memory. A child inherits the records but not the locks: as long as its copies of the parent's connections
-# are open, a connection it opens itself takes no lock of its own, and another process that closes the file removes
-# the write-ahead log under it. Closing idle copies is harmless to the parent.
-
-
-REST_SECONDS_MAX = 5.0  # a fork waits this long for a write in progress; a copy that was not idle is left alone
-
-
-class Post:
-    """Holds one connection, used by one thread at a time and only while it holds `at_work`.
-
-    `rank` is the order in which posts are locked before a fork: one that may wait for another goes first.
-    """
-
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-        self.at_work = threading.Lock()
-        self.connection: sqlite3.Connection | None = None
-        with _registry:
-            _posts.add(self)
-
-    def close(self) -> None:
-        if self.connection is not None:
-            with contextlib.suppress(sqlite3.Error):
-                self.connection.close()
-            self.connection = None
-
-
-_registry = threading.Lock()
-_posts: weakref.WeakSet[Post] = weakref.WeakSet()
-_resting: list[Post] = []
-_left_alone: list[object] = []  # in a forked child: copies that were in use, never touched, never freed
-
-
-def _bring_to_rest() -> None:
-    _registry.acquire()
-    for post in sorted(_posts, key=lambda one: one.rank):
-        if post.at_work.acquire(timeout=REST_SECONDS_MAX):
-            _resting.append(post)
-
-
-def _go_on() -> None:
-    while _resting:
-        _resting.pop().at_work.release()
-    _registry.release()
-
-
-def _close_copies() -> None:
-    rested = set(_resting)
-    for post in list(_posts):
-        if post in rested:
-            post.close()
-        else:
-            _left_alone.append((post, post.connection))
-    _posts.clear()
-    _go_on()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_bring_to_rest, after_in_parent=_go_on, after_in_child=_close_copies)
-
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Opening a connection, its locks, and SQLite's errors as ours.
@@ -603,3 +543,94 @@ def _gave_up(verb: str, future: Future[Any]) -> BackendUnavailable | OutcomeUnkn
     if future.cancel():
         return BackendUnavailable(f"{verb} found the store busy for too long. Nothing was changed; try again.")
     return OutcomeUnknown(verb)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# One write transaction: its time and counter, the seal, the rules in force, and the groups it touched. It commits
+# nothing: the writer does.
+
+
+_CLOSED = SQL["seal.closed"]
+_STORE_TICK = SQL["limit.store_tick"]
+
+TICK_MAX = 1 << 62  # microseconds: no clock comes near it, and there is room to keep counting
+
+
+class Transaction:
+    """What the verbs of one request share. `steady` and `boot` are the clock of lease deadlines."""
+
+    __slots__ = ("_rules", "_tick", "_touched", "boot", "cursor", "now", "steady")
+
+    def __init__(self, cursor: sqlite3.Cursor, now: float, steady: float, boot: str) -> None:
+        self.cursor, self.now, self.steady, self.boot = cursor, now, steady, boot
+        self._touched: dict[tuple[str, str], bool] = {}
+        self._tick: int | None = None
+        self._rules: Rules | None = None
+
+    # ------------------------------------------------------------------ the growing counter
+
+    def ticks(self, count: int) -> int:
+        """Reserve `count` numbers above every earlier one and above the wall clock; returns the first."""
+        if self._tick is None:
+            stored = self.rules.tick if self.rules.tick < TICK_MAX else 0  # damaged: the clock is above all it issued
+            self._tick = max(stored, int(self.now * 1_000_000))
+        first = self._tick + 1
+        self._tick += count
+        return first
+
+    def close(self) -> None:
+        """End of the request: refill the touched groups and store the counter."""
+        self.refill()
+        if self._tick is not None:
+            self.cursor.execute(_STORE_TICK, (self._tick,))
+
+    # ------------------------------------------------------------------ the seal
+
+    @property
+    def closed_by(self) -> Seal | None:
+        """The seal that closes this store for work; None while it is open."""
+        if self._rules is not None:
+            record = self._rules.closed
+        else:
+            row = self.cursor.execute(_CLOSED).fetchone()
+            record = None if row is None else row[0]
+        return None if record is None else seals.read(record)
+
+    def refuse_sealed(self) -> None:
+        """First call of every verb that accepts work, starts it, or changes jobs that are not running (R26)."""
+        seal = self.closed_by
+        if seal is not None:
+            raise seals.refusal(seal)
+
+    # ------------------------------------------------------------------ groups, rules and places
+
+    def touch(self, queue: str, group: str, *, changed: bool = False) -> None:
+        """This group must be refilled before the request ends; `changed`: jobs of it may have to be withdrawn."""
+        self._touched[queue, group] = changed or self._touched.get((queue, group), False)
+
+    @property
+    def touched(self) -> Mapping[tuple[str, str], bool]:
+        """The groups to refill, and whether one of their rules changed."""
+        return self._touched
+
+    def refilled(self) -> None:
+        """The touched groups have been refilled by other means."""
+        self._touched = {}
+
+    def refill(self, *, due: bool | None = None) -> int:
+        """Refill every touched group; returns how many jobs became ready. `due`: whether a scheduled job is due, if the
+        caller has just checked."""
+        if not self._touched:
+            return 0
+        touched, self._touched = self._touched, {}
+        return refill(self, touched, due)
+
+    @property
+    def rules(self) -> Rules:
+        if self._rules is None:
+            self._rules = Rules(self.cursor)
+        return self._rules
+
+    def rules_changed(self) -> None:
+        """A limit, an order or a pause was written in this transaction: read the rules again."""
+        self._rules = None

@@ -13,7 +13,7 @@ from ...records import CronEntry, Enqueued, Tick, Ticked
 from ..formulas import tick_overlap
 from . import codec, enqueue, operate
 from .codec import SQL, encoded, entry_of
-from .transaction import Transaction
+from .connection import Transaction
 
 
 def tick(tx: Transaction, wanted: Tick) -> Ticked:

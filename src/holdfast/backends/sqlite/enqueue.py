@@ -18,8 +18,8 @@ from .. import seals
 from ..caller_connections import recognise, refuse_autocommit, refuse_kind, sqlalchemy_connection, sqlalchemy_errors
 from ..formulas import LANE_GROUPED, LANE_UNGROUPED, age_shift, rank
 from .codec import EVERYWHERE, SQL, encoded
-from .connection import SCHEMA_VERSION, errors_mapped, mapped
-from .transaction import Transaction
+from .connection import SCHEMA_VERSION, Transaction, errors_mapped, mapped
+from .groups import bring_into_play
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Unique keys: which job holds a key, and until when. Also for enqueue_on, revive and retry. The unique indexes
@@ -231,7 +231,7 @@ def _replace(tx: Transaction, job: NewJob, holder: Holder) -> None:
     if due_at <= tx.now:
         in_line = (holder.group, holder.priority) == (job.group, job.priority)
         turn = holder.turn if in_line else None
-        tx.place(holder.seq, holder.queue, job.task, job.group, job.priority, turn)
+        bring_into_play(tx, holder.seq, holder.queue, job.task, job.group, job.priority, turn)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

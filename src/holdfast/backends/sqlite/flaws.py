@@ -20,9 +20,8 @@ from ...rates import Rate
 from ...records import Flaw
 from . import codec, read
 from .codec import SQL, as_text, deaths_of, entry_of, failure_of
-from .connection import begin_immediate, connect
+from .connection import TICK_MAX, begin_immediate, connect
 from .schema import migrated_in_memory
-from .transaction import TICK_MAX
 
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
 _rate = msgspec.json.Decoder(Rate).decode

@@ -21,7 +21,7 @@ from ...records import Override, Pause, QueueRule, TaskRule
 from ..formulas import LANE_GROUPED, LANE_UNGROUPED
 from ..seals import check_limit, strict_limit
 from .codec import SQL, Place, as_text, place_of, rate_text
-from .transaction import Transaction
+from .connection import Transaction
 
 
 def declare(tx: Transaction, rules: Sequence[QueueRule], tasks: Sequence[TaskRule], step: int) -> None:
@@ -297,7 +297,7 @@ def _lanes_step(tx: Transaction, _queue: str, stored: str, left: int) -> tuple[L
             continue
         lane = place.lanes[place.at]
         rows = _read_lane(tx, place.queue, lane, place.after, left)
-        wrong = [(to, seq) for _, _, seq, task, group in rows if (to := tx.lane_of(task, group)) != lane]
+        wrong = [(to, seq) for _, _, seq, task, group in rows if (to := tx.rules.lane_of(task, group)) != lane]
         tx.cursor.executemany(SQL["rearrange.to_lane"], wrong)
         ended = len(rows) < left
         place = replace(place, at=place.at + ended, after=None if ended else rows[-1][:3])
@@ -373,7 +373,7 @@ class Guard:
 
     def lets(self, lane: int, seq: int, task: str, queue: str, group: str | None) -> bool:
         """Whether a ready job may be leased; schedules the move of one in the wrong lane."""
-        belongs = self._tx.lane_of(task, group)
+        belongs = self._tx.rules.lane_of(task, group)
         if belongs != lane:
             if self._left > 0:
                 self._left -= 1

@@ -22,9 +22,8 @@ from ...clock import Clock
 from ...records import Enqueued, NewJob
 from . import claim, enqueue
 from .backend import BRING_NO_WORK, SqliteVerbs
-from .connection import SCHEMA_VERSION, called_inside, mapped
+from .connection import SCHEMA_VERSION, Transaction, called_inside, mapped
 from .schema import check_version, migrated_in_memory
-from .transaction import Transaction
 
 # ----------------------------------------------------------------------------------------------------------------------
 # In-memory databases: copies of one migrated database; each serves one store, is emptied and serves the next.

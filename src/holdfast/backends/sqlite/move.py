@@ -19,8 +19,8 @@ from .. import seals
 from ..formulas import LANE_APART, LANE_UNGROUPED
 from . import codec, cron, read
 from .codec import EVERYWHERE, SQL, encoded, logical_name, place_of, rate_text
+from .connection import Transaction
 from .limits import apart_word, queue_row, task_row
-from .transaction import Transaction
 
 _BEYOND = 38  # end of the columns that every job record has
 

@@ -1,4 +1,4 @@
-"""What operators and sweeps do to one job or letter at a time, and the refill sweep.
+"""What operators and sweeps do to one job or letter at a time, one transaction each.
 
 Called by backend.py, promote.py, claim.py and cron.py inside a write transaction. Raises JobNotFound, StateConflict or
 StoreSealed before the first write, so a refused verb changes nothing.
@@ -14,17 +14,15 @@ from ...records import DeadLetter, JobRecord
 from ..formulas import prune_at
 from . import enqueue, read, settle
 from .codec import SQL, logical_name, state_of, with_failure
+from .connection import Transaction
 from .enqueue import free_key
-from .transaction import Transaction
+from .groups import bring_into_play
 
 _NAMES = """
     seq id task queue state grp key revival errors attempts fence priority held dropped
     holds_key key_queue
 """
 JOB_FIELDS = _NAMES.split()
-
-_NEXT_WAITING = SQL["refill.next_waiting"]
-_NEXT_WAITING_QUEUE = SQL["refill.next_waiting_queue"]
 
 
 def _job(tx: Transaction, job_id: str) -> dict[str, Any]:
@@ -77,7 +75,7 @@ def _kill(tx: Transaction, job: dict[str, Any], reason: str, text: str) -> None:
     failure = Failure(at=tx.now, reason=reason, text=text, attempt=job["attempts"], fence=job["fence"])
     job["errors"] = with_failure(job["errors"], failure)
     settle.finish(tx, job, State.DEAD, reason=reason)
-    tx.bury(job, reason, failure)
+    settle.bury(tx, job, reason, failure)
 
 
 def run_now(tx: Transaction, job_id: str) -> JobRecord:
@@ -92,7 +90,7 @@ def run_now(tx: Transaction, job_id: str) -> JobRecord:
 def _due_now(tx: Transaction, job: dict[str, Any]) -> None:
     """Bring a scheduled job into play at once, as promote does."""
     tx.cursor.execute(SQL["revive.due_now"], (tx.now, job["seq"]))
-    tx.place(job["seq"], job["queue"], job["task"], job["grp"], job["priority"])
+    bring_into_play(tx, job["seq"], job["queue"], job["task"], job["grp"], job["priority"])
 
 
 def retry(tx: Transaction, job_id: str) -> JobRecord:
@@ -180,18 +178,3 @@ def discard(tx: Transaction, job_id: str) -> DeadLetter:
     tx.cursor.execute(SQL["discard.letter"], (job_id,))
     tx.cursor.execute(SQL["discard.job"], (prune_at(tx.now, 0.0, None), job_id))
     return letter
-
-
-def refill(tx: Transaction, after: tuple[str, str], limit: int) -> tuple[int, tuple[str, str]]:
-    """One bounded pass over groups with waiting jobs, from where the last one stopped."""
-    tx.refuse_sealed()
-    execute, place = tx.cursor.execute, after
-    for _ in range(limit):  # from name to name: a group with a million waiting jobs is one lookup
-        row = execute(_NEXT_WAITING, place).fetchone() or execute(_NEXT_WAITING_QUEUE, place[:1]).fetchone()
-        place = row or ("", "")
-        if row is None:
-            break
-        tx.touch(*place)
-    made_ready = tx.refill()
-    tx.close()
-    return made_ready, place

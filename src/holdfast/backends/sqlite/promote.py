@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from ...records import Promoted
 from .codec import SQL
+from .connection import Transaction
+from .groups import bring_into_play
 from .operate import expire, revive_row
-from .transaction import Transaction
 
 
 def promote(tx: Transaction, limit: int) -> Promoted:
@@ -19,7 +20,7 @@ def promote(tx: Transaction, limit: int) -> Promoted:
         expire(tx, job_id)
     due = execute(SQL["promote.due"], (tx.now, limit - len(expired))).fetchall()
     for row in due:
-        tx.place(*row)
+        bring_into_play(tx, *row)
     letters = execute(SQL["promote.letters_due"], (tx.now, limit - len(expired) - len(due))).fetchall()
     revived = sum(revive_row(tx, job_id, automatic=True) for (job_id,) in letters)
     if tx.rules.any_flow:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...records import REMEMBER_SECONDS_MIN
 from .codec import SQL
-from .transaction import Transaction
+from .connection import Transaction
 
 FLOWS_PER_PRUNE_MAX = 10_000
 

@@ -46,7 +46,7 @@ from .codec import (
     revival_of,
     scope_of,
 )
-from .transaction import Rules
+from .groups import Rules
 
 _JOB = SQL["read.job"]
 _LETTER = SQL["read.letter"]

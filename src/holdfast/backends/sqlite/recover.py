@@ -14,7 +14,7 @@ from ...lifecycle import State
 from ...records import Recovered
 from . import settle
 from .codec import SQL
-from .transaction import Transaction
+from .connection import Transaction
 
 
 def retire(tx: Transaction, worker: str) -> int:

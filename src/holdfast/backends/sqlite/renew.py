@@ -12,7 +12,7 @@ import msgspec
 from ...records import LOGS_KEPT_MAX, Answer, Held, Release, Renewal, Report, WorkerRecord
 from . import settle
 from .codec import SQL
-from .transaction import Transaction
+from .connection import Transaction
 
 
 def register(tx: Transaction, worker: WorkerRecord) -> None:

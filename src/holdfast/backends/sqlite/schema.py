@@ -16,7 +16,6 @@ from importlib import resources
 from ...errors import ConfigurationError, SchemaMismatch
 from .connection import (
     SCHEMA_VERSION,
-    Post,
     begin_immediate,
     connect,
     errors_mapped,
@@ -25,6 +24,7 @@ from .connection import (
     primary_code,
     schema_version,
 )
+from .fork import Post
 
 SQLITE_VERSION_MIN = (3, 37, 0)  # STRICT tables, RETURNING
 NETWORK_FILE_SYSTEMS = frozenset(

@@ -1,4 +1,4 @@
-"""How leases end: settle, release and stall. Every way out of `running` is in this file.
+"""How leases end: settle, release and stall; and dead letters. Every way out of `running` is in this file.
 
 Called by claim.py, renew.py and recover.py, and by operate.py for jobs without a lease, inside a transaction. A lease
 is matched by (id, token) and ended in the same step; if nothing matches, nothing changes.
@@ -6,16 +6,17 @@ is matched by (id, token) and ended in the same step; if nothing matches, nothin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from ...lifecycle import Ending, Failure, Settlement, StallVerdict, State, stall_text, stall_verdict
-from ...records import REMEMBER_SECONDS_MIN, Answer, Recovered, Release
+from ...records import HISTORY_KEPT_MAX, REMEMBER_SECONDS_MIN, Answer, PastDeath, Recovered, Release
 from ..formulas import prune_at, rank
-from .codec import SQL, as_text, logical_name, with_failure
-from .transaction import Transaction
+from . import codec
+from .codec import SQL, as_text, deaths_of, encoded, failure_of, logical_name, revival_of, with_failure
+from .connection import Transaction
 
 LEASE_FIELDS = [
     "seq",
@@ -125,12 +126,7 @@ def _after_success(tx: Transaction, seqs: list[int]) -> None:
             tx.touch(queue, group)
     if tx.rules.any_letter:
         rows = tx.cursor.execute(SQL["settle.logicals_of"], chosen).fetchall()
-        tx.close_letters(logical_name(*row) for row in rows)
-
-
-def make_token(seq: int, fence: int, nonce: str) -> str:
-    """New at every claim: unguessable by its nonce. It contains the seq, so settling needs no lookup by id."""
-    return f"{seq:x}.{fence:x}.{nonce}"
+        close_letters(tx, [logical_name(*row) for row in rows])
 
 
 def seq_of(token: str) -> int:
@@ -167,7 +163,7 @@ def _settle_otherwise(tx: Transaction, settlement: Settlement) -> Answer:
     elif settlement.ending is Ending.BURIED:
         reason = settlement.reason or "failed"
         finish(tx, job, State.DEAD, attempts=1, failures=int(settlement.failed), reason=reason)
-        tx.bury(job, reason, failure)
+        bury(tx, job, reason, failure)
     else:
         _schedule(tx, job, settlement.delay, attempts=1, failures=int(settlement.failed))
     return Answer.OK
@@ -223,7 +219,7 @@ def stall(
         finish(tx, job, State.CANCELLED, attempts=1, stalls=by_itself, shared_stalls=shared, retain=retain)
         return State.CANCELLED, True
     finish(tx, job, State.DEAD, attempts=1, stalls=by_itself, shared_stalls=shared, reason=failure.reason)
-    tx.bury(job, failure.reason, failure)
+    bury(tx, job, failure.reason, failure)
     return State.DEAD, True
 
 
@@ -282,7 +278,7 @@ def _back_in_play(tx: Transaction, job: dict[str, Any], *, stalls: int = 0, shar
         "errors": job["errors"],
     }
     if group is None:
-        values |= {"rank": rank(job["priority"], tx.rules.aging(queue)), "lane": tx.lane_of(job["task"], group)}
+        values |= {"rank": rank(job["priority"], tx.rules.aging(queue)), "lane": tx.rules.lane_of(job["task"], group)}
         tx.cursor.execute(SQL["release.ready"], values)
         return State.READY
     tx.cursor.execute(SQL["release.waiting"], {**values, "held": int(tx.rules.strict(queue, group))})
@@ -328,4 +324,56 @@ def finish(
     if job["grp"] is not None and in_play(job):
         tx.touch(job["queue"], job["grp"])
     if state is State.CANCELLED:
-        tx.close_letters([logical_name(job["id"], job["queue"], job["task"], job["key"])])
+        close_letters(tx, [logical_name(job["id"], job["queue"], job["task"], job["key"])])
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Dead letters
+
+
+def bury(tx: Transaction, job: Mapping[str, Any], reason: str, failure: Failure | None) -> None:
+    """THE routine that creates or merges a dead letter (R16); the caller makes the job dead in this transaction."""
+    execute = tx.cursor.execute
+    tx.rules.any_letter = 1
+    logical = logical_name(job["id"], job["queue"], job["task"], job["key"])
+    row = execute(SQL["bury.letter"], (job["seq"], logical)).fetchone()
+    revival = codec.read_or(None, revival_of, job["revival"])
+    cooldown = None if revival is None else revival.cooldown(0 if row is None else row[6])
+    values = {
+        "logical": logical,
+        "job_id": job["id"],
+        "task": job["task"],
+        "queue": job["queue"],
+        "key": job["key"],
+        "grp": job["grp"],
+        "seq": job["seq"],
+        "now": tx.now,
+        "reason": reason,
+        "error": None if failure is None else encoded(failure),
+        "revive_at": None if cooldown is None else tx.now + cooldown,
+    }
+    if row is None:
+        execute(SQL["bury.insert"], values)
+        return
+    earlier_id, earlier_args, failed_at, earlier_reason, error, history, _ = row
+    if earlier_id != job["id"]:
+        execute(SQL["bury.supersede"], (prune_at(tx.now, 0.0, None), earlier_id))
+    past = codec.read_or(None, failure_of, error)
+    earlier = PastDeath(
+        job_id=earlier_id,
+        at=failed_at,
+        reason=earlier_reason,
+        error="" if past is None else past.text,
+        args=earlier_args,
+    )
+    deaths = (*codec.read_or((), deaths_of, history), earlier)[-HISTORY_KEPT_MAX:]
+    execute(SQL["bury.merge"], {**values, "history": encoded(deaths)})
+
+
+def close_letters(tx: Transaction, logicals: Iterable[str]) -> None:
+    """Success or cancellation closes a logical job's dead letter; an older job that held it may be pruned (R17)."""
+    if tx.rules.any_letter:
+        names = list(logicals)
+        soonest = prune_at(tx.now, 0.0, None)
+        tx.cursor.executemany(SQL["settle.let_go"], [(soonest, logical) for logical in names])
+        tx.cursor.executemany(SQL["settle.close_letter"], [(logical,) for logical in names])

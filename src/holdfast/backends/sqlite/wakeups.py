@@ -23,7 +23,8 @@ from typing import Any
 from ...clock import Clock
 from . import claim
 from .codec import SQL
-from .connection import Post, connect, errors_mapped
+from .connection import connect, errors_mapped
+from .fork import Post
 
 POLL_SECONDS_MIN = 0.001
 POLL_SECONDS_MAX = 0.005

@@ -1,40 +1,22 @@
-"""One write transaction: the rules in force, its time and counter, the groups it touched, the routines all verbs share.
+"""Groups: the rules in force, and THE refill routine, which makes waiting jobs ready as far as their groups have room.
 
-Called by the verb modules. Contains the ONE routine that buries a job and the one that refills groups. Nothing here
-commits.
+Called by the verb modules and by a transaction when it ends (connection.py). Nothing here commits.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...lifecycle import Failure
 from ...rates import UNLIMITED, Rate, allowed, bounded, opens_at
-from ...records import (
-    HISTORY_KEPT_MAX,
-    READY_PER_GROUP_MAX,
-    SERIAL_PREFIX,
-    STAGGER_TICKS,
-    GroupOrder,
-    PastDeath,
-    Seal,
-)
-from .. import formulas, seals
-from ..formulas import LANE_APART, LANE_GROUPED, LANE_PARKED, LANE_UNGROUPED, age_shift, prune_at, rank
-from . import codec
-from .codec import (
-    SQL,
-    Place,
-    as_text,
-    deaths_of,
-    encoded,
-    failure_of,
-    logical_name,
-    rate_of,
-    revival_of,
-)
+from ...records import READY_PER_GROUP_MAX, SERIAL_PREFIX, STAGGER_TICKS, GroupOrder
+from .. import formulas
+from ..formulas import LANE_APART, LANE_GROUPED, LANE_PARKED, LANE_UNGROUPED, age_shift, rank
+from .codec import SQL, Place, as_text, rate_of
+
+if TYPE_CHECKING:
+    from .connection import Transaction
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What is in force at one instant of a transaction: limits, rates, lanes, and the buckets' numbers. Needed by every
@@ -271,171 +253,6 @@ def _held(rate: Rate | None) -> Rate | None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The transaction
-
-
-_CLOSED = SQL["seal.closed"]
-_STORE_TICK = SQL["limit.store_tick"]
-
-TICK_MAX = 1 << 62  # microseconds: no clock comes near it, and there is room to keep counting
-
-
-class Transaction:
-    """What the verbs of one request share. `steady` and `boot` are the clock of lease deadlines."""
-
-    __slots__ = ("_rules", "_tick", "_touched", "boot", "cursor", "now", "steady")
-
-    def __init__(self, cursor: sqlite3.Cursor, now: float, steady: float, boot: str) -> None:
-        self.cursor, self.now, self.steady, self.boot = cursor, now, steady, boot
-        self._touched: dict[tuple[str, str], bool] = {}
-        self._tick: int | None = None
-        self._rules: Rules | None = None
-
-    # ------------------------------------------------------------------ the growing counter
-
-    def ticks(self, count: int) -> int:
-        """Reserve `count` numbers above every earlier one and above the wall clock; returns the first."""
-        if self._tick is None:
-            stored = self.rules.tick if self.rules.tick < TICK_MAX else 0  # damaged: the clock is above all it issued
-            self._tick = max(stored, int(self.now * 1_000_000))
-        first = self._tick + 1
-        self._tick += count
-        return first
-
-    def close(self) -> None:
-        """End of the request: refill the touched groups and store the counter."""
-        self.refill()
-        if self._tick is not None:
-            self.cursor.execute(_STORE_TICK, (self._tick,))
-
-    # ------------------------------------------------------------------ the seal
-
-    @property
-    def closed_by(self) -> Seal | None:
-        """The seal that closes this store for work; None while it is open."""
-        if self._rules is not None:
-            record = self._rules.closed
-        else:
-            row = self.cursor.execute(_CLOSED).fetchone()
-            record = None if row is None else row[0]
-        return None if record is None else seals.read(record)
-
-    def refuse_sealed(self) -> None:
-        """First call of every verb that accepts work, starts it, or changes jobs that are not running (R26)."""
-        seal = self.closed_by
-        if seal is not None:
-            raise seals.refusal(seal)
-
-    # ------------------------------------------------------------------ groups, rules and places
-
-    def touch(self, queue: str, group: str, *, changed: bool = False) -> None:
-        """This group must be refilled before the request ends; `changed`: jobs of it may have to be withdrawn."""
-        self._touched[queue, group] = changed or self._touched.get((queue, group), False)
-
-    @property
-    def touched(self) -> Mapping[tuple[str, str], bool]:
-        """The groups to refill, and whether one of their rules changed."""
-        return self._touched
-
-    def refilled(self) -> None:
-        """The touched groups have been refilled by other means."""
-        self._touched = {}
-
-    def refill(self, *, due: bool | None = None) -> int:
-        """Refill every touched group; returns how many jobs became ready. `due`: whether a scheduled job is due, if the
-        caller has just checked."""
-        if not self._touched:
-            return 0
-        touched, self._touched = self._touched, {}
-        return refill(self, touched, due)
-
-    @property
-    def rules(self) -> Rules:
-        if self._rules is None:
-            self._rules = Rules(self.cursor)
-        return self._rules
-
-    def rules_changed(self) -> None:
-        """A limit, an order or a pause was written in this transaction: read the rules again."""
-        self._rules = None
-
-    def lane_of(self, task: str, group: str | None) -> int:
-        return self.rules.lane_of(task, group)
-
-    def place(self, seq: int, queue: str, task: str, group: str | None, priority: int, turn: int | None = None) -> None:
-        """Bring a due job into play, with its old turn or a new one: ready, or waiting in its group until refill."""
-        if group is not None:
-            self.cursor.execute(SQL["promote.to_waiting"], (turn, seq))
-            self.touch(queue, group)
-            return
-        aging = self.rules.aging(queue)
-        if turn is None:
-            turn = self.ticks(1) - age_shift(priority, aging)
-        self.cursor.execute(SQL["promote.to_ready"], (self.lane_of(task, group), turn, rank(priority, aging), seq))
-
-    def spend(self, place: Place, spent_until: float) -> None:
-        """Store a bucket's new number."""
-        self.cursor.execute(SQL["slow_down.spend"], (*place, spent_until))
-        self.rules.any_flow = True
-
-    def set_back(self, rate: Rate | None, place: Place) -> None:
-        """Clamp a bucket that is further ahead than its rate allows: rate raised or clock set back (R12)."""
-        bucket = None if rate is None else self.rules.bucket(place)
-        if rate is not None and bucket is not None:
-            spent_until = bounded(rate, bucket.spent_until, self.now)
-            if spent_until != bucket.spent_until:
-                self.spend(place, spent_until)
-
-    # ------------------------------------------------------------------ dead letters
-
-    def bury(self, job: Mapping[str, Any], reason: str, failure: Failure | None) -> None:
-        """THE routine that creates or merges a dead letter (R16); the caller makes the job dead in this transaction."""
-        execute = self.cursor.execute
-        self.rules.any_letter = 1
-        logical = logical_name(job["id"], job["queue"], job["task"], job["key"])
-        row = execute(SQL["bury.letter"], (job["seq"], logical)).fetchone()
-        revival = codec.read_or(None, revival_of, job["revival"])
-        cooldown = None if revival is None else revival.cooldown(0 if row is None else row[6])
-        values = {
-            "logical": logical,
-            "job_id": job["id"],
-            "task": job["task"],
-            "queue": job["queue"],
-            "key": job["key"],
-            "grp": job["grp"],
-            "seq": job["seq"],
-            "now": self.now,
-            "reason": reason,
-            "error": None if failure is None else encoded(failure),
-            "revive_at": None if cooldown is None else self.now + cooldown,
-        }
-        if row is None:
-            execute(SQL["bury.insert"], values)
-            return
-        earlier_id, earlier_args, failed_at, earlier_reason, error, history, _ = row
-        if earlier_id != job["id"]:
-            execute(SQL["bury.supersede"], (prune_at(self.now, 0.0, None), earlier_id))
-        past = codec.read_or(None, failure_of, error)
-        earlier = PastDeath(
-            job_id=earlier_id,
-            at=failed_at,
-            reason=earlier_reason,
-            error="" if past is None else past.text,
-            args=earlier_args,
-        )
-        deaths = (*codec.read_or((), deaths_of, history), earlier)[-HISTORY_KEPT_MAX:]
-        execute(SQL["bury.merge"], {**values, "history": encoded(deaths)})
-
-    def close_letters(self, logicals: Iterable[str]) -> None:
-        """Success or cancellation closes a logical job's dead letter; an older job that held it may be pruned (R17)."""
-        if self.rules.any_letter:
-            names = list(logicals)
-            soonest = prune_at(self.now, 0.0, None)
-            self.cursor.executemany(SQL["settle.let_go"], [(soonest, logical) for logical in names])
-            self.cursor.executemany(SQL["settle.close_letter"], [(logical,) for logical in names])
-
-
-# ----------------------------------------------------------------------------------------------------------------------
 # THE refill routine: makes as many waiting jobs of the touched groups ready as the groups have room for. Groups with
 # limit 1, which is most of them, are filled in one statement; with a higher limit, a rate, aging or a changed rule each
 # group is handled by itself.
@@ -452,6 +269,8 @@ _IN_PLAY = SQL["refill.in_play"]
 _WAITING = SQL["refill.waiting"]
 _FILL = SQL["refill.fill"]
 _WITHDRAW = SQL["refill.withdraw"]
+_NEXT_WAITING = SQL["refill.next_waiting"]
+_NEXT_WAITING_QUEUE = SQL["refill.next_waiting_queue"]
 
 _NONE: InPlay = (0, 0, None)
 
@@ -541,7 +360,7 @@ class Filling:
         self._rate = tx.rules.group_rate(*name)
         self._bucket = tx.rules.bucket(self._place)
         if self._is_too_far_ahead() and (self._ready or tx.cursor.execute(_WAITING, (*name, 1)).fetchone()):
-            tx.set_back(self._rate, self._place)
+            set_back(tx, self._rate, self._place)
             self._bucket = tx.rules.bucket(self._place)
         spent = (self._bucket or Bucket()).spent_until
         self._budget = UNLIMITED if self._rate is None else allowed(self._rate, spent, tx.now)
@@ -601,3 +420,51 @@ class Filling:
             wakes_at = opens_at(self._rate, bucket.spent_until) + self._ready * self._rate.every
         if wakes_at != bucket.wakes_at:
             self._tx.cursor.execute(SQL["refill.wake"], (wakes_at, *self._place))
+
+
+def refill_pass(tx: Transaction, after: tuple[str, str], limit: int) -> tuple[int, tuple[str, str]]:
+    """One bounded pass over groups with waiting jobs, from where the last one stopped."""
+    tx.refuse_sealed()
+    execute, place = tx.cursor.execute, after
+    for _ in range(limit):  # from name to name: a group with a million waiting jobs is one lookup
+        row = execute(_NEXT_WAITING, place).fetchone() or execute(_NEXT_WAITING_QUEUE, place[:1]).fetchone()
+        place = row or ("", "")
+        if row is None:
+            break
+        tx.touch(*place)
+    made_ready = tx.refill()
+    tx.close()
+    return made_ready, place
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Bringing a job into play, and a bucket's numbers.
+
+
+def bring_into_play(
+    tx: Transaction, seq: int, queue: str, task: str, group: str | None, priority: int, turn: int | None = None
+) -> None:
+    """Bring a due job into play, with its old turn or a new one: ready, or waiting in its group until refill."""
+    if group is not None:
+        tx.cursor.execute(SQL["promote.to_waiting"], (turn, seq))
+        tx.touch(queue, group)
+        return
+    aging = tx.rules.aging(queue)
+    if turn is None:
+        turn = tx.ticks(1) - age_shift(priority, aging)
+    tx.cursor.execute(SQL["promote.to_ready"], (tx.rules.lane_of(task, group), turn, rank(priority, aging), seq))
+
+
+def spend(tx: Transaction, place: Place, spent_until: float) -> None:
+    """Store a bucket's new number."""
+    tx.cursor.execute(SQL["slow_down.spend"], (*place, spent_until))
+    tx.rules.any_flow = True
+
+
+def set_back(tx: Transaction, rate: Rate | None, place: Place) -> None:
+    """Clamp a bucket that is further ahead than its rate allows: rate raised or clock set back (R12)."""
+    bucket = None if rate is None else tx.rules.bucket(place)
+    if rate is not None and bucket is not None:
+        spent_until = bounded(rate, bucket.spent_until, tx.now)
+        if spent_until != bucket.spent_until:
+            spend(tx, place, spent_until)
