@@ -31,17 +31,14 @@ class Step(NamedTuple):
 
 
 STEPS = (
-    Step(0, 0, "Bind", "arguments → a new job", ["task.py", "codec.py", "names.py", "options/tasks.py"]),
+    Step(0, 0, "Bind", "arguments → a new job", ["task.py", "codec.py", "names.py"]),
     Step(0, 1, "Enqueue", "on the calling thread", ["producer.py", "store_thread.py", "clock.py", "job.py"]),
     Step(
         1,
         1,
         "Write, commit, read back",
         "waiting → ready",
-        [
-            f"{SQLITE}{name}.py"
-            for name in ("backend", "connection", "enqueue", "codec", "transaction", "read", "wakeups")
-        ],
+        [f"{SQLITE}{name}.py" for name in ("backend", "connection", "enqueue", "codec", "groups", "read", "wakeups")],
     ),
     Step(1, 2, "Claim", "ready → running", [f"{SQLITE}claim.py"]),
     Step(
@@ -49,11 +46,11 @@ STEPS = (
         2,
         "Exchange",
         "claims for free slots",
-        [f"{KEEPER}{name}.py" for name in ("exchange_loop", "ledger", "store_client")],
+        [f"{KEEPER}{name}.py" for name in ("exchange_loop", "store_client")],
     ),
-    Step(3, 2, "Run", "calls your function", ["worker/embedded.py", f"{RUNNER}attempt.py", "context.py"]),
-    Step(3, 3, "Decide", "outcome → settlement", [f"{RUNNER}outcomes.py", "lifecycle.py"]),
-    Step(2, 3, "Exchange", "settles what ended", [f"{KEEPER}runners.py"]),
+    Step(3, 2, "Run", "calls your function", [f"{KEEPER}runners.py", f"{RUNNER}attempt.py"]),
+    Step(3, 3, "Decide", "outcome → settlement", ["context.py"]),
+    Step(2, 3, "Exchange", "settles what ended", [f"{KEEPER}exchange_loop.py"]),
     Step(1, 3, "Settle, refill the group", "running → succeeded", [f"{SQLITE}settle.py"]),
     Step(2, 4, "Emit", "event: succeeded", ["events.py"]),
 )

@@ -1,4 +1,4 @@
-"""The state machine: states, verbs, legal transitions, and what an attempt's outcome means.
+"""The state machine: states, verbs, legal transitions, refusals and failure texts, and what a settlement asks for.
 
 Called everywhere. Pure: no I/O, no clock, no randomness. Backends carry out what is decided here and decide only what
 must be atomic with the row: eligibility, token, limits. The docs page and the conformance cases are generated from
@@ -239,63 +239,3 @@ class Settlement(Struct, frozen=True, kw_only=True):
     reason: str | None = None  # buried
     alone: bool = False  # stalled: no other job was running in the process that died
     retain: float = 86400.0  # seconds a finished job is kept
-
-
-class OutcomeKind(StrEnum):
-    """How an attempt ended, as its runner saw it."""
-
-    RETURNED = "returned"
-    FAILED = "failed"  # raised, or raised Retry
-    TIMED_OUT = "timeout"
-    SNOOZED = "snoozed"
-    BURIED = "bury"
-    UNDECODABLE = "undecodable"  # the stored arguments no longer fit the function
-    CANCELLED = "cancelled"
-
-
-class Outcome(Struct, frozen=True, kw_only=True):
-    """The end of an attempt. `delay` is set by a verdict (always for Snooze, optional for Retry)."""
-
-    kind: OutcomeKind
-    value: bytes | None = None
-    failure: Failure | None = None
-    delay: float | None = None
-
-
-def settlement_for(job_id: str, token: str, outcome: Outcome, *, retry_in: float | None, retain: float) -> Settlement:
-    """Turn an outcome into the settlement the store carries out.
-
-    `retry_in` is the back-off before the next attempt, or None if no retry is left or the error is not retryable;
-    it is used only for outcomes that spend a retry.
-    """
-    kind = outcome.kind
-    if kind is OutcomeKind.RETURNED:
-        return Settlement(id=job_id, token=token, ending=Ending.SUCCEEDED, value=outcome.value, retain=retain)
-    if kind is OutcomeKind.SNOOZED:
-        return Settlement(id=job_id, token=token, ending=Ending.SNOOZED, delay=outcome.delay or 0.0, retain=retain)
-    if kind is OutcomeKind.CANCELLED:
-        return Settlement(id=job_id, token=token, ending=Ending.CANCELLED, failure=outcome.failure, retain=retain)
-    spends = kind in (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT)
-    if spends and retry_in is not None:
-        delay = outcome.delay if outcome.delay is not None else retry_in
-        return Settlement(
-            id=job_id,
-            token=token,
-            ending=Ending.RETRY,
-            failed=True,
-            delay=delay,
-            failure=outcome.failure,
-            retain=retain,
-        )
-    reason = kind.value
-    if kind is OutcomeKind.FAILED and outcome.failure is not None:
-        reason = outcome.failure.reason  # exceeding a resource limit has its own reason: memory, cpu, file
-    return Settlement(
-        id=job_id,
-        token=token,
-        ending=Ending.BURIED,
-        failed=spends,
-        failure=outcome.failure,
-        reason=reason,
-        retain=retain,
-    )

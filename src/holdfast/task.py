@@ -38,6 +38,7 @@ from .names import check_name, default_task_name, nearest, new_id
 from .options import (
     ARGS_BYTES_MAX,
     CALL_OPTIONS,
+    NO_KEY,
     RESULT_BYTES_MAX,
     Chooser,
     Duration,
@@ -230,7 +231,7 @@ def make_job(
     task: str, raw: bytes, options: TaskOptions, placement: Placement, *, group: str | None, key: str | None
 ) -> NewJob:
     """Build the job for a call, including its id."""
-    held = how_held(options, task, key)
+    held = NO_KEY if key is None else how_held(options, task, key)
     return NewJob(
         id=placement.id or new_id(),
         task=task,

@@ -19,10 +19,9 @@ from holdfast.cron.tick import tick_id
 from holdfast.errors import BackendUnavailable
 from holdfast.events import Event, Hub
 from holdfast.records import CronEntry, JobQuery, NewJob, TaskRule, Tick
-from holdfast.worker.embedded import InProcessRunners
 from holdfast.worker.keeper.cron_ticker import CronTicker
 from holdfast.worker.keeper.declare import Declared
-from holdfast.worker.keeper.runners import Signals
+from holdfast.worker.keeper.runners import InProcessRunners, Signals
 from holdfast.worker.keeper.store_client import StoreClient
 
 START = 1_772_323_200.0  # 2026-03-01

@@ -8,7 +8,7 @@ from tests.docs.doc_pages import DOCS, rows, section
 from holdfast.backends.sqlite.connection import REQUESTS_PER_COMMIT_MAX
 from holdfast.backends.sqlite.schema import SQLITE_VERSION_MIN
 from holdfast.codec import DEPTH_MAX
-from holdfast.context import LOG_LINE_CHARS_MAX
+from holdfast.context import LOG_LINE_CHARS_MAX, TEXT_CHARS_MAX, TRACEBACK_CHARS_MAX, UNKNOWN_TASK_DELAY_SECONDS
 from holdfast.cron.api import BACKFILL_MAX
 from holdfast.cron.tick import JOBS_PER_TICK_MAX
 from holdfast.names import NAME_LENGTH_MAX
@@ -24,7 +24,6 @@ from holdfast.records import (
 )
 from holdfast.worker.keeper.lease_renewal import EXIT_CODE
 from holdfast.worker.keeper.shutdown import STOP_WITHIN_SECONDS
-from holdfast.worker.runner.outcomes import TEXT_CHARS_MAX, TRACEBACK_CHARS_MAX, UNKNOWN_TASK_DELAY_SECONDS
 
 GUARANTEES = DOCS / "guarantees.md"
 

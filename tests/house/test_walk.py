@@ -30,7 +30,7 @@ BESIDE = {
     "worker/keeper/reports.py",
     "InProcessRunners.watch_forever",
 }
-FILES_MAX = 27
+FILES_MAX = 22
 
 
 class Walk:

@@ -6,7 +6,8 @@ from itertools import product
 
 import pytest
 
-from holdfast.lifecycle import Ending, Failure, Outcome, OutcomeKind, Settlement, settlement_for
+from holdfast.context import Outcome, OutcomeKind, settlement_for
+from holdfast.lifecycle import Ending, Failure, Settlement
 
 FAILURE = Failure(reason="failed", type="builtins.ValueError", text="no")
 RETRYABLE = (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT)

@@ -146,7 +146,6 @@ def test_six_words_become_what_stores_know() -> None:
     assert held(on_conflict="throttle", window=60) == ("keep", "finished", 60.0, None, None, None)
     assert held(on_conflict="debounce", wait=5, wait_max=60) == ("debounce", "started", None, 5.0, 60.0, None)
     assert held(on_conflict="keep_last") == ("replace", "started", None, None, None, "one-at-a-time:send/k")
-    assert how_held(TaskOptions.make(key=lambda: "k"), "send", None).on_conflict == "keep"
 
 
 def test_a_serial_group_has_a_name_of_bounded_length() -> None:

@@ -14,18 +14,18 @@ from msgspec import structs
 from tests.worker.worker_bench import WorkerApp
 
 from holdfast.clock import SystemClock
-from holdfast.context import CURRENT, Context
-from holdfast.lifecycle import Ending, Failure, Outcome, OutcomeKind, State
+from holdfast.context import CURRENT, Context, Outcome, OutcomeKind
+from holdfast.lifecycle import Ending, Failure, State
 from holdfast.records import Lease
 from holdfast.worker.keeper.declare import Declared
 from holdfast.worker.keeper.reports import Reports
 from holdfast.worker.keeper.runners import Signals
-from holdfast.worker.processes import guard, monitor, protocol, spawner
-from holdfast.worker.processes.monitor import BEGIN_SECONDS, stack_of
+from holdfast.worker.processes import guard, protocol, spawner, timeouts
 from holdfast.worker.processes.pool import RETRY_DECISION_WITHIN_SECONDS, RUNNER_WITHIN_SECONDS, Pool, _KilledJob
+from holdfast.worker.processes.process_worker import python_files
 from holdfast.worker.processes.resource_limits import Limits, children_of, memory_of, memory_of_family
 from holdfast.worker.processes.runner_process import RunnerProcess, Stage, how_it_ended
-from holdfast.worker.processes.supervisor import python_files
+from holdfast.worker.processes.timeouts import BEGIN_SECONDS, stack_of
 from holdfast.worker.runner import output
 
 
@@ -234,13 +234,13 @@ def test_a_loop_is_idle_only_where_nothing_but_its_wait_is_on_the_stack() -> Non
     step = '  File "/usr/lib/python3/asyncio/base_events.py", line 1884 in _run_once\n'
     handler = '  File "/app/shop.py", line 3 in render\n'
     head = "Current thread 0x00007f0000000001 (most recent call first):\n"
-    assert monitor.loop_is_idle(head + wait + step)
-    assert not monitor.loop_is_idle(head + wait + handler + step)
-    assert not monitor.loop_is_idle(head + wait + step + handler + step)
-    assert not monitor.loop_is_idle(head + handler + step)
-    assert not monitor.loop_is_idle("")
-    assert not monitor.is_stopped(os.getpid()) and not monitor.is_stopped(2**22 + 1)
-    assert not monitor.waits_for_events(os.getpid())
+    assert timeouts.loop_is_idle(head + wait + step)
+    assert not timeouts.loop_is_idle(head + wait + handler + step)
+    assert not timeouts.loop_is_idle(head + wait + step + handler + step)
+    assert not timeouts.loop_is_idle(head + handler + step)
+    assert not timeouts.loop_is_idle("")
+    assert not timeouts.is_stopped(os.getpid()) and not timeouts.is_stopped(2**22 + 1)
+    assert not timeouts.waits_for_events(os.getpid())
 
 
 class Nobody:

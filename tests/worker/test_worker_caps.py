@@ -16,7 +16,7 @@ from tests.worker.worker_bench import WorkerApp
 from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.lifecycle import Settlement, State
 from holdfast.records import ClaimRequest, Exchanged, Lease, Release
-from holdfast.worker.embedded import InProcessRunners
+from holdfast.worker.keeper.runners import InProcessRunners
 from holdfast.worker.processes.pool import IsolatedSlots
 
 TASKS = ("pdf", "scan", "video")

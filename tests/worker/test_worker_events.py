@@ -125,7 +125,7 @@ async def test_logs_never_quote_arguments_results_or_exception_texts(
 async def test_a_blocked_loop_is_reported_with_the_culprits_stack(
     memory_app: WorkerApp, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.embedded.LOOP_BLOCKED_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.worker.keeper.runners.LOOP_BLOCKED_SECONDS", 0.2)
     told = memory_app.listen("loop_blocked")
 
     @memory_app.task(name="culprit")

@@ -10,8 +10,8 @@ from tests.worker.worker_bench import WorkerApp, soon
 
 from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.records import ClaimRequest, Exchanged
-from holdfast.worker.embedded import InProcessRunners
 from holdfast.worker.keeper.exchange_loop import CLAIM_JOBS_MIN
+from holdfast.worker.keeper.runners import InProcessRunners
 from holdfast.worker.processes.pool import Pool
 
 

@@ -15,9 +15,9 @@ from types import ModuleType
 from typing import Any
 
 from ..app import Holdfast
+from ..context import said
 from ..errors import HoldfastError
 from ..names import nearest
-from ..worker.runner.outcomes import said
 from .exits import CommandFailed, Exit
 
 

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from functools import partial
 
 from ..app import Holdfast
+from ..context import storable
 from ..worker.processes import protocol
 from ..worker.processes.guard import FIRST_FD
 from ..worker.processes.protocol import BeginFlags
 from ..worker.processes.runner_endpoint import RunnerEndpoint, hello, listen_for_dumps
-from ..worker.runner.outcomes import storable
 from ..worker.runner.output import capture_output
 from .app_import import import_app, import_modules, tellable_words
 from .exits import CommandFailed, Exit

@@ -83,8 +83,8 @@ def work(
     """
     if sys.platform == "win32":
         raise click.UsageError("`holdfast work` needs Linux or macOS. On Windows call app.work() in your program.")
+    from ..worker.processes.process_worker import ProcessWorker
     from ..worker.processes.spawner import START_SECONDS_DEFAULT, Plan, RunnerRefused
-    from ..worker.processes.supervisor import ProcessWorker
 
     served, health = read_queues(queues), read_address(health_port)
     if url is not None:

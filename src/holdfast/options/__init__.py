@@ -8,6 +8,7 @@ from .checks import COUNT_MAX, Duration, QueueOptions, one_of, queue_name, said_
 from .tasks import (
     ARGS_BYTES_MAX,
     CALL_OPTIONS,
+    NO_KEY,
     RESULT_BYTES_MAX,
     Chooser,
     OnConflict,
@@ -23,6 +24,7 @@ __all__ = [
     "CALL_OPTIONS",
     "COUNT_MAX",
     "LEASE_DEFAULT",
+    "NO_KEY",
     "RESULT_BYTES_MAX",
     "SLOTS_DEFAULT",
     "Chooser",

@@ -51,10 +51,11 @@ class Holding(Struct, frozen=True):
     group: str | None = None  # keep_last: keeps the waiting job from running beside the running one
 
 
-def how_held(options: TaskOptions, task: str, key: str | None) -> Holding:
+NO_KEY = Holding()
+
+
+def how_held(options: TaskOptions, task: str, key: str) -> Holding:
     """How a job of this task holds this key."""
-    if key is None:
-        return Holding()
     word = options.on_conflict
     return Holding(
         on_conflict=_STORED.get(word) or word,  # type: ignore[arg-type]

@@ -7,24 +7,22 @@ own thread. It cannot kill a thread: if that matters, use the multi-process work
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import events, logs
 from ..clock import Clock, SystemClock
+from ..context import UNKNOWN_TASK_DELAY_SECONDS
 from ..errors import ConfigurationError
 from ..options import WorkerOptions
-from ..records import Lease
 from .keeper.declare import declared_by
 from .keeper.keeper import Keeper, Summary
 from .keeper.reports import Reports
-from .keeper.runners import Runners, Signals
+from .keeper.runners import InProcessRunners, Signals
 from .keeper.shutdown import stop_signals
 from .runner.attempt import Runner
-from .runner.outcomes import UNKNOWN_TASK_DELAY_SECONDS, Stop, stack_of
 
 if TYPE_CHECKING:
     from ..backends.contract import Backend
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
     from ..task import Task
 
 CALLBACKS_WITHIN_SECONDS = 5.0
-LOOP_BLOCKED_SECONDS = 1.0
-LOOK_EVERY_SECONDS = 0.25
 
 
 class HostApp(Protocol):
@@ -209,88 +205,3 @@ def _resolve(ended: asyncio.Future[Summary], end: Summary | BaseException) -> No
         ended.set_exception(end)
     else:
         ended.set_result(end)
-
-
-class InProcessRunners(Runners):
-    """One runner in this process, called by the keeper from its own thread with one thread-safe call per batch.
-
-    It monitors the handlers' loop from outside, so it notices a handler that blocks it.
-    """
-
-    def __init__(self, runner: Runner, hub: events.Hub, signals: Signals) -> None:
-        super().__init__(signals)
-        self._runner, self._hub = runner, hub
-
-    def set_worker(self, worker: str) -> None:
-        self.worker = self._runner.worker = worker
-
-    def wanted(self, *names: str) -> bool:
-        return any(self._hub.wanted(name) for name in names)
-
-    def room(self, free: int) -> int:
-        return free
-
-    def most_by_task(self) -> Mapping[str, int]:
-        return {}
-
-    def left_some(self, most_by_task: Mapping[str, int], leases: Sequence[Lease]) -> bool:
-        return False
-
-    def knows(self, task: str) -> bool:
-        return self._runner.knows(task)
-
-    def start(self, leases: Sequence[Lease]) -> None:
-        self._call(self._runner.start, leases)
-
-    def stop(self, leases: Sequence[Lease], reason: Stop) -> None:
-        if leases:
-            marked = [(lease.id, lease.token) for lease in leases]
-            self._runner.warn(marked, reason)  # takes effect even if the loop is blocked
-            self._call(self._runner.stop, marked, reason)
-
-    def stop_all(self, reason: Stop) -> None:
-        self._runner.warn_all()
-        self._call(self._runner.stop_all, reason)
-
-    def allow_starts(self) -> None:
-        self._runner.barred = False
-
-    def running(self) -> tuple[str, ...]:
-        return tuple(self._runner.runs)
-
-    def deliver(self, seen: list[events.Event]) -> None:
-        self._call(self._runner.deliver, seen)
-
-    def renewed(self, fence_at: float, margin: float) -> None:
-        pass  # nothing here could enforce it; the keeper's fence tells the handlers to stop
-
-    def _call(self, call: Callable[..., Any], *arguments: Any) -> None:
-        try:
-            self._runner.loop.call_soon_threadsafe(call, *arguments)
-        except RuntimeError:
-            if not self.broken:
-                self.broken = True
-                logs.loop_gone(self.worker)
-
-    # ------------------------------------------------------------------ liveness
-
-    async def watch_forever(self) -> None:
-        """Ping the handlers' loop; report each blockage once."""
-        runner = self._runner
-        pinged_at, expected, reported = time.monotonic(), runner.pongs, False
-        while True:
-            if runner.pongs >= expected:
-                pinged_at, expected, reported = time.monotonic(), runner.pongs + 1, False
-                self._call(runner.pong)
-            await asyncio.sleep(LOOK_EVERY_SECONDS)
-            silent = time.monotonic() - pinged_at
-            if runner.pongs < expected and silent > LOOP_BLOCKED_SECONDS and not reported:
-                reported = True
-                self._report_blocked(silent)
-
-    def _report_blocked(self, seconds: float) -> None:
-        runner = self._runner
-        stack = stack_of(runner.thread_id)
-        jobs = tuple(run.lease.id for run in list(runner.runs.values()) if run.task.is_async and run.entered)
-        logs.loop_blocked(seconds, jobs, stack)
-        self.emit(events.LoopBlocked(worker=self.worker, seconds=seconds, jobs=jobs, stack=stack))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.sqlite import groups, operate, read
+from holdfast.backends.sqlite import groups, read
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.backends.sqlite.codec import SQL
 from holdfast.backends.sqlite.connection import Transaction, connect

@@ -322,7 +322,7 @@ class PostgresBackend(Backend):
         return list(exchanged.answers)
 
     async def retire(self, worker: str, now: float | None = None) -> int:
-        number = int(await self._write("release.call", worker=worker, now=now))
+        number = int(await self._write("retire.call", worker=worker, now=now))
         if number:
             self._watching().tell([EVERY_QUEUE])
         return number

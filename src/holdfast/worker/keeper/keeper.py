@@ -15,16 +15,15 @@ from typing import Any
 from ... import events, logs
 from ...backends.contract import Backend
 from ...clock import Clock
+from ...context import UNKNOWN_TASK_DELAY_SECONDS, Stop
 from ...errors import HoldfastError
 from ...options import WorkerOptions
-from ..runner.outcomes import UNKNOWN_TASK_DELAY_SECONDS, Stop
 from . import identity
 from .cron_ticker import CronTicker
 from .declare import Declarations, Declared
 from .drain import Drain
-from .exchange_loop import ExchangeLoop
+from .exchange_loop import ExchangeLoop, Ledger
 from .lease_renewal import LeaseRenewer
-from .ledger import Ledger
 from .reports import Reports, ReportWriter
 from .runners import Runners, Signals
 from .shutdown import Shutdown

@@ -11,18 +11,21 @@ import asyncio
 import os
 import random
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from ... import events, logs
+from ...context import Stop
 from ...errors import HoldfastError, OutcomeUnknown
 from ...options import WorkerOptions
 from ...records import Lease, Renewal, WorkerRecord
-from ..runner.outcomes import Stop
 from . import identity
-from .ledger import Ledger
 from .runners import Runners, Signals
 from .store_client import StoreClient, backoff
+
+if TYPE_CHECKING:
+    from .exchange_loop import Ledger
 
 FENCE_LOOK_SECONDS = 0.5  # check interval: a suspend advances the steady clock but not the loop's timers
 LOG_AGAIN_SECONDS = 10.0  # after the fence, log failing renewals at most this often

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterable
 
 from ... import events, logs
+from ...context import storable
 from ...errors import BackendUnavailable, HoldfastError
 from ...lifecycle import Settlement
 from ...records import LOGS_KEPT_MAX, Answer, Lease, Report
-from ..runner.outcomes import storable
 from .runners import Runners, Signals
 from .store_client import AdaptiveLimit, StoreClient
 

@@ -1,7 +1,7 @@
 """What the keeper and its runners are to each other: `Runners`, which the keeper calls, and `Signals`, which they set.
 
-Runners has two implementations: worker/embedded.py (this process, another loop) and processes/pool.py (processes under
-a guard). It also has the log lines and events about leases, which both share. Nothing here ever waits for a runner,
+Runners has two implementations: `InProcessRunners` here, for the embedded worker, and processes/pool.py, with a guard
+over processes. It also has the log lines and events about leases, which both share. Nothing here waits for a runner,
 which a handler may be blocking.
 """
 
@@ -9,17 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ... import events, logs
+from ...context import Ended, Stop, stack_of
 from ...errors import StoreSealed
 from ...lifecycle import Ending, Settlement, StallVerdict, stall_verdict
 from ...records import Lease, Recovered
 from ...worker_status import draw
-from ..runner.outcomes import Ended, Stop
+
+if TYPE_CHECKING:
+    from ..runner.attempt import Runner
+
+LOOP_BLOCKED_SECONDS = 1.0
+LOOK_EVERY_SECONDS = 0.25
 
 
 class Signals:
@@ -244,3 +251,88 @@ class Runners(ABC):
             reason = settlement.failure.reason if settlement.failure is not None else "crash"
             seen.append(events.Dead(**facts, reason=reason, error=settlement.failure))
         return seen
+
+
+class InProcessRunners(Runners):
+    """One runner in this process, called by the keeper from its own thread with one thread-safe call per batch.
+
+    It monitors the handlers' loop from outside, so it notices a handler that blocks it.
+    """
+
+    def __init__(self, runner: Runner, hub: events.Hub, signals: Signals) -> None:
+        super().__init__(signals)
+        self._runner, self._hub = runner, hub
+
+    def set_worker(self, worker: str) -> None:
+        self.worker = self._runner.worker = worker
+
+    def wanted(self, *names: str) -> bool:
+        return any(self._hub.wanted(name) for name in names)
+
+    def room(self, free: int) -> int:
+        return free
+
+    def most_by_task(self) -> Mapping[str, int]:
+        return {}
+
+    def left_some(self, most_by_task: Mapping[str, int], leases: Sequence[Lease]) -> bool:
+        return False
+
+    def knows(self, task: str) -> bool:
+        return self._runner.knows(task)
+
+    def start(self, leases: Sequence[Lease]) -> None:
+        self._call(self._runner.start, leases)
+
+    def stop(self, leases: Sequence[Lease], reason: Stop) -> None:
+        if leases:
+            marked = [(lease.id, lease.token) for lease in leases]
+            self._runner.warn(marked, reason)  # takes effect even if the loop is blocked
+            self._call(self._runner.stop, marked, reason)
+
+    def stop_all(self, reason: Stop) -> None:
+        self._runner.warn_all()
+        self._call(self._runner.stop_all, reason)
+
+    def allow_starts(self) -> None:
+        self._runner.barred = False
+
+    def running(self) -> tuple[str, ...]:
+        return tuple(self._runner.runs)
+
+    def deliver(self, seen: list[events.Event]) -> None:
+        self._call(self._runner.deliver, seen)
+
+    def renewed(self, fence_at: float, margin: float) -> None:
+        pass  # nothing here could enforce it; the keeper's fence tells the handlers to stop
+
+    def _call(self, call: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            self._runner.loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:
+            if not self.broken:
+                self.broken = True
+                logs.loop_gone(self.worker)
+
+    # ------------------------------------------------------------------ liveness
+
+    async def watch_forever(self) -> None:
+        """Ping the handlers' loop; report each blockage once."""
+        runner = self._runner
+        pinged_at, expected, reported = time.monotonic(), runner.pongs, False
+        while True:
+            if runner.pongs >= expected:
+                pinged_at, expected, reported = time.monotonic(), runner.pongs + 1, False
+                self._call(runner.pong)
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+            silent = time.monotonic() - pinged_at
+            if runner.pongs < expected and silent > LOOP_BLOCKED_SECONDS and not reported:
+                reported = True
+                self._report_blocked(silent)
+
+    def _report_blocked(self, seconds: float) -> None:
+        runner = self._runner
+        stack = stack_of(runner.thread_id)
+        jobs = tuple(run.lease.id for run in list(runner.runs.values()) if run.task.is_async and run.entered)
+        logs.loop_blocked(seconds, jobs, stack)
+        self.emit(events.LoopBlocked(worker=self.worker, seconds=seconds, jobs=jobs, stack=stack))

@@ -13,12 +13,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ... import logs
-from ..runner.outcomes import Stop
-from .ledger import Ledger
+from ...context import Stop
 from .runners import Runners, Signals
+
+if TYPE_CHECKING:
+    from .exchange_loop import Ledger
 
 STOP_WITHIN_SECONDS = 2.0  # time for an async handler to clean up after being told to stop
 

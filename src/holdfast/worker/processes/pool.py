@@ -1,8 +1,8 @@
 """The pool: the keeper's interface to runner processes. It sends each job to a runner that can start it now.
 
-Created by the process worker (supervisor.py); everything happens on the keeper's loop. It spreads jobs over the
+Created by the process worker (process_worker.py); everything happens on the keeper's loop. It spreads jobs over the
 runners, runs isolated and suspect jobs in a dedicated runner, and turns a runner's exit into outcomes for its jobs. It
-never starts processes (spawner.py does) and never checks timeouts (monitor.py does).
+never starts processes (spawner.py does) and never checks timeouts (timeouts.py does).
 """
 
 from __future__ import annotations
@@ -19,19 +19,30 @@ import msgspec
 
 from ... import events, logs
 from ...clock import Clock
-from ...lifecycle import Ending, Failure, Outcome, OutcomeKind, Settlement
+from ...context import (
+    TRACEBACK_CHARS_MAX,
+    Ended,
+    Gone,
+    Outcome,
+    OutcomeKind,
+    Stop,
+    Unknown,
+    bounded,
+    interrupted,
+    settlement_of,
+)
+from ...lifecycle import Ending, Failure, Settlement
 from ...options import TaskOptions
 from ...records import Lease, Release
 from ...retry import RetryPolicy
 from ...worker_status import JOBS_SHOWN_MAX, MEMORY_STEP_BYTES, RunnerView, draw
 from ..keeper.reports import Reports
 from ..keeper.runners import Runners, Signals
-from ..runner.outcomes import TRACEBACK_CHARS_MAX, Ended, Gone, Stop, Unknown, bounded, interrupted, settlement_of
 from . import guard, protocol
-from .monitor import Monitor
 from .resource_limits import OUT_OF_MEMORY, children_of
 from .runner_process import Assignment, RunnerProcess, Stage, how_it_ended
 from .spawner import Plan, RunnerSpawner
+from .timeouts import TimeoutMonitor
 
 END_WITHIN_SECONDS = 3.0
 RUNNER_WITHIN_SECONDS = 30.0  # release a job that has waited this long for a dedicated runner
@@ -58,7 +69,7 @@ class Pool(Runners):
         super().__init__(signals)
         self._clock, self._reports = clock, reports
         self.spawner = RunnerSpawner(plan, self, clock)
-        self.monitor = Monitor(self, clock)
+        self.monitor = TimeoutMonitor(self, clock)
         self._on_hello = on_hello  # called with the hello of each shared runner that is ready
         self.facts: dict[str, protocol.TaskFacts] = {}  # by name and alias
         self.timeouts: dict[str, float] = {}  # by task, for tasks that have one

@@ -23,8 +23,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 from msgspec import Struct
 
+from ...context import Outcome
 from ...errors import ConfigurationError
-from ...lifecycle import Outcome, Settlement
+from ...lifecycle import Settlement
 from ...records import Lease, Release
 from ..keeper.declare import Declared
 

@@ -20,7 +20,7 @@ from typing import Any, cast
 import msgspec
 
 from ...clock import read_steady
-from ...context import Context
+from ...context import Context, Ended, Stop, Unknown
 from ...events import EVENTS
 from ...lifecycle import Settlement
 from ...records import Lease, Release
@@ -28,7 +28,6 @@ from ..embedded import CALLBACKS_WITHIN_SECONDS, HostApp
 from ..keeper.declare import declared_by
 from ..keeper.reports import FLUSH_EVERY_SECONDS, Reports
 from ..runner.attempt import Runner
-from ..runner.outcomes import Ended, Stop, Unknown
 from . import protocol
 from .protocol import BeginFlags
 from .resource_limits import OUT_OF_MEMORY, Limits

@@ -17,10 +17,9 @@ from typing import Protocol, cast
 
 from ... import logs
 from ...clock import read_steady
+from ...context import Outcome, Stop
 from ...errors import ConfigurationError
-from ...lifecycle import Outcome
 from ...records import Lease
-from ..runner.outcomes import Stop
 from ..runner.output import OutputPipe
 from . import protocol
 from .protocol import BeginFlags, make_file

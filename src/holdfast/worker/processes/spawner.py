@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from ... import logs
 from ...clock import Clock
+from ...context import TRACEBACK_CHARS_MAX, UNKNOWN_TASK_DELAY_SECONDS, bounded
 from ..keeper.store_client import backoff
-from ..runner.outcomes import TRACEBACK_CHARS_MAX, UNKNOWN_TASK_DELAY_SECONDS, bounded
 from . import guard, protocol
 from .guard_client import GuardClient
 from .runner_process import DUMP_SIGNAL, RunnerProcess, Stage, how_it_ended

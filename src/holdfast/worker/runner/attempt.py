@@ -18,12 +18,32 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ... import events, logs
-from ...context import CURRENT, CancelRequested, Context, ReportSink
+from ...context import (
+    CURRENT,
+    STOPPED,
+    UNKNOWN_TASK_DELAY_SECONDS,
+    CancelRequested,
+    Context,
+    Ended,
+    Gone,
+    Outcome,
+    OutcomeKind,
+    ReportSink,
+    Stop,
+    Unknown,
+    interrupted,
+    raised,
+    returned,
+    settlement_for,
+    settlement_of,
+    slows_queue,
+    stack_of,
+    timed_out,
+    traceback_of,
+    undecodable,
+)
 from ...errors import ConfigurationError
-from ...lifecycle import Outcome, OutcomeKind, settlement_for
 from ...records import Lease, Release
-from . import outcomes
-from .outcomes import UNKNOWN_TASK_DELAY_SECONDS, Ended, Gone, Stop, Unknown
 
 if TYPE_CHECKING:
     from ...options import TaskOptions
@@ -138,7 +158,7 @@ class Runner:
                 waiting, run.successor = run.successor, None
                 self._end_unstarted(waiting)
             if run.handle is not None and run.handle.done():  # cancelled from outside before its first step
-                self._end(run, outcomes.STOPPED, None)
+                self._end(run, STOPPED, None)
             else:
                 self._request_stop(run, reason)
 
@@ -168,7 +188,7 @@ class Runner:
             self._withdraw()
         for run in list(self.runs.values()):
             if run.handle is not None and run.handle.done():  # it never entered the pipeline, which would have ended it
-                self._end(run, outcomes.STOPPED, None)
+                self._end(run, STOPPED, None)
 
     def close(self) -> None:
         self._pool.close()
@@ -227,13 +247,13 @@ class Runner:
         run.entered = True
         error: BaseException | None = None
         if not self._may_begin(run):
-            self._end(run, outcomes.STOPPED, None)
+            self._end(run, STOPPED, None)
             return
         task, context = run.task, run.context
         try:
             arguments = task.decode(run.lease.args)
         except BaseException as fault:  # decoding may run user code of the arguments' classes
-            self._end(run, outcomes.undecodable(fault), fault)
+            self._end(run, undecodable(fault), fault)
             return
         CURRENT.set(context)  # in this asyncio task's own context, so it needs no reset
         try:
@@ -244,11 +264,11 @@ class Runner:
             outcome, error = self._cancelled(run, fault)
         except MemoryError as fault:
             self._on_memory_error()
-            outcome, error = outcomes.raised(fault), fault
+            outcome, error = raised(fault), fault
         except BaseException as fault:  # also SystemExit and KeyboardInterrupt: the job failed, not the worker
-            outcome, error = outcomes.raised(fault), fault
+            outcome, error = raised(fault), fault
         else:
-            outcome, error = outcomes.returned(task, value)
+            outcome, error = returned(task, value)
         self._after_call()
         self._end(run, outcome, error)
 
@@ -259,12 +279,12 @@ class Runner:
         run.thread_id = threading.get_ident()
         error: BaseException | None = None
         if not self._may_begin(run):
-            outcome = outcomes.STOPPED
+            outcome = STOPPED
         else:
             try:
                 arguments = task.decode(run.lease.args)
             except BaseException as fault:
-                outcome, error = outcomes.undecodable(fault), fault
+                outcome, error = undecodable(fault), fault
             else:
                 CURRENT.set(context)
                 try:
@@ -273,11 +293,11 @@ class Runner:
                     outcome, error = _asked(context, fault)
                 except MemoryError as fault:
                     self._on_memory_error()
-                    outcome, error = outcomes.raised(fault), fault
+                    outcome, error = raised(fault), fault
                 except BaseException as fault:
-                    outcome, error = outcomes.raised(fault), fault
+                    outcome, error = raised(fault), fault
                 else:
-                    outcome, error = outcomes.returned(task, value)
+                    outcome, error = returned(task, value)
                 self._after_call()
         self._from_threads.append((run, outcome, error))
         if not self._collecting:
@@ -299,11 +319,11 @@ class Runner:
     def _cancelled(self, run: Run, fault: BaseException) -> tuple[Outcome, BaseException | None]:
         if not run.stop:
             if run.handle is None or not run.handle.cancelling():
-                return outcomes.raised(fault), fault  # raised by the handler itself: this task was not cancelled
+                return raised(fault), fault  # raised by the handler itself: this task was not cancelled
             run.stop = Stop.STOPPING  # the host program is cancelling its tasks
         elif run.stop is Stop.TIMED_OUT:
-            run.stack = outcomes.traceback_of(fault)
-        return outcomes.STOPPED, None
+            run.stack = traceback_of(fault)
+        return STOPPED, None
 
     # ------------------------------------------------------------------ the end of an attempt
 
@@ -314,7 +334,7 @@ class Runner:
             logs.end_failed(run.lease.id, run.lease.task, fault)
             self._on_fault()
             self.runs.pop(run.lease.id, None)
-            self._end_with(outcomes.interrupted(run.lease))
+            self._end_with(interrupted(run.lease))
 
     def _end_run(self, run: Run, outcome: Outcome, error: BaseException | None) -> None:
         lease = run.lease
@@ -340,14 +360,14 @@ class Runner:
         if stop is Stop.LOST:
             return Gone(lease.id, lease.token)
         if stop is Stop.CANCELLED:
-            outcome, error = outcomes.STOPPED, None
+            outcome, error = STOPPED, None
         elif stop is Stop.TIMED_OUT:
-            outcome, error = outcomes.timed_out(options.timeout, run.stack), None
+            outcome, error = timed_out(options.timeout, run.stack), None
         elif kind is OutcomeKind.CANCELLED or (run.context.cancelled and kind is OutcomeKind.FAILED):
-            return outcomes.interrupted(lease)  # we stopped it: an exception it raised on the way is not a failure
-        elif error is not None and outcomes.slows_queue(error):
+            return interrupted(lease)  # we stopped it: an exception it raised on the way is not a failure
+        elif error is not None and slows_queue(error):
             self._reports.slow_down(lease, outcome.delay or 0.0)  # stored before this outcome is settled
-        return outcomes.settlement_of(lease, options, outcome, error)
+        return settlement_of(lease, options, outcome, error)
 
     def apply_retry_policy(self, leases: Sequence[Lease], ends: Sequence[Outcome]) -> None:
         """Apply the tasks' retry policies to attempts whose runner was killed because of them."""
@@ -357,7 +377,7 @@ class Runner:
                 self._give_back_unknown(lease)
             else:
                 options = task.options if lease.options is None else _options_for(task, lease.options)
-                self._end_with(outcomes.settlement_of(lease, options, outcome, None))
+                self._end_with(settlement_of(lease, options, outcome, None))
 
     def _end_unstarted(self, lease: Lease) -> None:
         """Release a lease whose handler was never called. The store knows if it was lost or a cancel was requested."""
@@ -397,7 +417,7 @@ class Runner:
     def _overrun(self, run: Run) -> None:
         timeout = run.options.timeout
         if not run.task.is_async and timeout is not None:
-            run.stack = outcomes.stack_of(run.thread_id)
+            run.stack = stack_of(run.thread_id)
             logs.thread_overran(run.lease.id, run.lease.task, timeout)
         self._request_stop(run, Stop.TIMED_OUT)
 
@@ -427,7 +447,7 @@ def _options_for(task: Task[..., Any], stored: bytes) -> TaskOptions:
 
 def _asked(context: Context, fault: CancelRequested) -> tuple[Outcome, BaseException | None]:
     """A handler raised CancelRequested: it stopped because it was told to. If it was not told, that is a failure."""
-    return (outcomes.STOPPED, None) if context.cancelled else (outcomes.raised(fault), fault)
+    return (STOPPED, None) if context.cancelled else (raised(fault), fault)
 
 
 class ThreadPool:

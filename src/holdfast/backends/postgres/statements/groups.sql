@@ -222,6 +222,12 @@ END $$
 -- ready jobs go back to waiting. Occupancy is counted from the jobs' states: there is no counter to drift.
 -- Concurrency: the caller holds the group's lock, or the rules lock exclusively.
 
+-- :: function_is_strict
+CREATE OR REPLACE FUNCTION holdfast.is_strict(queued text, grp text) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT starts_with(grp, @SERIAL_PREFIX)
+        OR coalesce((SELECT group_order = 'strict' FROM holdfast.queues WHERE name = queued), true)
+$$
+
 -- :: function_limits
 CREATE OR REPLACE FUNCTION holdfast.limits(places holdfast.place[])
 RETURNS TABLE (queue text, grp text, most integer, rate holdfast.rate, aging double precision) LANGUAGE sql STABLE AS $$

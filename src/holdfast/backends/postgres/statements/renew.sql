@@ -2,7 +2,6 @@
 
 -- == register: create a worker's row, with the deadline that all its leases share.
 -- Repeating it renews the deadline and updates queues and slots, nothing else.
--- Also here: how a store detects that it may have lost writes, and for how long it then hands out no jobs.
 
 -- :: call
 WITH numbered AS (INSERT INTO holdfast.calls (worker) VALUES (%(id)s) ON CONFLICT DO NOTHING
@@ -14,32 +13,6 @@ SELECT %(id)s, %(host)s, %(pid)s, %(boot_id)s, %(pid_namespace)s, %(lease_second
 FROM holdfast.store_now(%(now)s) s(now)
 ON CONFLICT (id) DO UPDATE SET renewed_at = excluded.renewed_at, deadline = excluded.renewed_at + w.lease_seconds,
                                queues = excluded.queues, slots = excluded.slots
-
--- :: function_timeline
-CREATE OR REPLACE FUNCTION holdfast.timeline() RETURNS bigint LANGUAGE plpgsql AS $$
-BEGIN  -- the WAL timeline, which changes when a server is promoted or restored to a point in time
-    RETURN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint;
-EXCEPTION WHEN OTHERS THEN RETURN 0;  -- a hosted service that hides it
-END $$
-
--- :: function_quiet_seconds
--- After a failover to an asynchronous replica, the latest claims and renewals may be missing here while their handlers
--- run. For the longest lease duration, no job is claimed and no worker is declared dead: by then every worker has
--- renewed and learned which of its leases are lost, or has stopped its handlers because it could not renew.
-CREATE OR REPLACE FUNCTION holdfast.quiet_seconds(at double precision) RETURNS double precision LANGUAGE plpgsql AS $$
-DECLARE
-    last holdfast.incarnation;
-    line bigint := holdfast.timeline();
-BEGIN
-    SELECT * INTO last FROM holdfast.incarnation;
-    IF NOT FOUND THEN  -- somebody deleted the row: assume the worst
-        INSERT INTO holdfast.incarnation (timeline, lease_max)
-        SELECT line - 1, greatest(30, max(w.lease_seconds)) FROM holdfast.workers w RETURNING * INTO last;
-    END IF;
-    IF last.timeline = line THEN RETURN greatest(0, last.quiet_until - at); END IF;
-    UPDATE holdfast.incarnation SET timeline = line, quiet_until = at + lease_max WHERE timeline <> line;
-    RETURN last.lease_max;
-END $$
 
 -- == renew: extend a worker's deadline; one write however many leases it holds.
 -- The deadline is written first and waits for no lock. Leases of seen claims that are not named are released.
@@ -82,4 +55,32 @@ BEGIN
     elsewhere := holdfast.release_unseen(unnamed, at);
     RETURN answer || jsonb_build_object('released', (SELECT coalesce(jsonb_agg(u -> 'id'), '[]')
         FROM jsonb_array_elements(unnamed) u WHERE u ->> 'token' <> ALL (elsewhere)));
+END $$
+
+-- == retire: a worker ends for good: release its leases at no cost and remove its row.
+
+-- :: call
+SELECT holdfast.retire(%(worker)s, %(now)s)::text
+
+-- :: function_retire
+CREATE OR REPLACE FUNCTION holdfast.retire(leaving text, given double precision) RETURNS integer LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    places holdfast.place[];
+    j holdfast.jobs;
+    number integer := 0;
+BEGIN
+    PERFORM holdfast.share_rules();
+    PERFORM 1 FROM holdfast.workers WHERE id = leaving FOR UPDATE;
+    places := holdfast.places_stalled(ARRAY[leaving], NULL);
+    PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
+    FOR j IN SELECT * FROM holdfast.jobs WHERE state = 'running' AND worker = leaving ORDER BY seq FOR UPDATE LOOP
+        PERFORM holdfast.give_back(j, 0, at);
+        number := number + 1;
+    END LOOP;
+    DELETE FROM holdfast.workers WHERE id = leaving;
+    DELETE FROM holdfast.calls WHERE worker = leaving;
+    PERFORM holdfast.refill_groups(places, at);
+    RETURN number;
 END $$

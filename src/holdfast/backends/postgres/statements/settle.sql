@@ -1,4 +1,4 @@
--- settle: everything a worker does with a lease: begin, report, settle, release; and retire, which releases them all.
+-- settle: everything a worker does with a lease: begin, report, settle, release.
 
 -- == settle: end leases with outcomes. The other ways out of `running` are release (below) and recover (recover.sql).
 -- Compare-and-change on (id, token); no row means nothing changed. The caller has locked the groups of all named jobs.
@@ -152,12 +152,6 @@ BEGIN  -- a dead job has no prune_at: its dead letter needs it
     IF ending <> 'dead' THEN PERFORM holdfast.close_letter(holdfast.logical_name(j), at), holdfast.retain(ARRAY[j.seq]); END IF;
 END $$
 
--- :: function_is_strict
-CREATE OR REPLACE FUNCTION holdfast.is_strict(queued text, grp text) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT starts_with(grp, @SERIAL_PREFIX)
-        OR coalesce((SELECT group_order = 'strict' FROM holdfast.queues WHERE name = queued), true)
-$$
-
 -- == begin: mark leases as begun before their handlers start.
 -- Fenced by (id, token); refused if cancellation was requested.
 
@@ -209,10 +203,7 @@ END $$
 
 -- == release: end a lease unfinished and make the job claimable again. No counter changes, except for a stall, which
 -- also marks the job as suspect. The job keeps its turn, so it goes before later ones. The caller has locked the groups
--- and refills them. `call` is the verb retire; release itself is part of exchange.
-
--- :: call
-SELECT holdfast.retire(%(worker)s, %(now)s)::text
+-- and refills them. It has no call of its own: release is part of exchange.
 
 -- :: function_release_leases
 CREATE OR REPLACE FUNCTION holdfast.release_leases(wanted jsonb, elsewhere text[], at double precision)
@@ -282,67 +273,4 @@ BEGIN
         lane = holdfast.lane_of(task, grp), rank = holdfast.rank_of(queue, priority),
         held = grp IS NOT NULL AND holdfast.is_strict(queue, grp), @unleased
     WHERE seq = j.seq;
-END $$
-
--- :: fragment lane(task, grp)
--- The lane of one job: formulas.lane.
-CASE WHEN EXISTS (SELECT FROM holdfast.pauses p WHERE p.kind = 'task' AND p.queue = '' AND p.name = @task) THEN 2
-     ELSE coalesce((SELECT b.lane FROM holdfast.bounds b WHERE b.kind = 'task' AND b.name = @task),
-                   CASE WHEN @grp IS NULL THEN 0 ELSE 1 END) END
-
--- :: fragment lane_in_bulk(task, grp)
--- The same for many jobs of a statement: it reads once which tasks are paused or have their own lane, and looks up the
--- lanes of those only. For a single job it would read all their names in vain.
-CASE WHEN @is_parked(@task) THEN 2
-     WHEN @task = ANY (ARRAY(SELECT b.name FROM holdfast.bounds b WHERE b.kind = 'task'))
-     THEN (SELECT b.lane FROM holdfast.bounds b WHERE b.kind = 'task' AND b.name = @task)
-     WHEN @grp IS NULL THEN 0 ELSE 1 END
-
--- :: fragment is_parked(task)
-@task = ANY (ARRAY(SELECT p.name FROM holdfast.pauses p WHERE p.kind = 'task'))
-
--- :: fragment rank(priority, aging)
--- formulas.rank
-CASE WHEN @aging IS NULL THEN @priority ELSE 0 END
-
--- :: fragment age_shift(priority, aging)
--- By how many ticks a priority moves a turn forward: formulas.age_shift. No aging is NULL.
-coalesce(floor(@priority * (@aging) * 1000000)::bigint, 0)
-
--- :: function_lane_of
-CREATE OR REPLACE FUNCTION holdfast.lane_of(named text, grp text) RETURNS smallint LANGUAGE sql STABLE AS $$
-    SELECT (@lane(named, grp))::smallint
-$$
-
--- :: function_rank_of
-CREATE OR REPLACE FUNCTION holdfast.rank_of(queued text, priority integer) RETURNS integer LANGUAGE sql STABLE AS $$
-    SELECT @rank(priority, (SELECT b.aging FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.name = queued))
-$$
-
--- :: function_age_shift
-CREATE OR REPLACE FUNCTION holdfast.age_shift(queued text, priority integer) RETURNS bigint LANGUAGE sql STABLE AS $$
-    SELECT @age_shift(priority, (SELECT b.aging FROM holdfast.bounds b WHERE b.kind = 'queue' AND b.name = queued))
-$$
-
--- :: function_retire
-CREATE OR REPLACE FUNCTION holdfast.retire(leaving text, given double precision) RETURNS integer LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
-DECLARE
-    at double precision := holdfast.store_now(given);
-    places holdfast.place[];
-    j holdfast.jobs;
-    number integer := 0;
-BEGIN
-    PERFORM holdfast.share_rules();
-    PERFORM 1 FROM holdfast.workers WHERE id = leaving FOR UPDATE;
-    places := holdfast.places_stalled(ARRAY[leaving], NULL);
-    PERFORM holdfast.lock_groups(places), holdfast.keep_up(at);
-    FOR j IN SELECT * FROM holdfast.jobs WHERE state = 'running' AND worker = leaving ORDER BY seq FOR UPDATE LOOP
-        PERFORM holdfast.give_back(j, 0, at);
-        number := number + 1;
-    END LOOP;
-    DELETE FROM holdfast.workers WHERE id = leaving;
-    DELETE FROM holdfast.calls WHERE worker = leaving;
-    PERFORM holdfast.refill_groups(places, at);
-    RETURN number;
 END $$

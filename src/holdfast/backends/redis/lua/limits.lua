@@ -1,4 +1,4 @@
--- limits: rules that code declares, and operators' overrides and pauses, of queues, groups and tasks.
+-- limits: rules that code declares, operators' overrides and pauses of queues, groups and tasks, and which apply.
 
 -- == script declare: store the rules of queues and tasks; the latest declaration wins. If one changed, moves jobs to
 -- their lanes and fits groups to it, up to the step's limit; the rest is left for later (lua/rearrange.lua).
@@ -116,6 +116,99 @@ if kind == 't' then
 end
 hf.close()
 return { 1 }
+
+-- == part flow: which limits, rates, pauses and lanes are in force: an operator's override, else what code declares.
+-- A rate is {count, seconds, burst or false}. A lifted one, as high as UNLIMITED, counts as none.
+-- `used` in meta, which opening read, lists which of pauses, overrides, task rules, rate states and letters the store
+-- ever had: a store without them pays no more than that.
+
+local UNLIMITED, SERIAL_PREFIX = 1000000000, 'one-at-a-time:'
+hf.any_memo, hf.pause_memo, hf.rule_memo, hf.override_memo, hf.task_memo, hf.lane_memo = {}, {}, {}, {}, {}, {}
+hf.orders = { strict = true, relaxed = true }
+
+-- Unpacks a list or a map; false if it cannot be read, which then counts as absent.
+function hf.read(packed)
+    local is_sound, value = pcall(cunpack, packed)
+    return is_sound and type(value) == 'table' and value
+end
+
+-- Whether there are any pauses (p), overrides (o), task rules (t), rate states (f), rate states of groups (g), letters
+-- (d), changes still to be carried out (r), or ids remembered without their jobs (m).
+function hf.any(kind)
+    local there = hf.any_memo[kind]
+    if there == nil then
+        there = meta.used and string.find(meta.used, kind, 1, true) and hf.count_of(kind) > 0 or false
+        hf.any_memo[kind] = there
+    end
+    return there
+end
+
+function hf.paused(scope)
+    if not hf.any('p') then return false end
+    if hf.pause_memo[scope] == nil then hf.pause_memo[scope] = call('HEXISTS', PAUSES, scope) == 1 end
+    return hf.pause_memo[scope]
+end
+
+-- The limit and rate in force: the override, else the declared ones given here.
+function hf.in_force(scope, limit, rate)
+    if hf.any('o') then
+        local said = hf.override_memo[scope]
+        if said == nil then
+            local packed = call('HGET', OVERRIDES, scope)
+            said = packed and hf.sound_override(hf.read(packed))
+            hf.override_memo[scope] = said
+        end
+        if said then limit, rate = said[OVERRIDE_LIMIT] or limit, said[OVERRIDE_RATE] or rate end
+    end
+    return limit or UNLIMITED, rate and rate[RATE_COUNT] < UNLIMITED and rate
+end
+
+-- A queue's {group limit, order, limit, rate, group rate, aging} as declared, with the limit and rate in force as named
+-- fields. An undeclared queue is strict.
+function hf.rule_of(queue)
+    local rule = hf.rule_memo[queue]
+    if not rule then
+        local packed = call('HGET', RULES, queue)
+        rule = packed and hf.read(packed)
+        local limit = rule and rule[RULE_GROUP_LIMIT]
+        if rule and not (type(limit) == 'number' and limit >= 0 and limit % 1 == 0
+            and hf.orders[rule[RULE_GROUP_ORDER]]) then
+            rule = false
+        end
+        if not rule then
+            rule = { 1, 'strict' }
+        elseif rule[RULE_LIMIT] or rule[RULE_RATE] or rule[RULE_GROUP_RATE] or rule[RULE_AGING] then
+            hf.repair_rule(rule)
+        end
+        rule.limit, rule.rate = hf.in_force('q' .. queue, rule[RULE_LIMIT], rule[RULE_RATE])
+        hf.rule_memo[queue] = rule
+    end
+    return rule
+end
+
+-- A task's {limit, rate, whether it has a dedicated lane, how many finished jobs are kept or nil}.
+function hf.task_of(task)
+    local known = hf.task_memo[task]
+    if not known then
+        local packed = hf.any('t') and call('HGET', TASKS, task)
+        local rule = packed and hf.sound_task(hf.read(packed)) or {}
+        local limit, rate = hf.in_force('t' .. task, rule[TASK_LIMIT], rule[TASK_RATE])
+        local said = hf.override_memo['t' .. task]
+        local apart = rule[TASK_APART] or said and said[OVERRIDE_APART] or limit < UNLIMITED or rate
+        known = { limit, rate, apart, rule[TASK_RETAIN_COUNT] or nil }
+        hf.task_memo[task] = known
+    end
+    return known
+end
+
+function hf.lane_of(row)
+    local lane = hf.lane_memo[row[TASK]]
+    if lane == nil then
+        lane = hf.paused('t' .. row[TASK]) and 2 or hf.task_of(row[TASK])[TASK_APART] and 3 or false
+        hf.lane_memo[row[TASK]] = lane
+    end
+    return lane or LANE_BY_GROUP(row[GROUP])
+end
 
 -- == part busy: how many jobs of each queue and task run, and wake-ups when one of them ends.
 -- lazy: built when a script first uses one of its names.

@@ -1,4 +1,4 @@
-"""The monitor: finds runners that do not respond and attempts that do not stop, and replaces or kills those runners.
+"""Timeouts, enforced from outside: finds attempts that do not stop and runners that do not respond, and kills them.
 
 Used by the pool, on the keeper's loop, where no handler can delay it. It takes back jobs that have not begun from a
 runner that does not respond, or that responds but starts nothing. If a job is past its timeout and does not stop, its
@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 
 from ... import events, logs
 from ...clock import Clock
-from ...context import LOG_LINE_CHARS_MAX
-from ...lifecycle import Failure, Outcome, OutcomeKind
+from ...context import LOG_LINE_CHARS_MAX, TRACEBACK_CHARS_MAX, Outcome, OutcomeKind, Stop, bounded
+from ...lifecycle import Failure
 from ...options import TaskOptions
 from ...records import Lease
 from ..keeper.shutdown import STOP_WITHIN_SECONDS
-from ..runner.outcomes import TRACEBACK_CHARS_MAX, Stop, bounded
 from . import protocol
 from .resource_limits import STACK_BYTES, memory_of, memory_of_family
 from .runner_process import DUMP_SIGNAL, Assignment, RunnerProcess, Stage
@@ -47,7 +46,7 @@ UNRESPONSIVE_CHECKS = 20  # … at this many checks in a row: kill it
 SILENT_SECONDS_MAX = 3600.0  # without a reply: kill it if several of its jobs have begun
 
 
-class Monitor:
+class TimeoutMonitor:
     """Watches the runners of one pool."""
 
     def __init__(self, pool: Pool, clock: Clock) -> None:
