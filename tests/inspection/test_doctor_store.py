@@ -31,7 +31,11 @@ SOUND = {
     "sqlite": StoreLook(url="sqlite:///jobs.db", scheme="sqlite", facts=SQLITE),
     "postgresql": StoreLook(url="postgresql://h/d", scheme="postgresql", facts=POSTGRES),
     "redis": StoreLook(url="redis://h", scheme="redis", facts=REDIS),
-    "redis+cluster": StoreLook(url="redis+cluster://h", scheme="redis+cluster", facts=StoreFacts(schema=1)),
+    "redis+cluster": StoreLook(
+        url="redis+cluster://h",
+        scheme="redis+cluster",
+        facts=StoreFacts(schema=1, nodes={"h:1": REDIS.settings, "h:2": REDIS.settings}),
+    ),
 }
 
 
@@ -111,3 +115,16 @@ def test_the_way_a_clock_is_off_is_told() -> None:
         ]
         assert f"5.000 s {words} this machine's" in clock.text
         assert clock.facts == {"difference_seconds": off}
+
+
+def test_a_node_of_a_cluster_that_is_not_well_is_named() -> None:
+    bad = {**REDIS.settings, "appendfsync": "no", "used_memory": "990"}
+    nodes = {"h:1": REDIS.settings, "h:2": bad, "h:3": None}
+    found = judge_store(replace(SOUND["redis+cluster"], facts=StoreFacts(schema=1, nodes=nodes)))
+    bad_ones = [(one.about, one.verdict, one.text.partition(":")[0]) for one in found if one.verdict != "fine"]
+    assert bad_ones == [
+        ("durability", "wrong", "node h"),
+        ("memory", "wrong", "node h"),
+        ("durability", "wrong", "node h"),
+    ]
+    assert [one.facts["node"] for one in found if one.verdict != "fine"] == ["h:2", "h:2", "h:3"]

@@ -31,6 +31,7 @@ class StoreFacts(Struct, frozen=True, kw_only=True):
 
     schema: int  # its version; an opened store has this one
     settings: Mapping[str, str] = {}
+    nodes: Mapping[str, Mapping[str, str] | None] = {}  # host:port of each primary of a cluster; None: it was silent
     quiet_seconds: float = 0.0  # above 0: it may lack its latest writes and grants no leases for this long
     old_snapshot: tuple[str, str] | None = None  # what keeps dead rows from being removed, and what to do about it
     missing_right: tuple[str, str] | None = None  # what its role may not do, and how to grant it
@@ -44,9 +45,7 @@ async def ask_store(address: Address) -> StoreFacts:
     if address.scheme == "redis":
         return await _ask_redis(address)
     if address.scheme == "redis+cluster":
-        from .redis.keys import SCHEMA_VERSION
-
-        return StoreFacts(schema=SCHEMA_VERSION)  # every node was checked when the store was opened
+        return await _ask_cluster(address)
     return await asyncio.to_thread(_ask_sqlite, address)
 
 
@@ -104,23 +103,52 @@ async def _ask_postgres(address: Address) -> StoreFacts:
 async def _ask_redis(address: Address) -> StoreFacts:
     from .redis.connection import Connections
     from .redis.keys import KEY_NAMES, PREFIX_DEFAULT, SCHEMA_VERSION
-    from .redis.server import look_at_server
 
     options = address.options
     timeout = options.get("call_timeout", CALL_TIMEOUT_DEFAULT)
     connections = Connections(address.path, prefix=options.get("prefix", PREFIX_DEFAULT), call_timeout=timeout, most=1)
     try:
-        told = await look_at_server(connections)
+        settings = await _redis_settings(connections)
         until = await connections.command("doctor", "HGET", connections.keys[KEY_NAMES.index("meta")], "quiet_until")
         seconds, _ = await connections.command("doctor", "TIME")
-        settings = {name: told[name] for name in REDIS_SETTINGS if name in told}
         settings["wait"] = str(options.get("wait", 0))
-        try:
-            pair = await connections.command("doctor", "CONFIG", "GET", "appendfsync")
-            settings["appendfsync"] = pair[1].decode()
-        except (HoldfastError, IndexError):
-            pass  # managed services do not reveal it
     finally:
         connections.abandon()
     quiet = max(0.0, float(until) - int(seconds)) if until else 0.0
     return StoreFacts(schema=SCHEMA_VERSION, settings=settings, quiet_seconds=quiet)
+
+
+async def _redis_settings(connections: Any) -> dict[str, str]:
+    from .redis.server import look_at_server
+
+    told = await look_at_server(connections)
+    settings = {name: told[name] for name in REDIS_SETTINGS if name in told}
+    try:
+        pair = await connections.command("doctor", "CONFIG", "GET", "appendfsync")
+        settings["appendfsync"] = pair[1].decode()
+    except (HoldfastError, IndexError):
+        pass  # managed services do not reveal it
+    return settings
+
+
+async def _ask_cluster(address: Address) -> StoreFacts:
+    from .redis.keys import PREFIX_DEFAULT, SCHEMA_VERSION
+    from .redis.nodes import Node, Nodes
+
+    options = address.options
+    timeout = options.get("call_timeout", CALL_TIMEOUT_DEFAULT)
+    nodes = Nodes(address.path, prefix=options.get("prefix", PREFIX_DEFAULT), call_timeout=timeout, most=1)
+
+    async def ask(node: Node) -> Mapping[str, str] | None:
+        try:
+            return await _redis_settings(node.connections)
+        except HoldfastError:
+            return None
+
+    try:
+        found = await nodes.primaries()
+        told = await asyncio.gather(*map(ask, found))
+    finally:
+        nodes.abandon()
+    names = ["{}:{}".format(*node.address) for node in found]
+    return StoreFacts(schema=SCHEMA_VERSION, nodes=dict(zip(names, told, strict=True)))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..backends import Address
 from ..backends.contract import Backend
@@ -158,7 +159,7 @@ def _settings(look: StoreLook) -> list[Finding]:
     if look.scheme == "redis":
         return [_redis(settings), *_redis_memory(settings)]
     if look.scheme == "redis+cluster":
-        return [fine("durability", "every node was looked at when it was opened: see its own settings for more.")]
+        return _nodes(look.facts.nodes)
     return [_sqlite(settings), _disk(look.facts.free_bytes)]
 
 
@@ -231,3 +232,19 @@ def _redis_memory(settings: Mapping[str, str]) -> list[Finding]:
         step = "Finished jobs give way early above 90 %. Give it more memory, or discard dead letters."
         return [(wrong if used > MEMORY_WRONG_SHARE * most else note)("memory", text, step, **facts)]
     return [fine("memory", text, **facts)]
+
+
+def _nodes(nodes: Mapping[str, Mapping[str, str] | None]) -> list[Finding]:
+    """What is not well at single nodes of a cluster; one sentence if all are."""
+    findings = []
+    for name, settings in nodes.items():
+        if settings is None:
+            text, step = f"node {name} does not answer.", "Jobs of its shards wait until it, or its replica, does."
+            findings.append(wrong("durability", text, step, node=name))
+            continue
+        for one in [_redis(settings), *_redis_memory(settings)]:
+            if one.verdict != "fine":
+                findings.append(replace(one, text=f"node {name}: {one.text}", facts={**one.facts, "node": name}))
+    if not findings:
+        findings.append(fine("durability", f"{len(nodes)} nodes, each with an append-only file.", nodes=sorted(nodes)))
+    return findings

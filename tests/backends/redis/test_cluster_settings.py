@@ -9,10 +9,12 @@ from collections.abc import Iterator
 import pytest
 from redis.crc import key_slot
 
-from holdfast.backends import open_backend
+from holdfast.backends import open_backend, parse_url
+from holdfast.backends.durability import ask_store
 from holdfast.backends.redis import nodes as nodes
 from holdfast.backends.redis.keys import keys_of
 from holdfast.errors import ConfigurationError
+from holdfast.inspection.store_health import StoreLook, judge_store
 from holdfast.records import ClaimRequest, NewJob, WorkerRecord
 
 from ...servers.valkey import Server
@@ -123,3 +125,14 @@ def test_a_node_that_was_started_anew_is_looked_at_again(cluster: Cluster) -> No
         await backend.close()
 
     asyncio.run(asyncio.wait_for(body(), 60.0))
+
+
+def test_the_doctor_asks_every_node(cluster: Cluster) -> None:
+    node = elsewhere(cluster)
+    cluster.tell(node, "CONFIG", "SET", "appendfsync", "no")
+    address = parse_url(cluster.url(PREFIX))
+    facts = asyncio.run(ask_store(address))
+    assert len(facts.nodes) == 3
+    look = StoreLook(url=address.safe_url, scheme=address.scheme, facts=facts)
+    (found,) = [one for one in judge_store(look) if one.verdict != "fine"]
+    assert found.verdict == "wrong" and found.facts["node"] == f"127.0.0.1:{node.port}"

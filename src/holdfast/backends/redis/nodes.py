@@ -291,11 +291,15 @@ class Nodes:
             self._owners[slot] = node.address
         return node
 
+    async def primaries(self) -> list[Node]:
+        """Return every primary that has a slot."""
+        await self.refresh()
+        return [self.node(one) for one in sorted({address for address in self._owners if address is not None})]
+
     async def inspect_all(self) -> None:
         """Refuse the cluster if one of its primaries could lose jobs, whether it has any of ours or not."""
-        await self.refresh()
-        found = {address for address in self._owners if address is not None}
-        for error in await asyncio.gather(*(self.node(one).inspect() for one in found), return_exceptions=True):
+        found = [node.inspect() for node in await self.primaries()]
+        for error in await asyncio.gather(*found, return_exceptions=True):
             if error is not None:
                 raise error
 
