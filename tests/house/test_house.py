@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
 from pathlib import Path
 
 import pytest
 
 import holdfast
+from holdfast.backends.postgres.connection import SCHEMA_VERSION
+from holdfast.backends.postgres.schema import STATEMENTS
 from holdfast.backends.sqlite.codec import SQL
 
 from ..spreading import MANY, PIECE, Order, is_row
@@ -167,6 +170,20 @@ VERBS = [
 def test_every_store_has_a_file_for_each_verb(folder: str) -> None:
     there = {path.stem for path in (ROOT / "backends" / folder).iterdir()}
     assert [verb for verb in VERBS if verb not in there] == []
+
+
+# What the functions of each version of the PostgreSQL schema were. The versions up to RELEASED never change.
+RELEASED = 3
+FUNCTIONS_OF_VERSION = {4: "b482e50fc8a4cd3c"}
+
+
+def test_the_functions_of_a_postgres_schema_version_do_not_change() -> None:
+    """A store re-creates its functions only when its version changes."""
+    functions = sorted(text for name, text in STATEMENTS.items() if ".function_" in name)
+    now = hashlib.sha256("\n".join(functions).encode()).hexdigest()[:16]
+    advice = "raise SCHEMA_VERSION" if SCHEMA_VERSION <= RELEASED else "no release has this version yet"
+    recorded = f"{SCHEMA_VERSION}: {now!r}"
+    assert FUNCTIONS_OF_VERSION.get(SCHEMA_VERSION) == now, f"Functions changed: {advice}; then record {recorded}."
 
 
 def test_no_test_sleeps_outside_chaos_and_soak() -> None:

@@ -141,28 +141,41 @@ def test_revivals_take_no_step_of_their_own_each(make: Make, server: Server, sch
     assert asyncio.run(run()) < 20
 
 
-def test_a_store_of_the_first_version_is_brought_up_and_keeps_its_jobs(make: Make, server: Server, schema: str) -> None:
-    first = resources.files("holdfast.backends.postgres.migrations").joinpath("0001_initial.sql").read_text("utf-8")
+@pytest.mark.parametrize("files", [["0001_initial.sql"], ["0001_initial.sql", "0002_bounds.sql"]])
+def test_an_older_store_is_brought_up_keeps_its_jobs_and_no_old_function(
+    make: Make, server: Server, schema: str, files: list[str]
+) -> None:
+    folder = resources.files("holdfast.backends.postgres.migrations")
+    version = len(files)
 
     async def run() -> None:
         with psycopg.connect(server.conninfo, autocommit=True) as connection:
             connection.execute(f'CREATE SCHEMA "{schema}"')
-            connection.execute(first.replace("holdfast.", f'"{schema}".'))
+            for file in files:
+                text = folder.joinpath(file).read_text("utf-8").replace("holdfast.", f'"{schema}".')
+                connection.execute(text)
             connection.execute(
                 f'CREATE FUNCTION "{schema}".exchange(a jsonb, b jsonb, c jsonb, d jsonb, e text, f boolean, '
                 "g double precision) RETURNS json LANGUAGE sql AS 'SELECT NULL::json'"
             )
-            connection.execute(f'INSERT INTO "{schema}".schema_version (version) VALUES (1)')
+            connection.execute(f'INSERT INTO "{schema}".schema_version (version) VALUES ({version})')
             connection.execute(
                 f'INSERT INTO "{schema}".jobs (id, task, queue, state, priority, lane, turn, max_stalls, created_at, '
                 "due_at, args) VALUES ('old', 't', 'default', 'ready', 0, 0, 1, 3, 0, 0, '[1]')"
             )
             connection.execute(f'INSERT INTO "{schema}".ids SELECT id, seq FROM "{schema}".jobs')
         backend = make()
-        assert (await backend.migrate())[0] == 1
+        assert (await backend.migrate())[0] == version
         await backend.open()
         await backend.register(WorkerRecord(id="w", lease_seconds=600.0))
         assert [(lease.id, lease.args) for lease in (await backend.claim(request())).leases] == [("old", b"[1]")]
         await backend.close()
+        with psycopg.connect(server.conninfo) as connection:
+            named = connection.execute(
+                "SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace "
+                "WHERE n.nspname = %s AND p.proname = 'exchange'",
+                (schema,),
+            ).fetchone()
+        assert named == (1,)
 
     asyncio.run(run())

@@ -1,7 +1,8 @@
 """The schema: its name, the statements for that name, its creation and migration to this version.
 
 Called by backend.py. The .sql files name the schema `holdfast`; this module replaces it by the one from the URL,
-validated and quoted.
+validated and quoted. Migrations change tables; functions are dropped and made anew at every change of version, so a
+version in which only functions changed needs no migration, just the next SCHEMA_VERSION.
 """
 
 from __future__ import annotations
@@ -145,6 +146,8 @@ async def set_up(cursor: AsyncCursor[Any], schema: str) -> tuple[int, int]:
         if found is None:
             await _check_server(cursor)
             await _check_free(cursor, schema)
+        else:
+            await _drop_functions(cursor, schema)
         for version, text in _migrations():
             if version > (found or 0):
                 try:
@@ -169,6 +172,21 @@ async def _is_whole(cursor: AsyncCursor[Any], schema: str) -> bool:
         (schema, names),
     )
     return await cursor.fetchone() == (len(names),)
+
+
+async def _drop_functions(cursor: AsyncCursor[Any], schema: str) -> None:
+    """Remove the functions of an older version, so that none is left whose signature has changed.
+
+    Except `is_sound`, which belongs to a table: a migration made it.
+    """
+    await cursor.execute(
+        "SELECT format('DROP FUNCTION %%s', p.oid::regprocedure) FROM pg_proc p "
+        "JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = %s AND p.proname <> 'is_sound'",
+        (schema,),
+    )
+    drops = [text for (text,) in await cursor.fetchall()]
+    if drops:
+        await cursor.execute("; ".join(drops))
 
 
 async def _make_functions(cursor: AsyncCursor[Any], schema: str) -> None:
