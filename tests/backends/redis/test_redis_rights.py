@@ -13,7 +13,7 @@ import redis
 from holdfast.backends import open_backend
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.keys import keys_of
-from holdfast.backends.redis.server import commands_of_scripts
+from holdfast.backends.redis.scripts import SCRIPTS
 from holdfast.errors import ConfigurationError
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.records import ClaimRequest, NewJob, WorkerRecord
@@ -98,7 +98,7 @@ def test_missing_keys_are_named(user: User, prefix: str, keys: str) -> None:
 
 @pytest.mark.parametrize("rights", ["each", "short"])
 def test_the_rights_that_are_asked_for_are_enough(user: User, rights: str) -> None:
-    commands = [f"+{name.lower()}" for name in commands_of_scripts() if name not in NO_COMMANDS | NOT_NEEDED]
+    commands = [f"+{name.lower()}" for name in sorted(SCRIPTS.words) if name not in NO_COMMANDS | NOT_NEEDED]
     backend = user(*((LEAST, *commands) if rights == "each" else (SHORT,)))
 
     async def body() -> None:

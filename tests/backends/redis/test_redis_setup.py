@@ -260,6 +260,14 @@ def test_a_fragment_is_inserted_with_its_arguments() -> None:
     assert code == "x = f(1, 2) .. 'p' .. q[1] .. 'p' .. f(1, 2)"
 
 
+def test_a_script_is_assembled_when_it_is_first_used_and_the_words_of_all_are_known_before() -> None:
+    fresh = scripts.load_scripts()
+    words = fresh.words
+    assert not fresh._made
+    assert fresh["enqueue"] is fresh["enqueue"] and set(fresh._made) == {"enqueue"}
+    assert {word for script in fresh.values() for word in re.findall(r"'([A-Z]{2,})'", script.text)} <= words
+
+
 def test_a_full_server_refuses_only_what_brings_more_work() -> None:
     flagged = {verb for verb, script in scripts.SCRIPTS.items() if "allow-oom" in script.text.splitlines()[0]}
     assert set(scripts.SCRIPTS) - flagged == {"carry", "enqueue", "revive", "tick"}

@@ -1,7 +1,8 @@
 """Assembles the Lua scripts: each verb's section plus the parts it needs, as one text known by its SHA1.
 
-Runs once at import. Refuses a missing or stray section, a part that no script needs, a name that no part defines and a
-field that no record has, so that folder, contract and record layout cannot drift apart. Never talks to a server.
+Reads the folder at import and assembles a script when it is first used: a producer needs three of them. Refuses a
+missing or stray section, a part that no script needs, a name that no part defines and a field that no record has, so
+that folder, contract and record layout cannot drift apart. Never talks to a server.
 
 The files in lua/ consist of sections, `-- == script NAME: …`, `-- == part NAME: …`, `-- == fast NAME: …` and
 `-- == fragment NAME(a, b): …`, each of which opens with comments (purpose, arguments, results, why it is safe under
@@ -20,9 +21,10 @@ of the script. It has the same effect as the script, in fewer steps.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import NamedTuple
@@ -79,6 +81,7 @@ _CONSTANTS = re.compile(
     rf"^local ([A-Z][A-Z_]*(?:, [A-Z][A-Z_]*)*) = ({_LITERAL}(?:, {_LITERAL})*)(?: --.*)?$\n?", re.M
 )
 _NAMES = re.compile(r"^(?:function |local function )?((?:hf\.)?\w+(?:, hf\.\w+)*)(?=\(| =)", re.M)
+_WORDS = re.compile(r"'([A-Z]{2,})'")
 _USED = re.compile(r"\bhf\.\w+|\blives\b")
 _LAZY = "\n-- lazy: "
 OPENING = "opening"  # the part that precedes everything
@@ -116,6 +119,7 @@ def _sections() -> dict[str, dict[str, str]]:
     return found
 
 
+@functools.cache
 def _code(text: str) -> str:
     """Strip comments on lines of their own: every run of a script would carry them."""
     lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--"))
@@ -216,9 +220,15 @@ def _constants(texts: Iterable[str]) -> dict[str, str]:
     return values
 
 
-def _names_in(part: str) -> list[str]:
+@functools.cache
+def _names_in(part: str) -> tuple[str, ...]:
     """Return what a part defines: functions, and fields that it sets when it is built."""
-    return [name for found in _NAMES.findall(part) for name in found.split(", ")]
+    return tuple(name for found in _NAMES.findall(part) for name in found.split(", "))
+
+
+@functools.cache
+def _names_used(text: str) -> frozenset[str]:
+    return frozenset(_USED.findall(_code(text)))
 
 
 def _needed(verb: str, body: str, parts: Mapping[str, str]) -> list[str]:
@@ -227,7 +237,7 @@ def _needed(verb: str, body: str, parts: Mapping[str, str]) -> list[str]:
     needed: set[str] = set()
     texts = [body]
     while texts:
-        used = set(_USED.findall(_code(texts.pop())))
+        used = _names_used(texts.pop())
         if not used <= makers.keys():
             raise StatementsBroken(f"{verb}.lua uses names that no part has: {sorted(used - makers.keys())}")
         new = {makers[name] for name in used} - needed
@@ -277,7 +287,37 @@ def _assembled(verb: str, body: str, fast: list[str], parts: Mapping[str, str], 
     return Script(verb, text, sha, verb not in READING, keys, names["args"])
 
 
-def load_scripts(*, with_fast_paths: bool = True) -> Mapping[str, Script]:
+class Scripts(Mapping[str, Script]):
+    """Every verb's script, assembled when it is first used."""
+
+    def __init__(self, bodies: Mapping[str, str], parts: Mapping[str, str], fast: Mapping[str, list[str]]) -> None:
+        self._bodies, self._parts, self._fast = bodies, parts, fast
+        self._constants = _constants(
+            [*parts.values(), *bodies.values(), *(one for all in fast.values() for one in all)]
+        )
+        self._made: dict[str, Script] = {}
+
+    def __getitem__(self, verb: str) -> Script:
+        made = self._made.get(verb)
+        if made is None:
+            fast = self._fast.get(verb, [])
+            made = self._made[verb] = _assembled(verb, self._bodies[verb], fast, self._parts, self._constants)
+        return made
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._bodies)
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    @property
+    def words(self) -> frozenset[str]:
+        """All quoted words in capitals: the commands that the scripts call, and some others."""
+        texts = [*self._bodies.values(), *self._parts.values(), *(one for all in self._fast.values() for one in all)]
+        return frozenset(word for text in texts for word in _WORDS.findall(_code(text)))
+
+
+def load_scripts(*, with_fast_paths: bool = True) -> Scripts:
     """Return every verb's script; there must be exactly one section per verb, and no part that none of them needs."""
     found = _sections()
     fragments = {name: _fragment(text) for name, text in found["fragment"].items()}
@@ -288,9 +328,8 @@ def load_scripts(*, with_fast_paths: bool = True) -> Mapping[str, Script]:
     unneeded = set(parts) - {OPENING}.union(*(_needed(verb, body, parts) for verb, body in bodies.items()))
     if unneeded:
         raise StatementsBroken(f"parts that no script needs: {sorted(unneeded)}.")
-    constants = _constants([*parts.values(), *bodies.values(), *fast.values()])
     ways = {verb: [fast[name] for name in names] for verb, names in FAST.items() if with_fast_paths}
-    return {verb: _assembled(verb, body, ways.get(verb, []), parts, constants) for verb, body in bodies.items()}
+    return Scripts(bodies, parts, ways)
 
 
 def _check_names(kind: str, there: Iterable[str], wanted: set[str]) -> None:

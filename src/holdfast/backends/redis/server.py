@@ -7,8 +7,6 @@ risk. Changes nothing.
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Mapping
 
 from redis.exceptions import ResponseError
@@ -73,21 +71,14 @@ def _check_version(told: Mapping[str, str]) -> None:
 # That needs no right but to run scripts.
 
 
-_WORDS = re.compile(r"'([A-Z]{2,})'")  # all words in capitals in a script; the server knows which are commands
 COMMANDS_OF_CLUSTERS = ("ASKING", "PING")  # CLUSTER SLOTS is not here: without it no node is found at all
-
-
-@functools.cache
-def commands_of_scripts() -> tuple[str, ...]:
-    """Return the words in capitals in any script: its commands, and some others, which the server skips."""
-    return tuple(sorted({word for script in SCRIPTS.values() for word in _WORDS.findall(script.text)}))
 
 
 async def check_rights(connections: Connections) -> None:
     """Refuse a user that lacks a command or the keys, naming each and the ACL rule that grants it."""
     key, user = connections.keys[0], connections.user
     asked = [["EVAL", "return 1", "1", key], ["EVAL", "return 1", "0"], ["EVALSHA", "0" * 40, "0"]]
-    asked += [[name, key] for name in commands_of_scripts()]
+    asked += [[name, key] for name in sorted(SCRIPTS.words)]
     asked += [[name] for name in ("MULTI", "EXEC", *(COMMANDS_OF_CLUSTERS if connections.of_cluster else ()))]
     if connections.confirmation is not None:
         asked += [["WAIT", "0", "0"]]
