@@ -21,7 +21,8 @@ for name in ("_assign_work_unit", "_reschedule", "_split_scope"):
     assert hasattr(LoadScopeScheduling, name), "pytest-xdist changed: rows would be torn apart. Adapt Rows."
 
 ROOT = Path(__file__).parent.parent
-LONG = ("tests/simulation/", "tests/chaos/", "tests/typing/")
+LONG = ("tests/simulation/", "tests/chaos/", "tests/typing/", "tests/browser/")
+TOGETHER = "tests/browser/"  # its files run in one process: each process would start a browser of its own
 MANY = 500  # tests of one file: they go in pieces, since to send one alone costs more than many of them
 PIECE = 16
 
@@ -64,6 +65,8 @@ class Order:
         file = file_of(nodeid)
         if is_row(file):
             return file
+        if file.startswith(TOGETHER):
+            return TOGETHER
         if is_long(nodeid) or self.tests[file] < MANY:
             return nodeid
         return f"{file}#{zlib.crc32(nodeid.encode()) % (self.tests[file] // PIECE)}"

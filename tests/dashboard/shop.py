@@ -102,7 +102,7 @@ class Browser:
         """The sentence shown after an action."""
         assert answer.status_code == 303, answer.text
         page = await self.page(answer.headers["location"])
-        found = re.search(r'<div class="toast" role="status">(.*?)</div>', page, re.S)
+        found = re.search(r'<div class="toast" role="status"><span>(.*?)</span>', page, re.S)
         return html.unescape(found[1]) if found else ""
 
 

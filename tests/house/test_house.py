@@ -218,6 +218,8 @@ def test_rows_come_first_and_what_goes_in_pieces_last() -> None:
     assert units[:5] == [row, row, large, f"{walk}::test_a", f"{other}::test_a"]
     assert len(set(units[5:])) <= MANY // PIECE + 1
     assert [name for name in dict.fromkeys(units) if order.is_row(name)] == [row]
+    pages = ["tests/browser/test_screens.py::test_a", "tests/browser/test_main_paths.py::test_b"]
+    assert {Order(pages).unit(nodeid) for nodeid in pages} == {"tests/browser/"}, "one browser for all"
 
 
 PLACES = (REPOSITORY / "docs/internals/rules-and-places.md").read_text()

@@ -205,7 +205,7 @@ class Dashboard:
             "scheme": self._reads.scheme,
             "store": self._reads.safe_url,
             "nav": await nav_counts(visit),
-            "here": str(URL(scope=connection.scope).replace(scheme="", netloc="")),
+            "here": visit.link(name, **visit.params),
             "said": self._said(connection, session),
             "can_logout": self._password is not None,
             "ago": lambda moment: words.ago(moment, visit.now),

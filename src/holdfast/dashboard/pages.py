@@ -48,7 +48,7 @@ class Visit:
         """Whether to offer an action; `store.Changes` is what enforces it."""
         return (role in ("view", "payload") or not self.read_only) and self.access.may(role)
 
-    def link(self, page: str, **params: Any) -> str:
+    def link(self, page: str, /, **params: Any) -> str:
         """A link to another page."""
         given = {name: value for name, value in params.items() if value not in (None, "")}
         return f"{self.root}/{page}" + (f"?{urlencode(given)}" if given else "")
@@ -103,6 +103,7 @@ def served_by(workers: Sequence[WorkerRecord]) -> Counter[str]:
 async def jobs(visit: Visit) -> tuple[str, Values]:
     text = visit.params.get("q", "").strip()
     values: Values = {"q": text, "error": "", "rows": [], "older": None, "query": JobQuery()}
+    values["completions"] = await _completions(visit)
     try:
         query = parse_query(text)
     except ConfigurationError as error:
@@ -125,6 +126,31 @@ async def jobs(visit: Visit) -> tuple[str, Values]:
         "column": _time_column(query),
         "errors": any(job.errors for job in rows),
     }
+
+
+FIELDS = (
+    ("state:", "scheduled, waiting, ready, running, succeeded, cancelled, dead, live, finished"),
+    ("queue:", "a queue, exact"),
+    ("task:", "a task, exact"),
+    ("group:", "a group, exact"),
+    ("key:", "a unique key"),
+    ("worker:", "a worker's id"),
+    ("id:", "the beginning of an id"),
+)
+COMPLETIONS_MAX = 40  # names of one kind
+
+
+async def _completions(visit: Visit) -> list[tuple[str, str]]:
+    """What the query may be completed to: fields first, then values of the store."""
+    reads = visit.reads
+    queues = [queue.name for queue in await reads.queues()][:COMPLETIONS_MAX]
+    tasks = sorted({*reads.code, *(record.rule.name for record in await reads.tasks())})[:COMPLETIONS_MAX]
+    return [
+        *FIELDS,
+        *((f"state:{state.value}", "") for state in State),
+        *((shlex.quote(f"queue:{name}"), "") for name in queues),
+        *((shlex.quote(f"task:{name}"), "") for name in tasks),
+    ]
 
 
 def _fields(query: JobQuery) -> Values:

@@ -8,6 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..inspection.explain import limit_in_force, rate_in_force
 from ..lifecycle import State
+from ..names import visible
 from . import words
 
 ICONS = {
@@ -21,11 +22,21 @@ ICONS = {
 }
 
 
+class Verbatim(str):
+    """Text that a page carries unchanged (still escaped as HTML): what a form sends back, what is copied."""
+
+
+def readable(value: Any) -> Any:
+    """A text as a page shows it: characters that hide or deceive, such as bidi overrides and ANSI, are spelled out."""
+    return visible(value) if type(value) is str else value
+
+
 def environment() -> Environment:
     """The environment of all pages. StrictUndefined: a page that asks for what is not there fails in the tests."""
     made = Environment(
         loader=PackageLoader(__package__ or "holdfast.dashboard", "templates"),
         autoescape=True,
+        finalize=readable,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -40,6 +51,7 @@ def environment() -> Environment:
         pretty=words.pretty,
         clipped=words.clipped,
         traceback=words.traceback,
+        verbatim=Verbatim,
     )
     shared: dict[str, Any] = {"State": State, "ICONS": ICONS, "command": words.command}
     shared |= {"limit_in_force": limit_in_force, "rate_in_force": rate_in_force}

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from markupsafe import Markup, escape
 
+from ..names import visible
 from ..rates import UNLIMITED
 
 ARGS_LINE_CHARS = 120
@@ -166,7 +167,7 @@ def _json(value: Any) -> str:
 
 def traceback(text: str) -> Markup:
     """A traceback with the user's own frames in bold and the last line marked."""
-    lines = clipped(text).rstrip().splitlines()
+    lines = visible(clipped(text)).rstrip().split("\n")
     if not lines:
         return Markup()
     return Markup("\n").join([*_frames(lines[:-1]), Markup('<span class="e">{}</span>').format(lines[-1])])

@@ -1,9 +1,11 @@
-// Live updates, keyboard and selection. Every page works without this file.
+// Live updates, keyboard, completion and selection. Every page works without this file.
 "use strict";
 
 const root = document.body.dataset.root;
 const live = document.querySelector(".live");
 const pause = document.querySelector("#live");
+const $ = (selector) => document.querySelector(selector);
+const $$ = (selector) => [...document.querySelectorAll(selector)];
 let source = null;
 let paused = false;
 let waiting = null; // a page that arrived while somebody selects or types
@@ -18,7 +20,7 @@ function coarse(seconds) {
 }
 
 function tick() {
-  for (const time of document.querySelectorAll("time.ago, time.since")) {
+  for (const time of $$("time.ago, time.since")) {
     const seconds = (Date.now() - Date.parse(time.dateTime)) / 1000;
     const text = time.className === "since" ? coarse(seconds)
       : seconds < -0.5 ? `in ${coarse(-seconds)}` : `${coarse(seconds)} ago`;
@@ -28,7 +30,10 @@ function tick() {
 
 // ------------------------------------------------------------------ live updates
 
-// Change `old` into `fresh` in place: focus, open details, scroll positions and checked boxes stay.
+const OWN = ["open", "hidden"]; // attributes that belong to whoever looks, not to the server
+const keyOf = (node) => (node.nodeType === Node.ELEMENT_NODE && (node.getAttribute("id") || node.dataset.href)) || "";
+
+// Change `old` into `fresh` in place: focus, open details, scroll positions, checked boxes and the cursor stay.
 function morph(old, fresh) {
   if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName) {
     old.replaceWith(fresh);
@@ -39,39 +44,68 @@ function morph(old, fresh) {
     return;
   }
   if (old.nodeType !== Node.ELEMENT_NODE) return;
+  const cursor = old.classList.contains("is-current");
   for (const { name } of [...old.attributes])
-    if (!fresh.hasAttribute(name) && !(name === "open" || name === "hidden")) old.removeAttribute(name);
+    if (!fresh.hasAttribute(name) && !OWN.includes(name)) old.removeAttribute(name);
   for (const { name, value } of [...fresh.attributes])
-    if (old.getAttribute(name) !== value && !(name === "hidden" && !old.hasAttribute("hidden"))) old.setAttribute(name, value);
+    if (!OWN.includes(name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  if (cursor) old.classList.add("is-current");
   if (old.nodeName === "INPUT" || old.nodeName === "TEXTAREA") return;
-  const before = [...old.childNodes];
-  const after = [...fresh.childNodes];
-  for (let i = 0; i < Math.max(before.length, after.length); i++) {
-    if (!after[i]) before[i].remove();
-    else if (!before[i]) old.append(after[i]);
-    else morph(before[i], after[i]);
+  children(old, [...fresh.childNodes]);
+}
+
+// Rows are matched by what they are, everything else by its place.
+function children(old, after) {
+  const keyed = new Map([...old.childNodes].filter(keyOf).map((node) => [keyOf(node), node]));
+  const wanted = new Set(after.map(keyOf).filter(Boolean));
+  for (const [key, node] of keyed) if (!wanted.has(key)) node.remove();
+  let at = old.firstChild;
+  for (const node of after) {
+    const known = keyed.get(keyOf(node));
+    if (known) {
+      if (known === at) at = at.nextSibling;
+      else old.insertBefore(known, at);
+      morph(known, node);
+    } else if (at && !keyOf(at) && !keyOf(node)) {
+      const next = at.nextSibling;
+      morph(at, node);
+      at = next;
+    } else old.insertBefore(node, at);
+  }
+  while (at) {
+    const next = at.nextSibling;
+    at.remove();
+    at = next;
   }
 }
 
 function busy() {
+  if ($("tbody :checked")) return "while you select";
+  if ($("[popover]:popover-open, .inline[open]")) return "while this is open";
   const active = document.activeElement;
-  return Boolean(document.querySelector("tbody :checked, [popover]:popover-open, .inline[open]")) ||
-    (active && active.matches("main input:not([type=checkbox]), main textarea, main select"));
+  return active && active.matches("main input:not([type=checkbox]), main textarea, main select") ? "while you type" : "";
 }
 
 function show(html) {
-  if (busy()) {
+  const why = busy();
+  const fresh = new DOMParser().parseFromString(html, "text/html");
+  if (why) {
     waiting = html;
-    say("Waiting", "is-paused");
+    const known = new Set(rows().map((row) => row.dataset.href));
+    const added = [...fresh.querySelectorAll("tbody tr[data-href]")].filter((row) => !known.has(row.dataset.href)).length;
+    say(`Paused ${why}${added ? `, ${added} new` : ""}`, "is-paused");
     return;
   }
   waiting = null;
-  const fresh = new DOMParser().parseFromString(html, "text/html");
-  morph(document.querySelector("#main"), fresh.querySelector("#main"));
-  morph(document.querySelector(".nav"), fresh.querySelector(".nav"));
+  morph($("#main"), fresh.querySelector("#main"));
+  morph($(".nav"), fresh.querySelector(".nav"));
   if (document.title !== fresh.title) document.title = fresh.title;
   unhide();
   say("Live", "");
+}
+
+function catchUp() {
+  if (waiting && !busy()) show(waiting);
 }
 
 function say(text, kind) {
@@ -84,10 +118,10 @@ function connect() {
   source = new EventSource(`${root}/live?at=${encodeURIComponent(location.pathname + location.search)}`);
   source.onmessage = (event) => show(JSON.parse(event.data));
   source.addEventListener("lost", (event) => say(JSON.parse(event.data), "is-lost"));
-  source.onopen = () => say("Live", "");
+  source.onopen = () => { if (!busy()) say("Live", ""); };
   source.onerror = () => {
     say("Reconnecting", "is-lost");
-    if (source.readyState === EventSource.CLOSED) {
+    if (source && source.readyState === EventSource.CLOSED) {
       disconnect();
       setTimeout(poll, 5000);
     }
@@ -116,24 +150,38 @@ function toggle() {
     disconnect();
     say("Paused", "is-paused");
   } else connect();
-  pause.setAttribute("aria-label", paused ? "Resume live updates" : "Pause live updates");
+  const label = `${paused ? "Resume" : "Pause"} live updates`;
+  pause.setAttribute("aria-label", label);
+  pause.title = `${label} ( . )`;
+}
+
+function look() {
+  if (!document.hidden) return connect();
+  disconnect();
+  say("Paused in the background", "is-paused");
 }
 
 // ------------------------------------------------------------------ rows and selection
 
-const boxes = () => [...document.querySelectorAll("tbody input[name=id]")];
-const rows = () => [...document.querySelectorAll("tbody tr[data-href]")];
+const boxes = () => $$("tbody input[name=id]");
+const rows = () => $$("tbody tr[data-href]");
+const current = () => $("tr.is-current");
 let last = null;
 
 function picked() {
   const chosen = boxes().filter((box) => box.checked);
-  for (const place of document.querySelectorAll(".picked")) place.textContent = `${chosen.length} selected`;
-  const all = document.querySelector("input.all");
+  const matching = $("input[name=matching]");
+  const everything = matching && matching.checked;
+  for (const place of $$(".picked")) place.textContent = everything ? "All selected" : `${chosen.length} selected`;
+  const all = $("input.all");
   if (all) {
     all.checked = chosen.length > 0 && chosen.length === boxes().length;
     all.indeterminate = chosen.length > 0 && !all.checked;
   }
-  if (!chosen.length && waiting) show(waiting);
+  if (!chosen.length) {
+    if (matching) matching.checked = false;
+    catchUp();
+  }
 }
 
 function pick(box, range) {
@@ -146,10 +194,6 @@ function pick(box, range) {
   picked();
 }
 
-function current() {
-  return document.querySelector("tr.is-current");
-}
-
 function move(step) {
   const all = rows();
   if (!all.length) return;
@@ -160,74 +204,129 @@ function move(step) {
   all[at].scrollIntoView({ block: "nearest" });
 }
 
+function mark(range) {
+  const box = current()?.querySelector("input[name=id]");
+  if (!box) return;
+  box.checked = range || !box.checked;
+  pick(box, range);
+}
+
 document.addEventListener("click", (event) => {
   const box = event.target.closest("tbody input[name=id]");
   if (box) return pick(box, event.shiftKey);
+  if (event.target.closest("input[name=matching]")) return picked();
   if (event.target.closest("input.all")) {
     for (const one of boxes()) one.checked = event.target.checked;
     return picked();
   }
   const copy = event.target.closest("[data-copy]");
-  if (copy) navigator.clipboard.writeText(copy.dataset.copy);
+  if (copy) copied(copy);
+  if (event.target.closest(".toast-close")) $(".toast").remove();
   const word = event.target.closest("[data-word]");
-  if (word) take(word.dataset.word);
+  if (word) take(word);
 });
 document.addEventListener("reset", () => setTimeout(picked));
-document.addEventListener("submit", (event) => {
-  const question = event.submitter && event.submitter.dataset.confirm;
-  if (question && !confirm(question)) event.preventDefault();
-});
+document.addEventListener("toggle", () => setTimeout(catchUp), true);
 
-function take(word) {
-  const input = document.querySelector(".query input");
-  input.value = `${input.value.replace(/\S*$/, "")}${word}`;
-  input.focus();
+async function copied(button) {
+  await navigator.clipboard.writeText(button.dataset.copy);
+  button.classList.add("is-done");
+  setTimeout(() => button.classList.remove("is-done"), 1500);
 }
 
-for (const pop of document.querySelectorAll(".pop"))
-  pop.addEventListener("mousedown", (event) => event.preventDefault()); // keep the focus in the query
+// ------------------------------------------------------------------ completion of the query
+
+const query = $(".query input");
+const offers = $$(".pop [data-word]");
+let chosen = -1;
+
+function shown() {
+  return offers.filter((one) => !one.hidden);
+}
+
+function offer() {
+  const word = query.value.slice(0, query.selectionStart).match(/\S*$/)[0].replace(/^-/, "");
+  let count = 0;
+  for (const one of offers) {
+    const text = one.dataset.word;
+    const fits = word ? text.startsWith(word) && text !== word : text.endsWith(":");
+    one.hidden = !fits || ++count > 10;
+  }
+  point(-1);
+  $(".pop").classList.toggle("is-empty", count === 0);
+}
+
+function point(at) {
+  const all = shown();
+  chosen = all.length ? Math.max(-1, Math.min(at, all.length - 1)) : -1;
+  offers.forEach((one) => one.classList.toggle("is-current", one === all[chosen]));
+  offers.forEach((one) => one.setAttribute("aria-selected", String(one === all[chosen])));
+  if (chosen < 0) query.removeAttribute("aria-activedescendant");
+  else query.setAttribute("aria-activedescendant", all[chosen].id);
+}
+
+function take(one) {
+  const end = query.selectionStart;
+  const start = query.value.slice(0, end).replace(/[^\s-]\S*$/, "");
+  const word = one.dataset.word;
+  query.value = start + word + (word.endsWith(":") ? "" : " ") + query.value.slice(end).trimStart();
+  query.focus();
+  offer();
+}
+
+if (query) {
+  query.addEventListener("input", offer);
+  query.addEventListener("focus", offer);
+  query.addEventListener("keydown", (event) => {
+    const all = shown();
+    if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      point(chosen + (event.key === "ArrowDown" ? 1 : -1));
+      event.preventDefault();
+    } else if ((event.key === "Enter" || event.key === "Tab") && chosen >= 0) {
+      take(all[chosen]);
+      event.preventDefault();
+    }
+  });
+  for (const pop of $$(".pop")) pop.addEventListener("mousedown", (event) => event.preventDefault()); // keep the focus
+}
 
 // ------------------------------------------------------------------ keyboard
 
 let chord = 0;
+
+const keys = {
+  "/": () => $(".query input, .filters input")?.focus(),
+  "?": () => $("#keys").togglePopover(),
+  j: () => move(1),
+  k: () => move(-1),
+  x: () => mark(false),
+  X: () => mark(true),
+  r: () => press("r"),
+  c: () => press("c"),
+  g: () => { chord = Date.now(); },
+  ".": toggle,
+  t: () => {
+    const themes = $$("[name=theme]");
+    const at = themes.findIndex((one) => one.getAttribute("aria-pressed") === "true");
+    themes[(at + 1) % themes.length].click();
+  },
+};
 
 document.addEventListener("keydown", (event) => {
   const typing = event.target.matches("input:not([type=checkbox]), textarea, select");
   if (event.key === "Escape") {
     if (typing) event.target.blur();
     for (const box of boxes()) box.checked = false;
+    $(".toast")?.remove();
     return picked();
   }
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
   if (Date.now() - chord < 1200) {
     chord = 0;
-    const link = document.querySelector(`.nav [data-key="${CSS.escape(event.key)}"]`);
+    const link = $(`.nav [data-key="${CSS.escape(event.key)}"]`);
     if (link) link.click();
     return;
   }
-  const keys = {
-    "/": () => document.querySelector(".query input, .filters input")?.focus(),
-    "?": () => document.querySelector("#keys").togglePopover(),
-    j: () => move(1),
-    k: () => move(-1),
-    x: () => {
-      const box = current()?.querySelector("input[name=id]");
-      if (box) { box.checked = !box.checked; pick(box, false); }
-    },
-    X: () => {
-      const box = current()?.querySelector("input[name=id]");
-      if (box) { box.checked = true; pick(box, true); }
-    },
-    r: () => press("r"),
-    c: () => press("c"),
-    g: () => { chord = Date.now(); },
-    ".": toggle,
-    t: () => {
-      const themes = [...document.querySelectorAll("[name=theme]")];
-      const at = themes.findIndex((one) => one.getAttribute("aria-pressed") === "true");
-      themes[(at + 1) % themes.length].click();
-    },
-  };
   if (keys[event.key]) {
     event.preventDefault();
     keys[event.key]();
@@ -235,16 +334,16 @@ document.addEventListener("keydown", (event) => {
 });
 
 function press(key) {
-  const bar = document.querySelector(".selbar");
-  const shown = bar && getComputedStyle(bar).display !== "none";
-  const button = document.querySelector(shown ? `.selbar [data-key="${key}"]` : `.head [data-key="${key}"]`);
+  const bar = $(".selbar");
+  const open = bar && getComputedStyle(bar).display !== "none";
+  const button = $(open ? `.selbar [data-key="${key}"]` : `.head [data-key="${key}"]`);
   if (button) button.click();
 }
 
 // ------------------------------------------------------------------ start
 
 function unhide() {
-  for (const one of document.querySelectorAll("[data-copy], input.all")) one.hidden = false;
+  for (const one of $$("[data-copy], input.all, .toast-close")) one.hidden = false;
 }
 
 live.hidden = pause.hidden = false;
@@ -252,5 +351,5 @@ pause.addEventListener("click", toggle);
 unhide();
 setInterval(tick, 1000);
 connect();
-document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
-document.addEventListener("focusout", () => setTimeout(() => waiting && show(waiting), 200));
+document.addEventListener("visibilitychange", look);
+document.addEventListener("focusout", () => setTimeout(catchUp, 200));
