@@ -23,6 +23,7 @@ from .names import check_name, check_text
 from .options import COUNT_MAX, Duration, queue_name, said_limit, said_rate, whole
 from .rates import Rate
 from .records import (
+    BY_CHARS_MAX,
     REMEMBER_SECONDS_MIN,
     GroupRecord,
     JobQuery,
@@ -69,6 +70,11 @@ def make_pause(queue: str | None, group: str | None, task: Any, reason: str = ""
         reason=check_text(reason, "reason"),
         by=check_text(by, "by"),
     )
+
+
+def said_by(by: str) -> str:
+    """Who calls an operator's verb, for the job's timeline. Bounded: a timeline is kept with its job."""
+    return check_text(by, "by")[:BY_CHARS_MAX]
 
 
 def queue_or_none(queue: Any) -> str | None:
@@ -240,45 +246,45 @@ class Operator:
 
     # ------------------------------------------------------------------ one job
 
-    def cancel(self, job: JobOrId) -> Job[Any]:
+    def cancel(self, job: JobOrId, *, by: str = "") -> Job[Any]:
         """Cancel: immediately if it has not started, else its handler is asked to stop."""
-        id = job_id(job)
-        return self._job(self._do("cancel", lambda backend: backend.cancel(id)))
+        id, who = job_id(job), said_by(by)
+        return self._job(self._do("cancel", lambda backend: backend.cancel(id, by=who)))
 
-    async def acancel(self, job: JobOrId) -> Job[Any]:
+    async def acancel(self, job: JobOrId, *, by: str = "") -> Job[Any]:
         """Async version of `cancel`."""
-        id = job_id(job)
-        return self._job(await self._ado(lambda backend: backend.cancel(id)))
+        id, who = job_id(job), said_by(by)
+        return self._job(await self._ado(lambda backend: backend.cancel(id, by=who)))
 
-    def retry(self, job: JobOrId) -> Job[Any]:
+    def retry(self, job: JobOrId, *, by: str = "") -> Job[Any]:
         """Run any finished job again, with fresh budgets; for a dead one this is revive."""
-        id = job_id(job)
-        return self._job(self._do("retry", lambda backend: backend.retry(id)))
+        id, who = job_id(job), said_by(by)
+        return self._job(self._do("retry", lambda backend: backend.retry(id, by=who)))
 
-    async def aretry(self, job: JobOrId) -> Job[Any]:
+    async def aretry(self, job: JobOrId, *, by: str = "") -> Job[Any]:
         """Async version of `retry`."""
-        id = job_id(job)
-        return self._job(await self._ado(lambda backend: backend.retry(id)))
+        id, who = job_id(job), said_by(by)
+        return self._job(await self._ado(lambda backend: backend.retry(id, by=who)))
 
-    def run_now(self, job: JobOrId) -> Job[Any]:
+    def run_now(self, job: JobOrId, *, by: str = "") -> Job[Any]:
         """Make a scheduled job due immediately."""
-        id = job_id(job)
-        return self._job(self._do("run_now", lambda backend: backend.run_now(id)))
+        id, who = job_id(job), said_by(by)
+        return self._job(self._do("run_now", lambda backend: backend.run_now(id, by=who)))
 
-    async def arun_now(self, job: JobOrId) -> Job[Any]:
+    async def arun_now(self, job: JobOrId, *, by: str = "") -> Job[Any]:
         """Async version of `run_now`."""
-        id = job_id(job)
-        return self._job(await self._ado(lambda backend: backend.run_now(id)))
+        id, who = job_id(job), said_by(by)
+        return self._job(await self._ado(lambda backend: backend.run_now(id, by=who)))
 
-    def bury(self, job: JobOrId, reason: str = "") -> Job[Any]:
+    def bury(self, job: JobOrId, reason: str = "", *, by: str = "") -> Job[Any]:
         """Turn an unstarted job into a dead letter."""
-        id, reason = job_id(job), check_text(reason, "reason")
-        return self._job(self._do("bury", lambda backend: backend.bury(id, reason)))
+        id, reason, who = job_id(job), check_text(reason, "reason"), said_by(by)
+        return self._job(self._do("bury", lambda backend: backend.bury(id, reason, by=who)))
 
-    async def abury(self, job: JobOrId, reason: str = "") -> Job[Any]:
+    async def abury(self, job: JobOrId, reason: str = "", *, by: str = "") -> Job[Any]:
         """Async version of `bury`."""
-        id, reason = job_id(job), check_text(reason, "reason")
-        return self._job(await self._ado(lambda backend: backend.bury(id, reason)))
+        id, reason, who = job_id(job), check_text(reason, "reason"), said_by(by)
+        return self._job(await self._ado(lambda backend: backend.bury(id, reason, by=who)))
 
     # ------------------------------------------------------------------ many jobs
 
@@ -368,25 +374,25 @@ class Dead:
         """Async version of `get`."""
         return await self._app._ado(partial(_letter, _letter_id(id)))
 
-    def revive(self, id: JobOrId | DeadLetter) -> Job[Any]:
+    def revive(self, id: JobOrId | DeadLetter, *, by: str = "") -> Job[Any]:
         """Run the dead job again, with fresh budgets; atomic and idempotent."""
-        known = _letter_id(id)
-        return self._app._job(self._app._do("dead.revive", lambda backend: backend.revive(known)))
+        known, who = _letter_id(id), said_by(by)
+        return self._app._job(self._app._do("dead.revive", lambda backend: backend.revive(known, by=who)))
 
-    async def arevive(self, id: JobOrId | DeadLetter) -> Job[Any]:
+    async def arevive(self, id: JobOrId | DeadLetter, *, by: str = "") -> Job[Any]:
         """Async version of `revive`."""
-        known = _letter_id(id)
-        return self._app._job(await self._app._ado(lambda backend: backend.revive(known)))
+        known, who = _letter_id(id), said_by(by)
+        return self._app._job(await self._app._ado(lambda backend: backend.revive(known, by=who)))
 
-    def discard(self, id: JobOrId | DeadLetter) -> DeadLetter:
+    def discard(self, id: JobOrId | DeadLetter, *, by: str = "") -> DeadLetter:
         """Remove the letter; its job stays dead until it is pruned."""
-        known = _letter_id(id)
-        return DeadLetter.of(self._app._do("dead.discard", lambda backend: backend.discard(known)))
+        known, who = _letter_id(id), said_by(by)
+        return DeadLetter.of(self._app._do("dead.discard", lambda backend: backend.discard(known, by=who)))
 
-    async def adiscard(self, id: JobOrId | DeadLetter) -> DeadLetter:
+    async def adiscard(self, id: JobOrId | DeadLetter, *, by: str = "") -> DeadLetter:
         """Async version of `discard`."""
-        known = _letter_id(id)
-        return DeadLetter.of(await self._app._ado(lambda backend: backend.discard(known)))
+        known, who = _letter_id(id), said_by(by)
+        return DeadLetter.of(await self._app._ado(lambda backend: backend.discard(known, by=who)))
 
 
 def _letter_query(queue: str | None, task: Any, reason: str | None, id_prefix: str | None, limit: int) -> LetterQuery:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from .lifecycle import Failure, State
 from .names import known_options
@@ -31,6 +31,7 @@ ERRORS_KEPT_MAX = 10  # per job: the newest failures and stalls
 HISTORY_KEPT_MAX = 10  # per dead letter: earlier deaths
 SHARDS_MAX = 1024  # per queue
 LOGS_KEPT_MAX = 200  # per job: the newest log lines
+MARKS_KEPT_MAX = 50  # per job: its first mark and the newest ones
 CLAIM_BYTES_MAX = 4 * 1024 * 1024  # total arguments handed out by one claim, unless a single job has more
 CLAIM_SWEEP_MAX = 200  # jobs that a claim's own promote touches; its recover ends at most half as many leases
 GROUP_COUNT_MAX = 1000  # jobs of one group and state that a SQL store counts: a group of any size costs the same
@@ -203,6 +204,30 @@ class LogLine(Struct, frozen=True):
 
     at: float
     text: str
+
+
+BY_CHARS_MAX = 200  # of the name of who called an operator's verb
+AUTOMATIC = "automatic"  # the text of the mark of a revival that nobody called
+
+
+class Mark(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One stored entry of a job's timeline: a transition that the rest of its row does not show (R65).
+
+    `kind` is the verb. A release or snooze has the lease it ended, an operator's verb has who called it.
+    """
+
+    kind: str  # release snooze cancel bury run_now revive retry discard …
+    at: float = 0.0
+    by: str = ""  # who called the verb, as given
+    text: str = ""
+    worker: str | None = None
+    fence: int = 0
+    started_at: float | None = None
+
+
+def mark_row(job_id: str, mark: Mark) -> dict[str, Any]:
+    """A mark as a dump shows it."""
+    return {"job_id": job_id, **asdict(mark)}
 
 
 class WorkerRecord(Struct, frozen=True, kw_only=True):
@@ -460,6 +485,7 @@ class StoredJob(JobRecord, frozen=True, kw_only=True):
     lane: int = 0
     prune_at: float | None = None
     logs: tuple[LogLine, ...] = ()
+    marks: tuple[Mark, ...] = ()
 
 
 class Shipment(Struct, frozen=True, kw_only=True):

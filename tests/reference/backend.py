@@ -32,6 +32,7 @@ from holdfast.records import (
     JobRecord,
     LetterQuery,
     LogLine,
+    Mark,
     NewJob,
     Override,
     Part,
@@ -196,26 +197,26 @@ class ReferenceBackend(Backend):
 
     # ------------------------------------------------------------------ operating
 
-    async def cancel(self, job_id: str, now: float | None = None) -> JobRecord:
+    async def cancel(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         with self._step(now) as at:
-            return reading.job_record(operating.cancel(self._store, job_id, at.wall))
+            return reading.job_record(operating.cancel(self._store, job_id, at.wall, by))
 
-    async def bury(self, job_id: str, reason: str, now: float | None = None) -> JobRecord:
+    async def bury(self, job_id: str, reason: str, now: float | None = None, *, by: str = "") -> JobRecord:
         with self._open_step(now) as at:
-            return reading.job_record(operating.bury(self._store, job_id, reason, at.wall))
+            return reading.job_record(operating.bury(self._store, job_id, reason, at.wall, by))
 
-    async def run_now(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._brought_into_play(operating.run_now, job_id, now)
+    async def run_now(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._brought_into_play(operating.run_now, job_id, now, by)
 
-    async def revive(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._brought_into_play(operating.revive, job_id, now)
+    async def revive(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._brought_into_play(operating.revive, job_id, now, by)
 
-    async def retry(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._brought_into_play(operating.retry, job_id, now)
+    async def retry(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._brought_into_play(operating.retry, job_id, now, by)
 
-    async def discard(self, job_id: str, now: float | None = None) -> DeadLetter:
+    async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
         with self._open_step(now) as at:
-            return operating.discard(self._store, job_id, at.wall)
+            return operating.discard(self._store, job_id, at.wall, by)
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
         with self._open_step(now) as at:
@@ -238,10 +239,10 @@ class ReferenceBackend(Backend):
             return ticking.tick(self._store, tick, at.wall)
 
     async def _brought_into_play(
-        self, verb: Callable[[Store, str, float], Row], job_id: str, now: float | None
+        self, verb: Callable[[Store, str, float, str], Row], job_id: str, now: float | None, by: str
     ) -> JobRecord:
         with self._open_step(now) as at:
-            row = verb(self._store, job_id, at.wall)
+            row = verb(self._store, job_id, at.wall, by)
             self._store.refill_touched()  # what is shown is where the job stands after its group was refilled
             return reading.job_record(row)
 
@@ -267,6 +268,10 @@ class ReferenceBackend(Backend):
     async def logs(self, job_id: str) -> list[LogLine]:
         with self._lock:
             return list(self._store.logs.get(job_id, ()))
+
+    async def marks(self, job_id: str) -> list[Mark]:
+        with self._lock:
+            return list(self._store.marks.get(job_id, ()))
 
     async def letter(self, job_id: str) -> DeadLetter | None:
         with self._lock:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from typing import Any
 
 from holdfast.lifecycle import LIVE, UNSTARTED, State
-from holdfast.records import CronEntry, DeadLetter, Flow, LogLine, Override, Pause, QueueRule, TaskRule
+from holdfast.records import CronEntry, DeadLetter, Flow, LogLine, Mark, Override, Pause, QueueRule, TaskRule
 
 from .ranked import Ranked
 from .rows import Group, GroupName, Holder, KeyName, LaneName, Logical, Row, Scope
@@ -25,6 +25,7 @@ class Index:
         self.workers: dict[str, Holder] = {}
         self.letters: dict[Logical, DeadLetter] = {}
         self.logs: dict[str, list[LogLine]] = {}
+        self.marks: dict[str, list[Mark]] = {}
         self.rules: dict[str, QueueRule] = {}
         self.task_rules: dict[str, TaskRule] = {}
         self.overrides: dict[Scope, Override] = {}
@@ -55,6 +56,7 @@ class Index:
         self._leave(row)
         del self.jobs[row.id]
         self.logs.pop(row.id, None)
+        self.marks.pop(row.id, None)
 
     def move(self, row: Row, state: State, **changes: Any) -> None:
         """Bring a job into `state` with `changes` to its fields. THE place where either happens."""

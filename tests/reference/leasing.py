@@ -146,6 +146,8 @@ def settle(store: Store, item: Settlement, at: Instant) -> Answer:
         return Answer.OK
     if row.cancel_requested and item.ending is not Ending.CANCELLED:
         return Answer.CANCELLED
+    if item.ending is Ending.SNOOZED:
+        store.mark_lease(row, "snooze", at.wall)
     store.end_lease(
         row,
         at.wall,

@@ -54,7 +54,7 @@ def export(store: Store, part: Part, after: str, limit: int) -> Shipment:
 
 def _stored(store: Store, row: Row) -> StoredJob:
     fields = {name: getattr(row, name) for name in _ROW_FIELDS}
-    return StoredJob(**fields, logs=tuple(store.logs.get(row.id, ())))
+    return StoredJob(**fields, logs=tuple(store.logs.get(row.id, ())), marks=tuple(store.marks.get(row.id, ())))
 
 
 def carry(store: Store, seal: Seal, shipment: Shipment) -> None:
@@ -103,3 +103,5 @@ def _insert(store: Store, job: StoredJob, row: Row) -> None:
     store.catch_up(tick=job.fence, seq=job.seq)  # its turn may be staggered; the tick that came with the rules is not
     if job.logs:
         store.logs[job.id] = list(job.logs)
+    if job.marks:
+        store.marks[job.id] = list(job.marks)

@@ -127,52 +127,59 @@ def find(store: Store, job_id: str) -> Row:
     return row
 
 
-def cancel(store: Store, job_id: str, wall: float) -> Row:
+def cancel(store: Store, job_id: str, wall: float, by: str = "") -> Row:
     row = find(store, job_id)
     if row.state in UNSTARTED:
         store.refuse_sealed()
         store.finish(row, wall, State.CANCELLED, RETAIN_SECONDS)
+        store.mark(row, "cancel", wall, by=by)
     elif row.state is State.RUNNING:
+        if not row.cancel_requested:
+            store.mark(row, "cancel", wall, by=by)
         row.cancel_requested = True
     elif row.state is not State.CANCELLED:
         raise state_conflict(job_id, "cancel", row.state)
     return row
 
 
-def bury(store: Store, job_id: str, reason: str, wall: float) -> Row:
+def bury(store: Store, job_id: str, reason: str, wall: float, by: str = "") -> Row:
     row = find(store, job_id)
     if row.state not in UNSTARTED:
         raise state_conflict(job_id, "bury", row.state)
     store.bury_unstarted(row, wall, "bury", reason or FAILURE_TEXTS["buried"])
+    store.mark(row, "bury", wall, by=by)
     return row
 
 
-def run_now(store: Store, job_id: str, wall: float) -> Row:
+def run_now(store: Store, job_id: str, wall: float, by: str = "") -> Row:
     row = find(store, job_id)
     if row.state is not State.SCHEDULED:
         raise state_conflict(job_id, "run_now", row.state)
     store.place(row, due_at=wall)
+    store.mark(row, "run_now", wall, by=by)
     return row
 
 
-def revive(store: Store, job_id: str, wall: float, verb: str = "revive") -> Row:
+def revive(store: Store, job_id: str, wall: float, by: str = "", verb: str = "revive") -> Row:
     row = find(store, job_id)
     if row.state is State.DEAD:
         _refuse_taken(store, row, verb, wall)
         store.revive(row, wall)
+        store.mark(row, "revive", wall, by=by)
     elif not (row.state.live and job_id in store.letter_of):  # live with its letter: revived before, nothing to do
         raise state_conflict(job_id, "revive", row.state)
     return row
 
 
-def retry(store: Store, job_id: str, wall: float) -> Row:
+def retry(store: Store, job_id: str, wall: float, by: str = "") -> Row:
     row = find(store, job_id)
     if row.state is State.DEAD:
-        return revive(store, job_id, wall, "retry")
+        return revive(store, job_id, wall, by, "retry")
     if row.state.live:
         raise state_conflict(job_id, "retry", row.state)
     _refuse_taken(store, row, "retry", wall)
     store.again(row, wall)
+    store.mark(row, "retry", wall, by=by)
     return row
 
 
@@ -186,7 +193,7 @@ def _refuse_taken(store: Store, row: Row, verb: str, wall: float) -> None:
         raise state_conflict(row.id, verb, row.state, heir_id=letter.id)
 
 
-def discard(store: Store, job_id: str, wall: float) -> DeadLetter:
+def discard(store: Store, job_id: str, wall: float, by: str = "") -> DeadLetter:
     logical = store.letter_of.get(job_id)
     if logical is None:
         raise JobNotFound(job_id, "dead letter")
@@ -196,6 +203,7 @@ def discard(store: Store, job_id: str, wall: float) -> DeadLetter:
     letter = store.letters[logical]
     store.drop_letter(logical)
     store.let_go(row, wall, "discarded")
+    store.mark(row, "discard", wall, by=by)
     return letter
 
 

@@ -26,6 +26,7 @@ from holdfast.records import (
     TaskRecord,
     TaskRule,
     WorkerRecord,
+    mark_row,
 )
 
 from .rows import GroupName, Holder, Instant, Row, Scope
@@ -236,6 +237,9 @@ def dump(store: Store) -> Dump:
                 {"job_id": row.id, "at": line.at, "text": line.text}
                 for row in store.jobs.values()
                 for line in store.logs.get(row.id, ())
+            ),
+            "marks": tuple(
+                mark_row(row.id, mark) for row in store.jobs.values() for mark in store.marks.get(row.id, ())
             ),
         }
     )

@@ -18,10 +18,12 @@ from holdfast.rates import Rate, opens_at
 from holdfast.records import (
     ERRORS_KEPT_MAX,
     HISTORY_KEPT_MAX,
+    MARKS_KEPT_MAX,
     READY_PER_GROUP_MAX,
     REMEMBER_SECONDS_MIN,
     STAGGER_TICKS,
     DeadLetter,
+    Mark,
     NewJob,
     PastDeath,
     Promoted,
@@ -272,8 +274,19 @@ class Store(FlowIndex):
         else:
             self.place(row, **ended)
 
+    def mark(self, row: Row, kind: str, wall: float, **facts: Any) -> None:
+        """Append to the job's timeline; of more than MARKS_KEPT_MAX the second goes."""
+        marks = self.marks.setdefault(row.id, [])
+        if len(marks) >= MARKS_KEPT_MAX:
+            del marks[1]
+        marks.append(Mark(kind=kind, at=wall, **facts))
+
+    def mark_lease(self, row: Row, kind: str, wall: float) -> None:
+        self.mark(row, kind, wall, worker=row.worker, fence=row.fence, started_at=row.started_at)
+
     def give_back(self, row: Row, wall: float, delay: float = 0.0) -> None:
         """End a lease that costs nothing; where a cancel was asked for, the job is cancelled."""
+        self.mark_lease(row, "release", wall)
         if row.cancel_requested:
             self.end_lease(row, wall, State.CANCELLED)
         else:
@@ -399,6 +412,7 @@ class Store(FlowIndex):
                 refused += 1
                 continue
             self.revive(self.jobs[letter.id], wall, cycles=1)
+            self.mark(self.jobs[letter.id], "revive", wall, text="automatic")
             revived += 1
         for _ in range(limit):
             if (waking := self.waking.first()) is None or waking[0] > wall:

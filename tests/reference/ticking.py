@@ -26,7 +26,7 @@ def tick(store: Store, wanted: Tick, wall: float) -> Ticked:
     enqueued: list[Enqueued] = []
     if not skipped:
         if live and wanted.overlap == "cancel" and wanted.previous is not None:
-            operating.cancel(store, wanted.previous, wall)
+            operating.cancel(store, wanted.previous, wall, f"cron {wanted.name}")
         jobs = [replace(job, on_conflict="keep") if job.on_conflict == "raise" else job for job in wanted.jobs]
         enqueued = operating.enqueue(store, jobs, wall)
     entry = wanted.entry_if_skipped if skipped else wanted.entry

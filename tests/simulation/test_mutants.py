@@ -170,12 +170,12 @@ class RenewGoesByWorkerNameOnly(ReferenceBackend):
 
 
 class ReviveTwiceMakesTwoLiveJobs(ReferenceBackend):
-    async def revive(self, job_id: str, now: float | None = None) -> JobRecord:
+    async def revive(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         row = self._store.jobs.get(job_id)
         if row is not None and row.state.live and job_id in self._store.letter_of:
             again = NewJob(id=f"{job_id}-again", task=row.task, queue=row.queue, group=row.group, args=row.args)
             await self.enqueue([again], now)
-        return await super().revive(job_id, now)
+        return await super().revive(job_id, now, by=by)
 
 
 class RepeatedCallClaimsAnew(ReferenceBackend):
@@ -187,8 +187,8 @@ class RepeatedCallClaimsAnew(ReferenceBackend):
 
 
 class CancelFreesTheSlotOfARunningHandler(ReferenceBackend):
-    async def cancel(self, job_id: str, now: float | None = None) -> JobRecord:
-        record = await super().cancel(job_id, now)
+    async def cancel(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        record = await super().cancel(job_id, now, by=by)
         row = self._store.jobs[job_id]
         if row.state is State.RUNNING and row.token is not None:
             await self.release([Release(id=job_id, token=row.token)], now)

@@ -132,6 +132,7 @@ from ..records import (
     JobRecord,
     LetterQuery,
     LogLine,
+    Mark,
     NewJob,
     Override,
     Part,
@@ -184,6 +185,18 @@ class Reader(ABC):
     async def logs(self, job_id: str) -> list[LogLine]: ...
 
     @abstractmethod
+    async def marks(self, job_id: str) -> list[Mark]:
+        """The stored part of a job's timeline, oldest first.
+
+        R65. A mark is appended in the step that makes the transition, for what the job's row does not show: release and
+        snooze (with worker, fence and started_at of the ended lease), cancel, bury, run_now, revive, retry, discard and
+        other operator verbs (with `by`), automatic revival (kind revive, text "automatic"). Nothing else writes one:
+        enqueue, claim, success and failure are read off the row and its errors. A job keeps at most MARKS_KEPT_MAX: its
+        first one and the newest. A verb that changes nothing leaves no mark; the second cancel of a running job is one
+        that changes nothing. Marks are pruned with their job and move with it.
+        """
+
+    @abstractmethod
     async def letter(self, job_id: str) -> DeadLetter | None: ...
 
     @abstractmethod
@@ -227,8 +240,8 @@ class Reader(ABC):
         turn, rank, lane, claim_call, prune_at), `letters` (like `DeadLetter`), `workers` (like `WorkerRecord`, plus
         deadline, last_call), `queues` (like `QueueRule`), `tasks` (like `TaskRule`), `overrides` (like `Override`, None
         for values that are not set), `flows` (like `Flow`), `entries` (like `CronEntry`), `pauses` (like `Pause`),
-        `logs` (job_id, at, text). States are text, structs are dicts, bytes stay bytes. rank is meaningful only for
-        ready jobs, else 0.
+        `logs` (job_id, at, text), `marks` (job_id and the fields of `Mark`). States are text, structs are dicts, bytes
+        stay bytes. rank is meaningful only for ready jobs, else 0.
 
         All of it is of one instant, but for the rows in `moving`: a store that cannot read everything at once lists
         there, in each version it saw, every row that changed while it read."""
@@ -453,22 +466,23 @@ class Backend(Reader):
     # ------------------------------------------------------------------ operating on one job
 
     @abstractmethod
-    async def cancel(self, job_id: str, now: float | None = None) -> JobRecord:
+    async def cancel(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         """Unstarted → cancelled (its group is refilled). Running → marked, still running. Cancelled → unchanged.
 
-        R50. succeeded, dead → StateConflict. Unknown → JobNotFound (as for every method in this section).
+        R50. succeeded, dead → StateConflict. Unknown → JobNotFound (as for every method in this section). `by` is who
+        does it, at most BY_CHARS_MAX characters; it is kept in the job's mark (R65).
         """
 
     @abstractmethod
-    async def bury(self, job_id: str, reason: str, now: float | None = None) -> JobRecord:
+    async def bury(self, job_id: str, reason: str, now: float | None = None, *, by: str = "") -> JobRecord:
         """Unstarted → dead, with its dead letter (reason "bury", text = the given reason). Else StateConflict."""
 
     @abstractmethod
-    async def run_now(self, job_id: str, now: float | None = None) -> JobRecord:
+    async def run_now(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         """scheduled → due now, in play. Else StateConflict."""
 
     @abstractmethod
-    async def revive(self, job_id: str, now: float | None = None) -> JobRecord:
+    async def revive(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         """dead → in play with fresh budgets (all counters 0, not a suspect), due now, no expiry; errors are kept.
 
         R51. The letter stays, marked revived_at, and its automatic revival is cleared. Already revived and live:
@@ -477,11 +491,11 @@ class Backend(Reader):
         """
 
     @abstractmethod
-    async def retry(self, job_id: str, now: float | None = None) -> JobRecord:
+    async def retry(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         """Run a finished job again with fresh budgets. On a dead one: revive. Key held elsewhere: StateConflict."""
 
     @abstractmethod
-    async def discard(self, job_id: str, now: float | None = None) -> DeadLetter:
+    async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
         """Remove a dead letter; its job stays dead, reason "discarded", prunable. Revived and live: StateConflict."""
 
     @abstractmethod

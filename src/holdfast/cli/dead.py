@@ -6,14 +6,16 @@ Loaded by main when called. Revive and discard are one step each in the store; d
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import click
 
-from ..job import DeadLetter
+from ..job import DeadLetter, Job
 from .bulk import Refusal, carry_out, confirm, preview, resolve, say_if_more
 from .documents import failures_document, letter_document, plain
 from .exits import CommandFailed, Exit
+from .operate import me
 from .parse import ago, counted, iso
 from .session import Command, Session, find_letter_id, session_options
 
@@ -198,5 +200,7 @@ def _act(
             confirm(session, f"{verb} {counted(len(found), 'dead letters')} of {app.safe_url}?", yes=yes)
         session.announce(app)
         if verb == "revive":
-            return carry_out(session, app, verb, found, refused, app.dead.revive, lambda job: str(job.state.value))
-        return carry_out(session, app, verb, found, refused, app.dead.discard, lambda letter: "discarded")
+            revive: Callable[[str], Job[Any]] = lambda one: app.dead.revive(one, by=me())  # noqa: E731
+            return carry_out(session, app, verb, found, refused, revive, lambda job: str(job.state.value))
+        discard: Callable[[str], DeadLetter] = lambda one: app.dead.discard(one, by=me())  # noqa: E731
+        return carry_out(session, app, verb, found, refused, discard, lambda letter: "discarded")

@@ -37,7 +37,7 @@ Act = Callable[["Holdfast", str], "Job[Any]"]
 @session_options
 def cancel(session: Session, **asked: Any) -> int:
     """Cancel jobs: unstarted ones at once, running ones as soon as their handler stops."""
-    return _change(session, "cancel", LIVE, lambda app, one: app.cancel(one), **asked)
+    return _change(session, "cancel", LIVE, lambda app, one: app.cancel(one, by=me()), **asked)
 
 
 @click.command(epilog=QUERY_HELP)
@@ -49,7 +49,7 @@ def retry(session: Session, **asked: Any) -> int:
 
     A --query without a state means dead jobs.
     """
-    return _change(session, "retry", frozenset({State.DEAD}), lambda app, one: app.retry(one), **asked)
+    return _change(session, "retry", frozenset({State.DEAD}), lambda app, one: app.retry(one, by=me()), **asked)
 
 
 @click.command("run-now", epilog=QUERY_HELP)
@@ -58,7 +58,9 @@ def retry(session: Session, **asked: Any) -> int:
 @session_options
 def run_now(session: Session, **asked: Any) -> int:
     """Make scheduled jobs due now."""
-    return _change(session, "run-now", frozenset({State.SCHEDULED}), lambda app, one: app.run_now(one), **asked)
+    return _change(
+        session, "run-now", frozenset({State.SCHEDULED}), lambda app, one: app.run_now(one, by=me()), **asked
+    )
 
 
 @click.command(epilog=QUERY_HELP)
@@ -68,7 +70,7 @@ def run_now(session: Session, **asked: Any) -> int:
 @session_options
 def bury(session: Session, reason: str, **asked: Any) -> int:
     """Take unstarted jobs out of play, as dead letters."""
-    return _change(session, "bury", UNSTARTED, lambda app, one: app.bury(one, reason), **asked)
+    return _change(session, "bury", UNSTARTED, lambda app, one: app.bury(one, reason, by=me()), **asked)
 
 
 def _change(

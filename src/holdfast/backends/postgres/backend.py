@@ -36,6 +36,7 @@ from ...records import (
     JobRecord,
     LetterQuery,
     LogLine,
+    Mark,
     NewJob,
     Override,
     Part,
@@ -81,6 +82,11 @@ def _verb(part: str) -> str:
     """The verb a statement implements, as errors name it."""
     file, _, name = part.partition(".")
     return "enqueue" if file == "single" else file if name == "call" else name
+
+
+def _storable(text: str) -> str:
+    """Text without the one character that PostgreSQL refuses."""
+    return text.replace("\0", "\ufffd")
 
 
 class PostgresBackend(Backend):
@@ -376,26 +382,26 @@ class PostgresBackend(Backend):
         self._watching().tell([record.queue])
         return record
 
-    async def cancel(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._operate("cancel.call", now, id=job_id)
+    async def cancel(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._operate("cancel.call", now, id=job_id, by=_storable(by))
 
-    async def bury(self, job_id: str, reason: str, now: float | None = None) -> JobRecord:
-        return await self._operate("bury.call", now, id=job_id, reason=reason.replace("\0", "\ufffd"))
+    async def bury(self, job_id: str, reason: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._operate("bury.call", now, id=job_id, reason=_storable(reason), by=_storable(by))
 
-    async def run_now(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._operate("revive.run_now", now, id=job_id)
+    async def run_now(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._operate("revive.run_now", now, id=job_id, by=_storable(by))
 
-    async def revive(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._operate("revive.call", now, id=job_id)
+    async def revive(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._operate("revive.call", now, id=job_id, by=_storable(by))
 
-    async def retry(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._operate("revive.retry", now, id=job_id)
+    async def retry(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._operate("revive.retry", now, id=job_id, by=_storable(by))
 
-    async def discard(self, job_id: str, now: float | None = None) -> DeadLetter:
-        return as_letter(await self._write("discard.call", id=job_id, now=now))
+    async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
+        return as_letter(await self._write("discard.call", id=job_id, by=_storable(by), now=now))
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
-        reason, by = pause.reason.replace("\0", "\ufffd"), pause.by.replace("\0", "\ufffd")
+        reason, by = _storable(pause.reason), _storable(pause.by)
         await self._write(
             "pause.call", **scope(pause, "a pause"), reason=reason, by=by, step=self.rule_step_max, now=now
         )
@@ -442,6 +448,9 @@ class PostgresBackend(Backend):
 
     async def logs(self, job_id: str) -> list[LogLine]:
         return await self._read("logs", read.logs, job_id)
+
+    async def marks(self, job_id: str) -> list[Mark]:
+        return await self._read("marks", read.marks, job_id)
 
     async def letter(self, job_id: str) -> DeadLetter | None:
         return await self._read("letter", read.letter, job_id)

@@ -23,6 +23,7 @@ from ...records import (
     Flow,
     JobRecord,
     Lease,
+    Mark,
     NewJob,
     Override,
     Promoted,
@@ -114,12 +115,21 @@ read_queue = reader(QueueRule)
 read_task = reader(TaskRule)
 read_override = reader(Override)
 read_flow = reader(Flow)
+_read_marks = msgspec.json.Decoder(tuple[Mark, ...]).decode
 _read_rate = msgspec.json.Decoder(Rate).decode
 
 
 def as_job(text: str) -> JobRecord:
     job, unreadable = _read_job(text)
     return msgspec.structs.replace(job, unreadable=unreadable) if unreadable else job
+
+
+def as_marks(text: str | None) -> tuple[Mark, ...]:
+    """A job's marks; none if they cannot be read."""
+    try:
+        return () if text is None else _read_marks(text)
+    except msgspec.DecodeError:
+        return ()
 
 
 def as_letter(text: str) -> DeadLetter:

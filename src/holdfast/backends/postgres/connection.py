@@ -39,7 +39,7 @@ from ..urls import tellable
 
 Work = Callable[[AsyncCursor[Any]], Awaitable[Any]]
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 TRIES_MAX = 8  # for a transaction that the server aborted for a deadlock or a conflicting change
 CONNECTIONS_MAX = 4
 LENGTHY = 60  # reading the whole store may take this many call timeouts

@@ -13,7 +13,7 @@ from psycopg.errors import UniqueViolation
 from ...errors import ConfigurationError
 from ...records import DeadLetter, LogLine, Part, Seal, Shipment, StoredJob
 from .. import seals
-from .codec import as_job, read_letter
+from .codec import as_job, as_marks, read_letter
 from .enqueue import encoded
 from .flaws import rule_flaws
 from .read import Cursor, Statements, one_picture, pauses, rows, rules
@@ -57,7 +57,9 @@ async def export(cursor: Cursor, sql: Statements, part: Part, after: str, limit:
         return await _export_rules(cursor, sql)
     if part == "jobs":
         found = await rows(cursor, sql["export.jobs"], {"after": after or "0", "limit": limit})
-        jobs = tuple(replace(_as_stored(job), logs=_as_lines(lines)) for job, lines in found)
+        jobs = tuple(
+            replace(_as_stored(job), logs=_as_lines(lines), marks=as_marks(marks)) for job, lines, marks in found
+        )
         return Shipment(part=part, jobs=jobs, after=str(jobs[-1].seq) if len(jobs) == limit else None)
     found = await rows(cursor, sql["export.letters"], {"after": after, "limit": limit})
     letters = tuple(_as_letter(row[0]) for row in found)

@@ -25,6 +25,7 @@ from ...records import (
     JobRecord,
     LetterQuery,
     LogLine,
+    Mark,
     Override,
     Pause,
     QueueRecord,
@@ -32,10 +33,12 @@ from ...records import (
     TaskRecord,
     TaskRule,
     WorkerRecord,
+    mark_row,
 )
 from .codec import (
     as_job,
     as_letter,
+    as_marks,
     as_worker,
     entry_or_none,
     rate_or_none,
@@ -103,6 +106,10 @@ async def count(cursor: Cursor, sql: Statements, queue: str | None) -> dict[str,
 
 async def logs(cursor: Cursor, sql: Statements, job_id: str) -> list[LogLine]:
     return [LogLine(at, text) for at, text in await rows(cursor, sql["read.logs"], {"id": job_id})]
+
+
+async def marks(cursor: Cursor, sql: Statements, job_id: str) -> list[Mark]:
+    return [mark for (text,) in await rows(cursor, sql["read.marks"], {"id": job_id}) for mark in as_marks(text)]
 
 
 async def letter(cursor: Cursor, sql: Statements, job_id: str) -> DeadLetter | None:
@@ -270,6 +277,9 @@ async def dump(cursor: Cursor, sql: Statements) -> Dump:
             "pauses": [_plain(one) for one in await pauses(cursor, sql)],
             "logs": [
                 {"job_id": row[0], "at": row[1], "text": row[2]} for row in await rows(cursor, sql["read.all_logs"])
+            ],
+            "marks": [
+                mark_row(id, mark) for id, text in await rows(cursor, sql["read.all_marks"]) for mark in as_marks(text)
             ],
         }
         pending = bool(await rows(cursor, sql["read.rearranging"]))

@@ -34,6 +34,7 @@ from ...records import (
     JobRecord,
     LetterQuery,
     LogLine,
+    Mark,
     NewJob,
     Override,
     Part,
@@ -349,26 +350,26 @@ class RedisBackend(Backend):
     async def _operate(self, verb: str, now: float | None, *values: Any) -> JobRecord:
         return codec.jobs(await self._run(verb, now, *values))[0]
 
-    async def cancel(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._operate("cancel", now, job_id)
+    async def cancel(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._operate("cancel", now, job_id, by)
 
-    async def bury(self, job_id: str, reason: str, now: float | None = None) -> JobRecord:
-        return await self._operate("bury", now, job_id, reason)
+    async def bury(self, job_id: str, reason: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._operate("bury", now, job_id, reason, by)
 
-    async def run_now(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._operate("run_now", now, job_id)
+    async def run_now(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._operate("run_now", now, job_id, by)
 
-    async def revive(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._operate("revive", now, job_id, "revive")
+    async def revive(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._operate("revive", now, job_id, "revive", by)
 
-    async def retry(self, job_id: str, now: float | None = None) -> JobRecord:
+    async def retry(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
         try:
-            return await self._operate("revive", now, job_id, "retry")
+            return await self._operate("revive", now, job_id, "retry", by)
         except OutcomeUnknown as unknown:  # two verbs share this script
             raise OutcomeUnknown("retry") from unknown.__cause__
 
-    async def discard(self, job_id: str, now: float | None = None) -> DeadLetter:
-        [packed] = await self._run("discard", now, job_id)
+    async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
+        [packed] = await self._run("discard", now, job_id, by)
         return codec.letter(packed)
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
@@ -399,6 +400,9 @@ class RedisBackend(Backend):
 
     async def logs(self, job_id: str) -> list[LogLine]:
         return await self._reading().logs(job_id)
+
+    async def marks(self, job_id: str) -> list[Mark]:
+        return await self._reading().marks(job_id)
 
     async def letter(self, job_id: str) -> DeadLetter | None:
         return await self._reading().letter(job_id)

@@ -23,6 +23,7 @@ from ...records import (
     JobRecord,
     Lease,
     LogLine,
+    Mark,
     NewJob,
     Pause,
     Recovered,
@@ -47,7 +48,7 @@ ANSWERS = {ord("o"): Answer.OK, ord("l"): Answer.LOST, ord("c"): Answer.CANCELLE
 _INTO = {
     Ending.SUCCEEDED: "o",
     Ending.RETRY: "s",
-    Ending.SNOOZED: "s",
+    Ending.SNOOZED: "z",  # a snooze leaves a mark
     Ending.BURIED: "d",
     Ending.CANCELLED: "c",
     Ending.STALLED: "t",
@@ -58,6 +59,7 @@ PIECES = 6  # of a whole job: id, record, body, value, errors, progress
 pack = msgspec.msgpack.Encoder().encode
 unpack = msgspec.msgpack.Decoder().decode
 _lines = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_marks = msgspec.msgpack.Decoder(list[Mark]).decode
 _revival = msgspec.msgpack.Decoder(Revival | None).decode
 _NOTHING = pack(None)
 _NO_ARGS = b"{}"  # shown if they cannot be read; a lease has none instead, so that its job fails rather than runs
@@ -168,7 +170,7 @@ def pieces(job: StoredJob) -> list[bytes]:
     shown = (job.progress is not None and job.progress, job.progress_text is not None and job.progress_text)
     progress = b"" if shown == (False, False) else pack(shown)
     lines = pack([(line.at, line.text) for line in job.logs]) if job.logs else b""
-    return [body(job), value, errors, progress, lines]
+    return [body(job), value, errors, progress, lines, pack(job.marks) if job.marks else b""]
 
 
 def named(record: msgspec.Struct) -> dict[str, Any]:
@@ -329,10 +331,12 @@ def job_line(pieces: Sequence[bytes | None]) -> dict[str, Any]:
     return line
 
 
-def stored_jobs(pieces: Sequence[bytes | None], lines: Sequence[bytes | None]) -> list[StoredJob]:
+def stored_jobs(
+    pieces: Sequence[bytes | None], lines: Sequence[bytes | None], marked: Sequence[bytes | None]
+) -> list[StoredJob]:
     """Decode whole jobs for a move. Raises an error naming one that cannot be read: garbage is not carried on."""
     found: list[StoredJob] = []
-    for place, packed in enumerate(lines):
+    for place, (packed, marked_so) in enumerate(zip(lines, marked, strict=True)):
         job_id, record, *others = pieces[PIECES * place : PIECES * (place + 1)]
         values = _record(job_id, record)
         job = _job(values, others)
@@ -342,7 +346,8 @@ def stored_jobs(pieces: Sequence[bytes | None], lines: Sequence[bytes | None]) -
                 "Repair or remove it, see `holdfast doctor`."
             )
         beyond = {name: values[name] for name in ("turn", "rank", "lane", "prune_at")}
-        found.append(StoredJob(**msgspec.structs.asdict(job), **beyond, logs=tuple(log_lines(packed))))
+        logs, kept = tuple(log_lines(packed)), tuple(marks(marked_so))
+        found.append(StoredJob(**msgspec.structs.asdict(job), **beyond, logs=logs, marks=kept))
     return found
 
 
@@ -380,6 +385,14 @@ def log_lines(packed: bytes | None) -> list[LogLine]:
     """Decode log lines; none if they cannot be read, which flaws() reports."""
     try:
         return [LogLine(float(at), text) for at, text in unpack(packed)] if packed else []
+    except tolerant.UNREADABLE:
+        return []
+
+
+def marks(packed: bytes | None) -> list[Mark]:
+    """Decode the stored part of a job's timeline; empty if it cannot be read, which flaws() reports."""
+    try:
+        return [] if packed is None else _marks(packed)
     except tolerant.UNREADABLE:
         return []
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ...records import Dump
+from ...records import Dump, mark_row
 from . import codec, rule_codec, tolerant
 from .connection import Connections
 from .keys import KEY_NAMES
@@ -22,7 +22,8 @@ from .scripts import SCRIPTS
 PAGE = 500
 LETTERS_PAGE = 25  # the server looks at a page of letters, which include arguments, before it can tell their size
 BYTES_MAX = 1 << 20  # of a page; the row that exceeds it is the last
-PIECES = 7  # of a job: its id, record, body, value, errors, progress, log lines
+PIECES = 8  # of a job: its id, record, body, value, errors, progress, log lines, marks
+_WHOLE = 6  # of these: what a job's line is made of; log lines and marks follow
 
 Pieces = Sequence[bytes | None]
 T = TypeVar("T")
@@ -128,7 +129,7 @@ def _pairs(flat: Sequence[Any]) -> dict[bytes, bytes]:
 
 
 def _line(pieces: Pieces) -> dict[str, Any]:
-    return codec.job_line(pieces[: PIECES - 1])
+    return codec.job_line(pieces[:_WHOLE])
 
 
 def _dump(
@@ -139,11 +140,12 @@ def _dump(
     moving: Sequence[Mapping[str, Any]] = (),
 ) -> Dump:
     workers, calls, portraits, rules, tasks, overrides, flows, entries, pauses, changes = small
-    ordered = sorted(((_line(one), one[-1]) for one in jobs), key=lambda line: line[0]["seq"])
+    read = ((_line(one), *one[_WHOLE:]) for one in jobs)
+    ordered = sorted(((job, lines, marks) for job, lines, marks in read), key=lambda line: line[0]["seq"])
     shown = [codec.plain(codec.letter_of(*one)) for one in letters.items()]
     return Dump(
         tables={
-            "jobs": tuple(job for job, _ in ordered),
+            "jobs": tuple(job for job, *_ in ordered),
             "letters": tuple(sorted(shown, key=lambda letter: letter["id"])),
             "workers": tuple(_worker_lines(*map(_pairs, (workers, calls, portraits)))),
             "queues": tuple(map(codec.plain, rule_codec.queue_rules(rules))),
@@ -154,9 +156,10 @@ def _dump(
             "pauses": tuple(map(codec.plain, rule_codec.pauses(pauses))),
             "logs": tuple(
                 {"job_id": job["id"], "at": line.at, "text": line.text}
-                for job, packed in ordered
+                for job, packed, _ in ordered
                 for line in codec.log_lines(packed)
             ),
+            "marks": tuple(mark_row(job["id"], mark) for job, _, packed in ordered for mark in codec.marks(packed)),
         },
         rearranging=bool(changes),
         moving=tuple(moving),

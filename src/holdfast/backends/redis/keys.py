@@ -25,6 +25,7 @@ KEY_TYPES = {
     "errors": "hash",  # id → failures and stalls, oldest first
     "progress": "hash",  # id → fraction and text
     "logs": "hash",  # id → log lines
+    "marks": "hash",  # id → what the record does not show of a job's timeline
     "seqs": "zset",  # every job by seq
     "ready": "zset",  # by queue, lane, rank, turn; except for tasks with a dedicated lane:
     "apart": "zset",  # by queue, task, rank, turn

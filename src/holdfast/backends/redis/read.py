@@ -22,6 +22,7 @@ from ...records import (
     JobRecord,
     LetterQuery,
     LogLine,
+    Mark,
     Pause,
     QueueRecord,
     QueueRule,
@@ -68,6 +69,9 @@ class Reader:
 
     async def logs(self, job_id: str) -> list[LogLine]:
         return codec.log_lines(await self._command("logs", "HGET", "logs", job_id))
+
+    async def marks(self, job_id: str) -> list[Mark]:
+        return codec.marks(await self._command("marks", "HGET", "marks", job_id))
 
     async def find(self, query: JobQuery) -> list[JobRecord]:
         if query.limit < 1:

@@ -267,23 +267,23 @@ class ShardedBackend(ShardedReader, Backend):
         answers.of_all()
         raise max(missing, key=lambda error: len(str(error)))
 
-    async def cancel(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._where_it_is(lambda store: store.cancel(job_id, now))
+    async def cancel(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._where_it_is(lambda store: store.cancel(job_id, now, by=by))
 
-    async def bury(self, job_id: str, reason: str, now: float | None = None) -> JobRecord:
-        return await self._where_it_is(lambda store: store.bury(job_id, reason, now))
+    async def bury(self, job_id: str, reason: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._where_it_is(lambda store: store.bury(job_id, reason, now, by=by))
 
-    async def run_now(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._where_it_is(lambda store: store.run_now(job_id, now))
+    async def run_now(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._where_it_is(lambda store: store.run_now(job_id, now, by=by))
 
-    async def revive(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._where_it_is(lambda store: store.revive(job_id, now))
+    async def revive(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._where_it_is(lambda store: store.revive(job_id, now, by=by))
 
-    async def retry(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._where_it_is(lambda store: store.retry(job_id, now))
+    async def retry(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._where_it_is(lambda store: store.retry(job_id, now, by=by))
 
-    async def discard(self, job_id: str, now: float | None = None) -> DeadLetter:
-        return await self._where_it_is(lambda store: store.discard(job_id, now))
+    async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
+        return await self._where_it_is(lambda store: store.discard(job_id, now, by=by))
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
         await self._ruling.pause(pause, now)

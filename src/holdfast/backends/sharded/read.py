@@ -29,6 +29,7 @@ from ...records import (
     JobRecord,
     LetterQuery,
     LogLine,
+    Mark,
     Pause,
     QueueRecord,
     TaskRecord,
@@ -149,6 +150,9 @@ class ShardedReader(Reader):
 
     async def logs(self, job_id: str) -> list[LogLine]:
         return await self._first(lambda store: store.logs(job_id)) or []
+
+    async def marks(self, job_id: str) -> list[Mark]:
+        return await self._first(lambda store: store.marks(job_id)) or []
 
     async def letter(self, job_id: str) -> DeadLetter | None:
         return await self._first(lambda store: store.letter(job_id))
@@ -332,6 +336,8 @@ def dump_of(home: Dump, found: Mapping[str, Dump], shards: Mapping[str, int]) ->
     order = {row["id"]: row["seq"] for row in jobs}
     logs = (row for dump in found.values() for row in dump.tables["logs"])
     tables["logs"] = tuple(sorted(logs, key=lambda row: order[row["job_id"]]))
+    marks = (row for dump in found.values() for row in dump.tables["marks"])
+    tables["marks"] = tuple(sorted(marks, key=lambda row: order[row["job_id"]]))
     tables["letters"] = tuple(row for dump in found.values() for row in dump.tables["letters"])
     flows = [[msgspec.convert(row, Flow) for row in dump.tables["flows"]] for dump in (home, *found.values())]
     tables["flows"] = tuple(msgspec.to_builtins(flow) for flow in flows_of(flows[0], flows[1:]))

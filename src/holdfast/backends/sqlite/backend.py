@@ -35,6 +35,7 @@ from ...records import (
     JobRecord,
     LetterQuery,
     LogLine,
+    Mark,
     NewJob,
     Override,
     Part,
@@ -193,23 +194,23 @@ class SqliteVerbs(Backend):
 
     # ------------------------------------------------------------------ operating
 
-    async def cancel(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._write("cancel", lambda tx: operate.cancel(tx, job_id), now)
+    async def cancel(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._write("cancel", lambda tx: operate.cancel(tx, job_id, by), now)
 
-    async def bury(self, job_id: str, reason: str, now: float | None = None) -> JobRecord:
-        return await self._write("bury", lambda tx: operate.bury(tx, job_id, reason), now)
+    async def bury(self, job_id: str, reason: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._write("bury", lambda tx: operate.bury(tx, job_id, reason, by), now)
 
-    async def run_now(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._write("run_now", lambda tx: operate.run_now(tx, job_id), now)
+    async def run_now(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._write("run_now", lambda tx: operate.run_now(tx, job_id, by), now)
 
-    async def revive(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._write("revive", lambda tx: operate.revive(tx, job_id), now)
+    async def revive(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._write("revive", lambda tx: operate.revive(tx, job_id, by), now)
 
-    async def retry(self, job_id: str, now: float | None = None) -> JobRecord:
-        return await self._write("retry", lambda tx: operate.retry(tx, job_id), now)
+    async def retry(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._write("retry", lambda tx: operate.retry(tx, job_id, by), now)
 
-    async def discard(self, job_id: str, now: float | None = None) -> DeadLetter:
-        return await self._write("discard", lambda tx: operate.discard(tx, job_id), now)
+    async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
+        return await self._write("discard", lambda tx: operate.discard(tx, job_id, by), now)
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
         await self._write("pause", lambda tx: limits.pause(tx, pause, self.rule_step_max), now)
@@ -242,6 +243,9 @@ class SqliteVerbs(Backend):
 
     async def logs(self, job_id: str) -> list[LogLine]:
         return await self._read("logs", lambda cursor: read.logs(cursor, job_id))
+
+    async def marks(self, job_id: str) -> list[Mark]:
+        return await self._read("marks", lambda cursor: read.marks(cursor, job_id))
 
     async def letter(self, job_id: str) -> DeadLetter | None:
         return await self._read("letter", lambda cursor: read.letter(cursor, job_id))

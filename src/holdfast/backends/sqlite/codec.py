@@ -17,7 +17,7 @@ import msgspec
 from ...errors import ConfigurationError
 from ...lifecycle import Failure, State
 from ...rates import Rate
-from ...records import ERRORS_KEPT_MAX, CronEntry, Flow, Override, PastDeath, Pause, Revival
+from ...records import ERRORS_KEPT_MAX, CronEntry, Flow, Mark, Override, PastDeath, Pause, Revival
 from ..fragments import load_statements
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -146,6 +146,7 @@ Place = tuple[str, str, str]  # (kind, queue, name): what a pause, an override o
 
 _encode = msgspec.json.Encoder().encode
 _failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
+_marks = msgspec.json.Decoder(tuple[Mark, ...]).decode
 _deaths = msgspec.json.Decoder(tuple[PastDeath, ...]).decode
 _failure = msgspec.json.Decoder(Failure).decode
 _revival = msgspec.json.Decoder(Revival).decode
@@ -174,6 +175,10 @@ def with_failure(errors: bytes | None, failure: Failure) -> bytes:
 
 def failures_of(errors: bytes | None) -> tuple[Failure, ...]:
     return () if errors is None else _failures(errors)
+
+
+def marks_of(marks: str | None) -> tuple[Mark, ...]:
+    return () if marks is None else _marks(marks)
 
 
 def deaths_of(history: bytes | None) -> tuple[PastDeath, ...]:

@@ -28,7 +28,7 @@ def tick(tx: Transaction, wanted: Tick) -> Ticked:
     enqueued: list[Enqueued] = []
     if not skipped:
         if cancels and wanted.previous is not None:
-            operate.cancel(tx, wanted.previous)
+            operate.cancel(tx, wanted.previous, by=f"cron {wanted.name}")
         jobs = [replace(job, on_conflict="keep") if job.on_conflict == "raise" else job for job in wanted.jobs]
         enqueued = enqueue.enqueue(tx, jobs) if jobs else []
     entry = wanted.entry_if_skipped if skipped else wanted.entry

@@ -18,7 +18,7 @@ from ...records import Flow, LogLine, Override, Part, Pause, Seal, Shipment, Sto
 from .. import seals
 from ..formulas import LANE_APART, LANE_UNGROUPED
 from . import codec, cron, read
-from .codec import EVERYWHERE, SQL, encoded, logical_name, place_of, rate_text
+from .codec import EVERYWHERE, SQL, as_text, encoded, logical_name, place_of, rate_text
 from .connection import Transaction
 from .limits import apart_word, queue_row, task_row
 
@@ -87,9 +87,10 @@ def _stored(row: Any, lines: list[LogLine]) -> StoredJob:
             "all. Repair or remove it, see `holdfast doctor`."
         )
     fields = {name: getattr(record, name) for name in record.__struct_fields__}
-    turn, rank, lane, prune_at = row[_BEYOND:]
+    turn, rank, lane, prune_at, marks = row[_BEYOND:]
+    kept = codec.read_or((), codec.marks_of, marks)  # what cannot be read of it is no reason not to move
     rank = rank if record.state is State.READY else 0
-    return StoredJob(**fields, turn=turn, rank=rank, lane=lane, prune_at=prune_at, logs=tuple(lines))
+    return StoredJob(**fields, turn=turn, rank=rank, lane=lane, prune_at=prune_at, logs=tuple(lines), marks=kept)
 
 
 def carry(tx: Transaction, move: str, shipment: Shipment) -> None:
@@ -128,6 +129,7 @@ def _job_row(job: StoredJob) -> tuple[Any, ...]:
         *(None if job.revival is None else encoded(job.revival), job.options),
         *(job.shared_stalls, job.suspect, job.holds_key, _key_queue(job), job.key_until == "started"),
         *(job.key_window, job.due_max, job.on_expire == "drop", job.turn, job.rank, _lane(job), job.prune_at),
+        as_text(job.marks) if job.marks else None,
     )
 
 

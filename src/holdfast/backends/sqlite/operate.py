@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import JobNotFound, StateConflict
 from ...lifecycle import FAILURE_TEXTS, UNSTARTED, Failure, State, state_conflict
-from ...records import DeadLetter, JobRecord
+from ...records import AUTOMATIC, DeadLetter, JobRecord
 from ..formulas import prune_at
 from . import enqueue, read, settle
 from .codec import SQL, logical_name, state_of, with_failure
@@ -40,25 +40,28 @@ def _done(tx: Transaction, job_id: str) -> JobRecord:
     return record
 
 
-def cancel(tx: Transaction, job_id: str) -> JobRecord:
+def cancel(tx: Transaction, job_id: str, by: str = "") -> JobRecord:
     job = _job(tx, job_id)
     state = state_of(job["state"])
     if state in (State.SUCCEEDED, State.DEAD):
         raise state_conflict(job_id, "cancel", state)
     if state is State.RUNNING:
-        tx.cursor.execute(SQL["cancel.mark"], (job["seq"],))
+        if tx.cursor.execute(SQL["cancel.mark"], (job["seq"],)).rowcount:
+            settle.mark(tx, job["seq"], "cancel", by=by)
     elif state in UNSTARTED:
         tx.refuse_sealed()
         settle.finish(tx, job, State.CANCELLED)
+        settle.mark(tx, job["seq"], "cancel", by=by)
     return _done(tx, job_id)
 
 
-def bury(tx: Transaction, job_id: str, reason: str) -> JobRecord:
+def bury(tx: Transaction, job_id: str, reason: str, by: str = "") -> JobRecord:
     tx.refuse_sealed()
     job = _job(tx, job_id)
     if state_of(job["state"]) not in UNSTARTED:
         raise state_conflict(job_id, "bury", job["state"])
     _kill(tx, job, "bury", reason or FAILURE_TEXTS["buried"])
+    settle.mark(tx, job["seq"], "bury", by=by)
     return _done(tx, job_id)
 
 
@@ -78,12 +81,13 @@ def _kill(tx: Transaction, job: dict[str, Any], reason: str, text: str) -> None:
     settle.bury(tx, job, reason, failure)
 
 
-def run_now(tx: Transaction, job_id: str) -> JobRecord:
+def run_now(tx: Transaction, job_id: str, by: str = "") -> JobRecord:
     tx.refuse_sealed()
     job = _job(tx, job_id)
     if job["state"] != State.SCHEDULED:
         raise state_conflict(job_id, "run_now", job["state"])
     _due_now(tx, job)
+    settle.mark(tx, job["seq"], "run_now", by=by)
     return _done(tx, job_id)
 
 
@@ -93,19 +97,20 @@ def _due_now(tx: Transaction, job: dict[str, Any]) -> None:
     bring_into_play(tx, job["seq"], job["queue"], job["task"], job["grp"], job["priority"])
 
 
-def retry(tx: Transaction, job_id: str) -> JobRecord:
+def retry(tx: Transaction, job_id: str, by: str = "") -> JobRecord:
     tx.refuse_sealed()
     job = _job(tx, job_id)
     if job["state"] == State.DEAD:
-        return revive(tx, job_id, "retry")
+        return revive(tx, job_id, by, "retry")
     if job["state"] not in (State.SUCCEEDED, State.CANCELLED):
         raise state_conflict(job_id, "retry", job["state"])
     _refuse_if_key_is_held(tx, job, "retry")
     _start_afresh(tx, job)
+    settle.mark(tx, job["seq"], "retry", by=by)
     return _done(tx, job_id)
 
 
-def revive(tx: Transaction, job_id: str, verb: str = "revive") -> JobRecord:
+def revive(tx: Transaction, job_id: str, by: str = "", verb: str = "revive") -> JobRecord:
     tx.refuse_sealed()
     job = _job(tx, job_id)
     letter = tx.cursor.execute(SQL["revive.letter_of"], (job_id,)).fetchone()
@@ -117,6 +122,7 @@ def revive(tx: Transaction, job_id: str, verb: str = "revive") -> JobRecord:
     if letter is None:
         _refuse_if_superseded(tx, job, verb)
     _start_afresh(tx, job)
+    settle.mark(tx, job["seq"], "revive", by=by)
     if letter is not None:
         tx.cursor.execute(SQL["revive.mark"], (tx.now, 0, letter[0]))
     return _done(tx, job_id)
@@ -133,6 +139,7 @@ def revive_row(tx: Transaction, job_id: str, *, automatic: bool) -> bool:
         tx.cursor.execute(SQL["revive.unset"], (job_id,))
         return False
     _start_afresh(tx, job)
+    settle.mark(tx, job["seq"], "revive", text=AUTOMATIC)
     logical = logical_name(job_id, job["queue"], job["task"], job["key"])
     tx.cursor.execute(SQL["revive.mark"], (tx.now, int(automatic), logical))
     return True
@@ -167,7 +174,7 @@ def _other_holder(tx: Transaction, job: dict[str, Any]) -> enqueue.Holder | None
     return enqueue.holder_of(tx.cursor.execute, job["key_queue"], job["task"], job["key"])
 
 
-def discard(tx: Transaction, job_id: str) -> DeadLetter:
+def discard(tx: Transaction, job_id: str, by: str = "") -> DeadLetter:
     tx.refuse_sealed()
     letter = read.letter(tx.cursor, job_id)
     if letter is None:
@@ -177,4 +184,6 @@ def discard(tx: Transaction, job_id: str) -> DeadLetter:
         raise state_conflict(job_id, "discard", job[4])
     tx.cursor.execute(SQL["discard.letter"], (job_id,))
     tx.cursor.execute(SQL["discard.job"], (prune_at(tx.now, 0.0, None), job_id))
+    if job is not None:
+        settle.mark(tx, job[0], "discard", by=by)
     return letter

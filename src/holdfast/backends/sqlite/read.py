@@ -25,6 +25,7 @@ from ...records import (
     JobRecord,
     LetterQuery,
     LogLine,
+    Mark,
     Override,
     Pause,
     QueueRecord,
@@ -32,6 +33,7 @@ from ...records import (
     TaskRecord,
     TaskRule,
     WorkerRecord,
+    mark_row,
 )
 from . import codec
 from .codec import (
@@ -257,6 +259,16 @@ def count(cursor: sqlite3.Cursor, queue: str | None) -> Mapping[str, Mapping[Sta
 
 def logs(cursor: sqlite3.Cursor, job_id: str) -> list[LogLine]:
     return [LogLine(at, text) for at, text in cursor.execute(SQL["read.logs"], (job_id,))]
+
+
+def marks(cursor: sqlite3.Cursor, job_id: str) -> list[Mark]:
+    rows = cursor.execute(SQL["read.marks"], (job_id,)).fetchall()
+    return [mark for (stored,) in rows for mark in codec.read_or((), codec.marks_of, stored)]
+
+
+def _all_marks(cursor: sqlite3.Cursor) -> list[dict[str, Any]]:
+    rows = cursor.execute(SQL["read.all_marks"]).fetchall()
+    return [mark_row(id, mark) for id, stored in rows for mark in codec.read_or((), codec.marks_of, stored)]
 
 
 def _letter(row: Sequence[Any]) -> DeadLetter:
@@ -528,6 +540,7 @@ def dump(cursor: sqlite3.Cursor) -> Dump:
         "entries": _all_plain(entries(cursor)),
         "pauses": _all_plain(pauses(cursor)),
         "logs": [{"job_id": row[0], "at": row[1], "text": row[2]} for row in cursor.execute(SQL["read.all_logs"])],
+        "marks": _all_marks(cursor),
     }
     pending = cursor.execute(SQL["rearrange.pending"]).fetchone() is not None
     return Dump(tables={name: tuple(rows) for name, rows in tables.items()}, rearranging=pending)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from ...lifecycle import Ending, Failure, Settlement, StallVerdict, State, stall_text, stall_verdict
-from ...records import HISTORY_KEPT_MAX, REMEMBER_SECONDS_MIN, Answer, PastDeath, Recovered, Release
+from ...records import HISTORY_KEPT_MAX, REMEMBER_SECONDS_MIN, Answer, Mark, PastDeath, Recovered, Release
 from ..formulas import prune_at, rank
 from . import codec
 from .codec import SQL, as_text, deaths_of, encoded, failure_of, logical_name, revival_of, with_failure
@@ -166,7 +166,19 @@ def _settle_otherwise(tx: Transaction, settlement: Settlement) -> Answer:
         bury(tx, job, reason, failure)
     else:
         _schedule(tx, job, settlement.delay, attempts=1, failures=int(settlement.failed))
+        if settlement.ending is Ending.SNOOZED:
+            _mark_lease(tx, job, "snooze")
     return Answer.OK
+
+
+def mark(tx: Transaction, seq: int, kind: str, **facts: Any) -> None:
+    """Append to a job's timeline, in the step that makes the transition (R65): the fields of `Mark`."""
+    tx.cursor.execute(SQL["settle.mark"], (as_text(Mark(kind=kind, at=tx.now, **facts)), seq))
+
+
+def _mark_lease(tx: Transaction, job: dict[str, Any], kind: str) -> None:
+    """How its lease ended."""
+    mark(tx, job["seq"], kind, worker=job["worker"], fence=job["fence"], started_at=job["started_at"])
 
 
 def release(tx: Transaction, releases: Sequence[Release]) -> list[Answer]:
@@ -184,6 +196,7 @@ def release(tx: Transaction, releases: Sequence[Release]) -> list[Answer]:
 
 def give_back(tx: Transaction, job: dict[str, Any], *, delay: float = 0.0) -> State:
     """End a lease unfinished, without cost."""
+    _mark_lease(tx, job, "release")
     if job["cancel_requested"]:
         finish(tx, job, State.CANCELLED)
         return State.CANCELLED

@@ -203,7 +203,19 @@ async def dump_holds_every_table_and_the_hidden_columns(world: World) -> None:
     await world.backend.limit(Override(queue="default", group="g", limit=1), now=world.now)
     await world.report(start.held, lines=("a",))
     tables = await world.tables()
-    names = {"jobs", "letters", "workers", "queues", "tasks", "overrides", "flows", "entries", "pauses", "logs"}
+    names = {
+        "jobs",
+        "letters",
+        "workers",
+        "queues",
+        "tasks",
+        "overrides",
+        "flows",
+        "entries",
+        "pauses",
+        "logs",
+        "marks",
+    }
     same(set(tables), names, "tables in dump")
     row = await world.row(start.id)
     for column in ("token", "turn", "rank", "lane", "claim_call", "prune_at", "state", "held", "begun", "seq"):

@@ -4,7 +4,11 @@
 -- Also here: how an operator's verb locks its job, and how refusals are raised.
 
 -- :: call
-SELECT holdfast.cancel(%(id)s, %(now)s)::text
+SELECT holdfast.cancel(%(id)s, %(by)s, %(now)s)::text
+
+-- :: fragment with_mark(kind)
+-- The marks of job j plus that of an operator's verb, called by `who`.
+holdfast.with_mark(j.marks, @kind, jsonb_build_object('by', who), at)
 
 -- :: function_refuse
 CREATE OR REPLACE FUNCTION holdfast.refuse(code text, facts jsonb) RETURNS void LANGUAGE plpgsql AS $$
@@ -52,7 +56,7 @@ BEGIN
 END $$
 
 -- :: function_cancel
-CREATE OR REPLACE FUNCTION holdfast.cancel(named text, given double precision) RETURNS json LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION holdfast.cancel(named text, who text, given double precision) RETURNS json LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
@@ -61,9 +65,11 @@ BEGIN
     IF j.state IN ('succeeded', 'dead') THEN
         PERFORM holdfast.refuse_state(j, 'cancel');
     ELSIF j.state = 'running' THEN
-        UPDATE holdfast.jobs SET cancel_requested = true WHERE seq = j.seq;
+        UPDATE holdfast.jobs SET cancel_requested = true, marks = @with_mark('cancel')
+        WHERE seq = j.seq AND NOT cancel_requested;
     ELSIF j.state <> 'cancelled' THEN
         PERFORM holdfast.refuse_sealed();
+        j.marks := @with_mark('cancel');
         PERFORM holdfast.finish(j, 'cancelled', 0, 0, 0, 0, NULL, 86400, at);
     END IF;
     RETURN holdfast.job_changed(j, at);
@@ -73,7 +79,7 @@ END $$
 -- Also here: how failures are stamped and stored, how dead letters are closed, and the operator's verb bury.
 
 -- :: call
-SELECT holdfast.bury(%(id)s, %(reason)s, %(now)s)::text
+SELECT holdfast.bury(%(id)s, %(reason)s, %(by)s, %(now)s)::text
 
 -- :: function_logical_name
 CREATE OR REPLACE FUNCTION holdfast.logical_name(j holdfast.jobs) RETURNS text LANGUAGE sql STABLE AS $$
@@ -179,7 +185,7 @@ BEGIN  -- for an unstarted job
 END $$
 
 -- :: function_bury
-CREATE OR REPLACE FUNCTION holdfast.bury(named text, said text, given double precision)
+CREATE OR REPLACE FUNCTION holdfast.bury(named text, said text, who text, given double precision)
 RETURNS json LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
@@ -190,6 +196,7 @@ BEGIN
     IF j.state NOT IN ('scheduled', 'waiting', 'ready') THEN
         PERFORM holdfast.refuse_state(j, 'bury');
     END IF;
+    j.marks := @with_mark('bury');
     PERFORM holdfast.kill(j, 'bury', coalesce(nullif(said, ''), 'text:buried'), at);
     RETURN holdfast.job_changed(j, at);
 END $$
@@ -199,13 +206,16 @@ END $$
 -- the job, and does not wait for either.
 
 -- :: call
-SELECT holdfast.revive(%(id)s, %(now)s)::text
+SELECT holdfast.revive(%(id)s, %(by)s, %(now)s)::text
 
 -- :: retry
-SELECT holdfast.retry(%(id)s, %(now)s)::text
+SELECT holdfast.retry(%(id)s, %(by)s, %(now)s)::text
 
 -- :: run_now
-SELECT holdfast.run_now(%(id)s, %(now)s)::text
+SELECT holdfast.run_now(%(id)s, %(by)s, %(now)s)::text
+
+-- :: fragment revived_by_itself
+jsonb_build_object('text', @AUTOMATIC)
 
 -- :: function_start_afresh
 -- A caller's open transaction may be enqueueing the same key, invisible to us (caller_transaction.sql). Do not wait for
@@ -249,7 +259,7 @@ BEGIN
 END $$
 
 -- :: function_revive
-CREATE OR REPLACE FUNCTION holdfast.revive(named text, given double precision) RETURNS json LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION holdfast.revive(named text, who text, given double precision) RETURNS json LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
@@ -270,7 +280,7 @@ BEGIN
     IF letter.job_id IS NULL AND heir IS NOT NULL THEN
         PERFORM holdfast.refuse_state(j, 'revive', jsonb_build_object('heir_id', heir));
     END IF;
-    PERFORM holdfast.start_afresh(j, at);
+    PERFORM holdfast.start_afresh(j, at), holdfast.mark(j, 'revive', jsonb_build_object('by', who), at);
     UPDATE holdfast.letters SET revived_at = at, revive_at = NULL WHERE job_id = named;
     RETURN holdfast.job_changed(j, at);
 END $$
@@ -304,6 +314,8 @@ BEGIN
                       JOIN holdfast.jobs j ON j.seq = i.seq WHERE CASE j.state WHEN 'dead' THEN j.key IS NULL END
                       ORDER BY j.seq FOR UPDATE OF j SKIP LOCKED);
         PERFORM holdfast.keep_up(at), holdfast.reset_jobs(seqs, at);
+        UPDATE holdfast.jobs SET marks = holdfast.with_mark(marks, 'revive', @revived_by_itself, at)
+        WHERE seq = ANY (seqs);
         revived := cardinality(seqs);
         UPDATE holdfast.letters l  -- if another session has locked the job, try again in 5 s
         SET revived_at = CASE WHEN j.seq = ANY (seqs) THEN at ELSE l.revived_at END,
@@ -328,7 +340,7 @@ BEGIN  -- automatic revival; the caller has locked key, group and dead letter
         UPDATE holdfast.letters SET revive_at = NULL WHERE job_id = named;
         RETURN false;
     END IF;
-    PERFORM holdfast.start_afresh(j, at);
+    PERFORM holdfast.start_afresh(j, at), holdfast.mark(j, 'revive', @revived_by_itself, at);
     UPDATE holdfast.letters SET revived_at = at, revive_at = NULL, cycles = cycles + 1 WHERE job_id = named;
     RETURN true;
 EXCEPTION WHEN lock_not_available OR serialization_failure THEN  -- its key is being taken: try again in 5 s
@@ -337,23 +349,24 @@ EXCEPTION WHEN lock_not_available OR serialization_failure THEN  -- its key is b
 END $$
 
 -- :: function_retry
-CREATE OR REPLACE FUNCTION holdfast.retry(named text, given double precision) RETURNS json LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION holdfast.retry(named text, who text, given double precision) RETURNS json LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     j holdfast.jobs := holdfast.job_to_change(named);
 BEGIN
     PERFORM holdfast.refuse_sealed();
-    IF j.state = 'dead' THEN RETURN holdfast.revive(named, at); END IF;
+    IF j.state = 'dead' THEN RETURN holdfast.revive(named, who, at); END IF;
     IF j.state NOT IN ('succeeded', 'cancelled') THEN
         PERFORM holdfast.refuse_state(j, 'retry');
     END IF;
     PERFORM holdfast.refuse_if_key_is_held(j, 'retry', at), holdfast.start_afresh(j, at);
+    PERFORM holdfast.mark(j, 'retry', jsonb_build_object('by', who), at);
     RETURN holdfast.job_changed(j, at);
 END $$
 
 -- :: function_run_now
-CREATE OR REPLACE FUNCTION holdfast.run_now(named text, given double precision) RETURNS json LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION holdfast.run_now(named text, who text, given double precision) RETURNS json LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
@@ -367,7 +380,8 @@ BEGIN
     UPDATE holdfast.jobs
     SET state = CASE WHEN grp IS NULL THEN 'ready' ELSE 'waiting' END, lane = holdfast.lane_of(task, grp), due_at = at,
         rank = holdfast.rank_of(queue, priority),
-        turn = CASE WHEN grp IS NULL THEN nextval('holdfast.ticks') - holdfast.age_shift(queue, priority) END
+        turn = CASE WHEN grp IS NULL THEN nextval('holdfast.ticks') - holdfast.age_shift(queue, priority) END,
+        marks = @with_mark('run_now')
     WHERE seq = j.seq;
     RETURN holdfast.job_changed(j, at);
 END $$
@@ -375,10 +389,10 @@ END $$
 -- == discard: delete a dead letter; its job stays dead and may be pruned.
 
 -- :: call
-SELECT holdfast.discard(%(id)s, %(now)s)::text
+SELECT holdfast.discard(%(id)s, %(by)s, %(now)s)::text
 
 -- :: function_discard
-CREATE OR REPLACE FUNCTION holdfast.discard(named text, given double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast.discard(named text, who text, given double precision) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
     at double precision := holdfast.store_now(given);
     letter holdfast.letters;
@@ -395,6 +409,6 @@ BEGIN
         PERFORM holdfast.refuse_state(j, 'discard');
     END IF;
     DELETE FROM holdfast.letters WHERE job_id = named;
-    PERFORM holdfast.let_go(named, 'discarded', at);
+    PERFORM holdfast.let_go(named, 'discarded', at), holdfast.mark(j, 'discard', jsonb_build_object('by', who), at);
     RETURN holdfast.letter_record(letter);
 END $$

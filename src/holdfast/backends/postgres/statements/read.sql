@@ -48,6 +48,13 @@ ORDER BY w.id
 -- :: all_logs
 SELECT j.id, l.at, l.text FROM holdfast.logs l JOIN holdfast.jobs j ON j.seq = l.job_seq ORDER BY l.job_seq, l.line
 
+-- :: all_marks
+SELECT id, marks::text FROM holdfast.jobs WHERE marks IS NOT NULL ORDER BY seq
+
+-- :: marks
+SELECT marks::text FROM holdfast.jobs
+WHERE seq = (SELECT seq FROM holdfast.ids WHERE id = %(id)s) AND marks IS NOT NULL
+
 -- :: count
 SELECT queue, state, count(*) FROM holdfast.jobs
 WHERE (%(queue)s::text IS NULL OR queue = %(queue)s) GROUP BY queue, state

@@ -118,6 +118,7 @@ BEGIN
         PERFORM holdfast.finish(j, 'succeeded', 1, 0, 0, 0, NULL, (s ->> 'retain')::double precision, at);
         UPDATE holdfast.jobs SET value = decode(s ->> 'value', 'base64') WHERE seq = j.seq;
     ELSE
+        IF ending = 'snoozed' THEN j.marks := holdfast.with_mark(j.marks, 'snooze', @lease_facts, at); END IF;
         PERFORM holdfast.put_off(j, (s ->> 'delay')::double precision, 1, failed, at);
     END IF;
     RETURN 'ok';
@@ -132,7 +133,7 @@ CREATE OR REPLACE FUNCTION holdfast.put_off(j holdfast.jobs, delay double precis
 BEGIN
     UPDATE holdfast.jobs
     SET state = 'scheduled', attempts = @counted(attempts, attempt), failures = @counted(failures, failed),
-        due_at = at + greatest(0, delay), held = grp IS NOT NULL AND holdfast.is_strict(queue, grp), errors = j.errors,
+        due_at = at + greatest(0, delay), held = grp IS NOT NULL AND holdfast.is_strict(queue, grp), errors = j.errors, marks = j.marks,
         expires_at = CASE WHEN attempt = 0 THEN expires_at END,
         turn = NULL, @unleased, suspect = suspect AND attempt = 0
     WHERE seq = j.seq;
@@ -146,11 +147,35 @@ BEGIN  -- a dead job has no prune_at: its dead letter needs it
     UPDATE holdfast.jobs e
     SET state = ending, attempts = @counted(attempts, attempt), failures = @counted(failures, failed),
         stalls = @counted(stalls, stalled), shared_stalls = @counted(shared_stalls, shared),
-        suspect = stalled + shared > 0 OR (suspect AND attempt = 0), reason = why, errors = j.errors,
+        suspect = stalled + shared > 0 OR (suspect AND attempt = 0), reason = why, errors = j.errors, marks = j.marks,
         @ended(e, CASE WHEN ending <> 'dead' THEN @prune_at(e, retain) END)
     WHERE seq = j.seq;
     IF ending <> 'dead' THEN PERFORM holdfast.close_letter(holdfast.logical_name(j), at), holdfast.retain(ARRAY[j.seq]); END IF;
 END $$
+
+-- == mark: append to a job's timeline, in the step that makes the transition (R65). The caller has locked the row.
+
+-- :: fragment lease_facts
+-- What a mark says about the lease that ended.
+jsonb_build_object('worker', j.worker, 'fence', j.fence, 'started_at', j.started_at)
+
+-- :: function_with_mark
+-- Beyond @MARKS_KEPT_MAX the second entry makes room, so the first one stays. Facts that are empty or null are left out.
+CREATE OR REPLACE FUNCTION holdfast.with_mark(marks jsonb, kind text, facts jsonb, at double precision)
+RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN jsonb_typeof(marks) IS DISTINCT FROM 'array' THEN '[]'
+                WHEN jsonb_array_length(marks) >= @MARKS_KEPT_MAX THEN marks - 1 ELSE marks END
+        || jsonb_build_array(jsonb_build_object('kind', kind, 'at', at)
+                             || (SELECT coalesce(jsonb_object_agg(f.key, f.value), '{}') FROM jsonb_each(facts) f
+                                 WHERE f.value NOT IN ('null', '""')))
+$$
+
+-- :: function_mark
+-- What an operator's verb did to a job: `facts` are `by` and `text`.
+CREATE OR REPLACE FUNCTION holdfast.mark(j holdfast.jobs, kind text, facts jsonb, at double precision)
+RETURNS void LANGUAGE sql AS $$
+    UPDATE holdfast.jobs SET marks = holdfast.with_mark(marks, kind, facts, at) WHERE seq = j.seq
+$$
 
 -- == begin: mark leases as begun before their handlers start.
 -- Fenced by (id, token); refused if cancellation was requested.
@@ -251,6 +276,7 @@ END $$
 CREATE OR REPLACE FUNCTION holdfast.give_back(j holdfast.jobs, delay double precision, at double precision)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN  -- does not count as an attempt
+    j.marks := holdfast.with_mark(j.marks, 'release', @lease_facts, at);
     IF j.cancel_requested THEN
         PERFORM holdfast.finish(j, 'cancelled', 0, 0, 0, 0, NULL, 86400, at);
     ELSIF delay > 0 THEN
@@ -268,7 +294,7 @@ BEGIN
     SET state = CASE WHEN grp IS NULL THEN 'ready' ELSE 'waiting' END,
         attempts = @counted(attempts, stalled + shared), stalls = @counted(stalls, stalled),
         shared_stalls = @counted(shared_stalls, shared),
-        suspect = suspect OR stalled + shared > 0, errors = j.errors,
+        suspect = suspect OR stalled + shared > 0, errors = j.errors, marks = j.marks,
         expires_at = CASE WHEN stalled + shared = 0 THEN expires_at END,
         lane = holdfast.lane_of(task, grp), rank = holdfast.rank_of(queue, priority),
         held = grp IS NOT NULL AND holdfast.is_strict(queue, grp), @unleased

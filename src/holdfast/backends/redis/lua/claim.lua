@@ -77,7 +77,12 @@ for i = 1, #settlements do
                 value = one[SETTLED_VALUE], failure = one[SETTLED_FAILURE], reason = one[SETTLED_REASON],
                 retain = one[SETTLED_RETAIN] }
         end
-        hf.end_lease(row, one[SETTLED_ENDING] or 'o', how)
+        local into = one[SETTLED_ENDING] or 'o'
+        if into == 'z' then
+            hf.mark_lease(row, 'snooze')
+            into = 's'
+        end
+        hf.end_lease(row, into, how)
         answers[i] = 'o'
     end
 end

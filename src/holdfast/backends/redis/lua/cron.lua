@@ -25,7 +25,7 @@ local live = row and hf.live_states[row[STATE]]
 local skipped = live and args.overlap == 'skip'
 local answers, others = '', {}
 if not skipped then
-    if live and args.overlap == 'cancel' then hf.cancel(row) end
+    if live and args.overlap == 'cancel' then hf.cancel(row, 'cron ' .. name) end
     answers, others = hf.enqueue(args.jobs, PLACE.bodies, args.numbering)
 end
 local wanted, written = args.entry, ARGV.entry

@@ -48,7 +48,7 @@ local function check_pieces(row)
         local args_length, options_length = struct.unpack('>I4I4', call('HGET', BODIES, id))
         if 8 + args_length + options_length >= length then note('bodies', id, 'args', 'it is shorter than it says') end
     end
-    for name, key in pairs({ errors = ERRORS, progress = PROGRESS, logs = LOGS }) do
+    for name, key in pairs({ errors = ERRORS, progress = PROGRESS, logs = LOGS, marks = MARKS }) do
         local packed = call('HGET', key, id)
         if packed and not hf.read(packed) then note(name, id, name, 'it cannot be read') end
     end
@@ -302,7 +302,8 @@ local CHECKS = {
         if not find(field, '^[tlpqg]') then hf.note_flaw('changes', field, '', 'it is nothing that is left to do') end
     end },
 }
-for name, key in pairs({ bodies = BODIES, values = VALUES, errors = ERRORS, progress = PROGRESS, logs = LOGS }) do
+for name, key in pairs({ bodies = BODIES, values = VALUES, errors = ERRORS, progress = PROGRESS, logs = LOGS,
+    marks = MARKS }) do
     CHECKS[name] = { 'HSCAN', key, function(id)
         if not is_there(JOBS, id) then hf.note_flaw(name, id, '', 'its job is gone') end
     end, PIECES_SHARE }

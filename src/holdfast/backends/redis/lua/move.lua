@@ -34,7 +34,7 @@ return { 1 }
 -- args: now, part, after, limit
 -- raw: after
 -- Jobs continue after a seq, letters after the raw text. Bounded. Never writes.
--- Returns the pieces of jobs and their packed log lines; or packed letters; or the tick, then rules of queues and
+-- Returns the pieces of jobs, their packed log lines and their packed marks; or packed letters; or the tick, then rules of queues and
 -- tasks, overrides, rate states of queues and tasks and of groups, entries and pauses as they are stored.
 -- Concurrency: the store is sealed while it is exported.
 
@@ -55,16 +55,17 @@ if part == 'letters' then
     return letters
 end
 local ids = call('ZRANGEBYSCORE', SEQS, format('(%.0f', after), '+inf', 'LIMIT', 0, limit)
-local lines = {}
-for i, id in ipairs(ids) do lines[i] = call('HGET', LOGS, id) end
-return { hf.pieces_of(ids), lines }
+local lines, marks = {}, {}
+for i, id in ipairs(ids) do lines[i], marks[i] = call('HGET', LOGS, id), call('HGET', MARKS, id) end
+return { hf.pieces_of(ids), lines, marks }
 
 -- == script carry: store rows of another store unchanged, and raise the counters above them.
 -- args: now, queues, tasks, overrides, flows, entries, pauses, jobs, letters, tick, seq
 -- raw: seal, seal_after, texts...
 -- Queues and tasks are NAMED; overrides, rate states and pauses SCOPED; entries ENTRY; jobs records; letters LETTER;
 -- ticks and seqs stay above `tick` and `seq`. `seal` is the one that was read, `seal_after` records the progress. The
--- texts are each entry's, then for each job five pieces, '' for none: body, value, errors, progress, log lines.
+-- texts are each entry's, then for each job six pieces, '' for none: body, value, errors, progress, log lines,
+-- marks.
 -- Returns 1; 0 if the seal is another; or -1 if a job holds the key of another: then nothing was changed.
 -- Existing rows stay, so a repeated shipment changes nothing. Nothing is refilled: a group may arrive in pieces.
 -- Concurrency: a script runs alone, and the rows and the progress are written in the same step.
@@ -111,7 +112,7 @@ for _, one in ipairs(args.pauses) do
 end
 
 hf.tick, hf.seq = math.max(hf.tick, args.tick), math.max(hf.seq, args.seq)
-local pieces, before = { {}, {}, {}, {}, {} }, PLACE.seal_after + #entries
+local pieces, before = { {}, {}, {}, {}, {}, {} }, PLACE.seal_after + #entries
 for i, row in ipairs(jobs) do
     local id = row[ID]
     if not hf.cache[id] then
@@ -131,7 +132,7 @@ local bodies = pieces[1]
 for i = 2, #bodies, 2 do
     if #bodies[i] > (tonumber(meta.body_max) or HUGE) then hf.raise_body_max(#bodies[i]) end
 end
-for kind, key in ipairs({ BODIES, VALUES, ERRORS, PROGRESS, LOGS }) do
+for kind, key in ipairs({ BODIES, VALUES, ERRORS, PROGRESS, LOGS, MARKS }) do
     hf.in_pieces('HSET', key, pieces[kind], #pieces[kind])
 end
 hf.flush()

@@ -1,7 +1,7 @@
 -- operate: operator verbs for single jobs and dead letters.
 
 -- == script cancel: cancel an unstarted job, mark a running one; a cancelled one stays as it is.
--- args: now, id
+-- args: now, id, by
 -- Returns the job's pieces, or a refusal. Concurrency: a script runs alone, so the state it judged is the one it
 -- changes; the same holds for all scripts of this file.
 
@@ -10,7 +10,7 @@ if not row then return hf.refused('JobNotFound', { job_id = args.id }) end
 local state = row[STATE]
 if hf.live_states[state] then
     if sealed and state ~= 'x' then return hf.refused_sealed() end
-    hf.cancel(row)
+    hf.cancel(row, args.by)
 elseif state ~= 'c' then
     return hf.refused('StateConflict', { job_id = row[ID], verb = 'cancel', state = state })
 end
@@ -18,7 +18,7 @@ hf.close()
 return hf.pieces_of({ row[ID] })
 
 -- == script bury: an operator buries an unstarted job, with a dead letter.
--- args: now, id, reason
+-- args: now, id, reason, by
 -- Returns the job's pieces, or a refusal.
 
 if sealed then return hf.refused_sealed() end
@@ -28,11 +28,12 @@ if row[STATE] == 'x' or not hf.live_states[row[STATE]] then
     return hf.refused('StateConflict', { job_id = row[ID], verb = 'bury', state = row[STATE] })
 end
 hf.bury_unstarted(row, 'bury', args.reason ~= '' and args.reason or 'text:buried')
+hf.mark(row, { kind = 'bury', by = args.by })
 hf.close()
 return hf.pieces_of({ row[ID] })
 
 -- == script run_now: make a scheduled job due now.
--- args: now, id
+-- args: now, id, by
 -- Returns the job's pieces, or a refusal.
 
 if sealed then return hf.refused_sealed() end
@@ -44,12 +45,13 @@ end
 local was_in, had_key = hf.leave(row)
 row[DUE_AT] = now
 hf.enter_play(row, was_in, had_key)
+hf.mark(row, { kind = 'run_now', by = args.by })
 hf.close()
 return hf.pieces_of({ row[ID] })
 
 -- == script revive: bring a dead job back with fresh budgets and record that in its letter; retry takes any finished
 -- job.
--- args: now, id, verb
+-- args: now, id, verb, by
 -- The verb is revive or retry. Returns the job's pieces, or a refusal.
 
 if sealed then return hf.refused_sealed() end
@@ -77,11 +79,12 @@ if state == 'd' then
 else
     hf.requeue(row)
 end
+hf.mark(row, { kind = state == 'd' and 'revive' or 'retry', by = args.by })
 hf.close()
 return hf.pieces_of({ row[ID] })
 
 -- == script discard: remove a dead letter; its job stays dead, reason "discarded", and may be pruned.
--- args: now, id
+-- args: now, id, by
 -- Returns the letter, or a refusal.
 
 if sealed then return hf.refused_sealed() end
@@ -94,6 +97,7 @@ end
 local packed = call('HGET', LETTERS, logical)
 hf.drop_letter(logical)
 hf.release_letter(row, 'discarded')
+hf.mark(row, { kind = 'discard', by = args.by })
 hf.flush()
 hf.save_rows()
 return { packed }

@@ -48,6 +48,7 @@ function hf.promote(limit)
             hf.keep_letter(logical, letter)
         else
             hf.revive(row, 1)
+            hf.mark(row, { kind = 'revive', text = 'automatic' })
             revived = revived + 1
         end
     end

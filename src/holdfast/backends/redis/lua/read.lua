@@ -68,7 +68,7 @@ return { small, jobs, letters, call('HGETALL', GROUP_FLOWS) }
 -- raw: names...
 -- `what` is jobs or letters; `cursor`, where to continue; `limit`: how many; `bytes`: the name that exceeds them is the
 -- last; names, if there are any, are read instead.
--- Returns the next cursor, '0' at the end; of each job its name, record, body, value, errors, progress and log lines,
+-- Returns the next cursor, '0' at the end; of each job its name, record, body, value, errors, progress, log lines and marks,
 -- of each letter its name and the letter; and the names not read. Never writes.
 -- Concurrency: a page is one instant, so the pieces of one job belong together; two pages are two instants.
 
@@ -282,7 +282,7 @@ end
 
 -- == part dumping: what these hashes hold under these names, as far as the bytes suffice; then the names left over.
 
-function hf.hashes_of_jobs() return { JOBS, BODIES, VALUES, ERRORS, PROGRESS, LOGS } end
+function hf.hashes_of_jobs() return { JOBS, BODIES, VALUES, ERRORS, PROGRESS, LOGS, MARKS } end
 
 function hf.dumped(names, hashes, bytes)
     local lines, left = {}, {}

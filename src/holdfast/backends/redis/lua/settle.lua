@@ -53,6 +53,30 @@ function hf.end_lease(row, into, how)
     end
 end
 
+-- == part timelines: append to a job's timeline, in the step that makes the transition (R65).
+-- lazy: built when a script first uses one of its names.
+
+local MARKS_KEPT_MAX = 50
+
+-- `mark` has kind and whatever else is known: by, text, worker, fence, started_at. Beyond MARKS_KEPT_MAX the second
+-- entry makes room, so the first one stays.
+function hf.mark(row, mark)
+    local packed = call('HGET', MARKS, row[ID])
+    local marks = packed and hf.read(packed)
+    if packed and type(marks) ~= 'table' then hf.keep_unread('marks', row[ID], packed) end
+    if type(marks) ~= 'table' then marks = {} end
+    while #marks >= MARKS_KEPT_MAX do table.remove(marks, 2) end
+    mark.at = now
+    if mark.by == '' then mark.by = nil end
+    marks[#marks + 1] = mark
+    call('HSET', MARKS, row[ID], cpack(marks))
+end
+
+-- How its lease ends.
+function hf.mark_lease(row, kind)
+    hf.mark(row, { kind = kind, worker = row[WORKER] or nil, fence = row[FENCE], started_at = row[STARTED_AT] or nil })
+end
+
 -- == part other_endings: how jobs end other than by success: released, cancelled, expired, buried unstarted; and their
 -- errors.
 -- lazy: built when a script first uses one of its names.
@@ -71,6 +95,7 @@ end
 
 -- Releases a lease at no cost; if cancellation was requested, the job is cancelled.
 function hf.release(row, delay)
+    hf.mark_lease(row, 'release')
     if row[CANCEL_REQUESTED] then
         hf.end_lease(row, 'c', {})
     elseif delay and delay > 0 then
@@ -100,7 +125,8 @@ function hf.expire(row)
 end
 
 -- Unstarted: cancelled. Running: marked, and still running.
-function hf.cancel(row)
+function hf.cancel(row, by)
+    if not row[CANCEL_REQUESTED] then hf.mark(row, { kind = 'cancel', by = by }) end
     if row[STATE] == 'x' then
         row[CANCEL_REQUESTED] = true
         hf.changed[row[ID]] = row

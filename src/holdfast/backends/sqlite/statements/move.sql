@@ -41,7 +41,7 @@ DELETE FROM holdfast_entries
 SELECT seq, id, task, queue, state, args, priority, grp, key, attempts, failures, stalls, max_stalls, created_at,
        due_at, expires_at, started_at, finished_at, fence, worker, begun, held, cancel_requested, progress,
        progress_text, value, reason, errors, revival, options, shared_stalls, suspect, holds_key,
-       key_queue, key_started, key_window, due_max, dropped, turn, rank, lane, prune_at
+       key_queue, key_started, key_window, due_max, dropped, turn, rank, lane, prune_at, marks
 FROM holdfast_jobs WHERE seq > ? ORDER BY seq LIMIT ?
 
 -- :: logs
@@ -78,9 +78,9 @@ INSERT INTO holdfast_jobs (seq, id, task, queue, state, args, priority, grp, key
                            max_stalls, created_at, due_at, expires_at, started_at, finished_at, fence, begun, held,
                            cancel_requested, progress, progress_text, value, reason, errors, revival, options,
                            shared_stalls, suspect, holds_key, key_queue, key_started, key_window, due_max, dropped,
-                           turn, rank, lane, prune_at, counted)
+                           turn, rank, lane, prune_at, marks, counted)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
-        ?, ?, ?, ?, ?, ?, ?, ?)
+        ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
 
 -- :: line

@@ -8,7 +8,7 @@ SELECT seq, id, task, queue, state, grp, key, revival, errors, attempts, fence, 
 FROM holdfast_jobs WHERE id = ?
 
 -- :: mark
-UPDATE holdfast_jobs SET cancel_requested = 1 WHERE seq = ? AND state = 'running'
+UPDATE holdfast_jobs SET cancel_requested = 1 WHERE seq = ? AND state = 'running' AND cancel_requested = 0
 
 -- == bury: create or merge the one dead letter of a logical job, in the transaction that ends the job.
 -- The arguments are copied from row to row; the letter's earlier ones are returned only if they differ.

@@ -16,6 +16,9 @@ SELECT id, deadline, last_call FROM holdfast_workers
 -- :: all_logs
 SELECT j.id, l.at, l.text FROM holdfast_logs l JOIN holdfast_jobs j ON j.seq = l.job_seq ORDER BY l.job_seq, l.line
 
+-- :: all_marks
+SELECT id, marks FROM holdfast_jobs WHERE marks IS NOT NULL ORDER BY seq
+
 -- :: next_queue
 SELECT min(queue) FROM holdfast_jobs INDEXED BY holdfast_jobs_names WHERE queue > ?
 
@@ -44,6 +47,9 @@ SELECT queue, count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_running WHERE
 -- :: logs
 SELECT at, text FROM holdfast_logs
 WHERE job_seq = (SELECT seq FROM holdfast_jobs WHERE id = ?) ORDER BY line
+
+-- :: marks
+SELECT marks FROM holdfast_jobs WHERE id = ?
 
 -- :: letter
 SELECT job_id, task, queue, key, grp, args, failure_count, first_failed_at, failed_at, reason, error, history, cycles,

@@ -25,6 +25,14 @@ cancel_requested, errors, revival, shared_stalls, suspect, priority
 -- When a dead job without a dead letter may be pruned: formulas.prune_at.
 max(@at, COALESCE(holds_key * (created_at + key_window), 0))
 
+-- :: mark
+-- Append to a job's timeline (R65): beyond @MARKS_KEPT_MAX the second entry makes room, so the first one stays.
+UPDATE holdfast_jobs
+SET marks = json_insert(CASE WHEN NOT COALESCE(json_valid(marks), 0) THEN '[]'
+                             WHEN json_array_length(marks) >= @MARKS_KEPT_MAX THEN json_remove(marks, '$[1]')
+                             ELSE marks END, '$[#]', json(?))
+WHERE seq = ?
+
 -- :: all_succeeded
 UPDATE holdfast_jobs
 SET @succeeded(:now, :now + json_extract(j.value, '$[3]'), CAST(json_extract(j.value, '$[4]') AS BLOB))
