@@ -47,6 +47,7 @@ FILES = [
     "limits",
     "rearrange",
     "operate",
+    "history",
     "prune",
     "cron",
     "move",

@@ -23,7 +23,7 @@ PAGE = 500
 LETTERS_PAGE = 25  # the server looks at a page of letters, which include arguments, before it can tell their size
 BYTES_MAX = 1 << 20  # of a page; the row that exceeds it is the last
 PIECES = 8  # of a job: its id, record, body, value, errors, progress, log lines, marks
-_WHOLE = 6  # of these: what a job's line is made of; log lines and marks follow
+_WHOLE, _LINES, _MARKS = 6, 6, 7  # of these: the end of what a job's line is made of, its log lines, its marks
 
 Pieces = Sequence[bytes | None]
 T = TypeVar("T")
@@ -140,8 +140,7 @@ def _dump(
     moving: Sequence[Mapping[str, Any]] = (),
 ) -> Dump:
     workers, calls, portraits, rules, tasks, overrides, flows, entries, pauses, changes = small
-    read = ((_line(one), *one[_WHOLE:]) for one in jobs)
-    ordered = sorted(((job, lines, marks) for job, lines, marks in read), key=lambda line: line[0]["seq"])
+    ordered = sorted(((_line(one), one[_LINES], one[_MARKS]) for one in jobs), key=lambda line: line[0]["seq"])
     shown = [codec.plain(codec.letter_of(*one)) for one in letters.items()]
     return Dump(
         tables={

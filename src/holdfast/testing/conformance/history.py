@@ -115,7 +115,7 @@ async def verbs_that_change_nothing_leave_no_mark(world: World) -> None:
     await world.backend.revive(job.id, world.now, by="ann")
     async with world.unchanged("the second click"):
         await world.backend.revive(job.id, world.now, by="bob")
-    cancelled = await world.put(State.CANCELLED)
+    cancelled = await world.put(State.CANCELLED, queue="other")
     async with world.unchanged("a cancelled job stays as it is"):
         await world.backend.cancel(cancelled.id, world.now, by="bob")
 

@@ -6,10 +6,6 @@
 -- :: call
 SELECT holdfast.cancel(%(id)s, %(by)s, %(now)s)::text
 
--- :: fragment with_mark(kind)
--- The marks of job j plus that of an operator's verb, called by `who`.
-holdfast.with_mark(j.marks, @kind, jsonb_build_object('by', who), at)
-
 -- :: function_refuse
 CREATE OR REPLACE FUNCTION holdfast.refuse(code text, facts jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -65,8 +61,7 @@ BEGIN
     IF j.state IN ('succeeded', 'dead') THEN
         PERFORM holdfast.refuse_state(j, 'cancel');
     ELSIF j.state = 'running' THEN
-        UPDATE holdfast.jobs SET cancel_requested = true, marks = @with_mark('cancel')
-        WHERE seq = j.seq AND NOT cancel_requested;
+        UPDATE holdfast.jobs SET cancel_requested = true, marks = @with_mark('cancel') WHERE seq = j.seq AND NOT cancel_requested;
     ELSIF j.state <> 'cancelled' THEN
         PERFORM holdfast.refuse_sealed();
         j.marks := @with_mark('cancel');
@@ -76,7 +71,7 @@ BEGIN
 END $$
 
 -- == bury: create or update the one dead letter of a logical job, in the transaction that ends the job.
--- Also here: how failures are stamped and stored, how dead letters are closed, and the operator's verb bury.
+-- Also here: how dead letters are closed, and the operator's verb bury.
 
 -- :: call
 SELECT holdfast.bury(%(id)s, %(reason)s, %(by)s, %(now)s)::text
@@ -84,20 +79,6 @@ SELECT holdfast.bury(%(id)s, %(reason)s, %(by)s, %(now)s)::text
 -- :: function_logical_name
 CREATE OR REPLACE FUNCTION holdfast.logical_name(j holdfast.jobs) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN j.key IS NULL THEN 'id:' || j.id ELSE 'key:' || jsonb_build_array(j.queue, j.task, j.key)::text END
-$$
-
--- :: function_stamped
-CREATE OR REPLACE FUNCTION holdfast.stamped(j holdfast.jobs, failure jsonb, at double precision)
-RETURNS jsonb LANGUAGE sql STABLE AS $$
-    SELECT failure || jsonb_build_object('at', at, 'attempt', @counted(j.attempts, 1), 'fence', j.fence, 'worker', j.worker,
-                                         'started_at', j.started_at)
-$$
-
--- :: function_with_failure
-CREATE OR REPLACE FUNCTION holdfast.with_failure(errors jsonb, failure jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
-    SELECT jsonb_agg(e.value ORDER BY e.ordinality)
-    FROM jsonb_array_elements(coalesce(errors, '[]') || jsonb_build_array(failure)) WITH ORDINALITY e
-    WHERE e.ordinality > jsonb_array_length(coalesce(errors, '[]')) + 1 - @ERRORS_KEPT_MAX
 $$
 
 -- :: function_bury_letter
@@ -214,9 +195,6 @@ SELECT holdfast.retry(%(id)s, %(by)s, %(now)s)::text
 -- :: run_now
 SELECT holdfast.run_now(%(id)s, %(by)s, %(now)s)::text
 
--- :: fragment revived_by_itself
-jsonb_build_object('text', @AUTOMATIC)
-
 -- :: function_start_afresh
 -- A caller's open transaction may be enqueueing the same key, invisible to us (caller_transaction.sql). Do not wait for
 -- it with groups locked: give up soon and let the client call again.
@@ -280,7 +258,7 @@ BEGIN
     IF letter.job_id IS NULL AND heir IS NOT NULL THEN
         PERFORM holdfast.refuse_state(j, 'revive', jsonb_build_object('heir_id', heir));
     END IF;
-    PERFORM holdfast.start_afresh(j, at), holdfast.mark(j, 'revive', jsonb_build_object('by', who), at);
+    PERFORM holdfast.start_afresh(j, at), holdfast.mark(j, 'revive', who, at);
     UPDATE holdfast.letters SET revived_at = at, revive_at = NULL WHERE job_id = named;
     RETURN holdfast.job_changed(j, at);
 END $$
@@ -313,9 +291,7 @@ BEGIN
         seqs := ARRAY(SELECT j.seq FROM unnest(plain) p(id) JOIN holdfast.ids i ON i.id = p.id
                       JOIN holdfast.jobs j ON j.seq = i.seq WHERE CASE j.state WHEN 'dead' THEN j.key IS NULL END
                       ORDER BY j.seq FOR UPDATE OF j SKIP LOCKED);
-        PERFORM holdfast.keep_up(at), holdfast.reset_jobs(seqs, at);
-        UPDATE holdfast.jobs SET marks = holdfast.with_mark(marks, 'revive', @revived_by_itself, at)
-        WHERE seq = ANY (seqs);
+        PERFORM holdfast.keep_up(at), holdfast.reset_jobs(seqs, at), holdfast.mark_revived(seqs, at);
         revived := cardinality(seqs);
         UPDATE holdfast.letters l  -- if another session has locked the job, try again in 5 s
         SET revived_at = CASE WHEN j.seq = ANY (seqs) THEN at ELSE l.revived_at END,
@@ -340,7 +316,7 @@ BEGIN  -- automatic revival; the caller has locked key, group and dead letter
         UPDATE holdfast.letters SET revive_at = NULL WHERE job_id = named;
         RETURN false;
     END IF;
-    PERFORM holdfast.start_afresh(j, at), holdfast.mark(j, 'revive', @revived_by_itself, at);
+    PERFORM holdfast.start_afresh(j, at), holdfast.mark_revived(ARRAY[j.seq], at);
     UPDATE holdfast.letters SET revived_at = at, revive_at = NULL, cycles = cycles + 1 WHERE job_id = named;
     RETURN true;
 EXCEPTION WHEN lock_not_available OR serialization_failure THEN  -- its key is being taken: try again in 5 s
@@ -361,7 +337,7 @@ BEGIN
         PERFORM holdfast.refuse_state(j, 'retry');
     END IF;
     PERFORM holdfast.refuse_if_key_is_held(j, 'retry', at), holdfast.start_afresh(j, at);
-    PERFORM holdfast.mark(j, 'retry', jsonb_build_object('by', who), at);
+    PERFORM holdfast.mark(j, 'retry', who, at);
     RETURN holdfast.job_changed(j, at);
 END $$
 
@@ -409,6 +385,6 @@ BEGIN
         PERFORM holdfast.refuse_state(j, 'discard');
     END IF;
     DELETE FROM holdfast.letters WHERE job_id = named;
-    PERFORM holdfast.let_go(named, 'discarded', at), holdfast.mark(j, 'discard', jsonb_build_object('by', who), at);
+    PERFORM holdfast.let_go(named, 'discarded', at), holdfast.mark(j, 'discard', who, at);
     RETURN holdfast.letter_record(letter);
 END $$

@@ -133,8 +133,8 @@ CREATE OR REPLACE FUNCTION holdfast.put_off(j holdfast.jobs, delay double precis
 BEGIN
     UPDATE holdfast.jobs
     SET state = 'scheduled', attempts = @counted(attempts, attempt), failures = @counted(failures, failed),
-        due_at = at + greatest(0, delay), held = grp IS NOT NULL AND holdfast.is_strict(queue, grp), errors = j.errors, marks = j.marks,
-        expires_at = CASE WHEN attempt = 0 THEN expires_at END,
+        due_at = at + greatest(0, delay), held = grp IS NOT NULL AND holdfast.is_strict(queue, grp), errors = j.errors,
+        marks = j.marks, expires_at = CASE WHEN attempt = 0 THEN expires_at END,
         turn = NULL, @unleased, suspect = suspect AND attempt = 0
     WHERE seq = j.seq;
 END $$
@@ -152,30 +152,6 @@ BEGIN  -- a dead job has no prune_at: its dead letter needs it
     WHERE seq = j.seq;
     IF ending <> 'dead' THEN PERFORM holdfast.close_letter(holdfast.logical_name(j), at), holdfast.retain(ARRAY[j.seq]); END IF;
 END $$
-
--- == mark: append to a job's timeline, in the step that makes the transition (R65). The caller has locked the row.
-
--- :: fragment lease_facts
--- What a mark says about the lease that ended.
-jsonb_build_object('worker', j.worker, 'fence', j.fence, 'started_at', j.started_at)
-
--- :: function_with_mark
--- Beyond @MARKS_KEPT_MAX the second entry makes room, so the first one stays. Facts that are empty or null are left out.
-CREATE OR REPLACE FUNCTION holdfast.with_mark(marks jsonb, kind text, facts jsonb, at double precision)
-RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN jsonb_typeof(marks) IS DISTINCT FROM 'array' THEN '[]'
-                WHEN jsonb_array_length(marks) >= @MARKS_KEPT_MAX THEN marks - 1 ELSE marks END
-        || jsonb_build_array(jsonb_build_object('kind', kind, 'at', at)
-                             || (SELECT coalesce(jsonb_object_agg(f.key, f.value), '{}') FROM jsonb_each(facts) f
-                                 WHERE f.value NOT IN ('null', '""')))
-$$
-
--- :: function_mark
--- What an operator's verb did to a job: `facts` are `by` and `text`.
-CREATE OR REPLACE FUNCTION holdfast.mark(j holdfast.jobs, kind text, facts jsonb, at double precision)
-RETURNS void LANGUAGE sql AS $$
-    UPDATE holdfast.jobs SET marks = holdfast.with_mark(marks, kind, facts, at) WHERE seq = j.seq
-$$
 
 -- == begin: mark leases as begun before their handlers start.
 -- Fenced by (id, token); refused if cancellation was requested.

@@ -34,8 +34,8 @@ return { 1 }
 -- args: now, part, after, limit
 -- raw: after
 -- Jobs continue after a seq, letters after the raw text. Bounded. Never writes.
--- Returns the pieces of jobs, their packed log lines and their packed marks; or packed letters; or the tick, then rules of queues and
--- tasks, overrides, rate states of queues and tasks and of groups, entries and pauses as they are stored.
+-- Returns the pieces of jobs, their packed log lines and their packed marks; or packed letters; or the tick, then rules
+-- of queues and tasks, overrides, rate states of queues and tasks and of groups, entries and pauses as they are stored.
 -- Concurrency: the store is sealed while it is exported.
 
 local part, after, limit = args.part, args.after, args.limit

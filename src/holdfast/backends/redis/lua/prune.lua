@@ -160,7 +160,9 @@ function hf.remove_rows(ids)
     end
     hf.flush()
     hf.save_keys()
-    for _, key in ipairs({ JOBS, BODIES, VALUES, ERRORS, PROGRESS, LOGS, MARKS }) do hf.in_pieces('HDEL', key, ids, #ids) end
+    for _, key in ipairs({ JOBS, BODIES, VALUES, ERRORS, PROGRESS, LOGS, MARKS }) do
+        hf.in_pieces('HDEL', key, ids, #ids)
+    end
 end
 
 -- Whether the window of its key has ended, or it has none.

@@ -68,8 +68,8 @@ return { small, jobs, letters, call('HGETALL', GROUP_FLOWS) }
 -- raw: names...
 -- `what` is jobs or letters; `cursor`, where to continue; `limit`: how many; `bytes`: the name that exceeds them is the
 -- last; names, if there are any, are read instead.
--- Returns the next cursor, '0' at the end; of each job its name, record, body, value, errors, progress, log lines and marks,
--- of each letter its name and the letter; and the names not read. Never writes.
+-- Returns the next cursor, '0' at the end; of each job its name, record, body, value, errors, progress, log lines and
+-- marks, of each letter its name and the letter; and the names not read. Never writes.
 -- Concurrency: a page is one instant, so the pieces of one job belong together; two pages are two instants.
 
 local of_jobs, cursor, limit, bytes, names = args.what == 'jobs', args.cursor, args.limit, args.bytes, {}
