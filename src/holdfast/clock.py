@@ -8,6 +8,7 @@ reading is meaningless after a reboot.
 from __future__ import annotations
 
 import functools
+import re
 import sys
 import threading
 import time
@@ -18,6 +19,8 @@ from typing import Protocol, runtime_checkable
 from .errors import ConfigurationError
 from .names import shown
 
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|min|s|m|h|d|w)")
 SECONDS_MAX = 3_200_000_000.0  # about a century: keeps every due time within datetime's range
 
 
@@ -31,6 +34,17 @@ def to_seconds(value: float | timedelta, what: str, *, least: float = 0.0) -> fl
     if not least <= value <= SECONDS_MAX:  # NaN fails both comparisons
         raise ConfigurationError(f"{what} must be between {least:g} and {SECONDS_MAX:g} seconds, not {shown(value)}.")
     return float(value)
+
+
+def duration_seconds(text: str) -> float | None:
+    """Seconds in a duration like 1h30m; None if it is not one."""
+    text = text.strip().lower()
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    parts = _PART.findall(text)
+    if not parts or _PART.sub("", text).strip():
+        return None
+    return float(sum(float(amount) * _UNITS[unit] for amount, unit in parts))
 
 
 def moment(value: float) -> datetime:

@@ -7,6 +7,7 @@ results or URL passwords. A message states what happened, why, and what to do ne
     ├── ConfigurationError          a wrong option, URL, name or task definition        (also ValueError)
     │   ├── TaskNotRegistered
     │   ├── TaskAlreadyRegistered
+    │   ├── QueryRejected           a query that cannot be read: names the column
     │   └── BackendNotInstalled     names the extra to install
     ├── ArgumentsRejected           cannot be bound, encoded, or too large              (also ValueError)
     ├── JobNotFound                                                                     (also LookupError)
@@ -52,6 +53,15 @@ class TaskAlreadyRegistered(ConfigurationError):
     def __init__(self, name: str) -> None:
         self.name = name
         super().__init__(f"a task named {name!r} is already registered. Give one of them another name=.")
+
+
+class QueryRejected(ConfigurationError):
+    """A query cannot be read or answered; `column` counts from 1, `suggestion` is what may have been meant."""
+
+    def __init__(self, why: str, column: int | None = None, suggestion: str | None = None) -> None:
+        self.why, self.column, self.suggestion = why, column, suggestion
+        place = "" if column is None else f" (column {column})"
+        super().__init__(f"{why}{place}{f' Did you mean {suggestion}?' if suggestion else ''}")
 
 
 class BackendNotInstalled(ConfigurationError):

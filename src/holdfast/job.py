@@ -5,26 +5,26 @@ Called by the app and by users. Plain data; I/O happens only through the app the
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from msgspec.structs import replace
+
 from . import records
 from .clock import moment
 from .codec import decode_plain
-from .errors import ArgumentsRejected, ConfigurationError
+from .errors import ArgumentsRejected
 from .lifecycle import Failure, State
-from .names import check_list, check_name, plain
 from .options import Duration
-from .records import JobQuery, JobRecord, NewJob
+from .queries import continued
+from .records import JobPage, JobQuery, JobRecord, NewJob
 
 if TYPE_CHECKING:
     from .app import Holdfast
 
 R = TypeVar("R")
-QUERY_LENGTH_MAX = 4000  # characters in a query given as text
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,116 +287,56 @@ class Job(Generic[R]):
         return hash(self.id)
 
 
-_QUERY_FIELDS: Mapping[str, str] = {
-    "queue": "queue",
-    "task": "task",
-    "group": "group",
-    "key": "key",
-    "worker": "worker",
-    "id": "id_prefix",
-}
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of the jobs that match a query, and what was looked at for it."""
 
-
-def parse_states(text: str) -> tuple[State, ...]:
-    """Parse `ready,running` into states; `live` and `finished` expand to their members."""
-    states: list[State] = []
-    for word in text.split(","):
-        if word in ("live", "finished"):
-            states += [state for state in State if state.finished == (word == "finished")]
-        elif word in State.__members__.values():
-            states.append(State(word))
-        else:
-            raise ConfigurationError(
-                f"there is no state {word!r}. States: {', '.join(State)}; live and finished stand for several."
-            )
-    return tuple(dict.fromkeys(states))
-
-
-def parse_query(text: str) -> JobQuery:
-    """Parse a query given as text: `state:ready,running queue:mail task:x group:g key:k worker:w id:prefix`.
-
-    A word without a colon is a state if one has that name, else an id prefix. Quotes preserve spaces.
-    """
-    if len(text) > QUERY_LENGTH_MAX:
-        raise ConfigurationError(
-            f"the query has {len(text)} characters; at most {QUERY_LENGTH_MAX} are read. Shorten it."
-        )
-    try:
-        words = shlex.split(plain(text))
-    except ValueError as error:
-        raise ConfigurationError(f"the query cannot be read: {error}. Close its quotes.") from None
-    found: dict[str, Any] = {}
-    for word in words:
-        field, colon, value = word.partition(":")
-        if not colon:
-            is_state = all(part in (*State, "live", "finished") for part in word.split(","))
-            field, value = ("state", word) if is_state else ("id", word)
-        if field == "state":
-            found["states"] = parse_states(value)
-        elif field in _QUERY_FIELDS and value:
-            found[_QUERY_FIELDS[field]] = value
-        else:
-            known = ", ".join(f"{name}:" for name in ("state", *_QUERY_FIELDS))
-            raise ConfigurationError(f"the query has {word!r}, which is no condition. Conditions: {known}")
-    return JobQuery(**found)
-
-
-def make_query(query: str | JobQuery | None, filters: Mapping[str, Any]) -> JobQuery:
-    """Build a query from text (`state:ready queue:mail`), keyword filters, or both; keywords take precedence."""
-    if query is not None and not isinstance(query, str | JobQuery):
-        raise ConfigurationError(f"a query is text such as 'state:ready queue:mail', not {type(query).__name__}.")
-    chosen = query if isinstance(query, JobQuery) else parse_query(query or "")
-    fields = {name: getattr(chosen, name) for name in JobQuery.__struct_fields__}
-    for name, value in filters.items():
-        if name in ("state", "states"):
-            listed = check_list(value, f"{name}=")
-            fields["states"] = tuple(state for text in listed for state in parse_states(str(text)))
-        elif name in ("queue", "task", "group", "key", "worker", "id_prefix"):
-            fields[name] = getattr(value, "name", value)
-        else:
-            raise ConfigurationError(
-                f"jobs() has no filter {name!r}. Filters: state, queue, task, group, key, worker, id_prefix."
-            )
-    for name in ("queue", "task", "group", "key", "worker", "id_prefix"):
-        if fields[name] is not None:
-            fields[name] = check_name(fields[name], name)
-    return JobQuery(**fields)
+    jobs: list[Job[Any]]
+    after: str | None  # the position to continue after; None: these were the last
+    scanned: int  # jobs looked at
+    sorted_all: bool = True  # False: sorted only among the newest that were looked at
 
 
 class JobsFound:
-    """The jobs matching a query, newest first, read page by page during iteration: `for` or `async for`."""
+    """The jobs matching a query, read page by page during iteration: `for` or `async for`. `page()` reads just one."""
 
     def __init__(self, app: Holdfast, query: JobQuery, most: int | None) -> None:
         self._app = app
         self._query = query
         self._most = most
 
+    def page(self) -> Page:
+        """The first page: at most `limit` jobs; fewer if it reached its bound of jobs or bytes to look at."""
+        return self._shown(self._app._page(self._sized(self._query, self._most)))
+
+    async def apage(self) -> Page:
+        """Async version of `page`."""
+        return self._shown(await self._app._apage(self._sized(self._query, self._most)))
+
     def __iter__(self) -> Iterator[Job[Any]]:
-        left, before = self._most, self._query.before
+        left, query = self._most, self._query
         while left is None or left > 0:
-            page = self._app._find(self._page(before, left))
-            for record in page:
-                yield Job(self._app, record)
-            if len(page) < self._page_size(left):
+            page = self._app._page(self._sized(query, left))
+            yield from self._shown(page).jobs
+            if page.after is None:
                 return
-            before, left = page[-1].seq, None if left is None else left - len(page)
+            query, left = continued(query, page.after), None if left is None else left - len(page.jobs)
 
     async def __aiter__(self) -> AsyncIterator[Job[Any]]:
-        left, before = self._most, self._query.before
+        left, query = self._most, self._query
         while left is None or left > 0:
-            page = await self._app._afind(self._page(before, left))
-            for record in page:
-                yield Job(self._app, record)
-            if len(page) < self._page_size(left):
+            page = await self._app._apage(self._sized(query, left))
+            for job in self._shown(page).jobs:
+                yield job
+            if page.after is None:
                 return
-            before, left = page[-1].seq, None if left is None else left - len(page)
+            query, left = continued(query, page.after), None if left is None else left - len(page.jobs)
 
-    def _page_size(self, left: int | None) -> int:
-        return PAGE_SIZE if left is None else min(PAGE_SIZE, left)
+    def _shown(self, page: JobPage) -> Page:
+        return Page([Job(self._app, record) for record in page.jobs], page.after, page.scanned, page.sorted_all)
 
-    def _page(self, before: int | None, left: int | None) -> JobQuery:
-        fields = {name: getattr(self._query, name) for name in self._query.__struct_fields__}
-        return JobQuery(**{**fields, "before": before, "limit": self._page_size(left)})
+    def _sized(self, query: JobQuery, left: int | None) -> JobQuery:
+        return replace(query, limit=PAGE_SIZE if left is None else min(PAGE_SIZE, left))
 
 
 PAGE_SIZE = 200

@@ -17,15 +17,17 @@ from msgspec import UNSET, UnsetType
 
 from .clock import moment, to_seconds
 from .errors import ConfigurationError, JobNotFound
-from .job import DeadLetter, Job, JobsFound, make_query
+from .job import DeadLetter, Job, JobsFound
 from .lifecycle import State
 from .names import check_name, check_text
 from .options import COUNT_MAX, Duration, queue_name, said_limit, said_rate, whole
+from .queries import check_grouping, make_query
 from .rates import Rate
 from .records import (
     BY_CHARS_MAX,
     REMEMBER_SECONDS_MIN,
     GroupRecord,
+    JobPage,
     JobQuery,
     JobRecord,
     LetterQuery,
@@ -34,6 +36,7 @@ from .records import (
     Pause,
     QueueRecord,
     Recovered,
+    Tally,
     TaskRecord,
     WorkerRecord,
 )
@@ -169,21 +172,40 @@ class Operator:
         """Async version of `job`."""
         return self._job(await self._ado(partial(_get, job_id(id))))
 
-    def jobs(self, query: str | JobQuery | None = None, *, limit: int | None = None, **filters: Any) -> JobsFound:
-        """Find jobs, newest first; read lazily with `for` or `async for`.
+    def jobs(
+        self,
+        query: str | JobQuery | None = None,
+        *,
+        sort: str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+        **filters: Any,
+    ) -> JobsFound:
+        """Find jobs, newest first; read lazily with `for` or `async for`, or one page with `page()`.
 
-        `query` is text such as "state:ready queue:mail"; filters are state, queue, task, group, key, worker, id_prefix.
+        `query` is text such as "state:dead queue:mail task:send_* age:>1h"; filters are state, queue, task, group, key,
+        worker, id_prefix. `sort` is created, due, finished or priority; `after`, the position a page ended at.
         """
         app: Holdfast = self  # type: ignore[assignment]
         most = None if limit is None else whole(limit, "limit=", 0)
-        return JobsFound(app, make_query(query, filters), most)
+        return JobsFound(app, make_query(query, filters, sort, after), most)
 
-    def _find(self, query: JobQuery) -> list[JobRecord]:
+    def _page(self, query: JobQuery) -> JobPage:
         forbid_running_loop("`for job in app.jobs()`", "", advice="Use `async for job in app.jobs()`.")
-        return self._store.call(lambda backend: backend.find(query))
+        return self._store.call(lambda backend: backend.page(query))
 
-    async def _afind(self, query: JobQuery) -> list[JobRecord]:
-        return await self._ado(lambda backend: backend.find(query))
+    async def _apage(self, query: JobQuery) -> JobPage:
+        return await self._ado(lambda backend: backend.page(query))
+
+    def count(self, query: str | JobQuery | None = None, *, by: str | None = None, **filters: Any) -> Tally:
+        """How many jobs match, in total and by state, queue, task or error. `complete`: no bound was reached."""
+        asked, grouping = make_query(query, filters), check_grouping(by)
+        return self._do("count", lambda backend: backend.tally(asked, grouping))
+
+    async def acount(self, query: str | JobQuery | None = None, *, by: str | None = None, **filters: Any) -> Tally:
+        """Async version of `count`."""
+        asked, grouping = make_query(query, filters), check_grouping(by)
+        return await self._ado(lambda backend: backend.tally(asked, grouping))
 
     def counts(self, queue: str | None = None) -> Counts:
         """The number of jobs per state, by queue; every state is included."""

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import click
 import pytest
 
-from holdfast.cli.parse import Moment, Size, ago, duration_seconds, iso, read_arguments, span
+from holdfast.cli.parse import Moment, Size, ago, iso, read_arguments, span
+from holdfast.clock import duration_seconds
 from holdfast.names import nearest
 
 

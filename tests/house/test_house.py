@@ -22,7 +22,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # Lower may not import from higher. A module is looked up by its first part below the package.
 WORDS = """
-    clock codec context errors events job lifecycle logs names options rates records retry task worker_status
+    clock codec context errors events job lifecycle logs names options queries rates records retry task worker_status
 """
 FACE = "app operator producer results store_thread"
 LAYERS = {

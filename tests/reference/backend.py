@@ -32,6 +32,7 @@ from holdfast.records import (
     JobRecord,
     LetterQuery,
     LogLine,
+    Look,
     Mark,
     NewJob,
     Override,
@@ -44,6 +45,7 @@ from holdfast.records import (
     Release,
     Renewal,
     Report,
+    Scanned,
     Seal,
     Shipment,
     TaskRecord,
@@ -257,9 +259,9 @@ class ReferenceBackend(Backend):
         with self._lock:
             return reading.ended(self._store, job_ids)
 
-    async def find(self, query: JobQuery) -> list[JobRecord]:
+    async def scan(self, query: JobQuery, look: Look) -> Scanned:
         with self._lock:
-            return reading.find_jobs(self._store, query)
+            return reading.scan_jobs(self._store, query, look)
 
     async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
         with self._lock:

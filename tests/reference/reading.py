@@ -21,8 +21,10 @@ from holdfast.records import (
     JobRecord,
     Lease,
     LetterQuery,
+    Look,
     QueueRecord,
     QueueRule,
+    Scanned,
     TaskRecord,
     TaskRule,
     WorkerRecord,
@@ -65,27 +67,20 @@ def lease(row: Row) -> Lease:
     )
 
 
-def find_jobs(store: Store, query: JobQuery) -> list[JobRecord]:
+def scan_jobs(store: Store, query: JobQuery, look: Look) -> Scanned:
+    """Every job in turn, whether it matches or not: whoever asks decides."""
     found: list[JobRecord] = []
+    rows = size = 0
     for row in reversed(store.jobs.values()):  # newest first: the dict is in the order of seq
-        if len(found) >= query.limit:
-            break
-        if _matches(row, query):
-            found.append(job_record(row))
-    return found
-
-
-def _matches(row: Row, query: JobQuery) -> bool:
-    return (
-        (not query.states or row.state in query.states)
-        and (query.queue is None or row.queue == query.queue)
-        and (query.task is None or row.task == query.task)
-        and (query.group is None or row.group == query.group)
-        and (query.key is None or row.key == query.key)
-        and (query.worker is None or row.worker == query.worker)
-        and (query.id_prefix is None or row.id.startswith(query.id_prefix))
-        and (query.before is None or row.seq < query.before)
-    )
+        if query.before is not None and row.seq >= query.before:
+            continue
+        rows += 1
+        job = job_record(row)
+        found.append(msgspec.structs.replace(job, args=b"{}", value=None, errors=()) if look.light else job)
+        size += len(row.args)
+        if len(found) >= query.limit or rows >= look.rows_max or size >= look.bytes_max:
+            return Scanned(jobs=tuple(found), before=row.seq, rows=rows)
+    return Scanned(jobs=tuple(found), rows=rows)
 
 
 def find_letters(store: Store, query: LetterQuery) -> list[DeadLetter]:

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from holdfast import RetryPolicy, Revival, State
 from holdfast.errors import ConfigurationError
-from holdfast.job import parse_query
 from holdfast.options import QueueOptions, TaskOptions, WorkerOptions, encode_call_options, how_held, serial_group
+from holdfast.queries import parse_query
 from holdfast.rates import UNLIMITED, Rate
 from holdfast.records import QueueRule, TaskRule
 
@@ -299,9 +299,9 @@ def test_a_query_is_read_as_people_write_it() -> None:
     query = parse_query("state:ready,running queue:mail task:a.b group:'g 1' key:k:7 worker:w id:018f")
     assert query.states == (State.READY, State.RUNNING)
     assert (query.queue, query.task, query.group, query.key) == ("mail", "a.b", "g 1", "k:7")
-    assert (query.worker, query.id_prefix) == ("w", "018f")
+    assert (query.worker, query.id_ends) == ("w", ("018f",))
     assert parse_query("dead").states == (State.DEAD,)
-    assert parse_query("018f-7").id_prefix == "018f-7"
+    assert parse_query("018f-7").id_ends == ("018f-7",)
     assert State.RUNNING in parse_query("live").states
     assert parse_query("").states == ()
 

@@ -118,6 +118,7 @@ from ..errors import ConfigurationError
 from ..lifecycle import Settlement, State
 from ..records import (
     RULE_STEP_MAX,
+    SCAN_ROWS_MAX,
     Answer,
     ClaimRequest,
     CronEntry,
@@ -126,12 +127,15 @@ from ..records import (
     Enqueued,
     Exchanged,
     Flaw,
+    Grouping,
     GroupRecord,
     Held,
+    JobPage,
     JobQuery,
     JobRecord,
     LetterQuery,
     LogLine,
+    Look,
     Mark,
     NewJob,
     Override,
@@ -144,14 +148,17 @@ from ..records import (
     Release,
     Renewal,
     Report,
+    Scanned,
     Seal,
     Shipment,
+    Tally,
     TaskRecord,
     TaskRule,
     Tick,
     Ticked,
     WorkerRecord,
 )
+from . import paging
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The reading half of the contract. Reading changes nothing and takes part in no race. The rules above apply here, too.
@@ -174,8 +181,40 @@ class Reader(ABC):
         R62. One cheap query, for callers that wait for many jobs.
         """
 
+    scan_rows_max: int = SCAN_ROWS_MAX  # jobs that one page or tally looks at
+
     @abstractmethod
-    async def find(self, query: JobQuery) -> list[JobRecord]: ...
+    async def clock(self) -> float:
+        """The store's wall clock."""
+
+    @abstractmethod
+    async def scan(self, query: JobQuery, look: Look) -> Scanned:
+        """Jobs below `query.before` that may match the query, newest first: at most `query.limit` of them.
+
+        R65. Bounded, whatever the store holds: it ends when `look` is used up, and says where. It walks the index that
+        has the fewest candidates. It returns every job that matches down to that place; it may return others, too.
+        R66. It makes progress: unless it has reached the end, `before` is below the query's.
+        """
+
+    async def page(self, query: JobQuery, now: float | None = None) -> JobPage:
+        """One page of jobs that match, in the order asked for; see JobPage for what it says about itself.
+
+        R67. queries.matches decides. Sorts other than "created" are exact if `sorted_all`; else they are among the
+        newest jobs that were looked at.
+        """
+        return await paging.page(self, query, now)
+
+    async def tally(self, query: JobQuery, by: Grouping | None = None, now: float | None = None) -> Tally:
+        """How many jobs match, and how many of them by state, queue, task or latest error.
+
+        R68. At most TALLY_MAX are counted, of at most `scan_rows_max` jobs looked at; `complete` tells if that is all.
+        A store may count more where an index does it.
+        """
+        return await paging.tally(self, query, by, now)
+
+    async def find(self, query: JobQuery) -> list[JobRecord]:
+        """All jobs that match, newest first, up to the query's limit: several scans, each of them bounded."""
+        return await paging.everything(self, query)
 
     @abstractmethod
     async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
@@ -285,10 +324,6 @@ class Backend(Reader):
     @abstractmethod
     async def migrate(self) -> tuple[int, int]:
         """Migrate the schema to this version; returns (before, after). Safe to repeat, and for two callers at once."""
-
-    @abstractmethod
-    async def clock(self) -> float:
-        """The store's wall clock."""
 
     # ------------------------------------------------------------------ producing
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..job import make_query
 from ..lifecycle import LIVE, UNSTARTED, State
 from ..operator import make_pause
+from ..queries import make_query
 from ..records import Pause
 from .bulk import bulk_options, carry_out, confirm, preview, resolve, say_if_more
 from .documents import pause_document

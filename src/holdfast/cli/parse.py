@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|min|s|m|h|d|w)")
+from ..clock import duration_seconds
 
 if TYPE_CHECKING:  # generic for type checkers, a plain class in older supported versions of click
     DurationType = click.ParamType[float]
@@ -79,17 +78,6 @@ class Moment(MomentType):
             return datetime.fromisoformat(str(value)).astimezone()
         except (ValueError, OverflowError, OSError):
             self.fail(f"{value!r} is not a time. Write 2030-01-31T09:30 or 2030-01-31T09:30Z.", param, ctx)
-
-
-def duration_seconds(text: str) -> float | None:
-    """Seconds in a duration like 1h30m; None if it is not one."""
-    text = text.strip().lower()
-    if re.fullmatch(r"\d+(\.\d+)?", text):
-        return float(text)
-    parts = _PART.findall(text)
-    if not parts or _PART.sub("", text).strip():
-        return None
-    return float(sum(float(amount) * _UNITS[unit] for amount, unit in parts))
 
 
 def read_arguments(pairs: Iterable[str], document: str | None, text_fields: frozenset[str]) -> dict[str, Any]:

@@ -17,8 +17,9 @@ from msgspec import Struct
 
 from ..errors import ConfigurationError, HoldfastError, JobNotFound
 from ..inspection.failures import top_frame
-from ..job import DeadLetter, Job, parse_query
+from ..job import DeadLetter, Job
 from ..lifecycle import UNSTARTED, Failure, State
+from ..queries import parse_query
 from ..records import JobQuery, WorkerRecord
 from ..worker_status import WorkerStatus, read
 from . import words

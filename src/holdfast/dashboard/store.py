@@ -104,7 +104,7 @@ class Reads:
         return await self._app.cron.alist()
 
     async def find(self, query: JobQuery) -> list[JobRecord]:
-        return await self._app._afind(query)
+        return await self._app._ado(lambda backend: backend.find(query))
 
     async def job(self, id: str) -> Job[Any]:
         return await self._app.ajob(id)

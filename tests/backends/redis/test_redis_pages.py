@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 
 from holdfast.backends.contract import Backend
-from holdfast.backends.redis import prune, read, scripts
+from holdfast.backends.redis import prune, read, scan, scripts
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.lifecycle import Ending, Settlement, State
 from holdfast.rates import UNLIMITED, Rate
@@ -37,7 +37,8 @@ QUEUES = ("a", "b", "c")
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read, "PAGE", 7)
-    monkeypatch.setattr(read, "CANDIDATES_MAX", 25)
+    monkeypatch.setattr(scan, "PAGE", 7)
+    monkeypatch.setattr(scan, "FEW_MAX", 25)
     monkeypatch.setattr(read, "GROUPS_PAGE", 7)
     monkeypatch.setattr(RedisBackend, "rule_step_max", 3)
     monkeypatch.setattr(prune, "PRUNE_PAGE", 5)
@@ -91,9 +92,9 @@ def test_find_answers_alike_for_every_query(make: Make) -> None:
             found = await here.find(query)
             assert [job.id for job in found] == [job.id for job in await model.find(query)], query
             if found:
-                following = JobQuery(states=some, limit=limit, before=found[-1].seq, **fields)
+                following = JobQuery(states=some, limit=limit, before=found[-1].seq, **fields)  # type: ignore[arg-type]
                 [last] = [job for job in await model.find(JobQuery(limit=1000)) if job.id == found[-1].id]
-                expected = JobQuery(states=some, limit=limit, before=last.seq, **fields)
+                expected = JobQuery(states=some, limit=limit, before=last.seq, **fields)  # type: ignore[arg-type]
                 page = [job.id for job in await here.find(following)]
                 assert page == [job.id for job in await model.find(expected)], following
 

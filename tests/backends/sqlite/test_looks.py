@@ -14,10 +14,16 @@ from holdfast.backends.sqlite import groups, read
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.backends.sqlite.codec import SQL
 from holdfast.backends.sqlite.connection import Transaction, connect
+from holdfast.backends.sqlite.scan import scan
 from holdfast.lifecycle import State
-from holdfast.records import GROUP_COUNT_MAX, JobQuery, NewJob
+from holdfast.records import GROUP_COUNT_MAX, JobQuery, JobRecord, Look, NewJob
 
 from .costs import fill, steps, transaction
+
+
+def find(cursor: sqlite3.Cursor, query: JobQuery) -> list[JobRecord]:
+    return list(scan(cursor, query, Look()).jobs)
+
 
 LOOKS: dict[str, Callable[[Transaction], object]] = {
     "the first groups": lambda tx: read.groups(tx.cursor, None, 20),
@@ -27,17 +33,17 @@ LOOKS: dict[str, Callable[[Transaction], object]] = {
     "a group whose jobs are all scheduled": lambda tx: read.group(tx.cursor, "later", "huge"),
     "the groups of a queue beside ungrouped scheduled jobs": lambda tx: read.groups(tx.cursor, "later", 20),
     "all groups of a few queues": lambda tx: read.groups(tx.cursor, None, 20),
-    "the oldest jobs by task": lambda tx: read.find(tx.cursor, JobQuery(task="rare", limit=20)),
-    "jobs of a task nobody has": lambda tx: read.find(tx.cursor, JobQuery(task="none", limit=20)),
-    "the oldest jobs by queue": lambda tx: read.find(tx.cursor, JobQuery(queue="small", limit=20)),
-    "the newest jobs by queue": lambda tx: read.find(tx.cursor, JobQuery(queue="default", limit=20)),
-    "the oldest jobs by queue and task": lambda tx: read.find(tx.cursor, JobQuery(queue="small", task="rare")),
-    "cancelled jobs": lambda tx: read.find(tx.cursor, JobQuery(states=(State.CANCELLED, State.DEAD), limit=20)),
-    "cancelled jobs of a task": lambda tx: read.find(tx.cursor, JobQuery(states=(State.CANCELLED,), task="rare")),
-    "running jobs": lambda tx: read.find(tx.cursor, JobQuery(states=(State.RUNNING,))),
-    "running jobs of a task": lambda tx: read.find(tx.cursor, JobQuery(states=(State.RUNNING,), task="work")),
-    "jobs of a worker": lambda tx: read.find(tx.cursor, JobQuery(worker="w")),
-    "a job by the beginning of its id": lambda tx: read.find(tx.cursor, JobQuery(id_prefix="first")),
+    "the oldest jobs by task": lambda tx: find(tx.cursor, JobQuery(task="rare", limit=20)),
+    "jobs of a task nobody has": lambda tx: find(tx.cursor, JobQuery(task="none", limit=20)),
+    "the oldest jobs by queue": lambda tx: find(tx.cursor, JobQuery(queue="small", limit=20)),
+    "the newest jobs by queue": lambda tx: find(tx.cursor, JobQuery(queue="default", limit=20)),
+    "the oldest jobs by queue and task": lambda tx: find(tx.cursor, JobQuery(queue="small", task="rare")),
+    "cancelled jobs": lambda tx: find(tx.cursor, JobQuery(states=(State.CANCELLED, State.DEAD), limit=20)),
+    "cancelled jobs of a task": lambda tx: find(tx.cursor, JobQuery(states=(State.CANCELLED,), task="rare")),
+    "running jobs": lambda tx: find(tx.cursor, JobQuery(states=(State.RUNNING,))),
+    "running jobs of a task": lambda tx: find(tx.cursor, JobQuery(states=(State.RUNNING,), task="work")),
+    "jobs of a worker": lambda tx: find(tx.cursor, JobQuery(worker="w")),
+    "a job by the beginning of its id": lambda tx: find(tx.cursor, JobQuery(id_prefix="first")),
     "counts of a small queue": lambda tx: read.count(tx.cursor, "small"),
     "whether a group wakes": lambda tx: read.waking(tx.cursor, ["default"]),
     "a refill of the first groups": lambda tx: groups.refill_pass(tx, ("", ""), 20),
@@ -110,7 +116,7 @@ def test_a_group_says_of_which_states_it_has_more_than_it_counted(make: Callable
 
 def test_jobs_of_several_queues_and_tasks_are_merged_newest_first(make: Callable[[int], sqlite3.Connection]) -> None:
     cursor = transaction(make(30)).cursor
-    everything = read.find(cursor, JobQuery(limit=10_000))
+    everything = find(cursor, JobQuery(limit=10_000))
     for query in (
         JobQuery(task="work"),
         JobQuery(queue="small"),
@@ -129,7 +135,7 @@ def test_jobs_of_several_queues_and_tasks_are_merged_newest_first(make: Callable
             and (query.before is None or job.seq < query.before)
         ]
         assert wanted
-        assert [job.id for job in read.find(cursor, query)] == wanted[:50]
+        assert [job.id for job in find(cursor, query)] == wanted[:50]
     counts = read.count(cursor, None)
     assert counts == {
         "default": {State.READY: 40, State.WAITING: 40, State.SCHEDULED: 10},

@@ -36,6 +36,7 @@ from ...records import (
     JobRecord,
     LetterQuery,
     LogLine,
+    Look,
     Mark,
     NewJob,
     Override,
@@ -48,6 +49,7 @@ from ...records import (
     Release,
     Renewal,
     Report,
+    Scanned,
     Seal,
     Shipment,
     TaskRecord,
@@ -59,7 +61,7 @@ from ...records import (
 from ...worker_status import bounded
 from ..contract import Backend
 from ..seals import check_limit
-from . import codec, move, read
+from . import codec, move, read, scan
 from .blocking import BlockingCalls
 from .codec import as_job, as_letter
 from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, is_held
@@ -440,8 +442,8 @@ class PostgresBackend(Backend):
     async def ended(self, job_ids: Sequence[str]) -> Mapping[str, JobRecord | None]:
         return await self._read("ended", read.ended, list(job_ids))
 
-    async def find(self, query: JobQuery) -> list[JobRecord]:
-        return await self._read("find", read.find, query)
+    async def scan(self, query: JobQuery, look: Look) -> Scanned:
+        return await self._read("scan", scan.scan, query, look)
 
     async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
         return await self._read("count", read.count, queue)

@@ -21,7 +21,6 @@ from ...records import (
     Dump,
     Flow,
     GroupRecord,
-    JobQuery,
     JobRecord,
     LetterQuery,
     LogLine,
@@ -78,22 +77,6 @@ def _where(equal: Mapping[str, Any], column: str, prefix: str | None) -> tuple[l
         conditions.append(f"starts_with({column}, %(prefix)s)")
         values["prefix"] = prefix
     return conditions, values
-
-
-async def find(cursor: Cursor, sql: Statements, query: JobQuery) -> list[JobRecord]:
-    equal = {"queue": query.queue, "task": query.task, "grp": query.group, "key": query.key, "worker": query.worker}
-    conditions, values = _where(equal, "id", query.id_prefix)
-    if query.worker is not None or query.states == (State.RUNNING,):
-        conditions.append("state = 'running'")  # no other job has a worker, and these have an index
-    if query.states:
-        conditions.append("state = ANY (%(states)s)")
-        values["states"] = [state.value for state in query.states]
-    if query.before is not None:
-        conditions.append("seq < %(before)s")
-        values["before"] = query.before
-    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    text = f"{sql['read.jobs']}{where} ORDER BY seq DESC LIMIT %(limit)s"
-    return [as_job(row[0]) for row in await rows(cursor, text, {**values, "limit": query.limit})]
 
 
 async def count(cursor: Cursor, sql: Statements, queue: str | None) -> dict[str, dict[State, int]]:

@@ -34,6 +34,7 @@ from ...records import (
     JobRecord,
     LetterQuery,
     LogLine,
+    Look,
     Mark,
     NewJob,
     Override,
@@ -46,6 +47,7 @@ from ...records import (
     Release,
     Renewal,
     Report,
+    Scanned,
     Seal,
     Shipment,
     TaskRecord,
@@ -392,8 +394,8 @@ class RedisBackend(Backend):
     async def ended(self, job_ids: Sequence[str]) -> Mapping[str, JobRecord | None]:
         return await self._reading().ended(job_ids)
 
-    async def find(self, query: JobQuery) -> list[JobRecord]:
-        return await self._reading().find(query)
+    async def scan(self, query: JobQuery, look: Look) -> Scanned:
+        return await self._reading().scan(query, look)
 
     async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
         return await self._reading().count(queue)

@@ -323,6 +323,16 @@ def jobs(pieces: Sequence[bytes | None]) -> list[JobRecord]:
     ]
 
 
+def light_jobs(pieces: Sequence[bytes | None]) -> list[JobRecord]:
+    """Decode jobs from their ids and records alone: without arguments, value, errors and progress."""
+    found = []
+    for job_id, packed in zip(pieces[::2], pieces[1::2], strict=True):
+        values = _record(job_id, packed)
+        shown = {name: values[name] for name in _SHOWN}
+        found.append(JobRecord(**shown, state=values["state"], args=_NO_ARGS, unreadable=values["unreadable"]))
+    return found
+
+
 def job_line(pieces: Sequence[bytes | None]) -> dict[str, Any]:
     """Decode a whole job as the dump shows it."""
     values = _record(*pieces[:2])

@@ -1,19 +1,17 @@
-"""The read side of the Redis store: find, letters, queues, groups, workers. Never writes.
+"""The read side of the Redis store: jobs, letters, queues, groups, workers. Never writes.
 
 Called by backend.py. What may be long is read in pages, each one short script: a script blocks the whole server.
 """
 
 from __future__ import annotations
 
-import heapq
-import struct
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from ...lifecycle import LIVE, State
+from ...lifecycle import State
 from ...records import (
     CronEntry,
     DeadLetter,
@@ -22,10 +20,12 @@ from ...records import (
     JobRecord,
     LetterQuery,
     LogLine,
+    Look,
     Mark,
     Pause,
     QueueRecord,
     QueueRule,
+    Scanned,
     TaskRecord,
     TaskRule,
     WorkerRecord,
@@ -33,14 +33,12 @@ from ...records import (
 from . import codec, rule_codec, tolerant
 from .connection import Connections
 from .keys import KEY_NAMES
+from .scan import Scan, range_of
 from .scripts import SCRIPTS
 
 PAGE = 1000
 BYTES_MAX = 1 << 20  # of a page of letters; the one that exceeds it is the last
 GROUPS_PAGE = 100  # a group takes as long as several jobs
-CANDIDATES_MAX = 50_000  # ids collected from an index before a scan of all jobs is cheaper
-
-Number = tuple[int, bytes]  # seq, id
 
 
 class Reader:
@@ -73,103 +71,8 @@ class Reader:
     async def marks(self, job_id: str) -> list[Mark]:
         return codec.marks(await self._command("marks", "HGET", "marks", job_id))
 
-    async def find(self, query: JobQuery) -> list[JobRecord]:
-        if query.limit < 1:
-            return []
-        if query.worker is None and query.states and not LIVE.intersection(query.states):
-            return await self._find_finished(query)
-        numbers = await self._candidates(query)
-        return await (self._find_among(query, numbers) if numbers is not None else self._find_through_all(query))
-
-    def _conditions(self, query: JobQuery) -> list[Any]:
-        states = "".join(codec.LETTERS[state] for state in query.states) or None
-        names = (query.queue, query.task, query.group, query.key, query.worker, query.id_prefix)
-        return [states, *names]
-
-    async def _find_through_all(self, query: JobQuery) -> list[JobRecord]:
-        found: list[JobRecord] = []
-        below: int | None = query.before
-        while len(found) < query.limit:
-            wanted = query.limit - len(found)
-            last, pieces = await self._run("find", None, below, PAGE, wanted, self._conditions(query))
-            found += codec.jobs(pieces)
-            if not last:
-                break
-            below = int(last)
-        return found[: query.limit]
-
-    async def _find_among(self, query: JobQuery, numbers: list[Number]) -> list[JobRecord]:
-        found: list[JobRecord] = []
-        for start in range(0, len(numbers), PAGE):
-            ids = [job_id.decode() for _, job_id in numbers[start : start + PAGE]]
-            wanted = query.limit - len(found)
-            _, pieces = await self._run("find", ids, None, 0, wanted, self._conditions(query))
-            found += codec.jobs(pieces)
-            if len(found) >= query.limit:
-                break
-        return found
-
-    async def _find_finished(self, query: JobQuery) -> list[JobRecord]:
-        """Merge the lists of finished jobs, each of one queue by seq: newest first, as far down as needed."""
-        queues = [query.queue] if query.queue is not None else list(await self.count(None))
-        streams = [self._finished(state, queue, query.before) for state in set(query.states) for queue in queues]
-        heads = [(await anext(stream, None), place) for place, stream in enumerate(streams)]
-        heap = [(-head[0], place, head[1]) for head, place in heads if head is not None]
-        heapq.heapify(heap)
-        found: list[JobRecord] = []
-        while heap and len(found) < query.limit:
-            page: list[Number] = []
-            while heap and len(page) < PAGE:
-                seq, place, job_id = heap[0]
-                page.append((-seq, job_id))
-                following = await anext(streams[place], None)
-                if following is None:
-                    heapq.heappop(heap)
-                else:
-                    heapq.heapreplace(heap, (-following[0], place, following[1]))
-            limit = query.limit - len(found)
-            found += await self._find_among(msgspec.structs.replace(query, limit=limit), page)
-        return found
-
-    async def _finished(self, state: State, queue: str, before: int | None) -> AsyncIterator[Number]:
-        prefix = codec.LETTERS[state].encode() + codec.escaped(queue)
-        _, low, high, tail = _range("finished", prefix, 8)
-        if before is not None:
-            high = b"(" + prefix + struct.pack(">Q", before)
-        while True:
-            page: list[bytes] = await self._command("find", "ZREVRANGEBYLEX", "finished", high, low, "LIMIT", 0, PAGE)
-            for member in page:
-                if (number := _number("finished", member, tail)) is not None:
-                    yield number
-            if len(page) < PAGE:
-                return
-            high = b"(" + page[-1]
-
-    async def _candidates(self, query: JobQuery) -> list[Number] | None:
-        """Return every job that may match the query, newest first, from the indexes; None if a full scan is better."""
-        ranges = _ranges(query)
-        if ranges is None:
-            return None
-        sizes = [await self._command("find", "ZLEXCOUNT", key, low, high) for key, low, high, _ in ranges]
-        everything = await self._command("find", "ZCARD", "seqs")
-        if sum(sizes) > CANDIDATES_MAX or 2 * sum(sizes) > everything > PAGE:
-            return None
-        numbers: set[Number] = set()
-        for key, low, high, tail in ranges:
-            async for member in self._members(key, low, high):
-                number = _number(key, member, tail)
-                if number is not None and (query.before is None or number[0] < query.before):
-                    numbers.add(number)
-        return heapq.nlargest(len(numbers), numbers)
-
-    async def _members(self, key: str, low: bytes, high: bytes) -> AsyncIterator[bytes]:
-        while True:
-            page: list[bytes] = await self._command("find", "ZRANGEBYLEX", key, low, high, "LIMIT", 0, PAGE)
-            for member in page:
-                yield member
-            if len(page) < PAGE:
-                return
-            low = b"(" + page[-1]
+    async def scan(self, query: JobQuery, look: Look) -> Scanned:
+        return await Scan(self._run, self._command, query, look).run(self.count)
 
     async def count(self, queue: str | None) -> dict[str, dict[State, int]]:
         [packed] = await self._run("count")
@@ -179,7 +82,7 @@ class Reader:
 
     async def letter(self, job_id: str) -> DeadLetter | None:
         prefix = codec.escaped(job_id)
-        _, low, high, _ = _range("holders", prefix, 0)
+        _, low, high, _ = range_of("holders", prefix, 0)
         held = await self._command("letter", "ZRANGEBYLEX", "holders", low, high, "LIMIT", 0, 1)
         packed = await self._command("letter", "HGET", "letters", held[0][len(prefix) :]) if held else None
         found = None if packed is None else codec.letter_of(held[0][len(prefix) :], packed)
@@ -309,63 +212,6 @@ class Reader:
             record, deadline = codec.worker(name, packed, portrait)
             found.append(msgspec.structs.replace(record, expired=at >= deadline, running=running))
         return sorted(found, key=lambda one: (one.started_at, one.id))
-
-
-def _ranges(query: JobQuery) -> list[tuple[str, bytes, bytes, int]] | None:
-    """Return (index, from, to, bytes between the names and the id) where the query's jobs are; None: anywhere."""
-    if query.worker is not None:
-        return [_range("running", codec.escaped(query.worker), 16)]
-    if not query.states:
-        return None
-    queue = b"" if query.queue is None else codec.escaped(query.queue)
-    grouped = queue and query.group is not None
-    place = queue + codec.escaped(query.group or "") if grouped else queue
-    found: list[tuple[str, bytes, bytes, int]] = []
-    for state in set(query.states):
-        if state is State.RUNNING:
-            found.append(_range("running", b"", 16))
-        elif state is State.READY:
-            found += [_range("ready", queue, 29), _range("apart", queue, 28)]
-        elif state is State.WAITING:
-            found.append(_range("waiting", place, 13))
-        elif state is State.SCHEDULED:
-            found.append(_range("scheduled", place, 17))
-        else:
-            found.append(_range("finished", codec.LETTERS[state].encode() + queue, 8))
-    return found
-
-
-def _range(key: str, prefix: bytes, tail: int) -> tuple[str, bytes, bytes, int]:
-    if not prefix:
-        return key, b"-", b"+", tail
-    upper = prefix[:-1] + b"\1" if prefix.endswith(b"\0") else prefix + b"\xff"
-    return key, b"[" + prefix, b"(" + upper, tail
-
-
-# How many names a member begins with, and the offset of the seq behind them.
-_LAYOUT = {
-    "ready": (1, 13),
-    "apart": (2, 12),
-    "waiting": (2, 5),
-    "scheduled": (2, 9),
-    "finished": (1, 0),
-    "running": (1, 8),
-}
-
-
-def _number(key: str, member: bytes, tail: int) -> Number | None:
-    """Return (seq, id) of an index member; None if it is not ours."""
-    names, offset = _LAYOUT[key]
-    start = 0
-    try:
-        for _ in range(names):
-            start = member.index(b"\0", start) + 1
-        seq: int = struct.unpack_from(">Q", member, start + offset)[0]
-        if key == "running":  # the queue's name, of any length, precedes the id
-            return seq, member[member.index(b"\0", start + tail) + 1 :]
-    except tolerant.UNREADABLE:
-        return None
-    return seq, member[start + tail :]
 
 
 def _number_of(stored: bytes | None) -> int:

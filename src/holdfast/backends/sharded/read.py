@@ -11,7 +11,6 @@ import heapq
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
@@ -29,9 +28,11 @@ from ...records import (
     JobRecord,
     LetterQuery,
     LogLine,
+    Look,
     Mark,
     Pause,
     QueueRecord,
+    Scanned,
     TaskRecord,
     TaskRule,
     WorkerRecord,
@@ -141,9 +142,10 @@ class ShardedReader(Reader):
                     known.add(job_id)
         return known
 
-    async def find(self, query: JobQuery) -> list[JobRecord]:
-        found = await self._everywhere(lambda store: store.find(query), query.queue)
-        return newest_first(found.values(), query.limit)
+    async def scan(self, query: JobQuery, look: Look) -> Scanned:
+        """Scan every shard; the rows and bytes of the look are those of each."""
+        found = await self._everywhere(lambda store: store.scan(query, look), query.queue)
+        return scanned_by_all(list(found.values()), query.limit)
 
     async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
         return counts_of((await self._everywhere(lambda store: store.count(queue), queue)).values())
@@ -232,9 +234,15 @@ class ShardedReader(Reader):
 Row = Mapping[str, Any]
 
 
-def newest_first(found: Iterable[Sequence[JobRecord]], limit: int) -> list[JobRecord]:
-    """Merge pages of several shards, each newest first, into one page."""
-    return list(islice(heapq.merge(*found, key=lambda job: -job.seq), max(limit, 0)))
+def scanned_by_all(found: Sequence[Scanned], limit: int) -> Scanned:
+    """Merge the scans of several shards: down to the place that all of them have reached, or until the limit is."""
+    reached = max((one.before for one in found if one.before is not None), default=None)
+    merged = heapq.merge(*(one.jobs for one in found), key=lambda job: -job.seq)
+    jobs = [job for job in merged if reached is None or job.seq >= reached]
+    rows = sum(one.rows for one in found)
+    if len(jobs) <= limit:
+        return Scanned(jobs=tuple(jobs), before=reached, rows=rows)
+    return Scanned(jobs=tuple(jobs[:limit]), before=jobs[limit - 1].seq, rows=rows)
 
 
 def letters_of(found: Iterable[Sequence[DeadLetter]], limit: int) -> list[DeadLetter]:

@@ -35,6 +35,7 @@ from ...records import (
     JobRecord,
     LetterQuery,
     LogLine,
+    Look,
     Mark,
     NewJob,
     Override,
@@ -47,6 +48,7 @@ from ...records import (
     Release,
     Renewal,
     Report,
+    Scanned,
     Seal,
     Shipment,
     TaskRecord,
@@ -57,7 +59,7 @@ from ...records import (
 )
 from ...worker_status import bounded
 from ..contract import Backend
-from . import claim, cron, enqueue, flaws, groups, limits, move, operate, promote, prune, read, recover, renew
+from . import claim, cron, enqueue, flaws, groups, limits, move, operate, promote, prune, read, recover, renew, scan
 from .connection import (
     SYNCHRONOUS,
     Identity,
@@ -235,8 +237,8 @@ class SqliteVerbs(Backend):
     async def ended(self, job_ids: Sequence[str]) -> Mapping[str, JobRecord | None]:
         return await self._read("ended", lambda cursor: read.ended(cursor, job_ids))
 
-    async def find(self, query: JobQuery) -> list[JobRecord]:
-        return await self._read("find", lambda cursor: read.find(cursor, query))
+    async def scan(self, query: JobQuery, look: Look) -> Scanned:
+        return await self._read("scan", lambda cursor: scan.scan(cursor, query, look))
 
     async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
         return await self._read("count", lambda cursor: read.count(cursor, queue))

@@ -6,7 +6,6 @@ Called by backend.py for reads, by move.py and flaws.py, and by operate.py insid
 from __future__ import annotations
 
 import contextlib
-import heapq
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -21,7 +20,6 @@ from ...records import (
     Dump,
     Flow,
     GroupRecord,
-    JobQuery,
     JobRecord,
     LetterQuery,
     LogLine,
@@ -158,73 +156,7 @@ def _prefix_range(prefix: str) -> tuple[str, str]:
     return prefix, prefix + "\U0010ffff"
 
 
-_RARE = frozenset({State.DEAD, State.CANCELLED})  # states that holdfast_jobs_rare has
-# Parts of an index in which jobs are in the order of seq, and what selects one.
-_BY_NAMES = "INDEXED BY holdfast_jobs_names WHERE queue = ? AND task = ?"
-_BY_STATE = """INDEXED BY holdfast_jobs_rare
-    WHERE state <> 'ready' AND state <> 'running' AND state <> 'succeeded' AND state <> 'scheduled'
-      AND state <> 'waiting' AND queue = ? AND state = ?"""
-
-
-def find(cursor: sqlite3.Cursor, query: JobQuery) -> list[JobRecord]:
-    """Newest first: the newest of each part of an index that may have such jobs; if there is none, through all jobs."""
-    if (index := _index_of_few(query)) is None:
-        if query.states and _RARE.issuperset(query.states):
-            queues = [query.queue] if query.queue is not None else _queues(cursor)
-            parts = [(queue, state.value) for queue in queues for state in set(query.states)]
-            return _merged(cursor, query, _BY_STATE, parts, _conditions(query, task=query.task))
-        if query.queue is not None or query.task is not None:
-            parts = list(_names_of(cursor, query.queue, query.task))
-            return _merged(cursor, query, _BY_NAMES, parts, _conditions(query))
-    conditions, values = _conditions(query, query.queue, query.task)
-    # Named, because a store that was never analysed might sort all jobs of a state instead of walking through them.
-    where = f"{index or 'NOT INDEXED'} WHERE {' AND '.join(['true', *conditions])}"
-    rows = cursor.execute(f"{_JOB} {where} ORDER BY seq DESC LIMIT ?", (*values, query.limit))
-    return [record(row) for row in rows]
-
-
-def _index_of_few(query: JobQuery) -> str | None:
-    """An index with few such jobs, which are sorted then."""
-    if query.id_prefix is not None:
-        return "INDEXED BY sqlite_autoindex_holdfast_jobs_1"
-    is_running = query.worker is not None or query.states == (State.RUNNING,)
-    return "INDEXED BY holdfast_jobs_running" if is_running else None
-
-
-def _merged(
-    cursor: sqlite3.Cursor, query: JobQuery, by: str, parts: list[tuple[str, str]], also: tuple[list[str], list[Any]]
-) -> list[JobRecord]:
-    """The newest of the newest jobs of every part."""
-    newest = f"SELECT seq FROM holdfast_jobs {' AND '.join([by, *also[0]])} ORDER BY seq DESC LIMIT ?"  # noqa: S608
-    found = [seq for part in parts for (seq,) in cursor.execute(newest, (*part, *also[1], query.limit)).fetchall()]
-    one = f"{_JOB} WHERE seq = ?"
-    return [record(cursor.execute(one, (seq,)).fetchone()) for seq in heapq.nlargest(query.limit, found)]
-
-
-def _conditions(query: JobQuery, queue: str | None = None, task: str | None = None) -> tuple[list[str], list[Any]]:
-    """What a query says besides queue and task, and these."""
-    conditions: list[str] = []
-    values: list[Any] = []
-    columns = {"queue": queue, "task": task, "grp": query.group, "key": query.key, "worker": query.worker}
-    for column, wanted in columns.items():
-        if wanted is not None:
-            conditions.append(f"{column} = ?")
-            values.append(wanted)
-    if query.worker is not None or query.states == (State.RUNNING,):
-        conditions.append("state = 'running'")  # no other job has a worker
-    if query.states:
-        conditions.append(f"state IN ({', '.join('?' * len(query.states))})")
-        values += [state.value for state in query.states]
-    if query.before is not None:
-        conditions.append("seq < ?")
-        values.append(query.before)
-    if query.id_prefix is not None:
-        conditions.append("id >= ? AND id < ?")
-        values += _prefix_range(query.id_prefix)
-    return conditions, values
-
-
-def _queues(cursor: sqlite3.Cursor) -> Iterator[str]:
+def queue_names(cursor: sqlite3.Cursor) -> Iterator[str]:
     """The queues that have jobs, from name to name without reading the jobs in between."""
     [queue] = cursor.execute(SQL["read.next_queue"], ("",)).fetchone()
     while queue is not None:
@@ -232,10 +164,10 @@ def _queues(cursor: sqlite3.Cursor) -> Iterator[str]:
         [queue] = cursor.execute(SQL["read.next_queue"], (queue,)).fetchone()
 
 
-def _names_of(cursor: sqlite3.Cursor, queue: str | None, task: str | None) -> Iterator[tuple[str, str]]:
+def task_names(cursor: sqlite3.Cursor, queue: str | None, task: str | None) -> Iterator[tuple[str, str]]:
     """Pairs of queue and task that may have jobs, of this queue, this task or both."""
     if task is not None:
-        yield from ((one, task) for one in ([queue] if queue is not None else _queues(cursor)))
+        yield from ((one, task) for one in ([queue] if queue is not None else queue_names(cursor)))
     elif queue is not None:
         [task] = cursor.execute(SQL["read.next_task"], (queue, "")).fetchone()
         while task is not None:
@@ -246,7 +178,7 @@ def _names_of(cursor: sqlite3.Cursor, queue: str | None, task: str | None) -> It
 def count(cursor: sqlite3.Cursor, queue: str | None) -> Mapping[str, Mapping[State, int]]:
     running = dict(cursor.execute(SQL["read.count_running"]).fetchall())
     counts: dict[str, dict[State, int]] = {}
-    for name in _queues(cursor) if queue is None else [queue]:
+    for name in queue_names(cursor) if queue is None else [queue]:
         (_, rest), *found = cursor.execute(SQL["read.count"], {"queue": name}).fetchall()
         found.append(("running", running.get(name, 0)))
         found.append(("succeeded", rest - sum(number for _, number in found)))

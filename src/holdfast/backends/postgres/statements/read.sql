@@ -28,6 +28,43 @@ $$
 -- :: jobs
 SELECT holdfast.job_record(j)::text FROM holdfast.jobs j
 
+-- :: scan
+-- Jobs that meet the conditions, newest first, of those that the walk has; and how many they are without the bound in
+-- bytes. What exceeds it is not read: a job is looked up anew once it is known that it is wanted.
+SELECT r.record, t.met FROM (
+    SELECT s.seq, sum(s.size) OVER (ORDER BY s.seq DESC) - s.size AS sooner, count(*) OVER () AS met FROM (
+        SELECT w.seq, octet_length(w.args) + coalesce(octet_length(w.value), 0)
+                      + coalesce(pg_column_size(w.errors), 0) AS size
+        FROM (<walk>) w WHERE <where> ORDER BY w.seq DESC LIMIT %(limit)s) s) t
+CROSS JOIN LATERAL (SELECT <record>::text AS record FROM holdfast.jobs j WHERE j.seq = t.seq OFFSET 0) r
+WHERE t.sooner < %(bytes)s ORDER BY t.seq DESC
+
+-- :: scanned
+-- How many the walk has, down to where it came, and the last one.
+SELECT count(*), min(w.seq) FROM (<walk>) w WHERE w.seq >= %(down_to)s
+
+-- :: whole
+holdfast.job_record(j)
+
+-- :: light
+json_build_object('seq', j.seq, 'id', j.id, 'task', j.task, 'queue', j.queue, 'state', j.state, 'args', 'e30=',
+    'priority', j.priority, 'group', j.grp, 'key', j.key, 'attempts', j.attempts, 'failures', j.failures,
+    'stalls', j.stalls, 'created_at', j.created_at, 'due_at', j.due_at, 'started_at', j.started_at,
+    'finished_at', j.finished_at, 'worker', j.worker, 'reason', j.reason)
+
+-- :: walk_all
+SELECT * FROM holdfast.jobs WHERE seq < %(below)s ORDER BY seq DESC LIMIT %(rows)s
+
+-- :: walk_few
+SELECT j.* FROM unnest(%(seqs)s::bigint[]) AS c(seq)
+CROSS JOIN LATERAL (SELECT * FROM holdfast.jobs j WHERE j.seq = c.seq OFFSET 0) j
+
+-- :: seqs_by_prefix
+SELECT seq FROM holdfast.ids WHERE id >= %(low)s AND id < %(high)s LIMIT %(most)s
+
+-- :: seqs_by_state
+SELECT seq FROM holdfast.jobs WHERE <where> LIMIT %(most)s
+
 -- :: page
 SELECT holdfast.job_record(j)::text, token, turn, CASE WHEN state = 'ready' THEN rank ELSE 0 END, least(lane, 3), claim_call,
     prune_at FROM holdfast.jobs j WHERE seq > %(after)s ORDER BY seq LIMIT 10000

@@ -6,43 +6,53 @@
 
 return hf.pieces_of(args.ids)
 
--- == script find: one page of jobs that match all conditions, newest first: of the given ids, or of all jobs below a
--- seq.
--- args: now, ids, below, page, wanted, conditions
+-- == script scan: jobs that meet the conditions, newest first: of the given ids, or of all jobs below a seq.
+-- args: now, ids, below, page, wanted, bytes, light, conditions
 -- `ids` or nil; `below`, the seq to stay below, or nil; `page`: how many to check; `wanted`: how many to return at
--- most; the conditions are states, queue, task, group, key, worker, prefix. Returns the seq to continue below
--- ('' at the end) and the jobs' pieces. Never writes.
+-- most; `bytes`: the job that exceeds them is the last; `light`: without bodies, values and errors; the conditions are
+-- states, queue, task, group, key, worker, prefix, ends. Returns the seq to continue below ('' at the end; of ids it is
+-- that of the last one checked), how many were checked, and the jobs' pieces. Never writes.
 
-local ids, below, page, wanted = args.ids, args.below, args.page, args.wanted
-local states, queue, task, group, key, worker, prefix = unpack(args.conditions, 1, 7) -- up to 7: they may be nil
-local at_end = true
+local ids, below, page, wanted, bytes = args.ids, args.below, args.page, args.wanted, args.bytes
+local states, queue, task, group, key, worker, prefix, ends = unpack(args.conditions, 1, 8) -- they may be nil
+local at_end = ids and true
 if not ids then
     ids = call('ZREVRANGEBYSCORE', SEQS, below and format('(%.0f', below) or '+inf', '-inf', 'LIMIT', 0, page)
     at_end = #ids < page
 end
 hf.load_rows(ids)
-local met, last = {}, ''
-for _, id in ipairs(ids) do
+
+local function has_end(id)
+    for _, one in ipairs(ends) do
+        if sub(id, 1, #one) == one or sub(id, -#one) == one then return true end
+    end
+end
+
+local met, last, checked = {}, '', 0
+for i, id in ipairs(ids) do
     local row = hf.cache[id]
-    if not row then
-        last = at_end and last or tonumber(call('ZSCORE', SEQS, id) or nil) or last
-        local asked = states or queue or task or group or key or worker
-        if not asked and (not prefix or sub(id, 1, #prefix) == prefix) then
-            met[#met + 1] = id -- shown as one that cannot be read, if it is there at all
-        end
-    else
-        last = row[SEQ]
-        if (not states or string.find(states, row[STATE], 1, true)) and (not queue or row[QUEUE] == queue)
+    if (not prefix or sub(id, 1, #prefix) == prefix) and (not ends or has_end(id)) then
+        if not row then -- shown as one that cannot be read, if it is there at all
+            if not (states or queue or task or group or key or worker) then met[#met + 1] = id end
+        elseif (not states or string.find(states, row[STATE], 1, true)) and (not queue or row[QUEUE] == queue)
             and (not task or row[TASK] == task) and (not group or row[GROUP] == group)
-            and (not key or row[KEY] == key) and (not worker or row[WORKER] == worker)
-            and (not prefix or sub(id, 1, #prefix) == prefix) then
+            and (not key or row[KEY] == key) and (not worker or row[WORKER] == worker) then
             met[#met + 1] = id
         end
+        if met[#met] == id and not args.light then
+            for _, hash in ipairs({ BODIES, VALUES, ERRORS }) do bytes = bytes - call('HSTRLEN', hash, id) end
+        end
     end
-    if #met == wanted then break end
+    checked = i
+    if #met == wanted or bytes <= 0 then break end
 end
-if at_end or last == '' then last = '' else last = format('%.0f', last) end
-return { last, hf.pieces_of(met) }
+if checked == #ids and at_end then
+    last = ''
+elseif checked > 0 then
+    local row = hf.cache[ids[checked]]
+    last = format('%.0f', row and row[SEQ] or tonumber(call('ZSCORE', SEQS, ids[checked]) or 0))
+end
+return { last, checked, args.light and hf.light_pieces_of(met) or hf.pieces_of(met) }
 
 -- == script dump: rules, workers and whatever else is small, at one instant; with all jobs, letters and rate states of
 -- groups if these are few.
@@ -274,6 +284,21 @@ function hf.pieces_of(ids)
             if pieces[1][i] then -- it has a record
                 records[#records + 1] = ids[from + i - 1]
                 for j = 1, 5 do records[#records + 1] = pieces[j][i] end
+            end
+        end
+    end
+    return records
+end
+
+-- The same without body, value, errors and progress.
+function hf.light_pieces_of(ids)
+    local records = {}
+    for from = 1, #ids, ARGUMENTS_MAX do
+        local upto = math.min(#ids, from + ARGUMENTS_MAX - 1)
+        local found = call('HMGET', JOBS, unpack(ids, from, upto))
+        for i = from, upto do
+            if found[i - from + 1] then
+                records[#records + 1], records[#records + 2] = ids[i], found[i - from + 1]
             end
         end
     end

@@ -7,6 +7,14 @@ SELECT seq, id, task, queue, state, args, priority, grp, key, attempts, failures
        key_queue, key_started, key_window, due_max, dropped
 FROM holdfast_jobs
 
+-- :: light_job
+-- The same without what may be large.
+SELECT seq, id, task, queue, state, x'7b7d', priority, grp, key, attempts, failures, stalls, max_stalls, created_at,
+       due_at, expires_at, started_at, finished_at, fence, worker, begun, held, cancel_requested, progress,
+       progress_text, NULL, reason, NULL, revival, options, shared_stalls, suspect, holds_key,
+       key_queue, key_started, key_window, due_max, dropped
+FROM holdfast_jobs
+
 -- :: job_beyond
 SELECT token, turn, IIF(state = 'ready', rank, 0), lane, claim_call, prune_at FROM holdfast_jobs ORDER BY seq
 

@@ -1,0 +1,138 @@
+"""Pages, tallies and whole lists of jobs, out of a store's bounded scans. The same for every store.
+
+Called by the contract's Reader. A store's `scan` looks at a bounded number of jobs and may return some that do not
+match; `queries.matches` decides here. So every call is bounded in jobs and bytes looked at, and says how far it came.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from ..queries import grouped_under, matches, needs_clock, position_text
+from ..queries.matching import reads_errors, reads_payload
+from ..records import PAGE_BYTES_MAX, TALLY_MAX, Grouping, JobPage, JobQuery, JobRecord, Look, Scanned, Sort, Tally
+
+if TYPE_CHECKING:
+    from .contract import Reader
+
+PAGE_MAX = 1000  # jobs of one page, whatever its limit
+SORTED_MAX = 2000  # jobs that are sorted where no index has the order
+
+# What a sort goes by, and the value that a position names.
+_ORDERS: dict[Sort, tuple[Callable[[JobRecord], float], bool]] = {
+    "due": (lambda job: job.due_at, False),
+    "finished": (lambda job: job.finished_at or 0.0, True),
+    "priority": (lambda job: job.priority, True),
+}
+
+
+async def page(reader: Reader, query: JobQuery, now: float | None) -> JobPage:
+    """One page."""
+    if is_never(query) or query.limit < 1:
+        return JobPage()
+    if query.sort != "created":
+        return await _sorted_page(reader, query, now)
+    found: list[JobRecord] = []
+    wanted = min(query.limit, PAGE_MAX)
+    walk = _Walk(reader, query, now, light=False)
+    while len(found) < wanted and await walk.on(wanted - len(found)):
+        found += walk.met
+    return JobPage(jobs=tuple(found), after=walk.position, scanned=walk.rows)
+
+
+async def _sorted_page(reader: Reader, query: JobQuery, now: float | None) -> JobPage:
+    """Sort what is found within the bounds; a position then is one among these."""
+    value, falls = _ORDERS[query.sort]
+    found: list[JobRecord] = []
+    walk = _Walk(reader, replace(query, before=None), now, light=False)
+    while len(found) < SORTED_MAX and await walk.on(min(PAGE_MAX, SORTED_MAX - len(found))):
+        found += walk.met
+
+    def order(job: JobRecord) -> tuple[float, int]:
+        return (-value(job), -job.seq) if query.sort == "finished" else (-value(job) if falls else value(job), job.seq)
+
+    found.sort(key=order)
+    if query.before is not None and query.beyond is not None:
+        at = -query.beyond if falls else query.beyond
+        start = (at, -query.before if query.sort == "finished" else query.before)
+        found = [job for job in found if order(job) > start]
+    chosen = found[: min(query.limit, PAGE_MAX)]
+    after = position_text(chosen[-1].seq, float(value(chosen[-1]))) if len(found) > len(chosen) else None
+    return JobPage(jobs=tuple(chosen), after=after, scanned=walk.rows, sorted_all=walk.position is None)
+
+
+async def everything(reader: Reader, query: JobQuery) -> list[JobRecord]:
+    """All that match, up to the query's limit: page after page, so this takes as long as there are jobs."""
+    found: list[JobRecord] = []
+    now = await reader.clock() if needs_clock(query) else None
+    walk = _Walk(reader, query, now, light=False, bounded=False)
+    while not is_never(query) and len(found) < query.limit and await walk.on(min(PAGE_MAX, query.limit - len(found))):
+        found += walk.met
+    return found
+
+
+async def tally(reader: Reader, query: JobQuery, by: Grouping | None, now: float | None) -> Tally:
+    """Count what matches, up to the bounds."""
+    if is_never(query):
+        return Tally()
+    counter: Counter[str] = Counter()
+    walk = _Walk(reader, query, now, light=not (reads_payload(query) or reads_errors(query, by)))
+    total = 0
+    while total < TALLY_MAX and await walk.on(min(PAGE_MAX, TALLY_MAX - total)):
+        total += len(walk.met)
+        counter.update(grouped_under(by, job) for job in walk.met if by is not None)
+    return Tally(total=total, groups=dict(counter.most_common()), scanned=walk.rows, complete=walk.position is None)
+
+
+def is_never(query: JobQuery) -> bool:
+    """Whether no job can match: a condition has no value that would do."""
+    return any(not condition.tests and not condition.negated for condition in query.more)
+
+
+class _Walk:
+    """Scan after scan through the jobs that may match, newest first, within the bounds of one call."""
+
+    def __init__(
+        self, reader: Reader, query: JobQuery, now: float | None, *, light: bool, bounded: bool = True
+    ) -> None:
+        self._reader, self._query, self._now = reader, query, now
+        self._light, self._bounded = light, bounded
+        self._bytes = PAGE_BYTES_MAX
+        self._ended = False
+        self.rows = 0
+        self.met: list[JobRecord] = []  # of the latest scan
+
+    async def on(self, wanted: int) -> bool:
+        """Scan once for that many jobs. False: nothing was looked at, because a bound or the end was reached."""
+        rows = self._reader.scan_rows_max - (self.rows if self._bounded else 0)
+        if self._ended or rows < 1 or (self._bounded and self._bytes < 1):
+            return False
+        if self._now is None and needs_clock(self._query):
+            self._now = await self._reader.clock()
+        size = self._bytes if self._bounded else PAGE_BYTES_MAX
+        look = Look(rows_max=rows, bytes_max=size, light=self._light, now=self._now or 0.0)
+        found = await self._reader.scan(replace(self._query, limit=wanted), look)
+        self._take(found)
+        return True
+
+    def _take(self, found: Scanned) -> None:
+        self.rows += found.rows
+        self._bytes -= sum(map(weight, found.jobs))
+        self._ended = found.before is None
+        self._query = replace(self._query, before=found.before)
+        self.met = [job for job in found.jobs if matches(self._query, job, self._now or 0.0)]
+
+    @property
+    def position(self) -> str | None:
+        """Where to continue; None at the end."""
+        return None if self._ended or self._query.before is None else position_text(self._query.before)
+
+
+def weight(job: JobRecord | Any) -> int:
+    """The bytes of a job that a page's bound counts."""
+    errors = sum(len(one.text) + len(one.traceback or "") for one in job.errors)
+    return len(job.args) + len(job.value or b"") + errors

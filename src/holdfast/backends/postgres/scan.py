@@ -1,0 +1,95 @@
+"""scan: jobs that may match a query, newest first, along the index with the fewest candidates. Never writes.
+
+Called by backend.py with a cursor. The conditions that SQL can express are evaluated in the server, on a bounded walk:
+through the jobs of an index, if these are few, else through all jobs below a place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from psycopg import AsyncCursor
+
+from ...lifecycle import LIVE, State
+from ...records import JobQuery, Look, Scanned
+from ..prefilter import Prefilter
+from .codec import as_job
+
+FEW_MAX = 10_000  # candidates that are sorted, because their index has another order
+SEQ_MAX = (1 << 63) - 1
+# Where the jobs of an unfinished state are; with a queue if the index begins with it.
+_LIVE = {
+    State.READY: ("state = 'ready'", True),
+    State.RUNNING: ("state = 'running'", False),
+    State.WAITING: ("state = 'waiting'", True),
+    State.SCHEDULED: ("state = 'scheduled'", False),
+}
+
+Cursor = AsyncCursor[Any]
+Statements = Mapping[str, str]
+
+
+async def scan(cursor: Cursor, sql: Statements, query: JobQuery, look: Look) -> Scanned:
+    async with cursor.connection.transaction():
+        # An index always: a plan made for another size of the store, or of a state, would read everything.
+        await cursor.execute("SET LOCAL enable_seqscan = off")
+        await cursor.execute("SET LOCAL enable_bitmapscan = off")
+        values: dict[str, Any] = {"below": SEQ_MAX if query.before is None else query.before, "rows": look.rows_max}
+        few = await _few(cursor, sql, query)
+        walk = sql["read.walk_all"] if few is None else sql["read.walk_few"]
+        if few is not None:
+            values["seqs"] = sorted((seq for seq in few if seq < values["below"]), reverse=True)[: look.rows_max]
+        return await _scan(cursor, sql, query, look, walk, values)
+
+
+async def _scan(
+    cursor: Cursor, sql: Statements, query: JobQuery, look: Look, walk: str, values: dict[str, Any]
+) -> Scanned:
+    def parameter(value: Any) -> str:
+        name = f"v{len(values)}"
+        values[name] = value
+        return f"%({name})s"
+
+    where = Prefilter(query, look.now, parameter, ends="right({column}, {n})", like_is_exact=True).where
+    record = sql["read.light" if look.light else "read.whole"]
+    text = _filled(sql["read.scan"], walk=walk, where=where, record=record)
+    values |= {"limit": query.limit, "bytes": look.bytes_max}
+    await cursor.execute(text, values)
+    found = await cursor.fetchall()
+    jobs = tuple([as_job(record) for record, _ in found])
+    is_cut = bool(found) and (len(jobs) == query.limit or len(jobs) < found[0][1])
+    down_to = jobs[-1].seq if is_cut else -1
+    await cursor.execute(_filled(sql["read.scanned"], walk=walk), {**values, "down_to": down_to})
+    rows, last = await cursor.fetchone() or (0, None)
+    is_end = not is_cut and rows < look.rows_max
+    return Scanned(jobs=jobs, before=None if is_end else last, rows=rows)
+
+
+def _filled(text: str, **parts: str) -> str:
+    for name, part in parts.items():
+        text = text.replace(f"<{name}>", part)
+    return text
+
+
+async def _few(cursor: Cursor, sql: Statements, query: JobQuery) -> list[int] | None:
+    """All candidates, if an index tells that they are few."""
+    if query.id_prefix is not None:
+        values = {"low": query.id_prefix, "high": query.id_prefix + "\U0010ffff", "most": FEW_MAX + 1}
+        await cursor.execute(sql["read.seqs_by_prefix"], values)
+        found = [row[0] for row in await cursor.fetchall()]
+        return found if len(found) <= FEW_MAX else None
+    states = (State.RUNNING,) if query.worker is not None else query.states
+    if not states or not LIVE.issuperset(states):
+        return None
+    found = []
+    for state in states:
+        where, has_queue = _LIVE[state]
+        if has_queue and query.queue is not None:
+            where += " AND queue = %(queue)s"
+        text = _filled(sql["read.seqs_by_state"], where=where)
+        await cursor.execute(text, {"queue": query.queue, "most": FEW_MAX + 1 - len(found)})
+        found += [row[0] for row in await cursor.fetchall()]
+        if len(found) > FEW_MAX:
+            return None
+    return found

@@ -1,0 +1,98 @@
+"""A query's conditions as SQL over the columns of `jobs`, for stores that have these columns.
+
+Called by the scans of SQLite and PostgreSQL. Pure. It never rejects a job that matches; it may let through some that do
+not, because queries.matches has the last word. `exact` tells whether it lets through none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..queries.matching import NUMBERS, SPANS
+from ..records import Condition, JobQuery, Wanted
+
+COLUMNS = {
+    "queue": "queue", "task": "task", "group": "grp", "key": "key", "worker": "worker", "reason": "reason",
+}  # fmt: skip
+# A span as a column, whether it grows with the time, and the states in which it applies.
+_SPANS = {
+    "age": ("created_at", True, ""),
+    "running": ("started_at", True, "state = 'running' AND "),
+    "wait": ("due_at", True, "state IN ('ready', 'waiting') AND "),
+    "due": ("due_at", False, "state = 'scheduled' AND "),
+    "finished": ("finished_at", True, ""),
+}
+_SLACK = 0.001  # seconds: sums of times are rounded
+_ESCAPES = str.maketrans({"\\": "\\\\", "%": "\\%", "_": "\\_"})
+
+Parameter = Callable[[Any], str]  # takes a value, returns its placeholder
+
+
+class Prefilter:
+    """The conditions of one query."""
+
+    def __init__(self, query: JobQuery, now: float, parameter: Parameter, *, ends: str, like_is_exact: bool) -> None:
+        """`ends`: the SQL for the last {n} characters of {column}."""
+        self._parameter, self._now, self._ends, self._like_is_exact = parameter, now, ends, like_is_exact
+        self.exact = True
+        self.conditions: list[str] = []
+        self._states_and_names(query)
+        for condition in query.more:
+            text = self._one(condition)
+            if text is not None:
+                self.conditions.append(text)
+
+    @property
+    def where(self) -> str:
+        """All conditions in one expression."""
+        return " AND ".join(["true", *self.conditions])
+
+    def _states_and_names(self, query: JobQuery) -> None:
+        if query.states:
+            listed = ", ".join(self._parameter(state.value) for state in query.states)
+            self.conditions.append(f"state IN ({listed})")
+        for field in ("queue", "task", "group", "key", "worker"):
+            if (wanted := getattr(query, field)) is not None:
+                self.conditions.append(f"{COLUMNS[field]} = {self._parameter(wanted)}")
+        if query.id_prefix is not None:
+            self.conditions.append(self._begins(query.id_prefix))
+        if query.id_ends:
+            ends = [f"{self._begins(one)} OR {self._ends_with(one)}" for one in query.id_ends]
+            self.conditions.append(f"({' OR '.join(ends)})")
+
+    def _begins(self, text: str) -> str:
+        return f"substr(id, 1, {len(text)}) = {self._parameter(text)}"
+
+    def _ends_with(self, text: str) -> str:
+        return f"{self._ends.format(column='id', n=len(text))} = {self._parameter(text)}"
+
+    def _one(self, condition: Condition) -> str | None:
+        """The condition; None if SQL cannot express it."""
+        field = condition.field
+        exact = field in NUMBERS or (
+            field in COLUMNS and (self._like_is_exact or all(len(wanted.parts) == 1 for wanted in condition.tests))
+        )
+        self.exact = self.exact and exact
+        known = exact or field in COLUMNS or field in SPANS or field == "error"
+        if not known or (condition.negated and not exact):  # what lets through too much must not be negated
+            return None
+        found = f"({' OR '.join([self._test(field, wanted) for wanted in condition.tests] or ['false'])})"
+        return f"NOT coalesce({found}, false)" if condition.negated else found
+
+    def _test(self, field: str, wanted: Wanted) -> str:
+        if field in NUMBERS:
+            return f"{field} {wanted.op} {self._parameter(wanted.number)}"
+        if field in COLUMNS:
+            if len(wanted.parts) == 1:
+                return f"{COLUMNS[field]} = {self._parameter(wanted.parts[0])}"
+            pattern = "%".join(part.translate(_ESCAPES) for part in wanted.parts)
+            return f"{COLUMNS[field]} LIKE {self._parameter(pattern)} ESCAPE '\\'"
+        if field in SPANS:
+            column, grows, states = _SPANS[field]
+            seconds = wanted.number or 0.0
+            bound = self._now - seconds if grows else self._now + seconds
+            if wanted.op.startswith(">") == grows:
+                return f"({states}{column} <= {self._parameter(bound + _SLACK)})"
+            return f"({states}{column} >= {self._parameter(bound - _SLACK)})"
+        return "errors IS NOT NULL"

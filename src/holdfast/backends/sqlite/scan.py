@@ -1,0 +1,127 @@
+"""scan: jobs that may match a query, newest first, along the index with the fewest candidates. Never writes.
+
+Called by backend.py. An index yields seqs without touching jobs; jobs are then read in batches, with the conditions
+that SQL can express. It ends when it has looked at as many jobs, or read as many bytes, as it may.
+"""
+
+from __future__ import annotations
+
+import heapq
+import sqlite3
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from ...lifecycle import LIVE, State
+from ...records import JobQuery, JobRecord, Look, Scanned
+from ..paging import weight
+from ..prefilter import Prefilter
+from .codec import SQL, as_text
+from .read import queue_names, record, task_names
+
+FEW_MAX = 10_000  # candidates that are sorted, because their index has another order
+_FIRST, _MOST = 100, 2000  # jobs read at once: few at first, because most pages are full soon
+_RARE = frozenset({State.DEAD, State.CANCELLED})  # states that holdfast_jobs_rare has
+
+# By seq alone: an index of names or states would be read from end to end.
+_AMONG = """
+SELECT seq FROM (SELECT value AS candidate FROM json_each(?)) CROSS JOIN holdfast_jobs NOT INDEXED ON seq = candidate
+WHERE"""
+# Parts of an index in which jobs are in the order of seq.
+_BY_NAMES = "INDEXED BY holdfast_jobs_names WHERE queue = ? AND task = ?"
+_BY_STATE = """INDEXED BY holdfast_jobs_rare
+    WHERE state <> 'ready' AND state <> 'running' AND state <> 'succeeded' AND state <> 'scheduled'
+      AND state <> 'waiting' AND queue = ? AND state = ?"""
+# Where the jobs of an unfinished state are, in another order; with a queue if the index begins with it.
+_LIVE = {
+    State.READY: ("INDEXED BY holdfast_jobs_ready WHERE state = 'ready'", True),
+    State.RUNNING: ("INDEXED BY holdfast_jobs_running WHERE state = 'running'", False),
+    State.WAITING: ("INDEXED BY holdfast_jobs_waiting WHERE state = 'waiting'", True),
+    State.SCHEDULED: ("INDEXED BY holdfast_jobs_group_due WHERE state = 'scheduled'", True),
+}
+
+
+def scan(cursor: sqlite3.Cursor, query: JobQuery, look: Look) -> Scanned:
+    values: list[Any] = []
+
+    def parameter(value: Any) -> str:
+        values.append(value)
+        return "?"
+
+    where = Prefilter(query, look.now, parameter, ends="substr({column}, -{n})", like_is_exact=False).where
+    meeting = " ".join((_AMONG, where, "ORDER BY seq DESC LIMIT ?"))
+    one = f"{SQL['read.light_job' if look.light else 'read.job']} WHERE seq = ?"
+    candidates = _candidates(cursor, query)
+    found: list[JobRecord] = []
+    rows, size, bytes_left = 0, _FIRST, look.bytes_max
+    before: int | None = None
+    while rows < look.rows_max:
+        batch = list(islice(candidates, min(size, look.rows_max - rows)))
+        if not batch:
+            return Scanned(jobs=tuple(found), rows=rows)
+        size = min(size * 4, _MOST)
+        met = cursor.execute(meeting, (as_text(batch), *values, query.limit - len(found))).fetchall()
+        for seq in met:
+            job = record(cursor.execute(one, seq).fetchone())
+            found.append(job)
+            bytes_left -= weight(job)
+            if bytes_left <= 0 or len(found) == query.limit:
+                return Scanned(jobs=tuple(found), before=job.seq, rows=rows + batch.index(job.seq) + 1)
+        before = batch[-1]
+        rows += len(batch)
+    return Scanned(jobs=tuple(found), before=before, rows=rows)
+
+
+def _candidates(cursor: sqlite3.Cursor, query: JobQuery) -> Iterator[int]:
+    """Seqs of jobs that may match, newest first, below the query's place; read as far as they are asked for."""
+    below = query.before if query.before is not None else 1 << 62
+    if (few := _few(cursor, query)) is not None:
+        return iter(sorted((seq for seq in few if seq < below), reverse=True))
+    if query.states and _RARE.issuperset(query.states):
+        queues = [query.queue] if query.queue is not None else queue_names(cursor)
+        parts = [(queue, state.value) for queue in queues for state in query.states]
+        return _merged(_part(cursor, _BY_STATE, part, below) for part in parts)
+    if query.queue is not None or query.task is not None:
+        return _merged(_part(cursor, _BY_NAMES, part, below) for part in task_names(cursor, query.queue, query.task))
+    return _part(cursor, "NOT INDEXED WHERE true", (), below)
+
+
+def _few(cursor: sqlite3.Cursor, query: JobQuery) -> list[int] | None:
+    """All candidates, if an index tells that they are few."""
+    if query.id_prefix is not None:
+        where = "INDEXED BY sqlite_autoindex_holdfast_jobs_1 WHERE id >= ? AND id < ?"
+        return _up_to_few(cursor, [(where, (query.id_prefix, query.id_prefix + "\U0010ffff"))])
+    states = (State.RUNNING,) if query.worker is not None else query.states
+    if not states or not LIVE.issuperset(states):
+        return None
+    reads: list[tuple[str, tuple[str, ...]]] = []
+    for state in states:
+        where, has_queue = _LIVE[state]
+        by_queue = query.queue is not None and has_queue
+        reads.append((f"{where} AND queue = ?" if by_queue else where, (query.queue or "",) if by_queue else ()))
+    return _up_to_few(cursor, reads)
+
+
+def _up_to_few(cursor: sqlite3.Cursor, reads: Iterable[tuple[str, tuple[str, ...]]]) -> list[int] | None:
+    found: list[int] = []
+    for where, values in reads:
+        text = f"SELECT seq FROM holdfast_jobs {where} LIMIT ?"  # noqa: S608 - the names are ours
+        found += [seq for (seq,) in cursor.execute(text, (*values, FEW_MAX + 1 - len(found))).fetchall()]
+        if len(found) > FEW_MAX:
+            return None
+    return found
+
+
+def _part(cursor: sqlite3.Cursor, by: str, values: tuple[str, ...], below: int) -> Iterator[int]:
+    """The seqs of one part of an index, newest first."""
+    text = f"SELECT seq FROM holdfast_jobs {by} AND seq < ? ORDER BY seq DESC LIMIT ?"  # noqa: S608 - the names are ours
+    size = _FIRST
+    while page := cursor.execute(text, (*values, below, size)).fetchall():
+        yield from (seq for (seq,) in page)
+        if len(page) < size:
+            return
+        below, size = page[-1][0], min(size * 4, _MOST)
+
+
+def _merged(parts: Iterable[Iterator[int]]) -> Iterator[int]:
+    return heapq.merge(*parts, reverse=True)
