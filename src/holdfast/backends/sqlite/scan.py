@@ -50,7 +50,7 @@ def scan(cursor: sqlite3.Cursor, query: JobQuery, look: Look) -> Scanned:
 
     where = Prefilter(query, look.now, parameter, ends="substr({column}, -{n})", like_is_exact=False).where
     meeting = " ".join((_AMONG, where, "ORDER BY seq DESC LIMIT ?"))
-    one = f"{SQL['read.light_job' if look.light else 'read.job']} WHERE seq = ?"
+    one = (SQL["read.light_job"] if look.light else SQL["read.job"]) + " WHERE seq = ?"
     candidates = _candidates(cursor, query)
     found: list[JobRecord] = []
     rows, size, bytes_left = 0, _FIRST, look.bytes_max
