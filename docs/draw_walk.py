@@ -36,9 +36,9 @@ STEPS = (
     Step(
         1,
         1,
-        "Write, commit, read back",
+        "Write, commit",
         "waiting → ready",
-        [f"{SQLITE}{name}.py" for name in ("backend", "connection", "enqueue", "codec", "groups", "read", "wakeups")],
+        [f"{SQLITE}{name}.py" for name in ("backend", "connection", "enqueue", "groups", "wakeups")],
     ),
     Step(1, 2, "Claim", "ready → running", [f"{SQLITE}claim.py"]),
     Step(

@@ -52,8 +52,8 @@ class Producer(Tasks, Operator):
         if made is None:
             return self._stored(call, *gate.call(partial(store, new, gate.clock)))
         [answer] = made
-        if is_known(new, answer):
-            return self._stored(call, fresh_record(new, answer.id, gate.clock.wall()), answer)
+        if answer.created:
+            return self._stored(call, fresh_record(new, answer, gate.clock.wall()), answer)
         return self._stored(call, gate.call(partial(look_at, new, answer, gate.clock)), answer)
 
     async def aenqueue(self, call: BoundCall[R], *, connection: Any = None) -> Job[R]:
@@ -263,23 +263,18 @@ async def achunks(calls: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[li
 
 async def store(new: NewJob, clock: Clock, backend: Backend) -> tuple[JobRecord, records.Enqueued]:
     answer = (await backend.enqueue([new]))[0]
-    if is_known(new, answer):
-        return fresh_record(new, answer.id, clock.wall()), answer
+    if answer.created:
+        return fresh_record(new, answer, clock.wall()), answer
     return await look_at(new, answer, clock, backend), answer
 
 
-def is_known(new: NewJob, answer: records.Enqueued) -> bool:
-    """Whether reading the job back would tell the producer nothing new."""
-    return answer.created and new.group is None
-
-
 async def look_at(new: NewJob, answer: records.Enqueued, clock: Clock, backend: Backend) -> JobRecord:
-    """Read the job from the store."""
+    """Read the job that was there already."""
     try:
         record = await backend.get(answer.id)
     except BackendError:  # it is stored: a failed read must not make the caller enqueue it again
         record = None
-    return record or fresh_record(new, answer.id, clock.wall())
+    return record or fresh_record(new, answer, clock.wall())
 
 
 async def store_many(chunk: Sequence[BoundCall[Any]], backend: Backend) -> list[bool]:
@@ -329,6 +324,6 @@ async def _opened() -> None:
 def _stored(gate: StoreHandle, calls: Sequence[BoundCall[Any]], answers: Sequence[records.Enqueued]) -> Stored:
     now = gate.clock.wall()
     return [
-        (fresh_record(call.new, answer.id, now, State.SCHEDULED), answer)
+        (fresh_record(call.new, answer, now, State.SCHEDULED), answer)
         for call, answer in zip(calls, answers, strict=True)
     ]

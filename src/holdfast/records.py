@@ -105,6 +105,7 @@ class Enqueued(Struct, frozen=True):
     id: str
     created: bool
     replaced: bool = False  # on_conflict "replace" or "debounce" updated the call of an unstarted job
+    waits: bool = False  # this call created it, and no other, and its group has no room for it yet
 
 
 class JobRecord(Struct, frozen=True, kw_only=True):

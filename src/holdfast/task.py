@@ -49,7 +49,7 @@ from .options import (
     how_held,
 )
 from .rates import Rate
-from .records import JobRecord, KeyScope, KeyUntil, NewJob, OnExpire, Revival
+from .records import Enqueued, JobRecord, KeyScope, KeyUntil, NewJob, OnExpire, Revival
 from .retry import Backoff, RetryPolicy
 
 if TYPE_CHECKING:
@@ -499,13 +499,13 @@ class Tasks:
             self._aliases[alias] = task
 
 
-def fresh_record(new: NewJob, id: str, now: float, state: State | None = None) -> JobRecord:
+def fresh_record(new: NewJob, answer: Enqueued, now: float, state: State | None = None) -> JobRecord:
     """A job that was just stored, as far as its producer knows without reading it back."""
     due_at = new.due_at if new.due_at is not None else now + (new.delay or 0.0)
     if state is None:
-        state = State.SCHEDULED if due_at > now else State.READY
+        state = State.SCHEDULED if due_at > now else State.WAITING if answer.waits else State.READY
     return JobRecord(
-        id=id,
+        id=answer.id,
         seq=0,
         task=new.task,
         queue=new.queue,

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
+import os
 import re
 import runpy
+import signal
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,19 +23,15 @@ import pytest
 
 import holdfast
 
-ROOT = Path(holdfast.__file__).parent
-PAGE = ROOT.parent.parent / "docs/internals/walk-of-a-job.md"
+from ..servers.postgres import shared_server as shared_postgres
+from ..servers.valkey import shared_server as shared_valkey
+from .walk_hook import ROOT, file_of, is_beside
+
+REPOSITORY = Path(ROOT).parents[1]
+PAGE = REPOSITORY / "docs/internals/walk-of-a-job.md"
 DEADLINE_SECONDS = 60
-# Timers that run beside every job. What they call does not count, whenever the machine lets them run.
-BESIDE = {
-    "worker/keeper/lease_renewal.py",
-    "worker/keeper/watchdog.py",
-    "worker/keeper/sweeps.py",
-    "worker/keeper/cron_ticker.py",
-    "worker/keeper/reports.py",
-    "InProcessRunners.watch_forever",
-}
-FILES_MAX = 22
+EMBEDDED_MAX = 20
+PROCESSES_MAX = 28
 
 
 class Walk:
@@ -41,12 +42,10 @@ class Walk:
         self.files: dict[str, str] = {}  # and the first function
 
     def hook(self, frame: FrameType, event: str, _: Any) -> None:
-        if self.on and event == "call" and (file := _file_of(frame)) and file not in self.files:
-            above: FrameType | None = frame
-            while above is not None:
-                if BESIDE & {_file_of(above), above.f_code.co_qualname}:
-                    return
-                above = above.f_back
+        if not self.on or event != "call":
+            return
+        file = file_of(frame)
+        if file and file not in self.files and not is_beside(frame):
             self.files[file] = frame.f_code.co_qualname
 
     @contextmanager
@@ -64,11 +63,6 @@ class Walk:
 
     def __str__(self) -> str:
         return "\n".join(f"{n:3} {file} ({name})" for n, (file, name) in enumerate(self.files.items(), 1))
-
-
-def _file_of(frame: FrameType) -> str:
-    path, folder = frame.f_code.co_filename, f"{ROOT}/"
-    return path[len(folder) :] if path.startswith(folder) else ""
 
 
 def walk_of_a_grouped_job(url: str) -> Walk:
@@ -108,19 +102,84 @@ def walk_of_a_grouped_job(url: str) -> Walk:
 
 def named_on_the_page(store: str) -> list[str]:
     """The list of a store in the section "The files, counted"."""
-    found = re.search(rf"^\* \*\*{store}\*\*, (\d+) files: (.*?)(?=^\* |^$)", PAGE.read_text(), re.M | re.S)
+    found = re.search(rf"^\* \*\*{re.escape(store)}\*\*, (\d+) files: (.*?)(?=^\* |^$)", PAGE.read_text(), re.M | re.S)
     assert found, f"{PAGE.name} does not list the files for {store}"
     files = re.findall(r"`([\w/.]+)`", found[2])
     assert len(files) == int(found[1])
     return files
 
 
-@pytest.mark.parametrize("store", ["SQLite", "memory"])
+def url_of(store: str, folder: Path) -> str:
+    if store == "PostgreSQL":
+        return shared_postgres().url("walk")
+    if store == "Redis":
+        return shared_valkey().url()
+    return "memory://" if store == "memory" else f"sqlite:///{folder}/jobs.db"
+
+
+@pytest.mark.parametrize("store", ["SQLite", "memory", "PostgreSQL", "Redis"])
 def test_a_job_passes_no_more_files_than_the_page_about_its_walk_names(store: str, tmp_path: Path) -> None:
-    walk = walk_of_a_grouped_job("memory://" if store == "memory" else f"sqlite:///{tmp_path}/jobs.db")
+    walk = walk_of_a_grouped_job(url_of(store, tmp_path))
     print(f"{store}: {len(walk.files)} files\n{walk}")
-    assert len(walk.files) <= FILES_MAX, f"{len(walk.files)} files on {store}:\n{walk}"
+    assert len(walk.files) <= EMBEDDED_MAX, f"{len(walk.files)} files on {store}:\n{walk}"
     assert set(walk.files) == set(named_on_the_page(store)), f"{PAGE.name} lists others for {store}:\n{walk}"
+
+
+PROGRAM = """
+import walk_hook
+from holdfast import Holdfast
+
+app = Holdfast("URL")
+
+@app.task(name="greet", group=lambda who: who)
+def greet(who: str) -> str:
+    return f"hello {who}"
+"""
+COMMAND = "import walk_hook; from holdfast.cli.main import main; main()"
+
+
+def walk_with_processes(url: str, folder: Path) -> list[str]:
+    """The files of the process that enqueues and of all of `holdfast work` while a second job passes."""
+    (folder / "program.py").write_text(PROGRAM.replace("URL", url))
+    notes = folder / "notes"
+    notes.mkdir()
+    path = os.pathsep.join([str(folder), str(Path(__file__).parent), str(Path(ROOT).parent)])
+    environment = {**os.environ, "PYTHONPATH": path, "HOLDFAST_WALK": str(notes)}
+    arguments = ["work", "program:app", "--runners", "1", "--slots", "2", "--lease", "1h"]
+    walk, app = Walk(), holdfast.Holdfast(url)
+
+    @app.task(name="greet", group=lambda who: who)
+    def greet(who: str) -> str:
+        raise AssertionError(who)
+
+    with subprocess.Popen([sys.executable, "-c", COMMAND, *arguments], cwd=folder, env=environment) as worker:
+        try:
+            greet.enqueue("ann").result(timeout=DEADLINE_SECONDS)
+            began = time.monotonic()
+            with walk.watching():
+                walk.on = True
+                job = greet.enqueue("ann")
+                walk.on = False
+            job.result(timeout=DEADLINE_SECONDS)
+            ended = time.monotonic()
+        finally:
+            worker.send_signal(signal.SIGTERM)
+            app.close()
+    files = dict.fromkeys(walk.files)
+    for process in notes.iterdir():
+        for file, times in json.loads(process.read_text()).items():
+            if any(began <= at <= ended for at in times):
+                files[file] = None
+    return list(files)
+
+
+def test_a_job_of_holdfast_work_passes_no_more_files_than_the_page_about_its_walk_names(tmp_path: Path) -> None:
+    files = walk_with_processes(url_of("SQLite", tmp_path), tmp_path)
+    listed = "\n".join(files)
+    print(f"holdfast work: {len(files)} files\n{listed}")
+    named = named_on_the_page("`holdfast work` on SQLite")
+    assert len(named) <= PROCESSES_MAX
+    assert set(files) <= set(named), f"{PAGE.name} lists others:\n{listed}"
 
 
 def test_the_picture_of_the_walk_is_current_and_shows_the_same_files() -> None:

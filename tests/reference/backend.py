@@ -121,7 +121,11 @@ class ReferenceBackend(Backend):
 
     async def enqueue(self, jobs: Sequence[NewJob], now: float | None = None) -> list[Enqueued]:
         with self._open_step(now) as at:
-            return operating.enqueue(self._store, jobs, at.wall)
+            answers = operating.enqueue(self._store, jobs, at.wall)
+        if len(jobs) == 1 and answers[0].created:  # its group has been refilled
+            waits = self._store.jobs[jobs[0].id].state is State.WAITING
+            return [Enqueued(answers[0].id, True, waits=waits)]
+        return answers
 
     # ------------------------------------------------------------------ leasing
 

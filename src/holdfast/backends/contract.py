@@ -349,7 +349,8 @@ class Backend(Reader):
         "replace" with the new due time, but never after the holder's due_max, or now if that is past. "raise" raises
         DuplicateJob and NOTHING of the batch is stored. due_max = created_at + wait_max, if given, whatever on_conflict
         is.
-        R30. Due later → scheduled; due now → ready, or waiting + refill if the job has a group.
+        R30. Due later → scheduled; due now → ready, or waiting + refill if the job has a group. If a call of one job
+        created it, `waits` tells whether it is waiting after the refill.
         """
 
     # ------------------------------------------------------------------ leasing

@@ -332,7 +332,7 @@ class Cron:
 
     async def _run_now(self, name: str, backend: Backend) -> Job[Any]:
         new, answer = await run_now(name, backend)
-        record = await backend.get(answer.id) or fresh_record(new, answer.id, await backend.clock())
+        record = await backend.get(answer.id) or fresh_record(new, answer, await backend.clock())
         return Job(self._app, record, created=answer.created, replaced=answer.replaced)
 
     def __repr__(self) -> str:

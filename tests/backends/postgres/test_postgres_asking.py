@@ -11,8 +11,7 @@ import psycopg
 import pytest
 from psycopg import AsyncCursor
 
-from holdfast.backends.postgres.connection import PREPARE_AFTER, Connections
-from holdfast.backends.postgres.prepared import PreparedCall
+from holdfast.backends.postgres.connection import PREPARE_AFTER, Connections, PreparedCall
 from holdfast.errors import BackendError, OutcomeUnknown, SchemaMismatch
 
 from ...servers.postgres import Server

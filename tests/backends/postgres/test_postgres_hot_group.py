@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.backends.postgres import codec
 from holdfast.backends.postgres.backend import PostgresBackend
-from holdfast.backends.postgres.enqueue import encoded, outcomes
+from holdfast.backends.postgres.codec import encoded, outcomes
 from holdfast.backends.postgres.schema import for_schema
 from holdfast.errors import BackendUnavailable
 from holdfast.lifecycle import Ending, Settlement, State

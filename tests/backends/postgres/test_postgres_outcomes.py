@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 
 from holdfast.backends.postgres.backend import PostgresBackend
-from holdfast.backends.postgres.enqueue import outcomes
+from holdfast.backends.postgres.codec import outcomes
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.records import Answer, ClaimRequest, NewJob, WorkerRecord
 

@@ -63,15 +63,14 @@ from ..contract import Backend
 from ..seals import check_limit
 from . import codec, move, read, scan
 from .blocking import BlockingCalls
-from .codec import as_job, as_letter
-from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, is_held
-from .enqueue import Joined, Outcomes, aenqueue_on, by_column, by_field, encoded, enqueue_on, is_single, outcomes
+from .caller_transaction import Joined, aenqueue_on, enqueue_on
+from .codec import Outcomes, as_job, as_letter, by_column, by_field, encoded, is_single, outcomes
+from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, PreparedCall, is_held
 from .flaws import flaws
-from .prepared import PreparedCall
 from .read import named, scope
 from .schema import for_schema, schema_version, set_up, store_id
 from .snapshots import Floors, SnapshotWatch, oldest_snapshot
-from .wakeups import EVERY_QUEUE, Wakeups
+from .wakeups import EVERY_QUEUE, Wakeups, work_at_hand
 
 T = TypeVar("T")
 NO_OUTCOMES = Outcomes(None, "[]", None)
@@ -236,7 +235,7 @@ class PostgresBackend(Backend):
     def enqueue_here(self, jobs: Sequence[NewJob]) -> list[Enqueued] | None:
         if not self._is_set_up:
             raise BackendUnavailable("the store is not open. Call open() first.")
-        return self._direct.enqueue(jobs, self._wakeups)
+        return self._direct.enqueue(jobs[0], self._wakeups) if is_single(jobs) else None
 
     def enqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
         return enqueue_on(connection, self._joined(), jobs) if jobs else []
@@ -515,7 +514,7 @@ class PostgresBackend(Backend):
             while held_back:  # then a hint may concern jobs that are held back, too: look again
                 told.clear()
                 floors = None if self._floors.told is None else encoded(self._floors.told)
-                seconds, held_back = await self._read("wait_for_work", read.work_at_hand, list(queues), floors)
+                seconds, held_back = await self._read("wait_for_work", work_at_hand, list(queues), floors)
                 left = ends - clock()
                 try:
                     async with asyncio.timeout(max(0.0, left if seconds is None else min(left, seconds))):

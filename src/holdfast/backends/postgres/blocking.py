@@ -23,6 +23,7 @@ from psycopg.errors import error_from_result
 from ...errors import BackendUnavailable, OutcomeUnknown
 from ...records import Enqueued, NewJob
 from ..connects import is_ready
+from .codec import in_bytes
 from .connection import (
     AGAIN,
     FINE,
@@ -38,7 +39,6 @@ from .connection import (
     not_understood,
     unreached,
 )
-from .enqueue import in_bytes, is_single
 from .wakeups import Wakeups
 
 _NAME = b"holdfast_direct"  # the only prepared statement on each of these connections
@@ -56,18 +56,13 @@ class BlockingCalls:
         self._idle: list[psycopg.Connection[Any]] = []  # all of one generation of connections
         self._generation = self._connections.generation
 
-    def enqueue(
-        self, jobs: Sequence[NewJob], watch: tuple[asyncio.AbstractEventLoop, Wakeups] | None
-    ) -> list[Enqueued] | None:
-        """Enqueue one simple job; None means use the general path.
+    def enqueue(self, job: NewJob, watch: tuple[asyncio.AbstractEventLoop, Wakeups] | None) -> list[Enqueued] | None:
+        """Enqueue one job that `is_single`; None means use the general path.
 
         `watch` exists after the first call on the general path; wake-ups are sent on its loop.
         """
         if watch is None or watch[0].is_closed() or watch[1].process != os.getpid() or self._connections.pooled:
             return None
-        if not is_single(jobs):
-            return None
-        [job] = jobs
         try:
             created = self.call("enqueue", *in_bytes(job)) == b"t"
         except SessionStale:  # a pooler that was not detected before

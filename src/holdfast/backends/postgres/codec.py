@@ -1,18 +1,20 @@
-"""Decodes the JSON that the server's functions return into records, invalid rows as far as possible.
+"""Encodes what the server's functions take as JSON, and decodes what they return, invalid rows as far as possible.
 
-Called by every module that reads results. Pure.
+Called by every module that sends or reads something. Pure.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from binascii import a2b_base64
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 
-from ...lifecycle import State
+from ...lifecycle import Ending, Settlement, State
 from ...rates import Rate
 from ...records import (
     Answer,
@@ -172,7 +174,17 @@ as_recovered = msgspec.json.Decoder(list[Recovered]).decode
 as_refilled = msgspec.json.Decoder(tuple[int, str, str]).decode
 as_renewal = msgspec.json.Decoder(Renewal).decode
 
-Stored = bool | list[tuple[str, bool, bool]]  # true: all of them are new
+
+class _StoredJob(msgspec.Struct, frozen=True, array_like=True):
+    """What became of a new job, as the function `enqueue` returns it."""
+
+    id: str
+    created: bool
+    replaced: bool
+    waits: bool = False
+
+
+Stored = bool | list[_StoredJob]  # true: all of them are new
 
 
 class _Exchanged(msgspec.Struct, frozen=True):
@@ -238,14 +250,14 @@ def as_enqueued(answer: str, jobs: Sequence[NewJob]) -> list[Enqueued]:
 
 def as_ticked(answer: str, jobs: Sequence[NewJob]) -> Ticked:
     told = _read_ticked(answer)
-    enqueued = tuple(_stored(told.enqueued, jobs))
+    enqueued = tuple(Enqueued(one.id, one.created, one.replaced) for one in _stored(told.enqueued, jobs))
     return Ticked(done=told.done, entry=told.entry, enqueued=enqueued, skipped=told.skipped)
 
 
 def _stored(told: Stored, jobs: Sequence[NewJob]) -> list[Enqueued]:
     if isinstance(told, bool):
         return [Enqueued(job.id, True) for job in jobs]
-    return [Enqueued(*one) for one in told]
+    return [Enqueued(one.id, one.created, one.replaced, one.waits) for one in told]
 
 
 # A lease as the function `lease` in statements/claim.sql returns it, all as text and in this order. Instead of the
@@ -269,3 +281,128 @@ def _as_lease(told: LeaseTexts, bodies: bytes, place: int) -> Lease:
         id, token, fence, task, queue, content, priority, group, key, attempt, failures, stalls, max_stalls,
         created_at, started_at, said, suspect, shared_stalls,
     )  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Encoding: new jobs and settlements, by column.
+
+
+_encode = msgspec.json.Encoder().encode
+_SELDOM = ("key_scope", "key_until", "key_window", "wait_max", "on_expire")  # rare: sent as one object, only if set
+SINGLE_FIELDS = (
+    "id",
+    "task",
+    "queue",
+    "priority",
+    "delay",
+    "due_at",
+    "expires",
+    "max_stalls",
+    "args",
+    "revival",
+    "options",
+)
+_MAY_SHARE = tuple(
+    (name, attrgetter(name)) for name in NewJob.__struct_fields__ if name not in ("id", "args", *_SELDOM)
+)
+_seldom = attrgetter(*_SELDOM)
+_SAYS_NOTHING = _seldom(NewJob(id="", task=""))
+_OF_SUCCESS = (("retain", attrgetter("retain")), ("value", attrgetter("value")))
+_OURS = re.compile(r"[0-9]{1,18}\.[0-9a-f]+\.[0-9a-f]+g?\Z")  # a token in the format of claim.sql
+_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
+
+
+def encoded(value: Any) -> str:
+    """Encode as JSON text. PostgreSQL text cannot contain NUL, so it becomes the replacement character U+FFFD."""
+    content = _encode(value)
+    if b"\\u0000" in content:
+        content = _NUL.sub(rb"\1\\ufffd", content)
+    return content.decode()
+
+
+def by_column(jobs: Sequence[NewJob]) -> str:
+    """New jobs by column, as enqueue.sql expects them: a shared value once, differing values as a list."""
+    columns: dict[str, Any] = {"same": {}, "id": [job.id for job in jobs], "args": [job.args for job in jobs]}
+    for name, read in _MAY_SHARE:
+        values = list(map(read, jobs))
+        if values.count(values[0]) == len(values):
+            columns["same"][name] = values[0]
+        else:
+            columns[name] = values
+    said = list(map(_seldom, jobs))
+    if said.count(said[0]) < len(said):
+        columns["more"] = list(map(_more, said))
+    elif said[0] != _SAYS_NOTHING:
+        columns["same"]["more"] = _more(said[0])
+    return encoded(columns)
+
+
+def is_single(jobs: Sequence[NewJob]) -> bool:
+    """Whether this is one job for the fast path in enqueue.sql: no group, no key, no rare options."""
+    if len(jobs) != 1:
+        return False
+    [job] = jobs
+    return job.group is None and job.key is None and _seldom(job) == _SAYS_NOTHING
+
+
+def by_field(job: NewJob) -> dict[str, Any]:
+    """One job as parameters of the fast path in enqueue.sql."""
+    fields = {name: getattr(job, name) for name in SINGLE_FIELDS}
+    return fields if job.revival is None else {**fields, "revival": encoded(job.revival)}
+
+
+def in_bytes(job: NewJob) -> tuple[list[bytes | None], list[int]]:
+    """The same for sending without psycopg's cursor: the values in order, and which of them are binary."""
+    fields = by_field(job)
+    values = [fields[name] for name in SINGLE_FIELDS]
+    return [sent(value) for value in values], [int(isinstance(value, bytes)) for value in values]
+
+
+def sent(value: Any) -> bytes | None:
+    """A parameter in wire format: bytes as they are, everything else as text."""
+    return value if value is None or isinstance(value, bytes) else str(value).encode()
+
+
+def _more(values: tuple[object, ...]) -> dict[str, object]:
+    """The rare options that differ from their defaults."""
+    said = zip(_SELDOM, values, _SAYS_NOTHING, strict=True)
+    return {name: value for name, value, usual in said if value != usual}
+
+
+class Outcomes(msgspec.Struct, frozen=True):
+    """Settlements as settle.sql expects them: successes, the common case, by column; the others one by one."""
+
+    successes: str | None
+    others: str
+    places: list[int] | None  # index of each answer's settlement in the caller's list; None: same order
+
+
+def outcomes(settlements: Sequence[Settlement]) -> Outcomes:
+    """A success goes by column if it is its job's first settlement and the server can parse its token."""
+    first: dict[str, int] = {}
+    others: list[int] = []
+    for place, one in enumerate(settlements):
+        if one.ending is Ending.SUCCEEDED and one.id not in first and _OURS.match(one.token):
+            first[one.id] = place
+        else:
+            first.setdefault(one.id, -1)
+            others.append(place)
+    if not others:
+        return Outcomes(_by_column(settlements), "[]", None)
+    places = [place for place in first.values() if place >= 0]
+    successes = _by_column([settlements[place] for place in places]) if places else None
+    return Outcomes(successes, encoded([settlements[place] for place in others]), places + others)
+
+
+def _by_column(settlements: Sequence[Settlement]) -> str:
+    tokens = [one.token for one in settlements]
+    columns: dict[str, Any] = {"token": tokens, "id": [one.id for one in settlements]}
+    for name, read in _OF_SUCCESS:
+        values = list(map(read, settlements))
+        if values.count(values[0]) == len(values):
+            columns[name] = values[0]
+        else:
+            columns[name + "s"] = values
+    if any(token[-1] == "g" for token in tokens):
+        columns["grouped"] = True
+    return encoded(columns)

@@ -13,8 +13,7 @@ from psycopg.errors import UniqueViolation
 from ...errors import ConfigurationError
 from ...records import DeadLetter, LogLine, Part, Seal, Shipment, StoredJob
 from .. import seals
-from .codec import as_job, as_marks, read_letter
-from .enqueue import encoded
+from .codec import as_job, as_marks, encoded, read_letter
 from .flaws import rule_flaws
 from .read import Cursor, Statements, one_picture, pauses, rows, rules
 

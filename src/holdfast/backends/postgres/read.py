@@ -291,15 +291,6 @@ def _plain(record: msgspec.Struct) -> dict[str, Any]:
     return plain
 
 
-async def work_at_hand(
-    cursor: Cursor, sql: Statements, queues: list[str], floors: str | None = None
-) -> tuple[float | None, bool]:
-    """Seconds until there may be work in these queues (0: now, None: none is due at a known time), and whether a limit,
-    a rate or a slow-down holds ready jobs back."""
-    [(seconds, held_back)] = await rows(cursor, sql["wait_for_work.call"], {"queues": queues, "floors": floors})
-    return None if seconds is None else max(0.0, float(seconds)), held_back
-
-
 # The scope of a pause or an override, as the key of its row: kind, queue and name.
 
 

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,8 +19,7 @@ import psycopg
 from psycopg import AsyncCursor
 
 from ...errors import HoldfastError
-from .connection import Connections
-from .prepared import PreparedCall, hints
+from .connection import Connections, PreparedCall, hints
 
 HINT_SECONDS_MIN = 0.005  # between two hints of one process
 QUEUES_PER_HINT_MAX = 50
@@ -157,3 +156,13 @@ def _queues_of(payload: str) -> list[str]:
     except ValueError:
         return [EVERY_QUEUE]
     return [str(name) for name in named] if isinstance(named, list) else [EVERY_QUEUE]
+
+
+async def work_at_hand(
+    cursor: AsyncCursor[Any], sql: Mapping[str, str], queues: list[str], floors: str | None = None
+) -> tuple[float | None, bool]:
+    """Seconds until there may be work in these queues (0: now, None: none is due at a known time), and whether a limit,
+    a rate or a slow-down holds ready jobs back."""
+    await cursor.execute(sql["wait_for_work.call"], {"queues": queues, "floors": floors})
+    [(seconds, held_back)] = await cursor.fetchall()
+    return None if seconds is None else max(0.0, float(seconds)), held_back

@@ -196,8 +196,10 @@ def _with_text(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def enqueued(jobs: Sequence[NewJob], letters: bytes, others: Sequence[Any]) -> list[Enqueued]:
-    """Decode the results for new jobs: c created, r replaced, else kept; and the ids that replace those given."""
-    answered = [Enqueued(job.id, letter == 99, letter == 114) for job, letter in zip(jobs, letters, strict=True)]
+    """Decode the results for new jobs: c created, w created and waiting, r replaced, else kept; and the ids that
+    replace those given."""
+    found = [(job.id, chr(letter)) for job, letter in zip(jobs, letters, strict=True)]
+    answered = [Enqueued(id, letter in "cw", letter == "r", letter == "w") for id, letter in found]
     for place, live_id in zip(others[::2], others[1::2], strict=True):
         answered[place - 1] = Enqueued(live_id.decode(), False, answered[place - 1].replaced)
     return answered

@@ -29,7 +29,7 @@ from ...records import (
 )
 from ..formulas import LANE_APART, LANE_GROUPED, LANE_UNGROUPED
 from . import codec, limits, settle
-from .codec import SQL, Place, as_text
+from .codec import SQL, Place, encoded
 from .connection import Transaction
 from .groups import Bucket, Rules, set_back, spend
 from .operate import expire
@@ -159,7 +159,7 @@ def claim_heads(tx: Transaction, request: ClaimRequest) -> list[Lease] | None:
             return None
     if tx.cursor.execute(_CLAIMABLE, (queue,)).fetchone() is not None or apart_ready(tx.cursor, rules, queue):
         return None
-    groups = as_text([group for _, group in touched])
+    groups = encoded([group for _, group in touched]).decode()
     rows: list[Row] = tx.cursor.execute(_HEADS, {"queue": queue, "groups": groups}).fetchall()
     ruled = {*rules.lanes, *rules.trimmed}
     if ruled and any(row[2] in ruled for row in rows):
@@ -391,7 +391,7 @@ class Draw:
             "worker": request.worker,
             "call": request.call,
             "now": tx.now,
-            "seqs": as_text([row[0] for row in rows]),
+            "seqs": encoded([row[0] for row in rows]).decode(),
             **more,
         }
         tx.cursor.execute(statement, values)
@@ -419,7 +419,7 @@ class Draw:
         limited = rules.queue(queue).limit < UNLIMITED
         counted = [row[0] for row in rows if limited or row[2] in tasks]
         if counted:
-            tx.cursor.execute(SQL["claim.count"], (as_text(counted),))
+            tx.cursor.execute(SQL["claim.count"], (encoded(counted).decode(),))
 
     def charge(self) -> None:
         """Charge each bucket once for everything leased from it."""
@@ -446,7 +446,7 @@ def with_bodies(tx: Transaction, rows: list[Row]) -> list[Row]:
     big = [row[0] for row in rows if row[_ARGS] is None]
     if not big:
         return rows
-    bodies = dict(tx.cursor.execute(SQL["claim.bodies"], (as_text(big),)).fetchall())
+    bodies = dict(tx.cursor.execute(SQL["claim.bodies"], (encoded(big).decode(),)).fetchall())
     return [row if row[_ARGS] is not None else (*row[:_ARGS], bodies[row[0]], *row[_ARGS + 1 :]) for row in rows]
 
 

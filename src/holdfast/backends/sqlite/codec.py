@@ -144,7 +144,7 @@ SQL = load_statements(__package__ + ".statements", FILES)
 
 Place = tuple[str, str, str]  # (kind, queue, name): what a pause, an override or a flow applies to
 
-_encode = msgspec.json.Encoder().encode
+encoded = msgspec.json.Encoder().encode  # as bytes; a statement that takes a whole list needs it as text
 _failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 _marks = msgspec.json.Decoder(tuple[Mark, ...]).decode
 _deaths = msgspec.json.Decoder(tuple[PastDeath, ...]).decode
@@ -154,23 +154,14 @@ _rate = msgspec.json.Decoder(Rate).decode
 entry_of = msgspec.json.Decoder(CronEntry).decode
 
 
-def encoded(value: Any) -> bytes:
-    return _encode(value)
-
-
-def as_text(value: Any) -> str:
-    """JSON for a statement that takes a whole list."""
-    return _encode(value).decode()
-
-
 def logical_name(job_id: str, queue: str, task: str, key: str | None) -> str:
     """The name of the logical job: (queue, task, key), or the id if there is no key."""
-    return f"id:{job_id}" if key is None else "key:" + _encode([queue, task, key]).decode()
+    return f"id:{job_id}" if key is None else "key:" + encoded([queue, task, key]).decode()
 
 
 def with_failure(errors: bytes | None, failure: Failure) -> bytes:
     """A job's error history plus one failure, bounded to the newest. An unreadable history starts over."""
-    return _encode((*read_or((), failures_of, errors), failure)[-ERRORS_KEPT_MAX:])
+    return encoded((*read_or((), failures_of, errors), failure)[-ERRORS_KEPT_MAX:])
 
 
 def failures_of(errors: bytes | None) -> tuple[Failure, ...]:
@@ -194,7 +185,7 @@ def revival_of(revival: bytes | None) -> Revival | None:
 
 
 def rate_text(rate: Rate | None) -> str | None:
-    return None if rate is None else _encode(rate).decode()
+    return None if rate is None else encoded(rate).decode()
 
 
 @lru_cache(maxsize=1024)

@@ -30,7 +30,7 @@ def tick(tx: Transaction, wanted: Tick) -> Ticked:
         if cancels and wanted.previous is not None:
             operate.cancel(tx, wanted.previous, by=f"cron {wanted.name}")
         jobs = [replace(job, on_conflict="keep") if job.on_conflict == "raise" else job for job in wanted.jobs]
-        enqueued = enqueue.enqueue(tx, jobs) if jobs else []
+        enqueued = enqueue.store(tx, jobs) if jobs else []
     entry = wanted.entry_if_skipped if skipped else wanted.entry
     if entry is None:
         tx.cursor.execute(SQL["tick.remove"], (wanted.name,))

@@ -88,6 +88,7 @@ def as_str(value: Any) -> str:
 
 _INSERT = SQL["enqueue.insert"]
 _INSERT_WHOLE = SQL["enqueue.insert_whole"]
+_STATE = 3  # position in a row
 
 
 def row_of(job: NewJob, now: float, due_at: float, state: str, lane: int, turn: int | None) -> tuple[Any, ...]:
@@ -151,6 +152,15 @@ def _rows(tx: Transaction, jobs: Sequence[NewJob]) -> list[tuple[Any, ...]]:
 
 
 def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    """Store jobs in one step; of a single one, tell whether its group has no room for it yet."""
+    answers = store(tx, jobs)
+    if len(jobs) == 1 and jobs[0].group is not None and answers[0].created:
+        [waits] = tx.cursor.execute(SQL["enqueue.waits"], (jobs[0].id,)).fetchone()
+        return [Enqueued(jobs[0].id, True, waits=bool(waits))]
+    return answers
+
+
+def store(tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """Store jobs in one step. Usually one statement for all; if an id or key is known, each job by itself."""
     rules = tx.rules
     tx.refuse_sealed()  # after reading the rules, which include the seal
@@ -163,7 +173,7 @@ def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
         ]
     answers = _enqueue_all(tx, jobs, insert, rows) if len(jobs) > 1 else [_enqueue_one(tx, jobs[0], insert, rows[0])]
     for job, row, answer in zip(jobs, rows, answers, strict=True):
-        if job.group is not None and row[3] == "waiting" and answer.created:
+        if job.group is not None and row[_STATE] == "waiting" and answer.created:
             tx.touch(job.queue, job.group)
     tx.close()
     return answers

@@ -19,7 +19,7 @@ import msgspec
 from ...rates import Rate
 from ...records import Flaw
 from . import codec, read
-from .codec import SQL, as_text, deaths_of, entry_of, failure_of
+from .codec import SQL, deaths_of, encoded, entry_of, failure_of
 from .connection import TICK_MAX, begin_immediate, connect
 from .schema import migrated_in_memory
 
@@ -207,7 +207,9 @@ def _move(connection: sqlite3.Connection, table: Table, key: tuple[Any, ...]) ->
         return None
     name = _text(row.get("id") or row.get("job_id") or row.get("name"))
     kept = {column: _kept(value, is_text=column in table.texts) for column, value in row.items()}
-    connection.execute(SQL["quarantine.keep"], (table.name, name, ", ".join(garbled), time.time(), as_text(kept)))
+    connection.execute(
+        SQL["quarantine.keep"], (table.name, name, ", ".join(garbled), time.time(), encoded(kept).decode())
+    )
     connection.execute(f"DELETE FROM holdfast_{table.name} WHERE {table.where}", key)  # noqa: S608
     return table.name, name
 

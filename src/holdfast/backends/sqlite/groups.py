@@ -13,7 +13,7 @@ from ...rates import UNLIMITED, Rate, allowed, bounded, opens_at
 from ...records import READY_PER_GROUP_MAX, SERIAL_PREFIX, STAGGER_TICKS, GroupOrder
 from .. import formulas
 from ..formulas import LANE_APART, LANE_GROUPED, LANE_PARKED, LANE_UNGROUPED, age_shift, rank
-from .codec import SQL, Place, as_text, rate_of
+from .codec import SQL, Place, encoded, rate_of
 
 if TYPE_CHECKING:
     from .connection import Transaction
@@ -301,7 +301,7 @@ def refill(tx: Transaction, touched: Mapping[GroupName, bool], due: bool | None 
             of_more.append((name, limit))
     made_ready = 0
     if of_one:
-        values = {"groups": as_text(of_one), "turn": tx.ticks(len(of_one)), **_lanes(tx)}
+        values = {"groups": encoded(of_one).decode(), "turn": tx.ticks(len(of_one)), **_lanes(tx)}
         made_ready += tx.cursor.execute(_FILL_EMPTY, values).rowcount
     if of_more:
         made_ready += _fill_of_more(tx, of_more)
@@ -317,13 +317,13 @@ def _lanes(tx: Transaction) -> dict[str, str | None]:
     if not lanes:
         return {"parked": None, "apart": None}
     return {
-        "parked": as_text([task for task, lane in lanes.items() if lane == LANE_PARKED]),
-        "apart": as_text([task for task, lane in lanes.items() if lane == LANE_APART]),
+        "parked": encoded([task for task, lane in lanes.items() if lane == LANE_PARKED]).decode(),
+        "apart": encoded([task for task, lane in lanes.items() if lane == LANE_APART]).decode(),
     }
 
 
 def _in_play(tx: Transaction, groups: Sequence[GroupName]) -> list[InPlay]:
-    found = {place: counted for place, *counted in tx.cursor.execute(_IN_PLAY, (as_text(groups),))}
+    found = {place: counted for place, *counted in tx.cursor.execute(_IN_PLAY, (encoded(groups).decode(),))}
     return [found.get(place, _NONE) for place in range(len(groups))]
 
 
@@ -341,7 +341,7 @@ def _fill_of_more(tx: Transaction, groups: list[tuple[GroupName, int]]) -> int:
         elif room > 1:
             made_ready += Filling(tx, name, in_play).fill(due=False)
     if one_each:
-        made_ready += tx.cursor.execute(_FILL_ONE_EACH, {"groups": as_text(one_each), **_lanes(tx)}).rowcount
+        made_ready += tx.cursor.execute(_FILL_ONE_EACH, {"groups": encoded(one_each).decode(), **_lanes(tx)}).rowcount
     return made_ready
 
 

@@ -20,7 +20,7 @@ from ...rates import UNLIMITED
 from ...records import Override, Pause, QueueRule, TaskRule
 from ..formulas import LANE_GROUPED, LANE_UNGROUPED
 from ..seals import check_limit, strict_limit
-from .codec import SQL, Place, as_text, place_of, rate_text
+from .codec import SQL, Place, encoded, place_of, rate_text
 from .connection import Transaction
 
 
@@ -254,7 +254,7 @@ def _pending(tx: Transaction) -> dict[tuple[str, str], str]:
 
 
 def _remember(tx: Transaction, kind: str, queue: str, place: Any) -> None:
-    tx.cursor.execute(SQL["rearrange.store"], (kind, queue, as_text(place)))
+    tx.cursor.execute(SQL["rearrange.store"], (kind, queue, encoded(place).decode()))
     tx.rules.rearranging = 1
 
 
@@ -341,7 +341,7 @@ def _counts_step(tx: Transaction, _queue: str, stored: str, left: int) -> tuple[
     place = _counts_place(stored)
     row = tx.cursor.execute(SQL["rearrange.through"], (place.after, left - 1)).fetchone()
     through = place.newest if row is None else min(row[0], place.newest)
-    tx.cursor.execute(SQL["rearrange.count"], (place.after, through, as_text(sorted(tx.rules.trimmed))))
+    tx.cursor.execute(SQL["rearrange.count"], (place.after, through, encoded(sorted(tx.rules.trimmed)).decode()))
     return (None if through >= place.newest else replace(place, after=through)), 0
 
 

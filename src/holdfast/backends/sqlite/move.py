@@ -18,7 +18,7 @@ from ...records import Flow, LogLine, Override, Part, Pause, Seal, Shipment, Sto
 from .. import seals
 from ..formulas import LANE_APART, LANE_UNGROUPED
 from . import codec, cron, read
-from .codec import EVERYWHERE, SQL, as_text, encoded, logical_name, place_of, rate_text
+from .codec import EVERYWHERE, SQL, encoded, logical_name, place_of, rate_text
 from .connection import Transaction
 from .limits import apart_word, queue_row, task_row
 
@@ -129,7 +129,7 @@ def _job_row(job: StoredJob) -> tuple[Any, ...]:
         *(None if job.revival is None else encoded(job.revival), job.options),
         *(job.shared_stalls, job.suspect, job.holds_key, _key_queue(job), job.key_until == "started"),
         *(job.key_window, job.due_max, job.on_expire == "drop", job.turn, job.rank, _lane(job), job.prune_at),
-        as_text(job.marks) if job.marks else None,
+        encoded(job.marks).decode() if job.marks else None,
     )
 
 

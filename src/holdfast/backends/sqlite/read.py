@@ -37,8 +37,8 @@ from . import codec
 from .codec import (
     EVERYWHERE,
     SQL,
-    as_text,
     deaths_of,
+    encoded,
     entry_of,
     failure_of,
     failures_of,
@@ -146,7 +146,7 @@ def all_jobs(cursor: sqlite3.Cursor) -> list[JobRecord]:
 
 def ended(cursor: sqlite3.Cursor, job_ids: Sequence[str]) -> dict[str, JobRecord | None]:
     """The finished ones of these jobs, and None for unknown ids."""
-    asked = cursor.execute(SQL["read.ended"], (as_text(list(job_ids)),)).fetchall()
+    asked = cursor.execute(SQL["read.ended"], (encoded(list(job_ids)).decode(),)).fetchall()
     return {
         job_id: get(cursor, job_id) if finished else None for job_id, known, finished in asked if finished or not known
     }

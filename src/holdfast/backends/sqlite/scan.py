@@ -16,7 +16,7 @@ from ...lifecycle import LIVE, State
 from ...records import JobQuery, JobRecord, Look, Scanned
 from ..paging import weight
 from ..prefilter import Prefilter
-from .codec import SQL, as_text
+from .codec import SQL, encoded
 from .read import queue_names, record, task_names
 
 FEW_MAX = 10_000  # candidates that are sorted, because their index has another order
@@ -60,7 +60,7 @@ def scan(cursor: sqlite3.Cursor, query: JobQuery, look: Look) -> Scanned:
         if not batch:
             return Scanned(jobs=tuple(found), rows=rows)
         size = min(size * 4, _MOST)
-        met = cursor.execute(meeting, (as_text(batch), *values, query.limit - len(found))).fetchall()
+        met = cursor.execute(meeting, (encoded(batch).decode(), *values, query.limit - len(found))).fetchall()
         for seq in met:
             job = record(cursor.execute(one, seq).fetchone())
             found.append(job)

@@ -15,7 +15,7 @@ from ...lifecycle import Ending, Failure, Settlement, StallVerdict, State, stall
 from ...records import HISTORY_KEPT_MAX, REMEMBER_SECONDS_MIN, Answer, Mark, PastDeath, Recovered, Release
 from ..formulas import prune_at, rank
 from . import codec
-from .codec import SQL, as_text, deaths_of, encoded, failure_of, logical_name, revival_of, with_failure
+from .codec import SQL, deaths_of, encoded, failure_of, logical_name, revival_of, with_failure
 from .connection import Transaction
 
 LEASE_FIELDS = [
@@ -100,7 +100,7 @@ def _all_succeeded(tx: Transaction, successes: list[Success]) -> bool:
     ]
     cursor = tx.cursor
     cursor.execute("SAVEPOINT settle")
-    done = cursor.execute(_ALL_SUCCEEDED, {"now": tx.now, "leases": as_text(rows)}).rowcount == len(rows)
+    done = cursor.execute(_ALL_SUCCEEDED, {"now": tx.now, "leases": encoded(rows).decode()}).rowcount == len(rows)
     if not done:
         cursor.execute("ROLLBACK TO settle")
     cursor.execute("RELEASE settle")
@@ -114,7 +114,7 @@ def _succeeded(tx: Transaction, success: Success) -> bool:
 
 def _after_success(tx: Transaction, seqs: list[int]) -> None:
     """Free the groups' slots and the keys, and close the dead letters of jobs that succeeded."""
-    chosen = (as_text(seqs),)
+    chosen = (encoded(seqs).decode(),)
     if tx.rules.any_key:
         tx.cursor.execute(_END_KEYS, chosen)
     if len(seqs) == 1:
@@ -173,7 +173,7 @@ def _settle_otherwise(tx: Transaction, settlement: Settlement) -> Answer:
 
 def mark(tx: Transaction, seq: int, kind: str, **facts: Any) -> None:
     """Append to a job's timeline, in the step that makes the transition (R65): the fields of `Mark`."""
-    tx.cursor.execute(SQL["settle.mark"], (as_text(Mark(kind=kind, at=tx.now, **facts)), seq))
+    tx.cursor.execute(SQL["settle.mark"], (encoded(Mark(kind=kind, at=tx.now, **facts)).decode(), seq))
 
 
 def _mark_lease(tx: Transaction, job: dict[str, Any], kind: str) -> None:
@@ -333,7 +333,7 @@ def finish(
     }
     tx.cursor.execute(_FINISHED, values)
     if job["key"] is not None:
-        tx.cursor.execute(_END_KEYS, (as_text([job["seq"]]),))
+        tx.cursor.execute(_END_KEYS, (encoded([job["seq"]]).decode(),))
     if job["grp"] is not None and in_play(job):
         tx.touch(job["queue"], job["grp"])
     if state is State.CANCELLED:

@@ -75,6 +75,18 @@ async def a_batch_is_stored_and_numbered_in_order(world: World) -> None:
 
 
 @case
+async def a_single_new_job_tells_whether_it_waits_for_its_group(world: World) -> None:
+    first, second, ungrouped = world.job(group="g"), world.job(group="g"), world.job()
+    later, keyed, elsewhere = world.job(group="g", delay=60.0), world.job(group="g", key="k"), world.job(group="h")
+    for job in (first, second, ungrouped, later, keyed, elsewhere, second):
+        known = await world.backend.get(job.id) is not None
+        [answer] = await world.backend.enqueue([job], now=world.now)
+        waits = not known and (await world.get(job.id)).state is State.WAITING
+        same(answer, Enqueued(job.id, not known, waits=waits), "answer for a single job")
+    same(await world.states([first.id, second.id, keyed.id]), [State.READY, State.WAITING, State.WAITING], "states")
+
+
+@case
 async def an_empty_batch_stores_nothing(world: World) -> None:
     async with world.unchanged("enqueue of no jobs"):
         same(await world.backend.enqueue([], now=world.now), [], "answer to an empty batch")

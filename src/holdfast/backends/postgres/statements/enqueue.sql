@@ -66,7 +66,7 @@ END $$
 
 -- == enqueue: store new jobs, all in one step; the inserts are in section `store`.
 -- Takes the jobs as JSON, by column. Returns true (all are new), or for each job its id, whether this call created it,
--- and whether it replaced another.
+-- and whether it replaced another; and, for a call of one new job whose group has no room for it yet, true.
 -- Concurrency: keys are locked first, then groups, in order; the unique indexes of ids and keys decide. A seq is issued
 -- under the group's lock, so the jobs of a group are ordered as their enqueues were acknowledged.
 
@@ -146,7 +146,11 @@ BEGIN
     ELSE
         answers := holdfast.store_jobs(news, plain, at);
     END IF;
-    IF places IS NOT NULL THEN PERFORM holdfast.refill_groups(places, at); END IF;
+    IF places IS NULL THEN RETURN answers; END IF;
+    PERFORM holdfast.refill_groups(places, at);
+    IF cardinality(news) = 1 AND answers = 'true' AND (
+        SELECT j.state = 'waiting' FROM holdfast.ids i JOIN holdfast.jobs j ON j.seq = i.seq WHERE i.id = news[1].id)
+    THEN RETURN jsonb_build_array(jsonb_build_array(news[1].id, true, false, true)); END IF;
     RETURN answers;
 END $$
 

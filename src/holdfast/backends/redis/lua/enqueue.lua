@@ -5,7 +5,8 @@
 -- raw: bodies...
 -- A job is NEW; its terms are TERMS with wait_max in place of due_max, or nil. Numbering: step and remainder of the
 -- seqs given here, and the values that seqs and ticks stay above (seq_numbers.py).
--- Returns one letter per job (c created, k kept, r replaced) and the ids that replace those given, or a refusal.
+-- Returns one letter per job (c created, k kept, r replaced) and the ids that replace those given, or a refusal. For a
+-- call of one job that created it and whose group has no room for it yet, w instead of c.
 -- Concurrency: a script runs alone; duplicates are refused before anything is written. A server whose memory is full
 -- refuses it.
 
@@ -13,6 +14,7 @@ if sealed then return hf.refused_sealed() end
 local answers, others = hf.enqueue(args.jobs, PLACE.bodies, args.numbering)
 if not answers then return others end
 hf.close()
+if answers == 'c' and hf.cache[args.jobs[1][NEW_ID]][STATE] == 'w' then answers = 'w' end
 return { answers, others }
 
 -- == fast enqueue: the fast path for one job without delay or expiry, of a task without a rule; its group, if any,
@@ -72,7 +74,7 @@ else
     call('HSET', META, 'tick', format('%.0f', tick), 'seq', seq_text)
     EMIT_HINT('q', queue)
 end
-return { 'c', {} }
+return { waits and 'w' or 'c', {} }
 
 -- == part new_jobs: store new jobs, all in one step. Shared by enqueue and tick.
 -- Takes jobs as [id, task, queue, priority, group, key, on_conflict, delay, due_at, expires, max_stalls, terms];

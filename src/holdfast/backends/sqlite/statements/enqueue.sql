@@ -24,6 +24,9 @@ ON CONFLICT DO NOTHING
 -- :: known
 SELECT 1 FROM holdfast_jobs WHERE id = ?
 
+-- :: waits
+SELECT state = 'waiting' FROM holdfast_jobs WHERE id = ?
+
 -- :: key_holder
 SELECT seq, id, queue, state, grp, held, created_at, key_window, due_max, priority, turn
 FROM holdfast_jobs INDEXED BY holdfast_jobs_key

@@ -1,7 +1,6 @@
-"""Encodes what is sent to the server as JSON (new jobs, settlements), and enqueues in the caller's own transaction.
+"""Enqueue in the caller's own transaction, through its connection.
 
-Called by backend.py, blocking.py, prepared.py and move.py. Apart from `enqueue_on` and `aenqueue_on`, which use the
-caller's connection, it executes nothing.
+Called by backend.py, on the caller's thread or loop. One statement; it never commits or rolls back.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any, Literal
 
 import msgspec
@@ -17,133 +15,14 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from ...errors import BackendError, BackendUnavailable, ConfigurationError, DuplicateJob, HoldfastError, StoreSealed
-from ...lifecycle import Ending, Settlement
 from ...records import Enqueued, NewJob
 from ..caller_connections import recognise, refuse_autocommit, refuse_kind, sqlalchemy_connection, sqlalchemy_errors
+from .codec import by_column
 from .connection import AGAIN, FORBIDDEN, NO_STORE, SAFE
 
-_encode = msgspec.json.Encoder().encode
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 _TAKES = "a psycopg.Connection, or a SQLAlchemy Connection or Session on PostgreSQL"
 _TAKES_ASYNC = "a psycopg.AsyncConnection, or a SQLAlchemy AsyncConnection or AsyncSession on PostgreSQL"
-_SELDOM = ("key_scope", "key_until", "key_window", "wait_max", "on_expire")  # rare: sent as one object, only if set
-SINGLE_FIELDS = (
-    "id",
-    "task",
-    "queue",
-    "priority",
-    "delay",
-    "due_at",
-    "expires",
-    "max_stalls",
-    "args",
-    "revival",
-    "options",
-)
-_MAY_SHARE = tuple(
-    (name, attrgetter(name)) for name in NewJob.__struct_fields__ if name not in ("id", "args", *_SELDOM)
-)
-_seldom = attrgetter(*_SELDOM)
-_SAYS_NOTHING = _seldom(NewJob(id="", task=""))
-_OF_SUCCESS = (("retain", attrgetter("retain")), ("value", attrgetter("value")))
-_OURS = re.compile(r"[0-9]{1,18}\.[0-9a-f]+\.[0-9a-f]+g?\Z")  # a token in the format of claim.sql
-_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
-
-
-def encoded(value: Any) -> str:
-    """Encode as JSON text. PostgreSQL text cannot contain NUL, so it becomes the replacement character U+FFFD."""
-    content = _encode(value)
-    if b"\\u0000" in content:
-        content = _NUL.sub(rb"\1\\ufffd", content)
-    return content.decode()
-
-
-def by_column(jobs: Sequence[NewJob]) -> str:
-    """New jobs by column, as enqueue.sql expects them: a shared value once, differing values as a list."""
-    columns: dict[str, Any] = {"same": {}, "id": [job.id for job in jobs], "args": [job.args for job in jobs]}
-    for name, read in _MAY_SHARE:
-        values = list(map(read, jobs))
-        if values.count(values[0]) == len(values):
-            columns["same"][name] = values[0]
-        else:
-            columns[name] = values
-    said = list(map(_seldom, jobs))
-    if said.count(said[0]) < len(said):
-        columns["more"] = list(map(_more, said))
-    elif said[0] != _SAYS_NOTHING:
-        columns["same"]["more"] = _more(said[0])
-    return encoded(columns)
-
-
-def is_single(jobs: Sequence[NewJob]) -> bool:
-    """Whether this is one job for the fast path in enqueue.sql: no group, no key, no rare options."""
-    if len(jobs) != 1:
-        return False
-    [job] = jobs
-    return job.group is None and job.key is None and _seldom(job) == _SAYS_NOTHING
-
-
-def by_field(job: NewJob) -> dict[str, Any]:
-    """One job as parameters of the fast path in enqueue.sql."""
-    fields = {name: getattr(job, name) for name in SINGLE_FIELDS}
-    return fields if job.revival is None else {**fields, "revival": encoded(job.revival)}
-
-
-def in_bytes(job: NewJob) -> tuple[list[bytes | None], list[int]]:
-    """The same for sending without psycopg's cursor: the values in order, and which of them are binary."""
-    fields = by_field(job)
-    values = [fields[name] for name in SINGLE_FIELDS]
-    return [sent(value) for value in values], [int(isinstance(value, bytes)) for value in values]
-
-
-def sent(value: Any) -> bytes | None:
-    """A parameter in wire format: bytes as they are, everything else as text."""
-    return value if value is None or isinstance(value, bytes) else str(value).encode()
-
-
-def _more(values: tuple[object, ...]) -> dict[str, object]:
-    """The rare options that differ from their defaults."""
-    said = zip(_SELDOM, values, _SAYS_NOTHING, strict=True)
-    return {name: value for name, value, usual in said if value != usual}
-
-
-class Outcomes(msgspec.Struct, frozen=True):
-    """Settlements as settle.sql expects them: successes, the common case, by column; the others one by one."""
-
-    successes: str | None
-    others: str
-    places: list[int] | None  # index of each answer's settlement in the caller's list; None: same order
-
-
-def outcomes(settlements: Sequence[Settlement]) -> Outcomes:
-    """A success goes by column if it is its job's first settlement and the server can parse its token."""
-    first: dict[str, int] = {}
-    others: list[int] = []
-    for place, one in enumerate(settlements):
-        if one.ending is Ending.SUCCEEDED and one.id not in first and _OURS.match(one.token):
-            first[one.id] = place
-        else:
-            first.setdefault(one.id, -1)
-            others.append(place)
-    if not others:
-        return Outcomes(_by_column(settlements), "[]", None)
-    places = [place for place in first.values() if place >= 0]
-    successes = _by_column([settlements[place] for place in places]) if places else None
-    return Outcomes(successes, encoded([settlements[place] for place in others]), places + others)
-
-
-def _by_column(settlements: Sequence[Settlement]) -> str:
-    tokens = [one.token for one in settlements]
-    columns: dict[str, Any] = {"token": tokens, "id": [one.id for one in settlements]}
-    for name, read in _OF_SUCCESS:
-        values = list(map(read, settlements))
-        if values.count(values[0]) == len(values):
-            columns[name] = values[0]
-        else:
-            columns[name + "s"] = values
-    if any(token[-1] == "g" for token in tokens):
-        columns["grouped"] = True
-    return encoded(columns)
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
