@@ -55,6 +55,13 @@ def axe_script() -> str:
     return (resources.files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
 
 
+COUNTED = """async () => {
+  const text = await (await fetch(location.href)).text();
+  const fresh = new DOMParser().parseFromString(text, "text/html");
+  return [document, fresh].map((one) => [...one.querySelectorAll("#main *")].map((node) => node.nodeName).join(" "));
+}"""
+
+
 class Chromium:
     """The process's one browser, with the loop it lives on."""
 
@@ -133,6 +140,12 @@ class Tab:
     async def sees(self, text: str, selector: str = "main") -> None:
         """Wait until the page says it."""
         await self.page.locator(selector).get_by_text(text).first.wait_for()
+
+    async def differs(self) -> list[str]:
+        """Whether the page, updated live, has become another than the one the server makes."""
+        await self.page.wait_for_function("document.body.dataset.updates >= 1")
+        counted = await self.page.evaluate(COUNTED)
+        return [f"{self.page.url}: {counted}"] * (counted[0] != counted[1])
 
     async def axe(self, theme: Theme) -> list[str]:
         """What the accessibility checker finds in one theme."""

@@ -34,7 +34,7 @@ def test_every_screen_is_clean_in_both_themes_and_fits_a_phone(tmp_path: Path, p
         ):
             for path in shop.lists() if part == "lists" else shop.jobs():
                 await wide.page.goto(base + path, wait_until="load")
-                found += await wide.axe("light") + await wide.axe("dark")
+                found += await wide.axe("light") + await wide.axe("dark") + await wide.differs()
                 found += await too_wide(phone, path)
             found += await phone.axe("dark")
             for one in (wide, phone):

@@ -210,6 +210,7 @@ class Dashboard:
             "can_logout": self._password is not None,
             "ago": lambda moment: words.ago(moment, visit.now),
             "since": lambda moment: words.since(moment, visit.now),
+            "prose": lambda text: words.prose(text, visit.root, visit.now),
             "clock": lambda moment: words.clock(moment, visit.now),
             "exact": lambda moment: words.exact(words.seconds_of(moment) or 0.0),
         }

@@ -24,6 +24,7 @@ from ..records import JobQuery, WorkerRecord
 from ..worker_status import WorkerStatus, read
 from . import words
 from .access import Access
+from .gates import Gate, Scene, gates
 from .redact import Redact
 from .store import Reads
 
@@ -261,9 +262,31 @@ async def job(visit: Visit) -> tuple[str, Values]:
         "args": visit.args(found.task, found.args),
         "value": visit.args(found.task, {"result": found.value}),
         "errors": list(reversed(found.errors)),
+        "gates": await _gates(visit, found),
         "actions": _job_actions(visit, found, letter),
         "worker": await _worker(visit, found.worker),
     }
+
+
+async def _gates(visit: Visit, job: Job[Any]) -> list[Gate]:
+    """What stands between the job and its start."""
+    if job.state not in UNSTARTED:
+        return []
+    reads = visit.reads
+    try:
+        group = None if job.group is None else await reads.group(job.queue, job.group)
+    except (ConfigurationError, JobNotFound):
+        group = None
+    scene = Scene(
+        now=visit.now,
+        job=job,
+        queue=next((one for one in await reads.queues() if one.name == job.queue), None),
+        group=group,
+        task=next((one for one in await reads.tasks() if one.rule.name == job.task), None),
+        pauses=await reads.pauses(),
+        workers=await reads.workers(),
+    )
+    return gates(scene)
 
 
 async def _worker(visit: Visit, id: str | None) -> WorkerRecord | None:

@@ -49,6 +49,7 @@ def environment() -> Environment:
         limit=words.limit,
         one_line=words.one_line,
         pretty=words.pretty,
+        coloured=words.coloured,
         clipped=words.clipped,
         traceback=words.traceback,
         verbatim=Verbatim,

@@ -97,8 +97,15 @@ class Reads:
 
     async def paused_tasks(self) -> dict[str, Pause]:
         """The pauses of tasks, by task."""
-        pauses = await self._app._ado(lambda backend: backend.pauses())
-        return {pause.task: pause for pause in pauses if pause.task is not None}
+        return {pause.task: pause for pause in await self.pauses() if pause.task is not None}
+
+    async def pauses(self) -> list[Pause]:
+        """Everything that is paused now."""
+
+        async def read() -> list[Pause]:
+            return list(await self._app._ado(lambda backend: backend.pauses()))
+
+        return await self._keep("pauses", COUNTS_SECONDS, read)
 
     async def entries(self) -> list[Entry]:
         return await self._app.cron.alist()

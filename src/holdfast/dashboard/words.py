@@ -5,11 +5,13 @@ Called by the templates. Everything taken from the store is escaped here or by t
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 from markupsafe import Markup, escape
@@ -19,6 +21,15 @@ from ..rates import UNLIMITED
 
 ARGS_LINE_CHARS = 120
 VALUE_CHARS_MAX = 20_000  # of one argument or result on its own page
+_PIECES = re.compile(
+    r"`(?P<code>[^`]*)`|(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00))"
+    r"|\b(?P<id>[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12})\b"
+)
+_JSON = re.compile(
+    
+)
+    r'(?P<k>"(?:[^"\\]|\\.)*"(?=:))|(?P<v>"(?:[^"\\]|\\.)*")|(?P<n>-?\d[\d.eE+-]*|\b(?:true|false|null)\b)'
+)
 _UNITS = ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "min", 1, "s"))
 
 
@@ -131,6 +142,22 @@ def command(*words: str) -> str:
     return shlex.join(words)
 
 
+def prose(text: str, root: str, now: float) -> Markup:
+    """A sentence of explain or doctor: `code` as code, times as clock times, ids of jobs as short links."""
+    made, at = Markup(), 0
+    for found in _PIECES.finditer(text):
+        made += escape(visible(text[at : found.start()]))
+        if found["time"]:
+            made += clock(datetime.fromisoformat(found["time"]), now)
+        elif found["id"]:
+            link = f"{root}/job?{urlencode({'id': found['id']})}"
+            made += Markup('<a class="id" href="{}" title="{}">{}</a>').format(link, found["id"], short(found["id"]))
+        else:
+            made += Markup("<code>{}</code>").format(visible(found["code"]))
+        at = found.end()
+    return made + escape(visible(text[at:]))
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # Arguments and results: JSON as text, shortened.
 
@@ -152,6 +179,16 @@ def pretty(value: Any) -> str:
     """A value over several lines; a huge one is cut, and says so."""
     text = msgspec.json.format(msgspec.json.encode(plain(value)), indent=2).decode(errors="replace")
     return clipped(text)
+
+
+def coloured(value: Any) -> Markup:
+    """The same with keys, texts and numbers told apart."""
+    text, made, at = visible(pretty(value)), Markup(), 0
+    for found in _JSON.finditer(text):
+        made += escape(text[at : found.start()])
+        made += Markup('<span class="{}">{}</span>').format(found.lastgroup or "", found[0])
+        at = found.end()
+    return made + escape(text[at:])
 
 
 def clipped(text: str) -> str:

@@ -8,6 +8,7 @@ const $ = (selector) => document.querySelector(selector);
 const $$ = (selector) => [...document.querySelectorAll(selector)];
 let source = null;
 let paused = false;
+let updates = 0;
 let waiting = null; // a page that arrived while somebody selects or types
 
 // ------------------------------------------------------------------ relative times
@@ -31,7 +32,7 @@ function tick() {
 // ------------------------------------------------------------------ live updates
 
 const OWN = ["open", "hidden"]; // attributes that belong to whoever looks, not to the server
-const keyOf = (node) => (node.nodeType === Node.ELEMENT_NODE && (node.getAttribute("id") || node.dataset.href)) || "";
+const nameOf = (node) => (node.nodeType === Node.ELEMENT_NODE && (node.getAttribute("id") || node.dataset.href)) || "";
 
 // Change `old` into `fresh` in place: focus, open details, scroll positions, checked boxes and the cursor stay.
 function morph(old, fresh) {
@@ -56,6 +57,8 @@ function morph(old, fresh) {
 
 // Rows are matched by what they are, everything else by its place.
 function children(old, after) {
+  const alike = (nodes) => new Set(nodes.map(nameOf).filter(Boolean)).size < nodes.filter(nameOf).length;
+  const keyOf = alike([...old.childNodes]) || alike(after) ? () => "" : nameOf; // two rows of one name: by their place
   const keyed = new Map([...old.childNodes].filter(keyOf).map((node) => [keyOf(node), node]));
   const wanted = new Set(after.map(keyOf).filter(Boolean));
   for (const [key, node] of keyed) if (!wanted.has(key)) node.remove();
@@ -102,6 +105,8 @@ function show(html) {
   if (document.title !== fresh.title) document.title = fresh.title;
   unhide();
   say("Live", "");
+  updates += 1;
+  document.body.dataset.updates = updates;
 }
 
 function catchUp() {
