@@ -108,9 +108,10 @@ def test_a_page_shows_the_limit_in_force_not_the_declared_one(app: Holdfast, job
 def test_a_paused_task_is_shown_and_can_be_resumed_where_it_was_paused(app: Holdfast, jobs: dict[str, str]) -> None:
     async def walk() -> None:
         visitor = Browser(dashboard(app))
-        assert "/do/resume" not in await visitor.page("/tasks")
+        assert "/do/resume" not in await visitor.page("/task?name=mail.send")
         await visitor.post("/do/pause", task="mail.send", reason="deploy")
-        page = await visitor.page("/tasks")
+        assert "paused by dashboard" in await visitor.page("/tasks")
+        page = await visitor.page("/task?name=mail.send")
         assert "paused by dashboard" in page
         assert "/do/resume" in page
         assert "Resumed task mail.send" in await visitor.said(await visitor.post("/do/resume", task="mail.send"))
@@ -153,5 +154,21 @@ def test_the_sentence_after_an_action_is_ours_only(app: Holdfast, jobs: dict[str
         forged = "0" * 64 + "." + b'"Send your password to evil.example"'.hex()
         answer = await visitor.get("/", cookies={"holdfast_said": forged})
         assert "evil.example" not in answer.text
+
+    asyncio.run(walk())
+
+
+def test_a_job_is_enqueued_from_the_form_of_its_task(app: Holdfast) -> None:
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        page = await visitor.page("/task?name=billing.charge")
+        assert "customer: int" in page
+        fields = {"task": "billing.charge", "arg.customer": "7", "arg.note": "007"}
+        assert "Enqueued job" in await visitor.said(await visitor.post("/do/enqueue", fields))
+        (job,) = [job async for job in app.jobs("task:billing.charge")]
+        assert job.args == {"customer": 7, "note": "007"}
+        wrong = await visitor.said(await visitor.post("/do/enqueue", {**fields, "arg.customer": "many"}))
+        assert wrong.startswith("Not done")
+        assert "Not done" in await visitor.said(await visitor.post("/do/enqueue", {"task": "unknown"}))
 
     asyncio.run(walk())

@@ -113,7 +113,15 @@ async def _run_entry(changes: Changes, form: Form) -> str:
     return f"Enqueued job {short(await changes.run_entry(first(form, 'entry')))} of {first(form, 'entry')}."
 
 
+async def _enqueue(changes: Changes, form: Form) -> str:
+    """A job of a task whose code the dashboard has: fields `arg.NAME`, JSON where they read as JSON, else text."""
+    given = {field[4:]: value for field in form if field.startswith("arg.") and (value := first(form, field))}
+    id = await changes.enqueue(first(form, "task"), given)
+    return f"Enqueued job {short(id)} of {first(form, 'task')}."
+
+
 VERBS: Mapping[str, Verb] = {
+    "enqueue": Verb("operate", _enqueue),
     "cancel": Verb("operate", _each("cancel", "cancelled or asked to stop")),
     "retry": Verb("operate", _each("retry", "ready again, with fresh budgets")),
     "run-now": Verb("operate", _each("run_now", "made due now")),

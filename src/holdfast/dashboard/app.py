@@ -306,7 +306,9 @@ class Dashboard:
         if not access.may(verb.role):
             raise Refused(403, f"This needs the role {verb.role!r}.")
         form = await self._form(request)
-        said = await actions.carry_out(request.path_params["verb"], Changes(self._app, access.name), form)
+        said = await actions.carry_out(
+            request.path_params["verb"], Changes(self._app, access.name, self._reads.code), form
+        )
         self._reads.forget()
         session = request.cookies[COOKIE]
         response = self._back(request, actions.first(form, "here"))

@@ -20,7 +20,7 @@ from ..inspection.failures import top_frame
 from ..job import DeadLetter, Job
 from ..lifecycle import UNSTARTED, Failure, State
 from ..queries import parse_query
-from ..records import JobQuery, WorkerRecord
+from ..records import JobQuery, JobRecord, WorkerRecord
 from ..worker_status import WorkerStatus, read
 from . import words
 from .access import Access
@@ -419,7 +419,26 @@ async def tasks(visit: Visit) -> tuple[str, Values]:
     stored = {record.rule.name: record for record in await visit.reads.tasks()}
     code, pauses = visit.reads.code, await visit.reads.paused_tasks()
     names = sorted({*stored, *code, *pauses})
-    return "tasks.html", {"names": names, "stored": stored, "code": code, "pauses": pauses}
+    signatures = {name: words.signature(known.fn) for name, known in code.items()}
+    return "tasks.html", {"signatures": signatures, "names": names, "stored": stored, "code": code, "pauses": pauses}
+
+
+async def task(visit: Visit) -> tuple[str, Values]:
+    name = visit.params.get("name", "")
+    stored = next((record for record in await visit.reads.tasks() if record.rule.name == name), None)
+    known, pause = visit.reads.code.get(name), (await visit.reads.paused_tasks()).get(name)
+    recent = await visit.reads.find(JobQuery(task=name, limit=10))
+    if known is None and stored is None and pause is None and not recent:
+        raise NotFound(f"there is no task {name!r}.")
+    return "task.html", {
+        "name": name,
+        "task": known,
+        "stored": stored,
+        "pause": pause,
+        "signature": None if known is None else words.signature(known.fn),
+        "parameters": [] if known is None else words.parameters(known.fn),
+        "rows": [_row(visit, visit.reads.as_job(record)) for record in recent],
+    }
 
 
 async def cron(visit: Visit) -> tuple[str, Values]:
@@ -436,7 +455,16 @@ class WorkerView(Struct, frozen=True, kw_only=True):
     record: WorkerRecord
     status: WorkerStatus
     long: int  # jobs that have run for a long time
-    jobs: Mapping[str, float]  # id → started at
+    jobs: Mapping[str, JobRecord]  # what it runs, oldest first
+
+    @property
+    def free(self) -> int:
+        """Free slots to draw: not more than fit on a line."""
+        return max(0, min(self.record.slots - len(self.jobs), 64))
+
+
+def _started(record: JobRecord) -> float:
+    return record.started_at or float("inf")
 
 
 async def workers(visit: Visit) -> tuple[str, Values]:
@@ -444,12 +472,12 @@ async def workers(visit: Visit) -> tuple[str, Values]:
     running = await visit.reads.find(JobQuery(states=(State.RUNNING,), limit=500))
     views = []
     for record in records:
-        own = {one.id: one.started_at or visit.now for one in running if one.worker == record.id}
+        own = {one.id: one for one in sorted(running, key=_started) if one.worker == record.id}
         views.append(
             WorkerView(
                 record=record,
                 status=read(record.portrait) or WorkerStatus(),
-                long=sum(visit.now - at > LONG_SECONDS for at in own.values()),
+                long=sum(visit.now - _started(one) > LONG_SECONDS for one in own.values()),
                 jobs=own,
             )
         )
@@ -486,6 +514,7 @@ PAGES: Mapping[str, Page] = {
     "groups": groups,
     "group": group,
     "tasks": tasks,
+    "task": task,
     "cron": cron,
     "workers": workers,
     "system": system,

@@ -15,7 +15,7 @@ from ..app import Holdfast
 from ..backends import Address, parse_url
 from ..backends.contract import Backend
 from ..cron.api import Entry
-from ..errors import HoldfastError
+from ..errors import HoldfastError, TaskNotRegistered
 from ..inspection.coverage import judge_service, look_at_service
 from ..inspection.explain import Explanation
 from ..inspection.failures import Failures
@@ -24,6 +24,7 @@ from ..inspection.store_health import judge_store, look_at_store
 from ..job import DeadLetter, Job
 from ..lifecycle import State
 from ..records import GroupRecord, JobQuery, JobRecord, LogLine, Pause, QueueRecord, TaskRecord, WorkerRecord
+from .words import as_json, parameters
 
 T = TypeVar("T")
 COUNTS_SECONDS = 1.0
@@ -155,26 +156,26 @@ class Reads:
 class Changes:
     """What an operator may do. Made per request, only if the role is there and the dashboard is not read-only."""
 
-    def __init__(self, app: Holdfast, by: str) -> None:
-        self._app, self._by = app, by
+    def __init__(self, app: Holdfast, by: str, code: Mapping[str, Any]) -> None:
+        self._app, self._by, self._code = app, by, code
 
     async def cancel(self, id: str) -> None:
-        await self._app.acancel(id)
+        await self._app.acancel(id, by=self._by)
 
     async def retry(self, id: str) -> None:
-        await self._app.aretry(id)
+        await self._app.aretry(id, by=self._by)
 
     async def run_now(self, id: str) -> None:
-        await self._app.arun_now(id)
+        await self._app.arun_now(id, by=self._by)
 
     async def bury(self, id: str, reason: str) -> None:
-        await self._app.abury(id, reason)
+        await self._app.abury(id, reason, by=self._by)
 
     async def revive(self, id: str) -> None:
-        await self._app.dead.arevive(id)
+        await self._app.dead.arevive(id, by=self._by)
 
     async def discard(self, id: str) -> None:
-        await self._app.dead.adiscard(id)
+        await self._app.dead.adiscard(id, by=self._by)
 
     async def pause(self, target: Mapping[str, str], reason: str) -> None:
         await self._app.apause(**target, reason=reason, by=self._by)
@@ -190,6 +191,15 @@ class Changes:
             await self._app.groups.alimit(target["queue"], target["group"], limit, rate=rate)
         else:
             await self._app.queues.alimit(target["queue"], limit, rate=rate)
+
+    async def enqueue(self, name: str, given: Mapping[str, str]) -> str:
+        """One job of a task of the app's own code; its arguments as typed into a form."""
+        task = self._code.get(name)
+        if task is None:
+            raise TaskNotRegistered(name, tuple(self._code))
+        text = {one.name for one in parameters(task.fn) if one.kind == "str"}
+        args = {name: value if name in text else as_json(value) for name, value in given.items()}
+        return str((await task.aenqueue(**args)).id)
 
     async def pause_entry(self, name: str, reason: str) -> None:
         await self._app.cron.apause(name, reason=reason, by=self._by)

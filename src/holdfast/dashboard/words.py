@@ -5,6 +5,7 @@ Called by the templates. Everything taken from the store is escaped here or by t
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 import time
@@ -15,7 +16,9 @@ from urllib.parse import urlencode
 
 import msgspec
 from markupsafe import Markup, escape
+from msgspec import Struct
 
+from ..codec import signature_of
 from ..names import visible
 from ..rates import UNLIMITED
 
@@ -26,8 +29,6 @@ _PIECES = re.compile(
     r"|\b(?P<id>[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12})\b"
 )
 _JSON = re.compile(
-    
-)
     r'(?P<k>"(?:[^"\\]|\\.)*"(?=:))|(?P<v>"(?:[^"\\]|\\.)*")|(?P<n>-?\d[\d.eE+-]*|\b(?:true|false|null)\b)'
 )
 _UNITS = ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "min", 1, "s"))
@@ -158,6 +159,39 @@ def prose(text: str, root: str, now: float) -> Markup:
     return made + escape(visible(text[at:]))
 
 
+class Parameter(Struct, frozen=True):
+    """A parameter of a task, as a form asks for it."""
+
+    name: str
+    kind: str
+    default: str | None  # None: it must be given
+
+
+def parameters(fn: Any) -> list[Parameter]:
+    """The parameters a job of this function takes; its Context is not one of them."""
+    return [
+        Parameter(one.name, _kind(one.annotation), None if one.default is one.empty else repr(one.default))
+        for place, one in enumerate(signature_of(fn).parameters.values())
+        if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        and not (place == 0 and _kind(one.annotation) == "Context")
+    ]
+
+
+def signature(fn: Any) -> str:
+    """As the code spells it: `to: str, text: str = ''`."""
+    return ", ".join(
+        f"{one.name}{f': {one.kind}' if one.kind else ''}{'' if one.default is None else f' = {one.default}'}"
+        for one in parameters(fn)
+    )
+
+
+def _kind(annotation: Any) -> str:
+    if annotation is inspect.Parameter.empty:
+        return ""
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return text.removeprefix("holdfast.").removeprefix("context.")
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # Arguments and results: JSON as text, shortened.
 
@@ -165,6 +199,14 @@ def prose(text: str, root: str, now: float) -> Markup:
 def plain(value: Any) -> Any:
     """Anything stored or rebuilt as JSON values."""
     return msgspec.to_builtins(value, str_keys=True, enc_hook=str)
+
+
+def as_json(text: str) -> Any:
+    """A value as typed: JSON where it reads as JSON, else the text itself."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
 
 
 def one_line(args: Any) -> str:
