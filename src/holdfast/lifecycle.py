@@ -76,6 +76,8 @@ class Verb(StrEnum):
     RUN_NOW = "run_now"
     REVIVE = "revive"
     RETRY = "retry"
+    EDIT = "edit"
+    DELETE = "delete"
     PRUNE = "prune"
 
 
@@ -114,6 +116,12 @@ TRANSITIONS: Mapping[Verb, Mapping[State | None, frozenset[State]]] = MappingPro
         Verb.RUN_NOW: {_S: _BACK},
         Verb.REVIVE: {_D: _BACK},
         Verb.RETRY: {_OK: _BACK, _C: _BACK, _D: _BACK},
+        Verb.EDIT: {
+            _S: frozenset({_S, _W, _R}),
+            _W: frozenset({_S, _W, _R}),
+            _R: frozenset({_S, _W, _R}),
+        },
+        Verb.DELETE: dict.fromkeys((_S, _W, _R, _OK, _C, _D), frozenset()),
         Verb.PRUNE: {_OK: frozenset(), _C: frozenset(), _D: frozenset()},
     }
 )
@@ -137,17 +145,33 @@ _ADVICE: Mapping[str, Mapping[State | None, str]] = {  # by the state the job is
         None: "Only dead jobs can be revived.",
     },
     Verb.RETRY: {None: "It is still on its way; only finished jobs can be retried."},
+    Verb.EDIT: {
+        _X: "It was claimed before the edit: cancel it, or wait until it ends.",
+        _D: "A dead job is edited together with its revival: revive it with the new values.",
+        None: "Only jobs that have not started can be edited.",
+    },
+    Verb.DELETE: {None: "Cancel it first, and delete it when it has ended."},
     "discard": {None: "It was revived: its letter closes when it succeeds. Or cancel it first."},
 }
 
 
 def state_conflict(
-    job_id: str, verb: str, state: str, *, live_id: str | None = None, heir_id: str | None = None
+    job_id: str,
+    verb: str,
+    state: str,
+    *,
+    live_id: str | None = None,
+    heir_id: str | None = None,
+    letter_id: str | None = None,
 ) -> StateConflict:
     """The rejection of a verb in a job's state, worded the same for every store; stores only supply the facts.
 
-    `live_id`: another job holds its key. `heir_id`: its dead letter now belongs to another job.
+    `live_id`: another job holds its key. `heir_id`: its dead letter now belongs to another job. `letter_id`: it has a
+    dead letter, and so has another job of its key in the queue it is to move to.
     """
+    if letter_id is not None:
+        advice = f"The other queue has a dead letter of the same key, of job {letter_id}: discard that one first."
+        return StateConflict(job_id, verb, state, advice)
     if live_id is not None:
         return StateConflict(job_id, verb, state, "Wait for that one to end.", live_id=live_id)
     if heir_id is not None:

@@ -11,10 +11,12 @@ import builtins
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from msgspec import UNSET, UnsetType
 
+from . import actions
+from .actions import EditSettings
 from .clock import moment, to_seconds
 from .errors import ConfigurationError, JobNotFound
 from .job import DeadLetter, Job, JobsFound
@@ -308,6 +310,48 @@ class Operator:
         id, reason, who = job_id(job), check_text(reason, "reason"), said_by(by)
         return self._job(await self._ado(lambda backend: backend.bury(id, reason, by=who)))
 
+    def edit(self, job: JobOrId, *, by: str = "", **changes: Unpack[EditSettings]) -> Job[Any]:
+        """Change a job that has not started: args, queue, group, priority, delay or at. What is not given stays."""
+        return self._job(self._do("edit", self._editing(job_id(job), changes, by)))
+
+    async def aedit(self, job: JobOrId, *, by: str = "", **changes: Unpack[EditSettings]) -> Job[Any]:
+        """Async version of `edit`."""
+        return self._job(await self._ado(self._editing(job_id(job), changes, by)))
+
+    def _editing(
+        self, id: str, changes: EditSettings, by: str, *, revive: bool = False
+    ) -> Callable[[Backend], Coroutine[Any, Any, JobRecord]]:
+        app: Holdfast = self  # type: ignore[assignment]
+        edit = actions.make_edit(changes, revive=revive)
+        return partial(actions.edit, app, id, changes.get("args", UNSET), edit, said_by(by))
+
+    def reschedule(
+        self, job: JobOrId, *, delay: Duration | None = None, at: datetime | None = None, by: str = ""
+    ) -> Job[Any]:
+        """Give a job that has not started another due time; delay=0 means now."""
+        id, edit, who = job_id(job), actions.make_reschedule(delay, at), said_by(by)
+        return self._job(self._do("reschedule", lambda backend: backend.edit(id, edit, by=who)))
+
+    async def areschedule(
+        self, job: JobOrId, *, delay: Duration | None = None, at: datetime | None = None, by: str = ""
+    ) -> Job[Any]:
+        """Async version of `reschedule`."""
+        id, edit, who = job_id(job), actions.make_reschedule(delay, at), said_by(by)
+        return self._job(await self._ado(lambda backend: backend.edit(id, edit, by=who)))
+
+    def delete(self, job: JobOrId, *, by: str = "") -> Job[Any]:
+        """Remove a job that is not running, with everything stored about it; returns it as it was.
+
+        Its id stays known for ten minutes, so that a repeated enqueue of the same call does not bring it back.
+        """
+        id, who = job_id(job), said_by(by)
+        return self._job(self._do("delete", lambda backend: backend.delete(id, by=who)))
+
+    async def adelete(self, job: JobOrId, *, by: str = "") -> Job[Any]:
+        """Async version of `delete`."""
+        id, who = job_id(job), said_by(by)
+        return self._job(await self._ado(lambda backend: backend.delete(id, by=who)))
+
     # ------------------------------------------------------------------ many jobs
 
     def pause(
@@ -396,15 +440,18 @@ class Dead:
         """Async version of `get`."""
         return await self._app._ado(partial(_letter, _letter_id(id)))
 
-    def revive(self, id: JobOrId | DeadLetter, *, by: str = "") -> Job[Any]:
-        """Run the dead job again, with fresh budgets; atomic and idempotent."""
-        known, who = _letter_id(id), said_by(by)
-        return self._app._job(self._app._do("dead.revive", lambda backend: backend.revive(known, by=who)))
+    def revive(self, id: JobOrId | DeadLetter, *, by: str = "", **changes: Unpack[EditSettings]) -> Job[Any]:
+        """Run the dead job again, with fresh budgets; atomic and idempotent. `changes` as in `app.edit`, same step."""
+        return self._app._job(self._app._do("dead.revive", self._reviving(_letter_id(id), changes, by)))
 
-    async def arevive(self, id: JobOrId | DeadLetter, *, by: str = "") -> Job[Any]:
+    async def arevive(self, id: JobOrId | DeadLetter, *, by: str = "", **changes: Unpack[EditSettings]) -> Job[Any]:
         """Async version of `revive`."""
-        known, who = _letter_id(id), said_by(by)
-        return self._app._job(await self._app._ado(lambda backend: backend.revive(known, by=who)))
+        return self._app._job(await self._app._ado(self._reviving(_letter_id(id), changes, by)))
+
+    def _reviving(self, id: str, changes: EditSettings, by: str) -> Callable[[Backend], Coroutine[Any, Any, JobRecord]]:
+        if changes:
+            return self._app._editing(id, changes, by, revive=True)
+        return lambda backend: backend.revive(id, by=said_by(by))
 
     def discard(self, id: JobOrId | DeadLetter, *, by: str = "") -> DeadLetter:
         """Remove the letter; its job stays dead until it is pruned."""

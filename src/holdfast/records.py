@@ -309,6 +309,24 @@ class Promoted(Struct, frozen=True, kw_only=True):
     more: bool = False  # the limit was reached; call again
 
 
+class Edit(Struct, frozen=True, kw_only=True):
+    """What an operator changes of one unstarted job; UNSET keeps a value."""
+
+    args: bytes | UnsetType = UNSET
+    queue: str | UnsetType = UNSET
+    group: str | UnsetType | None = UNSET
+    priority: int | UnsetType = UNSET
+    due_at: float | UnsetType = UNSET
+    delay: float | UnsetType = UNSET  # seconds from the store's now; excludes due_at
+    revive: bool = False  # a dead job is revived first, in the same step
+
+    @property
+    def text(self) -> str:
+        """What is changed, for the job's timeline."""
+        changed = [name for name in ("args", "queue", "group", "priority") if getattr(self, name) is not UNSET]
+        return ", ".join([*changed, *(["due"] if self.due_at is not UNSET or self.delay is not UNSET else [])])
+
+
 class Pause(Struct, frozen=True, kw_only=True):
     """A pause: of a queue, of a group (queue and group), or of a task."""
 

@@ -126,6 +126,18 @@ _PLACED = frozenset({"id", "delay", "at", "connection"})
 _STORED = frozenset(UsingSettings.__annotations__) - _PLACED
 
 
+def check_at(at: object) -> float:
+    """The seconds of an aware datetime."""
+    if not isinstance(at, datetime) or at.utcoffset() is None:
+        raise ConfigurationError(
+            "at= takes an aware datetime, such as datetime.now(UTC) + timedelta(hours=1). "
+            "A naive one does not say which clock it means."
+        )
+    if at.timestamp() > AT_MAX:
+        raise ConfigurationError("at= lies beyond the year 2999. Give a time that somebody will wait for.")
+    return at.timestamp()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """When one call is due, under which id, and on whose connection it is stored."""
@@ -142,18 +154,12 @@ class Placement:
         delay, at = given.get("delay"), given.get("at")
         if delay is not None and at is not None:
             raise ConfigurationError("delay= and at= exclude each other. Give one of them.")
-        if at is not None and (not isinstance(at, datetime) or at.utcoffset() is None):
-            raise ConfigurationError(
-                "at= takes an aware datetime, such as datetime.now(UTC) + timedelta(hours=1). "
-                "A naive one does not say which clock it means."
-            )
-        if at is not None and at.timestamp() > AT_MAX:
-            raise ConfigurationError("at= lies beyond the year 2999. Give a time that somebody will wait for.")
+        due_at = None if at is None else check_at(at)
         timed = delay is not None or at is not None
         return Placement(
             id=check_name(given["id"], "id") if given.get("id") is not None else self.id,
             delay=to_seconds(delay, "delay=") if delay is not None else None if timed else self.delay,
-            due_at=at.timestamp() if at is not None else None if timed else self.due_at,
+            due_at=due_at if at is not None else None if timed else self.due_at,
             connection=given.get("connection", self.connection),
             own=own,
             options=options,

@@ -8,6 +8,7 @@ from holdfast.lifecycle import FINISHED, LIVE, SETTLES, TRANSITIONS, UNSTARTED, 
 
 # Verbs about a lease: they start from running and nowhere else.
 LEASE_VERBS = {Verb.BEGIN, Verb.RENEW, Verb.REPORT, Verb.RELEASE, Verb.RECOVER, *SETTLES.values()}
+REMOVES = {Verb.PRUNE, Verb.DELETE}
 COMES_BACK = {Verb.REVIVE, Verb.RETRY}
 
 
@@ -29,7 +30,7 @@ def test_a_verb_leads_somewhere_from_somewhere(verb: Verb) -> None:
     assert TRANSITIONS[verb], f"{verb} starts nowhere"
     for start, goals in TRANSITIONS[verb].items():
         assert start is None or isinstance(start, State)
-        assert goals or verb is Verb.PRUNE, f"{verb} from {start} leads nowhere"
+        assert goals or verb in REMOVES, f"{verb} from {start} leads nowhere"
         assert goals <= set(State)
 
 
@@ -39,15 +40,16 @@ def test_only_enqueue_makes_a_job_and_it_makes_nothing_else() -> None:
     assert TRANSITIONS[Verb.ENQUEUE][None] == UNSTARTED
 
 
-def test_only_prune_removes_a_job_and_only_a_finished_one() -> None:
-    assert [verb for verb in Verb if frozenset() in TRANSITIONS[verb].values()] == [Verb.PRUNE]
+def test_prune_removes_finished_jobs_and_delete_all_that_do_not_run() -> None:
+    assert {verb for verb in Verb if frozenset() in TRANSITIONS[verb].values()} == REMOVES
     assert set(TRANSITIONS[Verb.PRUNE]) == FINISHED
+    assert set(TRANSITIONS[Verb.DELETE]) == FINISHED | UNSTARTED
 
 
 @pytest.mark.parametrize("state", sorted(FINISHED))
 def test_a_finished_job_is_left_only_by_coming_back_or_being_pruned(state: State) -> None:
     leaving = {verb for verb in Verb if (goals := allowed(verb, state)) is not None and (goals - {state} or not goals)}
-    assert leaving <= COMES_BACK | {Verb.PRUNE}
+    assert leaving <= COMES_BACK | REMOVES
     assert {Verb.RETRY, Verb.PRUNE} <= leaving
     for verb in COMES_BACK & leaving:
         assert allowed(verb, state) == frozenset({State.READY, State.WAITING})
@@ -86,7 +88,7 @@ def test_cancel_of_a_running_job_only_marks_it() -> None:
         assert allowed(Verb.CANCEL, state) is None
 
 
-def test_only_refill_moves_between_waiting_and_ready() -> None:
+def test_only_refill_and_an_edit_move_between_waiting_and_ready() -> None:
     moving = {
         verb
         for verb in Verb
@@ -94,7 +96,11 @@ def test_only_refill_moves_between_waiting_and_ready() -> None:
         if (start, *sorted(goals & {State.READY, State.WAITING} - {start}))
         in ((State.WAITING, State.READY), (State.READY, State.WAITING))
     }
-    assert moving == {Verb.REFILL}
+    assert moving == {Verb.REFILL, Verb.EDIT}
+
+
+def test_an_edit_keeps_a_job_unstarted() -> None:
+    assert TRANSITIONS[Verb.EDIT] == dict.fromkeys(UNSTARTED, UNSTARTED)
 
 
 @pytest.mark.parametrize("state", sorted(UNSTARTED))

@@ -24,6 +24,7 @@ from holdfast.records import (
     CronEntry,
     DeadLetter,
     Dump,
+    Edit,
     Enqueued,
     Exchanged,
     GroupRecord,
@@ -56,7 +57,7 @@ from holdfast.records import (
 )
 from holdfast.worker_status import bounded
 
-from . import leasing, moving, operating, reading, stalling, ticking
+from . import editing, leasing, moving, operating, reading, stalling, ticking
 from .rows import Instant, Row
 from .store import Store
 from .waiting import Wakeups
@@ -223,6 +224,16 @@ class ReferenceBackend(Backend):
     async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
         with self._open_step(now) as at:
             return operating.discard(self._store, job_id, at.wall, by)
+
+    async def edit(self, job_id: str, edit: Edit, now: float | None = None, *, by: str = "") -> JobRecord:
+        with self._open_step(now) as at:
+            row = editing.edit(self._store, job_id, edit, at.wall, by)
+            self._store.refill_touched()
+            return reading.job_record(row)
+
+    async def delete(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        with self._open_step(now) as at:
+            return reading.job_record(editing.delete(self._store, job_id, at.wall))
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
         with self._open_step(now) as at:

@@ -26,6 +26,7 @@ class Index:
         self.letters: dict[Logical, DeadLetter] = {}
         self.logs: dict[str, list[LogLine]] = {}
         self.marks: dict[str, list[Mark]] = {}
+        self.remembered: dict[str, float] = {}  # ids of deleted jobs, and until when they are known
         self.rules: dict[str, QueueRule] = {}
         self.task_rules: dict[str, TaskRule] = {}
         self.overrides: dict[Scope, Override] = {}
@@ -47,6 +48,10 @@ class Index:
         # for whoever ends the step: groups to refill, queues that may have work
         self.touched: dict[GroupName, None] = {}
         self.stirred: set[str] = set()
+
+    def knows(self, job_id: str, wall: float) -> bool:
+        """Whether a job of that id exists, or was deleted not long ago."""
+        return job_id in self.jobs or self.remembered.get(job_id, 0.0) > wall
 
     def insert(self, row: Row) -> None:
         self.jobs[row.id] = row

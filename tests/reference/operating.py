@@ -40,7 +40,7 @@ def _refuse_duplicates(store: Store, jobs: Sequence[NewJob], wall: float) -> Non
     ids: set[str] = set()
     keys: dict[KeyName, str] = {}
     for job in jobs:
-        if job.id in store.jobs or job.id in ids:
+        if store.knows(job.id, wall) or job.id in ids:
             continue
         if job.key is not None:
             name = key_name(job.key_scope, job.queue, job.task, job.key)
@@ -55,7 +55,7 @@ def _refuse_duplicates(store: Store, jobs: Sequence[NewJob], wall: float) -> Non
 
 
 def _enqueue_one(store: Store, job: NewJob, wall: float) -> Enqueued:
-    if job.id in store.jobs:
+    if store.knows(job.id, wall):
         return Enqueued(job.id, created=False)
     name = key_name(job.key_scope, job.queue, job.task, job.key or "")
     row = None if job.key is None else store.key_holder(name, wall)
@@ -163,7 +163,7 @@ def run_now(store: Store, job_id: str, wall: float, by: str = "") -> Row:
 def revive(store: Store, job_id: str, wall: float, by: str = "", verb: str = "revive") -> Row:
     row = find(store, job_id)
     if row.state is State.DEAD:
-        _refuse_taken(store, row, verb, wall)
+        refuse_taken(store, row, verb, wall)
         store.revive(row, wall)
         store.mark(row, "revive", wall, by=by)
     elif not (row.state.live and job_id in store.letter_of):  # live with its letter: revived before, nothing to do
@@ -177,13 +177,13 @@ def retry(store: Store, job_id: str, wall: float, by: str = "") -> Row:
         return revive(store, job_id, wall, by, "retry")
     if row.state.live:
         raise state_conflict(job_id, "retry", row.state)
-    _refuse_taken(store, row, "retry", wall)
+    refuse_taken(store, row, "retry", wall)
     store.again(row, wall)
     store.mark(row, "retry", wall, by=by)
     return row
 
 
-def _refuse_taken(store: Store, row: Row, verb: str, wall: float) -> None:
+def refuse_taken(store: Store, row: Row, verb: str, wall: float) -> None:
     """A finished job may come back only where no other job of its key is live, a dead one not without the letter."""
     holder = None if row.key is None else store.key_holder(row.key_name, wall)
     if holder is not None and holder.id != row.id:

@@ -100,12 +100,12 @@ R24. Finishing a job sets when it may be pruned: finished_at + max(retain, 600 s
   passed. A dead job that holds a letter: never, unless its task's rule has retain_dead or retain_dead_count.
 R25. Only `tick` writes cron entries, and every write compares the entry's version.
 R26. A sealed store (its Seal is closed) accepts no work, starts none and refuses operator changes: enqueue, a declare
-  that would change a rule, promote, refill, rearrange, prune, bury, run_now, revive, retry, discard, pause, resume,
-  limit, slow_down, tick and the cancel of an unstarted job raise StoreSealed and change nothing. A claim applies its
-  settlements and releases, recovers, leases nothing and returns `sealed`. Everything that lets a running job end still
-  works: register, begin, renew, report, settle, release, retire, recover, and the cancel of a running job. So once a
-  sealed store has no running job, no job, letter, rule or pause in it changes any more. The caller of `seal` must
-  rearrange first.
+  that would change a rule, promote, refill, rearrange, prune, bury, run_now, revive, retry, edit, delete, discard,
+  pause, resume, limit, slow_down, tick and the cancel of an unstarted job raise StoreSealed and change nothing. A claim
+  applies its settlements and releases, recovers, leases nothing and returns `sealed`. Everything that lets a running
+  job end still works: register, begin, renew, report, settle, release, retire, recover, and the cancel of a running
+  job. So once a sealed store has no running job, no job, letter, rule or pause in it changes any more. The caller of
+  `seal` must rearrange first.
 """
 
 from __future__ import annotations
@@ -124,6 +124,7 @@ from ..records import (
     CronEntry,
     DeadLetter,
     Dump,
+    Edit,
     Enqueued,
     Exchanged,
     Flaw,
@@ -533,6 +534,30 @@ class Backend(Reader):
     @abstractmethod
     async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
         """Remove a dead letter; its job stays dead, reason "discarded", prunable. Revived and live: StateConflict."""
+
+    @abstractmethod
+    async def edit(self, job_id: str, edit: Edit, now: float | None = None, *, by: str = "") -> JobRecord:
+        """Change an unstarted job: arguments, queue, group, priority, due time. Else StateConflict: a claim came first.
+
+        R71. It keeps id, task, key, seq, created_at, counters, errors, and `held` if queue and group are the same.
+        Arguments alone move nothing. A new due time moves expires_at by as much; due later → scheduled, without a turn;
+        due now → in play. A job that is in play stays so unless its due time changes, and keeps its turn if queue,
+        group and priority are the same; else it gets a new one, through waiting and refill in a group. The group it
+        leaves is refilled, too. due_max does not apply.
+        R72. In another queue it holds its key there: StateConflict with live_id if another job does. A dead letter that
+        it holds (it was revived) moves with it: StateConflict if that queue has one of the same key. A sharded store
+        refuses (ConfigurationError) to move a job to another queue, or to a group that lives in another shard.
+        R73. `revive`: a dead job is revived first, as by `revive`, in the same step; one that is live is only edited.
+        """
+
+    @abstractmethod
+    async def delete(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        """Remove a job that is not running, with its logs and the dead letter it holds. Returns it as it was.
+
+        R74. Its id stays known to enqueue for REMEMBER_SECONDS_MIN from when it finished, if it had not, from now, and
+        then until `prune` at most; a move to another store does not carry that. Its key is free at once, even if it was
+        held for a window. Its group is refilled; no other job or letter changes. Running: StateConflict.
+        """
 
     @abstractmethod
     async def pause(self, pause: Pause, now: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""`holdfast cancel`, `retry`, `run-now`, `bury`, `pause`, `resume`: operators' verbs on jobs, queues, groups and tasks.
+"""`holdfast cancel`, `retry`, `run-now`, `bury`, `delete`, `reschedule`, `edit`, `pause`, `resume`: operators' verbs.
 
 Loaded by main when one of them is called. Each job is its own step in the store; the store decides whether a verb is
 allowed, not this module.
@@ -9,10 +9,12 @@ from __future__ import annotations
 import getpass
 import socket
 from collections.abc import Callable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..actions import EditSettings, encoded
 from ..lifecycle import LIVE, UNSTARTED, State
 from ..operator import make_pause
 from ..queries import make_query
@@ -21,7 +23,7 @@ from .bulk import bulk_options, carry_out, confirm, preview, resolve, say_if_mor
 from .documents import pause_document
 from .exits import CommandFailed, Exit
 from .jobs import QUERY_HELP
-from .parse import counted
+from .parse import Duration, Moment, counted, read_arguments
 from .session import Command, Session, find_id, session_options
 
 if TYPE_CHECKING:
@@ -73,11 +75,88 @@ def bury(session: Session, reason: str, **asked: Any) -> int:
     return _change(session, "bury", UNSTARTED, lambda app, one: app.bury(one, reason, by=me()), **asked)
 
 
+@click.command(epilog=QUERY_HELP)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@bulk_options
+@session_options
+def delete(session: Session, **asked: Any) -> int:
+    """Remove jobs that are not running, with everything stored about them.
+
+    Their ids stay known for ten minutes. A --query without a state means every state but running.
+    """
+    states = frozenset(State) - {State.RUNNING}
+    return _change(session, "delete", states, lambda app, one: app.delete(one, by=me()), lambda job: "deleted", **asked)
+
+
+@click.command(epilog=QUERY_HELP)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--at", type=Moment(), metavar="TIME", help="Due at this time, ISO 8601; local without an offset.")
+@click.option("--delay", type=Duration(), metavar="DURATION", help="Due after this time, such as 90s or 2h; 0 is now.")
+@bulk_options
+@session_options
+def reschedule(session: Session, at: datetime | None, delay: float | None, **asked: Any) -> int:
+    """Give jobs that have not started another due time."""
+    if (at is None) == (delay is None):
+        raise click.UsageError("say when: --at TIME or --delay DURATION.")
+    act: Act = lambda app, one: app.reschedule(one, at=at, delay=delay, by=me())  # noqa: E731
+    return _change(session, "reschedule", UNSTARTED, act, **asked)
+
+
+@click.command(epilog=QUERY_HELP)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--args", "document", metavar="JSON", help="All arguments as one JSON object; --app checks them.")
+@click.option("--queue", metavar="QUEUE", help="Move it to this queue.")
+@click.option("--group", help="Move it to this group.")
+@click.option("--no-group", is_flag=True, help="Take it out of its group.")
+@click.option("--priority", type=click.IntRange(-100, 100), help="Higher goes first.")
+@bulk_options
+@session_options
+def edit(session: Session, **asked: Any) -> int:
+    """Change jobs that have not started: their arguments, queue, group or priority.
+
+    A job that was claimed meanwhile is refused. `reschedule` changes the due time.
+    """
+    changes = read_changes(asked)
+    if not changes:
+        raise click.UsageError("say what to change: --args, --queue, --group, --no-group or --priority.")
+    return _change(session, "edit", UNSTARTED, editing(session, changes), **asked)
+
+
+def read_changes(asked: dict[str, Any]) -> EditSettings:
+    """Take what is to be changed out of a command's options."""
+    document, group, alone = asked.pop("document"), asked.pop("group"), asked.pop("no_group")
+    if group is not None and alone:
+        raise click.UsageError("--group and --no-group exclude each other.")
+    changes: EditSettings = {}
+    if document is not None:
+        changes["args"] = read_arguments((), document, frozenset())
+    if group is not None or alone:
+        changes["group"] = group
+    if (queue := asked.pop("queue")) is not None:
+        changes["queue"] = queue
+    if (priority := asked.pop("priority")) is not None:
+        changes["priority"] = priority
+    return changes
+
+
+def editing(session: Session, changes: EditSettings) -> Act:
+    """The edit of one job; with --app its new arguments are checked against the task's function first."""
+
+    def act(app: Holdfast, one: str) -> Job[Any]:
+        if session.has_code and "args" in changes:
+            session.code.import_tasks()
+            encoded(session.code, app.job(one).task, changes["args"])
+        return app.edit(one, by=me(), **changes)
+
+    return act
+
+
 def _change(
     session: Session,
     verb: str,
     states: frozenset[State],
     act: Act,
+    became: Callable[[Job[Any]], str] | None = None,
     *,
     ids: tuple[str, ...],
     query: str | None,
@@ -101,7 +180,7 @@ def _change(
         if query is not None:
             confirm(session, f"{verb} {counted(len(found), 'jobs')} of {app.safe_url} that match {query!r}?", yes=yes)
         session.announce(app)
-        return carry_out(session, app, verb, found, refused, lambda one: act(app, one), _became)
+        return carry_out(session, app, verb, found, refused, lambda one: act(app, one), became or _became)
 
 
 def _matching(app: Holdfast, query: str, states: frozenset[State], limit: int) -> list[str]:

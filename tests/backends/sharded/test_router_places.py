@@ -16,7 +16,7 @@ from holdfast.errors import ConfigurationError, DuplicateJob
 from holdfast.inspection.audit import RULES, fences_are_distinct
 from holdfast.inspection.snapshot import picture_of
 from holdfast.lifecycle import State
-from holdfast.records import ClaimRequest, Dump, JobQuery, NewJob, Override, Pause, QueueRule, WorkerRecord
+from holdfast.records import ClaimRequest, Dump, Edit, JobQuery, NewJob, Override, Pause, QueueRule, WorkerRecord
 
 from .shelves import Shelf, split_store
 
@@ -277,3 +277,27 @@ def test_a_keyed_batch_that_may_raise_looks_once_into_each_shard_however_many_jo
         assert not any(one.created for one in await router.enqueue(batch, now=NOW))  # known ids
 
     asyncio.run(whole())
+
+
+def test_an_edit_never_moves_a_job_to_another_shard() -> None:
+    async def walk() -> None:
+        jobs = [NewJob(id=f"j{number}", task="t", queue="mail", group=f"g{number}") for number in range(12)]
+        _, store = await split_store(4, jobs)
+        near = [number for number in range(12) if places.place_of(f"g{number}", 4) == places.place_of("g0", 4)]
+        assert 1 < len(near) < 12
+        for number in range(12):
+            if number in near:
+                assert (await store.edit(f"j{number}", Edit(group="g0"), now=NOW)).group == "g0"
+                continue
+            with pytest.raises(ConfigurationError, match="another shard"):
+                await store.edit(f"j{number}", Edit(group="g0"), now=NOW)
+            found = await store.get(f"j{number}")
+            assert found is not None and found.group == f"g{number}"
+        with pytest.raises(ConfigurationError, match="shards of its own"):
+            await store.edit("j0", Edit(queue="other"), now=NOW)
+        assert (await store.edit("j0", Edit(queue="mail", args=b"[1]"), now=NOW)).args == b"[1]"
+        await store.delete("j0", now=NOW)
+        assert await store.get("j0") is None
+        await store.close()
+
+    asyncio.run(walk())

@@ -27,6 +27,7 @@ from ...records import (
     CronEntry,
     DeadLetter,
     Dump,
+    Edit,
     Enqueued,
     Exchanged,
     Flaw,
@@ -400,6 +401,16 @@ class PostgresBackend(Backend):
 
     async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
         return as_letter(await self._write("discard.call", id=job_id, by=_storable(by), now=now))
+
+    async def edit(self, job_id: str, edit: Edit, now: float | None = None, *, by: str = "") -> JobRecord:
+        changes = codec.edit_document(edit)
+        args = edit.args if isinstance(edit.args, bytes) else None
+        return await self._operate(
+            "edit.call", now, id=job_id, changes=changes, args=args, text=edit.text, by=_storable(by)
+        )
+
+    async def delete(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._operate("delete.call", now, id=job_id)
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
         reason, by = _storable(pause.reason), _storable(pause.by)

@@ -20,6 +20,7 @@ from ...records import (
     Answer,
     CronEntry,
     DeadLetter,
+    Edit,
     Enqueued,
     Exchanged,
     Flow,
@@ -132,6 +133,11 @@ def as_marks(text: str | None) -> tuple[Mark, ...]:
         return () if text is None else _read_marks(text)
     except msgspec.DecodeError:
         return ()
+
+
+def edit_document(edit: Edit) -> str:
+    """The changes of an edit as JSON, without those that are not made and without the arguments."""
+    return msgspec.json.encode(msgspec.structs.replace(edit, args=msgspec.UNSET)).decode()
 
 
 def as_letter(text: str) -> DeadLetter:

@@ -42,7 +42,7 @@ from .codec import sent
 
 Work = Callable[[AsyncCursor[Any]], Awaitable[Any]]
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 TRIES_MAX = 8  # for a transaction that the server aborted for a deadlock or a conflicting change
 CONNECTIONS_MAX = 4
 LENGTHY = 60  # reading the whole store may take this many call timeouts
@@ -56,7 +56,7 @@ SEARCH_PATH = "pg_catalog,pg_temp"
 
 def _state_conflict(facts: dict[str, Any]) -> HoldfastError:
     """lifecycle.py words the refusal; the advice that functions of an older version still send is ignored."""
-    names = ("job_id", "verb", "state", "live_id", "heir_id")
+    names = ("job_id", "verb", "state", "live_id", "heir_id", "letter_id")
     return state_conflict(**{name: facts[name] for name in names if name in facts})
 
 

@@ -48,6 +48,7 @@ FILES = [
     "rearrange",
     "operate",
     "history",
+    "edit",
     "prune",
     "cron",
     "move",
@@ -59,7 +60,20 @@ STATEMENTS = load_statements(__package__ + ".statements", FILES)
 
 # Functions of operators and sweeps that must use indexes, as the hot ones do. A session caches its plans: one made
 # while the store was empty would keep scanning it sequentially long after it has grown.
-_BY_INDEX = ("bury", "cancel", "discard", "prune", "retire", "retry", "revive", "run_now", "slow_down", "tick")
+_BY_INDEX = (
+    "bury",
+    "cancel",
+    "delete",
+    "discard",
+    "edit",
+    "prune",
+    "retire",
+    "retry",
+    "revive",
+    "run_now",
+    "slow_down",
+    "tick",
+)
 _FUNCTION = ".function_"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
 _PLACE = re.compile(r"\bholdfast\.")

@@ -25,6 +25,7 @@ from ...records import (
     CronEntry,
     DeadLetter,
     Dump,
+    Edit,
     Enqueued,
     Exchanged,
     Flaw,
@@ -373,6 +374,13 @@ class RedisBackend(Backend):
     async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
         [packed] = await self._run("discard", now, job_id, by)
         return codec.letter(packed)
+
+    async def edit(self, job_id: str, edit: Edit, now: float | None = None, *, by: str = "") -> JobRecord:
+        pieces = [edit.args] if isinstance(edit.args, bytes) else []
+        return codec.jobs(await self._run("edit", now, job_id, by, edit.text, *codec.changes(edit), pieces=pieces))[0]
+
+    async def delete(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._operate("delete", now, job_id)
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
         await self._ruling().pause(pause, self.rule_step_max, now)

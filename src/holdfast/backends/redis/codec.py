@@ -12,6 +12,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from ...errors import ConfigurationError
 from ...lifecycle import Ending, Failure, Settlement, State
@@ -19,6 +20,7 @@ from ...records import (
     Answer,
     ClaimRequest,
     DeadLetter,
+    Edit,
     Enqueued,
     JobRecord,
     Lease,
@@ -118,6 +120,12 @@ def _opened(body: bytes) -> tuple[bytes, bytes | None, bytes]:
     length, more = _LENGTHS.unpack_from(body)
     middle = 8 + length
     return body[8:middle], body[middle : middle + more] if more else None, body[middle + more :]
+
+
+def changes(edit: Edit) -> list[Any]:
+    """Return the changes of an edit but for the arguments: nil for what stays, false for no group."""
+    values = (edit.queue, edit.group, edit.priority, edit.due_at, edit.delay)
+    return [edit.revive, *(None if value is UNSET else False if value is None else value for value in values)]
 
 
 def settlement(one: Settlement, values: list[bytes]) -> tuple[Any, ...]:

@@ -40,12 +40,13 @@ READING = (
 )
 # Verbs that add work to the store: a full server refuses them. All others run there, so that a worker can start, claim
 # and settle until the server has room again.
-FILLING = ("carry", "enqueue", "revive", "tick")
+FILLING = ("carry", "edit", "enqueue", "revive", "tick")
 DRAINING = (
     "begin",
     "bury",
     "cancel",
     "declare",
+    "delete",
     "discard",
     "exchange",
     "limit",

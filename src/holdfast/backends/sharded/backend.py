@@ -32,6 +32,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import ClassVar, TypeVar
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from ...errors import JobNotFound, StoreSealed
@@ -40,6 +41,7 @@ from ...records import (
     Answer,
     ClaimRequest,
     DeadLetter,
+    Edit,
     Enqueued,
     Exchanged,
     Held,
@@ -69,6 +71,7 @@ from .fanout import SILENCE, at_once, spread
 from .lease import HOME, LeaseVerbs
 from .limits import LimitVerbs
 from .move import MoveVerbs
+from .places import refuse_other_shard
 from .read import ShardedReader
 from .registry import FRESH_SECONDS, Document, Shards
 from .seals import SealVerbs
@@ -284,6 +287,18 @@ class ShardedBackend(ShardedReader, Backend):
 
     async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
         return await self._where_it_is(lambda store: store.discard(job_id, now, by=by))
+
+    async def edit(self, job_id: str, edit: Edit, now: float | None = None, *, by: str = "") -> JobRecord:
+        if edit.queue is not UNSET or edit.group is not UNSET:
+            job = await self.get(job_id)
+            if job is None:
+                raise JobNotFound(job_id)
+            refuse_other_shard(job, edit, self._shards.registry.queues[job.queue].shards)
+        return await self._where_it_is(lambda store: store.edit(job_id, edit, now, by=by))
+
+    async def delete(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        self._places.pop(job_id, None)
+        return await self._where_it_is(lambda store: store.delete(job_id, now, by=by))
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
         await self._ruling.pause(pause, now)

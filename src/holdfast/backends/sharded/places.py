@@ -16,7 +16,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
 
-from ...records import DeadLetter, JobRecord, NewJob
+from msgspec import UNSET
+
+from ...errors import ConfigurationError
+from ...records import DeadLetter, Edit, JobRecord, NewJob
 
 NUMBERS_MAX = 4096  # shards of all queues together: each has its own number
 ROUNDS_MAX = 4  # calls to one shard within one call of a worker
@@ -37,6 +40,21 @@ def place_of(name: str, shards: int) -> int:
 def place_of_job(job: NewJob | JobRecord | DeadLetter, shards: int) -> int:
     """Place by group, so that a group is in one shard; else by key, so that it is unique; else by id."""
     return place_of(job.group or job.key or job.id, shards)
+
+
+def refuse_other_shard(job: JobRecord, edit: Edit, shards: int) -> None:
+    """Refuse an edit that would bring a job to another shard: leaving one and entering the other is not one step."""
+    if edit.queue is not UNSET and edit.queue != job.queue:
+        raise ConfigurationError(
+            f"job {job.id} cannot be moved from queue {job.queue!r} to {edit.queue!r}: on a cluster every queue has "
+            "shards of its own. Enqueue a new job there and delete this one."
+        )
+    group = job.group if edit.group is UNSET else edit.group
+    if place_of(group or job.key or job.id, shards) != place_of_job(job, shards):
+        raise ConfigurationError(
+            f"job {job.id} cannot be moved to group {group!r}, which lives in another shard of queue {job.queue!r}. "
+            "Enqueue a new job in that group and delete this one."
+        )
 
 
 @lru_cache(maxsize=2 * NUMBERS_MAX)

@@ -26,6 +26,7 @@ from ...records import (
     CronEntry,
     DeadLetter,
     Dump,
+    Edit,
     Enqueued,
     Exchanged,
     Flaw,
@@ -60,6 +61,7 @@ from ...records import (
 from ...worker_status import bounded
 from ..contract import Backend
 from . import claim, cron, enqueue, flaws, groups, limits, move, operate, promote, prune, read, recover, renew, scan
+from . import edit as edits
 from .connection import (
     SYNCHRONOUS,
     Identity,
@@ -213,6 +215,12 @@ class SqliteVerbs(Backend):
 
     async def discard(self, job_id: str, now: float | None = None, *, by: str = "") -> DeadLetter:
         return await self._write("discard", lambda tx: operate.discard(tx, job_id, by), now)
+
+    async def edit(self, job_id: str, edit: Edit, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._write("edit", lambda tx: edits.edit(tx, job_id, edit, by), now)
+
+    async def delete(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
+        return await self._write("delete", lambda tx: edits.delete(tx, job_id), now)
 
     async def pause(self, pause: Pause, now: float | None = None) -> None:
         await self._write("pause", lambda tx: limits.pause(tx, pause, self.rule_step_max), now)

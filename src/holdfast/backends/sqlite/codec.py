@@ -134,6 +134,7 @@ FILES = [
     "groups",
     "limits",
     "operate",
+    "edit",
     "prune",
     "cron",
     "move",

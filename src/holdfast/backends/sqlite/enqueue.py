@@ -88,6 +88,7 @@ def as_str(value: Any) -> str:
 
 _INSERT = SQL["enqueue.insert"]
 _INSERT_WHOLE = SQL["enqueue.insert_whole"]
+_INSERT_UNKNOWN = SQL["enqueue.insert_unknown"]
 _STATE = 3  # position in a row
 
 
@@ -165,8 +166,8 @@ def store(tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
     rules = tx.rules
     tx.refuse_sealed()  # after reading the rules, which include the seal
     rows, insert = _rows(tx, jobs), _INSERT
-    if rules.any_aging or not all(map(_is_plain, jobs)):
-        insert = _INSERT_WHOLE
+    if rules.any_aging or rules.any_remembered or not all(map(_is_plain, jobs)):
+        insert = _INSERT_UNKNOWN if rules.any_remembered else _INSERT_WHOLE
         rows = [
             (*row, *beyond(job, tx.now, rank(job.priority, rules.aging(job.queue))))
             for job, row in zip(jobs, rows, strict=True)
@@ -195,7 +196,7 @@ def _enqueue_one(tx: Transaction, job: NewJob, insert: str, row: tuple[Any, ...]
     execute = tx.cursor.execute
     if execute(insert, row).rowcount:
         return Enqueued(job.id, True)
-    if execute(SQL["enqueue.known"], (job.id,)).fetchone():
+    if execute(SQL["enqueue.known"], (job.id, tx.now)).fetchone():
         return Enqueued(job.id, False)
     holder = holder_of(execute, place_of_key(job), job.task, job.key)
     if holder is None or holder.window_passed(tx.now):
@@ -326,7 +327,7 @@ def _join_one(execute: Execute, job: NewJob, now: float) -> Enqueued:
     closed = execute(SQL["seal.closed"]).fetchone()
     if closed is not None:
         raise seals.refusal(seals.read(closed[0]))
-    if execute(SQL["enqueue.known"], (job.id,)).fetchone():
+    if execute(SQL["enqueue.known"], (job.id, now)).fetchone():
         return Enqueued(job.id, False)
     holder = holder_of(execute, place_of_key(job), job.task, job.key)
     if holder is None or holder.window_passed(now):

@@ -84,6 +84,7 @@ class Rules:
         "any_flow",
         "any_key",
         "any_letter",
+        "any_remembered",
         "closed",
         "rearranging",
         "tick",
@@ -92,7 +93,8 @@ class Rules:
     def __init__(self, cursor: sqlite3.Cursor) -> None:
         self._cursor = cursor
         pauses, overrides, tasks, self._queue_flows, *others = cursor.execute(_ANY).fetchone()
-        self.any_flow, self.any_key, self.any_letter, self.rearranging, self.closed, self.tick = others
+        self.any_flow, self.any_key, self.any_letter, self.rearranging, self.any_remembered, *others = others
+        self.closed, self.tick = others
         paused: Kinds = cursor.execute(SQL["limit.kinds_paused"]).fetchone() if pauses else _NO_KINDS
         self._queue_pauses, self._group_pauses, self._task_pauses = paused
         said: Kinds = cursor.execute(SQL["limit.kinds_overridden"]).fetchone() if overrides else _NO_KINDS

@@ -1,4 +1,4 @@
-"""prune: removes jobs past their retention, what the tasks' rules do not keep, and buckets that are no longer needed.
+"""prune: removes jobs past their retention, what the tasks' rules do not keep, idle buckets, and ids of deleted jobs.
 
 Called by backend.py inside a write transaction. It never removes a job finished within REMEMBER_SECONDS_MIN, one whose
 key's window has not passed, or a letter whose job is live.
@@ -11,6 +11,7 @@ from .codec import SQL
 from .connection import Transaction
 
 FLOWS_PER_PRUNE_MAX = 10_000
+IDS_PER_PRUNE_MAX = 10_000
 
 Rows = list[tuple[int]]
 
@@ -18,6 +19,7 @@ Rows = list[tuple[int]]
 def prune(tx: Transaction, limit: int, older_than: float | None) -> int:
     tx.refuse_sealed()
     tx.cursor.execute(SQL["prune.flows"], (tx.now, tx.now, FLOWS_PER_PRUNE_MAX))
+    tx.cursor.execute(SQL["delete.forget"], (tx.now, IDS_PER_PRUNE_MAX))
     if older_than is None:
         rows = tx.cursor.execute(SQL["prune.past"], (tx.now, limit)).fetchall()
     else:

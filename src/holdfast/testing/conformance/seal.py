@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ...errors import ConfigurationError, StoreSealed
 from ...lifecycle import UNSTARTED, Ending, State
-from ...records import Answer, CronEntry, JobQuery, Override, Pause, Release, Seal, TaskRule, Tick
+from ...records import Answer, CronEntry, Edit, JobQuery, Override, Pause, Release, Seal, TaskRule, Tick
 from .compare import same
 from .registry import case, case_for_each
 from .world import DAY, World
@@ -39,6 +39,8 @@ ON_STATE: dict[str, tuple[State, Act]] = {
     "run_now": (State.SCHEDULED, lambda w, i: w.backend.run_now(i, now=w.now)),
     "revive": (State.DEAD, lambda w, i: w.backend.revive(i, now=w.now)),
     "retry": (State.SUCCEEDED, lambda w, i: w.backend.retry(i, now=w.now)),
+    "edit": (State.READY, lambda w, i: w.backend.edit(i, Edit(priority=1), now=w.now)),
+    "delete": (State.SUCCEEDED, lambda w, i: w.backend.delete(i, now=w.now)),
     "discard": (State.DEAD, lambda w, i: w.backend.discard(i, now=w.now)),
     "enqueue": (State.READY, lambda w, i: w.backend.enqueue([w.job()], now=w.now)),
     "enqueue of a known id": (State.READY, lambda w, i: w.backend.enqueue([w.job(id=i)], now=w.now)),

@@ -11,7 +11,7 @@ from itertools import product
 
 from ...errors import JobNotFound, StateConflict
 from ...lifecycle import SETTLES, Ending, State, Verb, allowed
-from ...records import Answer, Held, JobRecord
+from ...records import Answer, Edit, Held, JobRecord
 from .compare import CALLED, changed_columns, row_of, same, same_tables
 from .registry import case, case_for_each
 from .world import DAY, FOREVER, NO_TOKEN, Start, World
@@ -89,6 +89,18 @@ def _operate(method: str) -> Act:
     return act
 
 
+async def _edit(world: World, start: Start) -> bool:
+    changes = Edit(args=b'{"n":1}', priority=7)
+    try:
+        answer = await world.backend.edit(start.id, changes, now=world.now)
+    except StateConflict as refusal:
+        same((refusal.job_id, refusal.state), (start.id, start.state), "what the refusal of edit carries")
+        return False
+    same(answer, await world.get(start.id), "edit answers the job as it is now")
+    same((answer.args, answer.priority), (changes.args, changes.priority), "the new values")
+    return True
+
+
 ACTS: dict[Verb, Act] = {
     Verb.PROMOTE: _promote,
     Verb.REFILL: _refill,
@@ -104,6 +116,7 @@ ACTS: dict[Verb, Act] = {
     Verb.RUN_NOW: _operate("run_now"),
     Verb.REVIVE: _operate("revive"),
     Verb.RETRY: _operate("retry"),
+    Verb.EDIT: _edit,
     Verb.PRUNE: _prune,
     **{verb: _settle(ending) for ending, verb in SETTLES.items()},
 }
@@ -135,6 +148,7 @@ CHANGES: dict[Verb, set[str]] = {
     Verb.RUN_NOW: _PLACE | {"due_at"},
     Verb.REVIVE: _RESET - {"errors"},
     Verb.RETRY: _RESET,
+    Verb.EDIT: _PLACE | {"args", "priority"},
 }
 WHERE: dict[str, str | None] = {"alone": None, "in a group": "g"}
 STARTS = [
@@ -233,10 +247,10 @@ async def prune_takes_what_the_table_says(world: World, param: tuple[State, str]
     same(await world.backend.get(start.id) is None, gone, "gone")
 
 
-@case_for_each(["cancel", "bury", "run_now", "revive", "retry", "discard"])
+@case_for_each(["cancel", "bury", "run_now", "revive", "retry", "edit", "delete", "discard"])
 async def an_operators_verb_on_an_unknown_job_is_not_found(world: World, method: str) -> None:
     await world.enqueue()
-    more = ("told to",) if method == "bury" else ()
+    more = {"bury": ("told to",), "edit": (Edit(priority=1),)}.get(method, ())
     async with world.refused(JobNotFound, method) as raised:
         await getattr(world.backend, method)("nobody", *more, now=world.now)
     same(getattr(raised[0], "job_id", None), "nobody", "what the error carries")

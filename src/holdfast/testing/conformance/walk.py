@@ -15,8 +15,10 @@ from msgspec.structs import replace
 from ...errors import HoldfastError
 from ...lifecycle import Ending, Settlement
 from ...records import (
+    REMEMBER_SECONDS_MIN,
     ClaimRequest,
     CronEntry,
+    Edit,
     Exchanged,
     Held,
     Lease,
@@ -62,6 +64,7 @@ class Walk:
             (2, self.recover),
             (3, self.sweep),
             (6, self.operate),
+            (3, self.edit),
             (2, self.pause),
             (1, self.rule),
             (5, self.wait),
@@ -226,10 +229,28 @@ class Walk:
         return await getattr(self.world.backend, verb)(now=self.world.now)
 
     async def operate(self) -> object:
-        verb = self._one("cancel", "cancel", "bury", "run_now", "revive", "revive", "retry", "discard")
+        verb = self._one("cancel", "cancel", "bury", "run_now", "revive", "revive", "retry", "discard", "delete")
         more = ("told to",) if verb == "bury" else ()
         answer = await getattr(self.world.backend, verb)(self._job(), *more, now=self.world.now)
         return answer.id, getattr(answer, "state", None)
+
+    async def edit(self) -> object:
+        """Change some of what an operator can; where a job may not change its shard, neither queue nor group."""
+        offered: dict[str, Any] = {
+            "args": self._one(b"[3]", b"[4, 5]"),
+            "priority": self._one(0, 3, -2),
+            "delay": self._one(0.0, 4.0, 40.0),
+            "queue": self._one(*QUEUES),
+            "group": self._one(*self.groups),
+        }
+        if self.world.backend.sharded:
+            del offered["queue"], offered["group"]
+        changes = Edit(
+            **{name: value for name, value in offered.items() if self.dice.random() < 0.4},
+            revive=self.dice.random() < 0.4,
+        )
+        answer = await self.world.backend.edit(self._job(), changes, now=self.world.now)
+        return answer.id, answer.state
 
     async def pause(self) -> object:
         pause = self._one(
@@ -256,7 +277,11 @@ class Walk:
         return rule
 
     async def wait(self) -> object:
-        return self.world.advance(self._one(1.0, 1.0, 6.0, 12.0, 35.0, 700.0 if self.dice.random() < 0.1 else 3.0))
+        seconds = self._one(1.0, 1.0, 6.0, 12.0, 35.0, 700.0 if self.dice.random() < 0.1 else 3.0)
+        self.world.advance(seconds)
+        if seconds > REMEMBER_SECONDS_MIN:  # ids of deleted jobs may stay known until they are pruned
+            await self.world.backend.prune(now=self.world.now)
+        return self.world.now
 
 
 @case_for_each(range(12), name=lambda seed: f"seed {seed}")

@@ -30,6 +30,7 @@ SELECT (SELECT max(seq) FROM page), p.id, p.record, p.wrong FROM (SELECT 1) one 
 WITH page AS MATERIALIZED (SELECT * FROM holdfast.ids WHERE id > %(after)s ORDER BY id LIMIT 10000)
 SELECT (SELECT max(id) FROM page), p.id FROM (SELECT 1) one LEFT JOIN (
     SELECT i.id FROM page i LEFT JOIN holdfast.jobs j ON j.seq = i.seq WHERE j.id IS DISTINCT FROM i.id
+      AND NOT EXISTS (SELECT FROM holdfast.remembered r WHERE r.id = i.id)
     ORDER BY i.id) p ON true
 
 -- :: letters

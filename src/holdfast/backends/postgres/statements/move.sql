@@ -25,7 +25,8 @@ SELECT (SELECT count(*) FROM holdfast.jobs), (SELECT count(*) FROM holdfast.lett
 
 -- :: forget_rules
 WITH q AS (DELETE FROM holdfast.queues), t AS (DELETE FROM holdfast.tasks), b AS (DELETE FROM holdfast.bounds),
-     f AS (DELETE FROM holdfast.flows), r AS (DELETE FROM holdfast.retained)
+     f AS (DELETE FROM holdfast.flows), r AS (DELETE FROM holdfast.retained), i AS (DELETE FROM holdfast.ids),
+     m AS (DELETE FROM holdfast.remembered)
 DELETE FROM holdfast.entries
 
 -- :: function_refuse_sealed

@@ -30,7 +30,7 @@ BEGIN
         past := past || holdfast.prune_finished(rule, most - cardinality(past), at);
         past := past || holdfast.prune_letters(rule, most - cardinality(past), at);
     END LOOP;
-    PERFORM holdfast.prune_flows(at);
+    PERFORM holdfast.prune_flows(at), holdfast.forget_ids(at);
     RETURN cardinality(past);
 END $$
 

@@ -21,8 +21,16 @@ INSERT INTO holdfast_jobs (@whole_row)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING
 
+-- :: insert_unknown
+-- While ids of deleted jobs are remembered. ?11 is the time.
+INSERT INTO holdfast_jobs (@whole_row)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23
+WHERE NOT EXISTS (SELECT 1 FROM holdfast_remembered WHERE id = ?1 AND until > ?11)
+ON CONFLICT DO NOTHING
+
 -- :: known
-SELECT 1 FROM holdfast_jobs WHERE id = ?
+SELECT 1 FROM holdfast_jobs WHERE id = ?1
+UNION ALL SELECT 1 FROM holdfast_remembered WHERE id = ?1 AND until > ?2
 
 -- :: waits
 SELECT state = 'waiting' FROM holdfast_jobs WHERE id = ?
@@ -44,6 +52,7 @@ WHERE seq = :seq AND state IN ('scheduled', 'waiting', 'ready')
 
 -- :: joined
 INSERT INTO holdfast_jobs (@whole_row)
-SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23
 WHERE NOT EXISTS (SELECT 1 FROM holdfast_seal WHERE closed = 1)  -- checked and inserted in one statement
+  AND NOT EXISTS (SELECT 1 FROM holdfast_remembered WHERE id = ?1 AND until > ?11)
 ON CONFLICT DO NOTHING

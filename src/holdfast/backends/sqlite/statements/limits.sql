@@ -40,6 +40,7 @@ SELECT EXISTS (SELECT 1 FROM holdfast_pauses),
        EXISTS (SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_key WHERE holds_key = 1),
        EXISTS (SELECT 1 FROM holdfast_letters),
        EXISTS (SELECT 1 FROM holdfast_rearranging),
+       EXISTS (SELECT 1 FROM holdfast_remembered),
        (SELECT record FROM holdfast_seal WHERE closed = 1),
        COALESCE((SELECT tick FROM holdfast_ticks), 0)
 
