@@ -18,9 +18,10 @@ import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from holdfast import mover
 from holdfast.backends import open_backend, parse_url
-from holdfast.backends.redis.nodes import Node
-from holdfast.moving import Mover, Side, mover
+from holdfast.backends.redis.cluster import Node
+from holdfast.mover import Mover, Side
 
 SECONDS_MAX = 60
 

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.shells import Shell
 
 from holdfast import Holdfast, MoveRefused
-from holdfast.moving import Mover
+from holdfast.mover import Mover
 
 
 @pytest.fixture

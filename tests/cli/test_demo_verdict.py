@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from holdfast.cli.demo import screen
-from holdfast.cli.demo.frames import Frame, Happening, StepView, WorkerView
 from holdfast.cli.demo.journal import Entry, Journal
+from holdfast.cli.demo.screen import Frame, Happening, StepView, WorkerView
 from holdfast.cli.demo.stage import Stage
 from holdfast.cli.demo.verdict import Plan, Verdict, verdict_of
 from holdfast.cli.main import cli

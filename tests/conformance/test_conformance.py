@@ -18,12 +18,9 @@ from holdfast.testing.conformance import (
     concurrency,
     flow_rivals,
     move,
-    move_rules,
-    rivals_at_once,
     run_case,
     seal,
     walk,
-    walk_flow,
 )
 
 from ..reference.backend import ReferenceBackend
@@ -58,7 +55,7 @@ STORES = {"reference": _reference, "memory": _memory, "sqlite": _sqlite, "postgr
 # The store in memory has its verbs from the SQLite store, statement for statement. Its own are the lock, its databases
 # and the way to wait: these themes call it from several sides, use two stores at once, or do everything at random.
 # What else runs on it in `./check --fast` repeats the SQLite store's cases, which the whole run has.
-OWN_TO_MEMORY = (concurrency, rivals_at_once, flow_rivals, seal, move, move_rules, walk, walk_flow)
+OWN_TO_MEMORY = (concurrency, flow_rivals, seal, move, walk)
 
 
 def _runs() -> Iterator[ParameterSet]:

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.testing.conformance import MakeBackend, World
 from holdfast.testing.conformance.portrait import WorkerStatus, portray, unlike
-from holdfast.testing.conformance.walk import Walk
-from holdfast.testing.conformance.walk_flow import FlowWalk
+from holdfast.testing.conformance.walk import FlowWalk, Walk
 
 from ..reference.backend import ReferenceBackend
 from ..servers import postgres, sqlite, valkey

@@ -28,7 +28,7 @@ FACE = "actions app operator producer results store_thread"
 LAYERS = {
     **dict.fromkeys(WORDS.split(), 0),
     "backends": 1,
-    **dict.fromkeys(["cron", "worker", "inspection", "moving"], 2),
+    **dict.fromkeys(["cron", "worker", "inspection", "mover"], 2),
     **dict.fromkeys([*FACE.split(), "testing", "__init__"], 3),
     **dict.fromkeys(["cli", "dashboard", "__main__"], 4),
 }

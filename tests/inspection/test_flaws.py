@@ -23,7 +23,7 @@ from holdfast.errors import MoveRefused
 from holdfast.inspection import audit
 from holdfast.inspection.audit import judge, named
 from holdfast.inspection.store_health import FLAWS_MAX, look_at_store
-from holdfast.moving import Mover, Side
+from holdfast.mover import Mover, Side
 from holdfast.records import Flaw
 
 FLAW = Flaw(place="jobs", id="j", field="errors", text="it cannot be read")

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.backends import open_backend, parse_url
 from holdfast.backends.contract import Backend
-from holdfast.moving import Moved, Mover, Side, Step
+from holdfast.mover import Moved, Mover, Side, Step
 from holdfast.records import QueueRule, TaskRule
 from holdfast.testing.conformance import World
 from holdfast.testing.conformance.compare import Tables

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.errors import MoveRefused
-from holdfast.moving.mover import Plan, decide
+from holdfast.mover import Plan, decide
 from holdfast.records import Seal
 
 HERE, THERE = "store://here", "store://there"

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from holdfast import mover
 from holdfast.backends import parse_url
 from holdfast.backends.contract import Backend
 from holdfast.errors import BackendUnavailable, MoveRefused, OutcomeUnknown, StoreSealed
 from holdfast.inspection import explain
-from holdfast.moving import Moved, Mover, Side, Step, abandon, mover, survey
+from holdfast.mover import Moved, Mover, Side, Step, abandon, survey
 from holdfast.records import ClaimRequest, NewJob, QueueRule, Seal, WorkerRecord
 from holdfast.testing.conformance.compare import same_tables
 

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from holdfast.backends import seals
 from holdfast.backends.contract import Backend
-from holdfast.backends.seq_numbers import ALONE, Numbering
+from holdfast.backends.formulas import ALONE, Numbering
 from holdfast.clock import Clock, SystemClock
 from holdfast.lifecycle import Settlement, State
 from holdfast.records import (

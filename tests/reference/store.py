@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from holdfast.backends.formulas import ALONE, Numbering
 from holdfast.backends.seals import refusal
-from holdfast.backends.seq_numbers import ALONE, Numbering
 from holdfast.lifecycle import FAILURE_TEXTS, Failure, State
 from holdfast.rates import Rate, opens_at
 from holdfast.records import (

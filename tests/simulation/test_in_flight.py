@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends.contract import Backend
-from holdfast.backends.seq_numbers import Numbering
+from holdfast.backends.formulas import Numbering
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.records import QueueRule
 

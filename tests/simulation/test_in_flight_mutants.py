@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from holdfast.backends.sharded.lease import WorkerCalls
 from holdfast.backends.sharded.places import last_number_of
-from holdfast.backends.sharded.worker_calls import WorkerCalls
 from holdfast.lifecycle import Settlement
 from holdfast.records import ClaimRequest, Exchanged, Held, Release, Renewal
 

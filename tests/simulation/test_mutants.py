@@ -11,7 +11,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from msgspec.structs import replace
 
 from holdfast.backends.contract import Backend
-from holdfast.backends.seq_numbers import ALONE
+from holdfast.backends.formulas import ALONE
 from holdfast.lifecycle import Ending, Failure, Settlement, State
 from holdfast.records import (
     Answer,

@@ -71,7 +71,7 @@ def _ask_sqlite(address: Address) -> StoreFacts:
 
 async def _ask_postgres(address: Address) -> StoreFacts:
     from .postgres.connection import SCHEMA_VERSION, Connections
-    from .postgres.rights import missing_right
+    from .postgres.schema import missing_right
     from .postgres.snapshots import OldSnapshot, oldest_snapshot
 
     options = address.options
@@ -132,8 +132,8 @@ async def _redis_settings(connections: Any) -> dict[str, str]:
 
 
 async def _ask_cluster(address: Address) -> StoreFacts:
+    from .redis.cluster import Node, Nodes
     from .redis.keys import PREFIX_DEFAULT, SCHEMA_VERSION
-    from .redis.nodes import Node, Nodes
 
     options = address.options
     timeout = options.get("call_timeout", CALL_TIMEOUT_DEFAULT)

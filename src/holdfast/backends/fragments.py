@@ -143,8 +143,8 @@ def split_parts(verb: str, text: str) -> dict[str, str]:
 
 
 def load_statements(package: str, files: Iterable[str]) -> Statements:
-    """All statements of a package as {"verb.part": text}; the folder must contain exactly these files."""
-    folder = resources.files(package)
+    """All statements of a store's package as {"verb.part": text}; its folder must contain exactly these files."""
+    folder = resources.files(package) / "statements"
     found = {entry.name.removesuffix(".sql"): entry for entry in folder.iterdir() if entry.name.endswith(".sql")}
     wanted = set(files)
     if set(found) != wanted:

@@ -23,7 +23,7 @@ from .session import Session, holds_something
 
 if TYPE_CHECKING:
     from ..app import Holdfast
-    from ..moving import Comparison, Moved, Side, Step, Survey
+    from ..mover import Comparison, Moved, Side, Step, Survey
 
 WAIT_SECONDS = 60.0
 LINE_EVERY_SECONDS = 1.0
@@ -85,7 +85,7 @@ def move(source: str, target: str, wait: float, dry_run: bool, abandon: bool, ye
 @asynccontextmanager
 async def _side(app: Holdfast) -> AsyncIterator[Side]:
     from ..backends import parse_url
-    from ..moving import Side
+    from ..mover import Side
 
     backend = app.open_backend()
     await backend.open()
@@ -96,14 +96,14 @@ async def _side(app: Holdfast) -> AsyncIterator[Side]:
 
 
 async def _move(one: Holdfast, two: Holdfast, wait: float, say: Callable[[Step], None]) -> Moved:
-    from ..moving import Mover
+    from ..mover import Mover
 
     async with _side(one) as source, _side(two) as target:
         return await Mover(source, target, wait=wait, say=say).run()
 
 
 async def _survey(one: Holdfast, two: Holdfast) -> Survey:
-    from ..moving import survey
+    from ..mover import survey
 
     async with _side(one) as source:
         if not _may_look_at(two):
@@ -121,7 +121,7 @@ def _may_look_at(target: Holdfast) -> bool:
 
 
 def _abandon(session: Session, one: Holdfast, two: Holdfast, *, yes: bool) -> int:
-    from ..moving import abandon
+    from ..mover import abandon
 
     async def give_up() -> bool:
         async with _side(one) as source, _side(two) as target:

@@ -145,7 +145,7 @@ def test_revivals_take_no_step_of_their_own_each(make: Make, server: Server, sch
 def test_an_older_store_is_brought_up_keeps_its_jobs_and_no_old_function(
     make: Make, server: Server, schema: str, files: list[str]
 ) -> None:
-    folder = resources.files("holdfast.backends.postgres.migrations")
+    folder = resources.files("holdfast.backends.postgres") / "migrations"
     version = len(files)
 
     async def run() -> None:

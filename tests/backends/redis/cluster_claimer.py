@@ -12,7 +12,7 @@ import sys
 import redis
 
 from holdfast.backends import open_backend
-from holdfast.backends.redis import nodes
+from holdfast.backends.redis import cluster as nodes
 from holdfast.lifecycle import Ending, Settlement
 from holdfast.records import ClaimRequest, WorkerRecord
 

@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from holdfast.backends.redis.backend import RedisBackend
+from holdfast.backends.redis.cluster import Nodes, SlotConnections
 from holdfast.backends.redis.keys import keys_of
-from holdfast.backends.redis.nodes import Nodes, SlotConnections
 from holdfast.errors import BackendError, OutcomeUnknown
 from holdfast.records import ClaimRequest, Exchanged, Held, NewJob, WorkerRecord
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.redis import nodes as nodes
-from holdfast.backends.redis.nodes import Node
+from holdfast.backends.redis import cluster as nodes
+from holdfast.backends.redis.cluster import Node
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 
 PATIENCE_SECONDS = 60.0

@@ -11,7 +11,7 @@ from redis.crc import key_slot
 
 from holdfast.backends import open_backend, parse_url
 from holdfast.backends.durability import ask_store
-from holdfast.backends.redis import nodes as nodes
+from holdfast.backends.redis import cluster as nodes
 from holdfast.backends.redis.keys import keys_of
 from holdfast.errors import ConfigurationError
 from holdfast.inspection.store_health import StoreLook, judge_store

@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 import redis
 
-from holdfast.backends.redis import codec, rule_codec
+from holdfast.backends.redis import codec, limits
 from holdfast.backends.redis.keys import KEY_NAMES, KEY_TYPES, keys_of
 from holdfast.backends.redis.layouts import FIELDS
 from holdfast.testing.conformance import World
-from holdfast.testing.conformance.walk import Walk
-from holdfast.testing.conformance.walk_flow import FlowWalk
+from holdfast.testing.conformance.walk import FlowWalk, Walk
 from tests.servers.valkey import hash_of, scores_of
 
 from ...servers import valkey
@@ -109,7 +108,7 @@ def _kept(
     """Which finished jobs are to be listed: those of tasks that keep a number of them, unless prune is still to list
     those that finished before. Others may be, whose task once kept some."""
     said = [item for pair in hash_of(client, key["tasks"]).items() for item in pair]
-    keeping = [codec.escaped(rule.name) for rule in rule_codec.task_rules(said) if rule.retain_count is not None]
+    keeping = [codec.escaped(rule.name) for rule in limits.task_rules(said) if rule.retain_count is not None]
     listed = {one for one in finished if not client.hexists(key["meta"], "listing") and one.startswith(tuple(keeping))}
     return {one: 0.0 for one in finished if one in listed or one in there}
 

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.backends import parse_url
+from holdfast.backends.formulas import ALONE, Numbering
 from holdfast.backends.redis.backend import RedisBackend
-from holdfast.backends.seq_numbers import ALONE, Numbering
 from holdfast.errors import StoreSealed
 from holdfast.lifecycle import State
 from holdfast.records import ClaimRequest, NewJob, Pause, QueueRule, Seal, Shipment, StoredJob, WorkerRecord

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 import redis
 
-from holdfast.backends.redis import tolerant
+from holdfast.backends.redis import codec
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.layouts import FIELDS
 from holdfast.errors import DuplicateJob, JobNotFound, StateConflict
@@ -163,7 +163,7 @@ def test_a_field_of_a_wrong_kind_stops_nobody_and_is_named(
                 name = f"{kind}-{number}"
                 packed = _changed(raw(client.hget(f"{{{prefix}}}:jobs", name)), field, value)
                 client.hset(f"{{{prefix}}}:jobs", name, packed)
-                expected[name] = set(tolerant.fields(name, packed)[1])
+                expected[name] = set(codec.fields(name, packed)[1])
         found = await backend.flaws(limit=10_000)
         named = {(flaw.id, flaw.field) for flaw in found if flaw.place == "jobs"}
         assert named == {(name, bad) for name, some in expected.items() for bad in some}

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.backends.contract import Backend
-from holdfast.backends.seq_numbers import Numbering
+from holdfast.backends.formulas import Numbering
 from holdfast.backends.sharded.backend import ShardedBackend
 from holdfast.backends.sharded.registry import Registry
 from holdfast.errors import BackendUnavailable, OutcomeUnknown

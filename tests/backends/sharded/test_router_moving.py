@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.backends.contract import Backend
-from holdfast.backends.seq_numbers import Numbering
+from holdfast.backends.formulas import Numbering
 from holdfast.backends.sharded import places
 from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.errors import ConfigurationError, StoreSealed
 from holdfast.lifecycle import Ending, Settlement
-from holdfast.moving import Moved, Mover, Side
+from holdfast.mover import Moved, Mover, Side
 from holdfast.records import ClaimRequest, NewJob, Override, Pause, QueueRule, WorkerRecord
 
 from .shelves import NOW, Shelf, split_store

@@ -14,7 +14,7 @@ from holdfast.backends.sharded.lease import HOME
 from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.errors import BackendUnavailable, ConfigurationError, StoreSealed
 from holdfast.lifecycle import Ending, Settlement, State
-from holdfast.moving import Mover, Side
+from holdfast.mover import Mover, Side
 from holdfast.records import (
     ClaimRequest,
     CronEntry,

@@ -61,8 +61,8 @@ from ...worker_status import bounded
 from .. import seals
 from ..connects import Pace
 from ..contract import Backend
-from ..seq_numbers import ALONE, Numbering
-from . import codec, rule_codec
+from ..formulas import ALONE, Numbering
+from . import codec, limits
 from .blocking import BlockingCalls
 from .connection import CONNECTIONS_MAX, Connections, accepted, keep_inherited
 from .dump import Dumper
@@ -134,7 +134,7 @@ class RedisBackend(Backend):
 
     async def _set_up(self) -> int:
         """Check the server and create the store if it does not exist; return the schema version found."""
-        if not self._connections.of_cluster:  # a cluster's nodes are inspected one by one: see nodes.py
+        if not self._connections.of_cluster:  # a cluster's nodes are inspected one by one: see cluster.py
             await inspect(self._connections, **self._allowed)
         reply = await self._connections.run(SCRIPTS["open"], list(KEY_TYPES.values()))
         found = int(reply[0])
@@ -233,7 +233,7 @@ class RedisBackend(Backend):
     async def tick(self, tick: Tick, now: float | None = None) -> Ticked:
         jobs = [replace(job, on_conflict="keep") if job.on_conflict == "raise" else job for job in tick.jobs]
         entries = (tick.entry, tick.entry_if_skipped)
-        texts = [b"" if entry is None else rule_codec.entry_text(entry) for entry in entries]
+        texts = [b"" if entry is None else limits.entry_text(entry) for entry in entries]
         done, skipped, stored, letters, others = await self._run(
             "tick",
             now,
@@ -250,7 +250,7 @@ class RedisBackend(Backend):
         )
         return Ticked(
             done=bool(done),
-            entry=rule_codec.read_entry(stored) if stored else None,
+            entry=limits.read_entry(stored) if stored else None,
             enqueued=tuple(codec.enqueued(jobs, letters, others)) if letters else (),
             skipped=bool(skipped),
         )

@@ -7,9 +7,9 @@ server; its body is packed here at enqueue and decoded here at claim: the server
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter, itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -33,8 +33,7 @@ from ...records import (
     StoredJob,
     WorkerRecord,
 )
-from . import tolerant
-from .layouts import FIELDS, NEW_JOB, REQUEST, TERMS
+from .layouts import FIELDS, NEW_JOB, RECORD, REQUEST, TERMS, bad_fields
 
 STATES = {
     "s": State.SCHEDULED,
@@ -217,8 +216,8 @@ def leases(pieces: Sequence[bytes | None]) -> tuple[Lease, ...]:
     records, bodies = pieces[::2], pieces[1::2]
     try:
         rows: list[Sequence[Any]] = [unpack(record or b"") for record in records]
-    except tolerant.UNREADABLE:  # a text that is not UTF-8: the server does not check for that
-        rows = [tolerant.values_of(record or b"")[0] for record in records]
+    except UNREADABLE:  # a text that is not UTF-8: the server does not check for that
+        rows = [values_of(record or b"")[0] for record in records]
     return tuple([_lease(row, body) for row, body in zip(rows, bodies, strict=True)])
 
 
@@ -261,7 +260,7 @@ def _or_none(value: Any) -> Any:
 
 def _record(job_id: bytes | None, packed: bytes | None) -> dict[str, Any]:
     """Decode a record by names, None for false, times as floats; `unreadable` names fields that got their default."""
-    values, unreadable = tolerant.fields((job_id or b"").decode(errors="replace"), packed or b"")
+    values, unreadable = fields((job_id or b"").decode(errors="replace"), packed or b"")
     values["unreadable"] = tuple(unreadable)
     for name in ("group", "key", "turn", "token", "worker", "claim_call", "reason", *_NUMBERS):
         values[name] = _or_none(values[name])
@@ -292,7 +291,7 @@ def _job(values: dict[str, Any], pieces: Sequence[bytes | None]) -> JobRecord:
     def read(name: str, piece: bytes | None, decode: Callable[[bytes], Any], default: Any) -> Any:
         try:
             return decode(piece) if piece else default
-        except tolerant.UNREADABLE:
+        except UNREADABLE:
             unreadable.append(name)
             return default
 
@@ -387,7 +386,7 @@ def letter_of(logical: bytes, packed: bytes) -> DeadLetter:
     """Decode the letter of a logical job; if it cannot be read, return what the name of the logical job contains."""
     try:
         return letter(packed)
-    except tolerant.UNREADABLE:
+    except UNREADABLE:
         parts = [_unescaped(part) for part in logical[1:].split(b"\0", 2)]
     queue, task, key = parts if logical[:1] == b"k" and len(parts) == 3 else ("", "", None)
     nothing = {"args": _NO_ARGS, "failure_count": 0, "first_failed_at": 0.0, "failed_at": 0.0, "reason": "unreadable"}
@@ -398,14 +397,14 @@ def letter_of(logical: bytes, packed: bytes) -> DeadLetter:
 
 
 def _letter_values(fields: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
-    return {name: tolerant.text_in(bytes(raw)) if name == "args" else unpack(raw) for name, raw in fields.items()}
+    return {name: text_in(bytes(raw)) if name == "args" else unpack(raw) for name, raw in fields.items()}
 
 
 def log_lines(packed: bytes | None) -> list[LogLine]:
     """Decode log lines; none if they cannot be read, which flaws() reports."""
     try:
         return [LogLine(float(at), text) for at, text in unpack(packed)] if packed else []
-    except tolerant.UNREADABLE:
+    except UNREADABLE:
         return []
 
 
@@ -413,15 +412,15 @@ def marks(packed: bytes | None) -> list[Mark]:
     """Decode the stored part of a job's timeline; empty if it cannot be read, which flaws() reports."""
     try:
         return [] if packed is None else _marks(packed)
-    except tolerant.UNREADABLE:
+    except UNREADABLE:
         return []
 
 
 def recovered(packed: bytes) -> tuple[Recovered, ...]:
     try:
         lines = unpack(packed)
-    except tolerant.UNREADABLE:
-        lines = [tolerant.values_of(bytes(line))[0] for line in _lines(packed)]
+    except UNREADABLE:
+        lines = [values_of(bytes(line))[0] for line in _lines(packed)]
     named = (dict(zip(Recovered.__struct_fields__, line, strict=True)) for line in lines)
     return tuple(Recovered(**one | {"group": _or_none(one["group"]), "state": STATES[one["state"]]}) for one in named)
 
@@ -438,7 +437,7 @@ def worker(name: bytes, packed: bytes, portrait: bytes | None) -> tuple[WorkerRe
     try:
         _, started_at, renewed_at, deadline = _TIMES.unpack_from(packed)
         record = msgspec.msgpack.decode(packed[_TIMES.size :], type=WorkerRecord)
-    except tolerant.UNREADABLE:
+    except UNREADABLE:
         return WorkerRecord(id=name.decode(errors="replace"), portrait=portrait), 0.0
     return msgspec.structs.replace(record, started_at=started_at, renewed_at=renewed_at, portrait=portrait), deadline
 
@@ -463,3 +462,75 @@ def names_in(place: bytes) -> tuple[str, str]:
 
 def _unescaped(part: bytes) -> str:
     return part.replace(b"\1\1", b"\0").replace(b"\1\2", b"\1").decode(errors="replace")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Decodes damaged records as far as possible: a bad field hides neither the other fields nor the other records.
+# For everything that is shown, and for leases with a text that is not UTF-8.
+
+
+# What a decoder may raise for bytes that we did not write.
+UNREADABLE: tuple[type[Exception], ...] = (
+    msgspec.MsgspecError,
+    struct.error,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    OverflowError,
+)
+WHOLE = "record"  # the field name under which an entirely unreadable record is reported
+
+_unpack = msgspec.msgpack.Decoder().decode
+_pieces = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_HEAD_BYTES = {0xD9: 2, 0xDA: 3, 0xDB: 5}  # header of a packed text; 1 for a short one
+# A record that cannot be read is shown as dead: no worker will run it.
+_DEFAULTS = {name: kind.default for name, kind in RECORD.items()} | {"max_stalls": 3}
+Read = TypeVar("Read")
+
+
+def values_of(packed: bytes) -> tuple[list[Any], set[int]]:
+    """Return (an unpacked list, the positions of texts that are not UTF-8, decoded with replacement characters)."""
+    try:
+        return list(_unpack(packed)), set()
+    except UNREADABLE:
+        pieces = _pieces(packed)
+    values: list[Any] = []
+    garbled: set[int] = set()
+    for place, piece in enumerate(map(bytes, pieces)):
+        try:
+            values.append(_unpack(piece))
+        except UNREADABLE:
+            values.append(text_in(piece).decode(errors="replace"))
+            garbled.add(place)
+    return values, garbled
+
+
+def text_in(piece: bytes) -> bytes:
+    """Return the bytes of a packed text, without the one to five that encode its length."""
+    return piece[_HEAD_BYTES.get(piece[0], 1) :]
+
+
+def fields(job_id: str, packed: bytes) -> tuple[dict[str, Any], list[str]]:
+    """Return (a record's values by name, the fields that cannot be read, which have their defaults)."""
+    try:
+        found, garbled = values_of(packed)
+    except UNREADABLE:
+        found, garbled = [], set()
+    if len(found) != len(FIELDS) or found[0] != job_id:
+        return {**_DEFAULTS, "id": job_id}, [WHOLE]
+    values = dict(zip(FIELDS, found, strict=True))
+    bad = bad_fields(values)
+    defaults = {name: _DEFAULTS[name] for name in bad}
+    return values | defaults, [name for name in FIELDS if name in bad or FIELDS.index(name) in garbled]
+
+
+def readable(reads: Iterable[Callable[[], Read]]) -> list[Read]:
+    """Return the results of those that can be read."""
+    found: list[Read] = []
+    for read in reads:
+        try:
+            found.append(read())
+        except UNREADABLE:
+            continue
+    return found

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ...records import Dump, mark_row
-from . import codec, rule_codec, tolerant
+from . import codec, limits
 from .connection import Connections
 from .keys import KEY_NAMES
 from .scripts import SCRIPTS
@@ -61,7 +61,7 @@ class Dumper:
             moving += [codec.plain(codec.letter_of(*one)) for one in _differing(before, after)]
         for before, after in ((flows, later_flows), (later_flows, flows)):
             differing = [piece for pair in _differing(before, after) for piece in pair]
-            moving += map(codec.plain, rule_codec.flows(differing))
+            moving += map(codec.plain, limits.flows(differing))
         flat = [piece for pair in later_flows.items() for piece in pair]
         return _dump(small, jobs.values(), later_letters, flat, moving)
 
@@ -147,12 +147,12 @@ def _dump(
             "jobs": tuple(job for job, *_ in ordered),
             "letters": tuple(sorted(shown, key=lambda letter: letter["id"])),
             "workers": tuple(_worker_lines(*map(_pairs, (workers, calls, portraits)))),
-            "queues": tuple(map(codec.plain, rule_codec.queue_rules(rules))),
-            "tasks": tuple(map(codec.plain, rule_codec.task_rules(tasks))),
-            "overrides": tuple(map(codec.plain, rule_codec.overrides(overrides))),
-            "flows": tuple(map(codec.plain, rule_codec.flows(flows, group_flows))),
-            "entries": tuple(map(codec.plain, rule_codec.entries(entries))),
-            "pauses": tuple(map(codec.plain, rule_codec.pauses(pauses))),
+            "queues": tuple(map(codec.plain, limits.queue_rules(rules))),
+            "tasks": tuple(map(codec.plain, limits.task_rules(tasks))),
+            "overrides": tuple(map(codec.plain, limits.overrides(overrides))),
+            "flows": tuple(map(codec.plain, limits.flows(flows, group_flows))),
+            "entries": tuple(map(codec.plain, limits.entries(entries))),
+            "pauses": tuple(map(codec.plain, limits.pauses(pauses))),
             "logs": tuple(
                 {"job_id": job["id"], "at": line.at, "text": line.text}
                 for job, packed, _ in ordered
@@ -176,5 +176,5 @@ def _worker_lines(
 def _last_call(packed: bytes | None) -> int:
     try:
         return int(codec.unpack(packed)[0]) if packed is not None else 0
-    except tolerant.UNREADABLE:
+    except codec.UNREADABLE:
         return 0

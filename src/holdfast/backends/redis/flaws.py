@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from ...records import Flaw
-from . import codec, rule_codec, tolerant
+from . import codec, limits
 from .connection import Connections
 from .keys import KEY_NAMES
 from .scripts import SCRIPTS
@@ -28,13 +28,13 @@ def _letter(_: bytes, packed: bytes) -> None:
 
 
 _HASHES: dict[str, Callable[[bytes, bytes], Any]] = {
-    "rules": rule_codec.queue_rule_of,
-    "tasks": rule_codec.task_rule_of,
-    "overrides": rule_codec.override_of,
-    "flows": rule_codec.flow_of,
-    "group_flows": rule_codec.flow_of,
-    "pauses": rule_codec.pause_of,
-    "entries": rule_codec.entry_of,
+    "rules": limits.queue_rule_of,
+    "tasks": limits.task_rule_of,
+    "overrides": limits.override_of,
+    "flows": limits.flow_of,
+    "group_flows": limits.flow_of,
+    "pauses": limits.pause_of,
+    "entries": limits.entry_of,
     "letters": _letter,
 }
 
@@ -88,7 +88,7 @@ class Flaws:
     async def _bad_fields(self, job_id: bytes) -> list[bytes]:
         """Return the names of the fields that make a job's record unreadable."""
         packed = await self._connections.command("flaws", "HGET", self._keys["jobs"], job_id)
-        _, bad = tolerant.fields(job_id.decode(errors="replace"), packed or b"")
+        _, bad = codec.fields(job_id.decode(errors="replace"), packed or b"")
         return [name.encode() for name in bad]
 
     async def _hash(self, name: str, read: Callable[[bytes, bytes], Any]) -> AsyncIterator[Flaw]:
@@ -98,7 +98,7 @@ class Flaws:
             for field, packed in zip(flat[::2], flat[1::2], strict=True):
                 try:
                     read(field, packed)
-                except tolerant.UNREADABLE:
+                except codec.UNREADABLE:
                     yield Flaw(place=name, text="it cannot be read and is left out", id=_shown(_id_of(name, field)))
             if cursor == b"0":
                 return

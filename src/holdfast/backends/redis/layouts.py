@@ -1,9 +1,9 @@
 """The layout of every packed array that is stored or passed to a script, and the type of each field of a job's record.
 
-The only place where a position is decided. codec.py and rule_codec.py build and read the arrays in this order;
+The only place where a position is decided. codec.py and limits.py build and read the arrays in this order;
 scripts.py replaces `row[STATE]` and `rate[RATE_COUNT]` in the Lua files by these positions, and inserts the check of
 the record's types where scripts decode records: one that fails counts as absent, so its index entry is set aside and no
-script fails on it. tolerant.py uses the same types to decode records that may be damaged. Pure.
+script fails on it. codec.py uses the same types to decode records that may be damaged. Pure.
 
 The check in Lua is one expression that raises an error, or is false. It compares, because that costs a few nanoseconds
 per field: comparing a text with a number is an error, and NaN is neither less nor more. It accepts what harms no

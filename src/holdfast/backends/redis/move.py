@@ -16,7 +16,7 @@ from ...lifecycle import State
 from ...rates import UNLIMITED, Rate
 from ...records import Part, Seal, Shipment, StoredJob, TaskRecord
 from .. import seals
-from . import codec, rule_codec
+from . import codec, limits
 from .connection import Connections
 from .keys import KEY_NAMES
 from .read import Reader
@@ -77,7 +77,7 @@ class MoveVerbs:
             text = await self._text()
             before = seals.check_carry(None if text is None else seals.read(text.decode()), move, shipment)
             after = seals.written(before.moved_on(shipment)).encode()
-            pieces = [text or b"", after, *map(rule_codec.entry_text, shipment.entries)]
+            pieces = [text or b"", after, *map(limits.entry_text, shipment.entries)]
             pieces += [piece for job in shipment.jobs for piece in codec.pieces(job)]
             [done] = await self._connections.run(SCRIPTS["carry"], _values(shipment), pieces)
             if done < 0:
@@ -90,12 +90,12 @@ class MoveVerbs:
 def _values(shipment: Shipment) -> list[Any]:
     return [
         None,
-        [(one.name, rule_codec.queue_rule(one)) for one in shipment.queues],
-        [(one.name, rule_codec.task_rule(one)) for one in shipment.tasks],
-        [(*rule_codec.place(one), rule_codec.override(one)) for one in shipment.overrides],
-        [(*rule_codec.place(one), rule_codec.flow(one)) for one in shipment.flows],
+        [(one.name, limits.queue_rule(one)) for one in shipment.queues],
+        [(one.name, limits.task_rule(one)) for one in shipment.tasks],
+        [(*limits.place(one), limits.override(one)) for one in shipment.overrides],
+        [(*limits.place(one), limits.flow(one)) for one in shipment.flows],
         [(one.name, one.version, one.declared) for one in shipment.entries],
-        [(*rule_codec.place(one), codec.named(one)) for one in shipment.pauses],
+        [(*limits.place(one), codec.named(one)) for one in shipment.pauses],
         [codec.record(job) for job in shipment.jobs],
         [(one.queue, one.task, one.key, codec.letter_line(one)) for one in shipment.letters],
         shipment.tick,
@@ -107,12 +107,12 @@ def _rules(tick: bytes, *stored: list[bytes]) -> Shipment:
     queues, tasks, overrides, flows, group_flows, entries, pauses = stored
     return Shipment(
         part="rules",
-        queues=tuple(rule_codec.queue_rules(queues)),
-        tasks=tuple(rule_codec.task_rules(tasks)),
-        overrides=tuple(rule_codec.overrides(overrides)),
-        flows=tuple(rule_codec.flows(flows, group_flows)),
-        entries=tuple(rule_codec.entries(entries)),
-        pauses=tuple(rule_codec.pauses(pauses)),
+        queues=tuple(limits.queue_rules(queues)),
+        tasks=tuple(limits.task_rules(tasks)),
+        overrides=tuple(limits.overrides(overrides)),
+        flows=tuple(limits.flows(flows, group_flows)),
+        entries=tuple(limits.entries(entries)),
+        pauses=tuple(limits.pauses(pauses)),
         tick=int(tick),
     )
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ...errors import BackendUnavailable
 from ...records import REMEMBER_SECONDS_MIN, TaskRule
-from . import rule_codec
+from . import limits
 from .connection import Connections
 from .keys import KEY_NAMES
 from .scripts import SCRIPTS
@@ -40,7 +40,7 @@ class PruneVerbs:
         removed = await self._past_retention(limit, older_than, now)
         removed += await self.relieve(now=now)
         said = await self._connections.command("prune", "HGETALL", self._tasks)
-        for rule in rule_codec.task_rules(said):
+        for rule in limits.task_rules(said):
             removed += await self._by_rule(rule, limit - removed, now)
         return removed
 

@@ -30,7 +30,7 @@ from ...records import (
     TaskRule,
     WorkerRecord,
 )
-from . import codec, rule_codec, tolerant
+from . import codec, limits
 from .connection import Connections
 from .keys import KEY_NAMES
 from .scan import Scan, range_of
@@ -111,16 +111,16 @@ class Reader:
     # ------------------------------------------------------------------ queues, groups, workers
 
     async def pauses(self) -> list[Pause]:
-        return rule_codec.pauses(await self._command("pauses", "HGETALL", "pauses"))
+        return limits.pauses(await self._command("pauses", "HGETALL", "pauses"))
 
     async def entries(self) -> list[CronEntry]:
-        return rule_codec.entries(await self._command("entries", "HGETALL", "entries"))
+        return limits.entries(await self._command("entries", "HGETALL", "entries"))
 
     async def tasks(self) -> list[TaskRecord]:
         said, overrides, flows, numbers = await self._run("tasks")
-        declared = {rule.name: rule for rule in rule_codec.task_rules(said)}
-        by_operators = {one.task: one for one in rule_codec.overrides(overrides) if one.task is not None}
-        buckets = {one.task: one for one in rule_codec.flows(flows) if one.task is not None}
+        declared = {rule.name: rule for rule in limits.task_rules(said)}
+        by_operators = {one.task: one for one in limits.overrides(overrides) if one.task is not None}
+        buckets = {one.task: one for one in limits.flows(flows) if one.task is not None}
         running = _pairs(numbers)
         return [
             TaskRecord(
@@ -137,14 +137,12 @@ class Reader:
         packed_counts, packed_oldest, said, packed_pauses, overrides, flows = await self._run("queues")
         counts = _counts(codec.unpack(packed_counts), None)
         oldest = codec.unpack(packed_oldest) or {}
-        declared = {rule.name: rule for rule in rule_codec.queue_rules(said)}
-        paused = {
-            one.queue: one for one in rule_codec.pauses(packed_pauses) if one.queue is not None and one.group is None
-        }
+        declared = {rule.name: rule for rule in limits.queue_rules(said)}
+        paused = {one.queue: one for one in limits.pauses(packed_pauses) if one.queue is not None and one.group is None}
         by_operators = {
-            one.queue: one for one in rule_codec.overrides(overrides) if one.queue is not None and one.group is None
+            one.queue: one for one in limits.overrides(overrides) if one.queue is not None and one.group is None
         }
-        buckets = {one.queue: one for one in rule_codec.flows(flows) if one.queue is not None}
+        buckets = {one.queue: one for one in limits.flows(flows) if one.queue is not None}
         found: list[QueueRecord] = []
         for name in sorted({*counts, *declared, *paused, *by_operators, *buckets}):
             rule = declared.get(name) or QueueRule(name=name)
@@ -175,7 +173,7 @@ class Reader:
             size = min(GROUPS_PAGE, limit - len(found))
             start = bisect_right(said, after or ("" if queue is None else codec.escaped(queue).decode()))
             packed, more = await self._run("groups", queue, after, size, None, said[start : start + size + 1])
-            page = [rule_codec.group(line) for line in codec.unpack(packed)]
+            page = [limits.group(line) for line in codec.unpack(packed)]
             found += page
             if not more or not page:
                 break
@@ -186,7 +184,7 @@ class Reader:
         """Return the places of groups with an override or a pause, in index order, which is that of texts."""
         scopes = [scope for key in ("overrides", "pauses") for scope in await self._command("groups", "HKEYS", key)]
         places = {scope[1:] for scope in scopes if scope[:1] == b"g" and scope.count(b"\0") == 2 and scope[-1] == 0}
-        return sorted(tolerant.readable(place.decode for place in places))
+        return sorted(codec.readable(place.decode for place in places))
 
     async def waking(self, queues: Sequence[str]) -> bool:
         """Whether a rate keeps groups waiting: almost always there are none, and one short read shows it."""
@@ -202,7 +200,7 @@ class Reader:
 
     async def group(self, queue: str, name: str) -> GroupRecord:
         packed, _ = await self._run("groups", queue, "", 1, name, [])
-        return rule_codec.group(codec.unpack(packed)[0])
+        return limits.group(codec.unpack(packed)[0])
 
     async def workers(self, now: float | None) -> list[WorkerRecord]:
         packed_now, lines = await self._connections.run(SCRIPTS["workers"], [now])

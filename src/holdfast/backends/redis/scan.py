@@ -14,7 +14,7 @@ from typing import Any
 from ...lifecycle import LIVE, State
 from ...records import JobQuery, JobRecord, Look, Scanned
 from ..paging import weight
-from . import codec, tolerant
+from . import codec
 
 PAGE = 1000  # records checked, or members read, by one script or command
 FEW_MAX = 10_000  # candidates that are sorted, because their index has another order
@@ -222,6 +222,6 @@ def number_in(key: str, member: bytes, tail: int) -> Number | None:
         seq: int = struct.unpack_from(">Q", member, start + offset)[0]
         if key == "running":  # the queue's name, of any length, precedes the id
             return seq, member[member.index(b"\0", start + tail) + 1 :]
-    except tolerant.UNREADABLE:
+    except codec.UNREADABLE:
         return None
     return seq, member[start + tail :]

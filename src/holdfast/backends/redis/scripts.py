@@ -105,7 +105,7 @@ class Script:
 def _sections() -> dict[str, dict[str, str]]:
     """Return the sections of all files by kind (script, part, fast) and name."""
     found: dict[str, dict[str, str]] = {"script": {}, "part": {}, "fast": {}, "fragment": {}}
-    for entry in resources.files(f"{__package__}.lua").iterdir():
+    for entry in (resources.files(__package__) / "lua").iterdir():
         if not entry.name.endswith(".lua"):
             continue
         head, *sections = with_texts(entry.read_text(encoding="utf-8")).split(f"\n{SECTION_MARK}")

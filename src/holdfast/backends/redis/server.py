@@ -1,6 +1,6 @@
 """Checks that a server keeps what it acknowledges, and that the user has the rights a store needs.
 
-Called by backend.py when the store is opened and by nodes.py for every node of a cluster. Uses INFO alone, because
+Called by backend.py when the store is opened and by cluster.py for every node of a cluster. Uses INFO alone, because
 managed services forbid CONFIG. Every refusal names the setting, the value found, the safe value and how to accept the
 risk. Changes nothing.
 """

@@ -15,7 +15,7 @@ else its id; so what must be atomic for a job or a group is one step of one stor
   shown as they were set.
 * a tick is decided in one step at home; its jobs follow into their shards (cron.py).
 * fences grow per shard, so per job and per group; two jobs in different shards may have the same. seqs are unique over
-  all shards (seq_numbers.py) and follow the clock, as far as the shards' clocks and loads agree.
+  all shards (formulas.py) and follow the clock, as far as the shards' clocks and loads agree.
 * claim serves the queues in their order, and the shards of a queue at once by shares. Priority orders within a shard.
 * a seal is in the registry and, as a copy that is enforced there, in every shard; see seals.py for seals halfway.
 * find, dump and the like combine snapshots that were taken side by side, not at one instant.
@@ -64,7 +64,7 @@ from ...records import (
     WorkerRecord,
 )
 from ..contract import Backend
-from ..seq_numbers import Numbering
+from ..formulas import Numbering
 from .cron import CronVerbs
 from .enqueue import enqueue
 from .fanout import SILENCE, at_once, spread

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from ...errors import BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown
 from ...records import SHARDS_MAX, QueueRule, Seal, TaskRule
+from ..formulas import ALONE, Numbering
 from ..seals import refusal
-from ..seq_numbers import ALONE, Numbering
 from .places import NUMBERS_MAX, place_of, shard_name
 
 FRESH_SECONDS = 5.0  # a process sees another's change within this time

@@ -141,7 +141,7 @@ FILES = [
     "read",
     "flaws",
 ]
-SQL = load_statements(__package__ + ".statements", FILES)
+SQL = load_statements(__package__, FILES)
 
 Place = tuple[str, str, str]  # (kind, queue, name): what a pause, an override or a flow applies to
 

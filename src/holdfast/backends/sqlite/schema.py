@@ -154,7 +154,7 @@ def _use_wal(connection: sqlite3.Connection, path: str, seconds: float) -> None:
 
 def migrations() -> list[tuple[int, str]]:
     """Every migration, oldest first: (version, text)."""
-    folder = resources.files(__package__ + ".migrations")
+    folder = resources.files(__package__) / "migrations"
     files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name)
     return [(int(entry.name[:4]), entry.read_text(encoding="utf-8")) for entry in files]
 

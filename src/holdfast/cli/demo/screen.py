@@ -1,14 +1,16 @@
-"""The demo's output: a live picture on a terminal, plain lines elsewhere, and the verdict as a panel.
+"""The demo's output: what it shows at one moment (plain values), and how: a live picture, plain lines, the verdict.
 
-Used by the demo command; draws frames and a verdict, decides nothing. Fits 80 columns and more.
+The stage makes a Frame ten times a second from what it reads in the store; the screen draws it on a terminal, or writes
+plain lines elsewhere, and the verdict as a panel. Decides nothing. Fits 80 columns and more.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import click
+from msgspec import Struct
 from rich.box import ROUNDED
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,8 +20,57 @@ from rich.table import Table
 from rich.text import Text
 
 from ...lifecycle import State
-from .frames import STEPS, Frame, Happening, StepView, WorkerView
 from .verdict import Verdict
+
+STEPS = ("moor", "unload", "inspect", "refuel", "load", "sail")
+SHIPS = ("Aurora", "Bounty", "Calypso", "Dauntless", "Endeavour", "Fram")
+
+
+class StepView(Struct, frozen=True, kw_only=True):
+    """One step of one ship."""
+
+    name: str
+    state: State
+    worker: str = ""  # letter of the worker that runs it
+    orphaned: bool = False  # its worker was killed and its lease has not expired yet
+    again: bool = False  # it stalled before and is running again
+
+
+class WorkerView(Struct, frozen=True, kw_only=True):
+    """One worker process."""
+
+    letter: str
+    pid: int
+    busy: int = 0
+    slots: int = 0
+    killed_ago: float | None = None
+    stopped: bool = False
+
+
+class Happening(Struct, frozen=True, kw_only=True):
+    """An event worth printing."""
+
+    at: float  # seconds since the start
+    text: str
+    kind: str = "note"  # note, good, bad
+
+
+class Frame(Struct, frozen=True, kw_only=True):
+    """Everything on the screen."""
+
+    elapsed: float
+    lease: float
+    ships: Mapping[str, Sequence[StepView]]
+    workers: Sequence[WorkerView]
+    poison: str  # one line about the job that cannot succeed
+    happenings: Sequence[Happening]
+    done: int = 0
+    total: int = 0
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Drawing
+
 
 Show = Callable[[Frame], None]
 WIDTH_MAX = 110

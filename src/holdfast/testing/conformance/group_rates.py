@@ -10,7 +10,7 @@ from ...rates import NO_RATE, UNLIMITED, Rate, charged, opens_at
 from ...records import Pause
 from .compare import same
 from .flow import crowd, flow_shown, group_shown, in_state, limit, reckoned, rule, spent, turns, walked
-from .refill import WAYS
+from .groups import WAYS
 from .registry import case, case_for_each
 from .world import DAY, FOREVER, World
 

@@ -25,7 +25,7 @@ from .flow import (
     task_shown,
     walked,
 )
-from .refill import WAYS
+from .groups import WAYS
 from .registry import case, case_for_each
 from .world import DAY, FOREVER, HOUR, World
 

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from ...backends.contract import Backend
 from ...lifecycle import State
 from ...records import Pause
-from .apart import APART, GROUPED, PARKED, UNGROUPED
 from .compare import same
 from .flow import end_all, lanes, limit, rule, task_rule, turns
+from .lanes import APART, GROUPED, PARKED, UNGROUPED
 from .registry import case, case_for_each
 from .world import World
 

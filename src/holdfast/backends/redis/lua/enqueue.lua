@@ -4,7 +4,7 @@
 -- args: now, jobs, numbering
 -- raw: bodies...
 -- A job is NEW; its terms are TERMS with wait_max in place of due_max, or nil. Numbering: step and remainder of the
--- seqs given here, and the values that seqs and ticks stay above (seq_numbers.py).
+-- seqs given here, and the values that seqs and ticks stay above (formulas.py).
 -- Returns one letter per job (c created, k kept, r replaced) and the ids that replace those given, or a refusal. For a
 -- call of one job that created it and whose group has no room for it yet, w instead of c.
 -- Concurrency: a script runs alone; duplicates are refused before anything is written. A server whose memory is full
@@ -79,7 +79,7 @@ return { waits and 'w' or 'c', {} }
 -- == part new_jobs: store new jobs, all in one step. Shared by enqueue and tick.
 -- Takes jobs as [id, task, queue, priority, group, key, on_conflict, delay, due_at, expires, max_stalls, terms];
 -- `terms` as in a record, with wait_max in place of due_max, or nil. `first` is the ARGV position of the first body.
--- Numbering: step and remainder of the seqs given here, and the values they stay above (seq_numbers.py).
+-- Numbering: step and remainder of the seqs given here, and the values they stay above (formulas.py).
 -- Concurrency: a script runs alone; duplicates are refused before anything is written.
 
 local SEQ_EPOCH = 1577836800

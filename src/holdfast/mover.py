@@ -19,12 +19,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..backends.contract import Backend
-from ..errors import BackendUnavailable, MoveRefused, OutcomeUnknown, StoreSealed
-from ..inspection.audit import named
-from ..names import new_id
-from ..records import PARTS, JobQuery, LetterQuery, Part, Seal, Shipment, StoredJob, WorkerRecord
-from ..worker.keeper.store_client import REARRANGE_LIMIT, AdaptiveLimit
+from .backends.contract import Backend
+from .errors import BackendUnavailable, MoveRefused, OutcomeUnknown, StoreSealed
+from .inspection.audit import named
+from .names import new_id
+from .records import PARTS, JobQuery, LetterQuery, Part, Seal, Shipment, StoredJob, WorkerRecord
+from .worker.keeper.store_client import REARRANGE_LIMIT, AdaptiveLimit
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Compare two stores row by row, before the target is opened. Both are read side by side in pieces, so memory stays

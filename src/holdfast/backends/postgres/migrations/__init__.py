@@ -1,1 +1,0 @@
-"""The schema, one file per version, applied in order."""

@@ -1,1 +1,0 @@
-"""The statements and server-side functions, one file per verb."""

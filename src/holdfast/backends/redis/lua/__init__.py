@@ -1,1 +1,0 @@
-"""The Lua of this store, one file per verb; scripts.py assembles it."""

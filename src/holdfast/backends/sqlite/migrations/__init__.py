@@ -1,1 +1,0 @@
-"""The SQLite migrations, one file per version, in order."""

@@ -1,1 +1,0 @@
-"""The SQLite statements, one file per verb."""
