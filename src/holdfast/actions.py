@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from .clock import to_seconds
 from .codec import encode_unseen
 from .errors import ConfigurationError, JobNotFound
-from .names import check_name
+from .names import check_name, check_options
 from .options import Duration, queue_name, whole
 from .options.tasks import PRIORITY_MAX
 from .records import Edit, JobRecord
@@ -40,6 +40,7 @@ class EditSettings(TypedDict, total=False):
 
 def make_edit(settings: EditSettings, *, revive: bool = False) -> Edit:
     """A validated edit; its arguments are still to be encoded."""
+    check_options("app.edit()", settings, EditSettings.__annotations__)
     delay, at = settings.get("delay"), settings.get("at")
     if delay is not None and at is not None:
         raise ConfigurationError("delay= and at= exclude each other. Give one of them.")

@@ -175,6 +175,17 @@ class OutcomeUnknown(HoldfastError):
         super().__init__(f"no answer to {verb}: it may or may not have taken effect. {advice}")
 
 
+class QueueBusy(HoldfastError):
+    """Jobs of the queue are running, and what was asked for must not happen beside them. Nothing was deleted."""
+
+    def __init__(self, queue: str, running: int) -> None:
+        self.queue, self.running = queue, running
+        super().__init__(
+            f"queue {queue!r} has {running} running jobs. Wait until they end, or give a time to wait for them; cancel "
+            "asks them to stop."
+        )
+
+
 class MoveRefused(HoldfastError):
     """The requested move is not possible now. `leases` is the number of jobs still running."""
 

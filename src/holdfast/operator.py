@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 from msgspec import UNSET, UnsetType
 
 from . import actions
+from . import bulk as bulks
 from .actions import EditSettings
+from .bulk import BulkResult, BulkSettings
 from .clock import moment, to_seconds
 from .errors import ConfigurationError, JobNotFound
 from .job import DeadLetter, Job, JobsFound
@@ -354,6 +356,19 @@ class Operator:
 
     # ------------------------------------------------------------------ many jobs
 
+    def bulk(self, verb: str, query: str | JobQuery | None, **settings: Unpack[BulkSettings]) -> BulkResult:
+        """Act on every job that matches: cancel, retry, revive, discard, run_now, bury, edit, reschedule or delete.
+
+        Settings: those of `edit` (for edit, reschedule and revive), `by`, `reason`, `limit`, `dry_run`, `rate` (revive:
+        jobs become due at that rate), `progress` (a function of done and total), and `as_of`: repeat an interrupted
+        call with the result's `as_of`, and no job is acted on twice.
+        """
+        return self._do("bulk", partial(bulks.run, self, bulks.make_bulk(verb, query, settings)))
+
+    async def abulk(self, verb: str, query: str | JobQuery | None, **settings: Unpack[BulkSettings]) -> BulkResult:
+        """Async version of `bulk`."""
+        return await self._ado(partial(bulks.run, self, bulks.make_bulk(verb, query, settings)))
+
     def pause(
         self, *, queue: str | None = None, group: str | None = None, task: Any = None, reason: str = "", by: str = ""
     ) -> None:
@@ -570,6 +585,40 @@ class Queues:
         """Async version of `limit`."""
         override = make_override(limit, rate, queue=name)
         await self._app._ado(lambda backend: backend.limit(override))
+
+    def empty(self, name: str, *, by: str = "", progress: bulks.Progress | None = None) -> BulkResult:
+        """Delete the jobs of a queue that have not started. Safe to repeat after a crash."""
+        return self._app._do("queues.empty", self._emptying(name, by, progress))
+
+    async def aempty(self, name: str, *, by: str = "", progress: bulks.Progress | None = None) -> BulkResult:
+        """Async version of `empty`."""
+        return await self._app._ado(self._emptying(name, by, progress))
+
+    def _emptying(
+        self, name: str, by: str, progress: bulks.Progress | None
+    ) -> Callable[[Backend], Coroutine[Any, Any, BulkResult]]:
+        return partial(bulks.empty, self._app, queue_name(name), said_by(by), progress)
+
+    def obliterate(
+        self, name: str, *, wait: Duration | None = None, by: str = "", progress: bulks.Progress | None = None
+    ) -> BulkResult:
+        """Delete every job and dead letter of a queue, and its overrides and pauses. QueueBusy while its jobs run.
+
+        With `wait` it pauses the queue and waits that long for them. Safe to repeat after a crash.
+        """
+        return self._app._do("queues.obliterate", self._obliterating(name, wait, by, progress))
+
+    async def aobliterate(
+        self, name: str, *, wait: Duration | None = None, by: str = "", progress: bulks.Progress | None = None
+    ) -> BulkResult:
+        """Async version of `obliterate`."""
+        return await self._app._ado(self._obliterating(name, wait, by, progress))
+
+    def _obliterating(
+        self, name: str, wait: Duration | None, by: str, progress: bulks.Progress | None
+    ) -> Callable[[Backend], Coroutine[Any, Any, BulkResult]]:
+        seconds = None if wait is None else to_seconds(wait, "wait=")
+        return partial(bulks.obliterate, self._app, queue_name(name), seconds, said_by(by), progress)
 
 
 class RegisteredTasks(Mapping[str, Task[..., Any]]):

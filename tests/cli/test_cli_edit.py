@@ -69,3 +69,41 @@ def test_a_finished_job_is_not_edited(shell: Shell) -> None:
     shell.job(id="j1")
     shell("cancel", "j1")
     assert "Only jobs that have not started can be edited" in shell("edit", "j1", "--priority", "1", code=1).stderr
+
+
+def test_a_queue_is_emptied_after_asking(shell: Shell) -> None:
+    for number in range(3):
+        shell.job(id=f"j{number}", queue="mail")
+    assert shell.json("queues", "empty", "mail", "--dry-run")["jobs"] == 3
+    shell("queues", "empty", "mail", code=2)
+    assert len(shell.json("queues", "empty", "mail", "--yes")["changed"]) == 3
+    shell("queues", "empty", "nosuch", "--yes", code=3)
+
+
+def test_a_queue_is_obliterated_only_by_its_typed_name(shell: Shell) -> None:
+    shell.job(id="j1", queue="mail")
+    shell("bury", "j1")
+    shell("queues", "obliterate", "mail", code=2)
+    shell("queues", "obliterate", "mail", "--confirm", "Mail", code=2)
+    assert shell.json("queues", "obliterate", "mail", "--confirm", "mail")["changed"][0]["id"] == "j1"
+    assert shell.json("queues")["queues"] == []
+
+
+def test_a_bulk_run_can_be_repeated_as_of_its_start(shell: Shell) -> None:
+    shell.job(id="j1")
+    shell("cancel", "j1")
+    first = shell.json("retry", "--query", "state:cancelled", "--yes")
+    shell("cancel", "j1")
+    shell("retry", "--query", "state:cancelled", "--as-of", first["as_of"], "--yes", code=3)
+    assert shell.json("job", "j1")["job"]["state"] == "cancelled"
+
+
+def test_dead_jobs_are_revived_by_query_with_a_rate_and_other_arguments(shell: Shell) -> None:
+    for number in range(3):
+        shell.job(id=f"j{number}")
+        shell("bury", f"j{number}")
+    words = ("dead", "revive", "--query", "task:*", "--rate", "1/m", "--args", '{"n": 2}')
+    assert len(shell.json(*words, "--dry-run")["would_change"]) == 3
+    assert [one["now"] for one in shell.json(*words, "--yes")["changed"]].count("scheduled") == 2
+    assert shell.json("job", "j2")["job"]["args"] == {"n": 2}
+    shell("dead", "revive", "j1", "--rate", "1/s", code=2)

@@ -24,7 +24,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 WORDS = """
     clock codec context errors events job lifecycle logs names options queries rates records retry task worker_status
 """
-FACE = "actions app operator producer results store_thread"
+FACE = "actions app bulk operator producer results store_thread"
 LAYERS = {
     **dict.fromkeys(WORDS.split(), 0),
     "backends": 1,

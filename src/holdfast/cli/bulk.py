@@ -6,14 +6,18 @@ exit code: 0 for all, 6 for some, else that of the first refusal.
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..bulk import BulkResult, BulkSettings, Progress
 from ..errors import HoldfastError, JobNotFound
 from .exits import CommandFailed, Exit, exit_for
+from .parse import Moment, counted
 from .session import Command, Session
 
 if TYPE_CHECKING:
@@ -33,12 +37,72 @@ def bulk_options(command: Command) -> Command:
     """--query, --limit, --dry-run, --yes."""
     for option in (
         click.option("--query", "-q", "query", metavar="QUERY", help="All jobs that match; asks first."),
-        click.option("--limit", "-n", default=10_000, show_default=True, type=click.IntRange(1), help="With --query."),
+        click.option("--limit", "-n", type=click.IntRange(1), help="With --query: only the newest N that match."),
+        click.option(
+            "--as-of",
+            type=Moment(),
+            metavar="TIME",
+            help="With --query: repeat an interrupted run that began at TIME; no job is acted on twice.",
+        ),
         click.option("--dry-run", is_flag=True, help="Show what would change; change nothing."),
         click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
     ):
         command = option(command)
     return command
+
+
+def run_bulk(
+    session: Session,
+    app: Holdfast,
+    verb: str,
+    query: str,
+    settings: BulkSettings,
+    *,
+    limit: int | None,
+    as_of: datetime | None,
+    dry_run: bool,
+    yes: bool,
+) -> int:
+    """One verb on every job that matches: count first, ask, act with a progress bar, and report."""
+    method = verb.replace("-", "_")
+    wanted: BulkSettings = {**settings, "limit": limit, "as_of": as_of, "dry_run": True}
+    found = app.bulk(method, query, **wanted)
+    if not found.matched:
+        raise CommandFailed(Exit.NOT_FOUND, f"no job matches {query!r}.", "`holdfast jobs` lists what is there.")
+    if limit is not None and not session.as_json and len(found.matched) >= limit:
+        session.print.note(f"the newest {limit} of those that match; --limit takes more, or repeat it.")
+    if dry_run:
+        return preview(session, verb, found.matched, [])
+    confirm(session, f"{verb} {counted(len(found.matched), 'jobs')} of {app.safe_url} that match {query!r}?", yes=yes)
+    session.announce(app)
+    if not session.as_json and len(found.matched) > SHOWN_OF_MANY:
+        session.print.note(f"if this is interrupted, repeat it with --as-of {found.as_of.isoformat()}")
+    with progress_bar(session, verb, len(found.matched)) as progress:
+        wanted = {**wanted, "as_of": found.as_of, "dry_run": False, "progress": progress}
+        done = app.bulk(method, query, **wanted)
+    return report_bulk(session, app, done, verb)
+
+
+def report_bulk(session: Session, app: Holdfast, result: BulkResult, verb: str = "delete") -> int:
+    """Show what a bulk action did."""
+    refused = [Refusal(id, error) for id, error in result.refused.items()]
+    if result.stopped is not None:
+        refused.append(Refusal("", result.stopped))
+    return report(session, app, verb, list(result.done.items()), refused, as_of=result.as_of.isoformat())
+
+
+@contextlib.contextmanager
+def progress_bar(session: Session, verb: str, total: int) -> Iterator[Progress | None]:
+    """A bar on a terminal's stderr; None elsewhere, and for a few items."""
+    if session.as_json or total <= SHOWN_OF_MANY or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(verb, total=total)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
 def resolve(
@@ -100,10 +164,22 @@ def carry_out(
             done.append((id, became(act(id))))
         except HoldfastError as error:
             refused.append(Refusal(id, error))
+    return report(session, app, verb, done, refused)
+
+
+def report(
+    session: Session,
+    app: Holdfast,
+    verb: str,
+    done: Sequence[tuple[str, str]],
+    refused: Sequence[Refusal],
+    **facts: str,
+) -> int:
+    """Show what was done and what was refused; returns the exit code."""
     if session.as_json:
         changed = [{"id": id, "now": state} for id, state in done]
         session.print.document(
-            {"store": app.safe_url, "verb": verb, "changed": changed, "refused": _told(refused)},
+            {"store": app.safe_url, "verb": verb, **facts, "changed": changed, "refused": _told(refused)},
         )
     else:
         for id, state in done[: None if len(done) <= SHOWN_OF_MANY else SHOWN_OF_MANY]:

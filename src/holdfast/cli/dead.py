@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import click
 
+from ..actions import EditSettings
+from ..bulk import BulkSettings
 from ..job import DeadLetter, Job
-from .bulk import Refusal, carry_out, confirm, preview, resolve, say_if_more
+from .bulk import Refusal, carry_out, confirm, preview, resolve, run_bulk, say_if_more
 from .documents import failures_document, letter_document, plain
 from .exits import CommandFailed, Exit
 from .operate import me
-from .parse import ago, counted, iso
+from .parse import Moment, ago, counted, iso, read_arguments
 from .session import Command, Session, find_letter_id, session_options
 
 
@@ -151,29 +154,52 @@ def _acting(command: Command) -> Command:
     return _filters(command)
 
 
+def _by_query(command: Command) -> Command:
+    for option in (
+        click.option("--query", metavar="QUERY", help="All dead jobs that match; asks first."),
+        click.option("--as-of", type=Moment(), metavar="TIME", help="With --query: repeat an interrupted run."),
+    ):
+        command = option(command)
+    return command
+
+
 @dead.command("revive")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--args", "document", metavar="JSON", help="New arguments, all of them, as one JSON object.")
+@click.option("--rate", metavar="RATE", help="With --query: jobs become due at this rate, such as 10/s.")
+@_by_query
 @_acting
 @session_options
-def revive(session: Session, **asked: Any) -> int:
+def revive(session: Session, document: str | None, rate: str | None, **asked: Any) -> int:
     """Bring dead jobs back with fresh budgets; their letters stay until they succeed."""
-    return _act(session, "revive", **asked)
+    settings: BulkSettings = {}
+    if document is not None:
+        settings["args"] = read_arguments((), document, frozenset())
+    if rate is not None:
+        if asked["query"] is None:
+            raise click.UsageError("--rate goes with --query.")
+        settings["rate"] = rate
+    return _act(session, "revive", settings, **asked)
 
 
 @dead.command("discard")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
+@_by_query
 @_acting
 @session_options
 def discard(session: Session, **asked: Any) -> int:
     """Throw dead letters away; their jobs stay dead and are pruned in time."""
-    return _act(session, "discard", **asked)
+    return _act(session, "discard", {}, **asked)
 
 
 def _act(
     session: Session,
     verb: str,
+    settings: BulkSettings,
     *,
     ids: tuple[str, ...],
+    query: str | None,
+    as_of: datetime | None,
     everything: bool,
     queue: str | None,
     task: str | None,
@@ -182,9 +208,13 @@ def _act(
     dry_run: bool,
     yes: bool,
 ) -> int:
-    if bool(ids) == everything:
-        raise click.UsageError("give ids, or --all with filters; one of the two.")
+    if [bool(ids), everything, query is not None].count(True) != 1:
+        raise click.UsageError("give ids, or --all with filters, or --query; one of the three.")
     with session.store() as app:
+        if query is not None:
+            wanted: BulkSettings = {"by": me(), **settings}
+            return run_bulk(session, app, verb, query, wanted, limit=limit, as_of=as_of, dry_run=dry_run, yes=yes)
+        changes: EditSettings = {"args": settings["args"]} if "args" in settings else {}
         refused: list[Refusal] = []
         if everything:
             letters = app.dead.list(queue=queue, task=task, reason=reason, limit=limit)
@@ -200,7 +230,7 @@ def _act(
             confirm(session, f"{verb} {counted(len(found), 'dead letters')} of {app.safe_url}?", yes=yes)
         session.announce(app)
         if verb == "revive":
-            revive: Callable[[str], Job[Any]] = lambda one: app.dead.revive(one, by=me())  # noqa: E731
+            revive: Callable[[str], Job[Any]] = lambda one: app.dead.revive(one, by=me(), **changes)  # noqa: E731
             return carry_out(session, app, verb, found, refused, revive, lambda job: str(job.state.value))
         discard: Callable[[str], DeadLetter] = lambda one: app.dead.discard(one, by=me())  # noqa: E731
         return carry_out(session, app, verb, found, refused, discard, lambda letter: "discarded")

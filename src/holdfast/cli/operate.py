@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..actions import EditSettings, encoded
-from ..lifecycle import LIVE, UNSTARTED, State
+from ..bulk import BulkSettings
+from ..lifecycle import State
 from ..operator import make_pause
-from ..queries import make_query
 from ..records import Pause
-from .bulk import bulk_options, carry_out, confirm, preview, resolve, say_if_more
+from .bulk import bulk_options, carry_out, preview, resolve, run_bulk
 from .documents import pause_document
-from .exits import CommandFailed, Exit
+from .exits import Exit
 from .jobs import QUERY_HELP
-from .parse import Duration, Moment, counted, read_arguments
+from .parse import Duration, Moment, read_arguments
 from .session import Command, Session, find_id, session_options
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ Act = Callable[["Holdfast", str], "Job[Any]"]
 @session_options
 def cancel(session: Session, **asked: Any) -> int:
     """Cancel jobs: unstarted ones at once, running ones as soon as their handler stops."""
-    return _change(session, "cancel", LIVE, lambda app, one: app.cancel(one, by=me()), **asked)
+    return _change(session, "cancel", lambda app, one: app.cancel(one, by=me()), **asked)
 
 
 @click.command(epilog=QUERY_HELP)
@@ -51,7 +51,7 @@ def retry(session: Session, **asked: Any) -> int:
 
     A --query without a state means dead jobs.
     """
-    return _change(session, "retry", frozenset({State.DEAD}), lambda app, one: app.retry(one, by=me()), **asked)
+    return _change(session, "retry", lambda app, one: app.retry(one, by=me()), **asked)
 
 
 @click.command("run-now", epilog=QUERY_HELP)
@@ -60,9 +60,7 @@ def retry(session: Session, **asked: Any) -> int:
 @session_options
 def run_now(session: Session, **asked: Any) -> int:
     """Make scheduled jobs due now."""
-    return _change(
-        session, "run-now", frozenset({State.SCHEDULED}), lambda app, one: app.run_now(one, by=me()), **asked
-    )
+    return _change(session, "run-now", lambda app, one: app.run_now(one, by=me()), **asked)
 
 
 @click.command(epilog=QUERY_HELP)
@@ -72,7 +70,7 @@ def run_now(session: Session, **asked: Any) -> int:
 @session_options
 def bury(session: Session, reason: str, **asked: Any) -> int:
     """Take unstarted jobs out of play, as dead letters."""
-    return _change(session, "bury", UNSTARTED, lambda app, one: app.bury(one, reason, by=me()), **asked)
+    return _change(session, "bury", lambda app, one: app.bury(one, reason, by=me()), {"reason": reason}, **asked)
 
 
 @click.command(epilog=QUERY_HELP)
@@ -84,8 +82,7 @@ def delete(session: Session, **asked: Any) -> int:
 
     Their ids stay known for ten minutes. A --query without a state means every state but running.
     """
-    states = frozenset(State) - {State.RUNNING}
-    return _change(session, "delete", states, lambda app, one: app.delete(one, by=me()), lambda job: "deleted", **asked)
+    return _change(session, "delete", lambda app, one: app.delete(one, by=me()), **asked)
 
 
 @click.command(epilog=QUERY_HELP)
@@ -99,7 +96,8 @@ def reschedule(session: Session, at: datetime | None, delay: float | None, **ask
     if (at is None) == (delay is None):
         raise click.UsageError("say when: --at TIME or --delay DURATION.")
     act: Act = lambda app, one: app.reschedule(one, at=at, delay=delay, by=me())  # noqa: E731
-    return _change(session, "reschedule", UNSTARTED, act, **asked)
+    when: BulkSettings = {"at": at} if at is not None else {"delay": delay}
+    return _change(session, "reschedule", act, when, **asked)
 
 
 @click.command(epilog=QUERY_HELP)
@@ -119,7 +117,7 @@ def edit(session: Session, **asked: Any) -> int:
     changes = read_changes(asked)
     if not changes:
         raise click.UsageError("say what to change: --args, --queue, --group, --no-group or --priority.")
-    return _change(session, "edit", UNSTARTED, editing(session, changes), **asked)
+    return _change(session, "edit", editing(session, changes), bulk_settings(changes), **asked)
 
 
 def read_changes(asked: dict[str, Any]) -> EditSettings:
@@ -139,6 +137,11 @@ def read_changes(asked: dict[str, Any]) -> EditSettings:
     return changes
 
 
+def bulk_settings(changes: EditSettings) -> BulkSettings:
+    """The same changes, of every job that matches."""
+    return BulkSettings(**changes)  # type: ignore[typeddict-item]
+
+
 def editing(session: Session, changes: EditSettings) -> Act:
     """The edit of one job; with --app its new arguments are checked against the task's function first."""
 
@@ -154,43 +157,29 @@ def editing(session: Session, changes: EditSettings) -> Act:
 def _change(
     session: Session,
     verb: str,
-    states: frozenset[State],
     act: Act,
-    became: Callable[[Job[Any]], str] | None = None,
+    settings: BulkSettings | None = None,
     *,
     ids: tuple[str, ...],
     query: str | None,
-    limit: int,
-    dry_run: bool,
-    yes: bool,
+    **asked: Any,
 ) -> int:
+    """One verb on jobs given by id, or on all that match a query."""
     if bool(ids) == (query is not None):
         raise click.UsageError("give ids, or --query; one of the two.")
     with session.store() as app:
-        if query is None:
-            found, refused = resolve(app, ids, find_id)
-        else:
-            found, refused = _matching(app, query, states, limit), []
-        if query is not None and not found:
-            raise CommandFailed(Exit.NOT_FOUND, f"no job matches {query!r}.", "`holdfast jobs` lists what is there.")
         if query is not None:
-            say_if_more(session, found, limit)
-        if dry_run:
+            return run_bulk(session, app, verb, query, {"by": me(), **(settings or {})}, **asked)
+        became: Callable[[Job[Any]], str] = (lambda _: "deleted") if verb == "delete" else _became
+        found, refused = resolve(app, ids, find_id)
+        if asked["dry_run"]:
             return preview(session, verb, found, refused)
-        if query is not None:
-            confirm(session, f"{verb} {counted(len(found), 'jobs')} of {app.safe_url} that match {query!r}?", yes=yes)
         session.announce(app)
-        return carry_out(session, app, verb, found, refused, lambda one: act(app, one), became or _became)
-
-
-def _matching(app: Holdfast, query: str, states: frozenset[State], limit: int) -> list[str]:
-    """Matching ids, oldest first, so that groups keep their order; without a state, those the verb applies to."""
-    named = make_query(query, {}).states
-    chosen = named or tuple(sorted(states))
-    return [job.id for job in app.jobs(query, limit=limit, states=chosen)][::-1]
+        return carry_out(session, app, verb, found, refused, lambda one: act(app, one), became)
 
 
 def _became(job: Job[Any]) -> str:
+    """What became of a job."""
     running = job.state is State.RUNNING and job.cancel_requested
     return "running, asked to stop" if running else job.state.value
 

@@ -1,10 +1,11 @@
-"""`holdfast queues [limit | rate | pause | resume]`: list queues, and override their limits and rates.
+"""`holdfast queues [limit | rate | pause | resume | empty | obliterate]`: list queues, override, empty them.
 
 Loaded by main when called. Without a subcommand it lists.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +13,16 @@ import click
 from msgspec import UNSET
 
 from ..inspection.explain import limit_in_force, rate_in_force
-from ..lifecycle import State
+from ..lifecycle import UNSTARTED, State
 from ..names import nearest
 from ..operator import make_pause
 from ..rates import Rate
 from ..records import Override, Pause, QueueRecord
+from .bulk import confirm, progress_bar, report_bulk
 from .documents import queue_document, rate_word
 from .exits import CommandFailed, Exit
 from .operate import me, pause_it, resume_it
-from .parse import ago
+from .parse import Duration, ago, counted
 from .parse_limits import LimitWord, RateWord, limit_word, reset_or
 from .session import Session, lists, session_options
 
@@ -70,6 +72,56 @@ def _note(queue: QueueRecord, now: float) -> str:
     notes = [pause_note(queue.pause)] if queue.pause is not None else []
     notes += [f"slowed down, goes on {ago(queue.flow.shut_until, now)}"] if slowed and queue.flow is not None else []
     return ", ".join(notes)
+
+
+@queues.command("empty")
+@click.argument("queue")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted; change nothing.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@session_options
+def empty(session: Session, queue: str, dry_run: bool, yes: bool) -> int:
+    """Delete the jobs of QUEUE that have not started."""
+    with session.store() as app:
+        number = _number(app, queue, UNSTARTED)
+        if dry_run:
+            return session.would(f"delete {counted(number, 'unstarted jobs')} of queue {queue!r}", {"jobs": number})
+        confirm(session, f"delete {counted(number, 'unstarted jobs')} of queue {queue!r} of {app.safe_url}?", yes=yes)
+        session.announce(app)
+        with progress_bar(session, "delete", number) as progress:
+            return report_bulk(session, app, app.queues.empty(queue, by=me(), progress=progress))
+
+
+@queues.command("obliterate")
+@click.argument("queue")
+@click.option("--wait", type=Duration(), metavar="DURATION", help="Pause it and wait this long for its running jobs.")
+@click.option("--confirm", "typed", metavar="QUEUE", help="The queue's name once more, instead of typing it.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted; change nothing.")
+@session_options
+def obliterate(session: Session, queue: str, wait: float | None, typed: str | None, dry_run: bool) -> int:
+    """Delete every job and dead letter of QUEUE, its overrides and pauses.
+
+    Refused while its jobs run, unless --wait lets them end. The queue's name must be typed to confirm.
+    """
+    with session.store() as app:
+        number = _number(app, queue, frozenset(State))
+        if dry_run:
+            return session.would(f"delete {counted(number, 'jobs')} of queue {queue!r}", {"jobs": number})
+        if typed is None and not session.as_json and sys.stdin.isatty():
+            question = f"This deletes {counted(number, 'jobs')} of {app.safe_url} for good. Type the queue's name"
+            typed = click.prompt(question, err=True)
+        if typed != queue:
+            raise CommandFailed(Exit.USAGE, "not confirmed; nothing was changed.", f"Add --confirm {queue}.")
+        session.announce(app)
+        with progress_bar(session, "delete", number) as progress:
+            return report_bulk(session, app, app.queues.obliterate(queue, wait=wait, by=me(), progress=progress))
+
+
+def _number(app: Holdfast, queue: str, states: Iterable[State]) -> int:
+    """How many jobs of the queue are in these states; it must exist."""
+    if queue not in {one.name for one in app.queues.list()}:
+        raise CommandFailed(Exit.NOT_FOUND, f"there is no queue {queue!r}.", "`holdfast queues` lists them.")
+    counts = app.counts(queue)[queue]
+    return sum(counts[state] for state in states)
 
 
 def told_limit(declared: int | None, override: Override | None) -> str:
