@@ -42,6 +42,7 @@ async def draw(folder: Path, wanted: list[str]) -> None:
         async with shop.filled(), served(create(shop.app)) as base:
             await busy(shop)
             paths = {name_of(path): path for path in reversed(shop.lists()) if "nonsense" not in path}
+            paths |= {"counted": "/jobs?q=task:billing.*&by=error"}
             paths |= {f"job-{state}": f"/job?id={id}" for state, id in shop.ids.items()}
             for size in (WIDE, PHONE):
                 async with tab(base, size=size) as one:

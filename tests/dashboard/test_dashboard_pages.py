@@ -311,3 +311,21 @@ def test_times_and_ids_in_sentences_are_for_people(app: Holdfast, jobs: dict[str
     assert 'title="17 Nov 2026, 09:51:15 UTC"' in made
     assert "<code>a&lt;b</code>." in made
     assert "<b>" not in words.prose("<b>\u202e", "", 0.0)
+
+
+def test_the_list_of_jobs_sorts_counts_and_suggests(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        page = await visitor.page("/jobs?q=task:billing.*&by=state")
+        assert '<b class="num">4</b> jobs match' in page
+        assert re.search(r'href="[^"]*state%3Adead[^"]*">dead</a>', page)
+        assert "holdfast jobs" in page
+        assert "--group-by state" in page
+        assert "due first" in await visitor.page("/jobs?q=live&sort=due")
+        assert 'data-word="task:mail.send"' in page
+        wrong = await visitor.get("/jobs", params={"q": "stat:dead"})
+        assert wrong.status_code == 400
+        assert "Did you mean" in wrong.text
+        assert (await visitor.get("/jobs", params={"sort": "nonsense"})).status_code == 400
+
+    asyncio.run(walk())

@@ -146,6 +146,24 @@ def check_same_site(connection: HTTPConnection) -> None:
         raise Refused(403, "This request does not say which page it came from (no Origin and no Sec-Fetch-Site).")
 
 
+def check_api_client(connection: HTTPConnection) -> None:
+    """Refuse a call that another site's page made. JSON makes a browser ask first (preflight), which nobody answers;
+    a program that is no browser names no origin."""
+    kind = connection.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refused(415, "Send JSON, with `Content-Type: application/json`.")
+    site, origin = connection.headers.get("sec-fetch-site"), connection.headers.get("origin")
+    own = f"{connection.url.scheme}://{connection.headers.get('host', '')}"
+    if site not in (None, "same-origin", "none") or (origin is not None and not _same(origin, own)):
+        raise Refused(403, "This request came from another site's page.")
+
+
+def bearer(connection: HTTPConnection) -> str | None:
+    """The password a program gives with each call: `Authorization: Bearer …`."""
+    kind, _, value = connection.headers.get("authorization", "").partition(" ")
+    return value.strip() if kind.lower() == "bearer" and value.strip() else None
+
+
 def _same(origin: str, own: str) -> bool:
     """Whether both name one host and port. A proxy that ends TLS changes the scheme, and only that."""
     return urlsplit(origin).netloc.lower() == urlsplit(own).netloc.lower()

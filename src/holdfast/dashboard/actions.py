@@ -1,31 +1,82 @@
-"""What a form does: one table of verbs, each with the role it needs and the change it makes.
+"""What a form or a call of the API does: one table of verbs, each with its role, its body and the change it makes.
 
-Called by app.py after host, access, role, origin and token were checked. Returns the sentence shown afterwards and
-where to go next. Errors of the store become that sentence; nothing is half done without saying so.
+Called by app.py and api.py after host, access, role and origin were checked. Returns an `Outcome` with the sentence
+shown afterwards. One refusal among many jobs does not keep the others from it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
-from msgspec import UNSET, Struct
+import msgspec
+from msgspec import UNSET, Meta, Struct
 
 from ..errors import HoldfastError
 from .access import Refused, Role
 from .store import Changes
-from .words import num, short
+from .words import command, num, short
 
 IDS_MAX = 500  # selected jobs per request
 Form = Mapping[str, Sequence[str]]
-Run = Callable[[Changes, Form], Awaitable[str]]
+Text = Annotated[str, Meta(max_length=2000)]
+
+
+class Jobs(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which jobs, by their full ids."""
+
+    id: Annotated[list[Annotated[str, Meta(min_length=1, max_length=200)]], Meta(min_length=1, max_length=IDS_MAX)]
+    reason: Text = ""
+
+
+class Target(Struct, frozen=True, forbid_unknown_fields=True):
+    """A queue, a group of a queue, or a task; why it is paused, or what its limits become."""
+
+    queue: Text = ""
+    group: Text = ""
+    task: Text = ""
+    reason: Text = ""
+    limit: Text = ""  # a number, `none` to lift it, `reset` for the code's own; empty leaves it
+    rate: Text = ""  # such as 5/s
+
+
+class EntryName(Struct, frozen=True, forbid_unknown_fields=True):
+    """A cron entry."""
+
+    entry: Text
+    reason: Text = ""
+
+
+class Call(Struct, frozen=True, forbid_unknown_fields=True):
+    """A job to enqueue: a task of the app that the dashboard was given, and its arguments by name."""
+
+    task: Text
+    args: dict[str, Any] = {}
+
+
+class Refusal(Struct, frozen=True):
+    """A job for which it was not done, and why."""
+
+    id: str
+    error: str
+
+
+class Outcome(Struct, frozen=True):
+    """What was done."""
+
+    said: str
+    command: str = ""  # the command line that does the same
+    done: int = 1
+    refused: list[Refusal] = []
 
 
 class Verb(Struct, frozen=True):
     """One kind of change."""
 
     role: Role
-    run: Run
+    body: type[Struct]
+    run: Callable[[Changes, Any], Awaitable[Outcome]]
+    about: str
 
 
 def first(form: Form, name: str) -> str:
@@ -33,37 +84,51 @@ def first(form: Form, name: str) -> str:
     return (form.get(name) or [""])[0].strip()
 
 
-def _each(method: str, done: str) -> Run:
-    """A verb that is carried out for each selected job; one refusal does not keep the others from it."""
+def body_of(verb: Verb, form: Form) -> Struct:
+    """A form as the verb's body. Of a field that is given more than once, lists take all, texts the first."""
+    hints = get_type_hints(verb.body)
+    given: dict[str, Any] = {}
+    for name in verb.body.__struct_fields__:
+        if name == "args":
+            given[name] = {
+                field[4:]: value for field in form if field.startswith("arg.") and (value := first(form, field))
+            }
+        elif name in form:
+            given[name] = list(dict.fromkeys(form[name])) if hints[name] is not str else first(form, name)
+    try:
+        return msgspec.convert(given, verb.body)
+    except msgspec.ValidationError as error:
+        if verb.body is Jobs and not given.get("id"):
+            raise Refused(400, "Nothing was selected.") from None
+        raise Refused(400, f"The form cannot be read: {error}") from None
 
-    async def run(changes: Changes, form: Form) -> str:
-        ids = list(dict.fromkeys(form.get("id", ())))
-        if not ids:
-            raise Refused(400, "Nothing was selected.")
-        if len(ids) > IDS_MAX:
-            raise Refused(400, f"At most {IDS_MAX} jobs at once; {num(len(ids))} were given.")
-        extra = (first(form, "reason"),) if method == "bury" else ()
-        refused: list[str] = []
+
+def _each(method: str, done: str, line: tuple[str, ...]) -> Callable[[Changes, Jobs], Awaitable[Outcome]]:
+    """A verb that is carried out for each selected job."""
+
+    async def run(changes: Changes, jobs: Jobs) -> Outcome:
+        refused: list[Refusal] = []
+        ids = list(dict.fromkeys(jobs.id))
         for id in ids:
             try:
-                await getattr(changes, method)(id, *extra)
+                await getattr(changes, method)(id, *((jobs.reason,) if method == "bury" else ()))
             except HoldfastError as error:
-                refused.append(f"{short(id)}: {error}")
+                refused.append(Refusal(id, str(error)))
         count = len(ids) - len(refused)
         said = f"{num(count)} {'job' if count == 1 else 'jobs'} {done}."
         if refused:
-            said += f" {num(len(refused))} refused, the first was {refused[0]}"
-        return said
+            said += f" {num(len(refused))} refused, the first was {short(refused[0].id)}: {refused[0].error}"
+        return Outcome(said, command("holdfast", *line, *ids), count, refused)
 
     return run
 
 
-def _target(form: Form) -> dict[str, str]:
+def _target(target: Target) -> dict[str, str]:
     """What a pause or a limit is for: a queue, a group of a queue, or a task."""
-    target = {name: value for name in ("queue", "group", "task") if (value := first(form, name))}
-    if not {"queue", "task"} & set(target):
-        raise Refused(400, "The form names no queue and no task.")
-    return target
+    named = {name: value for name in ("queue", "group", "task") if (value := getattr(target, name))}
+    if not {"queue", "task"} & set(named):
+        raise Refused(400, "Neither a queue nor a task is named.")
+    return named
 
 
 def _shown(target: Mapping[str, str]) -> str:
@@ -71,75 +136,72 @@ def _shown(target: Mapping[str, str]) -> str:
     return f"{kind} {target[kind]}"
 
 
-async def _pause(changes: Changes, form: Form) -> str:
-    target = _target(form)
-    await changes.pause(target, first(form, "reason"))
-    return f"Paused {_shown(target)}. Running jobs end normally; nothing new starts."
+def _flags(target: Mapping[str, str]) -> list[str]:
+    return [word for name, value in target.items() for word in (f"--{name}", value)]
 
 
-async def _resume(changes: Changes, form: Form) -> str:
-    target = _target(form)
-    await changes.resume(target)
-    return f"Resumed {_shown(target)}."
+async def _pause(changes: Changes, target: Target) -> Outcome:
+    named = _target(target)
+    await changes.pause(named, target.reason)
+    said = f"Paused {_shown(named)}. Running jobs end normally; nothing new starts."
+    return Outcome(said, command("holdfast", "pause", *_flags(named)))
 
 
-async def _limit(changes: Changes, form: Form) -> str:
-    target = _target(form)
-    await changes.limit(target, _said(form, "limit", int), _said(form, "rate", str))
-    return f"Changed the limits of {_shown(target)}. They hold until they are reset."
+async def _resume(changes: Changes, target: Target) -> Outcome:
+    named = _target(target)
+    await changes.resume(named)
+    return Outcome(f"Resumed {_shown(named)}.", command("holdfast", "resume", *_flags(named)))
 
 
-def _said(form: Form, name: str, kind: type) -> Any:
+async def _limit(changes: Changes, target: Target) -> Outcome:
+    named = _target(target)
+    await changes.limit(named, _said(target.limit, int), _said(target.rate, str))
+    return Outcome(f"Changed the limits of {_shown(named)}. They hold until they are reset.")
+
+
+def _said(text: str, kind: type) -> Any:
     """A limit as typed: empty leaves it as it is, `reset` goes back to the code's, `none` lifts it."""
-    text = first(form, name)
     if not text:
         return UNSET
     if text == "reset":
         return None
-    return kind(text) if kind is str or text.lstrip("-").isdecimal() else text
+    return kind(text) if kind is str or (text.lstrip("-").isdecimal() and len(text) < 20) else text
 
 
-async def _pause_entry(changes: Changes, form: Form) -> str:
-    await changes.pause_entry(first(form, "entry"), first(form, "reason"))
-    return f"Paused {first(form, 'entry')}."
+async def _pause_entry(changes: Changes, entry: EntryName) -> Outcome:
+    await changes.pause_entry(entry.entry, entry.reason)
+    return Outcome(f"Paused {entry.entry}.", command("holdfast", "cron", "pause", entry.entry))
 
 
-async def _resume_entry(changes: Changes, form: Form) -> str:
-    await changes.resume_entry(first(form, "entry"))
-    return f"Resumed {first(form, 'entry')}; ticks missed meanwhile are not made up for."
+async def _resume_entry(changes: Changes, entry: EntryName) -> Outcome:
+    await changes.resume_entry(entry.entry)
+    said = f"Resumed {entry.entry}; ticks missed meanwhile are not made up for."
+    return Outcome(said, command("holdfast", "cron", "resume", entry.entry))
 
 
-async def _run_entry(changes: Changes, form: Form) -> str:
-    return f"Enqueued job {short(await changes.run_entry(first(form, 'entry')))} of {first(form, 'entry')}."
+async def _run_entry(changes: Changes, entry: EntryName) -> Outcome:
+    id = await changes.run_entry(entry.entry)
+    return Outcome(f"Enqueued job {short(id)} of {entry.entry}.", command("holdfast", "cron", "run", entry.entry))
 
 
-async def _enqueue(changes: Changes, form: Form) -> str:
-    """A job of a task whose code the dashboard has: fields `arg.NAME`, JSON where they read as JSON, else text."""
-    given = {field[4:]: value for field in form if field.startswith("arg.") and (value := first(form, field))}
-    id = await changes.enqueue(first(form, "task"), given)
-    return f"Enqueued job {short(id)} of {first(form, 'task')}."
+async def _enqueue(changes: Changes, call: Call) -> Outcome:
+    id = await changes.enqueue(call.task, call.args)
+    words = [f"{name}={value}" for name, value in call.args.items()]
+    return Outcome(f"Enqueued job {short(id)} of {call.task}.", command("holdfast", "enqueue", call.task, *words))
 
 
 VERBS: Mapping[str, Verb] = {
-    "enqueue": Verb("operate", _enqueue),
-    "cancel": Verb("operate", _each("cancel", "cancelled or asked to stop")),
-    "retry": Verb("operate", _each("retry", "ready again, with fresh budgets")),
-    "run-now": Verb("operate", _each("run_now", "made due now")),
-    "bury": Verb("operate", _each("bury", "buried")),
-    "revive": Verb("operate", _each("revive", "revived")),
-    "discard": Verb("destroy", _each("discard", "discarded")),
-    "pause": Verb("operate", _pause),
-    "resume": Verb("operate", _resume),
-    "limit": Verb("operate", _limit),
-    "cron-pause": Verb("operate", _pause_entry),
-    "cron-resume": Verb("operate", _resume_entry),
-    "cron-run": Verb("operate", _run_entry),
+    "cancel": Verb("operate", Jobs, _each("cancel", "cancelled or asked to stop", ("cancel",)), "Cancel jobs."),
+    "retry": Verb("operate", Jobs, _each("retry", "ready again, with fresh budgets", ("retry",)), "Run jobs again."),
+    "run-now": Verb("operate", Jobs, _each("run_now", "made due now", ("run-now",)), "Make scheduled jobs due now."),
+    "bury": Verb("operate", Jobs, _each("bury", "buried", ("bury",)), "Bury jobs that have not started."),
+    "revive": Verb("operate", Jobs, _each("revive", "revived", ("dead", "revive")), "Revive dead letters."),
+    "discard": Verb("destroy", Jobs, _each("discard", "discarded", ("dead", "discard")), "Discard dead letters."),
+    "pause": Verb("operate", Target, _pause, "Pause a queue, a group or a task."),
+    "resume": Verb("operate", Target, _resume, "End a pause."),
+    "limit": Verb("operate", Target, _limit, "Override a limit or a rate."),
+    "cron-pause": Verb("operate", EntryName, _pause_entry, "Pause a cron entry."),
+    "cron-resume": Verb("operate", EntryName, _resume_entry, "Resume a cron entry."),
+    "cron-run": Verb("operate", EntryName, _run_entry, "Enqueue a job of a cron entry now."),
+    "enqueue": Verb("operate", Call, _enqueue, "Enqueue a job of a task of the app that the dashboard was given."),
 }
-
-
-async def carry_out(verb: str, changes: Changes, form: Form) -> str:
-    """Do it, and say what was done."""
-    try:
-        return await VERBS[verb].run(changes, form)
-    except HoldfastError as error:
-        return f"Not done: {error}"

@@ -13,11 +13,12 @@ import hmac
 import inspect
 import json
 import re
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from importlib import resources
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.datastructures import URL
 from starlette.exceptions import HTTPException
@@ -27,8 +28,18 @@ from starlette.routing import Route
 
 from ..app import Holdfast
 from ..backends import parse_url
-from ..errors import BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
-from . import actions, words
+from ..errors import (
+    ArgumentsRejected,
+    BackendUnavailable,
+    ConfigurationError,
+    DuplicateJob,
+    EntryNotFound,
+    HoldfastError,
+    JobNotFound,
+    OutcomeUnknown,
+    StateConflict,
+)
+from . import actions, api, words
 from .access import (
     ADMIN,
     COOKIE,
@@ -38,17 +49,27 @@ from .access import (
     Password,
     Refused,
     Sessions,
+    bearer,
+    check_api_client,
     check_host,
     check_same_site,
     is_local,
 )
-from .pages import PAGES, NotFound, Visit, nav_counts
+from .pages import PAGES, nav_counts
 from .redact import Hook, Redact
 from .render import environment
 from .store import Changes, Reads
+from .visit import NotFound, Visit
 
 BODY_BYTES_MAX = 256 << 10
 FIELDS_MAX = 2000
+SAID_COMMAND_MAX = 300  # characters of a command that is shown after an action
+STATUSES: tuple[tuple[tuple[type[HoldfastError], ...], int], ...] = (
+    ((BackendUnavailable, OutcomeUnknown), 503),
+    ((JobNotFound, EntryNotFound), 404),
+    ((ConfigurationError, ArgumentsRejected), 400),
+    ((StateConflict, DuplicateJob), 409),
+)
 LIVE_SECONDS = 1.0
 LIVE_STREAMS_MAX = 100  # each costs one page a second
 THEMES = ("system", "light", "dark")
@@ -116,6 +137,7 @@ class Dashboard:
         self._reads = reads
         self._templates = environment()
         self._streams = 0
+        self._pages = {**PAGES, "api": api.page}
         folder = resources.files(__package__) / "static"
         self._static = {name: (folder / name).read_bytes() for name in STATIC}
         whole = hashlib.sha256(b"".join(self._static.values()))
@@ -124,7 +146,10 @@ class Dashboard:
     def asgi(self) -> Starlette:
         """All routes. Each page is one of `pages.PAGES`; nothing else is reachable."""
         routes = [
-            *(Route(f"/{name}", self._page, name=name or "overview") for name in PAGES),
+            *(Route(f"/{name}", self._page, name=name or "overview") for name in self._pages),
+            *(Route(endpoint.path, self._api_read) for endpoint in api.ENDPOINTS),
+            *(Route(f"/api/do/{verb}", self._api_do, methods=["POST"]) for verb in actions.VERBS),
+            Route("/api/openapi.json", self._openapi),
             Route("/live", self._live),
             Route("/do/{verb}", self._do, methods=["POST"]),
             Route("/theme", self._theme, methods=["POST"]),
@@ -155,8 +180,11 @@ class Dashboard:
             return known
         check_host(connection, self._hosts)
         if self._password is not None:
+            given = bearer(connection) if is_api(connection) else None
+            if given is not None and self._password.check(given):
+                return ADMIN
             if self._sessions.kind(connection.cookies.get(COOKIE)) != "login":
-                raise Refused(401, "Log in first.")
+                raise Refused(401, "Log in first, or send the password: `Authorization: Bearer …`.")
             return ADMIN
         if not is_local(connection):
             raise Refused(
@@ -181,7 +209,7 @@ class Dashboard:
     async def _page(self, request: Request) -> Response:
         visit = await self._visit(request, request.query_params)
         name = request.url.path.removeprefix(visit.root).strip("/")
-        template, values = await PAGES[name](visit)
+        template, values = await self._pages[name](visit)
         session = self._session(request)
         html = await self._render(request, visit, name, template, values, session)
         response = HTMLResponse(html, 400 if values.get("error") else 200, headers=HEADERS)
@@ -207,6 +235,7 @@ class Dashboard:
             "nav": await nav_counts(visit),
             "here": visit.link(name, **visit.params),
             "said": self._said(connection, session),
+            "origin": f"{connection.url.scheme}://{connection.headers.get('host', '')}",
             "can_logout": self._password is not None,
             "ago": lambda moment: words.ago(moment, visit.now),
             "since": lambda moment: words.since(moment, visit.now),
@@ -248,7 +277,7 @@ class Dashboard:
         params = {name: values[0] for name, values in parse_qs(target.query).items()}
         visit = await self._visit(request, params)
         name = target.path.removeprefix(visit.root).strip("/")
-        if name not in PAGES:
+        if name not in self._pages:
             raise Refused(404, "There is no such page.")
         if self._streams >= LIVE_STREAMS_MAX:
             raise Refused(503, "Too many pages are being watched. This one is read again every few seconds instead.")
@@ -262,7 +291,7 @@ class Dashboard:
             while not await request.is_disconnected():
                 try:
                     visit = await self._visit(request, params)
-                    template, values = await PAGES[name](visit)
+                    template, values = await self._pages[name](visit)
                     html = await self._render(request, visit, name, template, values, session)
                 except (HoldfastError, NotFound, Refused) as error:
                     yield f"event: lost\ndata: {json.dumps(str(error))}\n\n"
@@ -279,14 +308,18 @@ class Dashboard:
 
     # ------------------------------------------------------------------ changes
 
-    async def _form(self, request: Request) -> dict[str, list[str]]:
-        """A form's fields, after the checks that every change needs."""
-        check_same_site(request)
+    async def _body(self, request: Request) -> bytes:
         body = b""
         async for chunk in request.stream():
             body += chunk
             if len(body) > BODY_BYTES_MAX:
                 raise Refused(413, "That is more than a form of this dashboard can hold.")
+        return body
+
+    async def _form(self, request: Request) -> dict[str, list[str]]:
+        """A form's fields, after the checks that every change needs."""
+        check_same_site(request)
+        body = await self._body(request)
         try:
             form = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=FIELDS_MAX)
         except ValueError:
@@ -296,19 +329,25 @@ class Dashboard:
             raise Refused(403, "This form is no longer valid. Go back, reload the page and try again.")
         return form
 
-    async def _do(self, request: Request) -> Response:
-        access = await self._visitor(request)
-        verb = actions.VERBS.get(request.path_params["verb"])
+    def _changes_for(self, access: Access, name: str) -> tuple[actions.Verb, Changes]:
+        """The way to change the store, if this visitor may do this."""
+        verb = actions.VERBS.get(name)
         if verb is None:
             raise Refused(404, "There is no such action.")
         if self._read_only:
             raise Refused(403, "This dashboard is read-only.")
         if not access.may(verb.role):
             raise Refused(403, f"This needs the role {verb.role!r}.")
+        return verb, Changes(self._app, access.name, self._reads.code)
+
+    async def _do(self, request: Request) -> Response:
+        verb, changes = self._changes_for(await self._visitor(request), request.path_params["verb"])
         form = await self._form(request)
-        said = await actions.carry_out(
-            request.path_params["verb"], Changes(self._app, access.name, self._reads.code), form
-        )
+        try:
+            outcome = await verb.run(changes, actions.body_of(verb, form))
+            said = f"{outcome.said}\n{outcome.command}" if len(outcome.command) < SAID_COMMAND_MAX else outcome.said
+        except HoldfastError as error:
+            said = f"Not done: {error}"
         self._reads.forget()
         session = request.cookies[COOKIE]
         response = self._back(request, actions.first(form, "here"))
@@ -337,6 +376,31 @@ class Dashboard:
         if theme in THEMES:
             self._set_cookie(request, response, "holdfast_theme", theme, 400 * 86400)
         return response
+
+    # ------------------------------------------------------------------ the JSON API
+
+    async def _api_read(self, request: Request) -> Response:
+        visit = await self._visit(request, request.query_params)
+        endpoint = api.READS[request.url.path.removeprefix(visit.root)]
+        return json_response(await api.read(endpoint, visit))
+
+    async def _api_do(self, request: Request) -> Response:
+        access = await self._visitor(request)
+        verb, changes = self._changes_for(access, request.url.path.rpartition("/")[2])
+        check_api_client(request)
+        try:
+            body = msgspec.json.decode(await self._body(request), type=verb.body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Refused(400, f"The body cannot be read: {error}.") from None
+        try:
+            outcome = await verb.run(changes, body)
+        finally:
+            self._reads.forget()
+        return json_response(outcome)
+
+    async def _openapi(self, request: Request) -> Response:
+        await self._visitor(request)
+        return json_response(api.openapi(root_of(request)))
 
     # ------------------------------------------------------------------ login, files, errors
 
@@ -388,7 +452,7 @@ class Dashboard:
 
     async def _refused(self, request: Request, error: Exception) -> Response:
         refused = error if isinstance(error, Refused) else Refused(500, str(error))
-        if refused.status == 401:
+        if refused.status == 401 and not is_api(request):
             here = str(URL(scope=request.scope).replace(scheme="", netloc="")) if request.method == "GET" else ""
             target = URL(f"{root_of(request)}/login").include_query_params(here=here)
             return RedirectResponse(str(target), 303, headers=HEADERS)
@@ -402,11 +466,24 @@ class Dashboard:
         return self._error_page(request, status, "There is no such page." if status == 404 else str(error))
 
     async def _store_failed(self, request: Request, error: Exception) -> Response:
-        away = isinstance(error, BackendUnavailable | OutcomeUnknown)
-        return self._error_page(request, 503 if away else 500, str(error))
+        status = next((status for kinds, status in STATUSES if isinstance(error, kinds)), 500)
+        return self._error_page(request, status, str(error))
 
     def _error_page(self, request: Request, status: int, text: str) -> Response:
+        if is_api(request):
+            more = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+            return json_response(api.ErrorReply(text), status, more)
         return self._plain_page(request, "error.html", status, self._session(request), code=status, text=text)
+
+
+def is_api(connection: HTTPConnection) -> bool:
+    """Whether a program asks, which wants JSON."""
+    return connection.url.path.removeprefix(root_of(connection)).startswith("/api/")
+
+
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    body = msgspec.json.encode(value, enc_hook=str)
+    return Response(body, status, {**HEADERS, **(headers or {})}, media_type="application/json")
 
 
 def root_of(connection: HTTPConnection) -> str:

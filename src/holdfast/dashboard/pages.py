@@ -6,69 +6,27 @@ updates and, without a script, every link on it.
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 
 from msgspec import Struct
 
 from ..errors import ConfigurationError, HoldfastError, JobNotFound
 from ..inspection.failures import top_frame
 from ..job import DeadLetter, Job
-from ..lifecycle import UNSTARTED, Failure, State
-from ..queries import parse_query
+from ..lifecycle import UNSTARTED, State
 from ..records import JobQuery, JobRecord, WorkerRecord
 from ..worker_status import WorkerStatus, read
 from . import words
-from .access import Access
 from .gates import Gate, Scene, gates
-from .redact import Redact
-from .store import Reads
+from .job_list import PAGE, jobs, row
+from .visit import NotFound, Values, Visit
 
-PAGE = 50
-SEQ_DIGITS_MAX = 18  # a position in the list of jobs: a store's numbers have 63 bits
 LONG_SECONDS = 600.0  # a running job older than this is marked on the workers page
-Values = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Visit:
-    """One request, as the pages see it."""
-
-    reads: Reads
-    access: Access
-    params: Mapping[str, str]
-    root: str  # the prefix the dashboard is mounted under
-    now: float  # the store's time
-    redact: Redact
-    read_only: bool
-
-    def may(self, role: Any) -> bool:
-        """Whether to offer an action; `store.Changes` is what enforces it."""
-        return (role in ("view", "payload") or not self.read_only) and self.access.may(role)
-
-    def link(self, page: str, /, **params: Any) -> str:
-        """A link to another page."""
-        given = {name: value for name, value in params.items() if value not in (None, "")}
-        return f"{self.root}/{page}" + (f"?{urlencode(given)}" if given else "")
-
-    def jobs(self, **conditions: str) -> str:
-        """A link to the jobs that match; values are quoted, since a group may contain spaces and quotes."""
-        return self.link("jobs", q=shlex.join(f"{name}:{value}" for name, value in conditions.items()))
-
-    def args(self, task: str, args: Any) -> Any:
-        """Arguments as this visitor may see them; None if not at all."""
-        return self.redact(task, words.plain(args)) if self.access.payload else None
 
 
 Page = Callable[[Visit], Awaitable[tuple[str, Values]]]
-
-
-class NotFound(Exception):
-    """There is no such job, group, queue or entry."""
 
 
 # ---------------------------------------------------------------------------------------------------------- overview
@@ -99,145 +57,7 @@ def served_by(workers: Sequence[WorkerRecord]) -> Counter[str]:
     return Counter(queue for worker in workers if not worker.expired for queue in worker.queues)
 
 
-# -------------------------------------------------------------------------------------------------------------- jobs
-
-
-async def jobs(visit: Visit) -> tuple[str, Values]:
-    text = visit.params.get("q", "").strip()
-    values: Values = {"q": text, "error": "", "rows": [], "older": None, "query": JobQuery()}
-    values["completions"] = await _completions(visit)
-    try:
-        query = parse_query(text)
-    except ConfigurationError as error:
-        return "jobs.html", {**values, "error": str(error), "tabs": _tabs(visit, text, {}), "first": True}
-    before = visit.params.get("before", "")
-    known = before.isdecimal() and len(before) <= SEQ_DIGITS_MAX
-    page = JobQuery(**{**_fields(query), "before": int(before) if known else None, "limit": PAGE + 1})
-    found = await visit.reads.find(page)
-    rows = [visit.reads.as_job(record) for record in found[:PAGE]]
-    older = visit.link("jobs", q=text, before=found[PAGE - 1].seq) if len(found) > PAGE else None
-    counts = await _tab_counts(visit, query)
-    return "jobs.html", {
-        **values,
-        "query": query,
-        "rows": [_row(visit, job) for job in rows],
-        "older": older,
-        "first": not before,
-        "tabs": _tabs(visit, text, counts),
-        "actions": _bulk_actions(visit, query),
-        "column": _time_column(query),
-        "errors": any(job.errors for job in rows),
-    }
-
-
-FIELDS = (
-    ("state:", "scheduled, waiting, ready, running, succeeded, cancelled, dead, live, finished"),
-    ("queue:", "a queue, exact"),
-    ("task:", "a task, exact"),
-    ("group:", "a group, exact"),
-    ("key:", "a unique key"),
-    ("worker:", "a worker's id"),
-    ("id:", "the beginning of an id"),
-)
-COMPLETIONS_MAX = 40  # names of one kind
-
-
-async def _completions(visit: Visit) -> list[tuple[str, str]]:
-    """What the query may be completed to: fields first, then values of the store."""
-    reads = visit.reads
-    queues = [queue.name for queue in await reads.queues()][:COMPLETIONS_MAX]
-    tasks = sorted({*reads.code, *(record.rule.name for record in await reads.tasks())})[:COMPLETIONS_MAX]
-    return [
-        *FIELDS,
-        *((f"state:{state.value}", "") for state in State),
-        *((shlex.quote(f"queue:{name}"), "") for name in queues),
-        *((shlex.quote(f"task:{name}"), "") for name in tasks),
-    ]
-
-
-def _fields(query: JobQuery) -> Values:
-    return {name: getattr(query, name) for name in JobQuery.__struct_fields__}
-
-
-class JobRow(Struct, frozen=True, kw_only=True):
-    """A job in a table."""
-
-    job: Job[Any]
-    args: str | None
-    error: Failure | None
-    at: float | None
-
-
-def _row(visit: Visit, job: Job[Any]) -> JobRow:
-    args = visit.args(job.task, job.args)
-    errors = job.errors
-    at = job.finished_at or (job.started_at if job.state is State.RUNNING else None)
-    at = at or (job.due_at if job.state in UNSTARTED else None) or job.created_at
-    return JobRow(
-        job=job,
-        args=None if args is None else words.one_line(args),
-        error=errors[-1] if errors and job.state is not State.SUCCEEDED else None,
-        at=words.seconds_of(at),
-    )
-
-
-def _time_column(query: JobQuery) -> str:
-    """What the time in the list means, if all rows mean the same."""
-    match query.states:
-        case (State.RUNNING,):
-            return "Running for"
-        case (State.SCHEDULED,):
-            return "Due"
-        case (State.READY,) | (State.WAITING,):
-            return "Due since"
-        case (State.DEAD,):
-            return "Died"
-        case (State.SUCCEEDED,) | (State.CANCELLED,):
-            return "Ended"
-    return "Last change"
-
-
-async def _tab_counts(visit: Visit, query: JobQuery) -> Mapping[State, int]:
-    """Numbers for the state tabs; none where a filter would need a count of its own."""
-    if any((query.task, query.group, query.key, query.worker, query.id_prefix)):
-        return {}
-    if query.queue is None:
-        return await visit.reads.totals()
-    counts = (await visit.reads.counts()).get(query.queue, {})
-    return {state: counts.get(state, 0) for state in State}
-
-
-def _tabs(visit: Visit, text: str, counts: Mapping[State, int]) -> list[Values]:
-    try:
-        given = shlex.split(text)
-    except ValueError:  # the query is refused, and the page says why
-        given = []
-    others = [word for word in given if not word.startswith("state:") and word not in set(State)]
-    chosen = [word for word in given if word not in others]
-    tabs: list[Values] = [
-        {
-            "state": None,
-            "link": visit.link("jobs", q=shlex.join(others)),
-            "current": not chosen,
-            "count": sum(counts.values()) if counts else None,
-        }
-    ]
-    for state in State:
-        q = shlex.join([f"state:{state.value}", *others])
-        current = chosen in ([f"state:{state.value}"], [state.value])
-        tabs.append({"state": state, "link": visit.link("jobs", q=q), "current": current, "count": counts.get(state)})
-    return tabs
-
-
-def _bulk_actions(visit: Visit, query: JobQuery) -> list[tuple[str, str]]:
-    """Verbs for selected jobs that fit the states shown."""
-    states = set(query.states) or set(State)
-    offered = [
-        ("retry", "Retry", any(state.finished for state in states)),
-        ("run-now", "Run now", State.SCHEDULED in states),
-        ("cancel", "Cancel", not all(state.finished for state in states)),
-    ]
-    return [(verb, label) for verb, label, fits in offered if fits and visit.may("operate")]
+# --------------------------------------------------------------------------------------------------------------- a job
 
 
 async def job(visit: Visit) -> tuple[str, Values]:
@@ -262,13 +82,13 @@ async def job(visit: Visit) -> tuple[str, Values]:
         "args": visit.args(found.task, found.args),
         "value": visit.args(found.task, {"result": found.value}),
         "errors": list(reversed(found.errors)),
-        "gates": await _gates(visit, found),
+        "gates": await gates_of(visit, found),
         "actions": _job_actions(visit, found, letter),
         "worker": await _worker(visit, found.worker),
     }
 
 
-async def _gates(visit: Visit, job: Job[Any]) -> list[Gate]:
+async def gates_of(visit: Visit, job: Job[Any]) -> list[Gate]:
     """What stands between the job and its start."""
     if job.state not in UNSTARTED:
         return []
@@ -437,7 +257,7 @@ async def task(visit: Visit) -> tuple[str, Values]:
         "pause": pause,
         "signature": None if known is None else words.signature(known.fn),
         "parameters": [] if known is None else words.parameters(known.fn),
-        "rows": [_row(visit, visit.reads.as_job(record)) for record in recent],
+        "rows": [row(visit, visit.reads.as_job(record)) for record in recent],
     }
 
 

@@ -23,11 +23,24 @@ from ..inspection.machine import Finding, wrong
 from ..inspection.store_health import judge_store, look_at_store
 from ..job import DeadLetter, Job
 from ..lifecycle import State
-from ..records import GroupRecord, JobQuery, JobRecord, LogLine, Pause, QueueRecord, TaskRecord, WorkerRecord
+from ..records import (
+    GroupRecord,
+    JobPage,
+    JobQuery,
+    JobRecord,
+    LogLine,
+    Pause,
+    QueueRecord,
+    Tally,
+    TaskRecord,
+    WorkerRecord,
+)
 from .words import as_json, parameters
 
 T = TypeVar("T")
 COUNTS_SECONDS = 1.0
+TALLY_SECONDS = 3.0  # a count may look at thousands of jobs
+KEPT_MAX = 200  # results of reads
 CHECKS_SECONDS = 15.0  # doctor's checks ask the server about itself
 GROUPS_MAX = 200
 LETTERS_MAX = 1000
@@ -53,6 +66,9 @@ class Reads:
 
     async def _keep(self, name: str, seconds: float, read: Callable[[], Awaitable[T]]) -> T:
         """The result of a read that is at most so old."""
+        if len(self._kept) > KEPT_MAX:
+            self._kept.clear()
+            self._reading.clear()
         lock = self._reading.setdefault(name, asyncio.Lock())
         async with lock:
             at, value = self._kept.get(name, (float("-inf"), None))
@@ -110,6 +126,14 @@ class Reads:
 
     async def entries(self) -> list[Entry]:
         return await self._app.cron.alist()
+
+    async def page(self, query: JobQuery) -> JobPage:
+        """One bounded page of jobs."""
+        return await self._app._apage(query)
+
+    async def count(self, query: str, by: str | None) -> Tally:
+        """How many match, up to a cap."""
+        return await self._keep(f"count {by} {query}", TALLY_SECONDS, lambda: self._app.acount(query, by=by))
 
     async def find(self, query: JobQuery) -> list[JobRecord]:
         return await self._app._ado(lambda backend: backend.find(query))
@@ -192,13 +216,14 @@ class Changes:
         else:
             await self._app.queues.alimit(target["queue"], limit, rate=rate)
 
-    async def enqueue(self, name: str, given: Mapping[str, str]) -> str:
-        """One job of a task of the app's own code; its arguments as typed into a form."""
+    async def enqueue(self, name: str, given: Mapping[str, Any]) -> str:
+        """One job of a task of the app's own code. Text for a parameter that takes none is read as JSON."""
         task = self._code.get(name)
         if task is None:
             raise TaskNotRegistered(name, tuple(self._code))
         text = {one.name for one in parameters(task.fn) if one.kind == "str"}
-        args = {name: value if name in text else as_json(value) for name, value in given.items()}
+        typed = {name for name, value in given.items() if isinstance(value, str) and name not in text}
+        args = {name: as_json(value) if name in typed else value for name, value in given.items()}
         return str((await task.aenqueue(**args)).id)
 
     async def pause_entry(self, name: str, reason: str) -> None:

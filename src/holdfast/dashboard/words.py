@@ -138,6 +138,14 @@ def limit(value: int | None) -> str:
     return "none" if value is None or value >= UNLIMITED else num(value)
 
 
+def quoted(value: str) -> str:
+    """A value for the query language, in quotes where it needs them."""
+    if re.fullmatch(r"[\w.:@/+-]+", value) and not value.startswith(("<", ">", "=")):
+        return value
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
 def command(*words: str) -> str:
     """A command line, quoted for the shell."""
     return shlex.join(words)
