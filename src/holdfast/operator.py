@@ -40,6 +40,7 @@ from .records import (
     Pause,
     QueueRecord,
     Recovered,
+    Span,
     Tally,
     TaskRecord,
     WorkerRecord,
@@ -50,8 +51,9 @@ from .task import Task
 if TYPE_CHECKING:
     from .app import Holdfast
     from .backends.contract import Backend
-    from .inspection import Audit, Explanation
+    from .inspection import Audit, Explanation, HistoryEntry, Stats
     from .inspection.failures import Failures
+    from .inspection.stats import By
 
 T = TypeVar("T")
 JobOrId = Job[Any] | str
@@ -123,6 +125,27 @@ async def _failures(queue: str | None, task: str | None, backend: Backend) -> Fa
     from .inspection.failures import failures
 
     return await failures(backend, queue=queue, task=task, now=await backend.clock())
+
+
+async def _history(id: str, backend: Backend) -> list[HistoryEntry]:
+    from .inspection import history
+
+    return await history(backend, id)
+
+
+async def _stats(by: By, since: float, step: Span | None, backend: Backend) -> Stats:
+    from .inspection import stats
+
+    return await stats(backend, await backend.clock(), by, since, step)
+
+
+def _checked_by(by: str, step: str | None) -> None:
+    if by not in ("task", "queue", "worker"):
+        raise ConfigurationError(f'by={by!r} is not one of "task", "queue" and "worker".')
+    if step not in (None, "minute", "hour"):
+        raise ConfigurationError(f'step={step!r} is not one of "minute" and "hour".')
+    if by == "worker" and step == "hour":
+        raise ConfigurationError('by="worker" is kept by the minute only. Use step="minute", or leave it out.')
 
 
 async def _logs(id: str, backend: Backend) -> list[LogLine]:
@@ -253,6 +276,27 @@ class Operator:
     async def alogs(self, job: JobOrId) -> list[LogLine]:
         """Async version of `logs`."""
         return await self._ado(partial(_logs, job_id(job)))
+
+    def history(self, job: JobOrId) -> list[HistoryEntry]:
+        """The job's timeline, oldest first: enqueued, claimed by whom, how each attempt ended, what operators did."""
+        return self._do("history", partial(_history, job_id(job)))
+
+    async def ahistory(self, job: JobOrId) -> list[HistoryEntry]:
+        """Async version of `history`."""
+        return await self._ado(partial(_history, job_id(job)))
+
+    def stats(self, by: By = "task", *, since: Duration = 3600.0, step: Span | None = None) -> Stats:
+        """What ended within the last `since`, by task, queue or worker: counts, failure rate, wait and run times.
+
+        `step`: by the minute or by the hour; without one, minutes for up to three hours.
+        """
+        _checked_by(by, step)
+        return self._do("stats", partial(_stats, by, to_seconds(since, "since=", least=1.0), step))
+
+    async def astats(self, by: By = "task", *, since: Duration = 3600.0, step: Span | None = None) -> Stats:
+        """Async version of `stats`."""
+        _checked_by(by, step)
+        return await self._ado(partial(_stats, by, to_seconds(since, "since=", least=1.0), step))
 
     def workers(self) -> list[WorkerRecord]:
         """The registered workers: what each serves, and when it last renewed."""

@@ -26,6 +26,7 @@ from holdfast.records import (
     Dump,
     Edit,
     Enqueued,
+    EventPage,
     Exchanged,
     GroupRecord,
     Held,
@@ -42,10 +43,13 @@ from holdfast.records import (
     Promoted,
     QueueRecord,
     QueueRule,
+    Recording,
     Recovered,
     Release,
     Renewal,
     Report,
+    Rollup,
+    RollupQuery,
     Scanned,
     Seal,
     Shipment,
@@ -201,6 +205,18 @@ class ReferenceBackend(Backend):
     async def prune(self, *, limit: int = 1000, older_than: float | None = None, now: float | None = None) -> int:
         with self._open_step(now) as at:
             return operating.prune(self._store, limit, older_than, at.wall)
+
+    async def record(self, recording: Recording, now: float | None = None) -> bool:
+        with self._step(now) as at:
+            return self._store.history.record(recording, at.wall)
+
+    async def rollups(self, query: RollupQuery) -> list[Rollup]:
+        with self._lock:
+            return self._store.history.found(query)
+
+    async def events(self, after: int | None = None, *, limit: int = 500) -> EventPage:
+        with self._lock:
+            return self._store.history.events(after, limit)
 
     # ------------------------------------------------------------------ operating
 

@@ -133,6 +133,7 @@ def cancel(store: Store, job_id: str, wall: float, by: str = "") -> Row:
         store.refuse_sealed()
         store.finish(row, wall, State.CANCELLED, RETAIN_SECONDS)
         store.mark(row, "cancel", wall, by=by)
+        store.count_ended(row, "cancelled", wall)
     elif row.state is State.RUNNING:
         if not row.cancel_requested:
             store.mark(row, "cancel", wall, by=by)
@@ -148,6 +149,7 @@ def bury(store: Store, job_id: str, reason: str, wall: float, by: str = "") -> R
         raise state_conflict(job_id, "bury", row.state)
     store.bury_unstarted(row, wall, "bury", reason or FAILURE_TEXTS["buried"])
     store.mark(row, "bury", wall, by=by)
+    store.count_ended(row, "dead", wall)
     return row
 
 

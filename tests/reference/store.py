@@ -27,10 +27,12 @@ from holdfast.records import (
     NewJob,
     PastDeath,
     Promoted,
+    Rollup,
     Seal,
 )
 
 from .flow import FlowIndex
+from .recording import History
 from .rows import GroupName, Holder, KeyName, Row, due_time, expiry
 
 RETAIN_SECONDS = 86400.0  # how long a finished job is kept where no settlement says it
@@ -45,6 +47,7 @@ class Store(FlowIndex):
         self._seq, self._turn, self._fence = numbering.seq, numbering.tick, numbering.tick
         self.wall = 0.0  # of the step under way
         self.seal: Seal | None = None
+        self.history = History()
 
     def refuse_sealed(self) -> None:
         if self.seal is not None and self.seal.closed:
@@ -274,6 +277,10 @@ class Store(FlowIndex):
         else:
             self.place(row, **ended)
 
+    def count_ended(self, row: Row, outcome: str, wall: float) -> None:
+        """Count a job that ends without a lease."""
+        self.history.add(Rollup(outcome=outcome, count=1, queue=row.queue, task=row.task), wall)
+
     def mark(self, row: Row, kind: str, wall: float, **facts: Any) -> None:
         """Append to the job's timeline; of more than MARKS_KEPT_MAX the second goes."""
         marks = self.marks.setdefault(row.id, [])
@@ -338,6 +345,7 @@ class Store(FlowIndex):
         self.bury(row, wall, reason, failure, errors=_with(row.errors, failure))
 
     def expire(self, row: Row, wall: float) -> None:
+        self.count_ended(row, "expired", wall)
         if row.on_expire == "drop":
             self.finish(row, wall, State.CANCELLED, RETAIN_SECONDS, reason="expired")
         else:

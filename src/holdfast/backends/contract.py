@@ -126,6 +126,7 @@ from ..records import (
     Dump,
     Edit,
     Enqueued,
+    EventPage,
     Exchanged,
     Flaw,
     Grouping,
@@ -145,10 +146,13 @@ from ..records import (
     Promoted,
     QueueRecord,
     QueueRule,
+    Recording,
     Recovered,
     Release,
     Renewal,
     Report,
+    Rollup,
+    RollupQuery,
     Scanned,
     Seal,
     Shipment,
@@ -235,6 +239,14 @@ class Reader(ABC):
         first one and the newest. A verb that changes nothing leaves no mark; the second cancel of a running job is one
         that changes nothing. Marks are pruned with their job and move with it.
         """
+
+    @abstractmethod
+    async def rollups(self, query: RollupQuery) -> list[Rollup]:
+        """Roll-ups, by time, queue, task, worker and outcome."""
+
+    @abstractmethod
+    async def events(self, after: int | None = None, *, limit: int = 500) -> EventPage:
+        """Events after this position, oldest first. None: no events, only the newest position."""
 
     @abstractmethod
     async def letter(self, job_id: str) -> DeadLetter | None: ...
@@ -499,6 +511,22 @@ class Backend(Reader):
     async def rearrange(self, *, limit: int = 500, now: float | None = None) -> bool:
         """Continue what rule changes left to do (R10): at most `limit` jobs and groups. True if there is more."""
         return False
+
+    # ------------------------------------------------------------------ history
+
+    @abstractmethod
+    async def record(self, recording: Recording, now: float | None = None) -> bool:
+        """Add a worker's counts to the roll-ups of the current minute and hour, and keep its events.
+
+        R66. Roll-ups add up by (span, start, queue, task, worker, outcome); those of a worker are kept by the minute
+        only. A call whose number is not above the worker's last one changes nothing and returns False. Events get
+        growing positions in the order in which their calls take effect; the newest EVENTS_KEPT_MAX are kept. With
+        keep_minutes and keep_hours the call removes older roll-ups, at most ROLLUPS_PER_PRUNE_MAX of each span. It
+        touches no job, no worker's row and no rule, and is accepted by a sealed store.
+        R67. An attempt is counted by the worker that settled or recovered it. A job that ends without a lease is
+        counted by the store, in the step that ends it, without times: expired by promote or claim, an operator's
+        cancel (cancelled) and bury (dead).
+        """
 
     # ------------------------------------------------------------------ operating on one job
 

@@ -29,6 +29,7 @@ from ...records import (
     Dump,
     Edit,
     Enqueued,
+    EventPage,
     Exchanged,
     Flaw,
     GroupRecord,
@@ -46,10 +47,13 @@ from ...records import (
     Promoted,
     QueueRecord,
     QueueRule,
+    Recording,
     Recovered,
     Release,
     Renewal,
     Report,
+    Rollup,
+    RollupQuery,
     Scanned,
     Seal,
     Shipment,
@@ -377,6 +381,21 @@ class PostgresBackend(Backend):
             self._watching().tell([EVERY_QUEUE])
         return bool(more)
 
+    async def record(self, recording: Recording, now: float | None = None) -> bool:
+        seen = [(event.name, event.body.decode()) for event in recording.events]
+        return bool(
+            await self._write(
+                "record.call",
+                worker=recording.worker,
+                number=recording.number,
+                rollups=encoded(recording.rollups),
+                events=encoded(seen),
+                keep_minutes=recording.keep_minutes,
+                keep_hours=recording.keep_hours,
+                now=now,
+            )
+        )
+
     # ------------------------------------------------------------------ operators
 
     async def _operate(self, part: str, now: float | None, **values: Any) -> JobRecord:
@@ -463,6 +482,12 @@ class PostgresBackend(Backend):
 
     async def marks(self, job_id: str) -> list[Mark]:
         return await self._read("marks", read.marks, job_id)
+
+    async def rollups(self, query: RollupQuery) -> list[Rollup]:
+        return await self._read("rollups", read.rollups, query)
+
+    async def events(self, after: int | None = None, *, limit: int = 500) -> EventPage:
+        return await self._read("events", read.events, after, limit)
 
     async def letter(self, job_id: str) -> DeadLetter | None:
         return await self._read("letter", read.letter, job_id)

@@ -19,9 +19,11 @@ from ...records import (
     CronEntry,
     DeadLetter,
     Dump,
+    EventPage,
     Flow,
     GroupRecord,
     JobRecord,
+    KeptEvent,
     LetterQuery,
     LogLine,
     Mark,
@@ -29,6 +31,8 @@ from ...records import (
     Pause,
     QueueRecord,
     QueueRule,
+    Rollup,
+    RollupQuery,
     TaskRecord,
     TaskRule,
     WorkerRecord,
@@ -93,6 +97,34 @@ async def logs(cursor: Cursor, sql: Statements, job_id: str) -> list[LogLine]:
 
 async def marks(cursor: Cursor, sql: Statements, job_id: str) -> list[Mark]:
     return [mark for (text,) in await rows(cursor, sql["read.marks"], {"id": job_id}) for mark in as_marks(text)]
+
+
+async def rollups(cursor: Cursor, sql: Statements, query: RollupQuery) -> list[Rollup]:
+    found = await rows(cursor, sql["history.rollups"], msgspec.structs.asdict(query))
+    return [
+        Rollup(
+            at=at,
+            queue=queue,
+            task=task,
+            worker=worker,
+            outcome=outcome,
+            count=count,
+            waits=tuple(waits),
+            runs=tuple(runs),
+        )
+        for at, queue, task, worker, outcome, count, waits, runs in found
+    ]
+
+
+async def events(cursor: Cursor, sql: Statements, after: int | None, limit: int) -> EventPage:
+    async with one_picture(cursor):
+        [(first, newest)] = await rows(cursor, sql["history.positions"])
+        found = [] if after is None else await rows(cursor, sql["history.events"], {"after": after, "limit": limit})
+    kept = tuple(
+        KeptEvent(position=position, at=at, name=name, body=body.encode()) for position, at, name, body in found
+    )
+    missed = 0 if after is None or not first else max(0, first - 1 - after)
+    return EventPage(events=kept, position=kept[-1].position if kept else newest, missed=missed)
 
 
 async def letter(cursor: Cursor, sql: Statements, job_id: str) -> DeadLetter | None:

@@ -27,6 +27,7 @@ from ...records import (
     Dump,
     Edit,
     Enqueued,
+    EventPage,
     Exchanged,
     Flaw,
     GroupRecord,
@@ -44,10 +45,13 @@ from ...records import (
     Promoted,
     QueueRecord,
     QueueRule,
+    Recording,
     Recovered,
     Release,
     Renewal,
     Report,
+    Rollup,
+    RollupQuery,
     Scanned,
     Seal,
     Shipment,
@@ -348,6 +352,22 @@ class RedisBackend(Backend):
         self._check_open()
         return await self._retainer.prune(limit, older_than, now)
 
+    async def record(self, recording: Recording, now: float | None = None) -> bool:
+        [done] = await self._run(
+            "record",
+            now,
+            recording.worker,
+            recording.number,
+            [
+                (one.queue, one.task, one.worker, one.outcome, one.count, one.waits, one.runs)
+                for one in recording.rollups
+            ],
+            [(event.name, event.body.decode()) for event in recording.events],
+            recording.keep_minutes,
+            recording.keep_hours,
+        )
+        return bool(done)
+
     # ------------------------------------------------------------------ operating
 
     async def _operate(self, verb: str, now: float | None, *values: Any) -> JobRecord:
@@ -413,6 +433,12 @@ class RedisBackend(Backend):
 
     async def marks(self, job_id: str) -> list[Mark]:
         return await self._reading().marks(job_id)
+
+    async def rollups(self, query: RollupQuery) -> list[Rollup]:
+        return await self._reading().rollups(query)
+
+    async def events(self, after: int | None = None, *, limit: int = 500) -> EventPage:
+        return await self._reading().events(after, limit)
 
     async def letter(self, job_id: str) -> DeadLetter | None:
         return await self._reading().letter(job_id)

@@ -23,6 +23,7 @@ from ...records import (
     Edit,
     Enqueued,
     JobRecord,
+    KeptEvent,
     Lease,
     LogLine,
     Mark,
@@ -30,6 +31,7 @@ from ...records import (
     Pause,
     Recovered,
     Revival,
+    Rollup,
     StoredJob,
     WorkerRecord,
 )
@@ -414,6 +416,35 @@ def marks(packed: bytes | None) -> list[Mark]:
         return [] if packed is None else _marks(packed)
     except UNREADABLE:
         return []
+
+
+def rollup(name: bytes, packed: bytes) -> Rollup | None:
+    """Decode a roll-up; None if it cannot be read."""
+    try:
+        at, *names = name[1:].split(b"\0")[:5]
+        queue, task, worker, outcome = map(_unescaped, names)
+        count, waits, runs = unpack(packed)
+        return Rollup(
+            at=float(at),
+            queue=queue,
+            task=task,
+            worker=worker,
+            outcome=outcome,
+            count=count,
+            waits=tuple(waits),
+            runs=tuple(runs),
+        )
+    except UNREADABLE:
+        return None
+
+
+def kept_events(rows: Sequence[tuple[bytes, Sequence[bytes]]]) -> tuple[KeptEvent, ...]:
+    """Decode entries of the stream of events."""
+    found = ((int(id.partition(b"-")[0]), dict(zip(flat[::2], flat[1::2], strict=True))) for id, flat in rows)
+    return tuple(
+        KeptEvent(position=position, at=float(one[b"at"]), name=one[b"name"].decode(), body=one[b"body"])
+        for position, one in found
+    )
 
 
 def recovered(packed: bytes) -> tuple[Recovered, ...]:

@@ -60,6 +60,11 @@ KEY_TYPES = {
     "group_flows": "hash",  # group → the state of its rate
     "waking": "zset",  # groups by the time their rate lets the next job start
     "lapsing": "zset",  # rate states by the time from which they no longer matter
+    "rollups": "hash",  # span, start, queue, task, worker, outcome → counts
+    "minutes": "zset",  # roll-ups of minutes by their start
+    "hours": "zset",  # roll-ups of hours by their start
+    "recordings": "hash",  # worker → number and time of its last recording
+    "events": "stream",  # the newest events, by position
     "entries": "hash",  # cron entry → version, whether code declares it, JSON
     "quarantine": "hash",  # index and member, or table and name → when and why it was set aside
     "registry": "string",  # of a cluster's store: how many shards each queue has

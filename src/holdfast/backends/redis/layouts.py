@@ -190,6 +190,10 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "ENTRY": ("name", "version", "declared"),
     "LETTER": ("queue", "task", "key", "letter"),
     "SET": ("value",),  # a value that may also be left as it is: nil then
+    "ROLLED": ("queue", "task", "worker", "outcome", "count", "waits", "runs"),  # what is added to a roll-up
+    "ROLLUP": ("count", "waits", "runs"),  # as it is stored
+    "RECORDED": ("number", "at"),  # a worker's last recording
+    "SEEN": ("name", "body"),  # an event
     "ASIDE": ("at", "why", "value"),  # in quarantine
     # Replies of the server.
     "SCAN": ("cursor", "entries"),

@@ -15,6 +15,7 @@ from ...lifecycle import State
 from ...records import (
     CronEntry,
     DeadLetter,
+    EventPage,
     GroupRecord,
     JobQuery,
     JobRecord,
@@ -25,11 +26,14 @@ from ...records import (
     Pause,
     QueueRecord,
     QueueRule,
+    Rollup,
+    RollupQuery,
     Scanned,
     TaskRecord,
     TaskRule,
     WorkerRecord,
 )
+from ...rollups import merged
 from . import codec, limits
 from .connection import Connections
 from .keys import KEY_NAMES
@@ -39,6 +43,7 @@ from .scripts import SCRIPTS
 PAGE = 1000
 BYTES_MAX = 1 << 20  # of a page of letters; the one that exceeds it is the last
 GROUPS_PAGE = 100  # a group takes as long as several jobs
+ROLLUPS_PAGE = 2000
 
 
 class Reader:
@@ -70,6 +75,31 @@ class Reader:
 
     async def marks(self, job_id: str) -> list[Mark]:
         return codec.marks(await self._command("marks", "HGET", "marks", job_id))
+
+    async def rollups(self, query: RollupQuery) -> list[Rollup]:
+        """Page by page: a script blocks the whole server."""
+        found: list[Rollup] = []
+        offset, flat = 0, [b""] * 2 * ROLLUPS_PAGE
+        while len(flat) >= 2 * ROLLUPS_PAGE:
+            flat = await self._run("rollups", query.span, query.since, query.until, offset, ROLLUPS_PAGE)
+            pairs = zip(flat[::2], flat[1::2], strict=True)
+            found += [one for name, packed in pairs if (one := codec.rollup(name, packed)) is not None]
+            offset += ROLLUPS_PAGE
+        return merged(
+            one
+            for one in found
+            if bool(one.worker) == query.workers and query.queue in (None, one.queue) and query.task in (None, one.task)
+        )
+
+    async def events(self, after: int | None, limit: int) -> EventPage:
+        newest = int(await self._command("events", "HGET", "meta", "events") or 0)
+        if after is None:
+            return EventPage(position=newest)
+        first = codec.kept_events(await self._command("events", "XRANGE", "events", "-", "+", "COUNT", "1"))
+        rows = await self._command("events", "XRANGE", "events", f"{after + 1}-0", "+", "COUNT", str(limit))
+        kept = codec.kept_events(rows)
+        missed = max(0, first[0].position - 1 - after) if first else 0
+        return EventPage(events=kept, position=kept[-1].position if kept else max(newest, after), missed=missed)
 
     async def scan(self, query: JobQuery, look: Look) -> Scanned:
         return await Scan(self._run, self._command, query, look).run(self.count)

@@ -52,6 +52,7 @@ from ...records import (
     Pause,
     Promoted,
     QueueRule,
+    Recording,
     Recovered,
     Release,
     Renewal,
@@ -248,6 +249,10 @@ class ShardedBackend(ShardedReader, Backend):
         part = max(1, limit // len(names))
         found = await self._at_all(names, lambda store: store.rearrange(limit=part, now=now))
         return any(found.of_some().values()) or bool(found.silent)
+
+    async def record(self, recording: Recording, now: float | None = None) -> bool:
+        """At home, whole: a recording is numbered, and positions of events grow in one place."""
+        return await (await self._home()).record(recording, now)
 
     # ------------------------------------------------------------------ operating, one job at a time
 

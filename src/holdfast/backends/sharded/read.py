@@ -21,6 +21,7 @@ from ...records import (
     CronEntry,
     DeadLetter,
     Dump,
+    EventPage,
     Flaw,
     Flow,
     GroupRecord,
@@ -32,11 +33,14 @@ from ...records import (
     Mark,
     Pause,
     QueueRecord,
+    Rollup,
+    RollupQuery,
     Scanned,
     TaskRecord,
     TaskRule,
     WorkerRecord,
 )
+from ...rollups import merged
 from ..contract import Backend, Reader
 from .cron import NOTED
 from .fanout import Answers, at_once
@@ -155,6 +159,15 @@ class ShardedReader(Reader):
 
     async def marks(self, job_id: str) -> list[Mark]:
         return await self._first(lambda store: store.marks(job_id)) or []
+
+    async def rollups(self, query: RollupQuery) -> list[Rollup]:
+        """Workers record at home; each shard adds the jobs that end there without a lease."""
+        home = await (await self._home()).rollups(query)
+        found = await self._everywhere(lambda store: store.rollups(query))
+        return merged([*home, *(one for part in found.values() for one in part)])
+
+    async def events(self, after: int | None = None, *, limit: int = 500) -> EventPage:
+        return await (await self._home()).events(after, limit=limit)
 
     async def letter(self, job_id: str) -> DeadLetter | None:
         return await self._first(lambda store: store.letter(job_id))

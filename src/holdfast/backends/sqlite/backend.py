@@ -28,6 +28,7 @@ from ...records import (
     Dump,
     Edit,
     Enqueued,
+    EventPage,
     Exchanged,
     Flaw,
     GroupRecord,
@@ -45,10 +46,13 @@ from ...records import (
     Promoted,
     QueueRecord,
     QueueRule,
+    Recording,
     Recovered,
     Release,
     Renewal,
     Report,
+    Rollup,
+    RollupQuery,
     Scanned,
     Seal,
     Shipment,
@@ -60,7 +64,23 @@ from ...records import (
 )
 from ...worker_status import bounded
 from ..contract import Backend
-from . import claim, cron, enqueue, flaws, groups, limits, move, operate, promote, prune, read, recover, renew, scan
+from . import (
+    claim,
+    cron,
+    enqueue,
+    flaws,
+    groups,
+    history,
+    limits,
+    move,
+    operate,
+    promote,
+    prune,
+    read,
+    recover,
+    renew,
+    scan,
+)
 from . import edit as edits
 from .connection import (
     SYNCHRONOUS,
@@ -79,7 +99,7 @@ from .wakeups import Wakeups, call_out, forget_inherited, nudge
 
 T = TypeVar("T")
 
-BRING_NO_WORK = frozenset({"begin", "register", "report"})  # these need not wake anyone who waits for work
+BRING_NO_WORK = frozenset({"begin", "record", "register", "report"})  # these need not wake anyone who waits for work
 
 
 class SqliteVerbs(Backend):
@@ -196,6 +216,9 @@ class SqliteVerbs(Backend):
     async def rearrange(self, *, limit: int = 500, now: float | None = None) -> bool:
         return await self._write("rearrange", lambda tx: limits.rearrange(tx, limit), now)
 
+    async def record(self, recording: Recording, now: float | None = None) -> bool:
+        return await self._write("record", lambda tx: history.record(tx, recording), now)
+
     # ------------------------------------------------------------------ operating
 
     async def cancel(self, job_id: str, now: float | None = None, *, by: str = "") -> JobRecord:
@@ -256,6 +279,12 @@ class SqliteVerbs(Backend):
 
     async def marks(self, job_id: str) -> list[Mark]:
         return await self._read("marks", lambda cursor: read.marks(cursor, job_id))
+
+    async def rollups(self, query: RollupQuery) -> list[Rollup]:
+        return await self._read("rollups", lambda cursor: history.rollups(cursor, query))
+
+    async def events(self, after: int | None = None, *, limit: int = 500) -> EventPage:
+        return await self._read("events", lambda cursor: history.events(cursor, after, limit))
 
     async def letter(self, job_id: str) -> DeadLetter | None:
         return await self._read("letter", lambda cursor: read.letter(cursor, job_id))

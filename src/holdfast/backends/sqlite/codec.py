@@ -135,6 +135,7 @@ FILES = [
     "limits",
     "operate",
     "edit",
+    "history",
     "prune",
     "cron",
     "move",

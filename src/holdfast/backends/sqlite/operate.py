@@ -10,9 +10,9 @@ from typing import Any
 
 from ...errors import JobNotFound, StateConflict
 from ...lifecycle import FAILURE_TEXTS, UNSTARTED, Failure, State, state_conflict
-from ...records import AUTOMATIC, DeadLetter, JobRecord
+from ...records import AUTOMATIC, DeadLetter, JobRecord, Rollup
 from ..formulas import prune_at
-from . import enqueue, read, settle
+from . import enqueue, history, read, settle
 from .codec import SQL, logical_name, state_of, with_failure
 from .connection import Transaction
 from .enqueue import free_key
@@ -51,6 +51,7 @@ def cancel(tx: Transaction, job_id: str, by: str = "") -> JobRecord:
     elif state in UNSTARTED:
         tx.refuse_sealed()
         settle.finish(tx, job, State.CANCELLED)
+        _count(tx, job, "cancelled")
         settle.mark(tx, job["seq"], "cancel", by=by)
     return _done(tx, job_id)
 
@@ -61,12 +62,19 @@ def bury(tx: Transaction, job_id: str, reason: str, by: str = "") -> JobRecord:
     if state_of(job["state"]) not in UNSTARTED:
         raise state_conflict(job_id, "bury", job["state"])
     _kill(tx, job, "bury", reason or FAILURE_TEXTS["buried"])
+    _count(tx, job, "dead")
     settle.mark(tx, job["seq"], "bury", by=by)
     return _done(tx, job_id)
 
 
+def _count(tx: Transaction, job: dict[str, Any], outcome: str) -> None:
+    """Count a job that ends without a lease: no worker does (R67)."""
+    history.add(tx, Rollup(outcome=outcome, count=1, queue=job["queue"], task=job["task"]))
+
+
 def expire(tx: Transaction, job_id: str) -> None:
     job = _job(tx, job_id)
+    _count(tx, job, "expired")
     if job["dropped"]:
         settle.finish(tx, job, State.CANCELLED, reason="expired")
     else:

@@ -1,4 +1,4 @@
--- history: what is kept about the past: of each job its failures and its marks.
+-- history: what is kept about the past: of each job its failures and its marks; roll-ups by minute and hour; events.
 
 -- == mark: append to a job's timeline, in the step that makes the transition (R65). The caller has locked the job's row.
 
@@ -50,3 +50,95 @@ CREATE OR REPLACE FUNCTION holdfast.with_failure(errors jsonb, failure jsonb) RE
     FROM jsonb_array_elements(coalesce(errors, '[]') || jsonb_build_array(failure)) WITH ORDINALITY e
     WHERE e.ordinality > jsonb_array_length(coalesce(errors, '[]')) + 1 - @ERRORS_KEPT_MAX
 $$
+
+-- == record: add a worker's counts to the roll-ups and keep its events (R66).
+-- Concurrency: rows of roll-ups are locked in the order of their key, then the position of events; whoever holds these
+-- locks waits for no other. So it can be the last thing any step does.
+
+-- :: call
+SELECT holdfast.record(%(worker)s, %(number)s, %(rollups)s::jsonb, %(events)s::jsonb, %(keep_minutes)s, %(keep_hours)s,
+                       %(now)s)
+
+-- :: function_record
+CREATE OR REPLACE FUNCTION holdfast.record(who text, numbered bigint, rolled jsonb, seen jsonb,
+    keep_minutes double precision, keep_hours double precision, given double precision) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE moment double precision := holdfast.store_now(given);
+BEGIN
+    IF who <> '' THEN
+        INSERT INTO holdfast.recordings AS r (worker, number, at) VALUES (who, numbered, moment)
+        ON CONFLICT (worker) DO UPDATE SET number = excluded.number, at = excluded.at WHERE r.number < excluded.number;
+        IF NOT FOUND THEN RETURN false; END IF;
+    END IF;
+    PERFORM holdfast.roll_up(rolled, moment);
+    IF jsonb_array_length(seen) > 0 THEN PERFORM holdfast.keep_events(seen, moment); END IF;
+    IF keep_minutes IS NOT NULL THEN PERFORM holdfast.prune_rollups('minute', moment - keep_minutes, moment); END IF;
+    IF keep_hours IS NOT NULL THEN PERFORM holdfast.prune_rollups('hour', moment - keep_hours, moment); END IF;
+    RETURN true;
+END $$
+
+-- :: function_roll_up
+CREATE OR REPLACE FUNCTION holdfast.roll_up(rolled jsonb, now double precision) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO holdfast.rollups AS r (span, at, queue, task, worker, outcome, count, waits, runs)
+    SELECT s.span, floor(now / s.seconds) * s.seconds, coalesce(c.queue, ''), coalesce(c.task, ''),
+           coalesce(c.worker, ''), c.outcome, c.count, coalesce(c.waits, '{}'), coalesce(c.runs, '{}')
+    FROM (VALUES ('hour', 3600), ('minute', 60)) s(span, seconds)
+    CROSS JOIN jsonb_to_recordset(rolled)
+        AS c(queue text, task text, worker text, outcome text, count bigint, waits bigint[], runs bigint[])
+    WHERE s.span = 'minute' OR c.worker IS NULL
+    ORDER BY 1, 2, 3, 4, 5, 6
+    ON CONFLICT (span, at, queue, task, worker, outcome) DO UPDATE
+    SET count = r.count + excluded.count, waits = holdfast.added(r.waits, excluded.waits),
+        runs = holdfast.added(r.runs, excluded.runs)
+$$
+
+-- :: function_added
+-- rollups.added
+CREATE OR REPLACE FUNCTION holdfast.added(a bigint[], b bigint[]) RETURNS bigint[] LANGUAGE sql IMMUTABLE AS $$
+    SELECT ARRAY(SELECT coalesce(u.x, 0) + coalesce(u.y, 0) FROM unnest(a, b) WITH ORDINALITY u(x, y, n) ORDER BY u.n)
+$$
+
+-- :: function_count_ended
+-- A job that ends without a lease: no worker counts it (R67).
+CREATE OR REPLACE FUNCTION holdfast.count_ended(j holdfast.jobs, ending text, at double precision) RETURNS void
+LANGUAGE sql AS $$
+    SELECT holdfast.roll_up(jsonb_build_array(jsonb_build_object(
+        'queue', j.queue, 'task', j.task, 'outcome', ending, 'count', 1)), at)
+$$
+
+-- :: function_prune_rollups
+CREATE OR REPLACE FUNCTION holdfast.prune_rollups(of_span text, before double precision, at double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM holdfast.rollups WHERE ctid = ANY (ARRAY(
+        SELECT r.ctid FROM holdfast.rollups r WHERE r.span = of_span AND r.at < before
+        ORDER BY r.at LIMIT @ROLLUPS_PER_PRUNE_MAX FOR UPDATE SKIP LOCKED));
+    DELETE FROM holdfast.recordings r WHERE r.at < prune_rollups.at - @RECORDINGS_REMEMBERED_SECONDS;
+END $$
+
+-- :: function_keep_events
+CREATE OR REPLACE FUNCTION holdfast.keep_events(seen jsonb, now double precision) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE newest bigint;
+BEGIN
+    INSERT INTO holdfast.event_position AS p (last) VALUES (jsonb_array_length(seen))
+    ON CONFLICT (single) DO UPDATE SET last = p.last + excluded.last RETURNING p.last INTO newest;
+    INSERT INTO holdfast.events (position, at, name, body)
+    SELECT newest - jsonb_array_length(seen) + e.n, now, e.one ->> 0, e.one ->> 1
+    FROM jsonb_array_elements(seen) WITH ORDINALITY e(one, n);
+    DELETE FROM holdfast.events WHERE position <= newest - @EVENTS_KEPT_MAX;
+END $$
+
+-- == history: what was recorded. Never writes.
+
+-- :: rollups
+SELECT at::double precision, queue, task, worker, outcome, count, waits, runs FROM holdfast.rollups
+WHERE span = %(span)s AND at >= %(since)s AND at < %(until)s AND (worker <> '') = %(workers)s
+  AND (%(queue)s::text IS NULL OR queue = %(queue)s) AND (%(task)s::text IS NULL OR task = %(task)s)
+ORDER BY at, queue, task, worker, outcome
+
+-- :: events
+SELECT position, at, name, body FROM holdfast.events
+WHERE position > %(after)s ORDER BY position LIMIT %(limit)s
+
+-- :: positions
+SELECT coalesce((SELECT min(position) FROM holdfast.events), 0), coalesce((SELECT last FROM holdfast.event_position), 0)

@@ -65,7 +65,7 @@ BEGIN
     ELSIF j.state <> 'cancelled' THEN
         PERFORM holdfast.refuse_sealed();
         j.marks := @with_mark('cancel');
-        PERFORM holdfast.finish(j, 'cancelled', 0, 0, 0, 0, NULL, 86400, at);
+        PERFORM holdfast.finish(j, 'cancelled', 0, 0, 0, 0, NULL, 86400, at), holdfast.count_ended(j, 'cancelled', at);
     END IF;
     RETURN holdfast.job_changed(j, at);
 END $$
@@ -178,7 +178,7 @@ BEGIN
         PERFORM holdfast.refuse_state(j, 'bury');
     END IF;
     j.marks := @with_mark('bury');
-    PERFORM holdfast.kill(j, 'bury', coalesce(nullif(said, ''), 'text:buried'), at);
+    PERFORM holdfast.kill(j, 'bury', coalesce(nullif(said, ''), 'text:buried'), at), holdfast.count_ended(j, 'dead', at);
     RETURN holdfast.job_changed(j, at);
 END $$
 

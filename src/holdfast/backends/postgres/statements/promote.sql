@@ -78,6 +78,7 @@ RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     j holdfast.jobs;
     number integer := 0;
+    ended jsonb := '[]';  -- queue and task of each: no worker counts them (R67)
 BEGIN
     FOR j IN WITH first AS MATERIALIZED (
                  SELECT seq FROM holdfast.jobs
@@ -93,7 +94,13 @@ BEGIN
             PERFORM holdfast.kill(j, 'expired', 'text:expired', at);
         END IF;
         number := number + 1;
+        ended := ended || jsonb_build_array(jsonb_build_array(j.queue, j.task));
     END LOOP;
+    IF number > 0 THEN
+        PERFORM holdfast.roll_up((SELECT jsonb_agg(c) FROM (
+            SELECT e ->> 0 AS queue, e ->> 1 AS task, 'expired' AS outcome, count(*) AS count
+            FROM jsonb_array_elements(ended) e GROUP BY 1, 2) c), at);
+    END IF;
     RETURN number;
 END $$
 

@@ -29,6 +29,7 @@ if row[STATE] == 'x' or not hf.live_states[row[STATE]] then
 end
 hf.bury_unstarted(row, 'bury', args.reason ~= '' and args.reason or 'text:buried')
 hf.mark(row, { kind = 'bury', by = args.by })
+hf.count_ended(row, 'dead')
 hf.close()
 return hf.pieces_of({ row[ID] })
 

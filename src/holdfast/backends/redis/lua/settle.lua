@@ -114,6 +114,7 @@ function hf.bury_unstarted(row, reason, text)
 end
 
 function hf.expire(row)
+    hf.count_ended(row, 'expired')
     local terms = row[TERMS]
     if not (terms and terms ~= true and terms[TERMS_DROPS]) then
         hf.bury_unstarted(row, 'expired', 'text:expired')
@@ -133,6 +134,7 @@ function hf.cancel(row, by)
     else
         local was_in, had_key = hf.leave(row)
         hf.finish(row, was_in, had_key, 'c', RETAIN_SECONDS)
+        hf.count_ended(row, 'cancelled')
     end
 end
 

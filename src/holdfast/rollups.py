@@ -1,0 +1,85 @@
+"""Roll-ups: how wait and run times are counted in fixed buckets, added up, and read as percentiles.
+
+Used by the keeper, which counts, by the stores that add in Python, and by the readers. Pure: no I/O, no clock.
+
+A bucket's bounds never change, so counts of any workers, minutes and shards can be added. Three buckets per doubling: a
+percentile read off them is at most an eighth off.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+
+from .records import Rollup, Span
+
+PER_DOUBLING = 3
+FIRST_SECONDS = 0.001
+# The last is 12 days.
+BOUNDS: tuple[float, ...] = tuple(FIRST_SECONDS * 2.0 ** (n / PER_DOUBLING) for n in range(30 * PER_DOUBLING + 1))
+BUCKETS = len(BOUNDS) + 1  # the first holds everything up to a millisecond, the last everything above 12 days
+
+SPAN_SECONDS: dict[Span, float] = {"minute": 60.0, "hour": 3600.0}
+
+
+def bucket_of(seconds: float) -> int:
+    """The bucket that counts this duration."""
+    return bisect_left(BOUNDS, seconds)
+
+
+def added(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
+    """The sum of two lists of counts; a shorter one lacks zeros at its end."""
+    if len(first) < len(second):
+        first, second = second, first
+    return (*(one + other for one, other in zip(first, second, strict=False)), *first[len(second) :])
+
+
+def percentile(counts: Sequence[int], share: float) -> float | None:
+    """The duration that this share of the counted ones does not exceed, interpolated in its bucket; None if there are
+    none."""
+    total = sum(counts)
+    if not total:
+        return None
+    wanted, before = share * total, 0
+    for number, count in enumerate(counts):
+        if count and before + count >= wanted:
+            low, high = _bounds(number)
+            return low + (high - low) * max(0.0, wanted - before) / count
+        before += count
+    return BOUNDS[-1]
+
+
+def _bounds(number: int) -> tuple[float, float]:
+    if number == 0:
+        return 0.0, BOUNDS[0]
+    return BOUNDS[number - 1], BOUNDS[min(number, len(BOUNDS) - 1)]
+
+
+def start_of(span: Span, at: float) -> float:
+    """The start of the minute or hour that contains this time."""
+    seconds = SPAN_SECONDS[span]
+    return at // seconds * seconds
+
+
+def merged(found: Iterable[Rollup]) -> list[Rollup]:
+    """One roll-up for each time, queue, task, worker and outcome, in that order."""
+    total: dict[tuple[float, str, str, str, str], Rollup] = {}
+    for one in found:
+        key = (one.at, one.queue, one.task, one.worker, one.outcome)
+        known = total.get(key)
+        total[key] = one if known is None else plus(known, one)
+    return [total[key] for key in sorted(total)]
+
+
+def plus(first: Rollup, second: Rollup) -> Rollup:
+    """Both together, with the names of the first."""
+    return Rollup(
+        at=first.at,
+        queue=first.queue,
+        task=first.task,
+        worker=first.worker,
+        outcome=first.outcome,
+        count=first.count + second.count,
+        waits=added(first.waits, second.waits),
+        runs=added(first.runs, second.runs),
+    )
