@@ -40,11 +40,11 @@ from .records import (
     Pause,
     QueueRecord,
     Recovered,
-    Span,
     Tally,
     TaskRecord,
     WorkerRecord,
 )
+from .rollups import Span
 from .store_thread import StoreHandle, forbid_running_loop
 from .task import Task
 

@@ -25,14 +25,16 @@ OnExpire = Literal["bury", "drop"]
 Overlap = Literal["allow", "skip", "cancel"]  # as stores implement it; "queue" is implemented as a serial group
 Part = Literal["rules", "jobs", "letters"]
 
-Span = Literal["minute", "hour"]  # of a roll-up
-
 PARTS: tuple[Part, ...] = ("rules", "jobs", "letters")  # of a move, in this order; cron entries go with the rules
 
 ERRORS_KEPT_MAX = 10  # per job: the newest failures and stalls
 HISTORY_KEPT_MAX = 10  # per dead letter: earlier deaths
 SHARDS_MAX = 1024  # per queue
 LOGS_KEPT_MAX = 200  # per job: the newest log lines
+EVENTS_KEPT_MAX = 10_000  # in the store: the newest
+EVENT_BYTES_MAX = 2_000  # of one event, encoded
+RECORDINGS_REMEMBERED_SECONDS = 3600.0  # a repeated call is recognised for at least this long
+ROLLUPS_PER_PRUNE_MAX = 500  # removed by one call, of each span
 MARKS_KEPT_MAX = 50  # per job: its first mark and the newest ones
 CLAIM_BYTES_MAX = 4 * 1024 * 1024  # total arguments handed out by one claim, unless a single job has more
 CLAIM_SWEEP_MAX = 200  # jobs that a claim's own promote touches; its recover ends at most half as many leases
@@ -695,72 +697,3 @@ class CronEntry(Struct, frozen=True, kw_only=True):
     paused_at: float | None = None
     paused_by: str = ""
     pause_reason: str = ""
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Roll-ups over time and events that other processes can follow. Workers record both, a second's worth in one call.
-
-
-EVENTS_KEPT_MAX = 10_000  # in the store: the newest
-EVENT_BYTES_MAX = 2_000  # of one event, encoded
-RECORDINGS_REMEMBERED_SECONDS = 3600.0  # a repeated call is recognised for at least this long
-ROLLUPS_PER_PRUNE_MAX = 500  # removed by one call, of each span
-
-
-class Rollup(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How many attempts of a task in a queue ended this way within one minute or hour, and how long they took.
-
-    `waits` (due until leased) and `runs` (leased until ended) count by bucket (rollups.py), without zeros at the end.
-    A roll-up of a worker has its id instead of queue and task.
-    """
-
-    outcome: str  # succeeded failed snoozed dead cancelled stalled expired
-    count: int
-    queue: str = ""
-    task: str = ""
-    worker: str = ""
-    at: float = 0.0  # start of its minute or hour; set by the store
-    waits: tuple[int, ...] = ()
-    runs: tuple[int, ...] = ()
-
-
-class RollupQuery(Struct, frozen=True, kw_only=True):
-    """Which roll-ups: of the minutes or hours that start from `since` on and before `until`."""
-
-    span: Span
-    since: float
-    until: float
-    queue: str | None = None
-    task: str | None = None
-    workers: bool = False  # those of workers instead
-
-
-class KeptEvent(Struct, frozen=True, kw_only=True):
-    """An event as the store keeps it. `body` is the event as JSON; see events.py."""
-
-    name: str
-    body: bytes
-    position: int = 0  # grows with every event; set by the store
-    at: float = 0.0  # set by the store
-
-
-class EventPage(Struct, frozen=True, kw_only=True):
-    """Events in the order of their positions, and where to continue."""
-
-    events: tuple[KeptEvent, ...] = ()
-    position: int = 0  # of the last one looked at: ask for those after it next
-    missed: int = 0  # events after the position asked for that are no longer kept
-
-
-class Recording(Struct, frozen=True, kw_only=True):
-    """What a worker has counted and seen since its last recording. Numbered, so that a repeated call adds nothing.
-
-    An empty `worker` has no number: an operator's event.
-    """
-
-    worker: str = ""
-    number: int = 0
-    rollups: tuple[Rollup, ...] = ()  # one per queue, task, worker and outcome
-    events: tuple[KeptEvent, ...] = ()
-    keep_minutes: float | None = None  # seconds; None: prune nothing in this call
-    keep_hours: float | None = None

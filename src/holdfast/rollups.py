@@ -1,6 +1,7 @@
-"""Roll-ups: how wait and run times are counted in fixed buckets, added up, and read as percentiles.
+"""Roll-ups and events: what workers record and other processes read; how times are counted in fixed buckets, added up
+and read as percentiles.
 
-Used by the keeper, which counts, by the stores that add in Python, and by the readers. Pure: no I/O, no clock.
+Used by the keeper, which counts, by the stores, and by the readers. Pure: no I/O, no clock.
 
 A bucket's bounds never change, so counts of any workers, minutes and shards can be added. Three buckets per doubling: a
 percentile read off them is at most an eighth off.
@@ -10,8 +11,75 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
-from .records import Rollup, Span
+from msgspec import Struct
+
+Span = Literal["minute", "hour"]
+
+
+class Rollup(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How many attempts of a task in a queue ended this way within one minute or hour, and how long they took.
+
+    `waits` (due until leased) and `runs` (leased until ended) count by bucket (rollups.py), without zeros at the end.
+    A roll-up of a worker has its id instead of queue and task.
+    """
+
+    outcome: str  # succeeded failed snoozed dead cancelled stalled expired
+    count: int
+    queue: str = ""
+    task: str = ""
+    worker: str = ""
+    at: float = 0.0  # start of its minute or hour; set by the store
+    waits: tuple[int, ...] = ()
+    runs: tuple[int, ...] = ()
+
+
+class RollupQuery(Struct, frozen=True, kw_only=True):
+    """Which roll-ups: of the minutes or hours that start from `since` on and before `until`."""
+
+    span: Span
+    since: float
+    until: float
+    queue: str | None = None
+    task: str | None = None
+    workers: bool = False  # those of workers instead
+
+
+class KeptEvent(Struct, frozen=True, kw_only=True):
+    """An event as the store keeps it. `body` is the event as JSON; see events.py."""
+
+    name: str
+    body: bytes
+    position: int = 0  # grows with every event; set by the store
+    at: float = 0.0  # set by the store
+
+
+class EventPage(Struct, frozen=True, kw_only=True):
+    """Events in the order of their positions, and where to continue."""
+
+    events: tuple[KeptEvent, ...] = ()
+    position: int = 0  # of the last one looked at: ask for those after it next
+    missed: int = 0  # events after the position asked for that are no longer kept
+
+
+class Recording(Struct, frozen=True, kw_only=True):
+    """What a worker has counted and seen since its last recording. Numbered, so that a repeated call adds nothing.
+
+    An empty `worker` has no number: an operator's event.
+    """
+
+    worker: str = ""
+    number: int = 0
+    rollups: tuple[Rollup, ...] = ()  # one per queue, task, worker and outcome
+    events: tuple[KeptEvent, ...] = ()
+    keep_minutes: float | None = None  # seconds; None: prune nothing in this call
+    keep_hours: float | None = None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Buckets
+
 
 PER_DOUBLING = 3
 FIRST_SECONDS = 0.001

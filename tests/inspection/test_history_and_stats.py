@@ -12,8 +12,8 @@ from holdfast.errors import ConfigurationError, JobNotFound
 from holdfast.inspection.history import timeline
 from holdfast.inspection.stats import summed
 from holdfast.lifecycle import Failure, State
-from holdfast.records import JobRecord, Mark, Recording, Rollup
-from holdfast.rollups import BOUNDS, BUCKETS, added, bucket_of, percentile
+from holdfast.records import JobRecord, Mark
+from holdfast.rollups import BOUNDS, BUCKETS, Recording, Rollup, added, bucket_of, percentile
 
 
 def test_a_timeline_is_read_off_row_errors_and_marks_in_order() -> None:

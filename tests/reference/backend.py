@@ -26,7 +26,6 @@ from holdfast.records import (
     Dump,
     Edit,
     Enqueued,
-    EventPage,
     Exchanged,
     GroupRecord,
     Held,
@@ -43,13 +42,10 @@ from holdfast.records import (
     Promoted,
     QueueRecord,
     QueueRule,
-    Recording,
     Recovered,
     Release,
     Renewal,
     Report,
-    Rollup,
-    RollupQuery,
     Scanned,
     Seal,
     Shipment,
@@ -59,6 +55,7 @@ from holdfast.records import (
     Ticked,
     WorkerRecord,
 )
+from holdfast.rollups import EventPage, Recording, Rollup, RollupQuery
 from holdfast.worker_status import bounded
 
 from . import editing, leasing, moving, operating, reading, stalling, ticking

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.records import EVENTS_KEPT_MAX, ROLLUPS_PER_PRUNE_MAX, EventPage, Recording, Rollup, RollupQuery, Span
-from holdfast.rollups import SPAN_SECONDS, merged, start_of
+from holdfast.records import EVENTS_KEPT_MAX, ROLLUPS_PER_PRUNE_MAX
+from holdfast.rollups import SPAN_SECONDS, EventPage, Recording, Rollup, RollupQuery, Span, merged, start_of
 
 
 class History:

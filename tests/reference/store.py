@@ -27,9 +27,9 @@ from holdfast.records import (
     NewJob,
     PastDeath,
     Promoted,
-    Rollup,
     Seal,
 )
+from holdfast.rollups import Rollup
 
 from .flow import FlowIndex
 from .recording import History

@@ -126,7 +126,6 @@ from ..records import (
     Dump,
     Edit,
     Enqueued,
-    EventPage,
     Exchanged,
     Flaw,
     Grouping,
@@ -146,13 +145,10 @@ from ..records import (
     Promoted,
     QueueRecord,
     QueueRule,
-    Recording,
     Recovered,
     Release,
     Renewal,
     Report,
-    Rollup,
-    RollupQuery,
     Scanned,
     Seal,
     Shipment,
@@ -163,6 +159,7 @@ from ..records import (
     Ticked,
     WorkerRecord,
 )
+from ..rollups import EventPage, Recording, Rollup, RollupQuery
 from . import paging
 
 # ----------------------------------------------------------------------------------------------------------------------

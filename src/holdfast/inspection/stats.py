@@ -13,8 +13,7 @@ from msgspec import Struct
 
 from ..backends.contract import Reader
 from ..clock import moment
-from ..records import Rollup, RollupQuery, Span
-from ..rollups import SPAN_SECONDS, added, percentile, start_of
+from ..rollups import SPAN_SECONDS, Rollup, RollupQuery, Span, added, percentile, start_of
 
 By = Literal["task", "queue", "worker"]
 

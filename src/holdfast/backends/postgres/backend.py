@@ -29,7 +29,6 @@ from ...records import (
     Dump,
     Edit,
     Enqueued,
-    EventPage,
     Exchanged,
     Flaw,
     GroupRecord,
@@ -47,13 +46,10 @@ from ...records import (
     Promoted,
     QueueRecord,
     QueueRule,
-    Recording,
     Recovered,
     Release,
     Renewal,
     Report,
-    Rollup,
-    RollupQuery,
     Scanned,
     Seal,
     Shipment,
@@ -63,6 +59,7 @@ from ...records import (
     Ticked,
     WorkerRecord,
 )
+from ...rollups import EventPage, Recording, Rollup, RollupQuery
 from ...worker_status import bounded
 from ..contract import Backend
 from ..seals import check_limit

@@ -19,11 +19,9 @@ from ...records import (
     CronEntry,
     DeadLetter,
     Dump,
-    EventPage,
     Flow,
     GroupRecord,
     JobRecord,
-    KeptEvent,
     LetterQuery,
     LogLine,
     Mark,
@@ -31,13 +29,12 @@ from ...records import (
     Pause,
     QueueRecord,
     QueueRule,
-    Rollup,
-    RollupQuery,
     TaskRecord,
     TaskRule,
     WorkerRecord,
     mark_row,
 )
+from ...rollups import EventPage, KeptEvent, Rollup, RollupQuery
 from .codec import (
     as_job,
     as_letter,

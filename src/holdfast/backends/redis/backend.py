@@ -27,7 +27,6 @@ from ...records import (
     Dump,
     Edit,
     Enqueued,
-    EventPage,
     Exchanged,
     Flaw,
     GroupRecord,
@@ -45,13 +44,10 @@ from ...records import (
     Promoted,
     QueueRecord,
     QueueRule,
-    Recording,
     Recovered,
     Release,
     Renewal,
     Report,
-    Rollup,
-    RollupQuery,
     Scanned,
     Seal,
     Shipment,
@@ -61,6 +57,7 @@ from ...records import (
     Ticked,
     WorkerRecord,
 )
+from ...rollups import EventPage, Recording, Rollup, RollupQuery
 from ...worker_status import bounded
 from .. import seals
 from ..connects import Pace

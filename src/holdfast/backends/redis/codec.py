@@ -23,7 +23,6 @@ from ...records import (
     Edit,
     Enqueued,
     JobRecord,
-    KeptEvent,
     Lease,
     LogLine,
     Mark,
@@ -31,10 +30,10 @@ from ...records import (
     Pause,
     Recovered,
     Revival,
-    Rollup,
     StoredJob,
     WorkerRecord,
 )
+from ...rollups import KeptEvent, Rollup
 from .layouts import FIELDS, NEW_JOB, RECORD, REQUEST, TERMS, bad_fields
 
 STATES = {

@@ -15,7 +15,6 @@ from ...lifecycle import State
 from ...records import (
     CronEntry,
     DeadLetter,
-    EventPage,
     GroupRecord,
     JobQuery,
     JobRecord,
@@ -26,14 +25,12 @@ from ...records import (
     Pause,
     QueueRecord,
     QueueRule,
-    Rollup,
-    RollupQuery,
     Scanned,
     TaskRecord,
     TaskRule,
     WorkerRecord,
 )
-from ...rollups import merged
+from ...rollups import EventPage, Rollup, RollupQuery, merged
 from . import codec, limits
 from .connection import Connections
 from .keys import KEY_NAMES

@@ -52,7 +52,6 @@ from ...records import (
     Pause,
     Promoted,
     QueueRule,
-    Recording,
     Recovered,
     Release,
     Renewal,
@@ -64,6 +63,7 @@ from ...records import (
     Ticked,
     WorkerRecord,
 )
+from ...rollups import Recording
 from ..contract import Backend
 from ..formulas import Numbering
 from .cron import CronVerbs

@@ -21,7 +21,6 @@ from ...records import (
     CronEntry,
     DeadLetter,
     Dump,
-    EventPage,
     Flaw,
     Flow,
     GroupRecord,
@@ -33,14 +32,12 @@ from ...records import (
     Mark,
     Pause,
     QueueRecord,
-    Rollup,
-    RollupQuery,
     Scanned,
     TaskRecord,
     TaskRule,
     WorkerRecord,
 )
-from ...rollups import merged
+from ...rollups import EventPage, Rollup, RollupQuery, merged
 from ..contract import Backend, Reader
 from .cron import NOTED
 from .fanout import Answers, at_once

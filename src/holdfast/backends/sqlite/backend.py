@@ -28,7 +28,6 @@ from ...records import (
     Dump,
     Edit,
     Enqueued,
-    EventPage,
     Exchanged,
     Flaw,
     GroupRecord,
@@ -46,13 +45,10 @@ from ...records import (
     Promoted,
     QueueRecord,
     QueueRule,
-    Recording,
     Recovered,
     Release,
     Renewal,
     Report,
-    Rollup,
-    RollupQuery,
     Scanned,
     Seal,
     Shipment,
@@ -62,6 +58,7 @@ from ...records import (
     Ticked,
     WorkerRecord,
 )
+from ...rollups import EventPage, Recording, Rollup, RollupQuery
 from ...worker_status import bounded
 from ..contract import Backend
 from . import (

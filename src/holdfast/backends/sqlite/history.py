@@ -10,17 +10,8 @@ from typing import Any
 
 import msgspec
 
-from ...records import (
-    RECORDINGS_REMEMBERED_SECONDS,
-    ROLLUPS_PER_PRUNE_MAX,
-    EventPage,
-    KeptEvent,
-    Recording,
-    Rollup,
-    RollupQuery,
-    Span,
-)
-from ...rollups import SPAN_SECONDS, added, start_of
+from ...records import RECORDINGS_REMEMBERED_SECONDS, ROLLUPS_PER_PRUNE_MAX
+from ...rollups import SPAN_SECONDS, EventPage, KeptEvent, Recording, Rollup, RollupQuery, Span, added, start_of
 from .codec import SQL, encoded, read_or
 from .connection import Transaction
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from ...errors import JobNotFound, StateConflict
 from ...lifecycle import FAILURE_TEXTS, UNSTARTED, Failure, State, state_conflict
-from ...records import AUTOMATIC, DeadLetter, JobRecord, Rollup
+from ...records import AUTOMATIC, DeadLetter, JobRecord
+from ...rollups import Rollup
 from ..formulas import prune_at
 from . import enqueue, history, read, settle
 from .codec import SQL, logical_name, state_of, with_failure

@@ -6,8 +6,8 @@ Called by run_case.
 from __future__ import annotations
 
 from ...lifecycle import State
-from ...records import EVENTS_KEPT_MAX, ROLLUPS_PER_PRUNE_MAX, KeptEvent, Recording, Rollup, RollupQuery, Span
-from ...rollups import SPAN_SECONDS, start_of
+from ...records import EVENTS_KEPT_MAX, ROLLUPS_PER_PRUNE_MAX
+from ...rollups import SPAN_SECONDS, KeptEvent, Recording, Rollup, RollupQuery, Span, start_of
 from .registry import case, case_for_each
 from .world import DAY, HOUR, World
 

@@ -34,7 +34,8 @@ if args.keep_minutes then
     local some = call('HRANDFIELD', RECORDINGS, RECORDINGS_SAMPLE, 'WITHVALUES')
     for i = 1, #some, 2 do
         local last = hf.read(some[i + 1])
-        if not last or last[RECORDED_AT] < now - RECORDINGS_REMEMBERED_SECONDS then call('HDEL', RECORDINGS, some[i]) end
+        local kept = last and last[RECORDED_AT] >= now - RECORDINGS_REMEMBERED_SECONDS
+        if not kept then call('HDEL', RECORDINGS, some[i]) end
     end
 end
 if args.keep_hours then prune(HOURS, args.keep_hours) end
