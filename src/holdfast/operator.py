@@ -24,6 +24,7 @@ from .errors import ConfigurationError, JobNotFound
 from .job import DeadLetter, Job, JobsFound
 from .lifecycle import State
 from .names import check_name, check_text
+from .observer import JobOrId, Observer, job_id
 from .options import COUNT_MAX, Duration, queue_name, said_limit, said_rate, whole
 from .queries import check_grouping, make_query
 from .rates import Rate
@@ -44,26 +45,18 @@ from .records import (
     TaskRecord,
     WorkerRecord,
 )
-from .rollups import Span
-from .store_thread import StoreHandle, forbid_running_loop
+from .store_thread import forbid_running_loop
 from .task import Task
 
 if TYPE_CHECKING:
     from .app import Holdfast
     from .backends.contract import Backend
-    from .inspection import Audit, Explanation, HistoryEntry, Stats
+    from .inspection import Audit, Explanation
     from .inspection.failures import Failures
-    from .inspection.stats import By
 
 T = TypeVar("T")
-JobOrId = Job[Any] | str
 PRUNE_STEP = 1000
 Counts = dict[str, dict[str, int]]  # keyed by State, which is a str
-
-
-def job_id(job: JobOrId) -> str:
-    """The id of a job given as an object or as an id."""
-    return job.id if isinstance(job, Job) else check_name(job, "id")
 
 
 def make_pause(queue: str | None, group: str | None, task: Any, reason: str = "", by: str = "") -> Pause:
@@ -127,27 +120,6 @@ async def _failures(queue: str | None, task: str | None, backend: Backend) -> Fa
     return await failures(backend, queue=queue, task=task, now=await backend.clock())
 
 
-async def _history(id: str, backend: Backend) -> list[HistoryEntry]:
-    from .inspection import history
-
-    return await history(backend, id)
-
-
-async def _stats(by: By, since: float, step: Span | None, backend: Backend) -> Stats:
-    from .inspection import stats
-
-    return await stats(backend, await backend.clock(), by, since, step)
-
-
-def _checked_by(by: str, step: str | None) -> None:
-    if by not in ("task", "queue", "worker"):
-        raise ConfigurationError(f'by={by!r} is not one of "task", "queue" and "worker".')
-    if step not in (None, "minute", "hour"):
-        raise ConfigurationError(f'step={step!r} is not one of "minute" and "hour".')
-    if by == "worker" and step == "hour":
-        raise ConfigurationError('by="worker" is kept by the minute only. Use step="minute", or leave it out.')
-
-
 async def _logs(id: str, backend: Backend) -> list[LogLine]:
     await _get(id, backend)
     return await backend.logs(id)
@@ -173,17 +145,8 @@ def _age(older_than: Duration | None) -> float | None:
     return None if older_than is None else to_seconds(older_than, "older_than=", least=REMEMBER_SECONDS_MIN)
 
 
-class Operator:
+class Operator(Observer):
     """The operator's half of an app."""
-
-    _store: StoreHandle
-
-    def _do(self, name: str, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
-        forbid_running_loop(f"app.{name}()", _twin(name))
-        return self._store.call(work)
-
-    async def _ado(self, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
-        return await self._store.acall(work)
 
     def _job(self, record: JobRecord) -> Job[Any]:
         app: Holdfast = self  # type: ignore[assignment]
@@ -276,27 +239,6 @@ class Operator:
     async def alogs(self, job: JobOrId) -> list[LogLine]:
         """Async version of `logs`."""
         return await self._ado(partial(_logs, job_id(job)))
-
-    def history(self, job: JobOrId) -> list[HistoryEntry]:
-        """The job's timeline, oldest first: enqueued, claimed by whom, how each attempt ended, what operators did."""
-        return self._do("history", partial(_history, job_id(job)))
-
-    async def ahistory(self, job: JobOrId) -> list[HistoryEntry]:
-        """Async version of `history`."""
-        return await self._ado(partial(_history, job_id(job)))
-
-    def stats(self, by: By = "task", *, since: Duration = 3600.0, step: Span | None = None) -> Stats:
-        """What ended within the last `since`, by task, queue or worker: counts, failure rate, wait and run times.
-
-        `step`: by the minute or by the hour; without one, minutes for up to three hours.
-        """
-        _checked_by(by, step)
-        return self._do("stats", partial(_stats, by, to_seconds(since, "since=", least=1.0), step))
-
-    async def astats(self, by: By = "task", *, since: Duration = 3600.0, step: Span | None = None) -> Stats:
-        """Async version of `stats`."""
-        _checked_by(by, step)
-        return await self._ado(partial(_stats, by, to_seconds(since, "since=", least=1.0), step))
 
     def workers(self) -> list[WorkerRecord]:
         """The registered workers: what each serves, and when it last renewed."""
@@ -452,11 +394,6 @@ class Operator:
     async def aprune(self, *, older_than: Duration | None = None, dry_run: bool = False) -> int:
         """Async version of `prune`."""
         return await self._ado(partial(_prune, _age(older_than), dry_run))
-
-
-def _twin(name: str) -> str:
-    place, dot, verb = name.rpartition(".")
-    return f"app.{place}{dot}a{verb}()"
 
 
 class Dead:

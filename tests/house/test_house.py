@@ -22,9 +22,10 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # Lower may not import from higher. A module is looked up by its first part below the package.
 WORDS = """
-    clock codec context errors events job lifecycle logs names options queries rates records retry rollups task worker_status
+    clock codec context errors events job lifecycle logs names options queries rates records retry rollups task
+    worker_status
 """
-FACE = "actions app bulk operator producer results store_thread"
+FACE = "actions app bulk observer operator producer results store_thread"
 LAYERS = {
     **dict.fromkeys(WORDS.split(), 0),
     "backends": 1,
