@@ -19,7 +19,8 @@ from .codec import decode_plain
 from .errors import BackendError, ConfigurationError, JobCancelled, JobDied
 from .job import BoundCall, Enqueued, Job
 from .lifecycle import State
-from .operator import JobOrId, Operator, job_id
+from .observer import JobOrId, job_id
+from .operator import Operator
 from .options import Duration
 from .records import JobRecord, NewJob
 from .results import JobFollower, Step
