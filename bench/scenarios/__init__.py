@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 from ..scenario import Scenario
-from . import backlog, churn, crash, enqueue, groups, growth, isolated, latency, layers, memory, noop, parts, workers
+from . import (
+    backlog,
+    churn,
+    crash,
+    enqueue,
+    groups,
+    growth,
+    isolated,
+    latency,
+    layers,
+    lists,
+    memory,
+    noop,
+    parts,
+    workers,
+)
 
 ALL: dict[str, Scenario] = {
     module.SCENARIO.name: module.SCENARIO
@@ -20,6 +35,7 @@ ALL: dict[str, Scenario] = {
         crash,
         backlog,
         growth,
+        lists,
         churn,
     )
 }

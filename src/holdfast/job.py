@@ -307,11 +307,11 @@ class JobsFound:
 
     def page(self) -> Page:
         """The first page: at most `limit` jobs; fewer if it reached its bound of jobs or bytes to look at."""
-        return self._shown(self._app._page(self._sized(self._query, self._most)))
+        return self._shown(self._app._page(self._of_one(self._most)))
 
     async def apage(self) -> Page:
         """Async version of `page`."""
-        return self._shown(await self._app._apage(self._sized(self._query, self._most)))
+        return self._shown(await self._app._apage(self._of_one(self._most)))
 
     def __iter__(self) -> Iterator[Job[Any]]:
         left, query = self._most, self._query
@@ -335,11 +335,15 @@ class JobsFound:
     def _shown(self, page: JobPage) -> Page:
         return Page([Job(self._app, record) for record in page.jobs], page.after, page.scanned, page.sorted_all)
 
+    def _of_one(self, most: int | None) -> JobQuery:
+        return replace(self._query, limit=PAGE_SIZE if most is None else min(PAGE_MAX, most))
+
     def _sized(self, query: JobQuery, left: int | None) -> JobQuery:
         return replace(query, limit=PAGE_SIZE if left is None else min(PAGE_SIZE, left))
 
 
-PAGE_SIZE = 200
+PAGE_SIZE = 200  # read at once during iteration
+PAGE_MAX = 1000  # of `page()`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -31,6 +31,50 @@ def test_jobs_obeys_its_query_and_limit(shell: Shell) -> None:
     assert shell.error("jobs", "colour:red", code=2)["code"] == "usage"
 
 
+def test_jobs_are_counted_sorted_and_continued(shell: Shell) -> None:
+    first, second = shell.job(queue="mail", priority=1), shell.job(queue="pdf", priority=7)
+    third = shell.job(queue="mail", delay=60)
+    assert shell("jobs", "queue:mail", "--count").stdout == "2\n"
+    assert shell.json("jobs", "--count") == {"total": 3, "scanned": 3, "complete": True}
+    assert shell.json("jobs", "--group-by", "queue")["groups"] == {"mail": 2, "pdf": 1}
+    assert "mail" in shell("jobs", "--group-by", "queue").stdout
+    by_priority = shell.json("jobs", "--sort", "priority")["jobs"]
+    assert [job["id"] for job in by_priority] == [second, first, third]
+    page = shell.json("jobs", "--limit", "2")
+    assert [job["id"] for job in page["jobs"]] == [third, second]
+    assert f"--after {page['after']} the next" in shell("jobs", "--limit", "2").stderr
+    rest = shell.json("jobs", "--after", page["after"])
+    assert ([job["id"] for job in rest["jobs"]], rest["after"]) == ([first], None)
+
+
+def test_jobs_show_the_columns_asked_for(shell: Shell) -> None:
+    shell.job(queue="mail", key="k1")
+    told = shell("jobs", "--columns", "task,key,args").stdout
+    assert "k1" in told and '{"to": "ann"}' in told and "mail" not in told
+    assert "Did you mean queue?" in shell.error("jobs", "--columns", "quue", code=2)["message"]
+
+
+def test_a_typo_in_a_query_is_answered_with_what_was_meant(shell: Shell) -> None:
+    shell.job(queue="mail")
+    assert "Did you mean dead?" in shell.error("jobs", "state:daed", code=2)["message"]
+    assert "Did you mean queue:?" in shell.error("jobs", "quue:mail", code=2)["message"]
+    assert "(column 6)" in shell.error("jobs", "live quue:mail", code=2)["message"]
+    assert "Did you mean priority?" in shell.error("jobs", "--sort", "prio", code=2)["message"]
+    assert "Did you mean task?" in shell.error("jobs", "--group-by", "tsk", code=2)["message"]
+    assert "there is no queue 'mial'. Did you mean mail?" in shell("jobs", "queue:mial").stderr
+
+
+def test_a_job_is_found_by_the_end_of_its_id(shell: Shell) -> None:
+    shell.job(id="018f-0000-aaaa1111")
+    shell.job(id="018f-0000-aaaa2222")
+    assert shell.json("job", "1111")["job"]["id"] == "018f-0000-aaaa1111"
+    assert [job["id"] for job in shell.json("jobs", "aaaa2222")["jobs"]] == ["018f-0000-aaaa2222"]
+    assert "several ids" in shell.error("job", "018f", code=2)["message"]
+    assert shell.json("cancel", "2222")["changed"][0]["id"] == "018f-0000-aaaa2222"
+    assert shell.json("bury", "1111")["changed"][0]["id"] == "018f-0000-aaaa1111"
+    assert shell.json("dead", "show", "1111")["letter"]["id"] == "018f-0000-aaaa1111"
+
+
 def test_job_shows_one_by_prefix(shell: Shell) -> None:
     with_id = shell.job(id="abc-1", key="k", priority=3)
     told = shell("job", "ab").stdout
@@ -54,7 +98,7 @@ def test_an_ambiguous_prefix_is_told_with_some_of_the_ids(shell: Shell) -> None:
     for number in range(8):
         shell.job(id=f"abc-{number}")
     error = shell.error("job", "abc", code=2)
-    assert "'abc' is the beginning of several ids" in error["message"]
+    assert "'abc' is the beginning or end of several ids" in error["message"]
     assert "abc-7" in error["message"]
     assert "…" in error["message"]
 

@@ -6,19 +6,22 @@ Loaded by main when one of them is called.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..job import Job
+from ..job import PAGE_MAX, Job, Page
 from ..lifecycle import UNSTARTED, State
-from ..records import WorkerRecord
+from ..names import nearest
+from ..queries import make_query
+from ..records import GROUPINGS, SORTS, WorkerRecord
 from ..worker_status import RunnerView, WorkerStatus, read
 from .documents import job_document, plain, queue_document, worker_document
 from .exits import Exit
 from .parse import ago, counted, iso, short_ids, size, span
-from .session import Session, find_id, session_options
+from .session import Session, find_id, queue_hint, session_options
 
 if TYPE_CHECKING:
     from ..app import Holdfast
@@ -29,49 +32,148 @@ WORKER_COLUMNS = (
     "worker", "host", "pid", "queues", "busy", "lease", "started", "renewed", "memory", "note", "jobs"
 )  # fmt: skip
 QUERY_HELP = (
-    "QUERY: states and conditions that must all hold, such as `dead`, `live queue:mail`, `state:ready,running "
-    "task:send group:ann key:k worker:w id:prefix`."
+    "QUERY: states and conditions that must all hold, such as `dead`, `live queue:mail`, `task:send_* -group:ann`, "
+    "`args.user.id:42`, `error:Timeout age:>1h attempts:>3`; an id by its beginning or end."
 )
+COLUMNS: Mapping[str, Callable[[Job[Any], float], str]] = {
+    "id": lambda job, now: job.id,
+    "state": lambda job, now: job.state.value,
+    "task": lambda job, now: job.task,
+    "queue": lambda job, now: job.queue,
+    "group": lambda job, now: job.group or "",
+    "tries": lambda job, now: str(job.attempts),
+    "when": lambda job, now: ago(_moment(job), now),
+    "note": lambda job, now: _note(job),
+    "key": lambda job, now: job.key or "",
+    "priority": lambda job, now: str(job.priority),
+    "failures": lambda job, now: str(job.failures),
+    "stalls": lambda job, now: str(job.stalls),
+    "created": lambda job, now: ago(job.created_at, now),
+    "due": lambda job, now: ago(job.due_at, now),
+    "started": lambda job, now: ago(job.started_at, now),
+    "finished": lambda job, now: ago(job.finished_at, now),
+    "worker": lambda job, now: job.worker or "",
+    "reason": lambda job, now: job.reason or "",
+    "error": lambda job, now: f"{job.errors[-1].type} {job.errors[-1].text}".strip() if job.errors else "",
+    "args": lambda job, now: json.dumps(plain(job.args), ensure_ascii=False, default=str),
+}
+COLUMNS_SHOWN = ("id", "state", "task", "queue", "group", "tries", "when", "note")
 
 
 @click.command(epilog=QUERY_HELP)
 @click.argument("query", nargs=-1)
 @click.option("--limit", "-n", default=50, show_default=True, type=click.IntRange(1), help="Show at most N.")
+@click.option("--sort", metavar="WHAT", help=f"{', '.join(SORTS)}. [created]")
+@click.option("--after", metavar="POSITION", help="Continue a list where it ended; it says where.")
+@click.option("--columns", metavar="NAMES", help=f"Which to show, separated by commas: {', '.join(COLUMNS)}.")
+@click.option("--count", "counting", is_flag=True, help="Only count them, up to 10,000.")
+@click.option("--group-by", metavar="WHAT", help=f"Count them by {', '.join(GROUPINGS)}.")
 @session_options
-def jobs(session: Session, query: tuple[str, ...], limit: int) -> int:
-    """List jobs, newest first."""
+def jobs(
+    session: Session,
+    query: tuple[str, ...],
+    limit: int,
+    sort: str | None,
+    after: str | None,
+    columns: str | None,
+    counting: bool,
+    group_by: str | None,
+) -> int:
+    """List jobs, newest first; or count them."""
+    shown = _columns(columns)
+    text = " ".join(query)
     with session.store() as app:
-        found = list(app.jobs(" ".join(query), limit=limit))
+        if counting or group_by is not None:
+            return _count(session, app, text, group_by)
+        found, page = _read(app, text, sort, after, limit)
         if session.as_json:
-            session.print.document({"jobs": [job_document(job) for job in found]})
+            documents = [job_document(job) for job in found]
+            facts = {"after": page.after, "scanned": page.scanned, "sorted_all": page.sorted_all}
+            session.print.document({"jobs": documents, **facts})
             return Exit.DONE
         now = app.now().timestamp()
-        session.print.table(
-            ("id", "state", "task", "queue", "group", "tries", "when", "note"),
-            [_job_row(job, now) for job in found],
-            empty="no jobs match." if query else "no jobs yet.",
-            whole=2,
-        )
-        if len(found) == limit:
-            session.print.note(f"the newest {limit}; --limit shows more.")
+        if found or page.after is None:
+            session.print.table(
+                shown,
+                [[COLUMNS[name](job, now) for name in shown] for job in found],
+                empty="no jobs match." if query else "no jobs yet.",
+                whole=2 if shown[:2] == ("id", "state") else 1,
+            )
+        _say_what_was_seen(session, app, text, len(found), limit, page)
         if any(job.unreadable for job in found):
             session.print.note("not all fields could be read: `holdfast audit` names them.")
     return Exit.DONE
 
 
-def _job_row(job: Job[Any], now: float) -> tuple[str, ...]:
-    note = ""
+def _columns(given: str | None) -> tuple[str, ...]:
+    names = tuple((given or ",".join(COLUMNS_SHOWN)).split(","))
+    for name in names:
+        if name not in COLUMNS:
+            raise click.UsageError(
+                f"there is no column {name!r}.{nearest(name, COLUMNS)} Columns: {', '.join(COLUMNS)}."
+            )
+    return names
+
+
+def _read(app: Holdfast, text: str, sort: str | None, after: str | None, limit: int) -> tuple[list[Job[Any]], Page]:
+    """Read until the limit, the end, or the bound of a page: then say so instead of going on."""
+    found: list[Job[Any]] = []
+    scanned = 0
+    while True:
+        wanted = min(limit - len(found), PAGE_MAX)
+        page = app.jobs(text, sort=sort, limit=wanted, after=after).page()
+        found += page.jobs
+        scanned += page.scanned
+        after = page.after
+        if after is None or len(found) >= limit or len(page.jobs) < wanted:
+            return found, Page([], after, scanned, page.sorted_all)
+
+
+def _say_what_was_seen(session: Session, app: Holdfast, text: str, found: int, limit: int, page: Page) -> None:
+    if not page.sorted_all:
+        session.print.note("sorted among the newest that match, because no index has this order.")
+    if page.after is not None and found >= limit:
+        session.print.note(f"the first {limit}; --limit shows more, --after {page.after} the next.")
+    elif page.after is not None:
+        session.print.note(f"looked at {page.scanned:,} jobs; --after {page.after} looks further.")
+    elif not found and (hint := queue_hint(app, make_query(text, {}).queue)):
+        session.print.note(hint)
+
+
+def _count(session: Session, app: Holdfast, text: str, group_by: str | None) -> int:
+    tally = app.count(text, by=group_by)
+    if session.as_json:
+        facts = {"total": tally.total, "scanned": tally.scanned, "complete": tally.complete}
+        session.print.document(facts if group_by is None else {**facts, "by": group_by, "groups": dict(tally.groups)})
+        return Exit.DONE
+    more = "" if tally.complete else "+"
+    if group_by is None:
+        session.print.line(f"{tally.total}{more}")
+    else:
+        rows = [(name or "(none)", f"{number}{more}") for name, number in tally.groups.items()]
+        session.print.table((group_by, "jobs"), rows, empty="no jobs match.")
+    if not tally.complete:
+        session.print.note(f"looked at {tally.scanned:,} jobs, the newest; there are more.")
+    elif not tally.total and (hint := queue_hint(app, make_query(text, {}).queue)):
+        session.print.note(hint)
+    return Exit.DONE
+
+
+def _note(job: Job[Any]) -> str:
     if unreadable := job.unreadable:
-        note = f"cannot be read: {', '.join(unreadable)}"
-    elif job.state is State.DEAD:
-        note = job.reason or ""
-    elif job.cancel_requested:
-        note = "cancel asked for"
-    elif job.progress is not None and job.state is State.RUNNING:
-        note = f"{job.progress:.0%} {job.progress_text or ''}".strip()
+        return f"cannot be read: {', '.join(unreadable)}"
+    if job.state is State.DEAD:
+        return job.reason or ""
+    if job.cancel_requested:
+        return "cancel asked for"
+    if job.progress is not None and job.state is State.RUNNING:
+        return f"{job.progress:.0%} {job.progress_text or ''}".strip()
+    return ""
+
+
+def _moment(job: Job[Any]) -> datetime | None:
     moments = {State.SCHEDULED: job.due_at, State.RUNNING: job.started_at}
-    when = job.finished_at if job.state.finished else moments.get(job.state, job.created_at)
-    return (job.id, job.state.value, job.task, job.queue, job.group or "", str(job.attempts), ago(when, now), note)
+    return job.finished_at if job.state.finished else moments.get(job.state, job.created_at)
 
 
 @click.command()
@@ -80,7 +182,7 @@ def _job_row(job: Job[Any], now: float) -> tuple[str, ...]:
 @click.option("--follow", "-f", is_flag=True, help="Show log lines and progress until the job has finished.")
 @session_options
 def job(session: Session, id: str, with_traceback: bool, follow: bool) -> int:
-    """Show one job: ID is its id or an unambiguous beginning of it."""
+    """Show one job: ID is its id, or a beginning or end of it that no other job has."""
     with session.store() as app:
         if follow:
             return _follow(session, app, find_id(app, id))

@@ -1,4 +1,4 @@
-"""What all commands share: which store, which app, which output format; and finding jobs by id prefix.
+"""What all commands share: which store, which app, which output format; and finding jobs by either end of their id.
 
 Called by the commands. Opens stores only through `holdfast.Holdfast`. A command that reads, or changes existing data,
 never creates a SQLite file: a wrong path is reported instead.
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import JobNotFound
+from ..names import check_name, nearest
+from ..records import JobQuery
 from .exits import CommandFailed, Exit
 from .output import Printer
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from ..app import Holdfast
 
 Command = Callable[..., Any]
-SHOWN_CHOICES = 5  # for an ambiguous prefix
+SHOWN_CHOICES = 5  # for an ambiguous id
 
 
 class Session:
@@ -136,31 +138,42 @@ def holds_something(path: str) -> bool:
         return True
 
 
-def find_id(app: Holdfast, prefix: str) -> str:
-    """The id of the only job with this id prefix; a full id always matches itself."""
+def find_id(app: Holdfast, given: str) -> str:
+    """The id of the only job whose id begins or ends with this; a full id always matches itself."""
     try:
-        return app.job(prefix).id
+        return app.job(given).id
     except JobNotFound:
-        return _only(prefix, [job.id for job in app.jobs(id_prefix=prefix, limit=SHOWN_CHOICES + 1)], "job")
+        page = app.jobs(JobQuery(id_ends=(check_name(given, "id"),)), limit=SHOWN_CHOICES + 1).page()
+        return _only(given, [job.id for job in page.jobs], "job")
 
 
-def find_letter_id(app: Holdfast, prefix: str) -> str:
-    """The id of the only dead letter with this id prefix; a full id always matches itself."""
+def find_letter_id(app: Holdfast, given: str) -> str:
+    """The id of the only dead letter whose id begins or ends with this; a full id always matches itself."""
     try:
-        return app.dead.get(prefix).id
+        return app.dead.get(given).id
     except JobNotFound:
-        found = app.dead.list(id_prefix=prefix, limit=SHOWN_CHOICES + 1)
-        return _only(prefix, [letter.id for letter in found], "dead letter")
+        found = app.dead.list(id_prefix=given, limit=SHOWN_CHOICES + 1)
+        if found:
+            return _only(given, [letter.id for letter in found], "dead letter")
+        return app.dead.get(find_id(app, given)).id
 
 
-def _only(prefix: str, found: list[str], what: str) -> str:
+def queue_hint(app: Holdfast, queue: str | None) -> str:
+    """What to say about a queue that nothing is known of; empty if it is known."""
+    known = [] if queue is None else [one.name for one in app.queues.list()]
+    if queue is None or queue in known:
+        return ""
+    return f"there is no queue {queue!r}.{nearest(queue, known)}"
+
+
+def _only(given: str, found: list[str], what: str) -> str:
     if not found:
-        raise JobNotFound(prefix, what)
+        raise JobNotFound(given, what)
     if len(found) > 1:
         listed = "\n  ".join(sorted(found[:SHOWN_CHOICES]))
         more = " …" if len(found) > SHOWN_CHOICES else ""
         raise CommandFailed(
-            Exit.USAGE, f"{prefix!r} is the beginning of several ids:\n  {listed}{more}", "Give more of the id."
+            Exit.USAGE, f"{given!r} is the beginning or end of several ids:\n  {listed}{more}", "Give more of the id."
         )
     return found[0]
 

@@ -6,6 +6,7 @@ Called by the backend contract for every job a store hands it, whatever the stor
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+_WHOLE = re.compile(r"[+-]?[0-9]{1,300}")
 _PAYLOAD = frozenset({"args", "text"})
 _FAILURES = frozenset({"error", "text"})
 
@@ -172,6 +174,8 @@ def _equals(wanted: Wanted, value: Any) -> bool:
     """An argument against what was written: a number as a number, true, false and null by name, else text."""
     if isinstance(value, bool) or value is None:
         return wanted.op == "=" and fits(wanted.parts, {True: "true", False: "false", None: "null"}[value])
+    if isinstance(value, int) and wanted.op == "=" and _WHOLE.fullmatch(wanted.parts[0]) and len(wanted.parts) == 1:
+        return value == int(wanted.parts[0])  # a float has no room for a long one
     if isinstance(value, int | float):
         return wanted.number is not None and _COMPARE[wanted.op](value, wanted.number)
     return isinstance(value, str) and wanted.op == "=" and fits(wanted.parts, value)
