@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .contract import Reader
 
 PAGE_MAX = 1000  # jobs of one page, whatever its limit
+READS_MAX = 10_000  # jobs that a store hands over for one page or tally: what it cannot select itself
 SORTED_MAX = 2000  # jobs that are sorted where no index has the order
 
 # What a sort goes by, and the value that a position names.
@@ -88,6 +89,12 @@ async def tally(reader: Reader, query: JobQuery, by: Grouping | None, now: float
     return Tally(total=total, groups=dict(counter.most_common()), scanned=walk.rows, complete=walk.position is None)
 
 
+def tallied(counter: Counter[str], by: Grouping | None, rows: int, *, complete: bool) -> Tally:
+    """A tally that a store counted by itself."""
+    groups = {} if by is None else dict(sorted(counter.items(), key=lambda one: (-one[1], one[0])))
+    return Tally(total=counter.total(), groups=groups, scanned=rows, complete=complete)
+
+
 def is_never(query: JobQuery) -> bool:
     """Whether no job can match: a condition has no value that would do."""
     return any(not condition.tests and not condition.negated for condition in query.more)
@@ -101,7 +108,8 @@ class _Walk:
     ) -> None:
         self._reader, self._query, self._now = reader, query, now
         self._light, self._bounded = light, bounded
-        self._bytes = PAGE_BYTES_MAX
+        self._bytes, self._reads = PAGE_BYTES_MAX, READS_MAX
+        self._step = 0
         self._ended = False
         self.rows = 0
         self.met: list[JobRecord] = []  # of the latest scan
@@ -109,22 +117,28 @@ class _Walk:
     async def on(self, wanted: int) -> bool:
         """Scan once for that many jobs. False: nothing was looked at, because a bound or the end was reached."""
         rows = self._reader.scan_rows_max - (self.rows if self._bounded else 0)
-        if self._ended or rows < 1 or (self._bounded and self._bytes < 1):
+        if self._ended or rows < 1 or (self._bounded and (self._bytes < 1 or self._reads < 1)):
             return False
         if self._now is None and needs_clock(self._query):
             self._now = await self._reader.clock()
         size = self._bytes if self._bounded else PAGE_BYTES_MAX
         look = Look(rows_max=rows, bytes_max=size, light=self._light, now=self._now or 0.0)
-        found = await self._reader.scan(replace(self._query, limit=wanted), look)
-        self._take(found)
+        asked = max(wanted, self._step)
+        found = await self._reader.scan(replace(self._query, limit=asked), look)
+        self._take(found, wanted)
+        if len(found.jobs) == asked and 2 * len(self.met) < asked:
+            self._step = min(4 * asked, PAGE_MAX)  # the store cannot tell which match: read more at once
         return True
 
-    def _take(self, found: Scanned) -> None:
+    def _take(self, found: Scanned, wanted: int) -> None:
         self.rows += found.rows
         self._bytes -= sum(map(weight, found.jobs))
-        self._ended = found.before is None
-        self._query = replace(self._query, before=found.before)
-        self.met = [job for job in found.jobs if matches(self._query, job, self._now or 0.0)]
+        self._reads -= len(found.jobs)
+        met = [job for job in found.jobs if matches(self._query, job, self._now or 0.0)]
+        self.met = met[:wanted]
+        before = found.before if len(met) <= wanted else self.met[-1].seq
+        self._ended = before is None
+        self._query = replace(self._query, before=before)
 
     @property
     def position(self) -> str | None:

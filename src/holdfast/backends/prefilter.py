@@ -6,6 +6,7 @@ not, because queries.matches has the last word. `exact` tells whether it lets th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ _SPANS = {
     "finished": ("finished_at", True, ""),
 }
 _SLACK = 0.001  # seconds: sums of times are rounded
+_PLAIN = re.compile(r"[A-Za-z0-9_@:. -]*")  # what no JSON encoder escapes
 _ESCAPES = str.maketrans({"\\": "\\\\", "%": "\\%", "_": "\\_"})
 
 Parameter = Callable[[Any], str]  # takes a value, returns its placeholder
@@ -32,9 +34,12 @@ Parameter = Callable[[Any], str]  # takes a value, returns its placeholder
 class Prefilter:
     """The conditions of one query."""
 
-    def __init__(self, query: JobQuery, now: float, parameter: Parameter, *, ends: str, like_is_exact: bool) -> None:
-        """`ends`: the SQL for the last {n} characters of {column}."""
-        self._parameter, self._now, self._ends, self._like_is_exact = parameter, now, ends, like_is_exact
+    def __init__(
+        self, query: JobQuery, now: float, parameter: Parameter, *, ends: str, contains: str, like_is_exact: bool
+    ) -> None:
+        """`ends`: the SQL for the last {n} characters of {column}; `contains`: whether args have the bytes {}."""
+        self._parameter, self._now, self._like_is_exact = parameter, now, like_is_exact
+        self._ends, self._contains = ends, contains
         self.exact = True
         self.conditions: list[str] = []
         self._states_and_names(query)
@@ -74,7 +79,7 @@ class Prefilter:
             field in COLUMNS and (self._like_is_exact or all(len(wanted.parts) == 1 for wanted in condition.tests))
         )
         self.exact = self.exact and exact
-        known = exact or field in COLUMNS or field in SPANS or field == "error"
+        known = exact or field in COLUMNS or field in SPANS or field == "error" or _is_plain(condition)
         if not known or (condition.negated and not exact):  # what lets through too much must not be negated
             return None
         found = f"({' OR '.join([self._test(field, wanted) for wanted in condition.tests] or ['false'])})"
@@ -95,4 +100,16 @@ class Prefilter:
             if wanted.op.startswith(">") == grows:
                 return f"({states}{column} <= {self._parameter(bound + _SLACK)})"
             return f"({states}{column} >= {self._parameter(bound - _SLACK)})"
+        if field == "args":
+            return " AND ".join(self._contains.format(self._parameter(part.encode())) for part in wanted.parts)
         return "errors IS NOT NULL"
+
+
+def _is_plain(condition: Condition) -> bool:
+    """Whether every value of an argument is in its JSON as it was written, whoever wrote it."""
+    return bool(condition.path) and all(
+        wanted.op == "="
+        and all(_PLAIN.fullmatch(part) for part in wanted.parts)
+        and (wanted.number is None or (abs(wanted.number) < 1e9 and wanted.parts == (str(int(wanted.number)),)))
+        for wanted in condition.tests
+    )

@@ -31,6 +31,7 @@ from ...records import (
     Enqueued,
     Exchanged,
     Flaw,
+    Grouping,
     GroupRecord,
     Held,
     JobQuery,
@@ -53,6 +54,7 @@ from ...records import (
     Scanned,
     Seal,
     Shipment,
+    Tally,
     TaskRecord,
     TaskRule,
     Tick,
@@ -470,6 +472,10 @@ class PostgresBackend(Backend):
 
     async def scan(self, query: JobQuery, look: Look) -> Scanned:
         return await self._read("scan", scan.scan, query, look)
+
+    async def tally(self, query: JobQuery, by: Grouping | None = None, now: float | None = None) -> Tally:
+        counted = await self._read("tally", scan.tally, query, by, Look(rows_max=self.scan_rows_max))
+        return await super().tally(query, by, now) if counted is None else counted
 
     async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
         return await self._read("count", read.count, queue)

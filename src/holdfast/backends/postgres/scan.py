@@ -6,13 +6,16 @@ through the jobs of an index, if these are few, else through all jobs below a pl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from psycopg import AsyncCursor
 
 from ...lifecycle import LIVE, State
-from ...records import JobQuery, Look, Scanned
+from ...records import Grouping, JobQuery, Look, Scanned, Tally
+from ..paging import tallied
 from ..prefilter import Prefilter
 from .codec import as_job
 
@@ -30,28 +33,57 @@ Cursor = AsyncCursor[Any]
 Statements = Mapping[str, str]
 
 
-async def scan(cursor: Cursor, sql: Statements, query: JobQuery, look: Look) -> Scanned:
+@asynccontextmanager
+async def _walking(
+    cursor: Cursor, sql: Statements, query: JobQuery, look: Look
+) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """A transaction for one walk: its text, and the values it takes."""
     async with cursor.connection.transaction():
         # An index always: a plan made for another size of the store, or of a state, would read everything.
         await cursor.execute("SET LOCAL enable_seqscan = off")
         await cursor.execute("SET LOCAL enable_bitmapscan = off")
         values: dict[str, Any] = {"below": SEQ_MAX if query.before is None else query.before, "rows": look.rows_max}
         few = await _few(cursor, sql, query)
-        walk = sql["read.walk_all"] if few is None else sql["read.walk_few"]
         if few is not None:
             values["seqs"] = sorted((seq for seq in few if seq < values["below"]), reverse=True)[: look.rows_max]
+        yield sql["read.walk_all"] if few is None else sql["read.walk_few"], values
+
+
+def _prefilter(query: JobQuery, look: Look, values: dict[str, Any]) -> Prefilter:
+    def parameter(value: Any) -> str:
+        name = f"v{len(values)}"
+        values[name] = value
+        return f"%({name})s"
+
+    contains, ends = "position({}::bytea in args) > 0", "right({column}, {n})"
+    return Prefilter(query, look.now, parameter, ends=ends, contains=contains, like_is_exact=True)
+
+
+_TALLIED = {"state": "w.state", "queue": "w.queue", "task": "w.task", None: "''"}
+
+
+async def tally(cursor: Cursor, sql: Statements, query: JobQuery, by: Grouping | None, look: Look) -> Tally | None:
+    """Count in SQL what matches; None if SQL cannot express the conditions or the grouping."""
+    if by == "error" or not _prefilter(query, look, {}).exact:
+        return None
+    async with _walking(cursor, sql, query, look) as (walk, values):
+        where = _prefilter(query, look, values).where
+        await cursor.execute(_filled(sql["read.tally"], walk=walk, where=where, by=_TALLIED[by]), values)
+        found = await cursor.fetchall()
+    rows = sum(row[2] for row in found)
+    counter = Counter({name: met for name, met, _ in found if met})
+    return tallied(counter, by, rows, complete=rows < look.rows_max)
+
+
+async def scan(cursor: Cursor, sql: Statements, query: JobQuery, look: Look) -> Scanned:
+    async with _walking(cursor, sql, query, look) as (walk, values):
         return await _scan(cursor, sql, query, look, walk, values)
 
 
 async def _scan(
     cursor: Cursor, sql: Statements, query: JobQuery, look: Look, walk: str, values: dict[str, Any]
 ) -> Scanned:
-    def parameter(value: Any) -> str:
-        name = f"v{len(values)}"
-        values[name] = value
-        return f"%({name})s"
-
-    where = Prefilter(query, look.now, parameter, ends="right({column}, {n})", like_is_exact=True).where
+    where = _prefilter(query, look, values).where
     record = sql["read.light" if look.light else "read.whole"]
     text = _filled(sql["read.scan"], walk=walk, where=where, record=record)
     values |= {"limit": query.limit, "bytes": look.bytes_max}

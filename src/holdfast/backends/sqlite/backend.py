@@ -30,6 +30,7 @@ from ...records import (
     Enqueued,
     Exchanged,
     Flaw,
+    Grouping,
     GroupRecord,
     Held,
     JobQuery,
@@ -52,6 +53,7 @@ from ...records import (
     Scanned,
     Seal,
     Shipment,
+    Tally,
     TaskRecord,
     TaskRule,
     Tick,
@@ -267,6 +269,11 @@ class SqliteVerbs(Backend):
 
     async def scan(self, query: JobQuery, look: Look) -> Scanned:
         return await self._read("scan", lambda cursor: scan.scan(cursor, query, look))
+
+    async def tally(self, query: JobQuery, by: Grouping | None = None, now: float | None = None) -> Tally:
+        look = Look(rows_max=self.scan_rows_max, now=self._clock.wall() if now is None else now)
+        counted = await self._read("tally", lambda cursor: scan.tally(cursor, query, by, look))
+        return await super().tally(query, by, now) if counted is None else counted
 
     async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
         return await self._read("count", lambda cursor: read.count(cursor, queue))

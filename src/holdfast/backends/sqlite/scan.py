@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import heapq
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 from ...lifecycle import LIVE, State
-from ...records import JobQuery, JobRecord, Look, Scanned
-from ..paging import weight
+from ...records import Grouping, JobQuery, JobRecord, Look, Scanned, Tally
+from ..paging import tallied, weight
 from ..prefilter import Prefilter
 from .codec import SQL, encoded
 from .read import queue_names, record, task_names
@@ -41,15 +42,21 @@ _LIVE = {
 }
 
 
-def scan(cursor: sqlite3.Cursor, query: JobQuery, look: Look) -> Scanned:
+def prefilter(query: JobQuery, look: Look) -> tuple[Prefilter, list[Any]]:
+    """The query's conditions as SQL, and their values."""
     values: list[Any] = []
 
     def parameter(value: Any) -> str:
         values.append(value)
         return "?"
 
-    where = Prefilter(query, look.now, parameter, ends="substr({column}, -{n})", like_is_exact=False).where
-    meeting = " ".join((_AMONG, where, "ORDER BY seq DESC LIMIT ?"))
+    contains, ends = "instr(args, {}) > 0", "substr({column}, -{n})"
+    return Prefilter(query, look.now, parameter, ends=ends, contains=contains, like_is_exact=False), values
+
+
+def scan(cursor: sqlite3.Cursor, query: JobQuery, look: Look) -> Scanned:
+    filtered, values = prefilter(query, look)
+    meeting = " ".join((_AMONG, filtered.where, "ORDER BY seq DESC LIMIT ?"))
     one = (SQL["read.light_job"] if look.light else SQL["read.job"]) + " WHERE seq = ?"
     candidates = _candidates(cursor, query)
     found: list[JobRecord] = []
@@ -70,6 +77,29 @@ def scan(cursor: sqlite3.Cursor, query: JobQuery, look: Look) -> Scanned:
         before = batch[-1]
         rows += len(batch)
     return Scanned(jobs=tuple(found), before=before, rows=rows)
+
+
+_TALLIED = {"state": "state", "queue": "queue", "task": "task", None: "''"}
+
+
+def tally(cursor: sqlite3.Cursor, query: JobQuery, by: Grouping | None, look: Look) -> Tally | None:
+    """Count in SQL what matches; None if SQL cannot express the conditions or the grouping."""
+    filtered, values = prefilter(query, look)
+    if by == "error" or not filtered.exact:
+        return None
+    among = _AMONG.replace("SELECT seq", f"SELECT {_TALLIED[by]}, count(*)")
+    text = " ".join((among, filtered.where, "GROUP BY 1"))
+    candidates = _candidates(cursor, query)
+    counter: Counter[str] = Counter()
+    rows = 0
+    while rows < look.rows_max:
+        batch = list(islice(candidates, min(_MOST, look.rows_max - rows)))
+        if not batch:
+            break
+        rows += len(batch)
+        for name, number in cursor.execute(text, (as_text(batch), *values)).fetchall():
+            counter[name] += number
+    return tallied(counter, by, rows, complete=rows < look.rows_max)
 
 
 def _candidates(cursor: sqlite3.Cursor, query: JobQuery) -> Iterator[int]:

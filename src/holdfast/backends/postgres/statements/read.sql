@@ -39,6 +39,10 @@ SELECT r.record, t.met FROM (
 CROSS JOIN LATERAL (SELECT <record>::text AS record FROM holdfast.jobs j WHERE j.seq = t.seq OFFSET 0) r
 WHERE t.sooner < %(bytes)s ORDER BY t.seq DESC
 
+-- :: tally
+-- How many meet the conditions, and how many were looked at, by name.
+SELECT <by>, count(*) FILTER (WHERE <where>), count(*) FROM (<walk>) w GROUP BY 1
+
 -- :: scanned
 -- How many the walk has, down to where it came, and the last one.
 SELECT count(*), min(w.seq) FROM (<walk>) w WHERE w.seq >= %(down_to)s
