@@ -426,7 +426,7 @@ Grouping = Literal["state", "queue", "task", "error"]
 
 SORTS: tuple[Sort, ...] = ("created", "due", "finished", "priority")
 GROUPINGS: tuple[Grouping, ...] = ("state", "queue", "task", "error")
-SCAN_ROWS_MAX = 20_000  # jobs that one page, or one tally, looks at
+SCAN_ROWS_MAX = 20_000  # jobs that one page, or one tally, looks at; SQL stores look at more
 PAGE_BYTES_MAX = 4 * 1024 * 1024  # of arguments, results and errors that one page reads; a single job always fits
 TALLY_MAX = 10_000  # matching jobs that a tally counts
 

@@ -206,13 +206,15 @@ class Reader(ABC):
         """
         return await paging.page(self, query, now)
 
-    async def tally(self, query: JobQuery, by: Grouping | None = None, now: float | None = None) -> Tally:
+    async def tally(
+        self, query: JobQuery, by: Grouping | None = None, now: float | None = None, *, rows_max: int | None = None
+    ) -> Tally:
         """How many jobs match, and how many of them by state, queue, task or latest error.
 
-        R68. At most TALLY_MAX are counted, of at most `scan_rows_max` jobs looked at; `complete` tells if that is all.
-        A store may count more where an index does it.
+        R68. Of at most `rows_max` (None: scan_rows_max) jobs looked at; `complete` tells if these are all. What a store
+        cannot count itself is read, and counted up to TALLY_MAX.
         """
-        return await paging.tally(self, query, by, now)
+        return await paging.tally(self, query, by, now, rows_max)
 
     async def find(self, query: JobQuery) -> list[JobRecord]:
         """All jobs that match, newest first, up to the query's limit: several scans, each of them bounded."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .contract import Reader
 
 PAGE_MAX = 1000  # jobs of one page, whatever its limit
-READS_MAX = 10_000  # jobs that a store hands over for one page or tally: what it cannot select itself
+READS_MAX = 5000  # jobs that a store hands over for one page or tally: what it cannot select itself
 SORTED_MAX = 2000  # jobs that are sorted where no index has the order
 
 # What a sort goes by, and the value that a position names.
@@ -76,12 +76,13 @@ async def everything(reader: Reader, query: JobQuery) -> list[JobRecord]:
     return found
 
 
-async def tally(reader: Reader, query: JobQuery, by: Grouping | None, now: float | None) -> Tally:
+async def tally(reader: Reader, query: JobQuery, by: Grouping | None, now: float | None, rows_max: int | None) -> Tally:
     """Count what matches, up to the bounds."""
     if is_never(query):
         return Tally()
     counter: Counter[str] = Counter()
-    walk = _Walk(reader, query, now, light=not (reads_payload(query) or reads_errors(query, by)))
+    light = not (reads_payload(query) or reads_errors(query, by))
+    walk = _Walk(reader, query, now, light=light, rows_max=rows_max)
     total = 0
     while total < TALLY_MAX and await walk.on(min(PAGE_MAX, TALLY_MAX - total)):
         total += len(walk.met)
@@ -104,9 +105,17 @@ class _Walk:
     """Scan after scan through the jobs that may match, newest first, within the bounds of one call."""
 
     def __init__(
-        self, reader: Reader, query: JobQuery, now: float | None, *, light: bool, bounded: bool = True
+        self,
+        reader: Reader,
+        query: JobQuery,
+        now: float | None,
+        *,
+        light: bool,
+        bounded: bool = True,
+        rows_max: int | None = None,
     ) -> None:
         self._reader, self._query, self._now = reader, query, now
+        self._rows_max = rows_max or reader.scan_rows_max
         self._light, self._bounded = light, bounded
         self._bytes, self._reads = PAGE_BYTES_MAX, READS_MAX
         self._step = 0
@@ -116,7 +125,7 @@ class _Walk:
 
     async def on(self, wanted: int) -> bool:
         """Scan once for that many jobs. False: nothing was looked at, because a bound or the end was reached."""
-        rows = self._reader.scan_rows_max - (self.rows if self._bounded else 0)
+        rows = self._rows_max - (self.rows if self._bounded else 0)
         if self._ended or rows < 1 or (self._bounded and (self._bytes < 1 or self._reads < 1)):
             return False
         if self._now is None and needs_clock(self._query):

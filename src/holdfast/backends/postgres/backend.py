@@ -99,6 +99,7 @@ class PostgresBackend(Backend):
 
     scheme = "postgresql"
     durable = True
+    scan_rows_max = 200_000
 
     def __init__(
         self,
@@ -473,9 +474,11 @@ class PostgresBackend(Backend):
     async def scan(self, query: JobQuery, look: Look) -> Scanned:
         return await self._read("scan", scan.scan, query, look)
 
-    async def tally(self, query: JobQuery, by: Grouping | None = None, now: float | None = None) -> Tally:
-        counted = await self._read("tally", scan.tally, query, by, Look(rows_max=self.scan_rows_max))
-        return await super().tally(query, by, now) if counted is None else counted
+    async def tally(
+        self, query: JobQuery, by: Grouping | None = None, now: float | None = None, *, rows_max: int | None = None
+    ) -> Tally:
+        counted = await self._read("tally", scan.tally, query, by, Look(rows_max=rows_max or self.scan_rows_max))
+        return await super().tally(query, by, now, rows_max=rows_max) if counted is None else counted
 
     async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
         return await self._read("count", read.count, queue)

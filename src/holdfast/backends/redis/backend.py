@@ -29,6 +29,7 @@ from ...records import (
     Enqueued,
     Exchanged,
     Flaw,
+    Grouping,
     GroupRecord,
     Held,
     JobQuery,
@@ -51,6 +52,7 @@ from ...records import (
     Scanned,
     Seal,
     Shipment,
+    Tally,
     TaskRecord,
     TaskRule,
     Tick,
@@ -421,6 +423,12 @@ class RedisBackend(Backend):
 
     async def scan(self, query: JobQuery, look: Look) -> Scanned:
         return await self._reading().scan(query, look)
+
+    async def tally(
+        self, query: JobQuery, by: Grouping | None = None, now: float | None = None, *, rows_max: int | None = None
+    ) -> Tally:
+        counted = await self._reading().tally(query, by, Look(rows_max=rows_max or self.scan_rows_max))
+        return await super().tally(query, by, now, rows_max=rows_max) if counted is None else counted
 
     async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
         return await self._reading().count(queue)

@@ -15,6 +15,7 @@ from ...lifecycle import State
 from ...records import (
     CronEntry,
     DeadLetter,
+    Grouping,
     GroupRecord,
     JobQuery,
     JobRecord,
@@ -26,6 +27,7 @@ from ...records import (
     QueueRecord,
     QueueRule,
     Scanned,
+    Tally,
     TaskRecord,
     TaskRule,
     WorkerRecord,
@@ -100,6 +102,9 @@ class Reader:
 
     async def scan(self, query: JobQuery, look: Look) -> Scanned:
         return await Scan(self._run, self._command, query, look).run(self.count)
+
+    async def tally(self, query: JobQuery, by: Grouping | None, look: Look) -> Tally | None:
+        return await Scan(self._run, self._command, query, look).tally(by, self.count)
 
     async def count(self, queue: str | None) -> dict[str, dict[State, int]]:
         [packed] = await self._run("count")

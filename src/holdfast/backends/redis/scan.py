@@ -8,16 +8,30 @@ from __future__ import annotations
 
 import heapq
 import struct
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from ...lifecycle import LIVE, State
-from ...records import JobQuery, JobRecord, Look, Scanned
-from ..paging import weight
+from ...queries.matching import NUMBERS, SPANS
+from ...records import Condition, Grouping, JobQuery, JobRecord, Look, Scanned, Tally, Wanted
+from ..paging import tallied, weight
+from ..prefilter import COLUMNS
 from . import codec
+from .layouts import FIELDS
 
 PAGE = 1000  # records checked, or members read, by one script or command
 FEW_MAX = 10_000  # candidates that are sorted, because their index has another order
+_HEAD = FIELDS.index("key") + 1  # fields of a record that most queries need
+_SLACK = 0.001  # seconds: sums of times are rounded
+# A span as a field, whether it grows with the time, and the states in which it applies.
+_SPANS = {
+    "age": ("created_at", True, ""),
+    "running": ("started_at", True, "x"),
+    "wait": ("due_at", True, "rw"),
+    "due": ("due_at", False, "s"),
+    "finished": ("finished_at", True, ""),
+}
 _FIRST = 100  # members of the first page: most scans need no more
 
 Number = tuple[int, bytes]  # seq, id
@@ -28,58 +42,65 @@ Count = Callable[[str | None], Awaitable[Mapping[str, Mapping[State, int]]]]
 
 
 class Scan:
-    """One scan."""
+    """One scan, or one tally."""
 
-    def __init__(
-        self,
-        run: Callable[..., Awaitable[list[Any]]],
-        command: Callable[..., Awaitable[Any]],
-        query: JobQuery,
-        look: Look,
-    ) -> None:
+    def __init__(self, run: Script, command: Command, query: JobQuery, look: Look) -> None:
         self._script, self._command, self._query, self._look = run, command, query, look
+        self._conditions = Conditions(query, look.now)
         self._found: list[JobRecord] = []
+        self._counts: Counter[str] = Counter()
+        self._by: int | None = None  # of a tally: the position of the field
         self._rows, self._bytes = 0, look.bytes_max
 
     async def run(self, count: Count) -> Scanned:
         query = self._query
-        if query.worker is None and query.states and not LIVE.intersection(query.states):
-            queues = [query.queue] if query.queue is not None else list(await count(None))
-            return await self._through(self._finished(queues))
-        numbers = await self._few()
-        return await (self._through_all() if numbers is None else self._through(_each(numbers)))
+        numbers: AsyncIterator[Number] | None = None
+        if query.worker is not None or query.states or query.queue is not None:
+            numbers = await self._candidates(count)
+        before = await (self._through_all() if numbers is None else self._through(numbers))
+        return Scanned(jobs=tuple(self._found), before=before, rows=self._rows)
+
+    async def tally(self, by: Grouping | None, count: Count) -> Tally | None:
+        """Count in the server what matches; None if it cannot tell that from the records."""
+        if by == "error" or not self._conditions.exact:
+            return None
+        self._by = 0 if by is None else FIELDS.index(by) + 1
+        self._conditions.need(self._by)
+        scanned = await self.run(count)
+        names = {codec.STATES[name].value if by == "state" else name: n for name, n in self._counts.items()}
+        return tallied(Counter(names), by, scanned.rows, complete=scanned.before is None)
 
     async def _check(self, ids: list[str] | None, below: int | None, page: int) -> tuple[bytes, int]:
         """Check some jobs; keep those that meet the conditions. Returns where it ended, and how many it checked."""
-        query = self._query
-        states = "".join(codec.LETTERS[state] for state in query.states) or None
-        names = (query.queue, query.task, query.group, query.key, query.worker, query.id_prefix)
-        conditions = [states, *names, list(query.id_ends) or None]
-        wanted = query.limit - len(self._found)
-        last, checked, pieces = await self._script(
-            "scan", ids, below, page, wanted, self._bytes, self._look.light, conditions
-        )
-        jobs = codec.light_jobs(pieces) if self._look.light else codec.jobs(pieces)
-        self._found += jobs
-        self._bytes -= sum(map(weight, jobs))
+        asked = [self._conditions.fields, self._conditions.packed]
+        if self._by is not None:
+            last, checked, packed = await self._script("tally", ids, below, page, self._by, *asked)
+            self._counts.update(codec.unpack(packed) or {})
+        else:
+            wanted, light = self._query.limit - len(self._found), self._look.light
+            last, checked, pieces = await self._script("scan", ids, below, page, wanted, self._bytes, light, *asked)
+            jobs = codec.light_jobs(pieces) if light else codec.jobs(pieces)
+            self._found += jobs
+            self._bytes -= sum(map(weight, jobs))
         self._rows += checked
         return last, checked
 
     @property
     def _goes_on(self) -> bool:
-        return len(self._found) < self._query.limit and self._rows < self._look.rows_max and self._bytes > 0
+        is_full = self._by is None and (len(self._found) >= self._query.limit or self._bytes <= 0)
+        return not is_full and self._rows < self._look.rows_max
 
-    async def _through_all(self) -> Scanned:
+    async def _through_all(self) -> int | None:
+        """Returns the seq to continue below; None at the end."""
         below = self._query.before
         while self._goes_on:
             last, _ = await self._check(None, below, min(PAGE, self._look.rows_max - self._rows))
             if not last:
-                return self._scanned(None)
+                return None
             below = int(last)
-        return self._scanned(below)
+        return below
 
-    async def _through(self, numbers: AsyncIterator[Number]) -> Scanned:
-        at: int | None = self._query.before
+    async def _through(self, numbers: AsyncIterator[Number]) -> int | None:
         page: list[Number] = []
         size = min(PAGE, max(_FIRST, self._query.limit))
         async for number in numbers:
@@ -88,38 +109,33 @@ class Scan:
                 continue
             at = await self._check_page(page)
             if not self._goes_on:
-                return self._scanned(at)
+                return at
             page, size = [], PAGE
         if page:
             at = await self._check_page(page)
             if at > page[-1][0]:
-                return self._scanned(at)
-        return self._scanned(None)
+                return at
+        return None
 
     async def _check_page(self, page: list[Number]) -> int:
         """Returns the seq of the last job that was checked."""
         _, checked = await self._check([job_id.decode() for _, job_id in page], None, 0)
         return page[checked - 1][0]
 
-    def _scanned(self, before: int | None) -> Scanned:
-        return Scanned(jobs=tuple(self._found), before=before, rows=self._rows)
-
     # ------------------------------------------------------------------ candidates
 
-    async def _finished(self, queues: list[str]) -> AsyncIterator[Number]:
-        """Merge the lists of finished jobs, each of one queue and state by seq, newest first."""
-        streams = [self._finished_in(state, queue) for state in set(self._query.states) for queue in queues]
-        heads = [(await anext(stream, None), place) for place, stream in enumerate(streams)]
-        heap = [(-head[0], place, head[1]) for head, place in heads if head is not None]
-        heapq.heapify(heap)
-        while heap:
-            seq, place, job_id = heap[0]
-            yield -seq, job_id
-            following = await anext(streams[place], None)
-            if following is None:
-                heapq.heappop(heap)
-            else:
-                heapq.heapreplace(heap, (-following[0], place, following[1]))
+    async def _candidates(self, count: Count) -> AsyncIterator[Number] | None:
+        """Newest first: unfinished ones, if the indexes tell that they are few, and finished ones as far as needed."""
+        query = self._query
+        states = {State.RUNNING} if query.worker is not None else set(query.states) or set(State)
+        few = await self._few(states & LIVE)
+        if few is None:
+            return None
+        streams = [_each(few)]
+        if ended := states - LIVE:
+            queues = [query.queue] if query.queue is not None else list(await count(None))
+            streams += [self._finished_in(state, queue) for state in ended for queue in queues]
+        return _merged(streams)
 
     async def _finished_in(self, state: State, queue: str) -> AsyncIterator[Number]:
         prefix = codec.LETTERS[state].encode() + codec.escaped(queue)
@@ -136,11 +152,9 @@ class Scan:
                 return
             high, size = b"(" + page[-1], PAGE
 
-    async def _few(self) -> list[Number] | None:
-        """All candidates, newest first, if the indexes tell that they are few."""
-        ranges = _ranges(self._query)
-        if ranges is None:
-            return None
+    async def _few(self, states: set[State]) -> list[Number] | None:
+        """All candidates in these states, newest first, if they are few."""
+        ranges = _ranges(self._query, states)
         left = FEW_MAX
         for key, low, high, _ in ranges:
             left -= await self._command("scan", "ZLEXCOUNT", key, low, high)
@@ -170,27 +184,82 @@ async def _each(numbers: list[Number]) -> AsyncIterator[Number]:
         yield number
 
 
-def _ranges(query: JobQuery) -> list[Range] | None:
-    """Return (index, from, to, bytes between the names and the id) where the query's jobs are; None: anywhere."""
+async def _merged(streams: list[AsyncIterator[Number]]) -> AsyncIterator[Number]:
+    """Merge streams that are newest first."""
+    heads = [(await anext(stream, None), place) for place, stream in enumerate(streams)]
+    heap = [(-head[0], place, head[1]) for head, place in heads if head is not None]
+    heapq.heapify(heap)
+    while heap:
+        seq, place, job_id = heap[0]
+        yield -seq, job_id
+        following = await anext(streams[place], None)
+        if following is None:
+            heapq.heappop(heap)
+        else:
+            heapq.heapreplace(heap, (-following[0], place, following[1]))
+
+
+class Conditions:
+    """A query's conditions as the scripts take them: see part conditions of lua/read.lua."""
+
+    def __init__(self, query: JobQuery, now: float) -> None:
+        self.exact = True  # the scripts let through only what matches
+        self.fields = _HEAD  # how many of a record the scripts read
+        if query.worker is not None:
+            self.need(FIELDS.index("worker") + 1)
+        states = "".join(codec.LETTERS[state] for state in query.states) or None
+        names = (query.queue, query.task, query.group, query.key, query.worker, query.id_prefix)
+        more = [one for condition in query.more if (one := self._one(condition, now)) is not None]
+        failed = any(one.field == "error" and not one.negated for one in query.more) or None
+        self.packed = [states, *names, list(query.id_ends) or None, more, failed]
+
+    def need(self, position: int) -> None:
+        """Have the scripts read a record up to this field."""
+        self.fields = max(self.fields, position)
+
+    def _one(self, condition: Condition, now: float) -> list[Any] | None:
+        """(position, negated, states, is_text, tests); None if a record cannot tell."""
+        field = condition.field
+        states: str | bool = False
+        tests: list[Any]
+        if field in NUMBERS:
+            name, tests = field, [[wanted.op, wanted.number] for wanted in condition.tests]
+        elif field in COLUMNS:
+            name, tests = field, [list(wanted.parts) for wanted in condition.tests]
+        else:
+            self.exact = False
+            if field not in SPANS or condition.negated:  # what lets through too much must not be negated
+                return None
+            name, grows, letters = _SPANS[field]
+            states, tests = letters or False, [_bound(wanted, grows, now) for wanted in condition.tests]
+        position = FIELDS.index(name) + 1
+        self.need(position)
+        return [position, condition.negated, states, field in COLUMNS, tests]
+
+
+def _bound(wanted: Wanted, grows: bool, now: float) -> list[Any]:
+    """A span as a bound on a time."""
+    at = now - (wanted.number or 0.0) if grows else now + (wanted.number or 0.0)
+    return ["<=", at + _SLACK] if wanted.op.startswith(">") == grows else [">=", at - _SLACK]
+
+
+def _ranges(query: JobQuery, states: set[State]) -> list[Range]:
+    """Return (index, from, to, bytes between the names and the id) where the query's unfinished jobs are."""
     if query.worker is not None:
         return [range_of("running", codec.escaped(query.worker), 16)]
-    if not query.states:
-        return None
     queue = b"" if query.queue is None else codec.escaped(query.queue)
     grouped = queue and query.group is not None
     place = queue + codec.escaped(query.group or "") if grouped else queue
     found: list[Range] = []
-    for state in set(query.states):
+    for state in states:
         if state is State.RUNNING:
             found.append(range_of("running", b"", 16))
         elif state is State.READY:
             found += [range_of("ready", queue, 29), range_of("apart", queue, 28)]
         elif state is State.WAITING:
             found.append(range_of("waiting", place, 13))
-        elif state is State.SCHEDULED:
-            found.append(range_of("scheduled", place, 17))
         else:
-            found.append(range_of("finished", codec.LETTERS[state].encode() + queue, 8))
+            found.append(range_of("scheduled", place, 17))
     return found
 
 

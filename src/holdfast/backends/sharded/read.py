@@ -23,6 +23,7 @@ from ...records import (
     Dump,
     Flaw,
     Flow,
+    Grouping,
     GroupRecord,
     JobQuery,
     JobRecord,
@@ -33,12 +34,14 @@ from ...records import (
     Pause,
     QueueRecord,
     Scanned,
+    Tally,
     TaskRecord,
     TaskRule,
     WorkerRecord,
 )
 from ...rollups import EventPage, Rollup, RollupQuery, merged
 from ..contract import Backend, Reader
+from ..paging import tallied
 from .cron import NOTED
 from .fanout import Answers, at_once
 from .lease import HOME
@@ -144,9 +147,23 @@ class ShardedReader(Reader):
         return known
 
     async def scan(self, query: JobQuery, look: Look) -> Scanned:
-        """Scan every shard; the rows and bytes of the look are those of each."""
-        found = await self._everywhere(lambda store: store.scan(query, look), query.queue)
+        """Scan every shard, each a share of the rows and bytes; the limit is that of each."""
+        number = await self._number(query.queue)
+        share = replace(look, rows_max=max(1, look.rows_max // number), bytes_max=max(1, look.bytes_max // number))
+        found = await self._everywhere(lambda store: store.scan(query, share), query.queue)
         return scanned_by_all(list(found.values()), query.limit)
+
+    async def tally(
+        self, query: JobQuery, by: Grouping | None = None, now: float | None = None, *, rows_max: int | None = None
+    ) -> Tally:
+        """The sum of all shards, each of which looks at a share of the rows."""
+        share = max(1, (rows_max or self.scan_rows_max) // await self._number(query.queue))
+        found = await self._everywhere(lambda store: store.tally(query, by, now, rows_max=share), query.queue)
+        return tally_of(list(found.values()), by)
+
+    async def _number(self, queue: str | None) -> int:
+        await self._shards.refresh()
+        return len(self._shards.all() if queue is None else self._shards.of(queue)) or 1
 
     async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
         return counts_of((await self._everywhere(lambda store: store.count(queue), queue)).values())
@@ -253,6 +270,13 @@ def scanned_by_all(found: Sequence[Scanned], limit: int) -> Scanned:
     if len(jobs) <= limit:
         return Scanned(jobs=tuple(jobs), before=reached, rows=rows)
     return Scanned(jobs=tuple(jobs[:limit]), before=jobs[limit - 1].seq, rows=rows)
+
+
+def tally_of(found: Sequence[Tally], by: Grouping | None) -> Tally:
+    counter: Counter[str] = Counter()
+    for one in found:
+        counter.update({"": one.total} if by is None else one.groups)
+    return tallied(counter, by, sum(one.scanned for one in found), complete=all(one.complete for one in found))
 
 
 def letters_of(found: Iterable[Sequence[DeadLetter]], limit: int) -> list[DeadLetter]:

@@ -104,6 +104,8 @@ BRING_NO_WORK = frozenset({"begin", "record", "register", "report"})  # these ne
 class SqliteVerbs(Backend):
     """Everything a job store does that does not depend on where its database is."""
 
+    scan_rows_max = 200_000
+
     def __init__(self, clock: Clock | None) -> None:
         self._clock: Clock = clock or SystemClock()
         self._boot = boot_id()
@@ -270,10 +272,12 @@ class SqliteVerbs(Backend):
     async def scan(self, query: JobQuery, look: Look) -> Scanned:
         return await self._read("scan", lambda cursor: scan.scan(cursor, query, look))
 
-    async def tally(self, query: JobQuery, by: Grouping | None = None, now: float | None = None) -> Tally:
-        look = Look(rows_max=self.scan_rows_max, now=self._clock.wall() if now is None else now)
+    async def tally(
+        self, query: JobQuery, by: Grouping | None = None, now: float | None = None, *, rows_max: int | None = None
+    ) -> Tally:
+        look = Look(rows_max=rows_max or self.scan_rows_max)
         counted = await self._read("tally", lambda cursor: scan.tally(cursor, query, by, look))
-        return await super().tally(query, by, now) if counted is None else counted
+        return await super().tally(query, by, now, rows_max=rows_max) if counted is None else counted
 
     async def count(self, queue: str | None = None) -> Mapping[str, Mapping[State, int]]:
         return await self._read("count", lambda cursor: read.count(cursor, queue))
