@@ -97,7 +97,7 @@ def tally(cursor: sqlite3.Cursor, query: JobQuery, by: Grouping | None, look: Lo
         if not batch:
             break
         rows += len(batch)
-        for name, number in cursor.execute(text, (as_text(batch), *values)).fetchall():
+        for name, number in cursor.execute(text, (encoded(batch).decode(), *values)).fetchall():
             counter[name] += number
     return tallied(counter, by, rows, complete=rows < look.rows_max)
 
