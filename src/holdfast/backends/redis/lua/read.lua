@@ -122,9 +122,9 @@ local function by_id(ids, prefix, ends)
     return kept, places
 end
 
--- Calls visit(id, row) for each that meets the conditions, until it returns true. Returns how many were checked. A record
--- that cannot be read meets no condition; without any it is visited, with row nil.
-function hf.each_met(ids, fields, conditions, visit)
+-- Calls each(id, row) for those that meet the conditions, until it returns true. Returns how many were checked. A record
+-- that cannot be read meets no condition; without any it is passed, with row nil.
+function hf.each_met(ids, fields, conditions, each)
     local states, queue, task, group, key, worker, prefix, ends, more, failed = unpack(conditions, 1, 10)
     local asked = states or queue or task or group or key or worker or #more > 0
     local kept, places = by_id(ids, prefix, ends)
@@ -141,7 +141,7 @@ function hf.each_met(ids, fields, conditions, visit)
                     is_met = could and answer
                 end
                 if is_met and failed then is_met = call('HEXISTS', ERRORS, id) == 1 end
-                if is_met and visit(id, row[1] and row) then return places and places[i] or i end
+                if is_met and each(id, row[1] and row) then return places and places[i] or i end
             end
         end
     end
