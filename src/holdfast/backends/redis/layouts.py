@@ -187,6 +187,8 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "OVERRIDE": ("limit", "rate", "apart"),
     "NAMED": ("name", "rule"),
     "SCOPED": ("kind", "queue", "name", "value"),  # of a queue (q), group (g) or task (t)
+    "COMPARED": ("op", "number"),  # a test of a number in a scan
+    "HEAD": ("read", "rest"),  # before the first fields of a record: whether they could be read, where the rest begins
     "ENTRY": ("name", "version", "declared"),
     "LETTER": ("queue", "task", "key", "letter"),
     "SET": ("value",),  # a value that may also be left as it is: nil then

@@ -56,9 +56,9 @@ end
 function hf.seq_text(id) return format('%.0f', tonumber(call('ZSCORE', SEQS, id) or 0)) end
 
 local function fits(parts, text)
-    local n = #parts
-    if n == 1 then return text == parts[1] end
-    local first, final = parts[1], parts[n]
+    local n, first = #parts, unpack(parts, 1, 1)
+    if n == 1 then return text == first end
+    local final = parts[n]
     if #text < #first + #final or sub(text, 1, #first) ~= first or sub(text, #text - #final + 1) ~= final then
         return false
     end
@@ -85,7 +85,7 @@ local function holds(row, condition)
     if states and not string.find(states, row[FIELD.state + HEAD_OFFSET], 1, true) then found = false end
     for i = 1, found and #tests or 0 do
         local test = tests[i]
-        if is_text then any = any or fits(test, found) else any = any or compares(test[1], found, test[2]) end
+        if is_text then any = any or fits(test, found) else any = any or compares(test[COMPARED_OP], found, test[COMPARED_NUMBER]) end
     end
     return any ~= negated
 end
@@ -136,12 +136,12 @@ function hf.each_met(ids, fields, conditions, each)
             if packed then
                 local row = { pcall(cmsgpack.unpack_limit, packed, fields, RECORD_HEAD_BYTES) }
                 local is_met = not asked
-                if row[1] and asked then
+                if row[HEAD_READ] and asked then
                     local could, answer = pcall(meets, row, conditions)
                     is_met = could and answer
                 end
                 if is_met and failed then is_met = call('HEXISTS', ERRORS, id) == 1 end
-                if is_met and each(id, row[1] and row) then return places and places[i] or i end
+                if is_met and each(id, row[HEAD_READ] and row) then return places and places[i] or i end
             end
         end
     end
