@@ -4,8 +4,8 @@
 -- args: now, ids, below, page, wanted, bytes, light, fields, conditions
 -- `ids` or nil; `below`, the seq to stay below, or nil; `page`: how many to check; `wanted`: how many to return at
 -- most; `bytes`: the job that exceeds them is the last; `light`: without bodies, values and errors; `fields`: how many
--- of a record the conditions need; the conditions are those of part conditions. Returns the seq to continue below ('' at
--- the end), how many were checked, and the jobs' pieces. Never writes.
+-- of a record the conditions need; the conditions are those of part conditions. Returns the seq to continue below (''
+-- at the end), how many were checked, and the jobs' pieces. Never writes.
 
 local wanted, bytes, met, last = args.wanted, args.bytes, {}, ''
 local ids, at_end = hf.scanned_ids(args.ids, args.below, args.page)
@@ -35,9 +35,9 @@ return { last, checked, cpack(counts) }
 
 -- == part conditions: which of these jobs meet the conditions of a query, told from the first fields of their records.
 -- The conditions are states, queue, task, group, key, worker, prefix, ends, more, failed; each of `more` is {position,
--- negated, states, is_text, tests}: one of the tests holds or, negated, none. A test of a text has its parts, with anything
--- between them; a test of a number has an operator and a number. `failed`: a failure is recorded. Concurrency: a script
--- runs alone.
+-- negated, states, is_text, tests}: one of the tests holds or, negated, none. A test of a text has its parts, with
+-- anything between them; a test of a number has an operator and a number. `failed`: a failure is recorded. Concurrency:
+-- a script runs alone.
 
 local HEAD_OFFSET = 2 -- before the fields: whether they could be read, and where the rest begins
 
@@ -79,7 +79,11 @@ local function holds(row, condition)
     if states and not string.find(states, row[FIELD.state + HEAD_OFFSET], 1, true) then found = false end
     for i = 1, found and #tests or 0 do
         local test = tests[i]
-        if is_text then any = any or fits(test, found) else any = any or compares(test[COMPARED_OP], found, test[COMPARED_NUMBER]) end
+        if is_text then
+            any = any or fits(test, found)
+        else
+            any = any or compares(test[COMPARED_OP], found, test[COMPARED_NUMBER])
+        end
     end
     return any ~= negated
 end
@@ -116,8 +120,8 @@ local function by_id(ids, prefix, ends)
     return kept, places
 end
 
--- Calls each(id, row) for those that meet the conditions, until it returns true. Returns how many were checked. A record
--- that cannot be read meets no condition; without any it is passed, with row nil.
+-- Calls each(id, row) for those that meet the conditions, until it returns true. Returns how many were checked. A
+-- record that cannot be read meets no condition; without any it is passed, with row nil.
 function hf.each_met(ids, fields, conditions, each)
     local states, queue, task, group, key, worker, prefix, ends, more, failed = unpack(conditions, 1, 10)
     local asked = states or queue or task or group or key or worker or #more > 0
