@@ -23,8 +23,8 @@ TICKS_PER_SECOND = 1_000_000
 def lane(*, parked: bool, apart: bool, grouped: bool) -> int:
     """Where claims look for a ready job: a paused task's lane is never read, a task with a rule has its own.
 
-    PostgreSQL: fragments `lane` and `lane_in_bulk` (settle.sql), where each task has a number of its own above 2.
-    SQLite: fragment `lane` (groups.sql), for jobs that a refill makes ready. Redis: `hf.lane_of` (rates.lua).
+    PostgreSQL: fragments `lane` and `lane_in_bulk` (lanes.sql), where each task has a number of its own above 2.
+    SQLite: fragment `lane` (groups.sql), for jobs that a refill makes ready. Redis: fragment `TASK_LANE`.
     """
     if parked:
         return LANE_PARKED
@@ -36,7 +36,7 @@ def lane(*, parked: bool, apart: bool, grouped: bool) -> int:
 def rank(priority: int, aging: float | None) -> int:
     """What sorts a lane before the turn: the priority, unless the queue's aging turns it into time.
 
-    PostgreSQL: fragment `rank` (settle.sql). Redis: `hf.become_ready` (groups.lua).
+    PostgreSQL: fragment `rank` (lanes.sql). Redis: `hf.become_ready` (groups.lua).
     """
     return priority if aging is None else 0
 
@@ -44,7 +44,7 @@ def rank(priority: int, aging: float | None) -> int:
 def age_shift(priority: int, aging: float | None) -> int:
     """By how many ticks a priority moves a turn forward in a queue with aging (seconds that one priority is worth).
 
-    PostgreSQL: fragment `age_shift` (settle.sql). Redis: `hf.become_ready` (groups.lua).
+    PostgreSQL: fragment `age_shift` (lanes.sql). Redis: `hf.become_ready` (groups.lua).
     """
     return 0 if aging is None else int(priority * aging * TICKS_PER_SECOND // 1)
 
@@ -52,7 +52,7 @@ def age_shift(priority: int, aging: float | None) -> int:
 def group_order(group: str, declared: GroupOrder) -> GroupOrder:
     """A group with the serial prefix is strict whatever its queue's rule.
 
-    PostgreSQL: `is_strict` (settle.sql). Redis: `hf.strict` (groups.lua).
+    PostgreSQL: `is_strict` (groups.sql). Redis: fragment `IS_STRICT`.
     """
     return "strict" if group.startswith(SERIAL_PREFIX) else declared
 
@@ -70,7 +70,7 @@ def group_limit(order: GroupOrder, declared: int, said: int | None, *, paused: b
 def window_end(key: str | None, created_at: float, key_window: float | None) -> float | None:
     """Until when a job holds its key, whatever becomes of it; None without a window.
 
-    PostgreSQL: fragment `window_end` (unique_keys.sql). SQLite: `end_keys` (settle.sql). Redis: `hf.window_end`.
+    Fragments: PostgreSQL `window_end` (unique_keys.sql), SQLite `window_end` (settle.sql), Redis `WINDOW_END`.
     """
     return None if key is None or key_window is None else created_at + key_window
 
@@ -78,8 +78,8 @@ def window_end(key: str | None, created_at: float, key_window: float | None) -> 
 def prune_at(now: float, retain: float, window_ends: float | None) -> float:
     """When a job that ends now may be removed: its id is remembered for ten minutes at least, its key for its window.
 
-    PostgreSQL: fragment `prune_at` (settle.sql). SQLite: `end_keys`, fragment `prune_at` (settle.sql).
-    Redis: `hf.finish` (settle.lua), `hf.let_go` (operate.lua).
+    PostgreSQL: fragment `prune_at` (settle.sql). SQLite: fragment `prune_at` (settle.sql).
+    Redis: fragment `PRUNE_AT`.
     """
     kept = now + max(retain, REMEMBER_SECONDS_MIN)
     return kept if window_ends is None else max(kept, window_ends)

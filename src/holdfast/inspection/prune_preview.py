@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..backends.contract import Backend
+from ..backends.formulas import window_end
 from ..lifecycle import State
 from ..records import REMEMBER_SECONDS_MIN, TaskRule
 from .snapshot import JobRow, Picture, picture_of
@@ -72,4 +73,5 @@ def _allowed(jobs: Iterable[JobRow], now: float) -> set[str]:
 
 
 def _window_passed(job: JobRow, now: float) -> bool:
-    return job.key is None or job.key_window is None or job.created_at + job.key_window <= now
+    ends = window_end(job.key, job.created_at, job.key_window)
+    return ends is None or ends <= now

@@ -16,7 +16,7 @@ from ...lifecycle import UNSTARTED
 from ...records import Enqueued, NewJob
 from .. import seals
 from ..caller_connections import recognise, refuse_autocommit, refuse_kind, sqlalchemy_connection, sqlalchemy_errors
-from ..formulas import LANE_GROUPED, LANE_UNGROUPED, age_shift, rank
+from ..formulas import LANE_GROUPED, LANE_UNGROUPED, age_shift, rank, window_end
 from .codec import EVERYWHERE, SQL, encoded
 from .connection import SCHEMA_VERSION, Transaction, errors_mapped, mapped
 from .groups import bring_into_play
@@ -53,7 +53,8 @@ class Holder(NamedTuple):
         return self.state in ("ready", "running") or (self.state == "scheduled" and bool(self.held))
 
     def window_passed(self, now: float) -> bool:
-        return self.key_window is not None and self.created_at + self.key_window <= now
+        ends = window_end(self.id, self.created_at, self.key_window)
+        return ends is not None and ends <= now
 
 
 def place_of_key(job: NewJob) -> str | None:
@@ -196,19 +197,30 @@ def _enqueue_one(tx: Transaction, job: NewJob, insert: str, row: tuple[Any, ...]
     execute = tx.cursor.execute
     if execute(insert, row).rowcount:
         return Enqueued(job.id, True)
-    if execute(SQL["enqueue.known"], (job.id, tx.now)).fetchone():
+    met = _conflict(execute, job, tx.now)
+    if isinstance(met, Enqueued):
+        return met
+    if met is None or met.window_passed(tx.now):
+        if met is not None:
+            free_key(tx, met)
+        return Enqueued(job.id, execute(insert, row).rowcount > 0)
+    _replace(tx, job, met)
+    return Enqueued(met.id, False, replaced=True)
+
+
+def _conflict(execute: Execute, job: NewJob, now: float) -> Enqueued | Holder | None:
+    """Why a job was not inserted (R28, R29). Returns the result if it stays that way, else the holder of its key, which
+    gives way: its window has passed, or it is to be replaced. None: the holder is gone."""
+    if execute(SQL["enqueue.known"], (job.id, now)).fetchone():
         return Enqueued(job.id, False)
     holder = holder_of(execute, place_of_key(job), job.task, job.key)
-    if holder is None or holder.window_passed(tx.now):
-        if holder is not None:
-            free_key(tx, holder)
-        return Enqueued(job.id, execute(insert, row).rowcount > 0)
+    if holder is None or holder.window_passed(now):
+        return holder
     if job.on_conflict == "raise":
         raise DuplicateJob(str(job.key), holder.id)
     if job.on_conflict == "keep" or holder.state not in UNSTARTED:
         return Enqueued(holder.id, False)
-    _replace(tx, job, holder)
-    return Enqueued(holder.id, False, replaced=True)
+    return holder
 
 
 def free_key(tx: Transaction, holder: Holder) -> None:
@@ -327,17 +339,13 @@ def _join_one(execute: Execute, job: NewJob, now: float) -> Enqueued:
     closed = execute(SQL["seal.closed"]).fetchone()
     if closed is not None:
         raise seals.refusal(seals.read(closed[0]))
-    if execute(SQL["enqueue.known"], (job.id, now)).fetchone():
-        return Enqueued(job.id, False)
-    holder = holder_of(execute, place_of_key(job), job.task, job.key)
-    if holder is None or holder.window_passed(now):
-        if holder is not None:
-            free(execute, holder)
+    met = _conflict(execute, job, now)
+    if isinstance(met, Enqueued):
+        return met
+    if met is None or met.window_passed(now):
+        if met is not None:
+            free(execute, met)
         return Enqueued(job.id, execute(SQL["enqueue.joined"], row).rowcount > 0)
-    if job.on_conflict == "raise":
-        raise DuplicateJob(str(job.key), holder.id)
-    if job.on_conflict == "keep" or holder.state not in UNSTARTED:
-        return Enqueued(holder.id, False)
     raise ConfigurationError(
         f"on_conflict={job.on_conflict!r} cannot be used with connection=: it would have to move a job that is already "
         "in play. Enqueue without connection=, or use 'keep'."

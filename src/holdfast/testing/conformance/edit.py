@@ -62,7 +62,7 @@ async def a_job_rescheduled_later_leaves_play_and_comes_back_when_due(world: Wor
     same((answer.state, answer.due_at, answer.expires_at), (State.SCHEDULED, due, due + 100.0), "rescheduled")
     await world.claim_none()
     world.advance(61.0)
-    await world.claim_one(job_id)
+    await world.claim_one(job_id, "w2")  # the lease of w1, which claimed before, has expired
 
 
 @case

@@ -114,7 +114,7 @@ for i = 1, plain and n or 0 do
             if terms == true then
                 off_keyed[#off_keyed + 1], row[TERMS] = name, false
             elseif terms and terms[TERMS_WINDOW] then
-                prune_at = math.max(prune_at, row[CREATED_AT] + terms[TERMS_WINDOW])
+                prune_at = math.max(prune_at, WINDOW_END(row, terms))
             elseif terms and terms[TERMS_HOLDS_KEY] then
                 off_keyed[#off_keyed + 1] = terms[TERMS_GLOBAL] and GLOBAL_KEY_NAME(PLAIN(task), row[KEY]) or name
                 terms[TERMS_HOLDS_KEY] = false

@@ -25,6 +25,15 @@ prefix .. spack('>I8', row[SEQ]) .. row[ID]
 
 (group and 1 or 0)
 
+-- == fragment TASK_LANE(task): the lane of jobs whose task is paused or has a lane of its own; else nothing.
+
+hf.paused('t' .. task) and 2 or hf.task_of(task)[TASK_APART] and 3
+
+-- == fragment IS_STRICT(rule, text, at): whether a group is strict: by its queue's rule, or because its name, which
+-- begins in the text at this position, has the prefix of serial groups.
+
+(rule[RULE_GROUP_ORDER] == 'strict' or sub(text, at, at + #SERIAL_PREFIX - 1) == SERIAL_PREFIX)
+
 -- == fragment FREE_AT_START(terms): whether a job's key becomes free when it starts. Takes terms that are not false.
 
 terms ~= true and terms[TERMS_UNTIL_STARTED] and terms[TERMS_HOLDS_KEY] and not terms[TERMS_WINDOW]
@@ -64,6 +73,10 @@ row[HELD], row[STATE], row[FINISHED_AT], row[PRUNE_AT] = false, state, now, prun
 -- == fragment PRUNE_AT(retain): when a job that finishes now may be removed; its id stays known for a while.
 
 now + math.max(retain, REMEMBER_SECONDS_MIN)
+
+-- == fragment WINDOW_END(row, terms): when the window of the job's key ends. Takes terms with a window.
+
+row[CREATED_AT] + terms[TERMS_WINDOW]
 
 -- == fragment KEPT_VALUE(value): what a record says of its value: none, null, or kept beside it. Takes nil, true for
 -- null, or its position in ARGV.

@@ -98,7 +98,8 @@ end
 local READY_PER_GROUP_MAX, ASIDE_MAX, MOVED_MAX = 256, 1000, 1000
 
 function hf.strict(queue, group)
-    return hf.rule_of(queue)[RULE_GROUP_ORDER] == 'strict' or sub(group, 1, #SERIAL_PREFIX) == SERIAL_PREFIX
+    local rule = hf.rule_of(queue)
+    return IS_STRICT(rule, group, 1)
 end
 
 -- Limit, rate and strictness of the group at a place.
@@ -106,8 +107,7 @@ function hf.group_of(place)
     local queue = hf.queue_at[place]
     local rule = hf.rule_of(queue)
     local limit, rate = hf.in_force('g' .. place, rule[RULE_GROUP_LIMIT], rule[RULE_GROUP_RATE])
-    local at = #hf.escape(queue) + 1
-    local strict = rule[RULE_GROUP_ORDER] == 'strict' or sub(place, at, at + #SERIAL_PREFIX - 1) == SERIAL_PREFIX
+    local strict = IS_STRICT(rule, place, #hf.escape(queue) + 1)
     if strict then limit = 1 end
     if hf.any('p') and hf.paused('g' .. place) then limit = 0 end
     return limit, rate, strict

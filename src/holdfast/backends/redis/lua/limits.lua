@@ -204,7 +204,7 @@ end
 function hf.lane_of(row)
     local lane = hf.lane_memo[row[TASK]]
     if lane == nil then
-        lane = hf.paused('t' .. row[TASK]) and 2 or hf.task_of(row[TASK])[TASK_APART] and 3 or false
+        lane = TASK_LANE(row[TASK]) or false
         hf.lane_memo[row[TASK]] = lane
     end
     return lane or LANE_BY_GROUP(row[GROUP])

@@ -166,7 +166,7 @@ end
 function hf.release_letter(row, reason)
     local was_in, had_key = hf.leave(row)
     row[REASON] = reason
-    row[PRUNE_AT] = math.max(now + REMEMBER_SECONDS_MIN, hf.window_end(row) or 0)
+    row[PRUNE_AT] = math.max(PRUNE_AT(0), hf.window_end(row) or 0)
     hf.enter(row, was_in, had_key)
 end
 

@@ -42,7 +42,7 @@ function hf.lane_changed(task, was, is)
 end
 
 function hf.lane_of_task(task)
-    return hf.paused('t' .. task) and 2 or hf.task_of(task)[TASK_APART] and 3 or 0
+    return TASK_LANE(task) or 0
 end
 
 -- Members of `ready` after `after` in these lanes, by jumping from queue to queue; and whether those were all.

@@ -343,8 +343,8 @@ end
 -- When the window of the job's key ends; nil if it has none.
 function hf.window_end(row)
     local terms = row[TERMS]
-    local window = row[KEY] and terms and terms ~= true and terms[TERMS_WINDOW]
-    return window and row[CREATED_AT] + window or nil
+    local has_window = row[KEY] and terms and terms ~= true and terms[TERMS_WINDOW]
+    return has_window and WINDOW_END(row, terms) or nil
 end
 
 -- The job finished: its key is free, unless it has a window. Returns when the window ends.

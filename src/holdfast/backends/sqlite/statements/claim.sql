@@ -76,7 +76,7 @@ WHERE w.seq = (
 
 -- :: take_heads
 UPDATE holdfast_jobs
-SET @leased, rank = priority, turn = COALESCE(turn, :turn + j.key), lane = 1
+SET @leased, @in_line(:turn + j.key), lane = 1
 FROM json_each(:seqs) AS j
 WHERE seq = j.value
 

@@ -21,6 +21,10 @@ CASE WHEN :parked IS NULL THEN 1
      WHEN task IN (SELECT value FROM json_each(:apart)) THEN 3
      ELSE 1 END
 
+-- :: fragment in_line(turn)
+-- Where a waiting job stands that becomes ready: with its old turn, or this one. Queues with aging do not come here.
+rank = priority, turn = COALESCE(turn, @turn)
+
 -- :: any_due
 SELECT EXISTS (SELECT 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_scheduled WHERE state = 'scheduled' AND due_at <= ?)
 
@@ -40,7 +44,7 @@ WHERE seq IN (
 
 -- :: fill_empty
 UPDATE holdfast_jobs
-SET state = 'ready', rank = priority, turn = COALESCE(turn, :turn + g.place),
+SET state = 'ready', @in_line(:turn + g.place),
     lane = @lane
 FROM (SELECT key AS place, json_extract(value, '$[0]') AS queue, json_extract(value, '$[1]') AS grp
       FROM json_each(:groups)) AS g
@@ -51,7 +55,7 @@ WHERE seq = (SELECT w.seq @head_of_group(w, g.queue, g.grp))
 
 -- :: fill_one_each
 UPDATE holdfast_jobs
-SET state = 'ready', rank = priority, turn = COALESCE(turn, g.given),
+SET state = 'ready', @in_line(g.given),
     lane = @lane
 FROM (SELECT json_extract(value, '$[0]') AS queue, json_extract(value, '$[1]') AS grp,
              json_extract(value, '$[2]') AS given

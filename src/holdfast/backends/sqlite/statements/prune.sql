@@ -1,13 +1,17 @@
 -- prune: remove finished jobs past their retention. A dead job that holds its letter has no prune_at.
 -- Takes the time and a limit; what a task's rule does not keep is found oldest first, so a pass costs what it removes.
 
+-- :: fragment may_go(j, before, now)
+-- Whether a finished job may be removed before its time: it finished early enough, and the window of its key has passed.
+@j.finished_at <= @before AND NOT (@j.holds_key = 1 AND COALESCE(@window_end(@j), 0) > @now)
+
 -- :: past
 SELECT seq FROM holdfast_jobs INDEXED BY holdfast_jobs_prune
 WHERE prune_at IS NOT NULL AND prune_at <= ? ORDER BY prune_at LIMIT ?
 
 -- :: older
-SELECT seq FROM holdfast_jobs INDEXED BY holdfast_jobs_prune
-WHERE prune_at IS NOT NULL AND finished_at <= ? AND NOT (holds_key = 1 AND COALESCE(created_at + key_window, 0) > ?)
+SELECT seq FROM holdfast_jobs AS j INDEXED BY holdfast_jobs_prune
+WHERE prune_at IS NOT NULL AND @may_go(j, ?, ?)
 LIMIT ?
 
 -- :: job
@@ -38,7 +42,7 @@ SELECT f.seq FROM (
     SELECT seq, finished_at FROM holdfast_jobs INDEXED BY holdfast_jobs_counted
     WHERE counted = 1 AND state = 'cancelled' AND task = :task
     ORDER BY finished_at, seq LIMIT :excess) AS f JOIN holdfast_jobs j ON j.seq = f.seq
-WHERE f.finished_at <= :remembered AND NOT (j.holds_key = 1 AND COALESCE(j.created_at + j.key_window, 0) > :now)
+WHERE @may_go(j, :remembered, :now)
 LIMIT :limit
 
 -- :: count_dead
@@ -49,7 +53,6 @@ SELECT seq, id FROM (
     SELECT j.seq, j.id, j.state, j.finished_at, j.holds_key, j.created_at, j.key_window
     FROM holdfast_letters l INDEXED BY holdfast_letters_task JOIN holdfast_jobs j ON j.id = l.job_id
     WHERE l.task = :task AND l.failed_at <= :before
-    ORDER BY l.failed_at, j.seq LIMIT :excess)
-WHERE state = 'dead' AND finished_at <= :remembered
-  AND NOT (holds_key = 1 AND COALESCE(created_at + key_window, 0) > :now)
+    ORDER BY l.failed_at, j.seq LIMIT :excess) AS d
+WHERE state = 'dead' AND @may_go(d, :remembered, :now)
 LIMIT :limit

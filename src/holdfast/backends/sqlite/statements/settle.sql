@@ -21,6 +21,10 @@ expires_at = CASE WHEN :stalls + :shared_stalls = 0 THEN expires_at END, errors 
 seq, id, task, queue, grp, key, attempts, failures, stalls, max_stalls, started_at, fence, worker, begun,
 cancel_requested, errors, revival, shared_stalls, suspect, priority
 
+-- :: fragment window_end(j)
+-- When the window of its key ends; NULL if it has none: formulas.window_end.
+@j.created_at + @j.key_window
+
 -- :: fragment prune_at(at)
 -- When a dead job without a dead letter may be pruned: formulas.prune_at.
 max(@at, COALESCE(holds_key * (created_at + key_window), 0))
@@ -77,8 +81,8 @@ SET state = :state, attempts = attempts + :attempts, failures = failures + :fail
 WHERE seq = :seq
 
 -- :: end_keys
-UPDATE holdfast_jobs
-SET holds_key = key_window IS NOT NULL, prune_at = max(prune_at, COALESCE(created_at + key_window, 0))
+UPDATE holdfast_jobs AS j
+SET holds_key = key_window IS NOT NULL, prune_at = max(prune_at, COALESCE(@window_end(j), 0))
 WHERE seq IN (SELECT value FROM json_each(?)) AND holds_key = 1
 
 -- :: let_go
