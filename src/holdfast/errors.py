@@ -132,7 +132,7 @@ class WaitTimedOut(HoldfastError, TimeoutError):
 
     def __init__(self, job_id: str, seconds: float, state: str) -> None:
         self.job_id, self.seconds, self.state = job_id, seconds, state
-        super().__init__(f"job {job_id} is still {state} after {seconds:g} s. `holdfast job {job_id}` says more.")
+        super().__init__(f"job {job_id} is still {state} after {seconds:g} s. See `holdfast job {job_id}`.")
 
 
 class ResultGone(HoldfastError, LookupError):
@@ -149,7 +149,7 @@ class JobDied(HoldfastError):
     def __init__(self, job_id: str, reason: str, error: str | None) -> None:
         self.job_id, self.reason, self.error = job_id, reason, error
         tail = f": {error}" if error else ""
-        super().__init__(f"job {job_id} is dead ({reason}){tail}. `holdfast dead show {job_id}` says more.")
+        super().__init__(f"job {job_id} is dead ({reason}){tail}. See `holdfast dead show {job_id}`.")
 
 
 class JobCancelled(HoldfastError):

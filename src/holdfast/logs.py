@@ -59,7 +59,7 @@ def worker_stopped(worker: str) -> None:
 def rows_set_aside(rows: Sequence[tuple[str, str]]) -> None:
     for place, name in rows:
         logger.error(
-            "a row of %s (%r) holds text that is not UTF-8: it was set aside, whole, so that it stops nobody. "
+            "a row of %s (%r) contains text that is not UTF-8: the whole row was moved to quarantine. "
             "`holdfast doctor` lists it",
             place,
             name,
@@ -68,8 +68,8 @@ def rows_set_aside(rows: Sequence[tuple[str, str]]) -> None:
 
 def left_running(worker: str, jobs: Sequence[str]) -> None:
     logger.error(
-        "worker %s ends while %d handlers have not stopped (%s): threads cannot be killed. Their leases are left to "
-        "lapse; check ctx.cancelled in long handlers or give them a timeout of their own",
+        "worker %s ends while %d handlers have not stopped (%s): threads cannot be killed. Their leases "
+        "will expire. Check ctx.cancelled in long handlers, or give them a timeout",
         worker,
         len(jobs),
         _some(jobs),
@@ -86,13 +86,13 @@ def outcomes_unsent(worker: str, jobs: Sequence[str]) -> None:
 
 
 def retire_failed(worker: str, error: BaseException) -> None:
-    logger.warning("worker %s could not unregister (%s): its row expires by itself", worker, _kind(error))
+    logger.warning("worker %s could not unregister (%s): its row will expire", worker, _kind(error))
 
 
 def not_isolated(tasks: Sequence[str]) -> None:
     logger.warning(
-        "the embedded worker has one process: tasks with isolation='process' (%s) run in it, without their limits. "
-        "`holdfast work` gives them processes of their own",
+        "the embedded worker has one process: tasks with isolation='process' (%s) run in it, without resource limits. "
+        "`holdfast work` runs them in separate processes",
         _some(tasks),
     )
 
@@ -106,7 +106,7 @@ def clean_up_done(dead: Sequence[str], recovered: int) -> None:
 
 
 def clean_up_failed(error: BaseException) -> None:
-    logger.warning("start-up clean-up failed (%s); the sweep does it when the leases expire", _kind(error))
+    logger.warning("start-up clean-up failed (%s); a sweep will recover the leases when they expire", _kind(error))
 
 
 # ---------------------------------------------------------------------- the store
@@ -114,8 +114,8 @@ def clean_up_failed(error: BaseException) -> None:
 
 def part_silent(worker: str, leases: int, fence_in: float) -> None:
     logger.warning(
-        "worker %s: a part of the store does not respond and holds %d of its leases. They are given up before their "
-        "fence, in %.1f s, unless it responds; other jobs continue",
+        "worker %s: a part of the store does not respond and holds %d of its leases. Their handlers are stopped in "
+        "%.1f s unless it responds; other jobs continue",
         worker,
         leases,
         max(0.0, fence_in),
@@ -206,7 +206,7 @@ def entry_ticked(name: str, jobs: int, skipped: bool) -> None:
 
 
 def entry_unreadable(error: BaseException) -> None:
-    logger.warning("a cron entry cannot be read here and is left to newer workers (%s)", _kind(error))
+    logger.warning("a cron entry cannot be read by this version (%s); newer workers run it", _kind(error))
 
 
 def sweep_failed(sweep: str, error: BaseException, tries: int = 1) -> None:
@@ -247,8 +247,8 @@ def job_stalled(job: str, task: str, holder: str, stalls: int, shared_stalls: in
 
 def unknown_task(job: str, task: str) -> None:
     logger.error(
-        "job %s names task %r, which is not registered here: it is given back, and its task left to workers that know "
-        "it. Import the module that defines it, or let a worker that has it serve the queue",
+        "job %s is for task %r, which is not registered here: it is released, and this worker skips the task from now "
+        "on. Import the module that defines it, or run a worker that has it",
         job,
         task,
     )
@@ -296,7 +296,7 @@ def start_hangs(pid: int, seconds: float, stack: str) -> None:
 
 
 def runner_replaced(pid: int, why: str) -> None:
-    logger.info("runner %d is replaced (%s): it gets no more jobs and leaves when its jobs have ended", pid, why)
+    logger.info("replacing runner %d (%s): it gets no more jobs and exits when its jobs have ended", pid, why)
 
 
 def runner_sent_garbage(pid: int, error: HoldfastError) -> None:
@@ -347,15 +347,15 @@ def waited_for_runner(jobs: Sequence[str], seconds: float) -> None:
 
 def retry_limit_applied(job: str, task: str) -> None:
     logger.warning(
-        "job %s (%s) was killed and no runner is there to apply its retry policy: its number of retries is applied, "
-        "with the default back-off",
+        "job %s (%s) was killed, and no runner is available to apply its retry policy: its retry count is used, with "
+        "the default back-off",
         job,
         task,
     )
 
 
 def stray_signal(name: str) -> None:
-    logger.warning("ignored %s: it means nothing to a worker", name)
+    logger.warning("ignored %s: workers do not handle it", name)
 
 
 def runner_continued(pid: int, seconds: float) -> None:

@@ -31,7 +31,11 @@ class LimitWord(WordType):
         if text in (RESET, LIFTED):
             return text
         if not (text.isascii() and text.isdigit() and 0 < int(text) <= UNLIMITED):
-            self.fail(f"{value!r} is no limit. Write 5, none to lift it, or reset for what the code says.", param, ctx)
+            self.fail(
+                f"{value!r} is no limit. Give 5, none to lift it, or reset for the code's own.",
+                param,
+                ctx,
+            )
         return int(text)
 
 
@@ -47,7 +51,7 @@ class RateWord(WordType):
         try:
             parse_rate(text, "a rate")
         except ConfigurationError as error:
-            self.fail(f"{error} Write none to lift it, or reset for what the code says.", param, ctx)
+            self.fail(f"{error} Give none to lift it, or reset for the code's own.", param, ctx)
         return text
 
 

@@ -227,7 +227,7 @@ def words_and_buckets_are_one_each(picture: Picture) -> Iterator[Violation]:
                 yield Violation(rule=rule, text=f"{row} has its {what} {times} times")
     for said in picture.overrides:
         if said.limit is None and said.rate is None:
-            yield Violation(rule=rule, group=said.group, text=f"the override of {said} says nothing")
+            yield Violation(rule=rule, group=said.group, text=f"the override of {said} sets nothing")
 
 
 def buckets_are_not_far_ahead(picture: Picture) -> Iterator[Violation]:

@@ -69,7 +69,7 @@ async def explain(backend: Backend, job_id: str, tasks: Collection[str] | None =
     explanation = await _explained(backend, scene)
     if job.unreadable:
         fields = ", ".join(job.unreadable)
-        bad = f"What is stored of it cannot all be read ({fields}): what is said here takes the defaults for that."
+        bad = f"Some of its stored fields cannot be read ({fields}): this explanation assumes their defaults."
         explanation = replace(
             explanation,
             reasons=(bad, *explanation.reasons),
@@ -466,4 +466,4 @@ def _opens(rate: Rate | None, flow: Flow | None, now: float) -> float | None:
 def _whose(declared: int | None, limit: int) -> str:
     if declared == limit:
         return ""
-    return f" (an operator's word; the code says {'nothing' if declared is None else declared})"
+    return f" (set by an operator; the code declares {'none' if declared is None else declared})"

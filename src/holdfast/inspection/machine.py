@@ -203,14 +203,14 @@ def _deadline(machine: Machine) -> Finding:
 def _limiting(machine: Machine) -> Finding:
     lacking = [f"{kind}_limit" for kind in LIMITS if kind not in machine.limits]
     if machine.platform == "linux" and not machine.children:
-        lacking.append("memory_limit of what a job starts (/proc tells no children)")
+        lacking.append("memory_limit for the child processes of a job (/proc does not list children)")
     if lacking:
         text = f"cannot be enforced here: {', '.join(lacking)}."
         return note("limits", text, "Give isolated tasks a timeout.", **machine.limits)
     capped = {kind: most for kind, most in machine.limits.items() if most is not None}
     if capped:
         told = ", ".join(f"{kind} {most}" for kind, most in capped.items())
-        text = f"this user's own limits are lower than some tasks may ask for: {told}."
+        text = f"this user's resource limits are lower than some tasks may request: {told}."
         return note("limits", text, "Raise its hard limits (ulimit -H) where tasks need more.", **machine.limits)
     return fine("limits", "memory_limit, cpu_limit and file_limit of isolated tasks are enforced.", **machine.limits)
 

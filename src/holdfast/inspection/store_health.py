@@ -193,7 +193,7 @@ def _postgres(settings: Mapping[str, str]) -> Finding:
     ):
         if settings.get(name) == "off":
             return wrong("durability", f"{name} is off: {why}.", f"Set {name} = on.", **settings)
-    commit, version = settings.get("synchronous_commit", "not told"), settings.get("server_version", "?")
+    commit, version = settings.get("synchronous_commit", "unknown"), settings.get("server_version", "?")
     text = f"PostgreSQL {version}, synchronous_commit={commit}"
     if commit == "local":
         return note("durability", f"{text}: a failover may lose the latest jobs.", "Set it to on or more.", **settings)
@@ -207,7 +207,7 @@ def _redis(settings: Mapping[str, str]) -> Finding:
     ):
         if settings.get(name, "ok") != "ok":
             return wrong("durability", f"{why}.", "Look at the server's log and its disk.", **settings)
-    sync = settings.get("appendfsync", "not told")
+    sync = settings.get("appendfsync", "unknown")
     if settings.get("aof_enabled", "1") != "1":
         text, step = "appendonly is off: jobs are lost when the server stops.", "Set appendonly yes."
         return note("durability", text, step, **settings)

@@ -85,7 +85,7 @@ def check_holding(options: TaskOptions) -> None:
     word = options.on_conflict
     if options.window is not None and options.key_until is not None:
         raise ConfigurationError(
-            "window= and key_until= exclude each other: a key is held for so many seconds, or until the job started or "
+            "window= and key_until= exclude each other: a key is held for some seconds, or until the job started or "
             "finished. Give one of them."
         )
     if word == "throttle" and options.window is None:
@@ -111,7 +111,7 @@ def check_holding(options: TaskOptions) -> None:
 def _check_keyless(options: TaskOptions) -> None:
     given = [name for name, unset in FRESH_BY_KEY.items() if getattr(options, name) != unset]
     if given:
-        raise ConfigurationError(f"{given[0]}= says what holds for jobs of one key. Give key= too.")
+        raise ConfigurationError(f"{given[0]}= applies to jobs with a key. Give key= too.")
 
 
 def _check_keep_last(options: TaskOptions) -> None:

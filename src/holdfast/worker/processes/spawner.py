@@ -314,7 +314,7 @@ class RunnerSpawner:
     def _could_not_start(self, runner: RunnerProcess, wait_status: int) -> None:
         refused = runner.refused or protocol.Refused(
             f"a runner process {how_it_ended(wait_status)} before it was ready.",
-            "What it said on stderr tells more.",
+            "See its output on stderr.",
         )
         if self._first is not None and not self._first.done():
             self._first.set_exception(RunnerRefused(refused.text, refused.hint))

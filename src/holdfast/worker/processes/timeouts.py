@@ -263,7 +263,7 @@ class TimeoutMonitor:
             return False
         logs.timeout_ignored(job.lease.id, job.lease.task, timeout, runner.pid)
         text = (
-            f"the attempt did not end within {timeout:g} s and did not stop when told to: {runner.where()} was killed "
+            f"the attempt did not end within {timeout:g} s and did not stop when asked to: {runner.where()} was killed "
             f"{now - began:.1f} s after it began"
         )
         job.kill_outcome = Outcome(kind=OutcomeKind.TIMED_OUT, failure=Failure(reason="timeout", text=text))
