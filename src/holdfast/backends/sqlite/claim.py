@@ -48,7 +48,8 @@ _answers = msgspec.json.Decoder(tuple[Answer, ...]).decode
 
 Row = tuple[Any, ...]  # as claim.lane returns it
 
-_ARGS, _EXPIRES_AT, _SIZE, _TURN = 4, 13, 17, 18  # positions in a Row; only rows of claim.heads have the turn
+# Positions in a Row; only rows of claim.heads have the turn.
+_SEQ, _ID, _TASK, _ARGS, _PRIORITY, _GROUP, _KEY, _EXPIRES_AT, _SIZE, _TURN = 0, 1, 2, 4, 5, 6, 7, 13, 17, 18
 _NEW = Bucket()  # a bucket nothing was taken from
 
 
@@ -117,7 +118,7 @@ def _first_answer(tx: Transaction, request: ClaimRequest, last_answers: str | No
     rows = tx.cursor.execute(SQL["claim.again"], (request.worker, request.call)).fetchall()
     fit = fitting(rows, request)
     if fit < len(rows):
-        settle.release(tx, [Release(id=row[1], token=row[-3]) for row in rows[fit:]])
+        settle.release(tx, [Release(id=row[_ID], token=row[-3]) for row in rows[fit:]])
         tx.close()
     leases = tuple(as_lease(row[:-3], *row[-3:]) for row in with_bodies(tx, rows[:fit]))
     return Exchanged(answers=() if last_answers is None else codec.read_or((), _answers, last_answers), leases=leases)
@@ -162,7 +163,7 @@ def claim_heads(tx: Transaction, request: ClaimRequest) -> list[Lease] | None:
     groups = encoded([group for _, group in touched]).decode()
     rows: list[Row] = tx.cursor.execute(_HEADS, {"queue": queue, "groups": groups}).fetchall()
     ruled = {*rules.lanes, *rules.trimmed}
-    if ruled and any(row[2] in ruled for row in rows):
+    if ruled and any(row[_TASK] in ruled for row in rows):
         return None
     if len(rows) > 1 and sum([row[_SIZE] for row in rows]) > request.bytes_max:
         return None
@@ -170,7 +171,7 @@ def claim_heads(tx: Transaction, request: ClaimRequest) -> list[Lease] | None:
     if not rows:
         return []
     first = tx.ticks(len(rows))
-    rows.sort(key=lambda row: (-row[5], first if row[_TURN] is None else row[_TURN], row[0]))
+    rows.sort(key=lambda row: (-row[_PRIORITY], first if row[_TURN] is None else row[_TURN], row[_SEQ]))
     draw = Draw(tx, request)
     draw.lease_heads([row[:_TURN] for row in rows], first)
     return draw.leases
@@ -245,7 +246,7 @@ class Draw:
         if rows is None:
             rows = self._from_lanes(queue, most)
         for row in self._expired:
-            expire(self._tx, row[1])
+            expire(self._tx, row[_ID])
         self._expired.clear()
         if self._guard is not None:
             self._guard.move()
@@ -296,7 +297,7 @@ class Draw:
     def _fit_front(self, guard: limits.Guard, queue: str, lanes: list[Lane], most: int) -> None:
         for lane in lanes:
             rows = lane.read(self._tx, most)
-            guard.fit_front(queue, [row[6] for row in rows if row[6] is not None])
+            guard.fit_front(queue, [row[_GROUP] for row in rows if row[_GROUP] is not None])
 
     def _draw(self, lane: Lane, most: int) -> list[Row]:
         """Up to `most` jobs of a lane, from the current position. Collects expired ones in `_expired`."""
@@ -372,7 +373,7 @@ class Draw:
 
     def _lease(self, queue: str, rows: list[Row]) -> None:
         self._take(_TAKE, rows, {})
-        groups = [row[6] for row in rows if row[6] is not None]
+        groups = [row[_GROUP] for row in rows if row[_GROUP] is not None]
         if groups and self._rules.windowed(queue):
             self._leave_room(queue, groups)
         if not self._rules.holds_nothing:
@@ -391,15 +392,16 @@ class Draw:
             "worker": request.worker,
             "call": request.call,
             "now": tx.now,
-            "seqs": encoded([row[0] for row in rows]).decode(),
+            "seqs": encoded([row[_SEQ] for row in rows]).decode(),
             **more,
         }
         tx.cursor.execute(statement, values)
         rows = with_bodies(tx, rows)
         self.leases += [
-            as_lease(row, make_token(row[0], number, nonce), number, tx.now) for number, row in enumerate(rows, fence)
+            as_lease(row, make_token(row[_SEQ], number, nonce), number, tx.now)
+            for number, row in enumerate(rows, fence)
         ]
-        if any(row[7] is not None for row in rows):
+        if any(row[_KEY] is not None for row in rows):
             tx.cursor.execute(SQL["claim.start_keys"], (values["seqs"],))
 
     def _leave_room(self, queue: str, groups: list[str]) -> None:
@@ -417,7 +419,7 @@ class Draw:
         self._took(("queue", queue, ""), len(rows))
         tasks = {*rules.tasks, *rules.trimmed}
         limited = rules.queue(queue).limit < UNLIMITED
-        counted = [row[0] for row in rows if limited or row[2] in tasks]
+        counted = [row[_SEQ] for row in rows if limited or row[_TASK] in tasks]
         if counted:
             tx.cursor.execute(SQL["claim.count"], (encoded(counted).decode(),))
 
@@ -443,11 +445,11 @@ def make_token(seq: int, fence: int, nonce: str) -> str:
 
 def with_bodies(tx: Transaction, rows: list[Row]) -> list[Row]:
     """Fill in arguments that were too big to read before it was decided which jobs are leased."""
-    big = [row[0] for row in rows if row[_ARGS] is None]
+    big = [row[_SEQ] for row in rows if row[_ARGS] is None]
     if not big:
         return rows
     bodies = dict(tx.cursor.execute(SQL["claim.bodies"], (encoded(big).decode(),)).fetchall())
-    return [row if row[_ARGS] is not None else (*row[:_ARGS], bodies[row[0]], *row[_ARGS + 1 :]) for row in rows]
+    return [row if row[_ARGS] is not None else (*row[:_ARGS], bodies[row[_SEQ]], *row[_ARGS + 1 :]) for row in rows]
 
 
 def fitting(rows: list[Row], request: ClaimRequest) -> int:

@@ -34,6 +34,7 @@ _FLOW = SQL["slow_down.flow"]
 Kinds = tuple[int, int, int]  # whether there are any for queues, groups, tasks
 
 _NO_KINDS: Kinds = (0, 0, 0)
+_UNDECLARED = ("strict", 1, None, None, None, None)  # the rule of a queue without one, in the order of limit.queue
 _NOT_ALONE = 0  # a queue's groups are subject to more than their limit
 
 
@@ -133,14 +134,13 @@ class Rules:
 
     def _read_queue(self, name: str) -> Queue:
         row = self._cursor.execute(_QUEUE, (name,)).fetchone()
-        limit, rate = (None, None) if row is None else (row[4], rate_of(row[5]))
+        order, group_limit, group_rate, aging, limit, rate = row or _UNDECLARED
+        rate = rate_of(rate)
         if self._queue_overrides:
-            said = self._override("queue", name, "")
-            limit, rate = said[0] or limit, said[1] or rate
+            limit_said, rate_said = self._override("queue", name, "")
+            limit, rate = limit_said or limit, rate_said or rate
         limit = UNLIMITED if limit is None else limit
-        if row is None:
-            return Queue(limit=limit, rate=_held(rate))
-        return Queue(row[0] == "strict", row[1], rate_of(row[2]), row[3], limit, _held(rate))
+        return Queue(order == "strict", group_limit, rate_of(group_rate), aging, limit, _held(rate))
 
     def _override(self, kind: str, queue: str, name: str) -> tuple[int | None, Rate | None]:
         row = self._cursor.execute(_OVERRIDE, (kind, queue, name)).fetchone()

@@ -188,11 +188,12 @@ def discard(tx: Transaction, job_id: str, by: str = "") -> DeadLetter:
     letter = read.letter(tx.cursor, job_id)
     if letter is None:
         raise JobNotFound(job_id, "dead letter")
-    job = tx.cursor.execute(SQL["cancel.job"], (job_id,)).fetchone()
-    if job is not None and job[4] != State.DEAD:
-        raise state_conflict(job_id, "discard", job[4])
+    row = tx.cursor.execute(SQL["cancel.job"], (job_id,)).fetchone()
+    job = None if row is None else dict(zip(JOB_FIELDS, row, strict=True))
+    if job is not None and job["state"] != State.DEAD:
+        raise state_conflict(job_id, "discard", job["state"])
     tx.cursor.execute(SQL["discard.letter"], (job_id,))
     tx.cursor.execute(SQL["discard.job"], (prune_at(tx.now, 0.0, None), job_id))
     if job is not None:
-        settle.mark(tx, job[0], "discard", by=by)
+        settle.mark(tx, job["seq"], "discard", by=by)
     return letter

@@ -93,45 +93,51 @@ def record(row: Sequence[Any]) -> JobRecord:
 
 
 def _record(row: Sequence[Any]) -> JobRecord:
+    (
+        seq, id, task, queue, state, args, priority, group, key, attempts, failures, stalls, max_stalls, created_at,
+        due_at, expires_at, started_at, finished_at, fence, worker, begun, held, cancel_requested, progress,
+        progress_text, value, reason, errors, revival, options, shared_stalls, suspect, holds_key, key_place,
+        key_started, key_window, due_max, dropped,
+    ) = row  # fmt: skip
     return JobRecord(
-        seq=row[0],
-        id=row[1],
-        task=row[2],
-        queue=row[3],
-        state=State(row[4]),
-        args=row[5],
-        priority=row[6],
-        group=row[7],
-        key=row[8],
-        attempts=row[9],
-        failures=row[10],
-        stalls=row[11],
-        max_stalls=row[12],
-        created_at=_time(row[13]),
-        due_at=_time(row[14]),
-        expires_at=_time_or_none(row[15]),
-        started_at=_time_or_none(row[16]),
-        finished_at=_time_or_none(row[17]),
-        fence=row[18],
-        worker=row[19],
-        begun=bool(row[20]),
-        held=bool(row[21]),
-        cancel_requested=bool(row[22]),
-        progress=row[23],
-        progress_text=row[24],
-        value=row[25],
-        reason=row[26],
-        errors=failures_of(row[27]),
-        revival=revival_of(row[28]),
-        options=row[29],
-        shared_stalls=row[30],
-        suspect=bool(row[31]),
-        holds_key=bool(row[32]),
-        key_scope="global" if row[33] == EVERYWHERE else "queue",
-        key_until="started" if row[34] else "finished",
-        key_window=row[35],
-        due_max=row[36],
-        on_expire="drop" if row[37] else "bury",
+        seq=seq,
+        id=id,
+        task=task,
+        queue=queue,
+        state=State(state),
+        args=args,
+        priority=priority,
+        group=group,
+        key=key,
+        attempts=attempts,
+        failures=failures,
+        stalls=stalls,
+        max_stalls=max_stalls,
+        created_at=_time(created_at),
+        due_at=_time(due_at),
+        expires_at=_time_or_none(expires_at),
+        started_at=_time_or_none(started_at),
+        finished_at=_time_or_none(finished_at),
+        fence=fence,
+        worker=worker,
+        begun=bool(begun),
+        held=bool(held),
+        cancel_requested=bool(cancel_requested),
+        progress=progress,
+        progress_text=progress_text,
+        value=value,
+        reason=reason,
+        errors=failures_of(errors),
+        revival=revival_of(revival),
+        options=options,
+        shared_stalls=shared_stalls,
+        suspect=bool(suspect),
+        holds_key=bool(holds_key),
+        key_scope="global" if key_place == EVERYWHERE else "queue",
+        key_until="started" if key_started else "finished",
+        key_window=key_window,
+        due_max=due_max,
+        on_expire="drop" if dropped else "bury",
     )
 
 
@@ -204,22 +210,26 @@ def _all_marks(cursor: sqlite3.Cursor) -> list[dict[str, Any]]:
 
 
 def _letter(row: Sequence[Any]) -> DeadLetter:
+    (
+        id, task, queue, key, group, args, failure_count, first_failed_at, failed_at, reason, error, history, cycles,
+        revive_at, revived_at,
+    ) = row  # fmt: skip
     return DeadLetter(
-        id=row[0],
-        task=row[1],
-        queue=row[2],
-        key=row[3],
-        group=row[4],
-        args=row[5],
-        failure_count=row[6],
-        first_failed_at=row[7],
-        failed_at=row[8],
-        reason=row[9],
-        error=codec.read_or(None, failure_of, row[10]),
-        history=codec.read_or((), deaths_of, row[11]),
-        cycles=row[12],
-        revive_at=row[13],
-        revived_at=row[14],
+        id=id,
+        task=task,
+        queue=queue,
+        key=key,
+        group=group,
+        args=args,
+        failure_count=failure_count,
+        first_failed_at=first_failed_at,
+        failed_at=failed_at,
+        reason=reason,
+        error=codec.read_or(None, failure_of, error),
+        history=codec.read_or((), deaths_of, history),
+        cycles=cycles,
+        revive_at=revive_at,
+        revived_at=revived_at,
     )
 
 
@@ -257,22 +267,36 @@ def workers(cursor: sqlite3.Cursor, steady: float, boot: str) -> list[WorkerReco
     expired = {row[0] for row in cursor.execute(SQL["recover.expired"], {"steady": steady, "boot": boot})}
     return [
         WorkerRecord(
-            id=row[0],
-            host=row[1],
-            pid=row[2],
-            boot_id=row[3],
-            pid_namespace=row[4],
-            lease_seconds=row[5],
-            queues=codec.read_or((), _names, row[6]),
-            slots=row[7],
-            started_at=row[8],
-            renewed_at=row[9],
-            expired=row[0] in expired,
-            isolates=bool(row[10]),
-            running=row[11],
-            portrait=row[12],
+            id=id,
+            host=host,
+            pid=pid,
+            boot_id=boot_id,
+            pid_namespace=pid_namespace,
+            lease_seconds=lease_seconds,
+            queues=codec.read_or((), _names, queues),
+            slots=slots,
+            started_at=started_at,
+            renewed_at=renewed_at,
+            expired=id in expired,
+            isolates=bool(isolates),
+            running=running,
+            portrait=portrait,
         )
-        for row in cursor.execute(SQL["read.workers"])
+        for (
+            id,
+            host,
+            pid,
+            boot_id,
+            pid_namespace,
+            lease_seconds,
+            queues,
+            slots,
+            started_at,
+            renewed_at,
+            isolates,
+            running,
+            portrait,
+        ) in cursor.execute(SQL["read.workers"])
     ]
 
 
@@ -292,52 +316,52 @@ def by_scope(said: Iterable[Said]) -> list[Said]:
 
 def pauses(cursor: sqlite3.Cursor) -> list[Pause]:
     return by_scope(
-        Pause(**scope_of(*row[:3]), reason=row[3], by=row[4], paused_at=row[5])
-        for row in cursor.execute(SQL["pause.all"])
+        Pause(**scope_of(kind, queue, name), reason=reason, by=by, paused_at=paused_at)
+        for kind, queue, name, reason, by, paused_at in cursor.execute(SQL["pause.all"])
     )
 
 
 def overrides(cursor: sqlite3.Cursor) -> list[Override]:
     return by_scope(
-        Override(**scope_of(*row[:3]), limit=row[3], rate=rate_of(row[4]), apart=row[5] == 1 or None)
-        for row in cursor.execute(SQL["limit.all"])
+        Override(**scope_of(kind, queue, name), limit=limit, rate=rate_of(rate), apart=apart == 1 or None)
+        for kind, queue, name, limit, rate, apart in cursor.execute(SQL["limit.all"])
     )
 
 
 def flows(cursor: sqlite3.Cursor) -> list[Flow]:
     return by_scope(
-        Flow(**scope_of(*row[:3]), spent_until=row[3], shut_until=row[4], wakes_at=row[5])
-        for row in cursor.execute(SQL["slow_down.all"])
+        Flow(**scope_of(kind, queue, name), spent_until=spent_until, shut_until=shut_until, wakes_at=wakes_at)
+        for kind, queue, name, spent_until, shut_until, wakes_at in cursor.execute(SQL["slow_down.all"])
     )
 
 
 def queue_rules(cursor: sqlite3.Cursor) -> list[QueueRule]:
     return [
         QueueRule(
-            name=row[0],
-            group_limit=max(1, row[1]),
-            group_order="relaxed" if row[2] == "relaxed" else "strict",  # flaws lists other values
-            limit=row[3],
-            rate=rate_of(row[4]),
-            group_rate=rate_of(row[5]),
-            aging=row[6],
+            name=name,
+            group_limit=max(1, group_limit),
+            group_order="relaxed" if group_order == "relaxed" else "strict",  # flaws lists other values
+            limit=limit,
+            rate=rate_of(rate),
+            group_rate=rate_of(group_rate),
+            aging=aging,
         )
-        for row in cursor.execute(SQL["read.queues"])
+        for name, group_limit, group_order, limit, rate, group_rate, aging in cursor.execute(SQL["read.queues"])
     ]
 
 
 def task_rules(cursor: sqlite3.Cursor) -> list[TaskRule]:
     return [
         TaskRule(
-            name=row[0],
-            limit=row[1],
-            rate=rate_of(row[2]),
-            apart=bool(row[3]),
-            retain_count=row[4],
-            retain_dead=row[5],
-            retain_dead_count=row[6],
+            name=name,
+            limit=limit,
+            rate=rate_of(rate),
+            apart=bool(apart),
+            retain_count=retain_count,
+            retain_dead=retain_dead,
+            retain_dead_count=retain_dead_count,
         )
-        for row in cursor.execute(SQL["read.tasks"])
+        for name, limit, rate, apart, retain_count, retain_dead, retain_dead_count in cursor.execute(SQL["read.tasks"])
     ]
 
 

@@ -344,6 +344,9 @@ def finish(
 # Dead letters
 
 
+_CYCLES = 6  # position in a row of bury.letter
+
+
 def bury(tx: Transaction, job: Mapping[str, Any], reason: str, failure: Failure | None) -> None:
     """THE routine that creates or merges a dead letter (R16); the caller makes the job dead in this transaction."""
     execute = tx.cursor.execute
@@ -351,7 +354,7 @@ def bury(tx: Transaction, job: Mapping[str, Any], reason: str, failure: Failure 
     logical = logical_name(job["id"], job["queue"], job["task"], job["key"])
     row = execute(SQL["bury.letter"], (job["seq"], logical)).fetchone()
     revival = codec.read_or(None, revival_of, job["revival"])
-    cooldown = None if revival is None else revival.cooldown(0 if row is None else row[6])
+    cooldown = None if revival is None else revival.cooldown(0 if row is None else row[_CYCLES])
     values = {
         "logical": logical,
         "job_id": job["id"],
