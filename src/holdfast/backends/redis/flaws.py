@@ -17,8 +17,10 @@ from .keys import KEY_NAMES
 from .scripts import SCRIPTS
 
 PAGE = 250
-# Keys without a page of their own: a hint, known to the router alone, or fully checked by decoding (_HASHES).
+# Keys without a page of their own: a hint, known to the router alone, or fully checked by decoding (_HASHES); and the
+# statistics, on which no job depends.
 UNCHECKED = {"wake", "registry", "rules", "tasks", "overrides", "pauses", "entries"}
+UNCHECKED |= {"rollups", "minutes", "hours", "recordings", "events"}
 CHECKED = ("quarantine", "jobs", *(name for name in KEY_NAMES if name not in {"quarantine", "jobs", *UNCHECKED}))
 _NOT_PRINTED = re.compile(r"[^\x20-\x7e]")
 

@@ -11,7 +11,7 @@ from ...lifecycle import Ending, State
 from ...records import AUTOMATIC, MARKS_KEPT_MAX, CronEntry, Mark, Revival, Tick
 from .move import moved
 from .registry import case, case_for_each
-from .world import DAY, HOUR, World
+from .world import DAY, FOREVER, HOUR, World
 
 
 async def kinds(world: World, job_id: str) -> list[str]:
@@ -123,7 +123,7 @@ async def verbs_that_change_nothing_leave_no_mark(world: World) -> None:
 @case
 async def an_automatic_revival_says_so(world: World) -> None:
     for key in (None, "k"):
-        lease = await world.claim_one(await world.enqueue(key=key, revival=Revival(after=HOUR)))
+        lease = await world.claim_one(await world.enqueue(key=key, revival=Revival(after=HOUR)), lease=FOREVER)
         await world.end(lease, Ending.BURIED)
         world.advance(2 * HOUR)
         await world.promote_all()
