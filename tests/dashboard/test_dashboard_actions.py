@@ -51,10 +51,57 @@ def test_dead_letters_are_revived_and_discarded(app: Holdfast, jobs: dict[str, s
 def test_a_letter_is_discarded(app: Holdfast, jobs: dict[str, str]) -> None:
     async def walk() -> None:
         visitor = Browser(dashboard(app))
-        assert "1 job discarded" in await visitor.said(await visitor.post("/do/discard", id=jobs["dead"]))
+        asked = await visitor.post("/do/discard", id=jobs["dead"])
+        assert asked.status_code == 200
+        assert "Discard 1 job?" in asked.text
+        assert await app.dead.aget(jobs["dead"])
+        done = await visitor.post("/do/discard", id=jobs["dead"], confirmed="1")
+        assert "1 job discarded" in await visitor.said(done)
 
     asyncio.run(walk())
     assert app.dead.list() == []
+
+
+def test_all_jobs_that_match_are_acted_on_once_confirmed(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        await app.aenqueue_many(app.tasks["mail.send"].bind(f"user-{number}") for number in range(120))
+        visitor = Browser(dashboard(app))
+        assert "all 120 that match" in await visitor.page("/jobs?q=state:ready queue:mail")
+        fields = {"id": jobs["waiting"], "matching": "1", "query": "state:ready queue:mail"}
+        asked = await visitor.post("/do/cancel", fields)
+        assert "Cancel 120 jobs?" in asked.text
+        assert "holdfast cancel --query" in asked.text
+        assert (await app.acounts())["mail"]["ready"] == 120
+        done = await visitor.said(await visitor.post("/do/cancel", {**fields, "confirmed": "1"}))
+        assert done.startswith("120 jobs cancelled")
+        assert (await app.acounts())["mail"]["cancelled"] == 120
+        assert (await app.ajob(jobs["waiting"])).state == "waiting"  # selected, but it does not match
+        wrong = await visitor.post("/do/cancel", {"matching": "1", "query": "stat:x"})
+        assert wrong.status_code == 400
+
+    asyncio.run(walk())
+
+
+def test_a_job_is_edited_and_deleted(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        page = await visitor.page(f"/job?id={jobs['scheduled']}")
+        assert 'id="edit-form"' in page
+        fields = {"id": jobs["scheduled"], "args": '{"to": "bob"}', "queue": "mail", "group": "", "priority": "5"}
+        said = await visitor.said(await visitor.post("/do/edit", {**fields, "delay": ""}))
+        assert said.startswith("Changed job")
+        job = await app.ajob(jobs["scheduled"])
+        assert (job.args, job.priority, job.group) == ({"to": "bob"}, 5, None)
+        assert "Nothing was changed" in await visitor.said(await visitor.post("/do/edit", fields))
+        assert "Not done" in await visitor.said(await visitor.post("/do/edit", {**fields, "args": '{"nobody": 1}'}))
+        hidden = '{"password": "•••• hidden by key"}'
+        assert (await visitor.post("/do/edit", {**fields, "args": hidden})).status_code == 400
+        assert (await visitor.post("/do/edit", {**fields, "args": "[]"})).status_code == 400
+        assert "Delete 1 job?" in (await visitor.post("/do/delete", id=jobs["dead"])).text
+        await visitor.post("/do/delete", id=jobs["dead"], confirmed="1")
+        assert (await visitor.get(f"/job?id={jobs['dead']}")).status_code == 404
+
+    asyncio.run(walk())
 
 
 def test_a_queue_a_group_and_a_task_are_paused_and_resumed(app: Holdfast, jobs: dict[str, str]) -> None:

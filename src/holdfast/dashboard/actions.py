@@ -7,26 +7,41 @@ shown afterwards. One refusal among many jobs does not keep the others from it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, Struct
 
+from ..bulk import BulkResult
 from ..errors import HoldfastError
 from .access import Refused, Role
+from .redact import HIDDEN
 from .store import Changes
-from .words import command, num, short
+from .words import as_json, command, num, short
 
 IDS_MAX = 500  # selected jobs per request
+BULK_MAX = 1000  # jobs that match a query, per request
 Form = Mapping[str, Sequence[str]]
 Text = Annotated[str, Meta(max_length=2000)]
 
 
 class Jobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which jobs, by their full ids."""
+    """Which jobs: by their full ids, or all that match a query, at most BULK_MAX of them in one call."""
 
-    id: Annotated[list[Annotated[str, Meta(min_length=1, max_length=200)]], Meta(min_length=1, max_length=IDS_MAX)]
+    id: Annotated[list[Annotated[str, Meta(min_length=1, max_length=200)]], Meta(max_length=IDS_MAX)] = []
+    query: Annotated[str, Meta(max_length=4000)] | None = None
     reason: Text = ""
+
+
+class JobEdit(Struct, frozen=True, forbid_unknown_fields=True):
+    """A job that has not started, and what becomes of it. What is not given stays."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=200)]
+    args: dict[str, Any] | None = None
+    queue: Text | None = None
+    group: Text | None = None  # empty: none
+    priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
+    delay: Annotated[float, Meta(ge=0, le=10 * 366 * 86400)] | None = None  # due in this many seconds
 
 
 class Target(Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,6 +92,12 @@ class Verb(Struct, frozen=True):
     body: type[Struct]
     run: Callable[[Changes, Any], Awaitable[Outcome]]
     about: str
+    asks: bool = False  # cannot be undone: a form is asked once more
+
+
+def asks(verb: Verb, body: Struct) -> bool:
+    """Whether a person is to confirm it: it cannot be undone, or it is about all that match."""
+    return verb.asks or (isinstance(body, Jobs) and body.query is not None)
 
 
 def first(form: Form, name: str) -> str:
@@ -86,29 +107,44 @@ def first(form: Form, name: str) -> str:
 
 def body_of(verb: Verb, form: Form) -> Struct:
     """A form as the verb's body. Of a field that is given more than once, lists take all, texts the first."""
-    hints = get_type_hints(verb.body)
     given: dict[str, Any] = {}
     for name in verb.body.__struct_fields__:
-        if name == "args":
+        if name == "args" and "args" in form:
+            given[name] = _typed_args(first(form, "args"))
+        elif name == "args" and verb.body is Call:
             given[name] = {
                 field[4:]: value for field in form if field.startswith("arg.") and (value := first(form, field))
             }
-        elif name in form:
-            given[name] = list(dict.fromkeys(form[name])) if hints[name] is not str else first(form, name)
+        elif name == "query":
+            given |= {name: "".join(form.get("query", ()))} if first(form, "matching") else {}
+        elif name in form and (verb.body is not JobEdit or first(form, name) or name == "group"):
+            given[name] = list(dict.fromkeys(form[name])) if name == "id" and verb.body is Jobs else first(form, name)
     try:
-        return msgspec.convert(given, verb.body)
+        return msgspec.convert(given, verb.body, strict=False)
     except msgspec.ValidationError as error:
-        if verb.body is Jobs and not given.get("id"):
-            raise Refused(400, "Nothing was selected.") from None
         raise Refused(400, f"The form cannot be read: {error}") from None
+
+
+def _typed_args(text: str) -> dict[str, Any]:
+    """Arguments as typed into a form: a JSON object."""
+    value = as_json(text)
+    if not isinstance(value, dict):
+        raise Refused(400, "Arguments are a JSON object, by name.")
+    if HIDDEN in text:
+        raise Refused(400, "These arguments have a hidden value, which would be stored as it is shown.")
+    return value
 
 
 def _each(method: str, done: str, line: tuple[str, ...]) -> Callable[[Changes, Jobs], Awaitable[Outcome]]:
     """A verb that is carried out for each selected job."""
 
     async def run(changes: Changes, jobs: Jobs) -> Outcome:
+        if jobs.query is not None:
+            return _bulk_outcome(await changes.bulk(method, jobs.query, jobs.reason, BULK_MAX), jobs.query, done, line)
         refused: list[Refusal] = []
         ids = list(dict.fromkeys(jobs.id))
+        if not ids:
+            raise Refused(400, "Nothing was selected.")
         for id in ids:
             try:
                 await getattr(changes, method)(id, *((jobs.reason,) if method == "bury" else ()))
@@ -121,6 +157,35 @@ def _each(method: str, done: str, line: tuple[str, ...]) -> Callable[[Changes, J
         return Outcome(said, command("holdfast", *line, *ids), count, refused)
 
     return run
+
+
+def _bulk_outcome(result: BulkResult, query: str, done: str, line: tuple[str, ...]) -> Outcome:
+    """What became of all jobs that matched."""
+    count = len(result.done)
+    said = f"{num(count)} {'job' if count == 1 else 'jobs'} {done}."
+    if len(result.matched) >= BULK_MAX:
+        said += " That is as many as one request takes: if more match, do it again, or use the command."
+    if result.refused:
+        said += f" {num(len(result.refused))} refused, the first: {next(iter(result.refused.values()))}"
+    if result.stopped is not None:
+        said += f" It stopped: {result.stopped}"
+    refused = [Refusal(id, str(error)) for id, error in list(result.refused.items())[:IDS_MAX]]
+    return Outcome(said, command("holdfast", *line, "--query", query), count, refused)
+
+
+async def _edit(changes: Changes, edit: JobEdit) -> Outcome:
+    given = {name: getattr(edit, name) for name in ("args", "queue", "priority", "delay")}
+    given = {name: value for name, value in given.items() if value is not None}
+    if edit.group is not None:
+        given["group"] = edit.group or None
+    if not await changes.edit(edit.id, given):
+        return Outcome("Nothing was changed.", done=0)
+    words = [word for name, value in given.items() for word in (f"--{name}", _word(value))]
+    return Outcome(f"Changed job {short(edit.id)}.", command("holdfast", "edit", edit.id, *words))
+
+
+def _word(value: Any) -> str:
+    return msgspec.json.encode(value).decode() if isinstance(value, dict) else str(value)
 
 
 def _target(target: Target) -> dict[str, str]:
@@ -196,7 +261,9 @@ VERBS: Mapping[str, Verb] = {
     "run-now": Verb("operate", Jobs, _each("run_now", "made due now", ("run-now",)), "Make scheduled jobs due now."),
     "bury": Verb("operate", Jobs, _each("bury", "buried", ("bury",)), "Bury jobs that have not started."),
     "revive": Verb("operate", Jobs, _each("revive", "revived", ("dead", "revive")), "Revive dead letters."),
-    "discard": Verb("destroy", Jobs, _each("discard", "discarded", ("dead", "discard")), "Discard dead letters."),
+    "discard": Verb("destroy", Jobs, _each("discard", "discarded", ("dead", "discard")), "Discard dead letters.", True),
+    "delete": Verb("destroy", Jobs, _each("delete", "deleted", ("delete",)), "Delete jobs that are not running.", True),
+    "edit": Verb("operate", JobEdit, _edit, "Change a job that has not started."),
     "pause": Verb("operate", Target, _pause, "Pause a queue, a group or a task."),
     "resume": Verb("operate", Target, _resume, "End a pause."),
     "limit": Verb("operate", Target, _limit, "Override a limit or a rate."),

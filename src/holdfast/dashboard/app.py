@@ -114,7 +114,7 @@ def create(
     # An app of its own: looking must not declare the rules of somebody's code. Only memory:// cannot be shared so.
     store = code if code is not None and parse_url(url).scheme == "memory" else Holdfast(url)
     reads = Reads(store, {} if code is None else code.tasks)
-    return Dashboard(store, reads, read_only, access, Redact(redact), password, hosts, Sessions(secret)).asgi()
+    return Dashboard(store, code, reads, read_only, access, Redact(redact), password, hosts, Sessions(secret)).asgi()
 
 
 class Dashboard:
@@ -123,6 +123,7 @@ class Dashboard:
     def __init__(
         self,
         app: Holdfast,
+        code: Holdfast | None,
         reads: Reads,
         read_only: bool,
         authorize: Authorize | None,
@@ -131,6 +132,7 @@ class Dashboard:
         hosts: Collection[str],
         sessions: Sessions,
     ) -> None:
+        self._code = code
         self._app, self._read_only, self._authorize, self._redact = app, read_only, authorize, redact
         self._password = None if password is None else Password(password)
         self._hosts, self._sessions = frozenset(hosts), sessions
@@ -338,13 +340,16 @@ class Dashboard:
             raise Refused(403, "This dashboard is read-only.")
         if not access.may(verb.role):
             raise Refused(403, f"This needs the role {verb.role!r}.")
-        return verb, Changes(self._app, access.name, self._reads.code)
+        return verb, Changes(self._app, access.name, self._code)
 
     async def _do(self, request: Request) -> Response:
         verb, changes = self._changes_for(await self._visitor(request), request.path_params["verb"])
         form = await self._form(request)
+        body = actions.body_of(verb, form)
+        if actions.asks(verb, body) and not actions.first(form, "confirmed"):
+            return await self._ask(request, form, body)
         try:
-            outcome = await verb.run(changes, actions.body_of(verb, form))
+            outcome = await verb.run(changes, body)
             said = f"{outcome.said}\n{outcome.command}" if len(outcome.command) < SAID_COMMAND_MAX else outcome.said
         except HoldfastError as error:
             said = f"Not done: {error}"
@@ -356,17 +361,31 @@ class Dashboard:
         self._set_cookie(request, response, "holdfast_said", signed, 60)
         return response
 
+    async def _ask(self, request: Request, form: Mapping[str, list[str]], body: Any) -> Response:
+        """A page that asks whether to do it: how many jobs, and the command that does the same."""
+        name, query = request.path_params["verb"], getattr(body, "query", None)
+        tally = None if query is None else await self._reads.count(query, None)
+        line = ("dead", "discard") if name == "discard" else (name,)
+        words_after = ("--query", query) if query is not None else tuple(body.id)
+        return self._plain_page(
+            request,
+            "confirm.html",
+            200,
+            request.cookies[COOKIE],
+            verb=name,
+            about=actions.VERBS[name].about,
+            query=query,
+            tally=tally,
+            ids=[] if query is not None else body.id,
+            most=actions.BULK_MAX,
+            fields=[(field, value) for field, values in form.items() for value in values if field != "token"],
+            line=words.command("holdfast", *line, *words_after),
+            back=own_path(request, actions.first(form, "here")),
+        )
+
     def _back(self, request: Request, here: str) -> Response:
         """To the page the form was on; never to another site."""
-        root = root_of(request)
-        path = urlsplit(here).path
-        own = (
-            path.startswith(f"{root}/")
-            and not here.startswith("//")
-            and "\\" not in here
-            and urlsplit(here).netloc == ""
-        )
-        return RedirectResponse(here if own else f"{root}/", 303, headers=HEADERS)
+        return RedirectResponse(own_path(request, here), 303, headers=HEADERS)
 
     async def _theme(self, request: Request) -> Response:
         await self._visitor(request)
@@ -474,6 +493,13 @@ class Dashboard:
             more = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
             return json_response(api.ErrorReply(text), status, more)
         return self._plain_page(request, "error.html", status, self._session(request), code=status, text=text)
+
+
+def own_path(connection: HTTPConnection, here: str) -> str:
+    """A path of this dashboard as a form gave it; the overview for anything else."""
+    root, parts = root_of(connection), urlsplit(here)
+    own = parts.path.startswith(f"{root}/") and not here.startswith("//") and "\\" not in here and not parts.netloc
+    return here if own else f"{root}/"
 
 
 def is_api(connection: HTTPConnection) -> bool:

@@ -206,4 +206,5 @@ def _bulk_actions(visit: Visit, query: JobQuery) -> list[tuple[str, str]]:
         "run-now": ("Run now", State.SCHEDULED in states),
         "cancel": ("Cancel", not all(state.finished for state in states)),
     }
-    return [(verb, label) for verb, (label, fits) in offered.items() if fits and visit.may("operate")]
+    allowed = [(verb, label) for verb, (label, fits) in offered.items() if fits and visit.may("operate")]
+    return [*allowed, ("delete", "Delete")] if visit.may("destroy") and states != {State.RUNNING} else allowed

@@ -85,6 +85,8 @@ async def job(visit: Visit) -> tuple[str, Values]:
         "gates": await gates_of(visit, found),
         "actions": _job_actions(visit, found, letter),
         "worker": await _worker(visit, found.worker),
+        "editable": found.state in UNSTARTED and visit.may("operate"),
+        "plain_args": visit.access.payload and visit.args(found.task, found.args) == words.plain(found.args),
     }
 
 
@@ -152,10 +154,15 @@ def _job_actions(visit: Visit, job: Job[Any], letter: DeadLetter | None) -> list
         ),
         (
             "destroy",
+            state is not State.RUNNING,
+            Action(verb="delete", label="Delete…", command=words.command("holdfast", "delete", id), bad=True),
+        ),
+        (
+            "destroy",
             letter is not None and letter.revived_at is None,
             Action(
                 verb="discard",
-                label="Discard the letter",
+                label="Discard the letter…",
                 command=words.command("holdfast", "dead", "discard", id),
                 bad=True,
             ),

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from ..app import Holdfast
 from ..backends import Address, parse_url
 from ..backends.contract import Backend
+from ..bulk import BulkResult, BulkSettings
 from ..cron.api import Entry
 from ..errors import HoldfastError, TaskNotRegistered
 from ..inspection.coverage import judge_service, look_at_service
@@ -180,7 +181,7 @@ class Reads:
 class Changes:
     """What an operator may do. Made per request, only if the role is there and the dashboard is not read-only."""
 
-    def __init__(self, app: Holdfast, by: str, code: Mapping[str, Any]) -> None:
+    def __init__(self, app: Holdfast, by: str, code: Holdfast | None) -> None:
         self._app, self._by, self._code = app, by, code
 
     async def cancel(self, id: str) -> None:
@@ -201,6 +202,27 @@ class Changes:
     async def discard(self, id: str) -> None:
         await self._app.dead.adiscard(id, by=self._by)
 
+    async def delete(self, id: str) -> None:
+        await self._app.adelete(id, by=self._by)
+
+    async def edit(self, id: str, changes: dict[str, Any]) -> bool:
+        """Change a job that has not started; arguments are checked if the app is known. False: it is so already."""
+        job = await self._app.ajob(id)
+        if "args" in changes and changes["args"] == job.args:
+            del changes["args"]
+        same = {"queue": job.queue, "group": job.group, "priority": job.priority}
+        wanted = {name: value for name, value in changes.items() if name not in same or same[name] != value}
+        if wanted:
+            await (self._code or self._app).aedit(id, by=self._by, **wanted)
+        return bool(wanted)
+
+    async def bulk(self, verb: str, query: str, reason: str, limit: int) -> BulkResult:
+        """The same for all jobs that match, the oldest first."""
+        settings: BulkSettings = {"by": self._by, "limit": limit}
+        if verb == "bury":
+            settings["reason"] = reason
+        return await self._app.abulk(verb, query, **settings)
+
     async def pause(self, target: Mapping[str, str], reason: str) -> None:
         await self._app.apause(**target, reason=reason, by=self._by)
 
@@ -218,9 +240,10 @@ class Changes:
 
     async def enqueue(self, name: str, given: Mapping[str, Any]) -> str:
         """One job of a task of the app's own code. Text for a parameter that takes none is read as JSON."""
-        task = self._code.get(name)
+        known = self._code.tasks if self._code is not None else {}
+        task = known.get(name)
         if task is None:
-            raise TaskNotRegistered(name, tuple(self._code))
+            raise TaskNotRegistered(name, tuple(known))
         text = {one.name for one in parameters(task.fn) if one.kind == "str"}
         typed = {name for name, value in given.items() if isinstance(value, str) and name not in text}
         args = {name: as_json(value) if name in typed else value for name, value in given.items()}
