@@ -374,7 +374,6 @@ class Backend(Reader):
         R31. Repeating it renews the deadline and updates `queues` and `slots`, nothing else.
         """
 
-    @abstractmethod
     async def claim(self, request: ClaimRequest, now: float | None = None) -> Exchanged:
         """Lease up to `most` ready jobs of the queues.
 
@@ -405,6 +404,7 @@ class Backend(Reader):
         R39. Unknown worker (recovered or never registered): known=False, no leases; the settlements and releases of an
         exchange are still applied, each by its token.
         """
+        return await self.exchange((), (), request, now)
 
     @abstractmethod
     async def begin(self, held: Sequence[Held], now: float | None = None) -> list[Answer]:
@@ -434,7 +434,6 @@ class Backend(Reader):
     async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
         """Store progress and log lines of running jobs, fenced; a requested cancel does not refuse them."""
 
-    @abstractmethod
     async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
         """End leases with outcomes, fenced.
 
@@ -442,6 +441,7 @@ class Backend(Reader):
         R43. Accepted after the deadline as long as nobody recovered the lease. The store fills in the failure's at,
         attempt, fence, worker and started_at. Affected groups are refilled in the same step.
         """
+        return list((await self.exchange(settlements, (), None, now)).answers)
 
     @abstractmethod
     async def exchange(
@@ -457,12 +457,12 @@ class Backend(Reader):
         and releases (they are not applied again), and the leases this worker still holds.
         """
 
-    @abstractmethod
     async def release(self, releases: Sequence[Release], now: float | None = None) -> list[Answer]:
         """Give leases back unfinished; no counter changes. If cancellation was requested, the job becomes cancelled.
 
         R45. Without delay: ready (its old turn) or, in a group, waiting + refill. With delay: scheduled.
         """
+        return list((await self.exchange((), releases, None, now)).answers)
 
     @abstractmethod
     async def retire(self, worker: str, now: float | None = None) -> int:

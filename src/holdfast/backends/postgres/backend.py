@@ -262,9 +262,6 @@ class PostgresBackend(Backend):
         queues, seconds = encoded(worker.queues), worker.lease_seconds
         await self._change("register.call", **values, queues=queues, lease_seconds=seconds, now=now)
 
-    async def claim(self, request: ClaimRequest, now: float | None = None) -> Exchanged:
-        return await self.exchange((), (), request, now)
-
     async def begin(self, held: Sequence[Held], now: float | None = None) -> list[Answer]:
         return codec.as_answers(await self._write("begin.call", held=encoded(held)))
 
@@ -286,9 +283,6 @@ class PostgresBackend(Backend):
     async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
         kept = [replace(one, lines=one.lines[-LOGS_KEPT_MAX:]) for one in reports]
         return codec.as_answers(await self._write("report.call", reports=encoded(kept), now=now))
-
-    async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
-        return list((await self.exchange(settlements, (), None, now)).answers)
 
     async def exchange(
         self,

@@ -263,9 +263,6 @@ class RedisBackend(Backend):
     async def register(self, worker: WorkerRecord, now: float | None = None) -> None:
         await self._run("register", now, worker.id, worker.lease_seconds, pieces=[codec.worker_facts(worker)])
 
-    async def claim(self, request: ClaimRequest, now: float | None = None) -> Exchanged:
-        return await self.exchange((), (), request, now)
-
     async def begin(self, held: Sequence[Held], now: float | None = None) -> list[Answer]:
         return await self._answers("begin", now, [(one.id, one.token) for one in held])
 
@@ -287,9 +284,6 @@ class RedisBackend(Backend):
     async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
         named = [(one.id, one.token, one.progress, one.text, one.lines[-LOGS_KEPT_MAX:]) for one in reports]
         return await self._answers("report", now, named)
-
-    async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
-        return list((await self.exchange(settlements, (), None, now)).answers)
 
     async def exchange(
         self,
@@ -323,9 +317,6 @@ class RedisBackend(Backend):
             quiet_seconds=float(why[1]) if why else 0.0,
             opens_in=float(why[2]) if len(why) > 2 else None,
         )
-
-    async def release(self, releases: Sequence[Release], now: float | None = None) -> list[Answer]:
-        return list((await self.exchange((), releases, None, now)).answers)
 
     async def retire(self, worker: str, now: float | None = None) -> int:
         [number] = await self._run("retire", now, worker)

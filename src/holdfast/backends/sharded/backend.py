@@ -153,9 +153,6 @@ class ShardedBackend(ShardedReader, Backend):
         await self._ruling.known(set(worker.queues), now)
         await self._leasing.register(worker, now)
 
-    async def claim(self, request: ClaimRequest, now: float | None = None) -> Exchanged:
-        return await self.exchange((), (), request, now)
-
     async def begin(self, held: Sequence[Held], now: float | None = None) -> list[Answer]:
         return await self._leasing.by_token(held, lambda store, part: store.begin(part, now))
 

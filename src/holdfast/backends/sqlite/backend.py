@@ -146,9 +146,6 @@ class SqliteVerbs(Backend):
     async def register(self, worker: WorkerRecord, now: float | None = None) -> None:
         await self._write("register", lambda tx: renew.register(tx, worker), now, urgent=True)
 
-    async def claim(self, request: ClaimRequest, now: float | None = None) -> Exchanged:
-        return await self.exchange((), (), request, now)
-
     async def begin(self, held: Sequence[Held], now: float | None = None) -> list[Answer]:
         return await self._write("begin", lambda tx: renew.begin(tx, held), now)
 
@@ -167,9 +164,6 @@ class SqliteVerbs(Backend):
     async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
         return await self._write("report", lambda tx: renew.report(tx, reports), now)
 
-    async def settle(self, settlements: Sequence[Settlement], now: float | None = None) -> list[Answer]:
-        return list((await self.exchange(settlements, (), None, now)).answers)
-
     async def exchange(
         self,
         settlements: Sequence[Settlement],
@@ -178,9 +172,6 @@ class SqliteVerbs(Backend):
         now: float | None = None,
     ) -> Exchanged:
         return await self._write("exchange", lambda tx: claim.exchange(tx, settlements, releases, request), now)
-
-    async def release(self, releases: Sequence[Release], now: float | None = None) -> list[Answer]:
-        return list((await self.exchange((), releases, None, now)).answers)
 
     async def retire(self, worker: str, now: float | None = None) -> int:
         return await self._write("retire", lambda tx: recover.retire(tx, worker), now)
