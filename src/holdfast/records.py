@@ -357,7 +357,7 @@ class QueueRecord(Struct, frozen=True, kw_only=True):
     flow: Flow | None = None
     pause: Pause | None = None
     counts: Mapping[str, int] = {}
-    oldest_due_at: float | None = None  # of ready jobs
+    oldest_due_at: float | None = None  # of ready jobs; of more than 10,000, of those that are claimed first
 
 
 class GroupRecord(Struct, frozen=True, kw_only=True):

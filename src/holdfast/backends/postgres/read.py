@@ -210,7 +210,10 @@ async def queues(cursor: Cursor, sql: Statements) -> list[QueueRecord]:
         said = await rules(cursor, sql)
         paused = {one.queue: one for one in await pauses(cursor, sql) if one.queue is not None and one.group is None}
         counts = await count(cursor, sql, None)
-        oldest: dict[str, float] = dict(await rows(cursor, sql["read.oldest_ready"]))
+        waiting = [name for name, found in counts.items() if State.READY in found]
+        await cursor.execute("SET LOCAL enable_seqscan = off")  # of a queue with few of them, none but its own
+        await cursor.execute("SET LOCAL enable_bitmapscan = off")
+        oldest: dict[str, float] = dict(await rows(cursor, sql["read.oldest_ready"], {"queues": waiting}))
     declared = {rule.name: rule for rule in said.queues}
     overrides = {one.queue: one for one in said.overrides if one.queue is not None and one.group is None}
     flows = {one.queue: one for one in said.flows if one.queue is not None and one.group is None}

@@ -20,6 +20,8 @@ from ..prefilter import Prefilter
 from .codec import as_job
 
 FEW_MAX = 10_000  # candidates that are sorted, because their index has another order
+IDS_MAX = 2_000_000  # ids among which an end is looked for
+ENDS_MAX = 3  # ends that are looked for in this way, each one of which reads all ids
 SEQ_MAX = (1 << 63) - 1
 # Where the jobs of an unfinished state are; with a queue if the index begins with it.
 _LIVE = {
@@ -46,7 +48,12 @@ async def _walking(
         few = await _few(cursor, sql, query)
         if few is not None:
             values["seqs"] = sorted((seq for seq in few if seq < values["below"]), reverse=True)[: look.rows_max]
-        yield sql["read.walk_all"] if few is None else sql["read.walk_few"], values
+            yield sql["read.walk_few"], values
+        elif query.states in ((State.DEAD,), (State.CANCELLED,)):
+            values["state"] = query.states[0].value
+            yield sql["read.walk_rare"], values
+        else:
+            yield sql["read.walk_all"], values
 
 
 def _prefilter(query: JobQuery, look: Look, values: dict[str, Any]) -> Prefilter:
@@ -107,14 +114,13 @@ def _filled(text: str, **parts: str) -> str:
 async def _few(cursor: Cursor, sql: Statements, query: JobQuery) -> list[int] | None:
     """All candidates, if an index tells that they are few."""
     if query.id_prefix is not None:
-        values = {"low": query.id_prefix, "high": query.id_prefix + "\U0010ffff", "most": FEW_MAX + 1}
-        await cursor.execute(sql["read.seqs_by_prefix"], values)
-        found = [row[0] for row in await cursor.fetchall()]
-        return found if len(found) <= FEW_MAX else None
+        return await _by_prefix(cursor, sql, query.id_prefix)
+    if query.id_ends and len(query.id_ends) <= ENDS_MAX:
+        return await _by_ends(cursor, sql, query.id_ends)
     states = (State.RUNNING,) if query.worker is not None else query.states
     if not states or not LIVE.issuperset(states):
         return None
-    found = []
+    found: list[int] = []
     for state in states:
         where, has_queue = _LIVE[state]
         if has_queue and query.queue is not None:
@@ -125,3 +131,26 @@ async def _few(cursor: Cursor, sql: Statements, query: JobQuery) -> list[int] | 
         if len(found) > FEW_MAX:
             return None
     return found
+
+
+async def _by_prefix(cursor: Cursor, sql: Statements, prefix: str) -> list[int] | None:
+    values = {"low": prefix, "high": prefix + "\U0010ffff", "most": FEW_MAX + 1}
+    await cursor.execute(sql["read.seqs_by_prefix"], values)
+    found = [row[0] for row in await cursor.fetchall()]
+    return found if len(found) <= FEW_MAX else None
+
+
+async def _by_ends(cursor: Cursor, sql: Statements, ends: tuple[str, ...]) -> list[int] | None:
+    """Beginnings from the index, ends by looking at every id; None if there are too many ids to look at."""
+    found: set[int] = set()
+    for end in ends:
+        begun = await _by_prefix(cursor, sql, end)
+        values = {"end": end, "length": len(end), "rows": IDS_MAX, "most": FEW_MAX}
+        await cursor.execute("SET LOCAL enable_seqscan = on")  # ids are in a small table of their own
+        await cursor.execute(sql["read.seqs_by_end"], values)
+        *ended, (number,) = await cursor.fetchall()
+        await cursor.execute("SET LOCAL enable_seqscan = off")
+        if begun is None or number >= IDS_MAX or len(ended) >= FEW_MAX:
+            return None
+        found.update(begun, (row[0] for row in ended))
+    return list(found)

@@ -21,6 +21,8 @@ from .codec import SQL, encoded
 from .read import queue_names, record, task_names
 
 FEW_MAX = 10_000  # candidates that are sorted, because their index has another order
+IDS_MAX = 2_000_000  # ids among which an end is looked for
+ENDS_MAX = 3  # ends that are looked for in this way, each one of which reads all ids
 _FIRST, _MOST = 100, 2000  # jobs read at once: few at first, because most pages are full soon
 _RARE = frozenset({State.DEAD, State.CANCELLED})  # states that holdfast_jobs_rare has
 
@@ -121,6 +123,8 @@ def _few(cursor: sqlite3.Cursor, query: JobQuery) -> list[int] | None:
     if query.id_prefix is not None:
         where = "INDEXED BY sqlite_autoindex_holdfast_jobs_1 WHERE id >= ? AND id < ?"
         return _up_to_few(cursor, [(where, (query.id_prefix, query.id_prefix + "\U0010ffff"))])
+    if query.id_ends and len(query.id_ends) <= ENDS_MAX:
+        return _by_ends(cursor, query.id_ends)
     states = (State.RUNNING,) if query.worker is not None else query.states
     if not states or not LIVE.issuperset(states):
         return None
@@ -130,6 +134,20 @@ def _few(cursor: sqlite3.Cursor, query: JobQuery) -> list[int] | None:
         by_queue = query.queue is not None and has_queue
         reads.append((f"{where} AND queue = ?" if by_queue else where, (query.queue or "",) if by_queue else ()))
     return _up_to_few(cursor, reads)
+
+
+def _by_ends(cursor: sqlite3.Cursor, ends: tuple[str, ...]) -> list[int] | None:
+    """Beginnings from the index of ids, ends by looking at all of it; None if there are too many to look at."""
+    [is_more] = cursor.execute(SQL["read.has_more_ids"], (IDS_MAX,)).fetchone() or (0,)
+    if is_more:
+        return None
+    by_id = "INDEXED BY sqlite_autoindex_holdfast_jobs_1 WHERE"
+    reads: list[tuple[str, tuple[str, ...]]] = []
+    for end in ends:
+        reads.append((f"{by_id} id >= ? AND id < ?", (end, end + "\U0010ffff")))
+        reads.append((f"{by_id} substr(id, -{len(end)}) = ?", (end,)))
+    found = _up_to_few(cursor, reads)
+    return None if found is None else list(set(found))
 
 
 def _up_to_few(cursor: sqlite3.Cursor, reads: Iterable[tuple[str, tuple[str, ...]]]) -> list[int] | None:

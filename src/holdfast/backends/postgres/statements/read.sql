@@ -59,12 +59,23 @@ json_build_object('seq', j.seq, 'id', j.id, 'task', j.task, 'queue', j.queue, 's
 -- :: walk_all
 SELECT * FROM holdfast.jobs WHERE seq < %(below)s ORDER BY seq DESC LIMIT %(rows)s
 
+-- :: walk_rare
+SELECT * FROM holdfast.jobs WHERE state IN ('dead', 'cancelled') AND state = %(state)s AND seq < %(below)s
+ORDER BY state DESC, seq DESC LIMIT %(rows)s
+
 -- :: walk_few
 SELECT j.* FROM unnest(%(seqs)s::bigint[]) AS c(seq)
 CROSS JOIN LATERAL (SELECT * FROM holdfast.jobs j WHERE j.seq = c.seq OFFSET 0) j
 
 -- :: seqs_by_prefix
 SELECT seq FROM holdfast.ids WHERE id >= %(low)s AND id < %(high)s LIMIT %(most)s
+
+-- :: seqs_by_end
+-- Through all ids, if they are no more than that; the last row tells how many there are.
+(SELECT i.seq FROM (SELECT id, seq FROM holdfast.ids LIMIT %(rows)s) i
+ WHERE right(i.id, %(length)s) = %(end)s LIMIT %(most)s)
+UNION ALL
+SELECT count(*) FROM (SELECT 1 FROM holdfast.ids LIMIT %(rows)s) n
 
 -- :: seqs_by_state
 SELECT seq FROM holdfast.jobs WHERE <where> LIMIT %(most)s
@@ -139,7 +150,10 @@ SELECT j.id, CASE WHEN j.state IN ('succeeded', 'cancelled', 'dead') THEN holdfa
 FROM holdfast.ids i JOIN holdfast.jobs j ON j.seq = i.seq WHERE i.id = ANY (%(ids)s::text[])
 
 -- :: oldest_ready
-SELECT queue, min(due_at) FROM holdfast.jobs WHERE state = 'ready' GROUP BY queue
+-- Exact up to 10,000 ready jobs of a queue; beyond, that of the first ones in the order of the index.
+SELECT q.queue, (SELECT min(r.due_at) FROM (
+    SELECT j.due_at FROM holdfast.jobs j WHERE j.state = 'ready' AND j.queue = q.queue LIMIT 10000) r)
+FROM unnest(%(queues)s::text[]) AS q(queue)
 
 -- :: groups
 SELECT n.queue, n.name, l.most, o.job_limit, to_jsonb(l.rate)::text, to_jsonb(o.rate)::text,

@@ -27,6 +27,10 @@ SELECT j.id, l.at, l.text FROM holdfast_logs l JOIN holdfast_jobs j ON j.seq = l
 -- :: all_marks
 SELECT id, marks FROM holdfast_jobs WHERE marks IS NOT NULL ORDER BY seq
 
+-- :: has_more_ids
+-- By the largest and the smallest seq: exact enough, and no job is read.
+SELECT max(seq) - (SELECT min(seq) FROM holdfast_jobs) >= ? FROM holdfast_jobs
+
 -- :: next_queue
 SELECT min(queue) FROM holdfast_jobs INDEXED BY holdfast_jobs_names WHERE queue > ?
 
@@ -75,7 +79,9 @@ SELECT task, count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_running
 WHERE state = 'running' AND worker IS NOT NULL GROUP BY task
 
 -- :: oldest_ready
-SELECT min(due_at) FROM holdfast_jobs INDEXED BY holdfast_jobs_ready WHERE state = 'ready' AND queue = ?
+-- Exact up to 10,000 of them; beyond, that of the first ones in the order of the index.
+SELECT min(due_at) FROM (
+    SELECT due_at FROM holdfast_jobs INDEXED BY holdfast_jobs_ready WHERE state = 'ready' AND queue = ? LIMIT 10000)
 
 -- :: next_group
 SELECT min(found) FROM (
