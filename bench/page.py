@@ -141,6 +141,7 @@ def regenerated(page: str, report: Report) -> str:
         "workers",
         "backlog",
         "growth",
+        "lists",
         "churn",
         "crash",
         "memory",

@@ -168,12 +168,13 @@ class Sized:
         """Each settles its job of the busy group and claims another one."""
         self._calls += 1
         await asyncio.gather(*(self._swap(n) for n in range(rivals)))
+        # Not each of them: a rival may have come first, and the group has no more slots than rivals.
+        assert any(self._swapped[:rivals]), "nothing was claimed"
 
     async def _swap(self, number: int) -> None:
         ended = [Settlement(id=one.id, token=one.token, ending=Ending.SUCCEEDED) for one in self._swapped[number]]
         request = ClaimRequest(worker=f"w{number}", call=self._calls, queues=("busy",), most=1, sweep_max=STEP)
         self._swapped[number] = (await self._backends[number].exchange(ended, (), request)).leases
-        assert self._swapped[number], "nothing was claimed"
 
     # ------------------------------------------------------------------ before it
 

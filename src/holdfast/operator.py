@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from . import actions
 from . import bulk as bulks
@@ -26,7 +27,7 @@ from .lifecycle import State
 from .names import check_name, check_text
 from .observer import JobOrId, Observer, job_id
 from .options import COUNT_MAX, Duration, queue_name, said_limit, said_rate, whole
-from .queries import check_grouping, make_query
+from .queries import check_grouping, make_query, matches_letter
 from .rates import Rate
 from .records import (
     BY_CHARS_MAX,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PRUNE_STEP = 1000
+LETTERS_SEEN_MAX = 5000  # dead letters that a query looks at, the newest
 Counts = dict[str, dict[str, int]]  # keyed by State, which is a str
 
 
@@ -404,6 +406,7 @@ class Dead:
 
     def list(
         self,
+        query: str | None = None,
         *,
         queue: str | None = None,
         task: Any = None,
@@ -411,12 +414,13 @@ class Dead:
         id_prefix: str | None = None,
         limit: int = 100,
     ) -> builtins.list[DeadLetter]:
-        """Dead letters, newest failure first."""
-        query = _letter_query(queue, task, reason, id_prefix, limit)
-        return [DeadLetter.of(letter) for letter in self._app._do("dead.list", lambda backend: backend.letters(query))]
+        """Dead letters, newest failure first. With a query, those of the newest LETTERS_SEEN_MAX that match it."""
+        wanted = _letter_query(queue, task, reason, id_prefix, limit)
+        return self._app._do("dead.list", partial(_letters, wanted, make_query(query, {})))
 
     async def alist(
         self,
+        query: str | None = None,
         *,
         queue: str | None = None,
         task: Any = None,
@@ -425,8 +429,8 @@ class Dead:
         limit: int = 100,
     ) -> builtins.list[DeadLetter]:
         """Async version of `list`."""
-        query = _letter_query(queue, task, reason, id_prefix, limit)
-        return [DeadLetter.of(letter) for letter in await self._app._ado(lambda backend: backend.letters(query))]
+        wanted = _letter_query(queue, task, reason, id_prefix, limit)
+        return await self._app._ado(partial(_letters, wanted, make_query(query, {})))
 
     def get(self, id: JobOrId | DeadLetter) -> DeadLetter:
         """The dead letter of a job, or JobNotFound."""
@@ -468,6 +472,20 @@ def _letter_query(queue: str | None, task: Any, reason: str | None, id_prefix: s
         id_prefix=None if id_prefix is None else check_name(id_prefix, "id_prefix"),
         limit=whole(limit, "limit=", 1, COUNT_MAX),
     )
+
+
+async def _letters(wanted: LetterQuery, query: JobQuery, backend: Backend) -> list[DeadLetter]:
+    if query == JobQuery():
+        return [DeadLetter.of(letter) for letter in await backend.letters(wanted)]
+    seen = replace(
+        wanted,
+        queue=wanted.queue if query.queue is None else query.queue,
+        task=wanted.task if query.task is None else query.task,
+        limit=LETTERS_SEEN_MAX,
+    )
+    now = await backend.clock()
+    found = [letter for letter in await backend.letters(seen) if matches_letter(query, letter, now)]
+    return [DeadLetter.of(letter) for letter in found[: wanted.limit]]
 
 
 def _letter_id(letter: JobOrId | DeadLetter) -> str:

@@ -82,6 +82,12 @@ def test_dead_letters_from_list_to_discard(shell: Shell) -> None:
     assert {letter["id"] for letter in shell.json("dead", "ls")["letters"]} == {"d1", "d2"}
     assert "ValueError: cannot fly" in shell("dead", "ls", "--task", "fail").stdout
     assert shell.json("dead", "ls", "--reason", "stalled") == {"letters": []}
+    assert [letter["id"] for letter in shell.json("dead", "ls", "error:cannot", "id:d2")["letters"]] == ["d2"]
+    assert shell.json("dead", "ls", "error:other") == {"letters": []}
+    assert "Did you mean failed?" in shell("dead", "ls", "--reason", "faild").stderr
+    assert "Did you mean failed?" in shell("dead", "ls", "reason:faild").stderr
+    assert "Did you mean default?" in shell("dead", "ls", "--queue", "defualt").stderr
+    assert "Did you mean error:?" in shell.error("dead", "ls", "eror:x", code=2)["message"]
     assert shell.json("dead", "show", "d1")["letter"]["failure_count"] == 1
     assert shell.json("dead", "revive", "d1")["changed"] == [{"id": "d1", "now": "ready"}]
     shell.drain()

@@ -8,19 +8,27 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..actions import EditSettings
 from ..bulk import BulkSettings
 from ..job import DeadLetter, Job
+from ..names import nearest
+from ..queries import make_query
 from .bulk import Refusal, carry_out, confirm, preview, resolve, run_bulk, say_if_more
 from .documents import failures_document, letter_document, plain
 from .exits import CommandFailed, Exit
+from .jobs import QUERY_HELP
 from .operate import me
 from .parse import Moment, ago, counted, iso, read_arguments
-from .session import Command, Session, find_letter_id, session_options
+from .session import Command, Session, find_letter_id, queue_hint, session_options
+
+if TYPE_CHECKING:
+    from ..app import Holdfast
+
+REASONS_SEEN_MAX = 500  # dead letters whose reasons are suggested for a mistyped one
 
 
 @click.group()
@@ -38,14 +46,18 @@ def _filters(command: Command) -> Command:
     return command
 
 
-@dead.command("ls")
+@dead.command("ls", epilog=QUERY_HELP)
+@click.argument("query", nargs=-1)
 @_filters
 @click.option("--limit", "-n", default=50, show_default=True, type=click.IntRange(1), help="Show at most N.")
 @session_options
-def ls(session: Session, queue: str | None, task: str | None, reason: str | None, limit: int) -> int:
+def ls(
+    session: Session, query: tuple[str, ...], queue: str | None, task: str | None, reason: str | None, limit: int
+) -> int:
     """List dead letters, latest death first."""
     with session.store() as app:
-        found = app.dead.list(queue=queue, task=task, reason=reason, limit=limit)
+        found = app.dead.list(" ".join(query), queue=queue, task=task, reason=reason, limit=limit)
+        hint = "" if found else _hint(app, " ".join(query), queue, reason)
     if session.as_json:
         session.print.document({"letters": [letter_document(letter) for letter in found]})
         return Exit.DONE
@@ -65,7 +77,21 @@ def ls(session: Session, queue: str | None, task: str | None, reason: str | None
         ],
         empty="no dead letters.",
     )
+    if hint:
+        session.print.note(hint)
     return Exit.DONE
+
+
+def _hint(app: Holdfast, text: str, queue: str | None, reason: str | None) -> str:
+    """What may have been meant where nothing was found: a queue or a reason that is not there."""
+    query = make_query(text, {})
+    named = [wanted.parts for one in query.more if one.field == "reason" and not one.negated for wanted in one.tests]
+    reasons = [reason] if reason is not None else [parts[0] for parts in named if len(parts) == 1]
+    seen = {letter.reason for letter in app.dead.list(limit=REASONS_SEEN_MAX)} if reasons else set()
+    for one in reasons:
+        if one not in seen and (near := nearest(one, seen)):
+            return f"no dead letter has the reason {one!r}.{near}"
+    return queue_hint(app, queue if queue is not None else query.queue)
 
 
 @click.command()

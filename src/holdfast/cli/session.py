@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import JobNotFound
+from ..lifecycle import State
 from ..names import check_name, nearest
 from ..records import JobQuery
 from .exits import CommandFailed, Exit
@@ -139,12 +140,28 @@ def holds_something(path: str) -> bool:
 
 
 def find_id(app: Holdfast, given: str) -> str:
-    """The id of the only job whose id begins or ends with this; a full id always matches itself."""
+    """The id of the only job whose id begins or ends with this; a full id always matches itself.
+
+    A store without an index of ids looks at its newest jobs, then at those that are running, dead or unfinished and few.
+    """
     try:
         return app.job(given).id
     except JobNotFound:
-        page = app.jobs(JobQuery(id_ends=(check_name(given, "id"),)), limit=SHOWN_CHOICES + 1).page()
-        return _only(given, [job.id for job in page.jobs], "job")
+        query = JobQuery(id_ends=(check_name(given, "id"),))
+    page = app.jobs(query, limit=SHOWN_CHOICES + 1).page()
+    found = [job.id for job in page.jobs]
+    if page.after is not None and not found:
+        for states in ((State.RUNNING,), (State.DEAD,), (State.SCHEDULED, State.WAITING)):
+            more = app.jobs(query, state=states, limit=SHOWN_CHOICES + 1).page()
+            found += [job.id for job in more.jobs if job.id not in found]
+        if not found:
+            raise CommandFailed(
+                Exit.NOT_FOUND,
+                f"no id begins or ends with {given!r} among the newest {page.scanned:,} jobs, nor among those that are "
+                "running, dead, scheduled or waiting.",
+                "Give the whole id.",
+            )
+    return _only(given, found, "job")
 
 
 def find_letter_id(app: Holdfast, given: str) -> str:

@@ -15,7 +15,7 @@ from .language import (
     position_text,
     without_states,
 )
-from .matching import error_of, grouped_under, matches, needs_clock, reads_payload
+from .matching import error_of, grouped_under, matches, matches_letter, needs_clock, reads_payload
 
 __all__ = [
     "FIELDS",
@@ -25,6 +25,7 @@ __all__ = [
     "grouped_under",
     "make_query",
     "matches",
+    "matches_letter",
     "needs_clock",
     "parse_query",
     "parse_states",

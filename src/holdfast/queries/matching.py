@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ..lifecycle import State
-from ..records import Condition, Grouping, JobQuery, JobRecord, Wanted
+from ..records import Condition, DeadLetter, Grouping, JobQuery, JobRecord, Wanted
 
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     "=": operator.eq,
@@ -72,6 +72,28 @@ def matches(query: JobQuery, job: JobRecord, now: float) -> bool:
         and (not query.id_ends or has_end(query.id_ends, job.id))
         and all(_holds(condition, job, now) for condition in query.more)
     )
+
+
+def matches_letter(query: JobQuery, letter: DeadLetter, now: float) -> bool:
+    """Whether a dead letter meets the query: as a dead job that was created at its first death and has ended at its
+    latest, with as many failures as it has deaths."""
+    job = JobRecord(
+        id=letter.id,
+        seq=0,
+        task=letter.task,
+        queue=letter.queue,
+        state=State.DEAD,
+        args=letter.args,
+        group=letter.group,
+        key=letter.key,
+        attempts=letter.failure_count,
+        failures=letter.failure_count,
+        created_at=letter.first_failed_at,
+        finished_at=letter.failed_at,
+        reason=letter.reason,
+        errors=() if letter.error is None else (letter.error,),
+    )
+    return matches(query, job, now)
 
 
 def has_end(ends: tuple[str, ...], job_id: str) -> bool:

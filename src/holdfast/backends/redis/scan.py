@@ -21,6 +21,7 @@ from . import codec
 from .layouts import FIELDS
 
 PAGE = 1000  # records checked, or members read, by one script or command
+IDS_PAGE, IDS_SHARE = 5000, 8  # where only ids are looked at: by one script, and for one row that a scan may check
 FEW_MAX = 10_000  # candidates that are sorted, because their index has another order
 _HEAD = FIELDS.index("key") + 1  # fields of a record that most queries need
 _SLACK = 0.001  # seconds: sums of times are rounded
@@ -51,6 +52,8 @@ class Scan:
         self._counts: Counter[str] = Counter()
         self._by: int | None = None  # of a tally: the position of the field
         self._rows, self._bytes = 0, look.bytes_max
+        by_id = bool(query.id_ends or query.id_prefix)  # then no record is read of those that do not match
+        self._page, self._rows_max = (IDS_PAGE, IDS_SHARE * look.rows_max) if by_id else (PAGE, look.rows_max)
 
     async def run(self, count: Count) -> Scanned:
         query = self._query
@@ -88,13 +91,13 @@ class Scan:
     @property
     def _goes_on(self) -> bool:
         is_full = self._by is None and (len(self._found) >= self._query.limit or self._bytes <= 0)
-        return not is_full and self._rows < self._look.rows_max
+        return not is_full and self._rows < self._rows_max
 
     async def _through_all(self) -> int | None:
         """Returns the seq to continue below; None at the end."""
         below = self._query.before
         while self._goes_on:
-            last, _ = await self._check(None, below, min(PAGE, self._look.rows_max - self._rows))
+            last, _ = await self._check(None, below, min(self._page, self._rows_max - self._rows))
             if not last:
                 return None
             below = int(last)
@@ -105,7 +108,7 @@ class Scan:
         size = min(PAGE, max(_FIRST, self._query.limit))
         async for number in numbers:
             page.append(number)
-            if len(page) < min(size, self._look.rows_max - self._rows):
+            if len(page) < min(size, self._rows_max - self._rows):
                 continue
             at = await self._check_page(page)
             if not self._goes_on:
