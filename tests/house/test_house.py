@@ -127,6 +127,14 @@ def test_every_statement_file_opens_with_its_purpose_and_is_short() -> None:
             assert text.count("\n") <= 400, path.name
 
 
+def test_no_part_of_a_statement_file_is_long() -> None:
+    """A function may be assembled from fragments: nothing is paid for them at run time."""
+    for path in sorted((ROOT / "backends").rglob("statements/*.sql")):
+        for part in re.split(r"^(?=-- (?:::|==) )", path.read_text(), flags=re.M):
+            lines = part.rstrip().count("\n") + 1
+            assert lines <= 75, f"{path.name}: {part.splitlines()[0]} has {lines} lines"
+
+
 def test_every_script_file_opens_with_its_purpose_and_is_short() -> None:
     for path in sorted(ROOT.rglob("*.lua")):
         text = path.read_text()

@@ -10,6 +10,110 @@
 SELECT answer::text, bodies FROM holdfast.exchange(%(successes)s::jsonb, %(settlements)s::jsonb, %(releases)s::jsonb,
                                                    %(request)s::jsonb, %(nonce)s, %(careful)s, %(now)s)
 
+-- :: fragment lock_caller
+-- Locks the worker and its last call until commit: nobody can remove the worker while it receives leases. A repeated
+-- call ends here. Renewals do not wait for this.
+IF request IS NOT NULL THEN
+    -- Locked until commit: nobody can remove the worker while it receives leases. Renewals do not wait for this.
+    IF floors IS NOT NULL THEN
+        SELECT c.* INTO last FROM holdfast.calls c JOIN holdfast.workers w ON w.id = c.worker
+        WHERE c.ctid = (floors ->> 'call')::tid AND c.worker = claimer FOR KEY SHARE OF w FOR UPDATE OF c;
+        known := FOUND;
+    END IF;
+    IF known IS NOT TRUE THEN
+        SELECT c.* INTO last FROM holdfast.workers w JOIN holdfast.calls c ON c.worker = w.id
+        WHERE w.id = claimer FOR KEY SHARE OF w FOR UPDATE OF c;
+        known := FOUND;
+    END IF;
+    IF known AND number = last.last_call THEN
+        SELECT f.answer, f.bodies INTO answer, bodies FROM holdfast.first_answer(last, request, at) f;
+        RETURN;
+    END IF;
+END IF;
+
+-- :: fragment find_conditions
+-- What is rarely so, and whether this call may claim.
+SELECT EXISTS (SELECT FROM holdfast.bounds WHERE kind = 'queue'),
+       EXISTS (SELECT FROM holdfast.bounds WHERE kind = 'task'), EXISTS (SELECT FROM holdfast.flows),
+       EXISTS (SELECT FROM holdfast.rearranging),
+       EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)  -- same test as any_due
+       OR EXISTS (SELECT FROM holdfast.jobs WHERE expires_at <= at AND expires_at IS NOT NULL
+                  AND state IN ('scheduled', 'waiting', 'ready'))
+       OR EXISTS (SELECT FROM holdfast.letters WHERE revive_at <= at AND revive_at IS NOT NULL),
+       EXISTS (SELECT FROM holdfast.workers WHERE deadline <= at),
+       ARRAY(SELECT p.queue FROM holdfast.pauses p WHERE p.kind = 'queue'),
+       (SELECT record FROM holdfast.seal WHERE closed), t.last_value, i.timeline, greatest(0, i.quiet_until - at)
+INTO bounded, apart, flowing, pending, due, stalls, paused, seal, tick, line, quiet
+FROM holdfast.ticks t LEFT JOIN holdfast.incarnation i ON true;
+IF flowing AND NOT due THEN
+    due := EXISTS (SELECT FROM holdfast.flows WHERE wakes_at <= at AND wakes_at IS NOT NULL);
+END IF;
+IF request IS NOT NULL THEN
+    IF line IS DISTINCT FROM holdfast.timeline() THEN quiet := holdfast.quiet_seconds(at); END IF;
+    claims := known AND number > last.last_call AND quiet = 0;
+END IF;
+-- Task rules matter only if jobs of such tasks are ready, or end here and were counted.
+IF apart AND NOT bounded THEN bounded := holdfast.tasks_bound(request, claims); END IF;
+due := due AND claims AND holdfast.try_promote();
+IF claims THEN
+    IF bounded AND (request ->> 'most')::integer > 0 THEN
+        PERFORM holdfast.lock_flows(ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')));
+    END IF;
+    IF stalls THEN stalled := holdfast.stalled_workers('{}', at); END IF;
+    IF due THEN PERFORM holdfast.lock_letters_due(sweep, at); END IF;
+END IF;
+
+-- :: fragment lock_places
+-- Collects the groups that any part of this call may touch, and locks them once, in order.
+IF others OR bounded OR careful THEN
+    ending := holdfast.seqs_named(successes, settlements || releases);
+    named := holdfast.places_named(ending);
+ELSIF successes ? 'grouped' THEN
+    named := holdfast.places_ended(successes);
+END IF;
+places := named;
+IF cardinality(stalled) > 0 THEN places := places || holdfast.places_stalled(stalled, (sweep + 1) / 2); END IF;
+IF due THEN places := places || holdfast.places_due(sweep, at); END IF;
+follows := claims AND named IS NOT NULL AND seal IS NULL AND stalled IS NULL
+           AND NOT (bounded OR due OR others OR pending) AND request ->> 'most_by_group' IS NULL;
+IF follows AND NOT careful THEN swaps := holdfast.may_swap(named); END IF;
+IF swaps THEN
+    PERFORM holdfast.share_groups(named);
+ELSIF places IS NOT NULL THEN
+    PERFORM holdfast.lock_groups(places);
+END IF;
+
+-- :: fragment settle_named
+-- Ends the leases that the call names, and refills their groups.
+IF successes IS NOT NULL THEN answers := holdfast.settle_successes(successes, elsewhere, at); END IF;
+IF settlements <> '[]' THEN answers := answers || holdfast.settle_others(settlements, elsewhere, at); END IF;
+IF releases <> '[]' THEN answers := answers || holdfast.release_leases(releases, elsewhere, at); END IF;
+-- Usually the claim refills these groups, because it leases the next jobs in them (claim.sql).
+IF swaps THEN
+    PERFORM holdfast.swap(successes, answers, named, at);
+ELSIF follows THEN
+    freed := named;
+ELSIF named IS NOT NULL THEN
+    PERFORM holdfast.refill_groups(named, at);
+END IF;
+
+-- :: fragment claim_jobs
+-- Promotes what is due, continues what changed rules left to do, and claims.
+IF claims AND seal IS NULL THEN
+    -- A job that this very call rescheduled with no delay is due, too.
+    IF due OR others AND holdfast.any_due(flowing, at) AND holdfast.try_promote() THEN
+        PERFORM holdfast.promote_due(sweep, places, at);
+    END IF;
+    IF pending THEN pending := holdfast.carry_on(sweep, at); END IF;
+    claimed := holdfast.claim(request, paused, freed, nonce, bounded, apart, flowing, pending, at, given);
+    taken := claimed.taken;
+    floors := claimed.floors;
+    IF bounded OR apart OR flowing THEN
+        at := holdfast.store_now(given);
+        opens_in := holdfast.opens(ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')), at) - at;
+    END IF;
+END IF;
+
 -- :: function_exchange
 CREATE OR REPLACE FUNCTION holdfast.exchange(successes jsonb, settlements jsonb, releases jsonb, request jsonb, nonce text,
     careful boolean, given double precision, OUT answer json, OUT bodies bytea) LANGUAGE plpgsql
@@ -51,84 +155,14 @@ DECLARE
     seal text;
 BEGIN
     PERFORM holdfast.share_rules();
-    IF request IS NOT NULL THEN
-        -- Locked until commit: nobody can remove the worker while it receives leases. Renewals do not wait for this.
-        IF floors IS NOT NULL THEN
-            SELECT c.* INTO last FROM holdfast.calls c JOIN holdfast.workers w ON w.id = c.worker
-            WHERE c.ctid = (floors ->> 'call')::tid AND c.worker = claimer FOR KEY SHARE OF w FOR UPDATE OF c;
-            known := FOUND;
-        END IF;
-        IF known IS NOT TRUE THEN
-            SELECT c.* INTO last FROM holdfast.workers w JOIN holdfast.calls c ON c.worker = w.id
-            WHERE w.id = claimer FOR KEY SHARE OF w FOR UPDATE OF c;
-            known := FOUND;
-        END IF;
-        IF known AND number = last.last_call THEN
-            SELECT f.answer, f.bodies INTO answer, bodies FROM holdfast.first_answer(last, request, at) f;
-            RETURN;
-        END IF;
-    END IF;
+    @lock_caller;
     -- Check all the rare conditions in one query. Rules cannot change now; other changes are seen by the next call.
-    SELECT EXISTS (SELECT FROM holdfast.bounds WHERE kind = 'queue'),
-           EXISTS (SELECT FROM holdfast.bounds WHERE kind = 'task'), EXISTS (SELECT FROM holdfast.flows),
-           EXISTS (SELECT FROM holdfast.rearranging),
-           EXISTS (SELECT FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= at)  -- same test as any_due
-           OR EXISTS (SELECT FROM holdfast.jobs WHERE expires_at <= at AND expires_at IS NOT NULL
-                      AND state IN ('scheduled', 'waiting', 'ready'))
-           OR EXISTS (SELECT FROM holdfast.letters WHERE revive_at <= at AND revive_at IS NOT NULL),
-           EXISTS (SELECT FROM holdfast.workers WHERE deadline <= at),
-           ARRAY(SELECT p.queue FROM holdfast.pauses p WHERE p.kind = 'queue'),
-           (SELECT record FROM holdfast.seal WHERE closed), t.last_value, i.timeline, greatest(0, i.quiet_until - at)
-    INTO bounded, apart, flowing, pending, due, stalls, paused, seal, tick, line, quiet
-    FROM holdfast.ticks t LEFT JOIN holdfast.incarnation i ON true;
-    IF flowing AND NOT due THEN
-        due := EXISTS (SELECT FROM holdfast.flows WHERE wakes_at <= at AND wakes_at IS NOT NULL);
-    END IF;
-    IF request IS NOT NULL THEN
-        IF line IS DISTINCT FROM holdfast.timeline() THEN quiet := holdfast.quiet_seconds(at); END IF;
-        claims := known AND number > last.last_call AND quiet = 0;
-    END IF;
-    -- Task rules matter only if jobs of such tasks are ready, or end here and were counted.
-    IF apart AND NOT bounded THEN bounded := holdfast.tasks_bound(request, claims); END IF;
-    due := due AND claims AND holdfast.try_promote();
-    IF claims THEN
-        IF bounded AND (request ->> 'most')::integer > 0 THEN
-            PERFORM holdfast.lock_flows(ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')));
-        END IF;
-        IF stalls THEN stalled := holdfast.stalled_workers('{}', at); END IF;
-        IF due THEN PERFORM holdfast.lock_letters_due(sweep, at); END IF;
-    END IF;
-    IF others OR bounded OR careful THEN
-        ending := holdfast.seqs_named(successes, settlements || releases);
-        named := holdfast.places_named(ending);
-    ELSIF successes ? 'grouped' THEN
-        named := holdfast.places_ended(successes);
-    END IF;
-    places := named;
-    IF cardinality(stalled) > 0 THEN places := places || holdfast.places_stalled(stalled, (sweep + 1) / 2); END IF;
-    IF due THEN places := places || holdfast.places_due(sweep, at); END IF;
-    follows := claims AND named IS NOT NULL AND seal IS NULL AND stalled IS NULL
-               AND NOT (bounded OR due OR others OR pending) AND request ->> 'most_by_group' IS NULL;
-    IF follows AND NOT careful THEN swaps := holdfast.may_swap(named); END IF;
-    IF swaps THEN
-        PERFORM holdfast.share_groups(named);
-    ELSIF places IS NOT NULL THEN
-        PERFORM holdfast.lock_groups(places);
-    END IF;
+    @find_conditions;
+    @lock_places;
     at := holdfast.store_now(given);  -- waiting for the locks may have taken a while
     IF tick < at * 1000000 THEN PERFORM holdfast.keep_up(at); END IF;
     IF careful THEN elsewhere := holdfast.held_elsewhere(ending); END IF;
-    IF successes IS NOT NULL THEN answers := holdfast.settle_successes(successes, elsewhere, at); END IF;
-    IF settlements <> '[]' THEN answers := answers || holdfast.settle_others(settlements, elsewhere, at); END IF;
-    IF releases <> '[]' THEN answers := answers || holdfast.release_leases(releases, elsewhere, at); END IF;
-    -- Usually the claim refills these groups, because it leases the next jobs in them (claim.sql).
-    IF swaps THEN
-        PERFORM holdfast.swap(successes, answers, named, at);
-    ELSIF follows THEN
-        freed := named;
-    ELSIF named IS NOT NULL THEN
-        PERFORM holdfast.refill_groups(named, at);
-    END IF;
+    @settle_named;
     IF request IS NULL OR NOT known OR number < last.last_call THEN
         answer := json_build_object('answers', answers, 'known', coalesce(known, true),
                                     'stirred', CASE WHEN bounded THEN holdfast.stirred(ending, at) END);
@@ -142,20 +176,7 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    IF claims AND seal IS NULL THEN
-        -- A job that this very call rescheduled with no delay is due, too.
-        IF due OR others AND holdfast.any_due(flowing, at) AND holdfast.try_promote() THEN
-            PERFORM holdfast.promote_due(sweep, places, at);
-        END IF;
-        IF pending THEN pending := holdfast.carry_on(sweep, at); END IF;
-        claimed := holdfast.claim(request, paused, freed, nonce, bounded, apart, flowing, pending, at, given);
-        taken := claimed.taken;
-        floors := claimed.floors;
-        IF bounded OR apart OR flowing THEN
-            at := holdfast.store_now(given);
-            opens_in := holdfast.opens(ARRAY(SELECT jsonb_array_elements_text(request -> 'queues')), at) - at;
-        END IF;
-    END IF;
+    @claim_jobs;
     IF floors IS NULL THEN
         UPDATE holdfast.calls SET last_call = number, last_answers = to_jsonb(answers) WHERE worker = claimer;
     ELSE
