@@ -34,7 +34,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "queues": ("queues", "List queues; limit, slow, pause and resume one."),
         "groups": ("groups", "List groups that have something to do."),
         "group": ("groups", "Show one group, or override its limit and rate."),
-        "tasks": ("tasks", "List tasks that have limits or rates; change them."),
+        "tasks": ("queues", "List tasks that have limits or rates; change them."),
         "cron": ("cron", "List, show, add and change cron entries."),
         "workers": ("jobs", "List workers."),
         "stats": ("jobs", "Show counts of jobs, dead letters and workers."),

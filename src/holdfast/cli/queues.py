@@ -1,6 +1,7 @@
-"""`holdfast queues [limit | rate | pause | resume | empty | obliterate]`: list queues, override, empty them.
+"""`holdfast queues [limit | rate | pause | resume | empty | obliterate]`, `holdfast tasks [limit | rate]`: list queues
+and tasks, override their limits and rates, pause and empty queues.
 
-Loaded by main when called. Without a subcommand it lists.
+Loaded by main when one of them is called. Without a subcommand they list.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from ..lifecycle import UNSTARTED, State
 from ..names import nearest
 from ..operator import make_pause
 from ..rates import Rate
-from ..records import Override, Pause, QueueRecord
+from ..records import Override, Pause, QueueRecord, TaskRecord, TaskRule
 from .bulk import confirm, progress_bar, report_bulk
-from .documents import queue_document, rate_word
+from .documents import queue_document, rate_word, task_document
 from .exits import CommandFailed, Exit
 from .operate import me, pause_it, resume_it
-from .parse import Duration, ago, counted
+from .parse import Duration, ago, counted, span
 from .parse_limits import LimitWord, RateWord, limit_word, reset_or
 from .session import Session, lists, session_options
 
@@ -157,27 +158,7 @@ def check_queue(queue: str, known: list[str]) -> None:
         raise CommandFailed(Exit.NOT_FOUND, f"there is no queue {queue!r}.{listed}")
 
 
-# ---------------------------------------------------------------------- overrides
-
-
-@queues.command("limit")
-@click.argument("queue")
-@click.argument("limit", type=LimitWord(), metavar="N|none|reset")
-@click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
-@session_options
-def limit_command(session: Session, queue: str, limit: Any, dry_run: bool) -> int:
-    """Let at most N jobs of QUEUE run at once, over all workers. Overrides the code until reset."""
-    return _say(session, queue, dry_run, limit=limit)
-
-
-@queues.command("rate")
-@click.argument("queue")
-@click.argument("rate", type=RateWord(), metavar="RATE|none|reset")
-@click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
-@session_options
-def rate_command(session: Session, queue: str, rate: Any, dry_run: bool) -> int:
-    """Limit how many jobs of QUEUE start, such as 100/m, over all workers. Overrides the code until reset."""
-    return _say(session, queue, dry_run, rate=rate)
+# ---------------------------------------------------------------------- pauses
 
 
 @queues.command("pause")
@@ -197,23 +178,98 @@ def resume_command(session: Session, queue: str) -> int:
     return resume_it(session, make_pause(queue, None, None))
 
 
-def _say(session: Session, queue: str, dry_run: bool, *, limit: Any = UNSET, rate: Any = UNSET) -> int:
+# ---------------------------------------------------------------------- tasks: the store knows those for which code or
+# an operator set something, such as a limit, a rate, how long their jobs are kept
+
+
+@click.group(invoke_without_command=True)
+@session_options
+@click.pass_context
+def tasks(ctx: click.Context, session: Session) -> int:
+    """List tasks of which the store knows something: limits, rates, retention."""
+    if not lists(ctx):
+        return Exit.DONE
     with session.store() as app:
-        before = _record(app, queue)
-        if dry_run:
-            word = limit if limit is not UNSET else rate
-            return session.would(f"change queue {queue!r} to {word}", {"queue": queue_document(before)})
-        session.announce(app)
-        app.queues.limit(queue, reset_or(limit), rate=reset_or(rate))
-        after = _record(app, queue)
-        if session.as_json:
-            session.print.document({"store": app.safe_url, "queue": queue_document(after)})
-            return Exit.DONE
-    told = f"limit {told_limit(after.limit, after.override) or 'none'}"
-    session.print.line(f"queue {queue!r}: {told}, rate {told_rate(after.rate, after.override) or 'none'}.")
+        found = app.tasks.list()
+    if session.as_json:
+        session.print.document({"tasks": [task_document(task) for task in found]})
+        return Exit.DONE
+    session.print.table(
+        ("task", "limit", "rate", "running", "kept", "note"),
+        [
+            (
+                task.rule.name,
+                told_limit(task.rule.limit, task.override),
+                told_rate(task.rule.rate, task.override),
+                str(task.running or ""),
+                _kept(task.rule),
+                "" if task.declared else "not declared by code",
+            )
+            for task in found
+        ],
+        empty="no task has a limit, a rate or a rule of its own.",
+    )
     return Exit.DONE
 
 
-def _record(app: Holdfast, queue: str) -> QueueRecord:
-    """The current state of the queue; a queue that was never used can be limited, too."""
-    return next((one for one in app.queues.list() if one.name == queue), QueueRecord(name=queue))
+def _kept(rule: TaskRule) -> str:
+    kept = [] if rule.retain_count is None else [f"{rule.retain_count} finished"]
+    kept += [] if rule.retain_dead_count is None else [f"{rule.retain_dead_count} dead"]
+    kept += [] if rule.retain_dead is None else [f"dead for {span(rule.retain_dead)}"]
+    return ", ".join(kept)
+
+
+# ---------------------------------------------------------------------- overrides of queues and tasks
+
+
+def _add_overrides(group: click.Group, kind: str, scope: str) -> None:
+    """Add the subcommands `limit` and `rate`."""
+    what = kind.upper()
+    named = click.argument("name", metavar=what)
+    dry_run = click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
+    lasts = "Overrides the code until reset."
+
+    @group.command("limit", help=f"Let at most N jobs of {what} run at once, over all {scope}. {lasts}")
+    @named
+    @click.argument("limit", type=LimitWord(), metavar="N|none|reset")
+    @dry_run
+    @session_options
+    def limit_command(session: Session, name: str, limit: Any, dry_run: bool) -> int:
+        return _override(session, kind, name, dry_run, limit=limit)
+
+    @group.command("rate", help=f"Limit how many jobs of {what} start, such as 100/m, over all workers. {lasts}")
+    @named
+    @click.argument("rate", type=RateWord(), metavar="RATE|none|reset")
+    @dry_run
+    @session_options
+    def rate_command(session: Session, name: str, rate: Any, dry_run: bool) -> int:
+        return _override(session, kind, name, dry_run, rate=rate)
+
+
+_add_overrides(queues, "queue", "workers")
+_add_overrides(tasks, "task", "queues and workers")
+
+
+def _override(session: Session, kind: str, name: str, dry_run: bool, *, limit: Any = UNSET, rate: Any = UNSET) -> int:
+    with session.store() as app:
+        if dry_run:
+            word = limit if limit is not UNSET else rate
+            return session.would(f"change {kind} {name!r} to {word}", {kind: _of(app, kind, name)[0]})
+        session.announce(app)
+        (app.queues if kind == "queue" else app.tasks).limit(name, reset_or(limit), rate=reset_or(rate))
+        document, declared, override = _of(app, kind, name)
+        if session.as_json:
+            session.print.document({"store": app.safe_url, kind: document})
+            return Exit.DONE
+    limit_told, rate_told = told_limit(declared.limit, override), told_rate(declared.rate, override)
+    session.print.line(f"{kind} {name!r}: limit {limit_told or 'none'}, rate {rate_told or 'none'}.")
+    return Exit.DONE
+
+
+def _of(app: Holdfast, kind: str, name: str) -> tuple[Any, QueueRecord | TaskRule, Override | None]:
+    """A queue or task as JSON, what its code declares, and its override. One that is not known can be limited, too."""
+    if kind == "queue":
+        queue = next((one for one in app.queues.list() if one.name == name), QueueRecord(name=name))
+        return queue_document(queue), queue, queue.override
+    task = next((one for one in app.tasks.list() if one.rule.name == name), TaskRecord(rule=TaskRule(name=name)))
+    return task_document(task), task.rule, task.override
