@@ -27,6 +27,8 @@ import pytest
 
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.backends.postgres.connection import Connections
+from holdfast.backends.postgres.prepared import PreparedCall
+from holdfast.backends.postgres.wakeups import NOTIFY, Wakeups
 
 START_SECONDS_MAX = 60.0
 PATIENCE_SECONDS = 60.0  # of backends whose tests judge answers, not times: ten thousand jobs on a busy machine
@@ -183,6 +185,7 @@ STORE_BYTES_MAX = 2**20  # dead rows and all; a larger one is made anew
 
 _Session = tuple["psycopg.AsyncConnection[Any]", set[str]]  # and the verbs it has served
 _left: dict[tuple[str, str], list[_Session]] = {}
+_asked: dict[tuple[str, str], dict[str, PreparedCall]] = {}  # they know which of these sessions has them prepared
 
 
 class WarmBackend(PostgresBackend):
@@ -197,6 +200,7 @@ class WarmBackend(PostgresBackend):
         named = f"{conninfo}&application_name=warm"  # who looks for a test's own sessions must not find those left over
         super().__init__(named, schema=schema, call_timeout=PATIENCE_SECONDS)
         self._left = _left.setdefault((conninfo, schema), [])
+        self._asked = _asked.setdefault((conninfo, schema), {**self._asked, "hint": PreparedCall("hint", NOTIFY)})
         self._connections.abandon = self._leave  # type: ignore[method-assign]
 
     async def open(self) -> None:
@@ -211,8 +215,14 @@ class WarmBackend(PostgresBackend):
             ours._served[connection] = served
         await super().open()
 
+    def _watching(self) -> Wakeups:
+        wakeups = super()._watching()
+        wakeups._hint = self._asked["hint"]
+        return wakeups
+
     def _leave(self) -> None:
         ours = self._connections
+        assert not ours.pooled, "a session left over was taken for a pooler's: the case did not judge the usual path"
         if ours._idle_generation == ours.generation:
             kept = ours._idle[: SESSIONS_LEFT_MAX - len(self._left)]
             self._left += [(one, ours._served.get(one, set())) for one in kept]

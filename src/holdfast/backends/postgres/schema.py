@@ -7,8 +7,11 @@ version in which only functions changed needs no migration, just the next SCHEMA
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Mapping
 from importlib import resources
+from types import MappingProxyType
 from typing import Any
 
 from psycopg import AsyncCursor
@@ -89,10 +92,11 @@ def check_schema_name(name: str) -> str:
     return name
 
 
-def for_schema(name: str) -> dict[str, str]:
-    """All statements, with the schema's name filled in."""
+@functools.lru_cache(maxsize=16)
+def for_schema(name: str) -> Mapping[str, str]:
+    """All statements, with the schema's name filled in. Backends on one schema share them."""
     quoted = f'"{check_schema_name(name)}".'
-    return {part: _PLACE.sub(quoted, sql) for part, sql in STATEMENTS.items()}
+    return MappingProxyType({part: _PLACE.sub(quoted, sql) for part, sql in STATEMENTS.items()})
 
 
 async def schema_version(cursor: AsyncCursor[Any], schema: str) -> int | None:
