@@ -6,8 +6,11 @@ the processor to chaos tests. Hypothesis measures no time: a busy machine is no 
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator
+import signal
+import sys
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -17,9 +20,15 @@ PROCESSES_MAX = 6
 NICENESS = 5
 
 _yielding = False
+_failed = pytest.StashKey[bool]()
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+# Tests send these to processes they start, which inherit that a signal is ignored: `nohup ./check &` ignores both.
+for number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -54,3 +63,19 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
             os.nice(NICENESS)  # for good: what comes after it in this process is no chaos test
             _yielding = True
     return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[_failed] = item.stash.get(_failed, False) or report.failed
+    return report
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """What a failed test left open is its own: nobody closed it. Found later, it would fail an innocent neighbour."""
+    if item.stash.get(_failed, False):
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):  # frames that keep it
+            if hasattr(sys, name):
+                delattr(sys, name)
+        gc.collect()

@@ -86,14 +86,15 @@ def nobody_can_run_a_job_twice(source: str, target: str) -> None:
 def test_killed_at_any_call_and_started_again_nothing_is_lost_or_doubled(
     pair: tuple[str, str], tmp_path: Path, movers: Movers
 ) -> None:
-    # All over the move, and every call around its beginning and its end, where the seals change.
-    kill_all_over(movers, pair, tmp_path, lambda n: {*range(2, 12, 2), *range(12, n - 4, 5), *range(n - 3, n + 1)})
+    # All over the move, each pair at calls of its own, and around its beginning and its end, where the seals change.
+    first = 12 + 2 * PAIRS.index(pair)
+    kill_all_over(movers, pair, tmp_path, lambda n: {*range(2, 12, 3), *range(first, n - 4, 14), *range(n - 3, n + 1)})
 
 
 @pytest.mark.parametrize("pair", INSIDE, ids="-to-".join)
 def test_killed_between_two_shards_and_started_again(pair: tuple[str, str], tmp_path: Path, movers: Movers) -> None:
     """A call to a store of shards is many; it may end between any two of them, in the middle of a seal, too."""
-    kill_all_over(movers, pair, tmp_path, lambda n: {*range(3, n, n // 14), *range(n - 9, n + 1, 2)}, inside=True)
+    kill_all_over(movers, pair, tmp_path, lambda n: {*range(3, n, n // 10), *range(n - 9, n + 1, 2)}, inside=True)
 
 
 def kill_all_over(
@@ -110,7 +111,7 @@ def kill_all_over(
     assert calls >= 30
     asyncio.run(with_store(source, unseal))
     places = sorted(at(calls))
-    assert len(places) >= 12
+    assert len(places) >= 11
     for n, place in enumerate(places):
         target = fresh_url(pair[1], tmp_path)
         asyncio.run(split(target))

@@ -14,9 +14,7 @@ from holdfast.lifecycle import Settlement
 from holdfast.records import ClaimRequest, Exchanged, Held, Release, Renewal
 
 from ..reference.backend import ReferenceBackend
-from .test_in_flight import walk_on, walk_over_shards
-
-WALKS_MAX = 1000  # it ends at the first walk that finds the fault
+from .test_in_flight import WALKS, WALKS_PER_STORE, walk_on, walk_over_shards
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -42,7 +40,7 @@ def test_the_walks_find_leases_given_back_while_their_handlers_run(
     for name, fault in faults.items():
         monkeypatch.setattr(WorkerCalls, name, fault)
     with pytest.raises(AssertionError, match=r"runs twice at once|starts again"):
-        walk_over_shards(WALKS_MAX)
+        walk_over_shards(WALKS)
 
 
 class RenewalsGiveBackWhatIsOnItsWay(ReferenceBackend):
@@ -97,4 +95,4 @@ class ReleaseGoesByIdAlone(GoesByIdAlone):
 )
 def test_the_walks_find(mutant: type[ReferenceBackend], tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
-        walk_on(lambda _: mutant(), tmp_path, WALKS_MAX)
+        walk_on(lambda _: mutant(), tmp_path, WALKS_PER_STORE)

@@ -235,12 +235,15 @@ BACKENDS = (
 )
 
 
-def make(mutant: type[Store] | type[ReferenceBackend]) -> Backend:
+Mutant = type[Store] | type[ReferenceBackend]
+
+
+def make(mutant: Mutant) -> Backend:
     return mutant() if issubclass(mutant, ReferenceBackend) else StoredBy(mutant)
 
 
 @pytest.mark.parametrize("mutant", [*STORES, *BACKENDS], ids=lambda mutant: mutant.__name__)
-def test_the_walk_finds(mutant: type[Store] | type[ReferenceBackend]) -> None:
+def test_the_walk_finds(mutant: Mutant) -> None:
     class OnMutant(Walk):
         makers = (lambda _: make(mutant),)
 

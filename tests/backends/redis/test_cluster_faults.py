@@ -45,7 +45,7 @@ def replicated() -> Iterator[Cluster]:
 # ---------------------------------------------------------------------- many processes
 
 
-@pytest.mark.parametrize(("limit", "processes", "total"), [(1, 4, 600), (2, 8, 3000)])
+@pytest.mark.parametrize(("limit", "processes", "total"), [(1, 4, 600), (2, 8, 2000)])
 def test_many_processes_never_exceed_a_groups_limit(limit: int, processes: int, total: int) -> None:
     cluster, ledger = shared_cluster(), shared_server()
     cluster.empty()

@@ -19,12 +19,11 @@ LIMITS = {"limit 1": 1, "limit 10": 10, "no limit": UNLIMITED}
 NEAR = 1_000_000  # ticks: how far apart turns are that were issued at one time
 
 
-async def _tenant_a(world: World, limit: int) -> int:
-    number = world.sized(10_000)
+async def _tenant_a(world: World, limit: int, jobs: int) -> None:
+    number = world.sized(jobs)
     await world.relaxed(limit)
     for start in range(0, number, 1000):
         await world.enqueue_many(min(1000, number - start), group="A")
-    return number
 
 
 async def _claims_until(world: World, job_id: str, most: int, open_leases: list[Lease]) -> int:
@@ -38,34 +37,65 @@ async def _claims_until(world: World, job_id: str, most: int, open_leases: list[
     raise AssertionError(f"{job_id} did not start within 19 claims")
 
 
-@case_for_each(LIMITS)
-async def a_tenant_with_one_job_starts_within_two_claims(world: World, how: str) -> None:
-    await _tenant_a(world, LIMITS[how])
-    await world.register("w1", lease=FOREVER)
-    only = await world.enqueue(group="B")
-    assert await _claims_until(world, only, 1, []) <= 2, "B waits longer than two claims of one slot"
-
-
-@case_for_each(LIMITS)
-async def a_tenant_that_comes_late_starts_within_two_claims(world: World, how: str) -> None:
-    await _tenant_a(world, LIMITS[how])
-    await world.register("w1", lease=FOREVER)
+async def _served_at_once(world: World) -> list[Lease]:
+    """B has one job while nothing runs; returns what is open then."""
     open_leases: list[Lease] = []
+    only = await world.enqueue(group="B")
+    assert await _claims_until(world, only, 1, open_leases) <= 2, "B waits longer than two claims of one slot"
+    return open_leases
+
+
+async def _served_late(world: World, open_leases: list[Lease]) -> list[Lease]:
+    """B has one job after A has been served for a while."""
     for _ in range(25):
         done = [world.settlement(lease, Ending.SUCCEEDED) for lease in open_leases]
         open_leases = list((await world.exchange(done, [], world.request("w1", 10))).leases)
     only = await world.enqueue(group="B")
     assert await _claims_until(world, only, 1, open_leases) <= 2, "B waits longer than two claims of one slot"
+    return open_leases
+
+
+async def _served_again(world: World, open_leases: list[Lease]) -> list[Lease]:
+    """B has one job, again and again."""
+    for _ in range(8):
+        only = await world.enqueue(group="B")
+        assert await _claims_until(world, only, 2, open_leases) <= 2, "B waits longer than two claims"
+    return open_leases
+
+
+@case_for_each(LIMITS)
+async def a_tenant_with_one_job_starts_within_two_claims(world: World, how: str) -> None:
+    await _tenant_a(world, LIMITS[how], 1000)
+    await world.register("w1", lease=FOREVER)
+    await _served_at_once(world)
+
+
+@case_for_each(LIMITS)
+async def a_tenant_that_comes_late_starts_within_two_claims(world: World, how: str) -> None:
+    await _tenant_a(world, LIMITS[how], 1000)
+    await world.register("w1", lease=FOREVER)
+    await _served_late(world, [])
 
 
 @case
 async def a_tenant_comes_first_again_each_time_it_has_one_job(world: World) -> None:
-    await _tenant_a(world, UNLIMITED)
+    await _tenant_a(world, UNLIMITED, 1000)
     await world.register("w1", lease=FOREVER)
-    open_leases: list[Lease] = []
-    for _ in range(8):
-        only = await world.enqueue(group="B")
-        assert await _claims_until(world, only, 2, open_leases) <= 2, "B waits longer than two claims"
+    await _served_again(world, [])
+
+
+@case
+async def a_tenant_is_served_beside_ten_thousand_jobs_under_any_limit(world: World) -> None:
+    """The three above, one after the other, on one backlog: how large it is must not matter."""
+    await _tenant_a(world, UNLIMITED, 10_000)
+    await world.register("w1", lease=FOREVER)
+    for limit in (UNLIMITED, 10, 1):
+        await world.relaxed(limit)
+        while await world.backend.rearrange(now=world.now):
+            pass
+        open_leases = await _served_late(world, await _served_at_once(world))
+        for lease in await _served_again(world, open_leases):
+            await world.end(lease)
 
 
 @case
