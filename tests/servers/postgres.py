@@ -26,8 +26,7 @@ import psycopg
 import pytest
 
 from holdfast.backends.postgres.backend import PostgresBackend
-from holdfast.backends.postgres.connection import Connections
-from holdfast.backends.postgres.prepared import PreparedCall
+from holdfast.backends.postgres.connection import Connections, PreparedCall
 from holdfast.backends.postgres.wakeups import NOTIFY, Wakeups
 
 START_SECONDS_MAX = 60.0
