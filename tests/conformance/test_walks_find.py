@@ -12,19 +12,13 @@ from holdfast.testing.conformance import CASES, run_case
 from ..simulation import test_mutants as mutants
 from .test_stores_walk_alike import SEEDS, STEPS, WALKS, walk_both
 
-UNSOUND = (
-    mutants.DeathInsertsASecondLetter,
-    mutants.LoweredLimitWithdrawsNothing,
-    mutants.AStartedJobKeepsItsKey,
-    mutants.ComingBackDoesNotTakeTheKey,
-    mutants.RecoveryForgetsToRefill,
-)
-FOUND_OTHERWISE = (  # by soundness, and by the model of tests/simulation
-    mutants.DeathInsertsASecondLetter,
-    mutants.ReviveTwiceMakesTwoLiveJobs,
+UNSOUND = (mutants.AStartedJobKeepsItsKey, mutants.RecoveryForgetsToRefill)
+TOO_RARE = (  # one walk in forty shows them at best; those of tests/simulation find them
+    mutants.RecoveredJobLosesItsTurn,
+    mutants.APushKnowsNoMaximum,
     mutants.RepeatedCallClaimsAnew,
 )
-UNLIKE = [mutant for mutant in (*mutants.STORES, *mutants.BACKENDS) if mutant not in FOUND_OTHERWISE]
+UNLIKE = [mutant for mutant in (*mutants.STORES, *mutants.BACKENDS) if mutant not in TOO_RARE]
 
 
 @pytest.mark.parametrize("mutant", UNSOUND, ids=lambda mutant: mutant.__name__)
