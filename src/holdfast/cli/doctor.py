@@ -15,6 +15,7 @@ import click
 from ..errors import BackendUnavailable, HoldfastError, OutcomeUnknown
 from ..inspection.coverage import AppFacts, judge_service, look_at_service
 from ..inspection.machine import Finding, all_well, fine, judge_machine, look_at_machine, note, wrong
+from ..inspection.pace import judge_pace, look_at_pace
 from ..inspection.store_health import judge_store, look_at_store
 from .app_import import import_modules
 from .exits import CommandFailed, Exit
@@ -124,9 +125,10 @@ async def _ask(backend: Backend, address: Address, app: AppFacts | None) -> list
         await backend.open()
         look = await look_at_store(backend, address)
         service = await look_at_service(backend, tasks=app is not None)
+        pace = await look_at_pace(backend)
     finally:
         await backend.close()
-    return [*judge_store(look), *judge_service(service, app)]
+    return [*judge_store(look), *judge_service(service, app), *judge_pace(pace)]
 
 
 def _show(session: Session, findings: list[Finding], url: str | None) -> None:

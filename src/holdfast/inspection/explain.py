@@ -19,6 +19,7 @@ from ..lifecycle import SHARED_STALLS_MAX, UNSTARTED, State
 from ..rates import UNLIMITED, Rate, bounded, opens_at
 from ..records import Flow, GroupRecord, JobRecord, Override, Pause, QueueRecord, TaskRecord, WorkerRecord
 from ..worker_status import TASK_CHARS_MAX, read
+from .pace import duration, usual_runs
 
 STALLS = ("stalled", "crash")  # error reasons that are not failures of the handler
 
@@ -96,7 +97,7 @@ async def _explained(backend: Backend, scene: _Scene) -> Explanation:
         case State.READY:
             return await _ready(backend, scene)
         case State.RUNNING:
-            return _running(scene)
+            return _running(scene, await _usual_run(backend, scene))
         case State.DEAD:
             return await _dead(backend, scene)
         case _:
@@ -178,7 +179,19 @@ async def _ready(backend: Backend, scene: _Scene) -> Explanation:
     return _explanation(scene, summary, reasons, ["It runs when the claims reach it: priority first, then turn."])
 
 
-def _running(scene: _Scene) -> Explanation:
+async def _usual_run(backend: Backend, scene: _Scene) -> list[str]:
+    """How that compares with its task's other runs, if it is far longer."""
+    job = scene.job
+    usual = (await usual_runs(backend, scene.now, job.task)).get(job.task)
+    if usual is None or job.started_at is None or not usual.is_long(scene.now - job.started_at):
+        return []
+    return [
+        f"It runs for {duration(scene.now - job.started_at)}; half of its task's runs of the last day took "
+        f"{duration(usual.p50)} or less, 99 of 100 {duration(usual.p99)} or less. `holdfast cancel {job.id}` stops it."
+    ]
+
+
+def _running(scene: _Scene, usual: list[str]) -> Explanation:
     job = scene.job
     worker = next((worker for worker in scene.workers if worker.id == job.worker), None)
     since = f"since {_when(job.started_at, scene.now)}" if job.started_at is not None else ""
@@ -193,7 +206,7 @@ def _running(scene: _Scene) -> Explanation:
             reasons.append(
                 f"That worker renewed its lease of {worker.lease_seconds:g} s {_ago(worker.renewed_at, scene.now)}."
             )
-            reasons += _handler(job, worker)
+            reasons += [*_handler(job, worker), *usual]
     if job.progress is not None:
         reasons.append(f"Progress {job.progress:.0%}{f': {job.progress_text}' if job.progress_text else ''}.")
     if job.cancel_requested:
