@@ -11,8 +11,8 @@ from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.inspection import explain
 from holdfast.inspection.pace import RECENT_SECONDS, Backlog, Pace, Usual, drained_in, judge_pace, look_at_pace
 from holdfast.lifecycle import State
-from holdfast.records import ClaimRequest, JobRecord, NewJob, Recording, Rollup, WorkerRecord
-from holdfast.rollups import bucket_of
+from holdfast.records import ClaimRequest, JobRecord, NewJob, WorkerRecord
+from holdfast.rollups import Recording, Rollup, bucket_of
 
 NOW = 1_000_000.0
 SEND = Usual(runs=500, p50=2.0, p99=10.0)
@@ -21,9 +21,7 @@ BACKLOG = Backlog(queue="mail", waiting=6000, oldest_seconds=3600.0, came=100, c
 
 def running(task: str, seconds: float, number: int = 1) -> list[JobRecord]:
     return [
-        JobRecord(
-            id=f"{task}{n}", seq=n, task=task, queue="q", state=State.RUNNING, args=b"", started_at=NOW - seconds
-        )
+        JobRecord(id=f"{task}{n}", seq=n, task=task, queue="q", state=State.RUNNING, args=b"", started_at=NOW - seconds)
         for n in range(number)
     ]
 

@@ -12,7 +12,7 @@ import re
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 RUNNING_LOOKED_AT_MAX = 500
 GROUPS_LOOKED_AT_MAX = 100
 LETTERS_LOOKED_AT_MAX = 100
+RATE_SECONDS = 300.0  # attempts that ended are counted over this time
 ID_SHOWN = 8  # the end of an id: jobs of the same minute share its beginning
 SECTIONS = ("queues", "running", "failures", "groups", "workers")
 ROWS_MIN = 2  # of a section that is not selected
@@ -60,6 +61,7 @@ class Scene(Struct, frozen=True, kw_only=True):
     groups: Sequence[GroupRecord] = ()  # most waiting first
     running: Sequence[Any] = ()  # of Job, longest first
     failures: Sequence[Any] = ()  # of DeadLetter, newest first
+    rates: Mapping[str, float] = {}  # attempts that ended per minute, by queue
 
     @property
     def alive(self) -> list[WorkerRecord]:
@@ -69,6 +71,7 @@ class Scene(Struct, frozen=True, kw_only=True):
 def look(app: Holdfast) -> Scene:
     """Read everything that is shown; each read is bounded."""
     running: list[Job[Any]] = list(app.jobs(states=(State.RUNNING,), limit=RUNNING_LOOKED_AT_MAX))
+    stats = app.stats("queue", since=RATE_SECONDS)
     groups = [group for group in app.groups.list(limit=GROUPS_LOOKED_AT_MAX) if group.counts or group.pause]
     return Scene(
         url=app.safe_url,
@@ -78,6 +81,7 @@ def look(app: Holdfast) -> Scene:
         groups=sorted(groups, key=lambda one: -one.counts.get(State.WAITING, 0)),
         running=sorted(running, key=_since),
         failures=app.dead.list(limit=LETTERS_LOOKED_AT_MAX),
+        rates={line.name: line.count / (stats.seconds / 60.0) for line in stats.lines},
     )
 
 
@@ -111,8 +115,14 @@ def rows_of(scene: Scene, section: str) -> tuple[Row, list[Row]]:
     now = scene.now
     match section:
         case "queues":
-            return ("queue", "ready", "waiting", "later", "running", "dead", "oldest", ""), [
-                (queue.name, *_numbers(queue), ago(queue.oldest_due_at, now), "paused" if queue.pause else "")
+            return ("queue", "ready", "waiting", "later", "running", "dead", "per min", "oldest", ""), [
+                (
+                    queue.name,
+                    *_numbers(queue),
+                    f"{scene.rates[queue.name]:.0f}" if queue.name in scene.rates else "",
+                    ago(queue.oldest_due_at, now),
+                    "paused" if queue.pause else "",
+                )
                 for queue in scene.queues
             ]
         case "running":
@@ -381,6 +391,7 @@ def _document(scene: Scene) -> dict[str, Any]:
         "failures": [letter_document(one) for one in scene.failures],
         "groups": [group_document(one) for one in scene.groups],
         "workers": [worker_document(one) for one in scene.workers],
+        "ended_per_minute": dict(scene.rates),
     }
 
 

@@ -21,6 +21,7 @@ from ..inspection.coverage import judge_service, look_at_service
 from ..inspection.explain import Explanation
 from ..inspection.failures import Failures
 from ..inspection.machine import Finding, wrong
+from ..inspection.pace import judge_pace, look_at_pace
 from ..inspection.store_health import judge_store, look_at_store
 from ..job import DeadLetter, Job
 from ..lifecycle import State
@@ -168,6 +169,7 @@ class Reads:
     async def _checks(self) -> list[Finding]:
         async def look(backend: Backend) -> list[Finding]:
             service = judge_service(await look_at_service(backend, tasks=False))
+            service += judge_pace(await look_at_pace(backend))
             if self.scheme == "memory":
                 return service
             return [*judge_store(await look_at_store(backend, self._address)), *service]

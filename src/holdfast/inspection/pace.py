@@ -1,7 +1,7 @@
 """Is work done at its usual pace: handlers that run far longer than they used to, and backlogs that grow?
 
-Called by the doctor, the dashboard and explain. `look_at_pace` reads through the contract, bounded, and changes nothing;
-`judge_pace` is pure. What is usual comes from the roll-ups that workers record; where they are missing, nothing is said.
+Called by the doctor, the dashboard and explain. `look_at_pace` reads through the contract, bounded, and changes
+nothing; `judge_pace` is pure. What is usual comes from the roll-ups that workers record; without them it finds nothing.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from msgspec import Struct
 from ..backends.contract import Reader
 from ..lifecycle import State
 from ..queries import parse_query
-from ..records import JobQuery, JobRecord, Rollup, RollupQuery, WorkerRecord
-from ..rollups import added, percentile
+from ..records import JobQuery, JobRecord, WorkerRecord
+from ..rollups import Rollup, RollupQuery, added, percentile
 from .machine import Finding, fine, note, wrong
 
 USUAL_SECONDS = 86400.0  # what is usual is read off the last day
