@@ -142,7 +142,7 @@ def holds_something(path: str) -> bool:
 def find_id(app: Holdfast, given: str) -> str:
     """The id of the only job whose id begins or ends with this; a full id always matches itself.
 
-    A store without an index of ids looks at its newest jobs, then at those that are running, dead, scheduled or waiting.
+    A store without an index of ids looks at its newest jobs, then at running, dead, scheduled and waiting ones.
     """
     try:
         return app.job(given).id
