@@ -465,6 +465,15 @@ class JobQuery(Struct, frozen=True, kw_only=True):
     beyond: float | None = None  # with a sort other than "created": the value at that seq
     limit: int = 50
 
+    @property
+    def by_due_index(self) -> bool:
+        """Whether every store has an index in the order asked for: scheduled jobs by due time, soonest first."""
+        return self.sort == "due" and self.states == (State.SCHEDULED,)
+
+    def order(self, seq: int, due_at: float) -> tuple[float, float]:
+        """Sorts as a scan goes: by due time, then seq; else newest first."""
+        return (due_at, seq) if self.by_due_index else (-seq, 0.0)
+
 
 class Look(Struct, frozen=True, kw_only=True):
     """What one scan may cost."""
@@ -480,6 +489,7 @@ class Scanned(Struct, frozen=True, kw_only=True):
 
     jobs: tuple[JobRecord, ...] = ()
     before: int | None = None  # the seq to continue below; None: there is nothing beyond
+    beyond: float | None = None  # by due time: the one at that seq, to continue after
     rows: int = 0  # jobs, or index entries, looked at
 
 

@@ -71,15 +71,16 @@ def scan_jobs(store: Store, query: JobQuery, look: Look) -> Scanned:
     """Every job in turn, whether it matches or not: whoever asks decides."""
     found: list[JobRecord] = []
     rows = size = 0
-    for row in reversed(store.jobs.values()):  # newest first: the dict is in the order of seq
-        if query.before is not None and row.seq >= query.before:
+    place = None if query.before is None else query.order(query.before, query.beyond or 0.0)
+    for row in sorted(store.jobs.values(), key=lambda row: query.order(row.seq, row.due_at)):
+        if place is not None and query.order(row.seq, row.due_at) <= place:
             continue
         rows += 1
         job = job_record(row)
         found.append(msgspec.structs.replace(job, args=b"{}", value=None, errors=()) if look.light else job)
         size += len(row.args)
         if len(found) >= query.limit or rows >= look.rows_max or size >= look.bytes_max:
-            return Scanned(jobs=tuple(found), before=row.seq, rows=rows)
+            return Scanned(jobs=tuple(found), before=row.seq, beyond=row.due_at, rows=rows)
     return Scanned(jobs=tuple(found), rows=rows)
 
 

@@ -196,6 +196,7 @@ class Reader(ABC):
         R65. Bounded, whatever the store holds: it ends when `look` is used up, and says where. It walks the index that
         has the fewest candidates. It returns every job that matches down to that place; it may return others, too.
         R66. It makes progress: unless it has reached the end, `before` is below the query's.
+        R69. Scheduled jobs by due time (`query.by_due_index`) come soonest first instead, after (`beyond`, `before`).
         """
 
     async def page(self, query: JobQuery, now: float | None = None) -> JobPage:

@@ -35,7 +35,7 @@ async def page(reader: Reader, query: JobQuery, now: float | None) -> JobPage:
     """One page."""
     if is_never(query) or query.limit < 1:
         return JobPage()
-    if query.sort != "created":
+    if query.sort != "created" and not query.by_due_index:
         return await _sorted_page(reader, query, now)
     found: list[JobRecord] = []
     wanted = min(query.limit, PAGE_MAX)
@@ -49,7 +49,7 @@ async def _sorted_page(reader: Reader, query: JobQuery, now: float | None) -> Jo
     """Sort what is found within the bounds; a position then is one among these."""
     value, falls = _ORDERS[query.sort]
     found: list[JobRecord] = []
-    walk = _Walk(reader, replace(query, before=None), now, light=False)
+    walk = _Walk(reader, replace(query, sort="created", before=None), now, light=False)
     while len(found) < SORTED_MAX and await walk.on(min(PAGE_MAX, SORTED_MAX - len(found))):
         found += walk.met
 
@@ -145,14 +145,18 @@ class _Walk:
         self._reads -= len(found.jobs)
         met = [job for job in found.jobs if matches(self._query, job, self._now or 0.0)]
         self.met = met[:wanted]
-        before = found.before if len(met) <= wanted else self.met[-1].seq
+        before, beyond = found.before, found.beyond
+        if len(met) > wanted:
+            before, beyond = self.met[-1].seq, self.met[-1].due_at
         self._ended = before is None
-        self._query = replace(self._query, before=before)
+        self._query = replace(self._query, before=before, beyond=beyond)
 
     @property
     def position(self) -> str | None:
         """Where to continue; None at the end."""
-        return None if self._ended or self._query.before is None else position_text(self._query.before)
+        if self._ended or self._query.before is None:
+            return None
+        return position_text(self._query.before, self._query.beyond if self._query.by_due_index else None)
 
 
 def weight(job: JobRecord | Any) -> int:

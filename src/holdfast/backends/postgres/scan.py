@@ -45,6 +45,11 @@ async def _walking(
         await cursor.execute("SET LOCAL enable_seqscan = off")
         await cursor.execute("SET LOCAL enable_bitmapscan = off")
         values: dict[str, Any] = {"below": SEQ_MAX if query.before is None else query.before, "rows": look.rows_max}
+        if query.by_due_index:
+            values["beyond"] = float("-inf") if query.beyond is None else query.beyond
+            values["after"] = 0 if query.before is None else query.before
+            yield sql["read.walk_due"], values
+            return
         few = await _few(cursor, sql, query)
         if few is not None:
             values["seqs"] = sorted((seq for seq in few if seq < values["below"]), reverse=True)[: look.rows_max]
@@ -92,17 +97,20 @@ async def _scan(
 ) -> Scanned:
     where = _prefilter(query, look, values).where
     record = sql["read.light" if look.light else "read.whole"]
-    text = _filled(sql["read.scan"], walk=walk, where=where, record=record)
+    order = "due_at, seq" if query.by_due_index else "seq DESC"
+    text = _filled(sql["read.scan"], walk=walk, where=where, record=record, order=order)
     values |= {"limit": query.limit, "bytes": look.bytes_max}
     await cursor.execute(text, values)
     found = await cursor.fetchall()
     jobs = tuple([as_job(record) for record, _ in found])
     is_cut = bool(found) and (len(jobs) == query.limit or len(jobs) < found[0][1])
-    down_to = jobs[-1].seq if is_cut else -1
-    await cursor.execute(_filled(sql["read.scanned"], walk=walk), {**values, "down_to": down_to})
-    rows, last = await cursor.fetchone() or (0, None)
-    is_end = not is_cut and rows < look.rows_max
-    return Scanned(jobs=jobs, before=None if is_end else last, rows=rows)
+    values |= {"down_to": jobs[-1].seq if is_cut else -1, "down_due": jobs[-1].due_at if is_cut else 0.0}
+    scanned = sql["read.scanned_by_due" if query.by_due_index else "read.scanned"]
+    await cursor.execute(_filled(scanned, walk=walk), values)
+    rows, last, *due_at = await cursor.fetchone() or (0, None)
+    if not is_cut and rows < look.rows_max:
+        return Scanned(jobs=jobs, rows=rows)
+    return Scanned(jobs=jobs, before=last, beyond=due_at[0] if due_at else None, rows=rows)
 
 
 def _filled(text: str, **parts: str) -> str:

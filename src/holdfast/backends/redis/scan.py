@@ -24,6 +24,7 @@ PAGE = 1000  # records checked, or members read, by one script or command
 IDS_PAGE, IDS_SHARE = 5000, 8  # where only ids are looked at: by one script, and for one row that a scan may check
 FEW_MAX = 10_000  # candidates that are sorted, because their index has another order
 _HEAD = FIELDS.index("key") + 1  # fields of a record that most queries need
+_SEQ = struct.Struct(">Q")  # at the beginning of a member of `due`
 _SLACK = 0.001  # seconds: sums of times are rounded
 # A span as a field, whether it grows with the time, and the states in which it applies.
 _SPANS = {
@@ -50,6 +51,7 @@ class Scan:
         self._conditions = Conditions(query, look.now)
         self._found: list[JobRecord] = []
         self._counts: Counter[str] = Counter()
+        self._dues: dict[int, float] = {}  # by due time: that of each seq
         self._by: int | None = None  # of a tally: the position of the field
         self._rows, self._bytes = 0, look.bytes_max
         by_id = bool(query.id_ends or query.id_prefix)  # then no record is read of those that do not match
@@ -58,6 +60,9 @@ class Scan:
     async def run(self, count: Count) -> Scanned:
         query = self._query
         numbers: AsyncIterator[Number] | None = None
+        if query.by_due_index:
+            before = await self._through(self._by_due())
+            return Scanned(jobs=tuple(self._found), before=before, beyond=self._dues.get(before or 0), rows=self._rows)
         if query.worker is not None or query.states or query.queue is not None:
             numbers = await self._candidates(count)
         before = await (self._through_all() if numbers is None else self._through(numbers))
@@ -116,7 +121,7 @@ class Scan:
             page, size = [], PAGE
         if page:
             at = await self._check_page(page)
-            if at > page[-1][0]:
+            if at != page[-1][0]:
                 return at
         return None
 
@@ -139,6 +144,35 @@ class Scan:
             queues = [query.queue] if query.queue is not None else list(await count(None))
             streams += [self._finished_in(state, queue) for state in ended for queue in queues]
         return _merged(streams)
+
+    async def _by_due(self) -> AsyncIterator[Number]:
+        """Scheduled jobs, soonest first, after the query's place."""
+        due_at, seq = self._query.beyond, self._query.before or 0
+        size = _FIRST
+        while True:
+            start = 0 if due_at is None else await self._rank_after(due_at, seq)
+            flat = await self._command("scan", "ZRANGE", "due", start, start + size - 1, "WITHSCORES")
+            for member, score in zip(flat[::2], flat[1::2], strict=True):
+                if len(member) > _SEQ.size:
+                    [seq], due_at = _SEQ.unpack_from(member), float(score)
+                    self._dues[seq] = due_at
+                    yield seq, member[_SEQ.size :]
+            if len(flat) < 2 * size:
+                return
+            size = PAGE
+
+    async def _rank_after(self, due_at: float, seq: int) -> int:
+        """How many of `due` come up to this place: sooner ones, and of those at that time the ones up to the seq."""
+        low: int = await self._command("scan", "ZCOUNT", "due", "-inf", f"({due_at!r}")
+        high: int = low + await self._command("scan", "ZCOUNT", "due", repr(due_at), repr(due_at))
+        while low < high:
+            middle = (low + high) // 2
+            found: list[bytes] = await self._command("scan", "ZRANGE", "due", middle, middle)
+            if found and found[0][: _SEQ.size] <= _SEQ.pack(seq):
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     async def _finished_in(self, state: State, queue: str) -> AsyncIterator[Number]:
         prefix = codec.LETTERS[state].encode() + codec.escaped(queue)

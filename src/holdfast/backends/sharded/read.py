@@ -151,7 +151,7 @@ class ShardedReader(Reader):
         number = await self._number(query.queue)
         share = replace(look, rows_max=max(1, look.rows_max // number), bytes_max=max(1, look.bytes_max // number))
         found = await self._everywhere(lambda store: store.scan(query, share), query.queue)
-        return scanned_by_all(list(found.values()), query.limit)
+        return scanned_by_all(list(found.values()), query)
 
     async def tally(
         self, query: JobQuery, by: Grouping | None = None, now: float | None = None, *, rows_max: int | None = None
@@ -261,15 +261,19 @@ class ShardedReader(Reader):
 Row = Mapping[str, Any]
 
 
-def scanned_by_all(found: Sequence[Scanned], limit: int) -> Scanned:
-    """Merge the scans of several shards: down to the place that all of them have reached, or until the limit is."""
-    reached = max((one.before for one in found if one.before is not None), default=None)
-    merged = heapq.merge(*(one.jobs for one in found), key=lambda job: -job.seq)
-    jobs = [job for job in merged if reached is None or job.seq >= reached]
+def scanned_by_all(found: Sequence[Scanned], query: JobQuery) -> Scanned:
+    """Merge the scans of several shards: as far as all of them have come, or until the limit is reached."""
+    places = {query.order(one.before, one.beyond or 0.0): one for one in found if one.before is not None}
+    merged = heapq.merge(*(one.jobs for one in found), key=lambda job: query.order(job.seq, job.due_at))
+    reached = min(places, default=None)
+    jobs = [job for job in merged if reached is None or query.order(job.seq, job.due_at) <= reached]
     rows = sum(one.rows for one in found)
-    if len(jobs) <= limit:
-        return Scanned(jobs=tuple(jobs), before=reached, rows=rows)
-    return Scanned(jobs=tuple(jobs[:limit]), before=jobs[limit - 1].seq, rows=rows)
+    if len(jobs) > query.limit:
+        last = jobs[query.limit - 1]
+        return Scanned(jobs=tuple(jobs[: query.limit]), before=last.seq, beyond=last.due_at, rows=rows)
+    if reached is None:
+        return Scanned(jobs=tuple(jobs), rows=rows)
+    return Scanned(jobs=tuple(jobs), before=places[reached].before, beyond=places[reached].beyond, rows=rows)
 
 
 def tally_of(found: Sequence[Tally], by: Grouping | None) -> Tally:

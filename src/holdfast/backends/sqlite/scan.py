@@ -58,7 +58,8 @@ def prefilter(query: JobQuery, look: Look) -> tuple[Prefilter, list[Any]]:
 
 def scan(cursor: sqlite3.Cursor, query: JobQuery, look: Look) -> Scanned:
     filtered, values = prefilter(query, look)
-    meeting = " ".join((_AMONG, filtered.where, "ORDER BY seq DESC LIMIT ?"))
+    order = "due_at, seq" if query.by_due_index else "seq DESC"
+    meeting = " ".join((_AMONG, filtered.where, f"ORDER BY {order} LIMIT ?"))
     one = (SQL["read.light_job"] if look.light else SQL["read.job"]) + " WHERE seq = ?"
     candidates = _candidates(cursor, query)
     found: list[JobRecord] = []
@@ -75,10 +76,12 @@ def scan(cursor: sqlite3.Cursor, query: JobQuery, look: Look) -> Scanned:
             found.append(job)
             bytes_left -= weight(job)
             if bytes_left <= 0 or len(found) == query.limit:
-                return Scanned(jobs=tuple(found), before=job.seq, rows=rows + batch.index(job.seq) + 1)
+                seen = rows + batch.index(job.seq) + 1
+                return Scanned(jobs=tuple(found), before=job.seq, beyond=job.due_at, rows=seen)
         before = batch[-1]
         rows += len(batch)
-    return Scanned(jobs=tuple(found), before=before, rows=rows)
+    [due_at] = cursor.execute(SQL["read.due_at"], (before,)).fetchone() or (None,)
+    return Scanned(jobs=tuple(found), before=before, beyond=due_at, rows=rows)
 
 
 _TALLIED = {"state": "state", "queue": "queue", "task": "task", None: "''"}
@@ -107,6 +110,8 @@ def tally(cursor: sqlite3.Cursor, query: JobQuery, by: Grouping | None, look: Lo
 def _candidates(cursor: sqlite3.Cursor, query: JobQuery) -> Iterator[int]:
     """Seqs of jobs that may match, newest first, below the query's place; read as far as they are asked for."""
     below = query.before if query.before is not None else 1 << 62
+    if query.by_due_index:
+        return _by_due(cursor, query)
     if (few := _few(cursor, query)) is not None:
         return iter(sorted((seq for seq in few if seq < below), reverse=True))
     if query.states and _RARE.issuperset(query.states):
@@ -169,6 +174,15 @@ def _part(cursor: sqlite3.Cursor, by: str, values: tuple[str, ...], below: int) 
         if len(page) < size:
             return
         below, size = page[-1][0], min(size * 4, _MOST)
+
+
+def _by_due(cursor: sqlite3.Cursor, query: JobQuery) -> Iterator[int]:
+    """Scheduled jobs, soonest first, after the query's place."""
+    place = (float("-inf") if query.beyond is None else query.beyond, 0 if query.before is None else query.before)
+    size = _FIRST
+    while page := cursor.execute(SQL["read.next_by_due"], (*place, size)).fetchall():
+        yield from (seq for _, seq in page)
+        place, size = page[-1], min(size * 4, _MOST)
 
 
 def _merged(parts: Iterable[Iterator[int]]) -> Iterator[int]:

@@ -145,19 +145,27 @@ def _fields(text: str) -> dict[str, Any]:
 async def a_scan_looks_at_no_more_than_it_may_and_leaves_out_nothing(world: World) -> None:
     ids = await world.enqueue_many(30, args=b'{"x":1}')
     other = await world.enqueue_many(10, queue="other", delay=HOUR)
-    for query in (JobQuery(), JobQuery(queue="default"), JobQuery(states=(State.SCHEDULED,)), JobQuery(task="none")):
+    soon = JobQuery(states=(State.SCHEDULED,), sort="due")
+    for query in (
+        JobQuery(),
+        JobQuery(queue="default"),
+        JobQuery(states=(State.SCHEDULED,)),
+        soon,
+        JobQuery(task="none"),
+    ):
         wanted = [job.id for job in await _pages(world, query) if matches(query, job, world.now)]
         seen: list[str] = []
-        below: int | None = None
+        fields = {name: getattr(query, name) for name in JobQuery.__struct_fields__} | {"limit": 4}
         for _ in range(100):
-            fields = {name: getattr(query, name) for name in JobQuery.__struct_fields__} | {"before": below, "limit": 4}
             part = await world.backend.scan(JobQuery(**fields), Look(rows_max=3, now=world.now))
             assert part.rows <= 3 or world.backend.sharded, f"{part.rows} rows where 3 were allowed"
             seen += [job.id for job in part.jobs if matches(query, job, world.now)]
             if part.before is None:
                 break
-            assert below is None or part.before < below, "a scan makes progress"
-            below = part.before
+            place = query.order(part.before, part.beyond or 0.0)
+            before = fields["before"]
+            assert before is None or query.order(before, fields["beyond"] or 0.0) < place, "a scan makes progress"
+            fields |= {"before": part.before, "beyond": part.beyond}
         same(sorted(seen), sorted(wanted), f"scan after scan of {query}")
     same(len(ids) + len(other), 40, "jobs")
 

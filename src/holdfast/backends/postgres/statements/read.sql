@@ -32,12 +32,12 @@ SELECT holdfast.job_record(j)::text FROM holdfast.jobs j
 -- Jobs that meet the conditions, newest first, of those that the walk has; and how many they are without the bound in
 -- bytes. What exceeds it is not read: a job is looked up anew once it is known that it is wanted.
 SELECT r.record, t.met FROM (
-    SELECT s.seq, sum(s.size) OVER (ORDER BY s.seq DESC) - s.size AS sooner, count(*) OVER () AS met FROM (
-        SELECT w.seq, octet_length(w.args) + coalesce(octet_length(w.value), 0)
+    SELECT s.seq, s.due_at, sum(s.size) OVER (ORDER BY <order>) - s.size AS sooner, count(*) OVER () AS met FROM (
+        SELECT w.seq, w.due_at, octet_length(w.args) + coalesce(octet_length(w.value), 0)
                       + coalesce(pg_column_size(w.errors), 0) AS size
-        FROM (<walk>) w WHERE <where> ORDER BY w.seq DESC LIMIT %(limit)s) s) t
+        FROM (<walk>) w WHERE <where> ORDER BY <order> LIMIT %(limit)s) s) t
 CROSS JOIN LATERAL (SELECT <record>::text AS record FROM holdfast.jobs j WHERE j.seq = t.seq OFFSET 0) r
-WHERE t.sooner < %(bytes)s ORDER BY t.seq DESC
+WHERE t.sooner < %(bytes)s ORDER BY <order>
 
 -- :: tally
 -- How many meet the conditions, and how many were looked at, by name.
@@ -62,6 +62,14 @@ SELECT * FROM holdfast.jobs WHERE seq < %(below)s ORDER BY seq DESC LIMIT %(rows
 -- :: walk_rare
 SELECT * FROM holdfast.jobs WHERE state IN ('dead', 'cancelled') AND state = %(state)s AND seq < %(below)s
 ORDER BY state DESC, seq DESC LIMIT %(rows)s
+
+-- :: scanned_by_due
+SELECT count(*), (array_agg(w.seq ORDER BY w.due_at DESC, w.seq DESC))[1], max(w.due_at) FROM (<walk>) w
+WHERE %(down_to)s < 0 OR (w.due_at, w.seq) <= (%(down_due)s, %(down_to)s)
+
+-- :: walk_due
+SELECT * FROM holdfast.jobs
+WHERE state = 'scheduled' AND (due_at, seq) > (%(beyond)s::float8, %(after)s) ORDER BY due_at, seq LIMIT %(rows)s
 
 -- :: walk_few
 SELECT j.* FROM unnest(%(seqs)s::bigint[]) AS c(seq)

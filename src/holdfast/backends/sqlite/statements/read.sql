@@ -27,6 +27,13 @@ SELECT j.id, l.at, l.text FROM holdfast_logs l JOIN holdfast_jobs j ON j.seq = l
 -- :: all_marks
 SELECT id, marks FROM holdfast_jobs WHERE marks IS NOT NULL ORDER BY seq
 
+-- :: due_at
+SELECT due_at FROM holdfast_jobs WHERE seq = ?
+
+-- :: next_by_due
+SELECT due_at, seq FROM holdfast_jobs INDEXED BY holdfast_jobs_scheduled
+WHERE state = 'scheduled' AND (due_at, seq) > (?, ?) ORDER BY due_at, seq LIMIT ?
+
 -- :: has_more_ids
 -- By the largest and the smallest seq: exact enough, and no job is read.
 SELECT max(seq) - (SELECT min(seq) FROM holdfast_jobs) >= ? FROM holdfast_jobs
