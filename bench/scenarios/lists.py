@@ -17,7 +17,8 @@ from functools import partial
 from holdfast.backends import open_backend
 from holdfast.lifecycle import Ending, Failure, Settlement
 from holdfast.queries import make_query
-from holdfast.records import ClaimRequest, Grouping, LetterQuery, NewJob, WorkerRecord
+from holdfast.queries.pages import Grouping
+from holdfast.records import ClaimRequest, LetterQuery, NewJob, WorkerRecord
 
 from ..places import opened
 from ..processes import processor_seconds

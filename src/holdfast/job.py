@@ -19,7 +19,8 @@ from .errors import ArgumentsRejected
 from .lifecycle import Failure, State
 from .options import Duration
 from .queries import continued
-from .records import JobPage, JobQuery, JobRecord, NewJob
+from .queries.pages import JobPage
+from .records import JobQuery, JobRecord, NewJob
 
 if TYPE_CHECKING:
     from .app import Holdfast

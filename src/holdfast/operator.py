@@ -28,12 +28,12 @@ from .names import check_name, check_text
 from .observer import JobOrId, Observer, job_id
 from .options import COUNT_MAX, Duration, queue_name, said_limit, said_rate, whole
 from .queries import check_grouping, make_query, matches_letter
+from .queries.pages import JobPage, Tally
 from .rates import Rate
 from .records import (
     BY_CHARS_MAX,
     REMEMBER_SECONDS_MIN,
     GroupRecord,
-    JobPage,
     JobQuery,
     JobRecord,
     LetterQuery,
@@ -42,7 +42,6 @@ from .records import (
     Pause,
     QueueRecord,
     Recovered,
-    Tally,
     TaskRecord,
     WorkerRecord,
 )

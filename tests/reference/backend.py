@@ -18,6 +18,7 @@ from holdfast.backends.contract import Backend
 from holdfast.backends.formulas import ALONE, Numbering
 from holdfast.clock import Clock, SystemClock
 from holdfast.lifecycle import Settlement, State
+from holdfast.queries.pages import Look, Scanned
 from holdfast.records import (
     Answer,
     ClaimRequest,
@@ -33,7 +34,6 @@ from holdfast.records import (
     JobRecord,
     LetterQuery,
     LogLine,
-    Look,
     Mark,
     NewJob,
     Override,
@@ -46,7 +46,6 @@ from holdfast.records import (
     Release,
     Renewal,
     Report,
-    Scanned,
     Seal,
     Shipment,
     TaskRecord,

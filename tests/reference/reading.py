@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.lifecycle import State
+from holdfast.queries.pages import Look, Scanned
 from holdfast.rates import Rate
 from holdfast.records import (
     DeadLetter,
@@ -21,10 +22,8 @@ from holdfast.records import (
     JobRecord,
     Lease,
     LetterQuery,
-    Look,
     QueueRecord,
     QueueRule,
-    Scanned,
     TaskRecord,
     TaskRule,
     WorkerRecord,

@@ -116,9 +116,9 @@ from typing import Any, ClassVar, NoReturn
 
 from ..errors import ConfigurationError
 from ..lifecycle import Settlement, State
+from ..queries.pages import SCAN_ROWS_MAX, Grouping, JobPage, Look, Scanned, Tally
 from ..records import (
     RULE_STEP_MAX,
-    SCAN_ROWS_MAX,
     Answer,
     ClaimRequest,
     CronEntry,
@@ -128,15 +128,12 @@ from ..records import (
     Enqueued,
     Exchanged,
     Flaw,
-    Grouping,
     GroupRecord,
     Held,
-    JobPage,
     JobQuery,
     JobRecord,
     LetterQuery,
     LogLine,
-    Look,
     Mark,
     NewJob,
     Override,
@@ -149,10 +146,8 @@ from ..records import (
     Release,
     Renewal,
     Report,
-    Scanned,
     Seal,
     Shipment,
-    Tally,
     TaskRecord,
     TaskRule,
     Tick,

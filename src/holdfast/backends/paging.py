@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from ..queries import grouped_under, matches, needs_clock, position_text
 from ..queries.matching import reads_errors, reads_payload
-from ..records import PAGE_BYTES_MAX, TALLY_MAX, Grouping, JobPage, JobQuery, JobRecord, Look, Scanned, Sort, Tally
+from ..queries.pages import PAGE_BYTES_MAX, TALLY_MAX, Grouping, JobPage, Look, Scanned, Tally
+from ..records import JobQuery, JobRecord, Sort
 
 if TYPE_CHECKING:
     from .contract import Reader

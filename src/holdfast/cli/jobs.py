@@ -16,7 +16,8 @@ from ..job import PAGE_MAX, Job, Page
 from ..lifecycle import UNSTARTED, State
 from ..names import nearest
 from ..queries import make_query
-from ..records import GROUPINGS, SORTS, WorkerRecord
+from ..queries.pages import GROUPINGS
+from ..records import SORTS, WorkerRecord
 from ..worker_status import RunnerView, WorkerStatus, read
 from .documents import job_document, plain, queue_document, worker_document
 from .exits import Exit

@@ -19,7 +19,8 @@ from ..inspection.explain import limit_in_force, rate_in_force
 from ..job import DeadLetter
 from ..lifecycle import State
 from ..queries import FIELDS, make_query
-from ..records import GROUPINGS, SORTS
+from ..queries.pages import GROUPINGS
+from ..records import SORTS
 from . import documents as d
 from .access import Refused
 from .actions import VERBS, Outcome

@@ -16,7 +16,8 @@ from ..errors import ConfigurationError, QueryRejected
 from ..job import Job
 from ..lifecycle import UNSTARTED, Failure, State
 from ..queries import make_query, without_states
-from ..records import JobQuery, Tally
+from ..queries.pages import Tally
+from ..records import JobQuery
 from . import words
 from .visit import Values, Visit
 

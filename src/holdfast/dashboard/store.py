@@ -25,18 +25,8 @@ from ..inspection.pace import judge_pace, look_at_pace
 from ..inspection.store_health import judge_store, look_at_store
 from ..job import DeadLetter, Job
 from ..lifecycle import State
-from ..records import (
-    GroupRecord,
-    JobPage,
-    JobQuery,
-    JobRecord,
-    LogLine,
-    Pause,
-    QueueRecord,
-    Tally,
-    TaskRecord,
-    WorkerRecord,
-)
+from ..queries.pages import JobPage, Tally
+from ..records import GroupRecord, JobQuery, JobRecord, LogLine, Pause, QueueRecord, TaskRecord, WorkerRecord
 from .words import as_json, parameters
 
 T = TypeVar("T")

@@ -19,8 +19,9 @@ from ..clock import duration_seconds
 from ..errors import ConfigurationError, QueryRejected
 from ..lifecycle import State
 from ..names import check_list, check_name, plain, shown
-from ..records import GROUPINGS, SORTS, Comparison, Condition, Grouping, JobQuery, Wanted
+from ..records import SORTS, Comparison, Condition, JobQuery, Wanted
 from .matching import NUMBERS, SPANS
+from .pages import GROUPINGS, Grouping
 
 QUERY_LENGTH_MAX = 4000  # characters in a query given as text
 FIELDS = (

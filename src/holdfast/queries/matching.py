@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from ..lifecycle import State
-from ..records import Condition, DeadLetter, Grouping, JobQuery, JobRecord, Wanted
+from ..records import Condition, DeadLetter, JobQuery, JobRecord, Wanted
+from .pages import Grouping
 
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     "=": operator.eq,

@@ -16,7 +16,8 @@ from holdfast.backends.sqlite.codec import SQL
 from holdfast.backends.sqlite.connection import Transaction, connect
 from holdfast.backends.sqlite.scan import scan
 from holdfast.lifecycle import State
-from holdfast.records import GROUP_COUNT_MAX, JobQuery, JobRecord, Look, NewJob
+from holdfast.queries.pages import Look
+from holdfast.records import GROUP_COUNT_MAX, JobQuery, JobRecord, NewJob
 
 from .costs import fill, steps, transaction
 

@@ -19,6 +19,7 @@ from ... import logs
 from ...clock import Clock
 from ...errors import BackendUnavailable, ConfigurationError, HoldfastError, SchemaMismatch
 from ...lifecycle import Settlement, State
+from ...queries.pages import Grouping, Look, Scanned, Tally
 from ...rates import Rate
 from ...records import (
     LOGS_KEPT_MAX,
@@ -31,14 +32,12 @@ from ...records import (
     Enqueued,
     Exchanged,
     Flaw,
-    Grouping,
     GroupRecord,
     Held,
     JobQuery,
     JobRecord,
     LetterQuery,
     LogLine,
-    Look,
     Mark,
     NewJob,
     Override,
@@ -51,10 +50,8 @@ from ...records import (
     Release,
     Renewal,
     Report,
-    Scanned,
     Seal,
     Shipment,
-    Tally,
     TaskRecord,
     TaskRule,
     Tick,

@@ -14,7 +14,8 @@ from typing import Any
 from psycopg import AsyncCursor
 
 from ...lifecycle import LIVE, State
-from ...records import Grouping, JobQuery, Look, Scanned, Tally
+from ...queries.pages import Grouping, Look, Scanned, Tally
+from ...records import JobQuery
 from ..paging import tallied
 from ..prefilter import Prefilter
 from .codec import as_job

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from ...clock import Clock
 from ...errors import BackendUnavailable, ConfigurationError, OutcomeUnknown, SchemaMismatch
 from ...lifecycle import Settlement, State
+from ...queries.pages import Grouping, Look, Scanned, Tally
 from ...records import (
     LOGS_KEPT_MAX,
     Answer,
@@ -29,14 +30,12 @@ from ...records import (
     Enqueued,
     Exchanged,
     Flaw,
-    Grouping,
     GroupRecord,
     Held,
     JobQuery,
     JobRecord,
     LetterQuery,
     LogLine,
-    Look,
     Mark,
     NewJob,
     Override,
@@ -49,10 +48,8 @@ from ...records import (
     Release,
     Renewal,
     Report,
-    Scanned,
     Seal,
     Shipment,
-    Tally,
     TaskRecord,
     TaskRule,
     Tick,

@@ -12,22 +12,19 @@ from typing import Any
 import msgspec
 
 from ...lifecycle import State
+from ...queries.pages import Grouping, Look, Scanned, Tally
 from ...records import (
     CronEntry,
     DeadLetter,
-    Grouping,
     GroupRecord,
     JobQuery,
     JobRecord,
     LetterQuery,
     LogLine,
-    Look,
     Mark,
     Pause,
     QueueRecord,
     QueueRule,
-    Scanned,
-    Tally,
     TaskRecord,
     TaskRule,
     WorkerRecord,

@@ -14,7 +14,8 @@ from typing import Any
 
 from ...lifecycle import LIVE, State
 from ...queries.matching import NUMBERS, SPANS
-from ...records import Condition, Grouping, JobQuery, JobRecord, Look, Scanned, Tally, Wanted
+from ...queries.pages import Grouping, Look, Scanned, Tally
+from ...records import Condition, JobQuery, JobRecord, Wanted
 from ..paging import tallied, weight
 from ..prefilter import COLUMNS
 from . import codec

@@ -17,24 +17,21 @@ import msgspec
 from msgspec.structs import replace
 
 from ...lifecycle import State
+from ...queries.pages import Grouping, Look, Scanned, Tally
 from ...records import (
     CronEntry,
     DeadLetter,
     Dump,
     Flaw,
     Flow,
-    Grouping,
     GroupRecord,
     JobQuery,
     JobRecord,
     LetterQuery,
     LogLine,
-    Look,
     Mark,
     Pause,
     QueueRecord,
-    Scanned,
-    Tally,
     TaskRecord,
     TaskRule,
     WorkerRecord,

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from ...clock import Clock, SystemClock, boot_id
 from ...errors import BackendUnavailable, ConfigurationError
 from ...lifecycle import Settlement, State
+from ...queries.pages import Grouping, Look, Scanned, Tally
 from ...records import (
     Answer,
     ClaimRequest,
@@ -30,14 +31,12 @@ from ...records import (
     Enqueued,
     Exchanged,
     Flaw,
-    Grouping,
     GroupRecord,
     Held,
     JobQuery,
     JobRecord,
     LetterQuery,
     LogLine,
-    Look,
     Mark,
     NewJob,
     Override,
@@ -50,10 +49,8 @@ from ...records import (
     Release,
     Renewal,
     Report,
-    Scanned,
     Seal,
     Shipment,
-    Tally,
     TaskRecord,
     TaskRule,
     Tick,

@@ -14,7 +14,8 @@ from itertools import islice
 from typing import Any
 
 from ...lifecycle import LIVE, State
-from ...records import Grouping, JobQuery, JobRecord, Look, Scanned, Tally
+from ...queries.pages import Grouping, Look, Scanned, Tally
+from ...records import JobQuery, JobRecord
 from ..paging import tallied, weight
 from ..prefilter import Prefilter
 from .codec import SQL, encoded

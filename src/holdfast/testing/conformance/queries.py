@@ -10,7 +10,8 @@ from typing import Any
 
 from ...lifecycle import Ending, Failure, State
 from ...queries import continued, grouped_under, matches, parse_query
-from ...records import GROUPINGS, SORTS, Grouping, JobPage, JobQuery, JobRecord, Look, Sort
+from ...queries.pages import GROUPINGS, Grouping, JobPage, Look
+from ...records import SORTS, JobQuery, JobRecord, Sort
 from .compare import same
 from .registry import case, case_for_each
 from .world import FOREVER, HOUR, MINUTE, World
