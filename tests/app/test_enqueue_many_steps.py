@@ -14,7 +14,7 @@ from holdfast.backends.sqlite.memory import MemoryBackend
 from holdfast.producer import CHUNK_JOBS_MAX
 from holdfast.records import NewJob
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 90.0
 
 
 class Steps:

@@ -261,7 +261,7 @@ class Family:
     def tree(self) -> set[int]:
         return {self.keeper.pid} | below(self.keeper.pid)
 
-    def stop(self, seconds: float = 30.0) -> int:
+    def stop(self, seconds: float = 90.0) -> int:
         self.keeper.terminate()
         return self.keeper.wait(seconds)
 

@@ -152,7 +152,7 @@ def journal_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
-def until(condition: Callable[[], Any], seconds: float = 30.0, what: str = "") -> Any:
+def until(condition: Callable[[], Any], seconds: float = 90.0, what: str = "") -> Any:
     """Wait for a condition, bounded. Looking costs little of the processor: what is waited for needs it."""
     deadline, looked = time.monotonic() + seconds, time.thread_time()
     while not (answer := condition()):

@@ -90,7 +90,7 @@ def test_kill_minus_nine_of_keeper_or_guard_leaves_no_runner(stage: ProcessScene
         stage.start("--lease", f"{LEASE}s")
         for pid in {"keeper": [family.keeper.pid], "guard": [guard], "both": [family.keeper.pid, guard]}[who]:
             os.kill(pid, signal.SIGKILL)
-        until(lambda: not alive(runner), 3, what="the runner is dead")
+        until(lambda: not alive(runner), what="the runner is dead")
         until(lambda: len(stage.lines("start")) == 2, what="the job runs again")
         stage.open_gate()
         until(lambda: job.refresh().state is State.SUCCEEDED, what="it ends")
@@ -104,7 +104,7 @@ def test_grandchildren_do_not_outlive_a_killed_guard(stage: ProcessScene) -> Non
         until(lambda: len(stage.lines("child")) == 2, what="grandchildren")
         everybody = below(family.guard())
         os.kill(family.guard(), signal.SIGKILL)
-        until(lambda: not alive(*everybody), 3, what="they are dead")
+        until(lambda: not alive(*everybody), what="they are dead")
 
 
 def test_a_worker_whose_guard_was_killed_goes_on_with_another(stage: ProcessScene) -> None:

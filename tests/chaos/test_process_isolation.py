@@ -35,24 +35,24 @@ def test_isolated_jobs_run_alone_in_warm_processes(stage: ProcessScene) -> None:
     with stage.app() as app:
         first = app.named("alone").enqueue()
         family = stage.start()
-        pid = first.result(timeout=20)
+        pid = first.result(timeout=90)
         runners = family.runners(2)
         assert pid in runners
         shared = stage.lines("import")[0]["pid"]
         assert pid != shared
-        assert app.named("alone").enqueue().result(timeout=20) == pid  # warm: the same process again
-        assert app.named("quick").enqueue(n=1).result(timeout=20) == 1
+        assert app.named("alone").enqueue().result(timeout=90) == pid  # warm: the same process again
+        assert app.named("quick").enqueue(n=1).result(timeout=90) == 1
         waiting = [app.named("alone").enqueue(does="waits") for _ in range(3)]
         until(lambda: len({line["pid"] for line in stage.lines("start")}) == 4, what="three at once, each alone")
         stage.open_gate()
-        assert len({job.result(timeout=20) for job in waiting}) == 3
+        assert len({job.result(timeout=90) for job in waiting}) == 3
 
 
 def test_everything_an_isolated_job_prints_is_in_its_log(stage: ProcessScene) -> None:
     with stage.app() as app:
         job = app.named("alone").enqueue(does="prints")
         stage.start()
-        job.result(timeout=20)
+        job.result(timeout=90)
         lines = [line.text for line in app.logs(job.id)]
         assert sorted(lines) == ["from a child", "from below", "from python"]
 
@@ -90,7 +90,7 @@ def test_a_limit_that_is_hit_ends_that_job_only_and_is_named(stage: ProcessScene
         stage.open_gate()
         until(lambda: neighbour.refresh().state is State.SUCCEEDED, what="the neighbour ends")
         assert (neighbour.attempts, len(stage.lines("start", job=neighbour.id))) == (1, 1)
-        assert app.named("limited").enqueue(does="").result(timeout=20)
+        assert app.named("limited").enqueue(does="").result(timeout=90)
         assert family.stop() == 0
 
 
@@ -119,7 +119,7 @@ def test_what_an_isolated_job_leaves_running_is_ended(stage: ProcessScene) -> No
     with stage.app() as app:
         job = app.named("alone").enqueue(does="leaves")
         stage.start()
-        job.result(timeout=20)
+        job.result(timeout=90)
         (child,) = stage.lines("child")
         until(lambda: not alive(child["child"]), 3, what="its child is gone")
 
@@ -135,7 +135,7 @@ def test_a_fork_bomb_is_cleared_away_whole(stage: ProcessScene) -> None:
         (bomb,) = stage.lines("start")
         until(lambda: len(below(family.guard())) <= 2, 5, what="all of them are gone")
         assert not alive(bomb["pid"])
-        assert app.named("quick").enqueue(n=1).result(timeout=20) == 1
+        assert app.named("quick").enqueue(n=1).result(timeout=90) == 1
 
 
 @pytest.mark.skipif(
@@ -149,11 +149,11 @@ def test_a_fork_bomb_that_does_not_end_is_cleared_away_while_its_user_has_no_pro
         job = app.named("forks_for_ever").enqueue(user=USER, most=PROCESSES)
         family = stage.start()
         until(lambda: len(processes_of(USER)) > PROCESSES - 10, what="the limit is reached, threads counted")
-        assert app.named("quick").enqueue(n=1).result(timeout=20) == 1
+        assert app.named("quick").enqueue(n=1).result(timeout=90) == 1
         until(lambda: job.refresh().state is State.DEAD, what="its timeout passes")
         assert (job.reason, job.failures, job.stalls) == ("timeout", 1, 0)
         until(lambda: not processes_of(USER), 10, what="all of them are gone")
-        assert app.named("quick").enqueue(n=2).result(timeout=20) == 2
+        assert app.named("quick").enqueue(n=2).result(timeout=90) == 2
         assert family.stop() == 0
 
 
@@ -186,13 +186,13 @@ def test_isolated_jobs_beyond_the_processes_there_are_stay_unclaimed_and_hold_no
         taken = [app.named("alone").enqueue(does="waits") for _ in range(7)]
         stage.start("--isolated", "2", "--slots", "10")
         until(lambda: len(stage.lines("start")) == 2, what="two are at it")
-        assert [app.named("quick").enqueue(n=n).result(timeout=20) for n in range(20)] == list(range(20))
+        assert [app.named("quick").enqueue(n=n).result(timeout=90) for n in range(20)] == list(range(20))
         states = [job.refresh().state for job in taken]
         assert (states.count(State.RUNNING), states.count(State.READY)) == (2, 5)
         stage.start("--isolated", "3", "--slots", "10")
         until(lambda: len({line["pid"] for line in stage.lines("start") if "n" not in line}) == 5, what="five at it")
         assert sum(job.refresh().state is State.READY for job in taken) == 2
         stage.open_gate()
-        pids = {job.result(timeout=30) for job in taken}
+        pids = {job.result(timeout=90) for job in taken}
         assert len(pids) == 5
         assert [job.refresh().attempts for job in taken] == [1] * 7

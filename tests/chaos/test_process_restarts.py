@@ -21,13 +21,13 @@ def test_sighup_brings_new_code_and_lets_old_jobs_end(stage: ProcessScene) -> No
         family = stage.start("--runners", "2")
         until(lambda: stage.lines("start"), what="it runs on the old code")
         until(lambda: len(stage.lines("import")) == 2, what="both runners have the old code")
-        assert app.named("version").enqueue().result(timeout=20) == 1
+        assert app.named("version").enqueue().result(timeout=90) == 1
         stage.change_code("VERSION = 1", "VERSION = 2")
         family.keeper.send_signal(signal.SIGHUP)
         until(lambda: "restart" in family.text(), what="it says so")
 
         def versions() -> set[int]:  # of so many jobs at once that the first new runner gets some
-            return {job.result(timeout=20) for job in [app.named("version").enqueue() for _ in range(8)]}
+            return {job.result(timeout=90) for job in [app.named("version").enqueue() for _ in range(8)]}
 
         until(lambda: 2 in versions(), what="the new code runs")
         stage.open_gate()
@@ -36,7 +36,7 @@ def test_sighup_brings_new_code_and_lets_old_jobs_end(stage: ProcessScene) -> No
         until(lambda: len(stage.lines("import")) == 4, what="both were replaced")
         before = [line["pid"] for line in stage.lines("import")][:2]
         until(lambda: not alive(*before), what="the old runners are gone")
-        assert [app.named("version").enqueue().result(timeout=20) for _ in range(4)] == [2] * 4
+        assert [app.named("version").enqueue().result(timeout=90) for _ in range(4)] == [2] * 4
         assert family.stop() == 0
 
 
@@ -44,12 +44,12 @@ def test_code_that_cannot_be_imported_leaves_the_old_runners_at_work(stage: Proc
     with stage.app() as app:
         family = stage.start()
         (runner,) = family.runners()
-        assert app.named("version").enqueue().result(timeout=20) == 1
+        assert app.named("version").enqueue().result(timeout=90) == 1
         stage.change_code("VERSION = 1", "VERSION = oops")
         family.keeper.send_signal(signal.SIGHUP)
         until(lambda: "the old ones continue" in family.text(), what="it says so")
         assert "NameError" in family.text()
-        assert app.named("version").enqueue().result(timeout=20) == 1
+        assert app.named("version").enqueue().result(timeout=90) == 1
         assert family.runners() == [runner]
         assert family.stop() == 0
 
@@ -60,11 +60,11 @@ def test_code_whose_import_hangs_leaves_the_old_runners_at_work_and_a_later_sigh
     with stage.app() as app:
         family = stage.start("--start-timeout", "3s")
         (runner,) = family.runners()
-        assert app.named("version").enqueue().result(timeout=20) == 1
+        assert app.named("version").enqueue().result(timeout=90) == 1
         stage.change_code("VERSION = 1", "VERSION = 2; time.sleep(600)")
         family.keeper.send_signal(signal.SIGHUP)
         (new,) = set(family.runners(2)) - {runner}
-        assert app.named("version").enqueue().result(timeout=20) == 1
+        assert app.named("version").enqueue().result(timeout=90) == 1
         until(lambda: "the old ones continue" in family.text(), what="it is given up")
         assert "is not ready after 3 s" in family.text()
         assert 'scene_app.py", line' in family.text()  # where it hangs
@@ -72,7 +72,7 @@ def test_code_whose_import_hangs_leaves_the_old_runners_at_work_and_a_later_sigh
         assert family.runners() == [runner]
         stage.change_code("; time.sleep(600)", "")
         family.keeper.send_signal(signal.SIGHUP)
-        until(lambda: app.named("version").enqueue().result(timeout=20) == 2, what="the mended code runs")
+        until(lambda: app.named("version").enqueue().result(timeout=90) == 2, what="the mended code runs")
         assert family.stop() == 0
 
 
@@ -100,9 +100,9 @@ def test_new_code_may_name_another_queue(stage: ProcessScene) -> None:
 def test_reload_notices_a_changed_file(stage: ProcessScene) -> None:
     with stage.app() as app:
         family = stage.start("--reload")
-        assert app.named("version").enqueue().result(timeout=20) == 1
+        assert app.named("version").enqueue().result(timeout=90) == 1
         stage.change_code("VERSION = 1", "VERSION = 3")
-        until(lambda: app.named("version").enqueue().result(timeout=20) == 3, what="the new code runs")
+        until(lambda: app.named("version").enqueue().result(timeout=90) == 3, what="the new code runs")
         assert "scene_app.py changed" in family.text()
 
 
@@ -129,7 +129,7 @@ def test_a_runner_that_has_grown_is_replaced(stage: ProcessScene) -> None:
     with stage.app() as app:
         family = stage.start("--max-memory", "1M")
         until(lambda: len(stage.lines("import")) >= 3, what="it is replaced, and again")
-        assert app.named("quick").enqueue(n=1).result(timeout=20) == 1
+        assert app.named("quick").enqueue(n=1).result(timeout=90) == 1
         assert "MiB of memory" in family.text()
         assert family.stop() == 0
 
@@ -138,7 +138,7 @@ def test_twenty_rolling_restarts_under_load_run_every_job_once(stage: ProcessSce
     with stage.app() as app:
         family = stage.start("--runners", "2", "--slots", "10")
         family.runners(2)
-        app.named("quick").enqueue(n=-1).result(timeout=20)  # it is at work, so it heeds SIGHUP
+        app.named("quick").enqueue(n=-1).result(timeout=90)  # it is at work, so it heeds SIGHUP
         done = 1
         for turn in range(20):
             calls = [app.named(name).bind(n=turn) for _ in range(50) for name in ("quick", "quick_thread")]
@@ -159,10 +159,10 @@ def test_restarting_costs_no_time_without_runners(stage: ProcessScene) -> None:
     with stage.app() as app:
         family = stage.start()
         first = app.named("quick").enqueue(n=0)
-        first.result(timeout=20)
+        first.result(timeout=90)
         family.keeper.send_signal(signal.SIGHUP)
         longest, last = 0.0, time.monotonic()
         while len(stage.lines("import")) < 2 or alive(stage.lines("import")[0]["pid"]):
-            app.named("quick").enqueue(n=1).result(timeout=20)
+            app.named("quick").enqueue(n=1).result(timeout=90)
             longest, last = max(longest, time.monotonic() - last), time.monotonic()
         assert longest < 5

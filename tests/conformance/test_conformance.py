@@ -101,6 +101,7 @@ SIZED = [
 ]
 
 
+@pytest.mark.timeout(900)  # minutes on a busy machine
 @pytest.mark.parametrize("case", FULL_SIZE)
 @pytest.mark.parametrize("store", SIZED)
 def test_case_ten_times_as_large(case: str, store: str, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from holdfast.backends.redis.keys import keys_of
 # redis-py reads its own version from its installed files for each client and connection it makes.
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
-START_SECONDS_MAX = 30.0
+START_SECONDS_MAX = 60.0
 PATIENCE_SECONDS = 60.0  # of backends whose tests judge answers, not times: ten thousand jobs on a busy machine
 
 

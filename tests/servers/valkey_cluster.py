@@ -22,7 +22,7 @@ from holdfast.backends.redis.cluster import ClusterBackend
 from .valkey import PATIENCE_SECONDS, Server, ServerMissing, _strict
 
 SLOTS = 16384
-READY_SECONDS_MAX = 30.0
+READY_SECONDS_MAX = 90.0
 
 
 class Cluster:

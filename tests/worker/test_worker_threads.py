@@ -14,7 +14,7 @@ from holdfast.context import Context
 from holdfast.worker.runner import attempt
 from holdfast.worker.runner.attempt import ThreadPool
 
-WAIT_SECONDS = 20
+WAIT_SECONDS = 60
 MOST = 8
 
 

@@ -16,7 +16,7 @@ from holdfast.records import CronEntry, JobRecord, QueueRule, TaskRule
 from holdfast.task import Tasks
 from holdfast.worker.embedded import Drained, EmbeddedWorker
 
-WAIT_SECONDS = 20
+WAIT_SECONDS = 60
 # Renewals come often, so a worker learns soon what the store knows; the lease itself outlives a slow disk.
 ATTENTIVE: dict[str, Any] = {"lease": 30.0, "renew_every": 0.1}
 

@@ -18,7 +18,7 @@ from holdfast.clock import ManualClock
 from holdfast.errors import BackendUnavailable
 from holdfast.records import ClaimRequest, Enqueued, JobQuery, NewJob, Pause, QueueRule, WorkerRecord
 
-WAIT_SECONDS_MAX = 20.0
+WAIT_SECONDS_MAX = 60.0
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from .counting import counted
 
 Make = Callable[..., PostgresBackend]
 JOBS, EACH, SAMPLE = 6_000, 20, 10
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 90.0
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from holdfast.records import Answer, ClaimRequest, Held, Lease, NewJob, Release,
 from ...servers.postgres import Server
 
 Make = Callable[..., PostgresBackend]
-PATIENCE = 30.0
+PATIENCE = 90.0
 
 
 def hold(session: psycopg.Connection, schema: str, *ids: str) -> None:

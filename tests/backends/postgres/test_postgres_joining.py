@@ -20,7 +20,7 @@ from ..callers import ASYNC, SYNC, Caller
 
 Open = Callable[..., Any]
 KINDS = (*SYNC, *ASYNC)
-PATIENCE = 30.0
+PATIENCE = 90.0
 
 
 @pytest.fixture

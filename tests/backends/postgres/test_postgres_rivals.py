@@ -18,7 +18,7 @@ from holdfast.records import ClaimRequest, Lease, NewJob, QueueRule, WorkerRecor
 from ...servers.postgres import Server
 
 Make = Callable[..., PostgresBackend]
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 90.0
 
 
 async def claim(backend: PostgresBackend, call: int, most: int = 10, done: tuple[Lease, ...] = ()) -> tuple[Lease, ...]:

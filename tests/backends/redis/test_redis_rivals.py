@@ -20,7 +20,7 @@ from holdfast.testing.conformance.soundness import sound
 from ...servers.valkey import Server
 
 Make = Callable[..., RedisBackend]
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 90.0
 
 
 async def claim(backend: RedisBackend, call: int, most: int = 10, done: tuple[Lease, ...] = ()) -> tuple[Lease, ...]:

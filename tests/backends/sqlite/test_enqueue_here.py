@@ -20,7 +20,7 @@ from holdfast.errors import BackendUnavailable, DuplicateJob, OutcomeUnknown
 from holdfast.lifecycle import State
 from holdfast.records import Enqueued, NewJob
 
-WAIT_SECONDS_MAX = 20
+WAIT_SECONDS_MAX = 60
 
 
 @pytest.fixture

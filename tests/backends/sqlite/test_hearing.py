@@ -15,7 +15,7 @@ from holdfast.backends.sqlite import wakeups
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.records import ClaimRequest, NewJob, WorkerRecord
 
-WAIT_SECONDS_MAX = 20
+WAIT_SECONDS_MAX = 60
 LONG_SECONDS = 600.0
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's file watch is Linux's")
