@@ -32,12 +32,19 @@ class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     job: NewJob
     cancels: str | None = None
+    by: str = ""  # who cancels it, for its timeline
 
 
 class Enqueue(Protocol):
     """The router's enqueue."""
 
     async def __call__(self, jobs: Sequence[NewJob], now: float | None) -> list[Enqueued]: ...
+
+
+class Cancel(Protocol):
+    """The router's cancel."""
+
+    async def __call__(self, job_id: str, now: float | None, *, by: str) -> JobRecord: ...
 
 
 class CronVerbs:
@@ -48,7 +55,7 @@ class CronVerbs:
         home: Callable[[], Awaitable[Backend]],
         enqueue: Enqueue,
         get: Callable[[str], Awaitable[JobRecord | None]],
-        cancel: Callable[[str, float | None], Awaitable[JobRecord]],
+        cancel: Cancel,
     ) -> None:
         self._home, self._enqueue, self._get, self._cancel = home, enqueue, get, cancel
 
@@ -58,7 +65,7 @@ class CronVerbs:
         jobs = [replace(job, on_conflict="keep") if job.on_conflict == "raise" else job for job in tick.jobs]
         live = tick.overlap != "allow" and await self._is_live(tick.previous, now)
         skipped, ends = tick_overlap(tick.overlap, live=live)
-        cancels = tick.previous if ends else None
+        cancels, by = tick.previous if ends else None, f"cron {tick.name}"
         if skipped:
             jobs = []
         at = now if now is not None or not jobs else await home.clock()
@@ -66,7 +73,7 @@ class CronVerbs:
             name=tick.name,
             version=tick.version,
             entry=tick.entry_if_skipped if skipped else tick.entry,
-            jobs=tuple(_row(job, at or 0.0, cancels) for job in jobs),
+            jobs=tuple(_row(job, at or 0.0, cancels, by) for job in jobs),
             not_before=tick.not_before,
         )
         done = await home.tick(written, now)
@@ -74,7 +81,8 @@ class CronVerbs:
             return done
         enqueued = [Enqueued(job.id, created=True) for job in jobs]
         with suppress(HoldfastError):  # home has decided and the rows are stored: a sweep will hand them over
-            enqueued = await self._hand_over(jobs, cancels, now)
+            made = await self._hand_over(jobs, cancels, by, now)
+            enqueued = [Enqueued(one.id, one.created, one.replaced) for one in made]
             await self._tear_up([row.id for row in written.jobs], now)
         return replace(done, enqueued=tuple(enqueued), skipped=skipped)
 
@@ -89,10 +97,12 @@ class CronVerbs:
                 job = await self._get(job_id)
         return job is not None and job.state.live
 
-    async def _hand_over(self, jobs: Sequence[NewJob], cancels: str | None, now: float | None) -> list[Enqueued]:
+    async def _hand_over(
+        self, jobs: Sequence[NewJob], cancels: str | None, by: str, now: float | None
+    ) -> list[Enqueued]:
         if cancels is not None:
             with suppress(StateConflict, JobNotFound):  # it has finished meanwhile
-                await self._cancel(cancels, now)
+                await self._cancel(cancels, now, by=by)
         return await self._enqueue(jobs, now) if jobs else []
 
     async def _tear_up(self, rows: Sequence[str], now: float | None) -> None:
@@ -128,7 +138,7 @@ class CronVerbs:
             if row.created_at <= before:
                 note = msgspec.json.decode(row.args, type=Note)
                 try:
-                    await self._hand_over([note.job], note.cancels, now)
+                    await self._hand_over([note.job], note.cancels, note.by, now)
                     await self._tear_up([row.id], now)
                 except StoreSealed:
                     continue  # its job is in its shard, or goes there when the store is open again
@@ -141,11 +151,11 @@ class CronVerbs:
         await (await self._home()).prune(limit=10 * PAGE, older_than=REMEMBER_SECONDS_MIN, now=now)
 
 
-def _row(job: NewJob, at: float, cancels: str | None) -> NewJob:
+def _row(job: NewJob, at: float, cancels: str | None, by: str) -> NewJob:
     """Build the row at home; a delay counts from now, not from when the job is handed over."""
     if job.delay is not None:
         job = replace(job, delay=None, due_at=at + job.delay)
-    note = msgspec.json.encode(Note(job=job, cancels=cancels))
+    note = msgspec.json.encode(Note(job=job, cancels=cancels, by="" if cancels is None else by))
     return NewJob(id=_row_id(job.id), task=job.task, queue=NOTED, args=note)
 
 

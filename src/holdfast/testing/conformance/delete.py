@@ -35,6 +35,7 @@ async def a_job_is_deleted_with_everything_about_it(world: World, state: State) 
 @case_for_each(_STATES)
 async def a_deleted_id_stays_known_for_as_long_as_a_finished_one(world: World, state: State) -> None:
     start = await world.put(state)
+    again = world.job(id=start.id, group=(await world.get(start.id)).group)  # in a cluster, ids belong to a shard
     world.advance(100.0)
     await world.backend.delete(start.id, now=world.now)
     known_for = REMEMBER_SECONDS_MIN - (100.0 if state.finished else 0.0)
@@ -42,7 +43,7 @@ async def a_deleted_id_stays_known_for_as_long_as_a_finished_one(world: World, s
         at = world.now + seconds
         if created:
             await world.backend.prune(now=at)
-        [answer] = await world.backend.enqueue([world.job(id=start.id)], now=at)
+        [answer] = await world.backend.enqueue([again], now=at)
         same((answer.id, answer.created), (start.id, created), f"enqueue after {seconds} s")
         if not created:
             same(await world.backend.get(start.id), None, "the job")
