@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         TaskAlreadyRegistered,
         TaskNotRegistered,
         WaitTimedOut,
+        WorkerSilent,
     )
     from .job import BoundCall, DeadLetter, Enqueued, Job
     from .lifecycle import Failure, State
@@ -92,6 +93,7 @@ __all__ = [
     "TaskNotRegistered",
     "Tasks",
     "WaitTimedOut",
+    "WorkerSilent",
     "testing",
 ]
 
@@ -138,6 +140,7 @@ _HOMES = {
     "TaskNotRegistered": ".errors",
     "Tasks": ".task",
     "WaitTimedOut": ".errors",
+    "WorkerSilent": ".errors",
 }
 
 

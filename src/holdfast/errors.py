@@ -175,6 +175,17 @@ class OutcomeUnknown(HoldfastError):
         super().__init__(f"no answer to {verb}: it may or may not have taken effect. {advice}")
 
 
+class WorkerSilent(HoldfastError, TimeoutError):
+    """A worker has not answered a command in time. It is carried out at its next renewal, unless the worker is gone."""
+
+    def __init__(self, worker: str, ask: str, seconds: float) -> None:
+        self.worker, self.ask, self.seconds = worker, ask, seconds
+        super().__init__(
+            f"worker {worker} has not answered {ask} within {seconds:g} s. It gets it with its next renewal; `holdfast "
+            "workers` shows when it last renewed."
+        )
+
+
 class QueueBusy(HoldfastError):
     """Jobs of the queue are running, and what was asked for must not happen beside them. Nothing was deleted."""
 

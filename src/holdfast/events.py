@@ -181,6 +181,20 @@ class WorkerStopped(Event, frozen=True, kw_only=True):
     left_running: tuple[str, ...] = ()
 
 
+class WorkerPaused(Event, frozen=True, kw_only=True):
+    """An operator paused this worker: it claims nothing more; what runs goes on. `by` says who."""
+
+    name: ClassVar[str] = "worker_paused"
+    by: str = ""
+
+
+class WorkerResumed(Event, frozen=True, kw_only=True):
+    """An operator resumed this worker: it claims again."""
+
+    name: ClassVar[str] = "worker_resumed"
+    by: str = ""
+
+
 EVENTS: Mapping[str, type[Event]] = MappingProxyType(
     {
         kind.name: kind
@@ -203,6 +217,8 @@ EVENTS: Mapping[str, type[Event]] = MappingProxyType(
             LoopBlocked,
             WorkerStarted,
             WorkerStopped,
+            WorkerPaused,
+            WorkerResumed,
         )
     }
 )

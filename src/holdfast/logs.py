@@ -44,6 +44,14 @@ def worker_started(worker: str, queues: Sequence[str], slots: int) -> None:
     logger.info("worker %s started: queues %s, %d slots", worker, ", ".join(queues), slots)
 
 
+def worker_commanded(worker: str, ask: str, by: str, result: str) -> None:
+    logger.info("worker %s carried out the command %s%s: %s", worker, ask, f" of {by}" if by else "", result)
+
+
+def command_unanswered(worker: str, ask: str, error: Exception) -> None:
+    logger.warning("worker %s could not store its answer to %s (%s); it repeats it", worker, ask, error)
+
+
 def worker_stopping(worker: str, running: int, grace: float) -> None:
     logger.info("worker %s is stopping: %d running, waiting up to %g s for them", worker, running, grace)
 

@@ -25,7 +25,7 @@ from .errors import ConfigurationError, JobNotFound
 from .job import DeadLetter, Job, JobsFound
 from .lifecycle import State
 from .names import check_name, check_text
-from .observer import JobOrId, Observer, job_id
+from .observer import JobOrId, job_id
 from .options import COUNT_MAX, Duration, queue_name, said_limit, said_rate, whole
 from .queries import check_grouping, make_query, matches_letter
 from .queries.pages import JobPage, Tally
@@ -47,6 +47,7 @@ from .records import (
 )
 from .store_thread import forbid_running_loop
 from .task import Task
+from .worker_commands import WorkerCommands
 
 if TYPE_CHECKING:
     from .app import Holdfast
@@ -146,7 +147,7 @@ def _age(older_than: Duration | None) -> float | None:
     return None if older_than is None else to_seconds(older_than, "older_than=", least=REMEMBER_SECONDS_MIN)
 
 
-class Operator(Observer):
+class Operator(WorkerCommands):
     """The operator's half of an app."""
 
     def _job(self, record: JobRecord) -> Job[Any]:

@@ -17,6 +17,7 @@ from msgspec.structs import asdict, replace
 from .lifecycle import Failure, State
 from .names import known_options
 from .rates import Rate
+from .worker_status import Command as Command
 
 Conflict = Literal["keep", "replace", "raise", "debounce"]
 KeyScope = Literal["queue", "global"]
@@ -288,6 +289,7 @@ class Renewal(Struct, frozen=True, kw_only=True):
     cancelled: tuple[str, ...] = ()  # named ids whose cancellation was requested
     released: tuple[str, ...] = ()  # ids the store had as ours that were not named: released at no cost
     unheard: tuple[str, ...] = ()  # named ids whose part of the store did not respond: their deadline did not move
+    commands: tuple[Command, ...] = ()  # that the worker has not answered yet, oldest first
 
 
 class Recovered(Struct, frozen=True, kw_only=True):
@@ -325,8 +327,7 @@ class Edit(Struct, frozen=True, kw_only=True):
     revive: bool = False  # a dead job is revived first, in the same step
 
     @property
-    def text(self) -> str:
-        """What is changed, for the job's timeline."""
+    def text(self) -> str:  # what is changed, for the job's timeline
         changed = [name for name in ("args", "queue", "group", "priority") if getattr(self, name) is not UNSET]
         return ", ".join([*changed, *(["due"] if self.due_at is not UNSET or self.delay is not UNSET else [])])
 

@@ -1,4 +1,5 @@
-"""A worker's status: its runner processes as displayed to people, small enough to send with each renewal.
+"""A worker's status: its runner processes as displayed to people, small enough to send with each renewal; and commands
+to a worker.
 
 Encoded by the process worker (worker/processes/pool.py), stored as is, decoded by the command line and by callers of
 `app.workers()`. Never contains arguments or results: only pids, numbers, job ids, and names of tasks the worker does
@@ -8,6 +9,7 @@ not know.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -40,13 +42,17 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
     left_out: int = 0
     unbegun: tuple[str, ...] = ()  # ids of jobs it holds whose handlers no runner has begun for a while
     unknown: tuple[str, ...] = ()  # tasks it was given jobs of but does not know
+    paused: bool = False  # an operator paused it: it claims nothing
 
 
-def draw(runners: Sequence[RunnerView], unbegun: Sequence[str] = (), unknown: Sequence[str] = ()) -> bytes:
+def draw(
+    runners: Sequence[RunnerView], unbegun: Sequence[str] = (), unknown: Sequence[str] = (), *, paused: bool = False
+) -> bytes:
     """Encode the status as JSON, at most PORTRAIT_BYTES_MAX: drops jobs first, then runners, to make it fit."""
     whole = WorkerStatus(
         unbegun=tuple(unbegun[:JOBS_SHOWN_MAX]),
         unknown=tuple(name[:TASK_CHARS_MAX] for name in unknown[:TASKS_SHOWN_MAX]),
+        paused=paused,
     )
     for most in (JOBS_SHOWN_MAX, 5, 1, 0):
         shown = tuple(msgspec.structs.replace(one, jobs=one.jobs[:most]) for one in runners)
@@ -81,3 +87,25 @@ def may_not_know(portrait: bytes | None, task: str) -> bool:
 def bounded(portrait: bytes | None) -> bytes | None:
     """The status as stores accept it: one that is too long becomes None."""
     return None if portrait is None or len(portrait) > PORTRAIT_BYTES_MAX else portrait
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Commands: what somebody asks one worker to do, stored beside its row.
+
+
+Ask = Literal["pause", "resume", "slots", "stacks", "stop"]
+COMMANDS_KEPT_MAX = 20  # per worker: the newest
+COMMAND_RESULT_CHARS_MAX = 60_000
+
+
+class Command(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What somebody asks one worker to do. The worker gets it with its next renewal and stores what came of it."""
+
+    id: str
+    ask: Ask
+    value: int | None = None  # slots: how many
+    by: str = ""
+    at: float = 0.0  # set by the store
+    done_at: float | None = None  # set by the store
+    result: str = ""  # what the worker says about it, at most COMMAND_RESULT_CHARS_MAX
+    refused: bool = False

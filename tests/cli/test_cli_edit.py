@@ -107,3 +107,10 @@ def test_dead_jobs_are_revived_by_query_with_a_rate_and_other_arguments(shell: S
     assert [one["now"] for one in shell.json(*words, "--yes")["changed"]].count("scheduled") == 2
     assert shell.json("job", "j2")["job"]["args"] == {"n": 2}
     shell("dead", "revive", "j1", "--rate", "1/s", code=2)
+
+
+def test_a_command_to_a_worker_that_does_not_answer_says_so(shell: Shell) -> None:
+    shell.worker("w1", None)
+    assert "next renewal" in shell("workers", "pause", "w1", "--wait", "0", code=1).stderr
+    shell("workers", "slots", "w1", "0", code=2)
+    assert shell.error("workers", "stacks", "nobody", code=3)["code"]

@@ -22,6 +22,7 @@ from holdfast.queries.pages import Look, Scanned
 from holdfast.records import (
     Answer,
     ClaimRequest,
+    Command,
     CronEntry,
     DeadLetter,
     Dump,
@@ -153,6 +154,21 @@ class ReferenceBackend(Backend):
     ) -> Renewal:
         with self._step(now) as at:
             return leasing.renew(self._store, worker, held, seen_call, bounded(portrait), at)
+
+    async def command(self, worker: str, command: Command, now: float | None = None) -> Command:
+        with self._step(now) as at:
+            return leasing.command(self._store, worker, command, at)
+
+    async def answer(
+        self, worker: str, command_id: str, result: str, *, refused: bool = False, now: float | None = None
+    ) -> bool:
+        with self._step(now) as at:
+            return leasing.answer(self._store, worker, command_id, result, refused, at)
+
+    async def commands(self, worker: str) -> list[Command]:
+        with self._lock:
+            holder = self._store.workers.get(worker)
+            return [] if holder is None else list(holder.commands)
 
     async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
         with self._step(now) as at:

@@ -11,11 +11,14 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from holdfast.backends.seals import too_many_commands
+from holdfast.errors import JobNotFound
 from holdfast.lifecycle import Ending, Failure, Settlement, State
 from holdfast.records import (
     LOGS_KEPT_MAX,
     Answer,
     ClaimRequest,
+    Command,
     Exchanged,
     Held,
     LogLine,
@@ -24,6 +27,7 @@ from holdfast.records import (
     Report,
     WorkerRecord,
 )
+from holdfast.worker_status import COMMANDS_KEPT_MAX
 
 from . import claiming, reading, stalling
 from .rows import Holder, Instant, Row
@@ -188,7 +192,33 @@ def renew(
     ]
     for row in unnamed:
         store.give_back(row, at.wall)
-    return Renewal(lost=lost, cancelled=cancelled, released=tuple(row.id for row in unnamed))
+    waiting = tuple(one for one in holder.commands if one.done_at is None)
+    return Renewal(lost=lost, cancelled=cancelled, released=tuple(row.id for row in unnamed), commands=waiting)
+
+
+def command(store: Store, worker: str, asked: Command, at: Instant) -> Command:
+    holder = store.workers.get(worker)
+    if holder is None:
+        raise JobNotFound(worker, "worker")
+    for one in holder.commands:
+        if one.id == asked.id:
+            return one
+    answered = [one for one in holder.commands if one.done_at is not None]
+    if len(holder.commands) >= COMMANDS_KEPT_MAX:
+        if not answered:
+            raise too_many_commands(worker)
+        holder.commands.remove(answered[0])
+    holder.commands.append(replace(asked, at=at.wall))
+    return holder.commands[-1]
+
+
+def answer(store: Store, worker: str, command_id: str, result: str, refused: bool, at: Instant) -> bool:
+    holder = store.workers.get(worker)
+    for place, one in enumerate([] if holder is None else holder.commands):
+        if holder is not None and one.id == command_id and one.done_at is None:
+            holder.commands[place] = replace(one, done_at=at.wall, result=result, refused=refused)
+            return True
+    return False
 
 
 def retire(store: Store, worker: str, at: Instant) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.lifecycle import Failure, State
-from holdfast.records import Answer, KeyScope, KeyUntil, NewJob, OnExpire, Revival, WorkerRecord
+from holdfast.records import Answer, Command, KeyScope, KeyUntil, NewJob, OnExpire, Revival, WorkerRecord
 
 from .ranked import Ranked
 
@@ -118,13 +118,14 @@ def expiry(job: NewJob, due_at: float) -> float | None:
 class Holder:
     """A worker's row: one deadline for all its leases, and its latest numbered call with the answers given."""
 
-    __slots__ = ("answers", "deadline", "last_call", "leases", "record")
+    __slots__ = ("answers", "commands", "deadline", "last_call", "leases", "record")
 
     def __init__(self, record: WorkerRecord, deadline: float) -> None:
         self.record = record
         self.deadline = deadline
         self.last_call = 0
         self.answers: tuple[Answer, ...] = ()
+        self.commands: list[Command] = []  # oldest first
         self.leases: dict[str, Row] = {}  # in the order of their fences
 
     def expired(self, at: Instant) -> bool:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import NamedTuple
 
-from .. import lifecycle, rates, records
+from .. import lifecycle, rates, records, worker_status
 from ..lifecycle import FAILURE_TEXTS
 
 PART_MARK = "-- :: "
@@ -28,6 +28,7 @@ SECTION_MARK = "-- == "
 _TEXT = re.compile(r"'text:(\w+)'")
 _FRAGMENT = re.compile(r"fragment (\w+)(?:\((\w+(?:, \w+)*)\))?")
 _USE = re.compile(r"@(\w+)")
+_CONSTANTS_OF = (records, rates, lifecycle, worker_status)
 
 
 class StatementsBroken(RuntimeError):
@@ -103,7 +104,7 @@ def _arguments(text: str, start: int) -> tuple[list[str], int]:
 
 
 def _constant(name: str) -> str:
-    value = next((vars(module)[name] for module in (records, rates, lifecycle) if name in vars(module)), None)
+    value = next((vars(module)[name] for module in _CONSTANTS_OF if name in vars(module)), None)
     if value is None:
         raise StatementsBroken(f"no constant is named {name}")
     if isinstance(value, str):

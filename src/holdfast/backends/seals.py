@@ -12,6 +12,7 @@ import msgspec
 from ..errors import ConfigurationError, StoreSealed
 from ..lifecycle import State
 from ..records import Seal, Shipment
+from ..worker_status import COMMANDS_KEPT_MAX
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Seal).decode
@@ -73,6 +74,14 @@ def key_taken() -> ConfigurationError:
 
 
 # ---------------------------------------------------------------------- impossible limits
+
+
+def too_many_commands(worker: str) -> ConfigurationError:
+    """The refusal of one more command to a worker that answers none."""
+    return ConfigurationError(
+        f"worker {worker} has {COMMANDS_KEPT_MAX} commands that it has not answered. It gets them with its renewals: "
+        "`holdfast workers` shows when it last renewed."
+    )
 
 
 def check_limit(limit: object, what: str) -> None:

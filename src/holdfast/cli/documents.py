@@ -246,6 +246,7 @@ def worker_document(worker: WorkerRecord) -> dict[str, Any]:
         "started_at": iso(worker.started_at),
         "renewed_at": iso(worker.renewed_at),
         "expired": worker.expired,
+        "paused": portrait.paused,
         "runners": msgspec.to_builtins(portrait.runners),
         "runners_left_out": portrait.left_out,
     }

@@ -17,21 +17,16 @@ from ..lifecycle import UNSTARTED, State
 from ..names import nearest
 from ..queries import make_query
 from ..queries.pages import GROUPINGS
-from ..records import SORTS, WorkerRecord
-from ..worker_status import RunnerView, WorkerStatus, read
-from .documents import job_document, plain, queue_document, worker_document
+from ..records import SORTS
+from .documents import job_document, plain, queue_document
 from .exits import Exit
-from .parse import ago, counted, iso, short_ids, size, span
+from .parse import ago, iso
 from .session import Session, find_id, queue_hint, session_options
 
 if TYPE_CHECKING:
     from ..app import Holdfast
 
 LETTERS_COUNTED_MAX = 100_000
-JOBS_LISTED_MAX = 3  # per runner
-WORKER_COLUMNS = (
-    "worker", "host", "pid", "queues", "busy", "lease", "started", "renewed", "memory", "note", "jobs"
-)  # fmt: skip
 QUERY_HELP = (
     "QUERY: states and conditions that must all hold, such as `dead`, `live queue:mail`, `task:send_* -group:ann`, "
     "`args.user.id:42`, `error:Timeout age:>1h attempts:>3`; an id by its beginning or end."
@@ -278,65 +273,6 @@ def explain(session: Session, id: str) -> int:
     for sentence in explanation.next:
         session.print.line(f"  > {sentence}")
     return Exit.DONE
-
-
-@click.command()
-@session_options
-def workers(session: Session) -> int:
-    """List workers: who serves what, when they last renewed, and the runner processes of each."""
-    with session.store() as app:
-        found = app.workers()
-        now = app.now().timestamp()
-    if session.as_json:
-        session.print.document({"workers": [worker_document(worker) for worker in found]})
-        return Exit.DONE
-    portraits = {worker.id: read(worker.portrait) or WorkerStatus() for worker in found}
-    short = short_ids(job_id for one in portraits.values() for runner in one.runners for job_id in runner.jobs)
-    rows: list[tuple[str, ...]] = []
-    for worker in found:
-        rows.append(_worker_row(worker, now))
-        rows += [_runner_row(runner, short) for runner in portraits[worker.id].runners]
-        if left_out := portraits[worker.id].left_out:
-            rows.append((f"  and {counted(left_out, 'runners')} more", *[""] * (len(WORKER_COLUMNS) - 1)))
-    session.print.table(WORKER_COLUMNS, rows, empty="no worker is registered. Start one: `holdfast work MODULE:APP`.")
-    return Exit.DONE
-
-
-def _worker_row(worker: WorkerRecord, now: float) -> tuple[str, ...]:
-    return (
-        worker.id,
-        worker.host,
-        str(worker.pid),
-        ", ".join(worker.queues),
-        f"{worker.running}/{worker.slots}",
-        span(worker.lease_seconds),
-        ago(worker.started_at, now),
-        ago(worker.renewed_at, now),
-        "",
-        "expired: its jobs are about to be recovered" if worker.expired else "",
-        "",
-    )
-
-
-def _runner_row(runner: RunnerView, short: Mapping[str, str]) -> tuple[str, ...]:
-    """A runner as of its worker's latest renewal."""
-    jobs = [short[job_id] for job_id in runner.jobs[:JOBS_LISTED_MAX]]
-    if runner.running > len(jobs):
-        jobs.append(f"+{runner.running - len(jobs)}")
-    state = runner.state if runner.responds else "blocked"
-    return (
-        "  runner",
-        "",
-        str(runner.pid),
-        "",
-        f"{runner.running}/{runner.slots}",
-        "",
-        "",
-        "",
-        size(runner.memory_bytes) if runner.memory_bytes else "",
-        f"{state}, alone" if runner.alone else state,
-        " ".join(jobs),
-    )
 
 
 @click.command()

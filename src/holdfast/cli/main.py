@@ -36,7 +36,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "group": ("groups", "Show one group, or override its limit and rate."),
         "tasks": ("queues", "List tasks that have limits or rates; change them."),
         "cron": ("cron", "List, show, add and change cron entries."),
-        "workers": ("jobs", "List workers."),
+        "workers": ("workers", "List workers; pause, resume, resize or stop one, see its stacks."),
         "stats": ("jobs", "Show counts of jobs, dead letters and workers."),
         "dashboard": ("dashboard", "See and steer the store in a browser."),
         "top": ("top", "Watch and steer the store in a terminal."),

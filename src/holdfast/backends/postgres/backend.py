@@ -25,6 +25,7 @@ from ...records import (
     LOGS_KEPT_MAX,
     Answer,
     ClaimRequest,
+    Command,
     CronEntry,
     DeadLetter,
     Dump,
@@ -276,6 +277,19 @@ class PostgresBackend(Backend):
             "renew.call", urgent=True, worker=worker, held=named, seen=seen_call, portrait=shown, now=now
         )
         return codec.as_renewal(answer)
+
+    async def command(self, worker: str, command: Command, now: float | None = None) -> Command:
+        asked = encoded(replace(command, by=_storable(command.by)))
+        return codec.as_command(await self._write("command.call", worker=worker, command=asked, now=now))
+
+    async def answer(
+        self, worker: str, command_id: str, result: str, *, refused: bool = False, now: float | None = None
+    ) -> bool:
+        told = encoded({"result": _storable(result), "refused": refused})
+        return bool(await self._write("command.answer", worker=worker, id=command_id, told=told, now=now))
+
+    async def commands(self, worker: str) -> list[Command]:
+        return await self._read("commands", read.commands, worker)
 
     async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
         kept = [replace(one, lines=one.lines[-LOGS_KEPT_MAX:]) for one in reports]

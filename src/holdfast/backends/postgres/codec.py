@@ -18,6 +18,7 @@ from ...lifecycle import Ending, Settlement, State
 from ...rates import Rate
 from ...records import (
     Answer,
+    Command,
     CronEntry,
     DeadLetter,
     Edit,
@@ -178,6 +179,7 @@ as_answers = msgspec.json.Decoder(list[Answer]).decode
 as_promoted = msgspec.json.Decoder(Promoted).decode
 as_recovered = msgspec.json.Decoder(list[Recovered]).decode
 as_refilled = msgspec.json.Decoder(tuple[int, str, str]).decode
+as_command = msgspec.json.Decoder(Command).decode
 as_renewal = msgspec.json.Decoder(Renewal).decode
 
 

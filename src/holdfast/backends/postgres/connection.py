@@ -36,7 +36,7 @@ from ...errors import (
 )
 from ...lifecycle import state_conflict
 from ..connects import Pace, is_ready
-from ..seals import strict_limit
+from ..seals import strict_limit, too_many_commands
 from ..urls import tellable
 from .codec import sent
 
@@ -66,6 +66,7 @@ _REFUSED: Mapping[str, Callable[[Any], HoldfastError]] = {
     "HF003": lambda facts: DuplicateJob(**facts),
     "HF004": lambda facts: ConfigurationError(facts),
     "HF005": lambda facts: StoreSealed(facts["role"], facts["stage"], facts["other"]),
+    "HF007": lambda facts: too_many_commands(facts["worker"]),
     "HF006": lambda facts: strict_limit(facts["queue"], facts["limit"]),
 }
 AGAIN = ("40001", "40P01")

@@ -16,6 +16,7 @@ from ...errors import ConfigurationError
 from ...lifecycle import State
 from ...records import (
     GROUP_COUNT_MAX,
+    Command,
     CronEntry,
     DeadLetter,
     Dump,
@@ -36,6 +37,7 @@ from ...records import (
 )
 from ...rollups import EventPage, KeptEvent, Rollup, RollupQuery
 from .codec import (
+    as_command,
     as_job,
     as_letter,
     as_marks,
@@ -90,6 +92,10 @@ async def count(cursor: Cursor, sql: Statements, queue: str | None) -> dict[str,
 
 async def logs(cursor: Cursor, sql: Statements, job_id: str) -> list[LogLine]:
     return [LogLine(at, text) for at, text in await rows(cursor, sql["read.logs"], {"id": job_id})]
+
+
+async def commands(cursor: Cursor, sql: Statements, worker: str) -> list[Command]:
+    return [as_command(text) for (text,) in await rows(cursor, sql["command.all"], {"worker": worker})]
 
 
 async def marks(cursor: Cursor, sql: Statements, job_id: str) -> list[Mark]:

@@ -23,6 +23,7 @@ from ...records import (
     LOGS_KEPT_MAX,
     Answer,
     ClaimRequest,
+    Command,
     CronEntry,
     DeadLetter,
     Dump,
@@ -275,8 +276,23 @@ class RedisBackend(Backend):
         named = [(one.id, one.token) for one in held]
         shown = [] if (fitting := bounded(portrait)) is None else [fitting]
         known, *lists = await self._run("renew", now, worker, named, seen_call, pieces=shown, urgent=True)
-        lost, cancelled, released = (tuple(codec.unpack(one)) for one in lists)
-        return Renewal(known=bool(known), lost=lost, cancelled=cancelled, released=released)
+        lost, cancelled, released = (tuple(codec.unpack(one)) for one in lists[:-1])
+        waiting = tuple(one for one in codec.commands(lists[-1]) if one.done_at is None)
+        return Renewal(known=bool(known), lost=lost, cancelled=cancelled, released=released, commands=waiting)
+
+    async def command(self, worker: str, command: Command, now: float | None = None) -> Command:
+        [packed] = await self._run("command", now, worker, command.id, pieces=[msgspec.json.encode(command)])
+        return codec.command(codec.unpack(packed))
+
+    async def answer(
+        self, worker: str, command_id: str, result: str, *, refused: bool = False, now: float | None = None
+    ) -> bool:
+        told = msgspec.json.encode({"result": result, "refused": refused})
+        [found] = await self._run("answer", now, worker, command_id, pieces=[told])
+        return bool(found)
+
+    async def commands(self, worker: str) -> list[Command]:
+        return await self._reading().commands(worker)
 
     async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
         named = [(one.id, one.token, one.progress, one.text, one.lines[-LOGS_KEPT_MAX:]) for one in reports]

@@ -19,6 +19,7 @@ from ...lifecycle import Ending, Failure, Settlement, State
 from ...records import (
     Answer,
     ClaimRequest,
+    Command,
     DeadLetter,
     Edit,
     Enqueued,
@@ -407,6 +408,25 @@ def log_lines(packed: bytes | None) -> list[LogLine]:
         return [LogLine(float(at), text) for at, text in unpack(packed)] if packed else []
     except UNREADABLE:
         return []
+
+
+def commands(packed: bytes | None) -> list[Command]:
+    """Decode what a worker was asked to do; what cannot be read is left out."""
+    try:
+        return [] if packed is None else [command(one) for one in unpack(packed)]
+    except (msgspec.MsgspecError, ValueError, TypeError, LookupError):
+        return []
+
+
+def command(stored: Mapping[str, Any]) -> Command:
+    """A command as its script keeps it: its JSON, the times, and the answer's JSON."""
+    told = msgspec.json.decode(stored["answer"]) if "answer" in stored else {}
+    read = msgspec.json.decode(stored["record"], type=Command)
+    return msgspec.structs.replace(read, at=float(stored["at"]), done_at=_float_or(stored.get("done_at")), **told)
+
+
+def _float_or(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def marks(packed: bytes | None) -> list[Mark]:

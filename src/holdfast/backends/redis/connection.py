@@ -52,7 +52,7 @@ from ...errors import (
 from ...lifecycle import state_conflict
 from .. import seals
 from ..connects import Pace, is_ready
-from ..seals import strict_limit
+from ..seals import strict_limit, too_many_commands
 from ..urls import tellable
 from .codec import STATES
 from .keys import KEY_NAMES, SCHEMA_VERSION, keys_of
@@ -97,6 +97,7 @@ _REFUSED: Mapping[str, Callable[[dict[str, Any]], HoldfastError]] = {
     "StoreSealed": lambda facts: seals.refusal(seals.read(facts["seal"])),
     "JobNotFound": lambda facts: JobNotFound(**facts),
     "DuplicateJob": lambda facts: DuplicateJob(**facts),
+    "TooManyCommands": lambda facts: too_many_commands(facts["worker"]),
     "StateConflict": lambda facts: state_conflict(**{**facts, "state": STATES[facts["state"]]}),
     "not ours": lambda facts: ConfigurationError(
         f"the key {facts['key']!r} is there and is not of a store of ours (a {facts['kind']}). "

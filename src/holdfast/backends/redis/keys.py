@@ -49,6 +49,7 @@ KEY_TYPES = {
     "revivals": "zset",  # letters by the time of their automatic revival
     "workers": "hash",  # id → its row
     "portraits": "hash",  # worker → the status of its runners: kept out of its row, which every claim reads
+    "commands": "hash",  # worker → what it is asked to do, answered or not, oldest first
     "deadlines": "zset",  # workers by deadline
     "calls": "hash",  # worker → its last numbered call and the answers
     "rules": "hash",  # queue → the rule that code declares

@@ -14,6 +14,7 @@ import msgspec
 from ...lifecycle import State
 from ...queries.pages import Grouping, Look, Scanned, Tally
 from ...records import (
+    Command,
     CronEntry,
     DeadLetter,
     GroupRecord,
@@ -68,6 +69,9 @@ class Reader:
 
     async def logs(self, job_id: str) -> list[LogLine]:
         return codec.log_lines(await self._command("logs", "HGET", "logs", job_id))
+
+    async def commands(self, worker: str) -> list[Command]:
+        return codec.commands(await self._command("commands", "HGET", "commands", worker))
 
     async def marks(self, job_id: str) -> list[Mark]:
         return codec.marks(await self._command("marks", "HGET", "marks", job_id))

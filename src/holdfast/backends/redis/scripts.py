@@ -42,9 +42,11 @@ READING = (
 # and settle until the server has room again.
 FILLING = ("carry", "edit", "enqueue", "record", "revive", "tick")
 DRAINING = (
+    "answer",
     "begin",
     "bury",
     "cancel",
+    "command",
     "declare",
     "delete",
     "discard",

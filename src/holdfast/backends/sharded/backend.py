@@ -40,6 +40,7 @@ from ...lifecycle import Settlement
 from ...records import (
     Answer,
     ClaimRequest,
+    Command,
     DeadLetter,
     Edit,
     Enqueued,
@@ -166,6 +167,14 @@ class ShardedBackend(ShardedReader, Backend):
         now: float | None = None,
     ) -> Renewal:
         return await self._leasing.renew(worker, held, seen_call, portrait, now)
+
+    async def command(self, worker: str, command: Command, now: float | None = None) -> Command:
+        return await (await self._home()).command(worker, command, now)
+
+    async def answer(
+        self, worker: str, command_id: str, result: str, *, refused: bool = False, now: float | None = None
+    ) -> bool:
+        return await (await self._home()).answer(worker, command_id, result, refused=refused, now=now)
 
     async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
         return await self._leasing.by_token(reports, lambda store, part: store.report(part, now))

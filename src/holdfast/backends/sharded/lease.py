@@ -311,6 +311,7 @@ class LeaseVerbs:
             lost=(*strangers, *(job_id for answer in answers.values() for job_id in answer.lost)),
             cancelled=tuple(job_id for answer in answers.values() for job_id in answer.cancelled),
             released=tuple(job_id for answer in answers.values() for job_id in answer.released),
+            commands=answers[HOME].commands if HOME in answers else (),
             unheard=(
                 *(item.id for name in answers.silent for item in named[name]),
                 *(lease.id for lease in service.fresh if parted(lease.token)[0] in answers.silent),

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from ...lifecycle import State
 from ...queries.pages import Grouping, Look, Scanned, Tally
 from ...records import (
+    Command,
     CronEntry,
     DeadLetter,
     Dump,
@@ -230,6 +231,9 @@ class ShardedReader(Reader):
 
     async def pauses(self) -> list[Pause]:
         return await (await self._home()).pauses()
+
+    async def commands(self, worker: str) -> list[Command]:
+        return await (await self._home()).commands(worker)
 
     async def workers(self, now: float | None = None) -> list[WorkerRecord]:
         home = await (await self._home()).workers(now)

@@ -24,6 +24,7 @@ from ...queries.pages import Grouping, Look, Scanned, Tally
 from ...records import (
     Answer,
     ClaimRequest,
+    Command,
     CronEntry,
     DeadLetter,
     Dump,
@@ -95,7 +96,7 @@ from .wakeups import Wakeups, call_out, forget_inherited, nudge
 
 T = TypeVar("T")
 
-BRING_NO_WORK = frozenset({"begin", "record", "register", "report"})  # these need not wake anyone who waits for work
+BRING_NO_WORK = frozenset({"answer", "begin", "command", "record", "register", "report"})  # wake nobody who waits
 
 
 class SqliteVerbs(Backend):
@@ -157,6 +158,17 @@ class SqliteVerbs(Backend):
     ) -> Renewal:
         shown = bounded(portrait)
         return await self._write("renew", lambda tx: renew.renew(tx, worker, held, seen_call, shown), now, urgent=True)
+
+    async def command(self, worker: str, command: Command, now: float | None = None) -> Command:
+        return await self._write("command", lambda tx: renew.command(tx, worker, command), now)
+
+    async def answer(
+        self, worker: str, command_id: str, result: str, *, refused: bool = False, now: float | None = None
+    ) -> bool:
+        return await self._write("answer", lambda tx: renew.answer(tx, worker, command_id, result, refused), now)
+
+    async def commands(self, worker: str) -> list[Command]:
+        return await self._read("commands", lambda cursor: renew.commands(cursor, worker))
 
     async def report(self, reports: Sequence[Report], now: float | None = None) -> list[Answer]:
         return await self._write("report", lambda tx: renew.report(tx, reports), now)

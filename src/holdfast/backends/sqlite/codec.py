@@ -17,7 +17,7 @@ import msgspec
 from ...errors import ConfigurationError
 from ...lifecycle import Failure, State
 from ...rates import Rate
-from ...records import ERRORS_KEPT_MAX, CronEntry, Flow, Mark, Override, PastDeath, Pause, Revival
+from ...records import ERRORS_KEPT_MAX, Command, CronEntry, Flow, Mark, Override, PastDeath, Pause, Revival
 from ..fragments import load_statements
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -86,6 +86,9 @@ def garbled_text(connection: sqlite3.Connection) -> Iterator[sqlite3.Cursor]:
 
 def is_time(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value) and _EARLIEST <= value <= _LATEST
+
+
+command_of = msgspec.json.Decoder(Command).decode
 
 
 def state_of(text: str) -> State:

@@ -135,12 +135,13 @@ class Rules:
     def _read_queue(self, name: str) -> Queue:
         row = self._cursor.execute(_QUEUE, (name,)).fetchone()
         order, group_limit, group_rate, aging, limit, rate = row or _UNDECLARED
-        rate = rate_of(rate)
+        rate = None if rate is None else rate_of(rate)
         if self._queue_overrides:
             limit_said, rate_said = self._override("queue", name, "")
             limit, rate = limit_said or limit, rate_said or rate
         limit = UNLIMITED if limit is None else limit
-        return Queue(order == "strict", group_limit, rate_of(group_rate), aging, limit, _held(rate))
+        group_rate = None if group_rate is None else rate_of(group_rate)
+        return Queue(order == "strict", group_limit, group_rate, aging, limit, _held(rate))
 
     def _override(self, kind: str, queue: str, name: str) -> tuple[int | None, Rate | None]:
         row = self._cursor.execute(_OVERRIDE, (kind, queue, name)).fetchone()

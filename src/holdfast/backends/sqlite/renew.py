@@ -1,17 +1,31 @@
-"""renew, and what else a worker stores while it holds leases: register, begin, report.
+"""renew, and what else a worker stores while it holds leases: register, begin, report; and commands to a worker.
 
 Called by backend.py, one write transaction per call. Leases begin in claim.py and end in settle.py.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
-from ...records import LOGS_KEPT_MAX, Answer, Held, Release, Renewal, Report, WorkerRecord
+from ...errors import JobNotFound
+from ...records import (
+    LOGS_KEPT_MAX,
+    Answer,
+    Command,
+    Held,
+    Release,
+    Renewal,
+    Report,
+    WorkerRecord,
+)
+from ...worker_status import COMMANDS_KEPT_MAX
+from ..seals import too_many_commands
 from . import settle
-from .codec import SQL
+from .codec import SQL, command_of, encoded
 from .connection import Transaction
 
 
@@ -60,6 +74,7 @@ def renew(tx: Transaction, worker: str, held: Sequence[Held], seen_call: int, po
         lost=tuple(one.id for one in held if one.id not in named),
         cancelled=tuple(one.id for one in held if one.id in named and leases[one.id][3]),
         released=tuple(row[0] for row in unnamed),
+        commands=tuple(one for one in commands(tx.cursor, worker) if one.done_at is None),
     )
 
 
@@ -78,3 +93,35 @@ def report(tx: Transaction, reports: Sequence[Report]) -> list[Answer]:
         tx.cursor.executemany(SQL["report.line"], values)
         execute(SQL["report.trim"], (seq, newest + len(lines) - LOGS_KEPT_MAX))
     return answers
+
+
+def commands(cursor: sqlite3.Cursor, worker: str) -> list[Command]:
+    return [command_of(record) for _, _, record in cursor.execute(SQL["command.all"], (worker,)).fetchall()]
+
+
+def command(tx: Transaction, worker: str, command: Command) -> Command:
+    execute = tx.cursor.execute
+    if execute(SQL["command.worker"], (worker,)).fetchone() is None:
+        raise JobNotFound(worker, "worker")
+    given = execute(SQL["command.all"], (worker,)).fetchall()
+    for id, _, record in given:
+        if id == command.id:
+            return command_of(record)
+    excess = len(given) + 1 - COMMANDS_KEPT_MAX
+    answered = [id for id, done, _ in given if done][: max(0, excess)]
+    if excess > len(answered):
+        raise too_many_commands(worker)
+    for id in answered:
+        execute(SQL["command.forget"], (worker, id))
+    stored = replace(command, at=tx.now)
+    execute(SQL["command.store"], (worker, command.id, tx.now, encoded(stored)))
+    return stored
+
+
+def answer(tx: Transaction, worker: str, command_id: str, result: str, refused: bool) -> bool:
+    for id, done, record in tx.cursor.execute(SQL["command.all"], (worker,)).fetchall():
+        if id == command_id and not done:
+            told = replace(command_of(record), done_at=tx.now, result=result, refused=refused)
+            tx.cursor.execute(SQL["command.answer"], (encoded(told), worker, id))
+            return True
+    return False

@@ -16,6 +16,7 @@ from __future__ import annotations
 from . import (
     bounds,
     claim,
+    commands,
     concurrency,
     cron,
     dead_letters,
@@ -68,6 +69,7 @@ THEMES = (
     bounds,
     lanes,
     lease,
+    commands,
     settle,
     repeats,
     groups,

@@ -179,7 +179,7 @@ class ExchangeLoop:
 
     def free(self) -> int:
         """How many jobs the next claim may bring: each must be able to start immediately."""
-        if self._signals.closing or self._renewal.fenced:
+        if self._signals.closing or self._signals.paused or self._renewal.fenced:
             return 0
         return min(self._jobs_limit.value, self._runners.room(self._ledger.free()))
 
@@ -576,6 +576,10 @@ class Ledger:
     @property
     def unsent(self) -> bool:
         return bool(self.settlements or self.releases)
+
+    def resize(self, slots: int) -> None:
+        """Use another number of slots from now on; those that are busy are not interrupted."""
+        self._slots = slots
 
     def free(self) -> int:
         return max(0, self._slots - len(self.busy))

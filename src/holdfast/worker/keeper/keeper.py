@@ -19,6 +19,7 @@ from ...context import UNKNOWN_TASK_DELAY_SECONDS, Stop
 from ...errors import HoldfastError
 from ...options import WorkerOptions
 from . import identity
+from .commands import Commands
 from .cron_ticker import CronTicker
 from .declare import Declarations, Declared
 from .drain import Drain
@@ -64,7 +65,10 @@ class Keeper:
         self._options, self._queues, self._runners, self._signals = options, queues, runners, signals
         store = self._store = StoreClient(backend, clock, options.call_timeout)
         ledger = self._ledger = Ledger(options.slots, options.slots_by_queue, options.task_slots)
-        self._renewal = LeaseRenewer(store, runners, signals, ledger, options, queues)
+        commands = Commands(
+            store, runners, signals, ledger, options.slots, set_slots=self._use_slots, stop=self.ask_to_stop
+        )
+        self._renewal = LeaseRenewer(store, runners, signals, ledger, options, queues, commands.obey)
         self._unknown = UnknownTasks(store, runners, unknown_delay)
         self._declarations = Declarations(declared, store, runners, signals, self._unknown)
         self._report_writer = ReportWriter(reports, store, runners, signals)
@@ -121,7 +125,8 @@ class Keeper:
         return {
             "worker": renewal.worker.id,
             "queues": list(self._queues),
-            "slots": self._options.slots,
+            "slots": renewal.worker.slots,
+            "paused": self._signals.paused,
             "running": len(self._ledger.busy),
             "registered": renewal.registered,
             "fenced": renewal.fenced,
@@ -140,6 +145,9 @@ class Keeper:
         declared = declared.serving(self._options)
         self._declarations.change(declared)
         self._ticker.serve(self._queues, declared)
+
+    def _use_slots(self, slots: int) -> None:
+        self._renewal.use_slots(slots)
 
     def _forward_stops(self) -> None:
         """Forward stop requests, including those made before this thread's loop was running."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from ... import events, logs
 from ...context import Stop
 from ...errors import HoldfastError, OutcomeUnknown
 from ...options import WorkerOptions
-from ...records import Lease, Renewal, WorkerRecord
+from ...records import Command, Lease, Renewal, WorkerRecord
 from . import identity
 from .runners import Runners, Signals
 from .store_client import StoreClient, backoff
@@ -44,9 +44,10 @@ class LeaseRenewer:
         ledger: Ledger,
         options: WorkerOptions,
         queues: tuple[str, ...],
+        on_commands: Callable[[str, Sequence[Command]], None] = lambda worker, commands: None,
     ) -> None:
         self._store, self._runners, self._signals, self._ledger = store, runners, signals, ledger
-        self._options, self._queues = options, queues
+        self._options, self._queues, self._slots = options, queues, options.slots
         self.worker = self._new_worker()
         self.call = 0  # number of the latest claim sent
         self.seen_call = 0  # number of the latest claim with a reply
@@ -57,12 +58,13 @@ class LeaseRenewer:
         self._changing = asyncio.Lock()
         self._logged_at = 0.0  # when a failed renewal was last logged
         self._shown: bytes | None = None  # the worker status the store has
-        self._other_queues = False  # the stored row lists outdated queues
+        self._other_queues = False  # the stored row lists outdated queues or slots
+        self._on_commands = on_commands
 
     def _new_worker(self) -> WorkerRecord:
         options = self._options
         worker = identity.new_worker(
-            lease=options.lease, queues=self._queues, slots=options.slots, isolates=self._runners.isolates
+            lease=options.lease, queues=self._queues, slots=self._slots, isolates=self._runners.isolates
         )
         self._runners.set_worker(worker.id)
         return worker
@@ -137,6 +139,12 @@ class LeaseRenewer:
         """Reloaded code serves other queues; update the row after the next renewal."""
         self._queues = queues
         self.worker = replace(self.worker, queues=queues)
+        self._other_queues = True
+
+    def use_slots(self, slots: int) -> None:
+        """The worker uses another number of slots; update the row after the next renewal."""
+        self._slots = slots
+        self.worker = replace(self.worker, slots=slots)
         self._other_queues = True
 
     # ------------------------------------------------------------------ renewing
@@ -254,6 +262,8 @@ class LeaseRenewer:
             self._runners.stop([lease for lease in cancelled if lease.token in busy], Stop.CANCELLED)
         if answer.released:
             logs.leases_given_back(answer.released)
+        if answer.commands:
+            self._on_commands(self.worker.id, answer.commands)
 
     def _report_failure(self, error: HoldfastError, worker_id: str | None = None) -> None:
         worker, fence_in = worker_id or self.worker.id, max(0.0, self.fence_at - self._store.clock.steady())

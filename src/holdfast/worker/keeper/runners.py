@@ -8,6 +8,7 @@ which a handler may be blocking.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -44,6 +45,7 @@ class Signals:
         self.status_changed = asyncio.Event()  # the lease renewal should publish the worker status soon
         self.reports_due = asyncio.Event()  # a report cannot wait for the next flush
         self.closing = False  # no more claims
+        self.paused = False  # no claims until an operator resumes this worker
         self.abandon = asyncio.Event()  # end even if the store does not respond and outcomes are unsettled
         self.sealed: StoreSealed | None = None  # the store is being moved: the reason this worker ends
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -145,6 +147,10 @@ class Runners(ABC):
     async def watch_forever(self) -> None:
         """Check that the runners respond, and report when they do not."""
 
+    @abstractmethod
+    async def stacks(self) -> list[tuple[str, str]]:
+        """The stacks of each runner's threads: (runner, text)."""
+
     async def kill_rest(self) -> bool:
         """Kill handlers that did not stop. Return whether that is possible."""
         return False
@@ -159,7 +165,8 @@ class Runners(ABC):
 
     def status(self) -> bytes | None:
         """The encoded worker status for the worker's row; None if there is nothing to show."""
-        return draw((), unknown=self.unknown) if self.unknown else None
+        paused = self.signals.paused
+        return draw((), unknown=self.unknown, paused=paused) if self.unknown or paused else None
 
     def set_unknown(self, tasks: tuple[str, ...]) -> None:
         """Publish which tasks this worker does not know."""
@@ -302,6 +309,13 @@ class InProcessRunners(Runners):
 
     def deliver(self, seen: list[events.Event]) -> None:
         self._call(self._runner.deliver, seen)
+
+    async def stacks(self) -> list[tuple[str, str]]:
+        """Of the handlers' loop and of every thread that runs a handler, here and now: a blocked loop shows, too."""
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        shown = [self._runner.thread_id, *(one for one, name in names.items() if name.startswith("holdfast-handler"))]
+        parts = [f"Thread {names.get(one, '')}\n{stack_of(one)}" for one in shown if one is not None]
+        return [(f"process {os.getpid()}", "\n".join(parts))]
 
     def renewed(self, fence_at: float, margin: float) -> None:
         pass  # nothing here could enforce it; the keeper's fence tells the handlers to stop

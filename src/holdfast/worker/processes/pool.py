@@ -7,6 +7,7 @@ never starts processes (spawner.py does) and never checks timeouts (timeouts.py 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections import Counter, deque
@@ -193,7 +194,13 @@ class Pool(Runners):
         ]
 
     def status(self) -> bytes:
-        return draw(self.runner_views(), self.unbegun(), self.unknown)
+        return draw(self.runner_views(), self.unbegun(), self.unknown, paused=self.signals.paused)
+
+    async def stacks(self) -> list[tuple[str, str]]:
+        """Of all runners at once; one that is stuck in C code shows its Python stacks, too."""
+        runners = [one for one in self.spawner.runners.values() if one.stage is not Stage.GONE]
+        found = await asyncio.gather(*(self.monitor.stacks(one) for one in runners))
+        return [(f"runner {one.pid}", text or "it did not answer") for one, text in zip(runners, found, strict=True)]
 
     def knows(self, task: str) -> bool:
         return task in self.facts

@@ -207,7 +207,7 @@ class TimeoutMonitor:
 
     async def _kill_unresponsive(self, runner: RunnerProcess, silent: float) -> None:
         """Its loop waits for events yet ignores our frames, so it cannot reply. Verify with a stack, then kill it."""
-        stacks = (await self._stacks(runner)).strip().split("\n\n")
+        stacks = (await self.stacks(runner)).strip().split("\n\n")
         if runner.blocked and runner.stage is not Stage.GONE and loop_is_idle(stacks[-1]):
             self._kill_broken(runner, silent, "its loop is idle and does not answer")
         else:
@@ -281,7 +281,7 @@ class TimeoutMonitor:
 
     async def _kill_in_time(self, runner: RunnerProcess) -> None:
         """Kill the runner once only offending jobs are left, or after the grace period."""
-        stacks = await self._stacks(runner)
+        stacks = await self.stacks(runner)
         for job in runner.jobs.values():
             if job.kill_outcome is not None and job.kill_outcome.failure is not None:
                 job.kill_outcome = _with_stack(job.kill_outcome, stack_of(stacks, runner.begin_flags.thread(job.flag)))
@@ -315,7 +315,7 @@ class TimeoutMonitor:
         return True
 
     async def _report_blocked(self, runner: RunnerProcess, seconds: float) -> None:
-        stacks = await self._stacks(runner)
+        stacks = await self.stacks(runner)
         jobs = tuple(job.lease.id for job in runner.jobs.values() if runner.begun(job))
         stack = bounded(stacks, TRACEBACK_CHARS_MAX)
         logs.runner_blocked(runner.pid, seconds, jobs, stack)
@@ -328,7 +328,7 @@ class TimeoutMonitor:
                 )
         pool.emit(events.LoopBlocked(worker=pool.worker, seconds=seconds, jobs=jobs, stack=stack))
 
-    async def _stacks(self, runner: RunnerProcess) -> str:
+    async def stacks(self, runner: RunnerProcess) -> str:
         """Have a runner dump its threads' stacks. A C signal handler does it, even if the interpreter is stuck."""
         async with runner.dumping:  # concurrent callers must not read each other's dumps
             runner.read_stacks()  # discard earlier output

@@ -50,6 +50,7 @@ BEGIN
                FILTER (WHERE n.id IS NULL AND o.claim_call <= seen)
     INTO answer, unnamed
     FROM named n FULL JOIN ours o ON o.id = n.id AND o.token = n.token;
+    answer := holdfast.with_commands(answer, renewing);
     IF unnamed IS NULL THEN RETURN answer; END IF;
     PERFORM holdfast.share_rules();
     elsewhere := holdfast.release_unseen(unnamed, at);
@@ -83,4 +84,60 @@ BEGIN
     DELETE FROM holdfast.calls WHERE worker = leaving;
     PERFORM holdfast.refill_groups(places, at);
     RETURN number;
+END $$
+
+-- == command: what somebody asks a worker to do; answered by the worker, removed with its row (ON DELETE CASCADE).
+-- Concurrency: the worker's row is locked FOR KEY SHARE, which does not meet its renewals.
+
+-- :: call
+SELECT holdfast.command(%(worker)s, %(command)s::jsonb, %(now)s)::text
+
+-- :: answer
+SELECT holdfast.answer(%(worker)s, %(id)s, %(told)s::jsonb, %(now)s)
+
+-- :: all
+SELECT record::text FROM holdfast.commands WHERE worker = %(worker)s ORDER BY at, id
+
+-- :: function_command
+CREATE OR REPLACE FUNCTION holdfast.command(named text, asked jsonb, given double precision) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+DECLARE
+    at double precision := holdfast.store_now(given);
+    known jsonb;
+    excess integer;
+BEGIN
+    PERFORM 1 FROM holdfast.workers WHERE id = named FOR KEY SHARE;
+    IF NOT FOUND THEN PERFORM holdfast.refuse('HF001', jsonb_build_object('job_id', named, 'what', 'worker')); END IF;
+    PERFORM pg_advisory_xact_lock(hashtext('holdfast.commands'), hashtext(named));
+    SELECT c.record INTO known FROM holdfast.commands c WHERE c.worker = named AND c.id = asked ->> 'id';
+    IF FOUND THEN RETURN known; END IF;
+    excess := (SELECT count(*) FROM holdfast.commands c WHERE c.worker = named) + 1 - @COMMANDS_KEPT_MAX;
+    IF excess > (SELECT count(*) FROM holdfast.commands c WHERE c.worker = named AND c.done) THEN
+        PERFORM holdfast.refuse('HF007', jsonb_build_object('worker', named));
+    END IF;
+    DELETE FROM holdfast.commands WHERE worker = named AND id = ANY (ARRAY(
+        SELECT c.id FROM holdfast.commands c WHERE c.worker = named AND c.done ORDER BY c.at, c.id
+        LIMIT greatest(0, excess)));
+    known := asked || jsonb_build_object('at', at);
+    INSERT INTO holdfast.commands (worker, id, at, done, record) VALUES (named, asked ->> 'id', at, false, known);
+    RETURN known;
+END $$
+
+-- :: function_answer
+CREATE OR REPLACE FUNCTION holdfast.answer(named text, command_id text, told jsonb, given double precision)
+RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE holdfast.commands
+    SET done = true, record = record || told || jsonb_build_object('done_at', holdfast.store_now(given))
+    WHERE worker = named AND id = command_id AND NOT done;
+    RETURN FOUND;
+END $$
+
+-- :: function_with_commands
+-- The reply to a renewal, with the commands that the worker has not answered.
+CREATE OR REPLACE FUNCTION holdfast.with_commands(reply jsonb, named text) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM holdfast.commands c WHERE c.worker = named AND NOT c.done) THEN RETURN reply; END IF;
+    RETURN reply || jsonb_build_object('commands', (
+        SELECT jsonb_agg(c.record ORDER BY c.at, c.id) FROM holdfast.commands c WHERE c.worker = named AND NOT c.done));
 END $$

@@ -23,8 +23,8 @@ return { 1 }
 -- raw: status
 -- `held`: the leases it holds, each HELD; `seen_call`: the last claim whose reply it received; `status`, if it
 -- publishes one.
--- Returns known, and packed lists: lost, cancelled, released. Leases of received claims that are not in the list are
--- released.
+-- Returns known, and packed lists: lost, cancelled, released, and the commands that the worker was given. Leases of
+-- received claims that are not in the list are released.
 -- Concurrency: a script runs alone, and a lease is the worker's only under the token it names.
 
 local id, held, seen = args.id, args.held, args.seen_call
@@ -32,7 +32,7 @@ local worker = hf.worker_row(id)
 local lost, cancelled, released, named = {}, {}, {}, {}
 if not worker then
     for i, one in ipairs(held) do lost[i] = one[HELD_ID] end
-    return { 0, cpack(lost), '\144', '\144' }
+    return { 0, cpack(lost), '\144', '\144', '\144' }
 end
 hf.extend_deadline(id, worker)
 if ARGV.status then call('HSET', PORTRAITS, id, ARGV.status) end
@@ -54,8 +54,53 @@ for _, row in ipairs(rows) do
         released[#released + 1] = row[ID]
     end
 end
+local commands = call('HGET', COMMANDS, id)
 if #released > 0 then hf.close() end
-return { 1, cpack(lost), cpack(cancelled), cpack(released) }
+return { 1, cpack(lost), cpack(cancelled), cpack(released), commands or '\144' }
+
+-- == script command: ask a worker for something.
+-- args: now, worker, id
+-- raw: command
+-- `command` is JSON; the time is kept beside it. Returns it as stored, or a refusal. Concurrency: a script runs alone.
+
+if not hf.worker_row(args.worker) then return hf.refused('JobNotFound', { job_id = args.worker, what = 'worker' }) end
+local commands, kept = hf.commands_of(args.worker), {}
+local excess = #commands + 1 - COMMANDS_KEPT_MAX
+for _, one in ipairs(commands) do
+    if one.id == args.id then return { cpack(one) } end
+    if excess > 0 and one.done_at then excess = excess - 1 else kept[#kept + 1] = one end
+end
+if excess > 0 then return hf.refused('TooManyCommands', { worker = args.worker }) end
+local made = { id = args.id, record = ARGV.command, at = now }
+kept[#kept + 1] = made
+call('HSET', COMMANDS, args.worker, cpack(kept))
+return { cpack(made) }
+
+-- == script answer: what came of a command; the first answer counts.
+-- args: now, worker, id
+-- raw: answer
+-- `answer` is JSON. Returns whether there was such an unanswered command. Concurrency: a script runs alone.
+
+local commands = hf.commands_of(args.worker)
+for _, one in ipairs(commands) do
+    if one.id == args.id and not one.done_at then
+        one.done_at, one.answer = now, ARGV.answer
+        call('HSET', COMMANDS, args.worker, cpack(commands))
+        return { 1 }
+    end
+end
+return { 0 }
+
+-- == part commands: what a worker was asked to do. One that cannot be read counts as none.
+-- lazy: built when a script first uses one of its names.
+
+local COMMANDS_KEPT_MAX = 20
+
+function hf.commands_of(worker)
+    local packed = call('HGET', COMMANDS, worker)
+    local commands = packed and hf.read(packed)
+    return type(commands) == 'table' and commands or {}
+end
 
 -- == script retire: a worker stops for good: release its leases at no cost and remove its row.
 -- args: now, id
@@ -116,6 +161,7 @@ end
 function hf.forget_worker(id)
     call('HDEL', WORKERS, id)
     call('HDEL', PORTRAITS, id)
+    call('HDEL', COMMANDS, id)
     call('ZREM', DEADLINES, id)
     call('HDEL', CALLS, id)
 end

@@ -25,3 +25,20 @@ ON CONFLICT (worker) DO UPDATE SET portrait = excluded.portrait
 -- :: leases
 SELECT id, token, claim_call, cancel_requested FROM holdfast_jobs INDEXED BY holdfast_jobs_running
 WHERE state = 'running' AND worker = ?
+
+-- == command: what somebody asks a worker to do; answered by the worker, removed with its row by a trigger.
+
+-- :: worker
+SELECT 1 FROM holdfast_workers WHERE id = ?
+
+-- :: all
+SELECT id, done, record FROM holdfast_commands WHERE worker = ? ORDER BY at, id
+
+-- :: store
+INSERT INTO holdfast_commands (worker, id, at, done, record) VALUES (?, ?, ?, 0, ?)
+
+-- :: forget
+DELETE FROM holdfast_commands WHERE worker = ? AND id = ?
+
+-- :: answer
+UPDATE holdfast_commands SET done = 1, record = ? WHERE worker = ? AND id = ? AND done = 0

@@ -1,0 +1,176 @@
+"""`holdfast workers [pause | resume | slots | stacks | stop]`: list workers, and ask one for something.
+
+Loaded by main when called. Without a subcommand it lists. A command goes through the store: the worker gets it with its
+next renewal and stores what came of it, which is shown here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import JobNotFound
+from ..records import WorkerRecord
+from ..worker_commands import ANSWER_WITHIN_SECONDS
+from ..worker_status import RunnerView, WorkerStatus, read
+from .documents import worker_document
+from .exits import CommandFailed, Exit
+from .operate import me
+from .parse import Duration, ago, counted, short_ids, size, span
+from .session import Command, Session, lists, session_options
+
+if TYPE_CHECKING:
+    from ..app import Holdfast
+
+WORKER_COLUMNS = (
+    "worker", "host", "pid", "queues", "busy", "lease", "started", "renewed", "memory", "note", "jobs"
+)  # fmt: skip
+JOBS_LISTED_MAX = 3  # per runner
+
+
+@click.group(invoke_without_command=True)
+@session_options
+@click.pass_context
+def workers(ctx: click.Context, session: Session) -> int:
+    """List workers: who serves what, when they last renewed, and the runner processes of each."""
+    if not lists(ctx):
+        return Exit.DONE
+    with session.store() as app:
+        found = app.workers()
+        now = app.now().timestamp()
+    if session.as_json:
+        session.print.document({"workers": [worker_document(worker) for worker in found]})
+        return Exit.DONE
+    portraits = {worker.id: read(worker.portrait) or WorkerStatus() for worker in found}
+    short = short_ids(job_id for one in portraits.values() for runner in one.runners for job_id in runner.jobs)
+    rows: list[tuple[str, ...]] = []
+    for worker in found:
+        rows.append(_worker_row(worker, now, paused=portraits[worker.id].paused))
+        rows += [_runner_row(runner, short) for runner in portraits[worker.id].runners]
+        if left_out := portraits[worker.id].left_out:
+            rows.append((f"  and {counted(left_out, 'runners')} more", *[""] * (len(WORKER_COLUMNS) - 1)))
+    session.print.table(WORKER_COLUMNS, rows, empty="no worker is registered. Start one: `holdfast work MODULE:APP`.")
+    return Exit.DONE
+
+
+def _worker_row(worker: WorkerRecord, now: float, *, paused: bool) -> tuple[str, ...]:
+    return (
+        worker.id,
+        worker.host,
+        str(worker.pid),
+        ", ".join(worker.queues),
+        f"{worker.running}/{worker.slots}",
+        span(worker.lease_seconds),
+        ago(worker.started_at, now),
+        ago(worker.renewed_at, now),
+        "",
+        "expired: its jobs are about to be recovered" if worker.expired else "paused" if paused else "",
+        "",
+    )
+
+
+def _runner_row(runner: RunnerView, short: Mapping[str, str]) -> tuple[str, ...]:
+    """A runner as of its worker's latest renewal."""
+    jobs = [short[job_id] for job_id in runner.jobs[:JOBS_LISTED_MAX]]
+    if runner.running > len(jobs):
+        jobs.append(f"+{runner.running - len(jobs)}")
+    state = runner.state if runner.responds else "blocked"
+    return (
+        "  runner",
+        "",
+        str(runner.pid),
+        "",
+        f"{runner.running}/{runner.slots}",
+        "",
+        "",
+        "",
+        size(runner.memory_bytes) if runner.memory_bytes else "",
+        f"{state}, alone" if runner.alone else state,
+        " ".join(jobs),
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Asking one worker for something
+
+
+def _waiting(command: Command) -> Command:
+    return click.option(
+        "--wait",
+        type=Duration(),
+        metavar="DURATION",
+        default=ANSWER_WITHIN_SECONDS,
+        help="Wait this long for its answer.  [default: 60s]",
+    )(command)
+
+
+def _ask(session: Session, worker: str, ask: Callable[[Holdfast, str], str], what: str) -> int:
+    with session.store() as app:
+        id = find_worker(app, worker)
+        session.announce(app)
+        result = ask(app, id)
+        if session.as_json:
+            session.print.document({"store": app.safe_url, "worker": id, "asked": what, "result": result})
+        else:
+            session.print.line(result if what == "stacks" else f"{id}  {result}")
+    return Exit.DONE
+
+
+def find_worker(app: Holdfast, typed: str) -> str:
+    """The id of the only worker whose id begins or ends with this."""
+    ids = [one.id for one in app.workers()]
+    found = [id for id in ids if id == typed] or [id for id in ids if id.startswith(typed) or id.endswith(typed)]
+    if not found:
+        raise JobNotFound(typed, "worker")
+    if len(found) > 1:
+        listed = "\n  ".join(sorted(found))
+        raise CommandFailed(Exit.USAGE, f"{typed!r} fits several workers:\n  {listed}", "Give more of the id.")
+    return found[0]
+
+
+@workers.command("pause")
+@click.argument("worker")
+@_waiting
+@session_options
+def pause(session: Session, worker: str, wait: float) -> int:
+    """Have WORKER claim nothing more; what it runs goes on."""
+    return _ask(session, worker, lambda app, known: app.pause_worker(known, by=me(), timeout=wait), "pause")
+
+
+@workers.command("resume")
+@click.argument("worker")
+@_waiting
+@session_options
+def resume(session: Session, worker: str, wait: float) -> int:
+    """Have a paused WORKER claim again."""
+    return _ask(session, worker, lambda app, known: app.resume_worker(known, by=me(), timeout=wait), "resume")
+
+
+@workers.command("slots")
+@click.argument("worker")
+@click.argument("number", type=click.IntRange(1))
+@_waiting
+@session_options
+def slots(session: Session, worker: str, number: int, wait: float) -> int:
+    """Have WORKER use this many slots, at most as many as it was started with."""
+    return _ask(session, worker, lambda app, known: app.set_worker_slots(known, number, by=me(), timeout=wait), "slots")
+
+
+@workers.command("stacks")
+@click.argument("worker")
+@_waiting
+@session_options
+def stacks(session: Session, worker: str, wait: float) -> int:
+    """Show where every thread of WORKER's runners is right now."""
+    return _ask(session, worker, lambda app, known: app.worker_stacks(known, by=me(), timeout=wait), "stacks")
+
+
+@workers.command("stop")
+@click.argument("worker")
+@_waiting
+@session_options
+def stop(session: Session, worker: str, wait: float) -> int:
+    """Have WORKER stop gracefully, as SIGTERM does."""
+    return _ask(session, worker, lambda app, known: app.stop_worker(known, by=me(), timeout=wait), "stop")
