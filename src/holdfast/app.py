@@ -59,6 +59,8 @@ class WorkerSettings(TypedDict, total=False):
     group_slots: int | None
     weights: Mapping[str, int] | None
     queue_order: QueueOrder
+    history: bool
+    history_minutes: Duration
 
 
 class Holdfast(Producer):

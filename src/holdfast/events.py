@@ -13,11 +13,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from . import logs
 from .errors import ConfigurationError
 from .lifecycle import Failure
+from .records import EVENT_BYTES_MAX
+from .rollups import KeptEvent
 
 if TYPE_CHECKING:
     from .records import Lease
@@ -26,11 +30,13 @@ Callback = Callable[[Any], Awaitable[None] | None]
 C = TypeVar("C", bound=Callable[[Any], Any])
 
 
-class Event(Struct, frozen=True, kw_only=True):
-    """Base class of all events."""
+class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base class of all events. An event that was read from the store (`app.watch`) has a time and a position."""
 
     name: ClassVar[str] = ""
     worker: str | None = None  # the worker that emitted it
+    at: float = 0.0  # when the store kept it, in seconds since the epoch
+    position: int = 0  # where it is among the events of the store
 
 
 class JobEvent(Event, frozen=True, kw_only=True):
@@ -195,6 +201,48 @@ class WorkerResumed(Event, frozen=True, kw_only=True):
     by: str = ""
 
 
+class QueueDrained(Event, frozen=True, kw_only=True):
+    """A queue whose jobs this worker ran has no job left that is ready, waiting or running."""
+
+    name: ClassVar[str] = "queue_drained"
+    queue: str
+
+
+class Paused(Event, frozen=True, kw_only=True):
+    """An operator paused a queue, a group or a task. Only for those who watch the store."""
+
+    name: ClassVar[str] = "paused"
+    queue: str | None = None
+    group: str | None = None
+    task: str | None = None
+    by: str = ""
+    reason: str = ""
+
+
+class Resumed(Event, frozen=True, kw_only=True):
+    """An operator ended a pause. Only for those who watch the store."""
+
+    name: ClassVar[str] = "resumed"
+    queue: str | None = None
+    group: str | None = None
+    task: str | None = None
+    by: str = ""
+
+
+class Removed(JobEvent, frozen=True, kw_only=True):
+    """An operator deleted a job. Only for those who watch the store."""
+
+    name: ClassVar[str] = "removed"
+    by: str = ""
+
+
+class EventsDropped(Event, frozen=True, kw_only=True):
+    """A worker saw more events than it stores within a second: how many of each are missing from `watch`."""
+
+    name: ClassVar[str] = "events_dropped"
+    dropped: Mapping[str, int] = {}
+
+
 EVENTS: Mapping[str, type[Event]] = MappingProxyType(
     {
         kind.name: kind
@@ -219,9 +267,37 @@ EVENTS: Mapping[str, type[Event]] = MappingProxyType(
             WorkerStopped,
             WorkerPaused,
             WorkerResumed,
+            QueueDrained,
+            Paused,
+            Resumed,
+            Removed,
+            EventsDropped,
         )
     }
 )
+
+
+TEXT_CHARS_KEPT = 300
+_encode = msgspec.json.Encoder().encode
+
+
+def shortened(event: Event, *, texts: bool = True) -> Event:
+    """The event as it is stored for those who watch: of an error no traceback, of its text the beginning or nothing."""
+    error = getattr(event, "error", None)
+    if isinstance(error, Failure):
+        text = error.text[:TEXT_CHARS_KEPT] if texts else ""
+        return replace(event, error=replace(error, traceback="", text=text))
+    if isinstance(event, LoopBlocked | FencePassed | WorkerStopped):
+        return replace(event, **{name: () for name in ("jobs", "left_running") if hasattr(event, name)})
+    return event
+
+
+def kept(event: Event) -> KeptEvent:
+    """An event as the store keeps it, bounded: of an error no traceback, and no text if that is still too long."""
+    body = _encode(shortened(event))
+    if len(body) > EVENT_BYTES_MAX:
+        body = _encode(shortened(event, texts=False))
+    return KeptEvent(name=event.name, body=body)
 
 
 def about(lease: Lease, worker: str) -> dict[str, Any]:

@@ -227,6 +227,10 @@ def declare_failed(error: BaseException, tries: int) -> None:
     logger.log(level, "the rules that this code declares could not be stored (%s); retrying", _kind(error))
 
 
+def record_failed(error: HoldfastError) -> None:
+    logger.info("roll-ups and events could not be recorded (%s); they are kept and tried again", error)
+
+
 def report_failed(error: BaseException, jobs: int) -> None:
     logger.warning("progress and log lines of %d jobs were not stored (%s)", jobs, _kind(error))
 

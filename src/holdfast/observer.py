@@ -5,22 +5,26 @@ Inherited by `Operator`; each method has an `a…` twin for async code. Reads on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from . import logs
 from .clock import to_seconds
-from .errors import ConfigurationError
+from .errors import ConfigurationError, HoldfastError
+from .events import Event, kept
 from .job import Job
 from .names import check_name
 from .options import Duration
-from .rollups import Span
+from .records import JobQuery
+from .rollups import Recording, Span
 from .store_thread import StoreHandle, forbid_running_loop
 
 if TYPE_CHECKING:
     from .backends.contract import Backend
     from .inspection import HistoryEntry, Stats
     from .inspection.stats import By
+    from .inspection.watch import Watch
 
 T = TypeVar("T")
 JobOrId = Job[Any] | str
@@ -52,13 +56,21 @@ def _checked_by(by: str, step: str | None) -> None:
         raise ConfigurationError('by="worker" is kept by the minute only. Use step="minute", or leave it out.')
 
 
+async def tell(backend: Backend, event: Event) -> None:
+    """Keep an operator's event for those who watch. Best effort: what it is about has been done."""
+    try:
+        await backend.record(Recording(events=(kept(event),)))
+    except HoldfastError as error:
+        logs.record_failed(error)
+
+
 class Observer:
     """The observer's part of an app, and how every part calls the store."""
 
     _store: StoreHandle
 
-    def _do(self, name: str, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
-        forbid_running_loop(f"app.{name}()", _twin(name))
+    def _do(self, name: str, work: Callable[[Backend], Coroutine[Any, Any, T]], *, advice: str = "") -> T:
+        forbid_running_loop(f"app.{name}()", _twin(name), advice=advice)
         return self._store.call(work)
 
     async def _ado(self, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
@@ -84,6 +96,22 @@ class Observer:
         """Async version of `stats`."""
         _checked_by(by, step)
         return await self._ado(partial(_stats, by, to_seconds(since, "since=", least=1.0), step))
+
+    def watch(
+        self,
+        query: str | JobQuery | None = None,
+        *,
+        events: Collection[str] | None = None,
+        after: int | None = None,
+        every: Duration = 0.5,
+    ) -> Watch:
+        """Events of all workers and operators from now on, or after a position: read with `async for` or `for`.
+
+        `query` is text such as "queue:mail task:send_*"; `events` are names. It looks every so many seconds.
+        """
+        from .inspection.watch import Watch
+
+        return Watch(self, query, events, after, to_seconds(every, "every=", least=0.01))
 
 
 def _twin(name: str) -> str:

@@ -22,10 +22,11 @@ from .actions import EditSettings
 from .bulk import BulkResult, BulkSettings
 from .clock import moment, to_seconds
 from .errors import ConfigurationError, JobNotFound
+from .events import Paused, Removed, Resumed
 from .job import DeadLetter, Job, JobsFound
 from .lifecycle import State
 from .names import check_name, check_text
-from .observer import JobOrId, job_id
+from .observer import JobOrId, job_id, tell
 from .options import COUNT_MAX, Duration, queue_name, said_limit, said_rate, whole
 from .queries import check_grouping, make_query, matches_letter
 from .queries.pages import JobPage, Tally
@@ -120,6 +121,25 @@ async def _failures(queue: str | None, task: str | None, backend: Backend) -> Fa
     from .inspection.failures import failures
 
     return await failures(backend, queue=queue, task=task, now=await backend.clock())
+
+
+async def _pause(pause: Pause, backend: Backend) -> None:
+    await backend.pause(pause)
+    what = Paused(queue=pause.queue, group=pause.group, task=pause.task, by=pause.by, reason=pause.reason)
+    await tell(backend, what)
+
+
+async def _delete(id: str, by: str, backend: Backend) -> JobRecord:
+    gone = await backend.delete(id, by=by)
+    await tell(backend, Removed(job_id=gone.id, task=gone.task, queue=gone.queue, group=gone.group, by=by))
+    return gone
+
+
+async def _resume(pause: Pause, backend: Backend) -> bool:
+    ended = await backend.resume(pause)
+    if ended:
+        await tell(backend, Resumed(queue=pause.queue, group=pause.group, task=pause.task, by=pause.by))
+    return ended
 
 
 async def _logs(id: str, backend: Backend) -> list[LogLine]:
@@ -335,12 +355,12 @@ class Operator(WorkerCommands):
         Its id stays known for ten minutes, so that a repeated enqueue of the same call does not bring it back.
         """
         id, who = job_id(job), said_by(by)
-        return self._job(self._do("delete", lambda backend: backend.delete(id, by=who)))
+        return self._job(self._do("delete", partial(_delete, id, who)))
 
     async def adelete(self, job: JobOrId, *, by: str = "") -> Job[Any]:
         """Async version of `delete`."""
         id, who = job_id(job), said_by(by)
-        return self._job(await self._ado(lambda backend: backend.delete(id, by=who)))
+        return self._job(await self._ado(partial(_delete, id, who)))
 
     # ------------------------------------------------------------------ many jobs
 
@@ -362,24 +382,26 @@ class Operator(WorkerCommands):
     ) -> None:
         """Pause a queue, one of its groups, or a task: none of its jobs start until `resume`. `by`: who pauses."""
         pause = make_pause(queue, group, task, reason, by)
-        self._do("pause", lambda backend: backend.pause(pause))
+        self._do("pause", partial(_pause, pause))
 
     async def apause(
         self, *, queue: str | None = None, group: str | None = None, task: Any = None, reason: str = "", by: str = ""
     ) -> None:
         """Async version of `pause`."""
         pause = make_pause(queue, group, task, reason, by)
-        await self._ado(lambda backend: backend.pause(pause))
+        await self._ado(partial(_pause, pause))
 
-    def resume(self, *, queue: str | None = None, group: str | None = None, task: Any = None) -> bool:
+    def resume(self, *, queue: str | None = None, group: str | None = None, task: Any = None, by: str = "") -> bool:
         """End that pause and, for a queue, its slow-down; False if there was neither."""
-        pause = make_pause(queue, group, task)
-        return self._do("resume", lambda backend: backend.resume(pause))
+        pause = make_pause(queue, group, task, by=by)
+        return self._do("resume", partial(_resume, pause))
 
-    async def aresume(self, *, queue: str | None = None, group: str | None = None, task: Any = None) -> bool:
+    async def aresume(
+        self, *, queue: str | None = None, group: str | None = None, task: Any = None, by: str = ""
+    ) -> bool:
         """Async version of `resume`."""
-        pause = make_pause(queue, group, task)
-        return await self._ado(lambda backend: backend.resume(pause))
+        pause = make_pause(queue, group, task, by=by)
+        return await self._ado(partial(_resume, pause))
 
     def recover(self) -> list[Recovered]:
         """End the leases of workers whose deadline has passed, now instead of at the next sweep."""

@@ -178,6 +178,7 @@ class Lease(Struct, frozen=True):
     options: bytes | None = None  # as in NewJob
     suspect: bool = False  # to be run alone in its process
     shared_stalls: int = 0
+    due_at: float = 0.0
 
 
 class Held(Struct, frozen=True):

@@ -23,6 +23,8 @@ GAP_SECONDS = 0.0005  # a file called again sooner is not noted again
 BESIDE = {
     "worker/keeper/lease_renewal.py",
     "backends/sqlite/renew.py",  # what the renewal does on the writer's thread
+    "worker/keeper/recorder.py",
+    "backends/sqlite/history.py",  # what the recorder does on the writer's thread
     "worker/keeper/reports.py",
     "worker/keeper/watchdog.py",
     "worker/keeper/sweeps.py",

@@ -63,6 +63,7 @@ def lease(row: Row) -> Lease:
         options=row.options,
         suspect=row.suspect,
         shared_stalls=row.shared_stalls,
+        due_at=row.due_at,
     )
 
 

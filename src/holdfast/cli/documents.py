@@ -15,6 +15,7 @@ from msgspec import UNSET
 from ..cron.api import Entry
 from ..inspection.explain import limit_in_force, rate_in_force
 from ..inspection.failures import Failures
+from ..inspection.history import HistoryEntry
 from ..job import DeadLetter, Job
 from ..lifecycle import Failure
 from ..rates import Rate
@@ -259,3 +260,8 @@ def plain(value: Any) -> Any:
 
 def _at(moment: datetime | None) -> str | None:
     return None if moment is None else moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def history_document(entry: HistoryEntry) -> dict[str, Any]:
+    """One entry of a job's timeline."""
+    return {**msgspec.to_builtins(entry), "at": iso(entry.at.timestamp())}

@@ -18,13 +18,14 @@ from ..names import nearest
 from ..queries import make_query
 from ..queries.pages import GROUPINGS
 from ..records import SORTS
-from .documents import job_document, plain, queue_document
+from .documents import history_document, job_document, plain, queue_document
 from .exits import Exit
-from .parse import ago, iso
+from .parse import Duration, ago, iso
 from .session import Session, find_id, queue_hint, session_options
 
 if TYPE_CHECKING:
     from ..app import Holdfast
+    from ..inspection import HistoryEntry
 
 LETTERS_COUNTED_MAX = 100_000
 QUERY_HELP = (
@@ -183,13 +184,16 @@ def job(session: Session, id: str, with_traceback: bool, follow: bool) -> int:
         if follow:
             return _follow(session, app, find_id(app, id))
         found = app.job(find_id(app, id))
-        lines = app.logs(found)
+        lines, timeline = app.logs(found), app.history(found)
         if session.as_json:
             logs = [{"at": iso(line.at), "text": line.text} for line in lines]
-            session.print.document({"job": job_document(found), "logs": logs})
+            past = [history_document(entry) for entry in timeline]
+            session.print.document({"job": job_document(found), "logs": logs, "history": past})
             return Exit.DONE
         now = app.now().timestamp()
     _show_job(session, found, now)
+    session.print.heading("history")
+    show_timeline(session, timeline, now)
     if found.errors:
         session.print.heading("errors")
         for error in found.errors:
@@ -202,6 +206,15 @@ def job(session: Session, id: str, with_traceback: bool, follow: bool) -> int:
         for line in lines:
             session.print.line(f"  {ago(line.at, now):>8}  {line.text}")
     return Exit.DONE
+
+
+def show_timeline(session: Session, found: list[HistoryEntry], now: float) -> None:
+    """Print a job's timeline, a line each."""
+    for entry in found:
+        whom = entry.by or entry.worker or ""
+        lease = f"fence {entry.fence}" if entry.fence and entry.kind == "claimed" else ""
+        words = [entry.kind, f"by {whom}" if whom else "", lease, entry.text]
+        session.print.line(f"  {ago(entry.at, now):>8}  {'  '.join(word for word in words if word)}")
 
 
 def _follow(session: Session, app: Holdfast, id: str) -> int:
@@ -276,10 +289,22 @@ def explain(session: Session, id: str) -> int:
 
 
 @click.command()
+@click.option("--by", type=click.Choice(["task", "queue", "worker"]), help="What ended over time, by one of these.")
+@click.option("--since", type=Duration(), metavar="DURATION", help="With --by: how far back, as 15m or 7d. [1h]")
+@click.option("--watch", "-w", is_flag=True, help="With --by: show it again every 2 seconds.")
 @session_options
-def stats(session: Session) -> int:
-    """Show counts of jobs, dead letters and workers."""
+def stats(session: Session, by: str | None, since: float | None, watch: bool) -> int:
+    """Show counts of jobs, dead letters and workers; with --by, what ended over time.
+
+    Of each task, queue or worker: how many attempts ended how, the share that failed, and how long they waited and ran.
+    """
+    if by is None and watch:
+        raise click.UsageError("--watch shows numbers over time: give --by task, queue or worker, too.")
     with session.store() as app:
+        if by is not None:
+            from .history import show_stats
+
+            return show_stats(session, app, by, since or 3600.0, 2.0 if watch else None)
         found = list(app.queues.list())
         counts = app.counts()
         workers = app.workers()

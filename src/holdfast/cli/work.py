@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 )
 @click.option("--grace", type=Duration(), metavar="DURATION", help="How long jobs may finish at shutdown. [30s]")
 @click.option("--start-timeout", type=Duration(), metavar="DURATION", help="How long importing the app may take. [2m]")
+@click.option("--no-history", is_flag=True, help="Record no roll-ups and events.")
 @click.option("--drain", is_flag=True, help="Exit when nothing is ready or running.")
 @click.option("--import", "-i", "imports", metavar="MODULE", multiple=True, help="Also import this module.")
 @click.option("--app-dir", metavar="DIR", default=".", show_default=True, help="Where to import from.")
@@ -128,12 +129,14 @@ def _options(
     task_slots: tuple[tuple[str, int], ...],
     weights: tuple[tuple[str, int], ...],
     strict_order: bool,
+    no_history: bool,
     **settings: Any,
 ) -> WorkerOptions:
     """The worker's options from the command line; anything not given has its default."""
     chosen = {name: value for name, value in settings.items() if value is not None}
     order: QueueOrder = "strict" if strict_order else "fair"
-    return WorkerOptions(task_slots=dict(task_slots), weights=dict(weights), queue_order=order, **chosen)
+    chosen |= {"task_slots": dict(task_slots), "history": not no_history}
+    return WorkerOptions(weights=dict(weights), queue_order=order, **chosen)
 
 
 def _tell_end(printer: Printer, drained: Drained, store: str | None) -> None:

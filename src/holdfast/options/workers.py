@@ -49,6 +49,8 @@ class WorkerOptions:
     group_slots: int | None  # jobs of any one group that it runs at once
     weights: Mapping[str, int]  # relative shares of the queues; default 1
     queue_order: QueueOrder
+    history: bool  # whether it records roll-ups and events
+    history_minutes: float  # how long roll-ups of minutes are kept, in seconds
 
     def __init__(
         self,
@@ -68,6 +70,8 @@ class WorkerOptions:
         group_slots: int | None = None,
         weights: Mapping[str, int] | None = None,
         queue_order: QueueOrder = "fair",
+        history: bool = True,
+        history_minutes: Duration = 86400.0,
     ) -> None:
         span = to_seconds(lease, "lease=", least=0.05)
         every = span / 6 if renew_every is None else to_seconds(renew_every, "renew_every=", least=0.001)
@@ -94,6 +98,8 @@ class WorkerOptions:
         put(self, "group_slots", optional_whole("group_slots=", 1, COUNT_MAX)(group_slots))
         put(self, "weights", MappingProxyType(_numbers(weights, "weights=", "queue name", WEIGHT_MAX)))
         put(self, "queue_order", one_of(queue_order, "queue_order=", get_args(QueueOrder)))
+        put(self, "history", bool(history))
+        put(self, "history_minutes", to_seconds(history_minutes, "history_minutes=", least=60.0))
         _check_order(self)
 
 

@@ -171,7 +171,25 @@ def entry_or_none(text: str) -> CronEntry | None:
 
 
 LeaseTexts = tuple[
-    str, str, int, str, str, int, int, str | None, str | None, int, int, int, int, float, float, str | None, bool, int
+    str,
+    str,
+    int,
+    str,
+    str,
+    int,
+    int,
+    str | None,
+    str | None,
+    int,
+    int,
+    int,
+    int,
+    float,
+    float,
+    str | None,
+    bool,
+    int,
+    float,
 ]
 
 
@@ -283,11 +301,11 @@ def as_leases(told: Sequence[LeaseTexts], bodies: bytes) -> tuple[Lease, ...]:
 
 def _as_lease(told: LeaseTexts, bodies: bytes, place: int) -> Lease:
     (id, token, fence, task, queue, size, priority, group, key, attempt, failures, stalls, max_stalls,
-     created_at, started_at, options, suspect, shared_stalls) = told  # fmt: skip
+     created_at, started_at, options, suspect, shared_stalls, due_at) = told  # fmt: skip
     content, said = bodies[place : place + size], None if options is None else a2b_base64(options)
     return Lease(
         id, token, fence, task, queue, content, priority, group, key, attempt, failures, stalls, max_stalls,
-        created_at, started_at, said, suspect, shared_stalls,
+        created_at, started_at, said, suspect, shared_stalls, due_at,
     )  # fmt: skip
 
 

@@ -225,7 +225,7 @@ def leases(pieces: Sequence[bytes | None]) -> tuple[Lease, ...]:
 
 _LEASED = (
     *("id", "token", "fence", "task", "queue", "priority", "group", "key", "attempts", "failures", "stalls"),
-    *("max_stalls", "created_at", "started_at", "suspect", "shared_stalls"),
+    *("max_stalls", "created_at", "started_at", "suspect", "shared_stalls", "due_at"),
 )
 _leased = itemgetter(*map(FIELDS.index, _LEASED))
 
@@ -233,7 +233,7 @@ _leased = itemgetter(*map(FIELDS.index, _LEASED))
 def _lease(row: Sequence[Any], body: bytes | None) -> Lease:
     args, options, _ = _opened(body or b"")
     job_id, token, fence, task, queue, priority, group, key, attempts, failures, stalls, *others = _leased(row)
-    max_stalls, created_at, started_at, suspect, shared_stalls = others
+    max_stalls, created_at, started_at, suspect, shared_stalls, due_at = others
     return Lease(
         job_id,
         token,
@@ -253,6 +253,7 @@ def _lease(row: Sequence[Any], body: bytes | None) -> Lease:
         options,
         suspect,
         shared_stalls,
+        float(due_at),
     )
 
 

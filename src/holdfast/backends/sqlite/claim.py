@@ -49,7 +49,7 @@ _answers = msgspec.json.Decoder(tuple[Answer, ...]).decode
 Row = tuple[Any, ...]  # as claim.lane returns it
 
 # Positions in a Row; only rows of claim.heads have the turn.
-_SEQ, _ID, _TASK, _ARGS, _PRIORITY, _GROUP, _KEY, _EXPIRES_AT, _SIZE, _TURN = 0, 1, 2, 4, 5, 6, 7, 13, 17, 18
+_SEQ, _ID, _TASK, _ARGS, _PRIORITY, _GROUP, _KEY, _EXPIRES_AT, _SIZE, _TURN = 0, 1, 2, 4, 5, 6, 7, 13, 18, 19
 _NEW = Bucket()  # a bucket nothing was taken from
 
 
@@ -483,11 +483,13 @@ def as_lease(row: Row, token: str, fence: int, started_at: float) -> Lease:
         options,
         suspect,
         shared_stalls,
+        due_at,
         _,
     ) = row
     place = (priority, group, key, attempts + 1, failures, stalls, max_stalls)
     return Lease(
-        job_id, token, fence, task, queue, args, *place, created_at, started_at, options, suspect == 1, shared_stalls
+        *(job_id, token, fence, task, queue, args, *place, created_at, started_at, options, suspect == 1),
+        *(shared_stalls, due_at),
     )
 
 

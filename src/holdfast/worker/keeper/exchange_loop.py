@@ -187,7 +187,7 @@ class ExchangeLoop:
         """Settle, release and claim in one call. Return whether it brought leases."""
         if self._reports.pending or self._report_writer.writing:
             await self._report_writer.flush_before(settlements)
-        renewal = self._renewal
+        renewal, ended_at = self._renewal, self._store.clock.steady()
         renewal.call += 1
         isolated = self._runners.most_by_task() if most else {}
         capped, unknown = self._ledger.free_by_task(), self._unknown.caps
@@ -209,7 +209,9 @@ class ExchangeLoop:
             self._take_back(settlements, releases)
             self._doubtful.update(settlement.token for settlement in settlements)
             return False
-        self._settled(settlements, releases, answer.answers)  # outcomes may be accepted even if the worker is unknown
+        self._settled(
+            settlements, releases, answer.answers, ended_at
+        )  # outcomes may be accepted even if the worker is unknown
         if answer.recovered:
             self._runners.jobs_recovered(answer.recovered)
         if answer.sealed is not None:
@@ -304,12 +306,19 @@ class ExchangeLoop:
     # ------------------------------------------------------------------ handling the reply
 
     def _settled(
-        self, settlements: Sequence[Settlement], releases: Sequence[Release], answers: Sequence[Answer]
+        self,
+        settlements: Sequence[Settlement],
+        releases: Sequence[Release],
+        answers: Sequence[Answer],
+        ended_at: float,
     ) -> None:
         leases, doubtful = self._ledger.leases, self._doubtful
         self._unheard = False
         lost: list[Lease] = []
         seen: list[events.Event] = []
+        succeeded: list[Lease] = []
+        journal = self._signals.journal
+        room = journal.room
         successes = self._runners.wanted("succeeded")
         if Answer.BUSY in answers:
             sent: list[Settlement | Release] = [*settlements, *releases]
@@ -318,8 +327,15 @@ class ExchangeLoop:
             if answer is Answer.OK:
                 lease = leases.pop(settlement.token, None)
                 self._count(settlement)
-                if lease is not None and (successes or settlement.ending is not Ending.SUCCEEDED):
-                    seen += self._runners.settled(lease, settlement)
+                if lease is None:
+                    continue
+                if settlement.ending is Ending.SUCCEEDED:
+                    succeeded.append(lease)
+                    if not (successes or len(succeeded) <= room):
+                        continue
+                elif journal.on:
+                    journal.settled([lease], settlement.ending, ended_at)
+                seen += self._runners.settled(lease, settlement)
                 continue
             if answer is Answer.BUSY:
                 continue
@@ -339,6 +355,10 @@ class ExchangeLoop:
         for release, answer in zip(releases, answers[len(settlements) :], strict=False):
             if answer is not Answer.BUSY:  # drop UNHEARD ones too: the store releases what renew does not name
                 leases.pop(release.token, None)
+        if succeeded and journal.on:
+            journal.settled(succeeded, Ending.SUCCEEDED, ended_at)
+            if not successes:
+                journal.drop("succeeded", len(succeeded) - room)
         if lost:
             self._runners.leases_lost(lost)
         if seen:
@@ -374,6 +394,8 @@ class ExchangeLoop:
         self._ledger.add(leases)
         if free:
             leases = await self._within(free, leases)
+        if leases:
+            self._signals.journal.leased(leases, self._renewal.worker.id, self._store.clock.steady())
         if not self._may_start():  # claimed, but may not start any more: release unused
             self._ledger.ended([Release(id=lease.id, token=lease.token) for lease in leases])
             return

@@ -25,6 +25,7 @@ from .declare import Declarations, Declared
 from .drain import Drain
 from .exchange_loop import ExchangeLoop, Ledger
 from .lease_renewal import LeaseRenewer
+from .recorder import Recorder
 from .reports import Reports, ReportWriter
 from .runners import Runners, Signals
 from .shutdown import Shutdown
@@ -85,6 +86,7 @@ class Keeper:
             options=options,
             queues=queues,
         )
+        self._recorder = Recorder(store, runners, signals, options)
         self._sweeper = Sweeper(store, runners, signals)
         self._drain = Drain(store, signals, self._exchange, self._sweeper, queues)
         self._ticker = CronTicker(store, runners, signals, declared, queues, options.sweep_every or TICK_LOOK_SECONDS)
@@ -204,6 +206,7 @@ class Keeper:
             self._watchdog.watch_forever(),
             self._runners.watch_forever(),
             self._report_writer.flush_forever(),
+            self._recorder.record_forever(),
             self._shutdown.carry_out(),
             self._declarations.declare_forever(),
         ]
@@ -244,6 +247,8 @@ class Keeper:
             await self._unknown.reset()
             if not (running or unsent):
                 await self._store.call("retire", self._store.backend.retire(worker))
+            self._signals.journal.seen(events.WorkerStopped(worker=worker, left_running=running))
+            await self._recorder.flush()
             left = await self._drain.left()
         except HoldfastError as error:
             logs.retire_failed(worker, error)

@@ -12,15 +12,19 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from msgspec.structs import replace
+
 from ... import events, logs
 from ...context import Ended, Stop, stack_of
 from ...errors import StoreSealed
-from ...lifecycle import Ending, Settlement, StallVerdict, stall_verdict
+from ...lifecycle import Ending, Settlement, StallVerdict, State, stall_verdict
 from ...records import Lease, Recovered
+from ...rollups import BOUNDS, BUCKETS, KeptEvent, Recording, Rollup, merged, plus
 from ...worker_status import draw
 
 if TYPE_CHECKING:
@@ -28,6 +32,167 @@ if TYPE_CHECKING:
 
 LOOP_BLOCKED_SECONDS = 1.0
 LOOK_EVERY_SECONDS = 0.25
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The journal: how this worker's attempts ended, counted in memory, and events that others may follow. Everything in it
+# is bounded. recorder.py writes it into the store.
+
+
+CELLS_MAX = 500  # queues, tasks and outcomes counted in one recording; further ones are counted as task OTHER
+OTHER = "(other)"
+EVENTS_MAX = 200  # in one recording; more are dropped, counted and said
+COMMON_MAX = 100  # of these, starts and successes
+RARE_MAX = 50  # beyond these, events about no single job
+_COMMON = frozenset({"started", "succeeded", "progress"})
+
+_OUTCOMES = {
+    Ending.SUCCEEDED: "succeeded",
+    Ending.RETRY: "failed",
+    Ending.SNOOZED: "snoozed",
+    Ending.BURIED: "dead",
+    Ending.CANCELLED: "cancelled",
+    Ending.STALLED: "stalled",
+}
+
+
+class Cell:
+    """Attempts of one task in one queue that ended one way: how many waited and ran how long, by bucket."""
+
+    __slots__ = ("runs", "waits")
+
+    def __init__(self) -> None:
+        self.waits = [0] * BUCKETS
+        self.runs = [0] * BUCKETS
+
+
+def _trimmed(counts: Sequence[int]) -> tuple[int, ...]:
+    last = len(counts)
+    while last and not counts[last - 1]:
+        last -= 1
+    return tuple(counts[:last])
+
+
+class Journal:
+    """Counts and events since the last recording."""
+
+    def __init__(self) -> None:
+        self.on = True
+        self._cells: dict[tuple[str, str, str], Cell] = {}
+        self._recovered: dict[tuple[str, str, str], int] = {}  # stalls of other workers' jobs
+        self._seen: list[KeptEvent] = []
+        self._common = 0
+        self._dropped: dict[str, int] = {}
+        self._offset: float | None = None  # the keeper's steady clock minus the store's, as of the latest claim
+        self.busy_queues: dict[str, None] = {}  # queues of jobs that ended since they were last found empty
+
+    # ------------------------------------------------------------------ counting
+
+    def leased(self, leases: Sequence[Lease], worker: str, now: float) -> None:
+        """Leases arrived: their start, by the store's clock, is `now` (steady)."""
+        self._offset = now - leases[0].started_at
+        room = max(0, COMMON_MAX - self._common) if self.on else 0
+        self.seen(*(events.Started(**events.about(lease, worker), fence=lease.fence) for lease in leases[:room]))
+        self.drop("started", len(leases[room:]))
+
+    def settled(self, leases: Sequence[Lease], ending: Ending, ended_at: float) -> None:
+        """The store accepted these outcomes, which this keeper had at `ended_at` (steady).
+
+        It runs for every job, so leases of one task or of one claim, which mostly come together, share a look-up.
+        """
+        outcome, ended = _OUTCOMES[ending], ended_at - (self._offset or 0.0)
+        queue = task = started_at = None
+        waits: list[int] = []
+        runs: list[int] = []
+        run = 0
+        for lease in leases:
+            if lease.task != task or lease.queue != queue:
+                queue, task = lease.queue, lease.task
+                key = (queue, task, outcome)
+                cell = self._cells.get(key) or self._new_cell(key)
+                waits, runs = cell.waits, cell.runs
+            if lease.started_at != started_at:
+                started_at = lease.started_at
+                run = bisect_left(BOUNDS, ended - started_at)
+            runs[run] += 1
+            waits[bisect_left(BOUNDS, started_at - lease.due_at)] += 1
+
+    def recovered(self, ends: Sequence[Recovered]) -> None:
+        """This worker ended leases of others that stalled."""
+        for end in ends:
+            if end.counted:
+                outcome = end.state.value if end.state in (State.DEAD, State.CANCELLED) else "stalled"
+                key = (end.queue, end.task, outcome)
+                self._recovered[key] = self._recovered.get(key, 0) + 1
+
+    def _new_cell(self, key: tuple[str, str, str]) -> Cell:
+        queue, _, outcome = key
+        if len(self._cells) >= CELLS_MAX:
+            key = (queue, OTHER, outcome) if len(self._cells) < 2 * CELLS_MAX else (OTHER, OTHER, outcome)
+        self.busy_queues[queue] = None
+        cell = self._cells[key] = self._cells.get(key) or Cell()
+        return cell
+
+    # ------------------------------------------------------------------ events
+
+    def seen(self, *found: events.Event) -> None:
+        """Keep events for those who follow; beyond the bound they are only counted."""
+        if not self.on:
+            return
+        for event in found:
+            common = event.name in _COMMON
+            most = EVENTS_MAX if isinstance(event, events.JobEvent) else EVENTS_MAX + RARE_MAX
+            if len(self._seen) >= most or (common and self._common >= COMMON_MAX):
+                self._dropped[event.name] = self._dropped.get(event.name, 0) + 1
+                continue
+            self._common += common
+            self._seen.append(events.kept(event))
+
+    @property
+    def room(self) -> int:
+        """How many more starts and successes are kept: check before building an event for each job."""
+        return COMMON_MAX - self._common if self.on else 0
+
+    def drop(self, name: str, number: int) -> None:
+        """Events that were not built because there is no room for them."""
+        if self.on and number > 0:
+            self._dropped[name] = self._dropped.get(name, 0) + number
+
+    # ------------------------------------------------------------------ handing over
+
+    def take(self, worker: str, number: int) -> Recording | None:
+        """What was counted and seen, as that worker's recording of that number; None if there is nothing."""
+        if not (self._cells or self._recovered or self._seen or self._dropped):
+            return None
+        if self._dropped:
+            self._seen.append(events.kept(events.EventsDropped(worker=worker, dropped=self._dropped)))
+        rollups, total = self._rolled_up()
+        rollups += [
+            Rollup(outcome=outcome, count=count, queue=queue, task=task)
+            for (queue, task, outcome), count in self._recovered.items()
+        ]
+        mine = [replace(one, queue="", task="", worker=worker) for one in total.values()]
+        recording = Recording(
+            worker=worker, number=number, rollups=tuple(merged([*rollups, *mine])), events=tuple(self._seen)
+        )
+        self._cells, self._recovered = {}, {}
+        self._seen, self._dropped, self._common = [], {}, 0
+        return recording
+
+    def _rolled_up(self) -> tuple[list[Rollup], dict[str, Rollup]]:
+        """The cells, each by itself and summed by outcome."""
+        found: list[Rollup] = []
+        total: dict[str, Rollup] = {}
+        for (queue, task, outcome), cell in self._cells.items():
+            waits, runs = _trimmed(cell.waits), _trimmed(cell.runs)
+            one = Rollup(outcome=outcome, count=sum(waits), queue=queue, task=task, waits=waits, runs=runs)
+            found.append(one)
+            total[outcome] = plus(total[outcome], one) if outcome in total else one
+        return found, total
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The two sides
 
 
 class Signals:
@@ -48,6 +213,7 @@ class Signals:
         self.paused = False  # no claims until an operator resumes this worker
         self.abandon = asyncio.Event()  # end even if the store does not respond and outcomes are unsettled
         self.sealed: StoreSealed | None = None  # the store is being moved: the reason this worker ends
+        self.journal = Journal()  # what this worker counts and sees, for the recorder
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread_id = 0
 
@@ -176,6 +342,7 @@ class Runners(ABC):
     # ------------------------------------------------------------------ logs and events
 
     def emit(self, *seen: events.Event) -> None:
+        self.signals.journal.seen(*seen)
         wanted = [event for event in seen if self.wanted(event.name)]
         if wanted:
             self.deliver(wanted)
@@ -184,11 +351,12 @@ class Runners(ABC):
         """Log lost leases and emit an event for each."""
         for lease in leases:
             logs.lease_lost(lease.id, lease.task)
-        if self.wanted("lease_lost"):
+        if self.signals.journal.on or self.wanted("lease_lost"):
             self.emit(*(events.LeaseLost(**events.about(lease, self.worker)) for lease in leases))
 
     def jobs_recovered(self, ends: Sequence[Recovered]) -> None:
-        """Log the stalled leases that this worker recovered and emit their events."""
+        """Log and count the stalled leases that this worker recovered and emit their events."""
+        self.signals.journal.recovered(ends)
         seen: list[events.Event] = []
         for end in ends:
             if not end.counted:

@@ -64,7 +64,7 @@ END $$
 CREATE OR REPLACE FUNCTION holdfast.lease(j holdfast.jobs) RETURNS text[] LANGUAGE sql STABLE AS $$
     SELECT ARRAY[j.id, j.token, j.fence::text, j.task, j.queue, octet_length(j.args)::text, j.priority::text, j.grp, j.key,
         (@counted(j.attempts, 1))::text, j.failures::text, j.stalls::text, j.max_stalls::text, j.created_at::text,
-        j.started_at::text, encode(j.options, 'base64'), j.suspect::text, j.shared_stalls::text]
+        j.started_at::text, encode(j.options, 'base64'), j.suspect::text, j.shared_stalls::text, j.due_at::text]
 $$
 
 -- :: function_taken_with

@@ -7,7 +7,7 @@
 -- What a claim reads of a job, in the order in which claim.as_lease unpacks it.
 @j.seq, @j.id, @j.task, @j.queue, IIF(length(@j.args) <= 2048, @j.args, NULL), @j.priority, @j.grp, @j.key, @j.attempts,
 @j.failures, @j.stalls, @j.max_stalls, @j.created_at, @j.expires_at, @j.options, @j.suspect, @j.shared_stalls,
-length(@j.args)
+@j.due_at, length(@j.args)
 
 -- :: fragment leased
 -- What a lease writes. The fences are consecutive, in the order of the list `j` of seqs.
