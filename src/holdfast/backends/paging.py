@@ -6,6 +6,7 @@ match; `queries.matches` decides here. So every call is bounded in jobs and byte
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from .contract import Reader
 
 PAGE_MAX = 1000  # jobs of one page, whatever its limit
-READS_MAX = 5000  # jobs that a store hands over for one page or tally: what it cannot select itself
+READS_MAX = 3000  # jobs that a store hands over for one page or tally: what it cannot select itself
+PAYLOAD_SECONDS = 0.3  # after which a look through arguments stops
+PAYLOAD_ROWS_FIRST = 500
 SORTED_MAX = 2000  # jobs that are sorted where no index has the order
 
 # What a sort goes by, and the value that a position names.
@@ -102,6 +105,25 @@ def is_never(query: JobQuery) -> bool:
     return any(not condition.tests and not condition.negated for condition in query.more)
 
 
+class _Pace:
+    """How many jobs to look at in one scan that reads arguments, which may be of any size: as many as take a moment."""
+
+    def __init__(self) -> None:
+        self.rows = PAYLOAD_ROWS_FIRST
+        self._used = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        return self._used >= PAYLOAD_SECONDS
+
+    def took(self, seconds: float) -> None:
+        self._used += seconds
+        if seconds < 0.1 * PAYLOAD_SECONDS:
+            self.rows *= 4
+        elif seconds > 0.4 * PAYLOAD_SECONDS:
+            self.rows = max(1, self.rows // 4)
+
+
 class _Walk:
     """Scan after scan through the jobs that may match, newest first, within the bounds of one call."""
 
@@ -120,6 +142,7 @@ class _Walk:
         self._light, self._bounded = light, bounded
         self._bytes, self._reads = PAGE_BYTES_MAX, READS_MAX
         self._step = 0
+        self._pace = _Pace() if reads_payload(query) else None
         self._ended = False
         self.rows = 0
         self.met: list[JobRecord] = []  # of the latest scan
@@ -129,12 +152,19 @@ class _Walk:
         rows = self._rows_max - (self.rows if self._bounded else 0)
         if self._ended or rows < 1 or (self._bounded and (self._bytes < 1 or self._reads < 1)):
             return False
+        if self._pace is not None:
+            if self._bounded and self._pace.is_over:
+                return False
+            rows = min(rows, self._pace.rows)
         if self._now is None and needs_clock(self._query):
             self._now = await self._reader.clock()
         size = self._bytes if self._bounded else PAGE_BYTES_MAX
         look = Look(rows_max=rows, bytes_max=size, light=self._light, now=self._now or 0.0)
         asked = max(wanted, self._step)
+        began = time.monotonic()
         found = await self._reader.scan(replace(self._query, limit=asked), look)
+        if self._pace is not None:
+            self._pace.took(time.monotonic() - began)
         self._take(found, wanted)
         if len(found.jobs) == asked and 2 * len(self.met) < asked:
             self._step = min(4 * asked, PAGE_MAX)  # the store cannot tell which match: read more at once

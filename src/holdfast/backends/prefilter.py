@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..queries.matching import NUMBERS, SPANS
 from ..records import Condition, JobQuery, Wanted
@@ -31,15 +31,22 @@ _ESCAPES = str.maketrans({"\\": "\\\\", "%": "\\%", "_": "\\_"})
 Parameter = Callable[[Any], str]  # takes a value, returns its placeholder
 
 
+class Dialect(NamedTuple):
+    """Where two SQLs differ."""
+
+    ends: str  # the last {n} characters of {column}
+    contains: str  # whether the arguments have the bytes {}
+    text: str  # the arguments as text, at least what is ASCII
+    alike: str  # whether {} is like the pattern {}, in any case
+    like_is_exact: bool  # LIKE heeds the case
+
+
 class Prefilter:
     """The conditions of one query."""
 
-    def __init__(
-        self, query: JobQuery, now: float, parameter: Parameter, *, ends: str, contains: str, like_is_exact: bool
-    ) -> None:
-        """`ends`: the SQL for the last {n} characters of {column}; `contains`: whether args have the bytes {}."""
-        self._parameter, self._now, self._like_is_exact = parameter, now, like_is_exact
-        self._ends, self._contains = ends, contains
+    def __init__(self, query: JobQuery, now: float, parameter: Parameter, dialect: Dialect) -> None:
+        self._parameter, self._now, self._like_is_exact = parameter, now, dialect.like_is_exact
+        self._ends, self._contains, self._text, self._alike = dialect[:4]
         self.exact = True
         self.conditions: list[str] = []
         self._states_and_names(query)
@@ -82,10 +89,11 @@ class Prefilter:
         known = exact or field in COLUMNS or field in SPANS or field == "error" or _is_plain(condition)
         if not known or (condition.negated and not exact):  # what lets through too much must not be negated
             return None
-        found = f"({' OR '.join([self._test(field, wanted) for wanted in condition.tests] or ['false'])})"
+        tests = [self._test(field, bool(condition.path), wanted) for wanted in condition.tests]
+        found = f"({' OR '.join(tests or ['false'])})"
         return f"NOT coalesce({found}, false)" if condition.negated else found
 
-    def _test(self, field: str, wanted: Wanted) -> str:
+    def _test(self, field: str, has_path: bool, wanted: Wanted) -> str:
         if field in NUMBERS:
             return f"{field} {wanted.op} {self._parameter(wanted.number)}"
         if field in COLUMNS:
@@ -100,16 +108,26 @@ class Prefilter:
             if wanted.op.startswith(">") == grows:
                 return f"({states}{column} <= {self._parameter(bound + _SLACK)})"
             return f"({states}{column} >= {self._parameter(bound - _SLACK)})"
-        if field == "args":
+        if field == "args" and has_path:
             return " AND ".join(self._contains.format(self._parameter(part.encode())) for part in wanted.parts)
+        if field in ("args", "text"):
+            pattern = f"%{'%'.join(part.translate(_ESCAPES) for part in wanted.parts)}%"
+            texts = [self._text, *(("id", *COLUMNS.values()) if field == "text" else ())]
+            found = [self._alike.format(text, self._parameter(pattern)) for text in texts]
+            return f"({' OR '.join(found + (['errors IS NOT NULL'] if field == 'text' else []))})"
         return "errors IS NOT NULL"
 
 
 def _is_plain(condition: Condition) -> bool:
-    """Whether every value of an argument is in its JSON as it was written, whoever wrote it."""
-    return bool(condition.path) and all(
+    """Whether every value is in the JSON of the arguments as it was written, whoever wrote it."""
+    return condition.field in ("args", "text") and all(
         wanted.op == "="
         and all(_PLAIN.fullmatch(part) for part in wanted.parts)
-        and (wanted.number is None or (abs(wanted.number) < 1e9 and wanted.parts == (str(int(wanted.number)),)))
+        and (not condition.path or wanted.number is None or _is_usual(wanted))
         for wanted in condition.tests
     )
+
+
+def _is_usual(wanted: Wanted) -> bool:
+    """Whether a number is written as an encoder would."""
+    return abs(wanted.number or 0.0) < 1e9 and wanted.parts == (str(int(wanted.number or 0.0)),)

@@ -152,8 +152,9 @@ def fits(parts: tuple[str, ...], text: str) -> bool:
 
 
 def _contains(parts: tuple[str, ...], text: str) -> bool:
-    """Whether the parts occur in the text in this order, whatever their case."""
-    lowered = text.lower()
+    """Whether the parts occur in the text in this order, whatever their case. ASCII stands for nothing but itself."""
+    is_ascii = all(map(str.isascii, parts))
+    lowered = text.encode(errors="replace").lower().decode() if is_ascii else text.lower()
     return _after([part.lower() for part in parts], lowered, 0, len(lowered))
 
 

@@ -17,12 +17,19 @@ from ...lifecycle import LIVE, State
 from ...queries.pages import Grouping, Look, Scanned, Tally
 from ...records import JobQuery
 from ..paging import tallied
-from ..prefilter import Prefilter
+from ..prefilter import Dialect, Prefilter
 from .codec import as_job
 
 FEW_MAX = 10_000  # candidates that are sorted, because their index has another order
 IDS_MAX = 2_000_000  # ids among which an end is looked for
 ENDS_MAX = 3  # ends that are looked for in this way, each one of which reads all ids
+_DIALECT = Dialect(
+    ends="right({column}, {n})",
+    contains="position({}::bytea in args) > 0",
+    text="encode(args, 'escape')",
+    alike="{} ILIKE {} ESCAPE '\\'",
+    like_is_exact=True,
+)
 SEQ_MAX = (1 << 63) - 1
 # Where the jobs of an unfinished state are; with a queue if the index begins with it.
 _LIVE = {
@@ -68,8 +75,7 @@ def _prefilter(query: JobQuery, look: Look, values: dict[str, Any]) -> Prefilter
         values[name] = value
         return f"%({name})s"
 
-    contains, ends = "position({}::bytea in args) > 0", "right({column}, {n})"
-    return Prefilter(query, look.now, parameter, ends=ends, contains=contains, like_is_exact=True)
+    return Prefilter(query, look.now, parameter, _DIALECT)
 
 
 _TALLIED = {"state": "w.state", "queue": "w.queue", "task": "w.task", None: "''"}

@@ -22,7 +22,7 @@ from . import codec
 from .layouts import FIELDS
 
 PAGE = 1000  # records checked, or members read, by one script or command
-IDS_PAGE, IDS_SHARE = 5000, 8  # where only ids are looked at: by one script, and for one row that a scan may check
+IDS_PAGE, IDS_SHARE = 5000, 5  # where only ids are looked at: by one script, and for one row that a scan may check
 FEW_MAX = 10_000  # candidates that are sorted, because their index has another order
 _HEAD = FIELDS.index("key") + 1  # fields of a record that most queries need
 _SEQ = struct.Struct(">Q")  # at the beginning of a member of `due`
@@ -142,8 +142,8 @@ class Scan:
             return None
         streams = [_each(few)]
         if ended := states - LIVE:
-            queues = [query.queue] if query.queue is not None else list(await count(None))
-            streams += [self._finished_in(state, queue) for state in ended for queue in queues]
+            counts = await count(query.queue)
+            streams += [self._finished_in(state, queue) for queue, by in counts.items() for state in ended & set(by)]
         return _merged(streams)
 
     async def _by_due(self) -> AsyncIterator[Number]:

@@ -17,7 +17,7 @@ from ...lifecycle import LIVE, State
 from ...queries.pages import Grouping, Look, Scanned, Tally
 from ...records import JobQuery, JobRecord
 from ..paging import tallied, weight
-from ..prefilter import Prefilter
+from ..prefilter import Dialect, Prefilter
 from .codec import SQL, encoded
 from .read import queue_names, record, task_names
 
@@ -25,6 +25,13 @@ FEW_MAX = 10_000  # candidates that are sorted, because their index has another 
 IDS_MAX = 2_000_000  # ids among which an end is looked for
 ENDS_MAX = 3  # ends that are looked for in this way, each one of which reads all ids
 _FIRST, _MOST = 100, 2000  # jobs read at once: few at first, because most pages are full soon
+_DIALECT = Dialect(
+    ends="substr({column}, -{n})",
+    contains="instr(args, {}) > 0",
+    text="CAST(args AS TEXT)",
+    alike="{} LIKE {} ESCAPE '\\'",
+    like_is_exact=False,
+)
 _RARE = frozenset({State.DEAD, State.CANCELLED})  # states that holdfast_jobs_rare has
 
 # By seq alone: an index of names or states would be read from end to end.
@@ -53,8 +60,7 @@ def prefilter(query: JobQuery, look: Look) -> tuple[Prefilter, list[Any]]:
         values.append(value)
         return "?"
 
-    contains, ends = "instr(args, {}) > 0", "substr({column}, -{n})"
-    return Prefilter(query, look.now, parameter, ends=ends, contains=contains, like_is_exact=False), values
+    return Prefilter(query, look.now, parameter, _DIALECT), values
 
 
 def scan(cursor: sqlite3.Cursor, query: JobQuery, look: Look) -> Scanned:
