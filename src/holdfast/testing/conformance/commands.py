@@ -86,3 +86,12 @@ async def commands_are_bounded_and_answered_ones_go_first(world: World) -> None:
     expected = [f"c{number:02d}" for number in range(COMMANDS_KEPT_MAX) if number != 3]
     same(kept, [*expected, "more"], "kept, oldest first")
     same(await _ids(world), kept, "unanswered")
+
+
+@case
+async def commands_leave_a_sound_store(world: World) -> None:
+    await world.register("w1")
+    await world.backend.command("w1", Command(id="c1", ask="stacks"), now=world.now)
+    same(await world.backend.flaws(), [], "flaws with a command")
+    await world.backend.answer("w1", "c1", "here", now=world.now)
+    same(await world.backend.flaws(), [], "flaws with an answer")

@@ -298,6 +298,13 @@ local CHECKS = {
     portraits = { 'HSCAN', PORTRAITS, function(id)
         if not is_there(WORKERS, id) then hf.note_flaw('portraits', id, '', 'its worker is gone') end
     end },
+    commands = { 'HSCAN', COMMANDS, function(id, packed)
+        if not is_there(WORKERS, id) then
+            hf.note_flaw('commands', id, '', 'its worker is gone')
+        elseif type(hf.read(packed)) ~= 'table' then
+            hf.note_flaw('commands', id, '', 'they cannot be read')
+        end
+    end },
     changes = { 'HSCAN', CHANGES, function(field)
         if not find(field, '^[tlpqg]') then hf.note_flaw('changes', field, '', 'it is nothing that is left to do') end
     end },
