@@ -64,7 +64,7 @@ def dashboard(
         safe_url = store.safe_url
     app = create(source or store.url, read_only=read_only, password=password, hosts=hosts)
     path = f"/{prefix.strip('/')}" if prefix.strip("/") else ""
-    with contextlib.closing(_listen(host, port)) as listener:
+    with contextlib.closing(listen(host, port)) as listener:
         shown = f"[{host}]" if ":" in host else host
         _announce(session, safe_url, f"http://{shown}:{listener.getsockname()[1]}{path}/", opens)
         server = uvicorn.Server(uvicorn.Config(_mounted(app, path), log_level="warning", timeout_graceful_shutdown=2))
@@ -72,7 +72,7 @@ def dashboard(
     return Exit.DONE
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """A bound socket, so that the address is known, and a taken port reported, before anything is announced."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -109,7 +109,12 @@ def _announce(session: Session, store: str, url: str, opens: bool | None) -> Non
         session.print.document({"url": url, "store": store})
     else:
         session.print.note(f"dashboard of {store}: {url} (Ctrl-C ends it)")
-    if opens if opens is not None else sys.stdout.isatty() and not session.as_json:
+    start_browser(url, opens if opens is not None else sys.stdout.isatty() and not session.as_json)
+
+
+def start_browser(url: str, wanted: bool) -> None:
+    """Open the page, if that is wanted."""
+    if wanted:
         threading.Thread(target=_open, args=(url,), daemon=True).start()
 
 

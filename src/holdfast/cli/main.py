@@ -23,6 +23,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Start here": {
         "demo": ("demo", "Watch a worker die in mid-job and nothing get lost (under 30 s)."),
         "work": ("work", "Run a worker for MODULE:APP."),
+        "dev": ("dev", "Worker, dashboard and reload of changed code in one command."),
         "enqueue": ("enqueue", "Enqueue a job by its task's name."),
     },
     "Look": {

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 @click.option("--plain", "as_lines", is_flag=True, help="Plain lines instead of the live picture.")
 @click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Use this empty directory and keep it.")
 @click.option("--json", "as_json", is_flag=True, help="Only the verdict, as one JSON document.")
-def demo(as_lines: bool, keep: Path | None, as_json: bool) -> int:
+@click.option("--dashboard", is_flag=True, help="Instead: a shop that never sleeps, in the dashboard, until Ctrl-C.")
+@click.option("--port", default=8642, show_default=True, type=click.IntRange(0, 65535), help="Of the dashboard.")
+@click.option("--open/--no-open", "opens", default=None, help="Open a browser. [when started from a terminal]")
+def demo(as_lines: bool, keep: Path | None, as_json: bool, dashboard: bool, port: int, opens: bool | None) -> int:
     """Watch a worker die in mid-job and nothing get lost.
 
     Six ships (groups) of six steps each, two real worker processes, one of them killed with SIGKILL in the middle of a
@@ -40,8 +43,21 @@ def demo(as_lines: bool, keep: Path | None, as_json: bool) -> int:
     printer = Printer(as_json=as_json)
     with contextlib.ExitStack() as stack:
         temporary = None if keep else stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-demo-"))
+        if dashboard:
+            return _show_shop(keep or Path(temporary or "."), port=port, opens=opens)
         stage = Stage(keep or Path(temporary or "."))
         return _play(stage, printer, as_lines=as_lines)
+
+
+def _show_shop(folder: Path, *, port: int, opens: bool | None) -> int:
+    """The demo shop: a worker, somebody who keeps ordering, and the dashboard."""
+    from ..dev import serve_beside, worker_beside
+    from .shop import app, keep_busy
+
+    url = f"sqlite:///{folder.absolute() / 'shop.db'}"
+    app.aim(url)
+    with worker_beside(["holdfast.cli.demo.shop:app", "--url", url]) as worker, keep_busy(url):
+        return serve_beside(worker, app, port=port, opens=opens)
 
 
 def _play(stage: Stage, printer: Printer, *, as_lines: bool) -> int:
