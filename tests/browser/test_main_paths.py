@@ -70,7 +70,7 @@ def test_a_change_is_seen_on_an_open_page(tmp_path: Path, store: str) -> None:
             await one.open("/jobs?q=queue:reports")
             await one.sees("No job matches")
             await shop.app.tasks["reports.nightly"].aenqueue()
-            await one.sees("reports.nightly")
+            await one.sees("reports.nightly", "tbody")
 
     chromium().run(walk())
 

@@ -147,7 +147,7 @@ def test_a_page_shows_the_limit_in_force_not_the_declared_one(app: Holdfast, job
             assert ">3<" in re.sub(r" <span.*?</span>", "", page), path
             assert "7/s" in page, path
         await visitor.post("/do/limit", task="mail.send", limit="4", rate="9/s")
-        assert '<td class="r num">4</td><td class="r num">9/s</td>' in await visitor.page("/tasks")
+        assert '<td class="r num p3">4</td><td class="r num p3">9/s</td>' in await visitor.page("/tasks")
 
     asyncio.run(walk())
 

@@ -24,7 +24,8 @@ from ..records import SORTS
 from . import documents as d
 from .access import Refused
 from .actions import VERBS, Outcome
-from .pages import gates_of, served_by
+from .overview import served_by
+from .pages import gates_of
 from .visit import NotFound, Values, Visit
 from .words import signature
 

@@ -203,7 +203,7 @@ class Dashboard:
 
     async def _visit(self, connection: HTTPConnection, params: Any) -> Visit:
         access = await self._visitor(connection)
-        now = await self._reads.clock()
+        now = await self._reads.clock_and_sample()
         return Visit(self._reads, access, params, root_of(connection), now, self._redact, self._read_only)
 
     # ------------------------------------------------------------------ pages

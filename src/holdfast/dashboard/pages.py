@@ -6,8 +6,7 @@ updates and, without a script, every link on it.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -21,40 +20,14 @@ from ..worker_status import WorkerStatus, read
 from . import words
 from .gates import Gate, Scene, gates
 from .job_list import PAGE, jobs, row
+from .lanes import draw
+from .overview import lines_of, overview, served_by
 from .visit import NotFound, Values, Visit
 
 LONG_SECONDS = 600.0  # a running job older than this is marked on the workers page
 
 
 Page = Callable[[Visit], Awaitable[tuple[str, Values]]]
-
-
-# ---------------------------------------------------------------------------------------------------------- overview
-
-
-async def overview(visit: Visit) -> tuple[str, Values]:
-    reads = visit.reads
-    totals, queues, workers = await reads.totals(), await reads.queues(), await reads.workers()
-    if not queues and not workers:
-        return "empty.html", {}
-    checks = await reads.checks()
-    problems = [one for verdict in ("wrong", "note") for one in checks if one.verdict == verdict]
-    live = [worker for worker in workers if not worker.expired]
-    return "overview.html", {
-        "problems": problems[:5],
-        "more_problems": max(0, len(problems) - 5),
-        "wrong": sum(one.verdict == "wrong" for one in checks),
-        "fine": sum(one.verdict == "fine" for one in checks),
-        "totals": totals,
-        "slots": sum(worker.slots for worker in live),
-        "queues": queues,
-        "serving": served_by(live),
-    }
-
-
-def served_by(workers: Sequence[WorkerRecord]) -> Counter[str]:
-    """How many live workers serve each queue."""
-    return Counter(queue for worker in workers if not worker.expired for queue in worker.queues)
 
 
 # --------------------------------------------------------------------------------------------------------------- a job
@@ -83,10 +56,23 @@ async def job(visit: Visit) -> tuple[str, Values]:
         "value": visit.args(found.task, {"result": found.value}),
         "errors": list(reversed(found.errors)),
         "gates": await gates_of(visit, found),
+        **await _timeline(visit, found),
         "actions": _job_actions(visit, found, letter),
         "worker": await _worker(visit, found.worker),
         "editable": found.state in UNSTARTED and visit.may("operate"),
         "plain_args": visit.access.payload and visit.args(found.task, found.args) == words.plain(found.args),
+    }
+
+
+async def _timeline(visit: Visit, job: Job[Any]) -> Values:
+    """What happened to the job, in words and as a drawing."""
+    entries = await visit.reads.history(job.id)
+    hosts = {worker.id: f"{worker.host} pid {worker.pid}" for worker in await visit.reads.workers()}
+    return {
+        "entries": list(reversed(entries)),
+        "hosts": hosts,
+        "lanes": draw(entries, visit.now, hosts, job.state.value),
+        "events": EVENTS,
     }
 
 
@@ -113,6 +99,27 @@ async def gates_of(visit: Visit, job: Job[Any]) -> list[Gate]:
 
 async def _worker(visit: Visit, id: str | None) -> WorkerRecord | None:
     return next((worker for worker in await visit.reads.workers() if worker.id == id), None)
+
+
+EVENTS: Mapping[str, tuple[str, str]] = {  # kind → hue, words
+    "enqueued": ("ready", "Enqueued"),
+    "claimed": ("running", "Claimed"),
+    "failed": ("scheduled", "Failed"),
+    "stalled": ("dead", "Stalled"),
+    "expired": ("dead", "Expired"),
+    "release": ("ready", "Given back unfinished; it costs nothing"),
+    "snooze": ("scheduled", "Snoozed"),
+    "succeeded": ("succeeded", "Succeeded"),
+    "dead": ("dead", "Died"),
+    "cancelled": ("cancelled", "Cancelled"),
+    "cancel": ("cancelled", "Asked to cancel"),
+    "bury": ("dead", "Buried"),
+    "run_now": ("ready", "Made due now"),
+    "revive": ("ready", "Revived"),
+    "retry": ("ready", "Run again"),
+    "edit": ("ready", "Edited"),
+    "discard": ("cancelled", "Letter discarded"),
+}
 
 
 class Action(Struct, frozen=True, kw_only=True):
@@ -199,7 +206,9 @@ async def dead(visit: Visit) -> tuple[str, Values]:
 
 
 async def queues(visit: Visit) -> tuple[str, Values]:
+    stats = await visit.reads.stats("queue", 3600.0)
     return "queues.html", {
+        "lines": lines_of(stats),
         "queues": await visit.reads.queues(),
         "serving": served_by(await visit.reads.workers()),
     }
@@ -247,7 +256,16 @@ async def tasks(visit: Visit) -> tuple[str, Values]:
     code, pauses = visit.reads.code, await visit.reads.paused_tasks()
     names = sorted({*stored, *code, *pauses})
     signatures = {name: words.signature(known.fn) for name, known in code.items()}
-    return "tasks.html", {"signatures": signatures, "names": names, "stored": stored, "code": code, "pauses": pauses}
+    lines = lines_of(await visit.reads.stats("task", 3600.0))
+    names = sorted({*names, *lines})
+    return "tasks.html", {
+        "lines": lines,
+        "signatures": signatures,
+        "names": names,
+        "stored": stored,
+        "code": code,
+        "pauses": pauses,
+    }
 
 
 async def task(visit: Visit) -> tuple[str, Values]:
@@ -258,6 +276,7 @@ async def task(visit: Visit) -> tuple[str, Values]:
     if known is None and stored is None and pause is None and not recent:
         raise NotFound(f"there is no task {name!r}.")
     return "task.html", {
+        "line": lines_of(await visit.reads.stats("task", 3600.0)).get(name),
         "name": name,
         "task": known,
         "stored": stored,

@@ -45,6 +45,8 @@ def environment() -> Environment:
         num=words.num,
         size=words.size,
         duration=words.duration,
+        percent=words.percent,
+        rate=words.rate,
         short=words.short,
         limit=words.limit,
         one_line=words.one_line,

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from ..app import Holdfast
 from ..backends import Address, parse_url
@@ -20,8 +23,10 @@ from ..errors import HoldfastError, TaskNotRegistered
 from ..inspection.coverage import judge_service, look_at_service
 from ..inspection.explain import Explanation
 from ..inspection.failures import Failures
+from ..inspection.history import HistoryEntry
 from ..inspection.machine import Finding, wrong
 from ..inspection.pace import judge_pace, look_at_pace
+from ..inspection.stats import By, Stats
 from ..inspection.store_health import judge_store, look_at_store
 from ..job import DeadLetter, Job
 from ..lifecycle import State
@@ -31,11 +36,23 @@ from .words import as_json, parameters
 
 T = TypeVar("T")
 COUNTS_SECONDS = 1.0
+STATS_SECONDS = 5.0
+SAMPLE_SECONDS = 10.0
+SAMPLES_MAX = 360
 TALLY_SECONDS = 3.0  # a count may look at thousands of jobs
 KEPT_MAX = 200  # results of reads
 CHECKS_SECONDS = 15.0  # doctor's checks ask the server about itself
 GROUPS_MAX = 200
 LETTERS_MAX = 1000
+
+
+class Sample(Struct, frozen=True, kw_only=True):
+    """The backlog at one time."""
+
+    at: float
+    ready: int
+    waiting: int
+    oldest: float | None  # seconds that the oldest due job has waited
 
 
 class Reads:
@@ -47,6 +64,7 @@ class Reads:
         self._address: Address = parse_url(app.url)
         self._kept: dict[str, tuple[float, Any]] = {}
         self._reading: dict[str, asyncio.Lock] = {}
+        self._samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
 
     @property
     def scheme(self) -> str:
@@ -85,6 +103,33 @@ class Reads:
         """Jobs per state over all queues."""
         counts = await self.counts()
         return {state: sum(one.get(state, 0) for one in counts.values()) for state in State}
+
+    async def stats(self, by: By, seconds: float) -> Stats:
+        """What ended within the last so many seconds."""
+        kept = STATS_SECONDS if seconds <= 3600 else CHECKS_SECONDS
+        return await self._keep(f"stats {by} {seconds}", kept, lambda: self._app.astats(by, since=seconds))
+
+    async def history(self, id: str) -> list[HistoryEntry]:
+        return await self._app.ahistory(id)
+
+    def samples(self) -> list[Sample]:
+        """The backlog as it was while somebody looked, oldest first; at least one."""
+        return list(self._samples)
+
+    async def _sample(self) -> None:
+        """Remember the backlog, at most once in SAMPLE_SECONDS."""
+        now = time.time()
+        if self._samples and now - self._samples[-1].at < SAMPLE_SECONDS:
+            return
+        totals, queues = await self.totals(), await self.queues()
+        due = [queue.oldest_due_at for queue in queues if queue.oldest_due_at is not None]
+        oldest = max(0.0, await self.clock() - min(due)) if due else None
+        self._samples.append(Sample(at=now, ready=totals[State.READY], waiting=totals[State.WAITING], oldest=oldest))
+
+    async def clock_and_sample(self) -> float:
+        """The store's time; on the way, the backlog is remembered."""
+        await self._sample()
+        return await self.clock()
 
     async def workers(self) -> list[WorkerRecord]:
         return await self._keep("workers", COUNTS_SECONDS, self._app.aworkers)

@@ -43,6 +43,18 @@ def num(number: float | None) -> str:
     return f"{number:,.0f}"
 
 
+def rate(number: float) -> str:
+    """How much per minute: 0.3, 12, 1,204."""
+    return f"{number:.1f}" if 0 < number < 9.95 else num(number)
+
+
+def percent(share: float | None) -> str:
+    """A share: 1.2 %, 40 %; a dash if unknown."""
+    if share is None:
+        return "–"
+    return f"{share * 100:.0f} %" if share >= 0.1 or not share else f"{share * 100:.1f} %"
+
+
 def size(count: float | None) -> str:
     """Bytes as people read them."""
     if count is None:
