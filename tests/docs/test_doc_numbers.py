@@ -17,12 +17,16 @@ from holdfast.producer import CHUNK_BYTES_MAX, CHUNK_JOBS_MAX
 from holdfast.records import (
     CLAIM_SWEEP_MAX,
     ERRORS_KEPT_MAX,
+    EVENTS_KEPT_MAX,
     HISTORY_KEPT_MAX,
     LOGS_KEPT_MAX,
+    MARKS_KEPT_MAX,
     READY_PER_GROUP_MAX,
     REMEMBER_SECONDS_MIN,
 )
 from holdfast.worker.keeper.lease_renewal import EXIT_CODE
+from holdfast.worker.keeper.recorder import HOURS_KEPT_SECONDS
+from holdfast.worker.keeper.runners import CELLS_MAX, EVENTS_MAX
 from holdfast.worker.keeper.shutdown import STOP_WITHIN_SECONDS
 
 GUARANTEES = DOCS / "guarantees.md"
@@ -34,6 +38,9 @@ BOUNDS = {
     "failures and stalls kept per job": f"the newest {ERRORS_KEPT_MAX}",
     "earlier deaths kept per dead letter": f"the newest {HISTORY_KEPT_MAX}",
     "log lines kept per job": f"the newest {LOGS_KEPT_MAX}, {LOG_LINE_CHARS_MAX:,} characters each",
+    "marks in a job's timeline": f"{MARKS_KEPT_MAX}: the first and the newest",
+    "roll-ups": f"by the minute for a day, by the hour for {HOURS_KEPT_SECONDS / 86400:g} days; {CELLS_MAX} queues",
+    "events kept": f"the newest {EVENTS_KEPT_MAX:,}; at most {EVENTS_MAX} a second",
     "traceback, error text": f"{TRACEBACK_CHARS_MAX:,} and {TEXT_CHARS_MAX:,} characters",
     "an id is remembered after the job finished": f"at least {REMEMBER_SECONDS_MIN / 60:g} minutes",
     "ticks of a cron entry fired in one step": f"{JOBS_PER_TICK_MAX}",
