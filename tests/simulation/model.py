@@ -60,6 +60,8 @@ class Model(ModelRules):
         for holder, new, place in replaced:
             self.call_anew(holder, new, now, place, held_to=holder.due_max if new.on_conflict == "debounce" else None)
         self.refill()
+        if len(batch) == 1 and answers[0].created:
+            return [Enqueued(batch[0].id, True, waits=self.jobs[batch[0].id].state is State.WAITING)]
         return answers
 
     def refuse_duplicates(self, batch: Sequence[NewJob]) -> None:

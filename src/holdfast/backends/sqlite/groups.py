@@ -134,6 +134,8 @@ class Rules:
 
     def _read_queue(self, name: str) -> Queue:
         row = self._cursor.execute(_QUEUE, (name,)).fetchone()
+        if row is None and not self._queue_overrides:
+            return Queue()
         order, group_limit, group_rate, aging, limit, rate = row or _UNDECLARED
         rate = None if rate is None else rate_of(rate)
         if self._queue_overrides:
