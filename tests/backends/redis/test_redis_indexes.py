@@ -113,6 +113,10 @@ def _kept(
     return {one: 0.0 for one in finished if one in listed or one in there}
 
 
+# Of workers; of statistics, which outlive the jobs; of ids whose jobs are gone.
+OF_NO_JOB = {"deadlines", "minutes", "hours", "remembered"}
+
+
 def audit(client: redis.Redis, prefix: str) -> list[str]:
     """Where an index of the store says something else than its records."""
     key = dict(zip(KEY_NAMES, keys_of(prefix), strict=True))
@@ -123,7 +127,7 @@ def audit(client: redis.Redis, prefix: str) -> list[str]:
     _list_letters(hash_of(client, key["letters"]), {job["id"]: job["seq"] for job in jobs}, found)
     _list_flows(client, key, found)
     faults = []
-    for name in (name for name, kind in KEY_TYPES.items() if kind == "zset" and name != "deadlines"):
+    for name in (name for name, kind in KEY_TYPES.items() if kind == "zset" and name not in OF_NO_JOB):
         there = scores_of(client, key[name])
         if name == "kept":
             found[name] = _kept(client, key, found[name], there)

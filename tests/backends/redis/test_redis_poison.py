@@ -137,7 +137,8 @@ POISONS: dict[str, Poison] = {
     "ready gone": lambda r, k: r.delete(k("ready")),
     "seqs gone": lambda r, k: r.delete(k("seqs")),
 }
-UNSEEN = {"foreign in remembered"}  # an id that may be known without its job: that is what it is for
+# An id that may be known without its job: that is what it is for. And statistics, on which no job depends.
+UNSEEN = {"foreign in remembered", "foreign in minutes", "foreign in hours"}
 LOST = {"ready gone": ["good-1", "good-2", "good-g"]}
 
 
