@@ -219,3 +219,26 @@ def test_a_job_is_enqueued_from_the_form_of_its_task(app: Holdfast) -> None:
         assert "Not done" in await visitor.said(await visitor.post("/do/enqueue", {"task": "unknown"}))
 
     asyncio.run(walk())
+
+
+def test_a_worker_is_asked_for_its_stacks_paused_and_stopped(app: Holdfast) -> None:
+    async def walk() -> None:
+        visitor = Browser(dashboard(app))
+        async with app.worker(queues=["mail"], slots=3, lease=4.0):
+            (worker,) = await app.aworkers()
+            page = await visitor.page("/workers")
+            assert "/do/worker-stacks" in page
+            shown = await visitor.post("/do/worker-stacks", worker=worker.id)
+            assert shown.status_code == 200
+            assert "Stacks of worker" in shown.text
+            for verb, fields in (("worker-pause", {}), ("worker-resume", {}), ("worker-slots", {"slots": "2"})):
+                said = await visitor.said(await visitor.post(f"/do/{verb}", {"worker": worker.id, **fields}))
+                assert said.startswith("Worker "), (verb, said)
+            asked = await visitor.post("/do/worker-stop", worker=worker.id)
+            assert "Stop 1 worker?" in asked.text
+            said = await visitor.said(await visitor.post("/do/worker-stop", worker=worker.id, confirmed="1"))
+            assert said.startswith("Worker "), said
+        said = await visitor.said(await visitor.post("/do/worker-pause", worker="nobody"))
+        assert said.startswith("Not done")
+
+    asyncio.run(walk())

@@ -16,7 +16,9 @@ from starlette.routing import Mount
 
 from holdfast import Holdfast
 from holdfast.dashboard import words
+from holdfast.dashboard.cron_strip import TICKS_SHOWN, strip
 from holdfast.dashboard.pages import PAGES
+from holdfast.records import CronEntry
 from tests.dashboard.shop import HIDDEN, HOSTILE, Browser, dashboard, fill, shop
 
 PAGE_BYTES_MAX = 80_000
@@ -329,3 +331,13 @@ def test_the_list_of_jobs_sorts_counts_and_suggests(app: Holdfast, jobs: dict[st
         assert (await visitor.get("/jobs", params={"sort": "nonsense"})).status_code == 400
 
     asyncio.run(walk())
+
+
+def test_a_cron_entry_shows_its_latest_and_next_runs() -> None:
+    entry = CronEntry(name="minutely", cron="* * * * *", tz="UTC", call=b"", created_at=0.0)
+    now = 100_000.0
+    ticks = strip(entry, {}, now)
+    assert len(ticks.past) == TICKS_SHOWN
+    assert (ticks.past[-1].at, ticks.coming[0]) == (99_960.0, 100_020.0)
+    assert ticks.past[-1].state is None
+    assert strip(entry, {}, now).past[-1].id == ticks.past[-1].id

@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, Struct
 
 from ..bulk import BulkResult
 from ..errors import HoldfastError
+from ..worker_status import Ask
 from .access import Refused, Role
 from .redact import HIDDEN
 from .store import Changes
@@ -69,6 +70,19 @@ class Call(Struct, frozen=True, forbid_unknown_fields=True):
     args: dict[str, Any] = {}
 
 
+class WorkerAsk(Struct, frozen=True, forbid_unknown_fields=True):
+    """One worker, by its full id."""
+
+    worker: Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class WorkerSlots(Struct, frozen=True, forbid_unknown_fields=True):
+    """One worker, and how many slots it is to use."""
+
+    worker: Annotated[str, Meta(min_length=1, max_length=200)]
+    slots: Annotated[int, Meta(ge=1, le=100_000)]
+
+
 class Refusal(Struct, frozen=True):
     """A job for which it was not done, and why."""
 
@@ -83,6 +97,7 @@ class Outcome(Struct, frozen=True):
     command: str = ""  # the command line that does the same
     done: int = 1
     refused: list[Refusal] = []
+    text: str = ""  # what was asked for, if that was a text: a worker's stacks
 
 
 class Verb(Struct, frozen=True):
@@ -255,6 +270,25 @@ async def _enqueue(changes: Changes, call: Call) -> Outcome:
     return Outcome(f"Enqueued job {short(id)} of {call.task}.", command("holdfast", "enqueue", call.task, *words))
 
 
+def _ask(ask: Ask) -> Callable[[Changes, WorkerAsk], Awaitable[Outcome]]:
+    """A command for one worker: it carries it out with its next renewal, and this waits for its answer."""
+
+    async def run(changes: Changes, about: WorkerAsk) -> Outcome:
+        result = await changes.ask_worker(about.worker, ask)
+        line = command("holdfast", "workers", ask, about.worker)
+        if ask == "stacks":
+            return Outcome(f"Stacks of worker {short(about.worker)}.", line, text=result)
+        return Outcome(f"Worker {short(about.worker)}: {result}.", line)
+
+    return run
+
+
+async def _slots(changes: Changes, about: WorkerSlots) -> Outcome:
+    result = await changes.set_slots(about.worker, about.slots)
+    line = command("holdfast", "workers", "slots", about.worker, str(about.slots))
+    return Outcome(f"Worker {short(about.worker)}: {result}.", line)
+
+
 VERBS: Mapping[str, Verb] = {
     "cancel": Verb("operate", Jobs, _each("cancel", "cancelled or asked to stop", ("cancel",)), "Cancel jobs."),
     "retry": Verb("operate", Jobs, _each("retry", "ready again, with fresh budgets", ("retry",)), "Run jobs again."),
@@ -270,5 +304,10 @@ VERBS: Mapping[str, Verb] = {
     "cron-pause": Verb("operate", EntryName, _pause_entry, "Pause a cron entry."),
     "cron-resume": Verb("operate", EntryName, _resume_entry, "Resume a cron entry."),
     "cron-run": Verb("operate", EntryName, _run_entry, "Enqueue a job of a cron entry now."),
+    "worker-pause": Verb("operate", WorkerAsk, _ask("pause"), "Have a worker claim nothing more."),
+    "worker-resume": Verb("operate", WorkerAsk, _ask("resume"), "Have a paused worker claim again."),
+    "worker-slots": Verb("operate", WorkerSlots, _slots, "Change how many slots a worker uses."),
+    "worker-stacks": Verb("operate", WorkerAsk, _ask("stacks"), "Ask a worker where its handlers are."),
+    "worker-stop": Verb("destroy", WorkerAsk, _ask("stop"), "Have a worker stop, as SIGTERM does.", True),
     "enqueue": Verb("operate", Call, _enqueue, "Enqueue a job of a task of the app that the dashboard was given."),
 }

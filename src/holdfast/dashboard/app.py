@@ -350,6 +350,10 @@ class Dashboard:
             return await self._ask(request, form, body)
         try:
             outcome = await verb.run(changes, body)
+            if outcome.text:
+                shown = {"title": outcome.said, "line": outcome.command, "text": outcome.text}
+                back = own_path(request, actions.first(form, "here"))
+                return self._plain_page(request, "text.html", 200, request.cookies[COOKIE], back=back, **shown)
             said = f"{outcome.said}\n{outcome.command}" if len(outcome.command) < SAID_COMMAND_MAX else outcome.said
         except HoldfastError as error:
             said = f"Not done: {error}"
@@ -365,8 +369,9 @@ class Dashboard:
         """A page that asks whether to do it: how many jobs, and the command that does the same."""
         name, query = request.path_params["verb"], getattr(body, "query", None)
         tally = None if query is None else await self._reads.count(query, None)
-        line = ("dead", "discard") if name == "discard" else (name,)
-        words_after = ("--query", query) if query is not None else tuple(body.id)
+        line = {"discard": ("dead", "discard"), "worker-stop": ("workers", "stop")}.get(name, (name,))
+        ids = getattr(body, "id", None) or [getattr(body, "worker", "")]
+        words_after = ("--query", query) if query is not None else tuple(ids)
         return self._plain_page(
             request,
             "confirm.html",
@@ -376,7 +381,7 @@ class Dashboard:
             about=actions.VERBS[name].about,
             query=query,
             tally=tally,
-            ids=[] if query is not None else body.id,
+            ids=[] if query is not None else ids,
             most=actions.BULK_MAX,
             fields=[(field, value) for field, values in form.items() for value in values if field != "token"],
             line=words.command("holdfast", *line, *words_after),

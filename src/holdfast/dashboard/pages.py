@@ -18,6 +18,7 @@ from ..lifecycle import UNSTARTED, State
 from ..records import JobQuery, JobRecord, WorkerRecord
 from ..worker_status import WorkerStatus, read
 from . import words
+from .cron_strip import TICKS_SHOWN, Strip, strip
 from .gates import Gate, Scene, gates
 from .job_list import PAGE, jobs, row
 from .lanes import draw
@@ -287,9 +288,29 @@ async def task(visit: Visit) -> tuple[str, Values]:
     }
 
 
+STRIPS_MAX = 40  # entries whose runs are shown
+
+
+async def _strips(visit: Visit, tasks: Mapping[str, str]) -> dict[str, Strip]:
+    """The latest runs of each entry."""
+    made: dict[str, Strip] = {}
+    found: dict[str, dict[str, JobRecord]] = {}
+    for entry in (await visit.reads.cron_entries())[:STRIPS_MAX]:
+        task = tasks.get(entry.name, "")
+        if task not in found:
+            jobs = await visit.reads.find(JobQuery(task=task, limit=3 * TICKS_SHOWN))
+            found[task] = {job.id: job for job in jobs}
+        made[entry.name] = strip(entry, found[task], visit.now)
+    return made
+
+
 async def cron(visit: Visit) -> tuple[str, Values]:
     entries = await visit.reads.entries()
-    return "cron.html", {"entries": sorted(entries, key=lambda entry: entry.name)}
+    strips = await _strips(visit, {entry.name: entry.task for entry in entries})
+    return "cron.html", {
+        "strips": strips,
+        "entries": sorted(entries, key=lambda entry: entry.name),
+    }
 
 
 # ------------------------------------------------------------------------------------------------ workers and system

@@ -31,7 +31,8 @@ from ..inspection.store_health import judge_store, look_at_store
 from ..job import DeadLetter, Job
 from ..lifecycle import State
 from ..queries.pages import JobPage, Tally
-from ..records import GroupRecord, JobQuery, JobRecord, LogLine, Pause, QueueRecord, TaskRecord, WorkerRecord
+from ..records import CronEntry, GroupRecord, JobQuery, JobRecord, LogLine, Pause, QueueRecord, TaskRecord, WorkerRecord
+from ..worker_status import Ask
 from .words import as_json, parameters
 
 T = TypeVar("T")
@@ -40,6 +41,7 @@ STATS_SECONDS = 5.0
 SAMPLE_SECONDS = 10.0
 SAMPLES_MAX = 360
 TALLY_SECONDS = 3.0  # a count may look at thousands of jobs
+WORKER_SECONDS = 20.0  # a worker answers with its next renewal
 KEPT_MAX = 200  # results of reads
 CHECKS_SECONDS = 15.0  # doctor's checks ask the server about itself
 GROUPS_MAX = 200
@@ -172,6 +174,11 @@ class Reads:
         """How many match, up to a cap."""
         return await self._keep(f"count {by} {query}", TALLY_SECONDS, lambda: self._app.acount(query, by=by))
 
+    async def cron_entries(self) -> list[CronEntry]:
+        """Cron entries as stored, by name."""
+        found = await self._app._ado(lambda backend: backend.entries())
+        return sorted(found, key=lambda entry: entry.name)
+
     async def find(self, query: JobQuery) -> list[JobRecord]:
         return await self._app._ado(lambda backend: backend.find(query))
 
@@ -285,6 +292,19 @@ class Changes:
         typed = {name for name, value in given.items() if isinstance(value, str) and name not in text}
         args = {name: as_json(value) if name in typed else value for name, value in given.items()}
         return str((await task.aenqueue(**args)).id)
+
+    async def ask_worker(self, worker: str, ask: Ask) -> str:
+        """Ask one worker, and wait a while for its answer."""
+        asked: Mapping[Ask, Callable[..., Awaitable[str]]] = {
+            "pause": self._app.apause_worker,
+            "resume": self._app.aresume_worker,
+            "stacks": self._app.aworker_stacks,
+            "stop": self._app.astop_worker,
+        }
+        return await asked[ask](worker, by=self._by, timeout=WORKER_SECONDS)
+
+    async def set_slots(self, worker: str, slots: int) -> str:
+        return await self._app.aset_worker_slots(worker, slots, by=self._by, timeout=WORKER_SECONDS)
 
     async def pause_entry(self, name: str, reason: str) -> None:
         await self._app.cron.apause(name, reason=reason, by=self._by)
