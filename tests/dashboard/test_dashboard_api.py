@@ -30,7 +30,10 @@ def test_every_read_returns_json(app: Holdfast, jobs: dict[str, str]) -> None:
     async def walk() -> None:
         visitor = Browser(dashboard(app))
         for endpoint in ENDPOINTS:
-            params = {**NAMED.get(endpoint.path, {}), **({"id": jobs["dead"]} if endpoint.path == "/api/job" else {})}
+            params = {
+                **NAMED.get(endpoint.path, {}),
+                **({"id": jobs["dead"]} if endpoint.path in ("/api/job", "/api/history") else {}),
+            }
             answer = await visitor.get(endpoint.path, params=params)
             assert answer.status_code == 200, (endpoint.path, answer.text)
             assert answer.headers["content-type"] == "application/json"
@@ -40,6 +43,9 @@ def test_every_read_returns_json(app: Holdfast, jobs: dict[str, str]) -> None:
         assert listed["jobs"][0]["error"]["type"].endswith("RuntimeError")
         counted = (await visitor.get("/api/count", params={"by": "state"})).json()
         assert counted["groups"]["dead"] == 1
+        told = (await visitor.get("/api/history", params={"id": jobs["dead"]})).json()
+        assert [one["kind"] for one in told] == ["enqueued", "claimed", "failed", "dead"]
+        assert (await visitor.get("/api/stats", params={"by": "x"})).status_code == 400
         whole = (await visitor.get("/api/job", params={"id": jobs["waiting"]})).json()
         assert [gate["name"] for gate in whole["gates"] if not gate["open"]][-1] == "Its group has no room"
 
@@ -117,7 +123,7 @@ def test_a_call_from_another_site_or_not_as_json_is_refused(app: Holdfast, jobs:
 def test_the_api_obeys_roles_and_read_only(app: Holdfast, jobs: dict[str, str]) -> None:
     async def walk() -> None:
         reader = Browser(dashboard(app, access=lambda connection: Access(name="ann")))
-        for path in (f"/api/job?id={jobs['succeeded']}", "/api/jobs", "/api/dead", f"/api/job?id={jobs['dead']}"):
+        for path in (f"/api/job?id={jobs['succeeded']}", "/api/jobs", "/api/dead", f"/api/history?id={jobs['dead']}"):
             text = (await reader.get(path)).text
             assert "charged" not in text
             assert "no money" not in text

@@ -16,6 +16,8 @@ from msgspec import Struct
 from .. import __version__
 from ..errors import ConfigurationError, JobNotFound
 from ..inspection.explain import limit_in_force, rate_in_force
+from ..inspection.history import HistoryEntry
+from ..inspection.stats import By, Stats
 from ..job import DeadLetter
 from ..lifecycle import State
 from ..queries import FIELDS, make_query
@@ -24,11 +26,12 @@ from ..records import SORTS
 from . import documents as d
 from .access import Refused
 from .actions import VERBS, Outcome
-from .overview import served_by
+from .overview import SPANS, served_by
 from .pages import gates_of
 from .visit import NotFound, Values, Visit
 from .words import signature
 
+BYS: tuple[By, ...] = ("task", "queue", "worker")
 LIMIT_MAX = 200
 LIMIT = 50
 JsonSchema = dict[str, Any]
@@ -108,6 +111,21 @@ async def job(visit: Visit) -> d.WholeJobDocument:
             for line in await visit.reads.logs(id)
         ],
     )
+
+
+async def history(visit: Visit) -> list[HistoryEntry]:
+    entries = await visit.reads.history(visit.params.get("id", ""))
+    if visit.access.payload:
+        return entries
+    return [msgspec.structs.replace(entry, text="") for entry in entries]
+
+
+async def stats(visit: Visit) -> Stats:
+    by = next((one for one in BYS if one == (visit.params.get("by") or "task")), None)
+    seconds = SPANS.get(visit.params.get("since") or "1h")
+    if by is None or seconds is None:
+        raise Refused(400, f"by is one of {', '.join(BYS)}; since is one of {', '.join(SPANS)}.")
+    return await visit.reads.stats(by, seconds)
 
 
 async def failures(visit: Visit) -> d.FailuresDocument:
@@ -223,6 +241,23 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         d.WholeJobDocument,
         job,
         (Parameter("id", "Its id.", required=True),),
+    ),
+    Endpoint(
+        "/api/history",
+        "A job's timeline, oldest first.",
+        list[HistoryEntry],
+        history,
+        (Parameter("id", "The job's id.", required=True),),
+    ),
+    Endpoint(
+        "/api/stats",
+        "What ended, how often it failed, how long it waited and ran, by the minute or hour.",
+        Stats,
+        stats,
+        (
+            Parameter("by", "One line for each of these.", {"type": "string", "enum": list(BYS)}),
+            Parameter("since", "The time covered, until now.", {"type": "string", "enum": list(SPANS)}),
+        ),
     ),
     Endpoint("/api/failures", "Dead letters grouped by cause.", d.FailuresDocument, failures),
     Endpoint(
