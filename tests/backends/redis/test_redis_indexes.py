@@ -102,6 +102,12 @@ def _list_flows(client: redis.Redis, key: dict[str, str], found: Indexes) -> Non
                 found["waking"][scope] = wakes_at
 
 
+def _list_rollups(client: redis.Redis, key: dict[str, str], found: Indexes) -> None:
+    for name in hash_of(client, key["rollups"]):
+        start = float(name[1:].partition(b"\0")[0])
+        found["minutes" if name.startswith(b"m") else "hours"][name] = start
+
+
 def _kept(
     client: redis.Redis, key: dict[str, str], finished: dict[bytes, float], there: dict[bytes, float]
 ) -> dict[bytes, float]:
@@ -126,6 +132,7 @@ def audit(client: redis.Redis, prefix: str) -> list[str]:
         _list(job, found)
     _list_letters(hash_of(client, key["letters"]), {job["id"]: job["seq"] for job in jobs}, found)
     _list_flows(client, key, found)
+    _list_rollups(client, key, found)
     faults = []
     for name in (name for name, kind in KEY_TYPES.items() if kind == "zset" and name not in OF_NO_JOB):
         there = scores_of(client, key[name])
