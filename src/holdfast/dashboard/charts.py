@@ -142,11 +142,14 @@ def _chart(
     word: Callable[[float | None], str],
 ) -> Chart:
     whole = (times[-1] - times[0]).total_seconds() if len(times) > 1 else 0.0
-    form = "%H:%M" if whole <= 86400 else "%-d %b"
+    days = whole > 86400
     ticks = [times[round(part * (len(times) - 1) / 4)] for part in range(5)] if len(times) > 4 else list(times)
     first = max(0, len(times) - TABLE_ROWS_MAX)
     rows = tuple(
-        (f"{times[i]:{'%H:%M' if whole <= 86400 else '%-d %b %H:%M'}}", tuple(word(one.values[i]) for one in series))
+        (
+            f"{times[i].day} {times[i]:%b %H:%M}" if days else f"{times[i]:%H:%M}",
+            tuple(word(one.values[i]) for one in series),
+        )
         for i in range(len(times) - 1, first - 1, -1)
     )
     samples = sum(1 for one in series for value in one.values if value)
@@ -158,7 +161,7 @@ def _chart(
         small=frame.small,
         series=tuple(series),
         ys=ys,
-        xs=tuple(f"{tick:{form}}" for tick in ticks),
+        xs=tuple(f"{tick.day} {tick:%b}" if days else f"{tick:%H:%M}" for tick in ticks),
         plot=plot,
         said=said,
         rows=rows,

@@ -94,7 +94,9 @@ def _axis(scale: _Scale, height: int) -> Markup:
         at = scale.start + (scale.end - scale.start) * part / 4
         when = datetime.fromtimestamp(at, UTC)
         whole = scale.end - scale.start
-        text = f"{when:%H:%M:%S}" if whole < 7200 else f"{when:%H:%M}" if whole < 86400 else f"{when:%-d %b %H:%M}"
+        text = (
+            f"{when:%H:%M:%S}" if whole < 7200 else f"{when:%H:%M}" if whole < 86400 else f"{when.day} {when:%b %H:%M}"
+        )
         text = f"+ {duration(at - scale.start)}" if whole < 20 and part else text
         anchor = ("start", "middle", "middle", "middle", "end")[part]
         made.append(
