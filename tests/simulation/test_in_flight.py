@@ -1,6 +1,6 @@
 """Walks with messages in flight on each store, and over shards.
 
-HOLDFAST_FLIGHT_WALKS says how many over shards, and a third of it how many per store; what CI runs is the same every
+HOLDFAST_FLIGHT_WALKS says how many over shards and per store; what CI runs is the same every
 time. test_in_flight_mutants.py shows that so many find what is planted.
 """
 
@@ -26,7 +26,6 @@ from .in_flight import walk
 from .test_random_walk import memory, postgres, redis, sqlite
 
 WALKS = int(os.environ.get("HOLDFAST_FLIGHT_WALKS", "300"))
-WALKS_PER_STORE = max(1, WALKS // 3)
 SHARDS = 2
 
 pytestmark = pytest.mark.timeout(600)
@@ -90,7 +89,7 @@ def walk_over_shards(walks: int, router: type[ShardedBackend] = ShardedBackend) 
 
 @pytest.mark.parametrize("make", [memory, sqlite, postgres, redis], ids=lambda make: make.__name__)
 def test_nothing_overlaps_is_doubled_or_lost_on(make: Callable[[Path], Backend], tmp_path: Path) -> None:
-    walk_on(make, tmp_path, WALKS_PER_STORE)
+    walk_on(make, tmp_path, WALKS)
 
 
 def test_nothing_overlaps_is_doubled_or_lost_over_shards() -> None:

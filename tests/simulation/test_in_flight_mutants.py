@@ -14,7 +14,7 @@ from holdfast.lifecycle import Settlement
 from holdfast.records import ClaimRequest, Exchanged, Held, Release, Renewal
 
 from ..reference.backend import ReferenceBackend
-from .test_in_flight import WALKS, WALKS_PER_STORE, walk_on, walk_over_shards
+from .test_in_flight import WALKS, walk_on, walk_over_shards
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -95,4 +95,4 @@ class ReleaseGoesByIdAlone(GoesByIdAlone):
 )
 def test_the_walks_find(mutant: type[ReferenceBackend], tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
-        walk_on(lambda _: mutant(), tmp_path, WALKS_PER_STORE)
+        walk_on(lambda _: mutant(), tmp_path)
