@@ -108,7 +108,7 @@ class Model(ModelRules):
             keeping = [
                 structs.replace(new, on_conflict="keep") if new.on_conflict == "raise" else new for new in tick.jobs
             ]
-            answers = self.enqueue(keeping, now)
+            answers = [structs.replace(one, waits=False) for one in self.enqueue(keeping, now)]  # only enqueue tells
         entry = tick.entry_if_skipped if skipped else tick.entry
         self.entries.pop(tick.name, None)
         if entry is not None:
