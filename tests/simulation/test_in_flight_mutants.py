@@ -95,4 +95,4 @@ class ReleaseGoesByIdAlone(GoesByIdAlone):
 )
 def test_the_walks_find(mutant: type[ReferenceBackend], tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
-        walk_on(lambda _: mutant(), tmp_path)
+        walk_on(lambda _: mutant(), tmp_path, WALKS)

@@ -90,7 +90,7 @@ def as_str(value: Any) -> str:
 _INSERT = SQL["enqueue.insert"]
 _INSERT_WHOLE = SQL["enqueue.insert_whole"]
 _INSERT_UNKNOWN = SQL["enqueue.insert_unknown"]
-_STATE = 3  # position in a row
+_STATE, _TURN = 3, 8  # positions in a row
 
 
 def row_of(job: NewJob, now: float, due_at: float, state: str, lane: int, turn: int | None) -> tuple[Any, ...]:
@@ -204,7 +204,7 @@ def _enqueue_one(tx: Transaction, job: NewJob, insert: str, row: tuple[Any, ...]
         if met is not None:
             free_key(tx, met)
         return Enqueued(job.id, execute(insert, row).rowcount > 0)
-    _replace(tx, job, met)
+    _replace(tx, job, met, row[_TURN])
     return Enqueued(met.id, False, replaced=True)
 
 
@@ -229,8 +229,9 @@ def free_key(tx: Transaction, holder: Holder) -> None:
         tx.touch(holder.queue, holder.group)
 
 
-def _replace(tx: Transaction, job: NewJob, holder: Holder) -> None:
-    """Give an unstarted job the call of a newer one with its key; it keeps its turn if group and priority stay."""
+def _replace(tx: Transaction, job: NewJob, holder: Holder, issued: int | None) -> None:
+    """Give an unstarted job the call of a newer one with its key. It keeps its turn if group and priority stay; else it
+    gets the turn `issued` to that call, so that it takes the call's place in its batch."""
     due_at = due_time(job, tx.now)
     if job.on_conflict == "debounce" and holder.due_max is not None:
         due_at = min(due_at, max(holder.due_max, tx.now))
@@ -253,7 +254,8 @@ def _replace(tx: Transaction, job: NewJob, holder: Holder) -> None:
         tx.touch(holder.queue, holder.group)
     if due_at <= tx.now:
         in_line = (holder.group, holder.priority) == (job.group, job.priority)
-        turn = holder.turn if in_line else None
+        is_here = issued is not None and holder.queue == job.queue  # another queue may have another aging
+        turn = holder.turn if in_line else issued if is_here else None
         bring_into_play(tx, holder.seq, holder.queue, job.task, job.group, job.priority, turn)
 
 

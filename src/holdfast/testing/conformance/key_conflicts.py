@@ -83,6 +83,21 @@ async def a_job_that_replace_puts_into_another_group_or_rank_gets_a_new_turn(wor
 
 
 @case
+async def a_job_that_gets_a_new_turn_by_replace_takes_its_place_in_the_batch(world: World) -> None:
+    job_id = await world.enqueue(key="k", priority=7)
+    batch = [
+        world.job(id="before"),
+        world.job(id="again", key="k", on_conflict="replace"),
+        world.job(id="after"),
+    ]
+    answers = await world.backend.enqueue(batch, now=world.now)
+    same([answer.id for answer in answers], ["before", job_id, "after"], "answers")
+    turns = [(await world.row(one))["turn"] for one in ("before", job_id, "after")]
+    if not world.backend.sharded:  # each shard issues its own
+        same(turns, sorted(turns), "turns")
+
+
+@case
 async def a_window_given_by_replace_counts_from_the_creation(world: World) -> None:
     job_id = await world.enqueue(key="k", delay=1000.0)
     world.advance(30.0)
