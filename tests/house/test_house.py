@@ -195,6 +195,12 @@ def test_the_functions_of_a_postgres_schema_version_do_not_change() -> None:
     assert FUNCTIONS_OF_VERSION.get(SCHEMA_VERSION) == now, f"Functions changed: {advice}; then record {recorded}."
 
 
+def test_every_rule_of_the_contract_has_a_number_of_its_own() -> None:
+    texts = [(ROOT / "backends" / name).read_text() for name in ("contract.py", "reader.py")]
+    numbers = sorted(int(number) for text in texts for number in re.findall(r"^ *R(\d+)\.", text, re.M))
+    assert numbers == sorted(set(numbers)), "a rule is cited by its number: two have the same"
+
+
 def test_no_test_sleeps_outside_chaos_and_soak() -> None:
     sleeping = re.compile(r"\b(time|asyncio|anyio)\.sleep\((?!0\))")
     for path in sorted((REPOSITORY / "tests").rglob("*.py")):

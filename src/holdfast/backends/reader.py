@@ -58,16 +58,16 @@ class Reader(ABC):
     async def scan(self, query: JobQuery, look: Look) -> Scanned:
         """Jobs below `query.before` that may match the query, newest first: at most `query.limit` of them.
 
-        R65. Bounded, whatever the store holds: it ends when `look` is used up, and says where. It walks the index that
+        R76. Bounded, whatever the store holds: it ends when `look` is used up, and says where. It walks the index that
         has the fewest candidates. It returns every job that matches down to that place; it may return others, too.
-        R66. It makes progress: unless it has reached the end, `before` is below the query's.
-        R69. Scheduled jobs by due time (`query.by_due_index`) come soonest first instead, after (`beyond`, `before`).
+        R77. It makes progress: unless it has reached the end, `before` is below the query's.
+        R80. Scheduled jobs by due time (`query.by_due_index`) come soonest first instead, after (`beyond`, `before`).
         """
 
     async def page(self, query: JobQuery, now: float | None = None) -> JobPage:
         """One page of jobs that match, in the order asked for; see JobPage for what it says about itself.
 
-        R67. queries.matches decides. Sorts other than "created" are exact if `sorted_all`; else they are among the
+        R78. queries.matches decides. Sorts other than "created" are exact if `sorted_all`; else they are among the
         newest jobs that were looked at.
         """
         return await paging.page(self, query, now)
@@ -77,7 +77,7 @@ class Reader(ABC):
     ) -> Tally:
         """How many jobs match, and how many of them by state, queue, task or latest error.
 
-        R68. Of at most `rows_max` (None: scan_rows_max) jobs looked at; `complete` tells if these are all. What a store
+        R79. Of at most `rows_max` (None: scan_rows_max) jobs looked at; `complete` tells if these are all. What a store
         cannot count itself is read, and counted up to TALLY_MAX.
         """
         return await paging.tally(self, query, by, now, rows_max)
