@@ -17,7 +17,7 @@ from holdfast.records import JobQuery
 from holdfast.task import NamedTask, Task, Using
 from holdfast.testing import Sandbox
 
-LAZY = {"jobs", "follow", "afollow"}  # for `for` and `async for`
+LAZY = {"jobs", "follow", "afollow", "watch"}  # for `for` and `async for`
 WITHOUT_TWIN = {
     *(
         "task",

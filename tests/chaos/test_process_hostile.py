@@ -249,7 +249,7 @@ def test_a_killed_job_does_not_wait_for_a_runner_that_cannot_start(hostile: Proc
         hostile.change_code("VERSION = 1", "raise SystemError('a broken deploy')")
         until(lambda: job.refresh().attempts, what="its judgement")
         assert (job.state, job.failures, job.stalls) != (State.RUNNING, 0, 0) and job.failures == 1
-        assert "no runner is there to apply its retry policy" in family.text()
+        assert "no runner is available to apply its retry policy" in family.text()
 
 
 def test_a_handler_cannot_take_the_marks_from_under_the_keeper(hostile: ProcessScene) -> None:

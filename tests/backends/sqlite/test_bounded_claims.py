@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.backends.sqlite import enqueue, renew
 from holdfast.backends.sqlite.backend import SqliteBackend
-from holdfast.backends.sqlite.claim import exchange
+from holdfast.backends.sqlite.claim import _ARGS, _SIZE, exchange
 from holdfast.backends.sqlite.codec import SQL
 from holdfast.backends.sqlite.connection import Transaction, connect
 from holdfast.records import ClaimRequest, NewJob, WorkerRecord
@@ -52,7 +52,7 @@ def test_a_claim_reads_the_big_arguments_of_those_it_leases_alone(store: sqlite3
     bodies = [text.rpartition("json_each(")[2] for text in statements if text.startswith("SELECT seq, args")]
     assert bodies == ["'[1,2]'))", "'[1]'))"]
     lane = store.execute(SQL["claim.lane"], ("default", int(group is not None), 10, 0)).fetchall()
-    assert {(row[4], row[17]) for row in lane} == {(None, len(BIG))}
+    assert {(row[_ARGS], row[_SIZE]) for row in lane} == {(None, len(BIG))}
 
 
 def test_small_arguments_cost_no_second_look(store: sqlite3.Connection) -> None:
