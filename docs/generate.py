@@ -16,7 +16,7 @@ import click
 
 from holdfast import errors, events
 from holdfast.cli.main import SECTIONS, cli
-from holdfast.lifecycle import TRANSITIONS, State, Verb
+from holdfast.lifecycle import TRANSITIONS
 
 DOCS = Path(__file__).parent
 
@@ -39,15 +39,6 @@ def replaced(page: str, block: str, body: str, by: str = "docs/generate.py") -> 
 # ---------------------------------------------------------------------- the state machine
 
 
-def _steps() -> Iterator[tuple[Verb, State | None, State | None]]:
-    for verb, starts in TRANSITIONS.items():
-        for start, ends in starts.items():
-            if not ends:
-                yield verb, start, None
-            for end in sorted(ends):
-                yield verb, start, end
-
-
 def transitions_table() -> str:
     """Verb by verb: from which state to which."""
     lines = ["| verb | from | to |", "|---|---|---|"]
@@ -56,18 +47,6 @@ def transitions_table() -> str:
             targets = ", ".join(f"`{end.value}`" for end in sorted(ends)) or "the job is gone"
             lines.append(f"| {verb.value} | {'no job' if start is None else f'`{start.value}`'} | {targets} |")
     return "\n".join(lines)
-
-
-def transitions_diagram() -> str:
-    """The same as a picture; what leaves a job where it is, is left out of it."""
-    arrows: dict[tuple[str, str], list[str]] = {}
-    for verb, start, end in _steps():
-        if start is end:
-            continue
-        ends = ("[*]" if start is None else start.value, "[*]" if end is None else end.value)
-        arrows.setdefault(ends, []).append(verb.value)
-    lines = [f"    {start} --> {end}: {', '.join(verbs)}" for (start, end), verbs in arrows.items()]
-    return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
 
 
 # ---------------------------------------------------------------------- the command line
@@ -149,7 +128,6 @@ def errors_tree() -> str:
 
 BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
     "transitions table": ("lifecycle.md", transitions_table),
-    "transitions diagram": ("lifecycle.md", transitions_diagram),
     "commands": ("reference/cli.md", command_line),
     "events": ("reference/events.md", events_table),
     "errors": ("reference/errors.md", errors_tree),
