@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..backends.sqlite.memory import MemoryBackend
 from ..clock import ManualClock
+from ..context import CURRENT
 from ..errors import ConfigurationError
 from ..job import Job
 from ..lifecycle import State
+from ..options import WorkerOptions
 from ..records import JobQuery
 from ..store_thread import StoreHandle, forbid_running_loop
 from ..task import NamedTask, Task
@@ -22,7 +24,9 @@ from ..task import NamedTask, Task
 if TYPE_CHECKING:
     from ..app import Holdfast
     from ..worker.embedded import Drained
+    from ..worker.inline import InlineWorker
 
+R = TypeVar("R")
 TaskOrName = Task[..., Any] | NamedTask | str
 
 _EVERYTHING = 1_000_000_000
@@ -75,28 +79,62 @@ class Sandbox:
 
     # ------------------------------------------------------------------ execution
 
-    def drain(self, **settings: Any) -> Drained:
-        """Run everything that is due; the rest stays until `clock.advance`."""
+    def drain(self, *, inline: bool = False, raises: bool = False, **settings: Any) -> Drained:
+        """Run everything that is due; the rest stays until `clock.advance`.
+
+        `inline` runs one job at a time in the calling thread, and so in the transaction that is open there; without it
+        sync handlers run in threads of their own. `raises` (only inline) raises the first failure of a handler once
+        everything has run.
+        """
         forbid_running_loop("box.drain()", "box.adrain()")
-        return self.app.work(drain=True, **settings)
+        _outside_handlers()
+        if not inline:
+            _only_inline(raises)
+            return self.app.work(drain=True, **settings)
+        return self._inline(raises, settings).run_here()
 
-    async def adrain(self, **settings: Any) -> Drained:
-        """Like `drain`, on the running loop."""
-        return await self.app.awork(drain=True, **settings)
+    async def adrain(self, *, inline: bool = False, raises: bool = False, **settings: Any) -> Drained:
+        """Like `drain`, on the running loop. Async handlers run on it; with `inline`, sync handlers block it."""
+        _outside_handlers()
+        if not inline:
+            _only_inline(raises)
+            return await self.app.awork(drain=True, **settings)
+        return await self._inline(raises, settings).run()
 
-    def run(self, job: Job[Any]) -> Job[Any]:
+    def _inline(self, raises: bool, settings: dict[str, Any]) -> InlineWorker:
+        from ..worker.inline import InlineWorker
+
+        if "slots" in settings:
+            raise ConfigurationError("inline=True runs one job at a time, so slots= means nothing. Leave it out.")
+        self.app.import_tasks()
+        return InlineWorker(self.app, WorkerOptions(drain=True, slots=1, **settings), raises=raises)
+
+    def run(self, job: Job[R], *, inline: bool = False, raises: bool = False) -> Job[R]:
         """Make a job due if it is not, run what is due, and return the refreshed job."""
         if job.refresh().state is State.SCHEDULED:
             self.app.run_now(job)
-        self.drain()
+        self.drain(inline=inline, raises=raises)
         return job.refresh()
 
-    async def arun(self, job: Job[Any]) -> Job[Any]:
+    async def arun(self, job: Job[R], *, inline: bool = False, raises: bool = False) -> Job[R]:
         """Async version of `run`."""
         if (await job.arefresh()).state is State.SCHEDULED:
             await self.app.arun_now(job)
-        await self.adrain()
+        await self.adrain(inline=inline, raises=raises)
         return await job.arefresh()
+
+
+def _outside_handlers() -> None:
+    if CURRENT.get() is not None:
+        raise ConfigurationError(
+            "a drain was started inside a handler: it would wait until that handler has ended. What a handler "
+            "enqueues is run by the drain that runs the handler."
+        )
+
+
+def _only_inline(raises: bool) -> None:
+    if raises:
+        raise ConfigurationError("raises=True is for inline=True only: the exceptions of other threads stay there.")
 
 
 def _name(task: TaskOrName) -> str:

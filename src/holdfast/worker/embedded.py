@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from .. import events, logs
 from ..clock import Clock, SystemClock
@@ -68,6 +68,8 @@ class Drained:
 class EmbeddedWorker:
     """A worker in this process. Can be run once: `await run()`, or `async with` to run it in the background."""
 
+    runner_class: ClassVar[type[Runner]] = Runner
+
     def __init__(
         self,
         app: HostApp,
@@ -96,7 +98,7 @@ class EmbeddedWorker:
         ended: asyncio.Future[Summary] = loop.create_future()
         to_keeper = Signals()
         reports = Reports(to_keeper.report_soon)
-        runner = Runner(
+        runner = self.runner_class(
             find_task=self._app.find_task,
             hub=self._app.hub,
             slots=self._options.slots,
@@ -104,7 +106,7 @@ class EmbeddedWorker:
             hand_over=to_keeper.post,
             unknown_delay=self._unknown_delay,
         )
-        keeper = self._keeper = self._make_keeper(InProcessRunners(runner, self._app.hub, to_keeper), reports)
+        keeper = self._keeper = self._make_keeper(self._make_runners(runner, to_keeper), reports)
         isolated = [task.name for task in self._app.tasks.values() if task.options.isolation == "process"]
         if isolated:
             logs.not_isolated(isolated)
@@ -149,6 +151,9 @@ class EmbeddedWorker:
             await self._background
 
     # ------------------------------------------------------------------ internals
+
+    def _make_runners(self, runner: Runner, signals: Signals) -> InProcessRunners:
+        return InProcessRunners(runner, self._app.hub, signals)
 
     def _make_keeper(self, runners: InProcessRunners, reports: Reports) -> Keeper:
         app, options = self._app, self._options

@@ -8,6 +8,7 @@ which a handler may be blocking.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import threading
 import time
@@ -437,6 +438,7 @@ class InProcessRunners(Runners):
     def __init__(self, runner: Runner, hub: events.Hub, signals: Signals) -> None:
         super().__init__(signals)
         self._runner, self._hub = runner, hub
+        self._context: contextvars.Context | None = None  # of handlers; None: the keeper's, which is empty
 
     def set_worker(self, worker: str) -> None:
         self.worker = self._runner.worker = worker
@@ -490,7 +492,7 @@ class InProcessRunners(Runners):
 
     def _call(self, call: Callable[..., Any], *arguments: Any) -> None:
         try:
-            self._runner.loop.call_soon_threadsafe(call, *arguments)
+            self._runner.loop.call_soon_threadsafe(call, *arguments, context=self._context)
         except RuntimeError:
             if not self.broken:
                 self.broken = True
