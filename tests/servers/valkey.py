@@ -118,8 +118,11 @@ class Server:
         return f"redis+unix://{quote(self.socket)}?prefix={prefix}{more}"
 
     def client(self, **options: Any) -> redis.Redis:
-        """A client of somebody else's, for tests that look or interfere."""
-        return redis.Redis(unix_socket_path=self.socket, **options)
+        """A client of somebody else's, for tests that look or interfere.
+
+        It is patient: by itself it would send a command again after five seconds, and some can be said only once.
+        """
+        return redis.Redis(unix_socket_path=self.socket, **{"socket_timeout": PATIENCE_SECONDS, **options})
 
     @functools.cached_property
     def cleaner(self) -> redis.Redis:
