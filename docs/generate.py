@@ -1,8 +1,8 @@
-"""Rewrites the parts of the docs that are made from the code: `python docs/generate.py`.
+"""Rewrites the parts of the docs that are made from other files: `python docs/generate.py`.
 
-Run by whoever changed the state machine, the command line, the events or the error tree; the tests in tests/docs
-compare what it would write with what is there. Touches only what stands between a pair of markers, and never invents
-a sentence: every word in those blocks comes from the code's own docstrings and help texts.
+Run by whoever changed the state machine, the command line, the events, the error tree or deploy/; the tests in
+tests/docs compare what it would write with what is there. Touches only what stands between a pair of markers, and
+never invents a sentence: every word in those blocks comes from the code's own docstrings and help texts, or the file.
 """
 
 from __future__ import annotations
@@ -126,11 +126,24 @@ def errors_tree() -> str:
     return "\n".join(["```text", *(line.removeprefix("    ").rstrip() for line in tree), "```"])
 
 
+# ---------------------------------------------------------------------- files of deploy/
+
+
+def deploy_file(name: str, language: str) -> Callable[[], str]:
+    """A recipe of deploy/ as a fenced block."""
+    return lambda: f"```{language}\n{(DOCS.parent / 'deploy' / name).read_text(encoding='utf-8').strip()}\n```"
+
+
 BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
     "transitions table": ("lifecycle.md", transitions_table),
     "commands": ("reference/cli.md", command_line),
     "events": ("reference/events.md", events_table),
     "errors": ("reference/errors.md", errors_tree),
+    "deploy/Dockerfile": ("how-to/containers.md", deploy_file("Dockerfile", "dockerfile")),
+    "deploy/compose.yaml": ("how-to/containers.md", deploy_file("compose.yaml", "yaml")),
+    "deploy/kubernetes.yaml": ("how-to/containers.md", deploy_file("kubernetes.yaml", "yaml")),
+    "deploy/holdfast-worker.service": ("how-to/systemd.md", deploy_file("holdfast-worker.service", "ini")),
+    "deploy/holdfast-dashboard.service": ("how-to/systemd.md", deploy_file("holdfast-dashboard.service", "ini")),
 }
 
 
