@@ -324,6 +324,10 @@ def health_port(host: str, port: int) -> None:
     logger.info("health: http://%s:%d/healthz and /readyz", host, port)
 
 
+def metrics_port(host: str, port: int) -> None:
+    logger.info("metrics: http://%s:%d/metrics", host, port)
+
+
 def restarting(why: str) -> None:
     logger.info("restarting the runners one by one (%s)", why)
 

@@ -16,6 +16,7 @@ from typing import Literal
 from msgspec import Struct
 
 Span = Literal["minute", "hour"]
+OTHER = "(other)"  # stands for the queues or tasks beyond the number that are told apart
 
 
 class Rollup(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -25,7 +26,7 @@ class Rollup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     A roll-up of a worker has its id instead of queue and task.
     """
 
-    outcome: str  # succeeded failed snoozed dead cancelled stalled expired
+    outcome: str  # succeeded failed snoozed dead cancelled stalled expired; lost: no outcome, the lease was lost
     count: int
     queue: str = ""
     task: str = ""

@@ -41,6 +41,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "stats": ("jobs", "Show counts of jobs, dead letters and workers; numbers over time."),
         "history": ("history", "Show what happened to one job."),
         "watch": ("history", "Follow events of all workers and operators."),
+        "metrics": ("metrics", "Print the store's metrics for Prometheus."),
         "dashboard": ("dashboard", "See and steer the store in a browser."),
         "top": ("top", "Watch and steer the store in a terminal."),
     },

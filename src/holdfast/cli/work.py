@@ -23,6 +23,7 @@ from .parse import Duration, Numbered, Size
 
 if TYPE_CHECKING:
     from ..worker.embedded import Drained
+    from ..worker.processes.process_worker import Metrics
     from ..worker.processes.protocol import Hello
     from ..worker.processes.spawner import Plan
 
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     "--max-memory", type=Size(), metavar="SIZE", help="Replace a runner that has grown to this, such as 512M."
 )
 @click.option("--health-port", metavar="[HOST:]PORT", help="Serve /healthz and /readyz here. [host 127.0.0.1]")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve /metrics for Prometheus.")
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, metavar="HOST", help="Where to serve it.")
 @click.option("--verbose", "-v", is_flag=True, help="Log more.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document at the end.")
 def work(
@@ -73,6 +76,8 @@ def work(
     max_jobs: int | None,
     max_memory: int | None,
     health_port: str | None,
+    metrics_port: int | None,
+    metrics_host: str,
     verbose: bool,
     as_json: bool,
     **settings: Any,
@@ -108,6 +113,7 @@ def work(
         max_memory=max_memory,
         verbose=verbose,
     )
+    metrics = None if metrics_port is None else _metrics(metrics_host, metrics_port)
     printer = Printer(as_json=as_json)
     stores: list[str] = []  # empty until a runner has reported which it is
 
@@ -117,11 +123,19 @@ def work(
 
     with logs_on_stderr(verbose):
         try:
-            drained = asyncio.run(ProcessWorker(plan, options, announce=announce, reload=reload, health=health).run())
+            worker = ProcessWorker(plan, options, announce=announce, reload=reload, health=health, metrics=metrics)
+            drained = asyncio.run(worker.run())
         except RunnerRefused as refused:
             raise CommandFailed(Exit.IMPORT_FAILED, refused.text, refused.hint) from None
     _tell_end(printer, drained, next(iter(stores), None))
     return Exit.DONE
+
+
+def _metrics(host: str, port: int) -> Metrics:
+    from ..metrics import worker_text  # raises if the extra is not installed
+    from ..worker.processes.process_worker import Metrics
+
+    return Metrics(host, port, worker_text)
 
 
 def _options(

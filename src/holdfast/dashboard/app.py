@@ -39,6 +39,7 @@ from ..errors import (
     OutcomeUnknown,
     StateConflict,
 )
+from ..inspection.numbers import Looker
 from . import actions, api, words
 from .access import (
     ADMIN,
@@ -139,6 +140,7 @@ class Dashboard:
         self._reads = reads
         self._templates = environment()
         self._streams = 0
+        self._looker = Looker()  # for /metrics
         self._pages = {**PAGES, "api": api.page}
         folder = resources.files(__package__) / "static"
         self._static = {name: (folder / name).read_bytes() for name in STATIC}
@@ -152,6 +154,7 @@ class Dashboard:
             *(Route(endpoint.path, self._api_read) for endpoint in api.ENDPOINTS),
             *(Route(f"/api/do/{verb}", self._api_do, methods=["POST"]) for verb in actions.VERBS),
             Route("/api/openapi.json", self._openapi),
+            Route("/metrics", self._metrics),
             Route("/live", self._live),
             Route("/do/{verb}", self._do, methods=["POST"]),
             Route("/theme", self._theme, methods=["POST"]),
@@ -408,6 +411,16 @@ class Dashboard:
         endpoint = api.READS[request.url.path.removeprefix(visit.root)]
         return json_response(await api.read(endpoint, visit))
 
+    async def _metrics(self, request: Request) -> Response:
+        """The store's metrics for Prometheus, for whoever may see the dashboard."""
+        await self._visitor(request)
+        try:
+            from ..metrics import scrape
+        except ConfigurationError as error:  # the extra is not installed
+            raise Refused(404, str(error)) from None
+        status, kind, body = await scrape(self._app, self._looker)
+        return Response(body, status, HEADERS, media_type=kind)
+
     async def _api_do(self, request: Request) -> Response:
         access = await self._visitor(request)
         verb, changes = self._changes_for(access, request.url.path.rpartition("/")[2])
@@ -508,8 +521,9 @@ def own_path(connection: HTTPConnection, here: str) -> str:
 
 
 def is_api(connection: HTTPConnection) -> bool:
-    """Whether a program asks, which wants JSON."""
-    return connection.url.path.removeprefix(root_of(connection)).startswith("/api/")
+    """Whether a program asks, which gives its password with each call and wants JSON when something is wrong."""
+    path = connection.url.path.removeprefix(root_of(connection))
+    return path.startswith("/api/") or path == "/metrics"
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -120,7 +120,7 @@ async def _backlogs(reader: Reader, now: float) -> list[Backlog]:
 
 
 def _ends(found: Sequence[Rollup]) -> int:
-    return sum(one.count for one in found if one.outcome not in ("snoozed", "failed", "stalled"))
+    return sum(one.count for one in found if one.outcome not in ("snoozed", "failed", "stalled", "lost"))
 
 
 # ----------------------------------------------------------------------------------------------------------------------

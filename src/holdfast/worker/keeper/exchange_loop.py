@@ -318,7 +318,7 @@ class ExchangeLoop:
         seen: list[events.Event] = []
         succeeded: list[Lease] = []
         journal = self._signals.journal
-        room = journal.room
+        room, counts = journal.room, journal.counts
         successes = self._runners.wanted("succeeded")
         if Answer.BUSY in answers:
             sent: list[Settlement | Release] = [*settlements, *releases]
@@ -333,7 +333,7 @@ class ExchangeLoop:
                     succeeded.append(lease)
                     if not (successes or len(succeeded) <= room):
                         continue
-                elif journal.on:
+                elif counts:
                     journal.settled([lease], settlement.ending, ended_at)
                 seen += self._runners.settled(lease, settlement)
                 continue
@@ -355,7 +355,7 @@ class ExchangeLoop:
         for release, answer in zip(releases, answers[len(settlements) :], strict=False):
             if answer is not Answer.BUSY:  # drop UNHEARD ones too: the store releases what renew does not name
                 leases.pop(release.token, None)
-        if succeeded and journal.on:
+        if succeeded and counts:
             journal.settled(succeeded, Ending.SUCCEEDED, ended_at)
             if not successes:
                 journal.drop("succeeded", len(succeeded) - room)

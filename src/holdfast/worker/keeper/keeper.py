@@ -25,6 +25,7 @@ from .declare import Declarations, Declared
 from .drain import Drain
 from .exchange_loop import ExchangeLoop, Ledger
 from .lease_renewal import LeaseRenewer
+from .meter import Meter
 from .recorder import Recorder
 from .reports import Reports, ReportWriter
 from .runners import Runners, Signals
@@ -61,10 +62,12 @@ class Keeper:
         reports: Reports,
         clock: Clock,
         unknown_delay: float = UNKNOWN_TASK_DELAY_SECONDS,
+        meter: Meter | None = None,
     ) -> None:
         declared = declared.serving(options)
         self._options, self._queues, self._runners, self._signals = options, queues, runners, signals
-        store = self._store = StoreClient(backend, clock, options.call_timeout)
+        signals.journal.meter = meter
+        store = self._store = StoreClient(backend, clock, options.call_timeout, meter)
         ledger = self._ledger = Ledger(options.slots, options.slots_by_queue, options.task_slots)
         commands = Commands(
             store, runners, signals, ledger, options.slots, set_slots=self._use_slots, stop=self.ask_to_stop
@@ -136,6 +139,11 @@ class Keeper:
             "renewed_seconds_ago": round(now - renewal.sent, 3) if renewal.registered else None,
             "store_silent_seconds": 0.0 if store.down_since is None else round(now - store.down_since, 3),
         }
+
+    def ages(self) -> dict[str, float]:
+        """Seconds since the last renewal ("renew") and since each sweep ended well. Call it on the keeper's loop."""
+        at = {"renew": self._renewal.sent, **self._sweeper.swept_at} if self._renewal.registered else {}
+        return {what: max(0.0, self._store.clock.steady() - then) for what, then in at.items()}
 
     def serve(self, queues: tuple[str, ...], declared: Declared) -> None:
         """Switch to the queues and declarations of reloaded code. Call it on the keeper's loop."""

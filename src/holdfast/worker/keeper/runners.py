@@ -25,8 +25,9 @@ from ...context import Ended, Stop, stack_of
 from ...errors import StoreSealed
 from ...lifecycle import Ending, Settlement, StallVerdict, State, stall_verdict
 from ...records import Lease, Recovered
-from ...rollups import BOUNDS, BUCKETS, KeptEvent, Recording, Rollup, merged, plus
+from ...rollups import BOUNDS, BUCKETS, OTHER, KeptEvent, Recording, Rollup, merged, plus
 from ...worker_status import draw
+from .meter import Meter
 
 if TYPE_CHECKING:
     from ..runner.attempt import Runner
@@ -41,7 +42,6 @@ LOOK_EVERY_SECONDS = 0.25
 
 
 CELLS_MAX = 500  # queues, tasks and outcomes counted in one recording; further ones are counted as task OTHER
-OTHER = "(other)"
 EVENTS_MAX = 200  # in one recording; more are dropped, counted and said
 COMMON_MAX = 100  # of these, starts and successes
 RARE_MAX = 50  # beyond these, events about no single job
@@ -75,12 +75,13 @@ def _trimmed(counts: Sequence[int]) -> tuple[int, ...]:
 
 
 class Journal:
-    """Counts and events since the last recording."""
+    """Counts and events since the last recording. With a meter, it also counts there, whether or not it is on."""
 
     def __init__(self) -> None:
         self.on = True
+        self.meter: Meter | None = None
         self._cells: dict[tuple[str, str, str], Cell] = {}
-        self._recovered: dict[tuple[str, str, str], int] = {}  # stalls of other workers' jobs
+        self._counted: dict[tuple[str, str, str], int] = {}  # stalls of other workers' jobs, and lost leases
         self._seen: list[KeptEvent] = []
         self._common = 0
         self._dropped: dict[str, int] = {}
@@ -88,6 +89,11 @@ class Journal:
         self.busy_queues: dict[str, None] = {}  # queues of jobs that ended since they were last found empty
 
     # ------------------------------------------------------------------ counting
+
+    @property
+    def counts(self) -> bool:
+        """Whether anybody wants to know how attempts ended."""
+        return self.on or self.meter is not None
 
     def leased(self, leases: Sequence[Lease], worker: str, now: float) -> None:
         """Leases arrived: their start, by the store's clock, is `now` (steady)."""
@@ -102,6 +108,10 @@ class Journal:
         It runs for every job, so leases of one task or of one claim, which mostly come together, share a look-up.
         """
         outcome, ended = _OUTCOMES[ending], ended_at - (self._offset or 0.0)
+        if self.meter is not None:
+            self.meter.settled(leases, outcome, ended)
+            if not self.on:
+                return
         queue = task = started_at = None
         waits: list[int] = []
         runs: list[int] = []
@@ -123,8 +133,24 @@ class Journal:
         for end in ends:
             if end.counted:
                 outcome = end.state.value if end.state in (State.DEAD, State.CANCELLED) else "stalled"
-                key = (end.queue, end.task, outcome)
-                self._recovered[key] = self._recovered.get(key, 0) + 1
+                self._count(end.queue, end.task, outcome)
+                if self.meter is not None:
+                    self.meter.recovered(end.queue, end.task, outcome)
+
+    def leases_lost(self, leases: Sequence[Lease]) -> None:
+        """These leases are no longer ours."""
+        for lease in leases:
+            self._count(lease.queue, lease.task, "lost")
+        if self.meter is not None:
+            self.meter.leases_lost(leases)
+
+    def _count(self, queue: str, task: str, outcome: str) -> None:
+        if not self.on:
+            return
+        key = (queue, task, outcome)
+        if key not in self._counted and len(self._counted) >= CELLS_MAX:
+            key = (OTHER, OTHER, outcome)
+        self._counted[key] = self._counted.get(key, 0) + 1
 
     def _new_cell(self, key: tuple[str, str, str]) -> Cell:
         queue, _, outcome = key
@@ -163,20 +189,20 @@ class Journal:
 
     def take(self, worker: str, number: int) -> Recording | None:
         """What was counted and seen, as that worker's recording of that number; None if there is nothing."""
-        if not (self._cells or self._recovered or self._seen or self._dropped):
+        if not (self._cells or self._counted or self._seen or self._dropped):
             return None
         if self._dropped:
             self._seen.append(events.kept(events.EventsDropped(worker=worker, dropped=self._dropped)))
         rollups, total = self._rolled_up()
         rollups += [
             Rollup(outcome=outcome, count=count, queue=queue, task=task)
-            for (queue, task, outcome), count in self._recovered.items()
+            for (queue, task, outcome), count in self._counted.items()
         ]
         mine = [replace(one, queue="", task="", worker=worker) for one in total.values()]
         recording = Recording(
             worker=worker, number=number, rollups=tuple(merged([*rollups, *mine])), events=tuple(self._seen)
         )
-        self._cells, self._recovered = {}, {}
+        self._cells, self._counted = {}, {}
         self._seen, self._dropped, self._common = [], {}, 0
         return recording
 
@@ -350,6 +376,7 @@ class Runners(ABC):
 
     def leases_lost(self, leases: Sequence[Lease]) -> None:
         """Log lost leases and emit an event for each."""
+        self.signals.journal.leases_lost(leases)
         for lease in leases:
             logs.lease_lost(lease.id, lease.task)
         if self.signals.journal.on or self.wanted("lease_lost"):

@@ -16,6 +16,7 @@ from ... import logs
 from ...backends.contract import Backend
 from ...clock import Clock
 from ...errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown, StoreSealed
+from .meter import Meter
 
 # ----------------------------------------------------------------------------------------------------------------------
 # How much one call requests: less after each timeout, more again while calls are fast. Used by everything that
@@ -66,8 +67,8 @@ SLOW_SHARE = 0.5  # a call that fails after more than this share of its timeout 
 class StoreClient:
     """Calls to one backend, each with a timeout."""
 
-    def __init__(self, backend: Backend, clock: Clock, call_timeout: float) -> None:
-        self.backend, self.clock, self.call_timeout = backend, clock, call_timeout
+    def __init__(self, backend: Backend, clock: Clock, call_timeout: float, meter: Meter | None = None) -> None:
+        self.backend, self.clock, self.call_timeout, self._meter = backend, clock, call_timeout, meter
         self.down_since: float | None = None  # when the first call that failed since the last reply was sent (steady)
         self.last_error = ""
 
@@ -79,20 +80,22 @@ class StoreClient:
             async with asyncio.timeout(self.call_timeout):
                 result = await answer
         except TimeoutError as error:
-            self._note(sent, error)
+            self._note(verb, sent, error)
             raise OutcomeUnknown(verb) from error
         except StoreSealed:
             self.down_since = None  # a refusal, but still a reply
             raise
         except (BackendError, ConfigurationError, OutcomeUnknown) as error:
-            self._note(sent, error)
+            self._note(verb, sent, error)
             raise
         except Exception as error:  # a bug in a backend must not end the worker and drop its outcomes
-            self._note(sent, error)
+            self._note(verb, sent, error)
             logs.call_surprised(verb, error)
             text = f"{verb} failed: {type(error).__name__}. The log has its traceback; the call will be repeated."
             raise BackendUnavailable(text) from error
         self.down_since = None
+        if self._meter is not None:
+            self._meter.called(verb, self.clock.steady() - sent)
         return result
 
     async def call_within(self, verb: str, limit: AdaptiveLimit, ask: Callable[[int], Awaitable[T]]) -> T:
@@ -118,7 +121,9 @@ class StoreClient:
                 limit.answered(share)
         return slow
 
-    def _note(self, sent: float, error: BaseException) -> None:
+    def _note(self, verb: str, sent: float, error: BaseException) -> None:
+        if self._meter is not None:
+            self._meter.called(verb, self.clock.steady() - sent, failed=True)
         self.last_error = type(error).__name__
         if self.down_since is None:
             self.down_since = sent

@@ -27,6 +27,7 @@ class Sweeper:
     def __init__(self, store: StoreClient, runners: Runners, signals: Signals) -> None:
         self._store, self._runners, self._signals = store, runners, signals
         self._failed = 0  # passes in a row
+        self.swept_at: dict[str, float] = {}  # by sweep: when it last ended well (steady)
         self._promote_limit = AdaptiveLimit(PROMOTE_LIMIT)
         self._recover_limit = AdaptiveLimit(RECOVER_LIMIT)
         self._refill_limit = AdaptiveLimit(REFILL_LIMIT)
@@ -65,6 +66,7 @@ class Sweeper:
                     return False
             else:
                 self._failed = 0
+                self.swept_at[sweep.__name__.strip("_")] = self._store.clock.steady()
         return again
 
     # ------------------------------------------------------------------ one pass each

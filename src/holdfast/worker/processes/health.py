@@ -1,4 +1,4 @@
-"""Health reporting: over HTTP for probes (`--health-port`) and to systemd (sd_notify).
+"""Health reporting: over HTTP for probes (`--health-port`) and scrapes (`--metrics-port`), and to systemd (sd_notify).
 
 Used by the process worker, on the keeper's loop: if the loop hangs, probes fail and the watchdog is not fed. It only
 reports and never calls the store, so a store that is down makes a worker unready, not dead.
@@ -10,8 +10,10 @@ import asyncio
 import json
 import os
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from ...errors import ConfigurationError
 
@@ -22,11 +24,21 @@ CONNECTIONS_MAX = 32  # above this, the oldest open connection is closed
 Report = Mapping[str, Any]  # `ready` (bool) and any further details
 
 
-class HealthPort:
-    """A tiny HTTP server: /healthz reports that the keeper is alive, /readyz whether it can take jobs."""
+@dataclass(frozen=True)
+class Page:
+    """A reply: 200, or 503 if not `well`."""
 
-    def __init__(self, report: Callable[[], Report]) -> None:
-        self._report = report
+    body: bytes
+    kind: str = "application/json"
+    well: bool = True
+
+
+class ReportPort(ABC):
+    """A tiny HTTP server for reports that are made at once, from memory."""
+
+    what: ClassVar[str]
+
+    def __init__(self) -> None:
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.StreamWriter, None] = {}  # oldest first
 
@@ -36,7 +48,8 @@ class HealthPort:
             self._server = await asyncio.start_server(self._answer, host, port, limit=REQUEST_BYTES_MAX)
         except OSError as error:
             why = (error.strerror or str(error)).rpartition(": ")[2]
-            raise ConfigurationError(f"{host}:{port} cannot be used for probes: {why}. Give another port.") from None
+            text = f"{host}:{port} cannot be used for {self.what}: {why}. Give another port."
+            raise ConfigurationError(text) from None
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
@@ -62,14 +75,45 @@ class HealthPort:
     def _reply(self, head: bytes) -> bytes:
         words = head.split(b"\r\n", 1)[0].split()
         path = words[1].split(b"?")[0] if len(words) == 3 and words[0] in (b"GET", b"HEAD") else b""
-        if path not in (b"/healthz", b"/readyz"):
+        page = self._page(path)
+        if page is None:
             return b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        start = b"HTTP/1.1 200 OK" if page.well else b"HTTP/1.1 503 Service Unavailable"
+        fields = f"Content-Type: {page.kind}\r\nContent-Length: {len(page.body)}\r\nConnection: close\r\n\r\n"
+        return start + b"\r\n" + fields.encode() + (b"" if words[0] == b"HEAD" else page.body)
+
+    @abstractmethod
+    def _page(self, path: bytes) -> Page | None:
+        """The page at this path; None: not found."""
+
+
+class HealthPort(ReportPort):
+    """/healthz reports that the keeper is alive, /readyz whether it can take jobs."""
+
+    what = "probes"
+
+    def __init__(self, report: Callable[[], Report]) -> None:
+        super().__init__()
+        self._report = report
+
+    def _page(self, path: bytes) -> Page | None:
+        if path not in (b"/healthz", b"/readyz"):
+            return None
         report = self._report()
-        well = path == b"/healthz" or bool(report["ready"])
-        body = json.dumps(report).encode()
-        start = b"HTTP/1.1 200 OK" if well else b"HTTP/1.1 503 Service Unavailable"
-        fields = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        return start + b"\r\n" + fields.encode() + (b"" if words[0] == b"HEAD" else body)
+        return Page(json.dumps(report).encode(), well=path == b"/healthz" or bool(report["ready"]))
+
+
+class MetricsPort(ReportPort):
+    """/metrics has the worker's numbers as text, for Prometheus."""
+
+    what = "metrics"
+
+    def __init__(self, write: Callable[[], bytes]) -> None:
+        super().__init__()
+        self._write = write
+
+    def _page(self, path: bytes) -> Page | None:
+        return Page(self._write(), "text/plain; version=0.0.4; charset=utf-8") if path == b"/metrics" else None
 
 
 class Notifier:

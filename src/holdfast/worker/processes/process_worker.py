@@ -12,8 +12,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -25,17 +26,27 @@ from ...errors import ConfigurationError
 from ...options import WorkerOptions
 from ..embedded import Drained
 from ..keeper.keeper import Keeper
+from ..keeper.meter import Meter
 from ..keeper.reports import Reports
 from ..keeper.runners import Signals
 from ..keeper.shutdown import stop_signals
 from . import protocol
 from .guard_client import OWN_CHILDREN
-from .health import HealthPort, Notifier
+from .health import HealthPort, MetricsPort, Notifier
 from .pool import Pool
 from .spawner import Plan
 
 # Any process of the same user may send these, and by default they would end the keeper.
 STRAY_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF)
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Where to serve the worker's numbers, and how to write them: the meter, what probes see, and Keeper.ages."""
+
+    host: str
+    port: int
+    write: Callable[[Meter, Mapping[str, Any], Mapping[str, float]], bytes]
 
 
 class ProcessWorker:
@@ -50,9 +61,11 @@ class ProcessWorker:
         announce: Callable[[protocol.Hello], None] = lambda hello: None,
         reload: bool = False,
         health: tuple[str, int] | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._plan, self._options, self._clock = plan, options, clock or SystemClock()
-        self._announce, self._reload, self._health = announce, reload, health
+        self._announce, self._reload, self._health, self._metrics = announce, reload, health, metrics
+        self._meter = Meter() if metrics is not None else None
         self._notifier = Notifier()
         self._keeper: Keeper | None = None
         self._pool: Pool | None = None
@@ -68,11 +81,14 @@ class ProcessWorker:
         signals = Signals()
         reports = Reports(signals.report_soon)
         pool = self._pool = Pool(self._plan, self._clock, reports, signals, on_hello=self._learn)
-        port = HealthPort(self.status)
+        port, metrics_port = HealthPort(self.status), MetricsPort(self._metrics_text)
         with stop_signals(loop, self.request_stop), _own_signals(loop, self._hang_up):
             try:
                 if self._health is not None:
                     logs.health_port(self._health[0], await port.start(*self._health))
+                if self._metrics is not None:
+                    host = self._metrics.host
+                    logs.metrics_port(host, await metrics_port.start(host, self._metrics.port))
                 hello = await self._first_hello(pool)
                 if hello is None:
                     return Drained(0, 0, 0)
@@ -87,6 +103,7 @@ class ProcessWorker:
             finally:
                 self._notifier.tell("STOPPING=1")
                 port.close()
+                metrics_port.close()
                 for task in self._background:
                     task.cancel()
                 await pool.close()
@@ -110,6 +127,11 @@ class ProcessWorker:
         able = any(runner.state == "ready" and runner.responds for runner in runners)
         well = bool(worker.get("registered")) and not (worker["fenced"] or worker["stopping"])
         return {"ready": able and well, "pid": os.getpid(), **worker, "runners": msgspec.to_builtins(runners)}
+
+    def _metrics_text(self) -> bytes:
+        if self._metrics is None or self._meter is None:
+            return b""
+        return self._metrics.write(self._meter, self.status(), {} if self._keeper is None else self._keeper.ages())
 
     def _on_ready(self) -> None:
         self._notifier.tell("READY=1", f"STATUS=working for {self._plan.app}, {self._plan.runners} runners")
@@ -176,6 +198,7 @@ class ProcessWorker:
             reports=reports,
             clock=self._clock,
             unknown_delay=self._plan.unknown_delay,
+            meter=self._meter,
         )
 
     def _queues(self, hello: protocol.Hello) -> tuple[str, ...]:

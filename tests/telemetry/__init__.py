@@ -1,0 +1,1 @@
+"""Metrics, traces and error reports: what other systems are told about jobs."""
