@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -17,6 +17,7 @@ import click
 from holdfast import errors, events
 from holdfast.cli.main import SECTIONS, cli
 from holdfast.lifecycle import TRANSITIONS
+from holdfast.metrics import STORE_METRICS, WORKER_METRICS, Metric
 
 DOCS = Path(__file__).parent
 
@@ -119,6 +120,15 @@ def events_table() -> str:
     return "\n".join(lines)
 
 
+def metrics_table(metrics: Iterable[Metric]) -> str:
+    """Each metric, what it is and how it is told apart."""
+    lines = ["| metric | type | labels | |", "|---|---|---|---|"]
+    for one in metrics:
+        labels = ", ".join(f"`{label}`" for label in one.labels)
+        lines.append(f"| `{one.name}` | {one.kind} | {labels} | {one.help} |")
+    return "\n".join(lines)
+
+
 def errors_tree() -> str:
     """The tree as errors.py draws it."""
     drawn = inspect.getdoc(errors) or ""
@@ -144,6 +154,8 @@ BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
     "deploy/kubernetes.yaml": ("how-to/containers.md", deploy_file("kubernetes.yaml", "yaml")),
     "deploy/holdfast-worker.service": ("how-to/systemd.md", deploy_file("holdfast-worker.service", "ini")),
     "deploy/holdfast-dashboard.service": ("how-to/systemd.md", deploy_file("holdfast-dashboard.service", "ini")),
+    "store metrics": ("how-to/observability.md", lambda: metrics_table(STORE_METRICS.values())),
+    "worker metrics": ("how-to/observability.md", lambda: metrics_table(WORKER_METRICS.values())),
 }
 
 

@@ -59,7 +59,7 @@ def test_no_route_serves_a_stranger(
                 method, concrete(path), headers={"origin": visitor.base, "sec-fetch-site": "same-origin"}
             )
             seen += 1
-            program = path.startswith("/api/")
+            program = path.startswith("/api/") or path == "/metrics"
             assert answer.status_code in ((401, 403, 421) if program else (303, 403, 421)), (method, path, answer.text)
             assert answer.status_code != 303 or "/login" in answer.headers["location"], (method, path)
             assert "billing" not in answer.text
@@ -234,5 +234,21 @@ def test_a_huge_form_is_refused(app: Holdfast, jobs: dict[str, str]) -> None:
         assert (await visitor.post("/do/cancel", id="x" * 400_000)).status_code == 413
         answer = await visitor.post("/do/cancel", {"id": [f"job-{n}" for n in range(501)]})
         assert answer.status_code == 400
+
+    asyncio.run(walk())
+
+
+def test_metrics_are_served_to_whoever_may_see_the_dashboard(app: Holdfast, jobs: dict[str, str]) -> None:
+    async def walk() -> None:
+        visitor = Browser(dashboard(app, password=PHRASE), client="192.0.2.7", base="https://192.0.2.1")
+        refused = await visitor.http.get("/metrics")
+        assert refused.status_code == 401 and refused.headers["www-authenticate"] == "Bearer"
+        assert b"holdfast_" not in refused.content
+        given = await visitor.http.get("/metrics", headers={"authorization": f"Bearer {PHRASE}"})
+        assert given.status_code == 200 and given.headers["content-type"].startswith("text/plain; version=")
+        assert 'holdfast_queue_jobs{queue="mail",state="ready"}' in given.text
+        assert HIDDEN not in given.text
+        read_only = Browser(dashboard(app, read_only=True))
+        assert (await read_only.http.get("/metrics")).status_code == 200
 
     asyncio.run(walk())
