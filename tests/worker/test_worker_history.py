@@ -14,8 +14,8 @@ from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnkno
 from holdfast.events import Dead, Event, Failed, QueueDrained, Succeeded
 from holdfast.lifecycle import Ending, State
 from holdfast.records import Lease, Recovered
-from holdfast.rollups import Recording, bucket_of
-from holdfast.worker.keeper.runners import CELLS_MAX, COMMON_MAX, EVENTS_MAX, OTHER, Journal
+from holdfast.rollups import OTHER, Recording, bucket_of
+from holdfast.worker.keeper.runners import CELLS_MAX, COMMON_MAX, EVENTS_MAX, Journal
 
 
 def lease(task: str = "t", started_at: float = 100.0, due_at: float = 98.0) -> Lease:
