@@ -28,6 +28,7 @@ from .options import (
     RESULT_BYTES_MAX,
     SLOTS_DEFAULT,
     Duration,
+    LogJobs,
     OnFence,
     QueueOptions,
     QueueOrder,
@@ -61,6 +62,7 @@ class WorkerSettings(TypedDict, total=False):
     queue_order: QueueOrder
     history: bool
     history_minutes: Duration
+    log_jobs: LogJobs | None
 
 
 class Holdfast(Producer):

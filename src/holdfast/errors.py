@@ -128,11 +128,12 @@ class LeaseLost(HoldfastError):
 
 
 class WaitTimedOut(HoldfastError, TimeoutError):
-    """The job did not finish within the timeout; it keeps running."""
+    """The job did not finish within the timeout; it goes on. `why` is set if nothing will run it."""
 
-    def __init__(self, job_id: str, seconds: float, state: str) -> None:
-        self.job_id, self.seconds, self.state = job_id, seconds, state
-        super().__init__(f"job {job_id} is still {state} after {seconds:g} s. See `holdfast job {job_id}`.")
+    def __init__(self, job_id: str, seconds: float, state: str, why: str = "") -> None:
+        self.job_id, self.seconds, self.state, self.why = job_id, seconds, state, why
+        more = why or f"See `holdfast explain {job_id}`."
+        super().__init__(f"job {job_id} is still {state} after {seconds:g} s. {more}")
 
 
 class ResultGone(HoldfastError, LookupError):

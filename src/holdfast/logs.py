@@ -1,16 +1,26 @@
-"""Every log message Holdfast emits, one function each, on the logger "holdfast".
+"""Every log message Holdfast emits, one function each: on the logger "holdfast", and those about single jobs on
+"holdfast.jobs".
 
-Called by the worker engine and the app. A message never contains arguments, results, exception texts (they may quote
-arguments) or passwords: only ids, tasks, classes and numbers. In normal operation, per-job messages are DEBUG at most.
+Called by the worker engine and the app. A message never contains arguments, results or passwords. The text of a failed
+handler's exception is logged with the values of its arguments masked; other exceptions are named by their class.
+Messages about jobs carry their facts as fields (`extra`), for formats that show them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from .errors import HoldfastError
 from .names import visible
+
+if TYPE_CHECKING:
+    from .lifecycle import Failure, Settlement
+    from .records import Lease
 
 
 class _Visible(logging.Filter):
@@ -23,7 +33,9 @@ class _Visible(logging.Filter):
 
 
 logger = logging.getLogger("holdfast")
-logger.addFilter(_Visible())
+jobs_logger = logging.getLogger("holdfast.jobs")
+for one in (logger, jobs_logger):  # a logger's filter does not see what its children log
+    one.addFilter(_Visible())
 
 
 def _some(ids: Sequence[str]) -> str:
@@ -242,14 +254,180 @@ def leases_given_back(jobs: Sequence[str]) -> None:
 # ---------------------------------------------------------------------- jobs
 
 
-def attempt_failed(job: str, task: str, attempt: int, kind: str, delay: float) -> None:
-    logger.warning(
-        "job %s (%s) failed on attempt %d: %s; next try in %.1f s", job, task, attempt, visible(kind, ""), delay
+TAIL_FRAMES = 2  # of a traceback, in the log; the job's page has all
+MASKED_ARGS_BYTES_MAX = 64 << 10  # with larger arguments an exception is logged without its text
+TEXT_SHOWN_MAX = 500
+_URL_PASSWORD = re.compile(r"(\w+://[^\s:/@]*:)[^\s@]+(?=@)")
+
+
+def job_facts(lease: Lease) -> dict[str, Any]:
+    """The fields that every message about an attempt carries."""
+    return {"job_id": lease.id, "task": lease.task, "queue": lease.queue, "attempt": lease.attempt}
+
+
+def job_started(lease: Lease, wait: float) -> None:
+    jobs_logger.info(
+        "job %s (%s) started, attempt %d: waited %s",
+        lease.id,
+        lease.task,
+        lease.attempt,
+        _seconds(wait),
+        extra={"event": "started", **job_facts(lease), "wait_seconds": round(wait, 6)},
     )
 
 
-def job_dead(job: str, task: str, reason: str, kind: str) -> None:
-    logger.error("job %s (%s) is dead: %s%s", job, task, reason, f" ({visible(kind, '')})" if kind else "")
+def job_succeeded(lease: Lease, wait: float, run: float) -> None:
+    jobs_logger.info(
+        "job %s (%s) succeeded on attempt %d: waited %s, ran %s",
+        lease.id,
+        lease.task,
+        lease.attempt,
+        _seconds(wait),
+        _seconds(run),
+        extra={"event": "succeeded", **job_facts(lease), **_spans(wait, run)},
+    )
+
+
+def job_summed_up(counts: Mapping[tuple[str, str], int], seconds: float) -> None:
+    """Jobs that got no line of their own because there were too many."""
+    totals: dict[str, int] = {}
+    for (what, _), number in counts.items():
+        totals[what] = totals.get(what, 0) + number
+    said = " and ".join(f"{number} {what}" for what, number in sorted(totals.items()))
+    by_task = {f"{what} {task}": number for (what, task), number in counts.items()}
+    jobs_logger.info(
+        "%s more jobs in %.1f s, too many for a line each (--log-jobs all logs every one)",
+        said,
+        seconds,
+        extra={"event": "summed_up", "counts": by_task},
+    )
+
+
+def job_put_off(lease: Lease, run: float, delay: float) -> None:
+    jobs_logger.info(
+        "job %s (%s) snoozed on attempt %d: ran %s, again in %s",
+        lease.id,
+        lease.task,
+        lease.attempt,
+        _seconds(run),
+        _seconds(delay),
+        extra={"event": "snoozed", **job_facts(lease), "run_seconds": round(run, 6), "delay_seconds": delay},
+    )
+
+
+def job_cancelled(lease: Lease, run: float) -> None:
+    jobs_logger.info(
+        "job %s (%s) cancelled on attempt %d: ran %s",
+        lease.id,
+        lease.task,
+        lease.attempt,
+        _seconds(run),
+        extra={"event": "cancelled", **job_facts(lease), "run_seconds": round(run, 6)},
+    )
+
+
+def attempt_failed(lease: Lease, settlement: Settlement, run: float) -> None:
+    error = _Error(lease, settlement.failure)
+    jobs_logger.warning(
+        "job %s (%s) failed on attempt %d after %s: %s; next try in %s%s",
+        lease.id,
+        lease.task,
+        lease.attempt,
+        _seconds(run),
+        error.line,
+        _seconds(settlement.delay),
+        error.tail,
+        extra={
+            "event": "failed",
+            **job_facts(lease),
+            **error.fields,
+            "run_seconds": round(run, 6),
+            "delay_seconds": round(settlement.delay, 3),
+        },
+    )
+
+
+def job_dead(lease: Lease, settlement: Settlement, run: float) -> None:
+    error, reason = _Error(lease, settlement.failure), settlement.reason or ""
+    jobs_logger.error(
+        "job %s (%s) is dead (%s) after attempt %d, which ran %s%s%s",
+        lease.id,
+        lease.task,
+        reason,
+        lease.attempt,
+        _seconds(run),
+        f": {error.line}" if error.line else "",
+        error.tail,
+        extra={
+            "event": "dead",
+            **job_facts(lease),
+            **error.fields,
+            "reason": reason,
+            "run_seconds": round(run, 6),
+        },
+    )
+
+
+class _Error:
+    """A failure as the log shows it: one line, then the end of its traceback and where to see more."""
+
+    def __init__(self, lease: Lease, failure: Failure | None) -> None:
+        kind = "" if failure is None else visible(failure.type or ("" if failure.text else failure.reason), "")
+        text = "" if failure is None else masked(failure.text, lease.args)
+        frames = [] if failure is None else list(_last_frames(failure.traceback))
+        self.line = ": ".join(filter(None, (kind, text)))
+        self.tail = "".join(f"\n    {frame}" for frame in (*frames, f"`holdfast job {lease.id}` shows more"))
+        self.fields = {"error_type": kind, "error": text, "traceback": "\n".join(frames)}
+
+
+def masked(text: str, args: bytes) -> str:
+    """An exception's text in one line, without the values of the job's arguments and without passwords in URLs."""
+    if not text:
+        return ""
+    try:
+        values = _values(msgspec.json.decode(args)) if len(args) <= MASKED_ARGS_BYTES_MAX else None
+    except msgspec.DecodeError:
+        values = None
+    if values is None:
+        return ""
+    for value in sorted(set(values), key=len, reverse=True):
+        text = text.replace(value, "…").replace(repr(value)[1:-1], "…")
+    text = visible(_URL_PASSWORD.sub(r"\1***", " ".join(text.split())), "")
+    return text if len(text) <= TEXT_SHOWN_MAX else f"{text[:TEXT_SHOWN_MAX]}…"
+
+
+def _values(value: object) -> Iterator[str]:
+    """The texts and long numbers in decoded arguments. Shorter ones would mask half of every message."""
+    if isinstance(value, dict):
+        for inner in value.values():
+            yield from _values(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _values(inner)
+    elif isinstance(value, str):
+        if len(value) >= 3:
+            yield value
+    elif not isinstance(value, bool) and isinstance(value, int | float) and len(str(value)) >= 5:
+        yield str(value)
+
+
+def _last_frames(traceback: str) -> Iterator[str]:
+    """The last frames of a formatted traceback, one line each, without the exception's own text."""
+    lines = traceback.splitlines()
+    places = [number for number, line in enumerate(lines) if line.startswith('  File "')]
+    for number in places[-TAIL_FRAMES:]:
+        code = lines[number + 1].strip() if number + 1 < len(lines) else ""
+        shown = f": {code}" if code and lines[number + 1].startswith("    ") else ""
+        yield visible(f"{lines[number].strip()}{shown}", "")
+
+
+def _spans(wait: float, run: float) -> dict[str, float]:
+    return {"wait_seconds": round(wait, 6), "run_seconds": round(run, 6)}
+
+
+def _seconds(value: float) -> str:
+    """A duration for people: with the digits that matter."""
+    return f"{value:.3f} s" if value < 1 else f"{value:.1f} s" if value < 100 else f"{value:,.0f} s"
 
 
 def job_stalled(job: str, task: str, holder: str, stalls: int, shared_stalls: int, state: str) -> None:
@@ -285,7 +463,7 @@ def unknown_lapsed(task: str) -> None:
 
 def thread_overran(job: str, task: str, timeout: float) -> None:
     logger.warning(
-        "job %s (%s) is past its timeout of %g s in a thread, which cannot be killed: it ends as timed out",
+        "job %s (%s) is past its timeout of %g s in a thread: it is asked to stop and ends as timed out",
         job,
         task,
         timeout,
@@ -295,8 +473,29 @@ def thread_overran(job: str, task: str, timeout: float) -> None:
 # ---------------------------------------------------------------------- runner processes
 
 
-def runner_died(pid: int, wait_status: int, jobs: Sequence[str]) -> None:
-    logger.error("runner %d died (wait status %d) while it ran %d jobs (%s)", pid, wait_status, len(jobs), _some(jobs))
+JOBS_TOLD_MAX = 10
+
+
+def runner_died(pid: int, how: str, crashed: Sequence[tuple[Lease, float, str]]) -> None:
+    """A runner ended by itself: one message, with what becomes of each job it ran (lease, seconds it ran, what)."""
+    if not crashed:
+        logger.error("runner %d %s; it ran no job", pid, how)
+        return
+    told = [
+        f"\n    job {lease.id} ({lease.task}), attempt {lease.attempt}, {_seconds(run)} in: {becomes}"
+        for lease, run, becomes in crashed[:JOBS_TOLD_MAX]
+    ]
+    if len(crashed) > JOBS_TOLD_MAX:
+        told.append(f"\n    and {len(crashed) - JOBS_TOLD_MAX} more")
+    number = "1 job" if len(crashed) == 1 else f"{len(crashed)} jobs"
+    logger.error(
+        "runner %d %s while it ran %s:%s",
+        pid,
+        how,
+        number,
+        "".join(told),
+        extra={"event": "crashed", "jobs": [lease.id for lease, _, _ in crashed]},
+    )
 
 
 def runner_refused(text: str, wait: float) -> None:
@@ -390,10 +589,6 @@ def jobs_taken_back(pid: int, jobs: int, seconds: float) -> None:
     logger.warning(
         "runner %d has not responded for %.1f s: %d jobs it has not begun are sent elsewhere", pid, seconds, jobs
     )
-
-
-def job_crashed(job: str, task: str, pid: int, how: str) -> None:
-    logger.error("job %s (%s) was running when runner %d %s", job, task, pid, how)
 
 
 def timeout_ignored(job: str, task: str, timeout: float, pid: int) -> None:

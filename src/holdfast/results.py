@@ -13,7 +13,7 @@ from typing import Literal
 
 from .backends.contract import Backend
 from .clock import moment, to_seconds
-from .errors import BackendUnavailable, JobNotFound, OutcomeUnknown, ResultGone, WaitTimedOut
+from .errors import BackendUnavailable, HoldfastError, JobNotFound, OutcomeUnknown, ResultGone, WaitTimedOut
 from .lifecycle import State
 from .options import Duration
 from .records import JobRecord, LogLine
@@ -57,7 +57,7 @@ class Waiter:
         if not awaited.ended.done():
             record = await backend.get(id)
             if record is not None and not record.state.finished:
-                raise WaitTimedOut(id, seconds or 0.0, record.state.value)
+                raise WaitTimedOut(id, seconds or 0.0, record.state.value, await _unserved(backend, record))
         else:
             record = awaited.ended.result()
         if record is None:
@@ -129,6 +129,19 @@ class Waiter:
             one.ended.set_exception(error)
             one.ended.exception()  # mark as retrieved: the waiter may be gone
             one.seen.set()
+
+
+async def _unserved(backend: Backend, job: JobRecord) -> str:
+    """A sentence if no live worker serves the job's queue."""
+    try:
+        live = [worker for worker in await backend.workers() if not worker.expired]
+    except HoldfastError:
+        return ""
+    if job.state is State.RUNNING or any(job.queue in worker.queues for worker in live):
+        return ""
+    others = ", ".join(sorted({queue for worker in live for queue in worker.queues}))
+    serve = f" (live workers serve {others})" if others else ""
+    return f"No live worker serves queue {job.queue!r}{serve}. Start one: `holdfast work MODULE:APP`, or app.work()."
 
 
 # ----------------------------------------------------------------------------------------------------------------------

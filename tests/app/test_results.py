@@ -102,6 +102,28 @@ def test_a_wait_that_is_too_short_says_the_state(app: Holdfast) -> None:
         job.result(timeout=-1)
 
 
+def test_a_wait_says_when_nobody_serves_the_queue(app: Holdfast) -> None:
+    @app.task(name="mail", queue="mail")
+    async def mail() -> None:
+        return None
+
+    job = app.named("nobody", queue="reports").enqueue()
+    with pytest.raises(WaitTimedOut, match=r"No live worker serves queue 'reports'\. Start one: `holdfast work"):
+        job.result(timeout=0)
+
+    async def main() -> WaitTimedOut:
+        async with app.worker(["mail"]):
+            with pytest.raises(WaitTimedOut) as other:
+                await job.aresult(timeout=0)
+            served = await app.named("nobody", queue="mail").using(delay=60).aenqueue()
+            with pytest.raises(WaitTimedOut) as caught:
+                await served.aresult(timeout=0)
+            assert "live workers serve mail" in other.value.why
+            return caught.value
+
+    assert asyncio.run(main()).why == ""
+
+
 def test_a_dead_a_cancelled_and_a_gone_job_raise(app: Holdfast) -> None:
     @app.task(name="poison", retry=0)
     def poison() -> None:

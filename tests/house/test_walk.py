@@ -145,7 +145,7 @@ def walk_with_processes(url: str, folder: Path) -> list[str]:
     notes.mkdir()
     path = os.pathsep.join([str(folder), str(Path(__file__).parent), str(Path(ROOT).parent)])
     environment = {**os.environ, "PYTHONPATH": path, "HOLDFAST_WALK": str(notes)}
-    arguments = ["work", "program:app", "--runners", "1", "--slots", "2", "--lease", "1h"]
+    arguments = ["work", "program:app", "--runners", "1", "--slots", "2", "--lease", "1h", "--log-jobs", "none"]
     walk, app = Walk(), holdfast.Holdfast(url)
 
     @app.task(name="greet", group=lambda who: who)

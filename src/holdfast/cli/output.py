@@ -6,11 +6,9 @@ NO_COLOR (rich handles both). Knows nothing about jobs except each state's colou
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -182,24 +180,3 @@ def _labelled(label: str, colour: str, text: str) -> str:
 
 def is_number(cell: str) -> bool:
     return cell == "" or cell.replace(",", "").replace(".", "", 1).lstrip("-").isdigit()
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Log output of `holdfast work` and of runner processes. Changes no logging that the user's code has set up.
-
-
-@contextlib.contextmanager
-def logs_on_stderr(verbose: bool) -> Iterator[None]:
-    """Inside this context our logs go to stderr, unless the program already configured logging."""
-    logger = logging.getLogger("holdfast")
-    logger.setLevel(logging.DEBUG if verbose else logging.INFO)
-    if logger.hasHandlers():
-        yield
-        return
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)

@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from functools import partial
+from typing import TextIO
 
 from ..app import Holdfast
 from ..context import storable
@@ -22,10 +23,11 @@ from ..worker.processes import protocol
 from ..worker.processes.guard import FIRST_FD
 from ..worker.processes.protocol import BeginFlags
 from ..worker.processes.runner_endpoint import RunnerEndpoint, hello, listen_for_dumps
+from ..worker.runner.log_capture import LogCapture
 from ..worker.runner.output import capture_output
 from .app_import import import_app, import_modules, tellable_words
 from .exits import CommandFailed, Exit
-from .output import logs_on_stderr
+from .log_output import logs_on_stderr
 
 
 def main() -> int:
@@ -52,9 +54,15 @@ def main() -> int:
         sock.sendall(protocol.pack([_refusal(setup.app, error)]))
         return Exit.IMPORT_FAILED
     sock.sendall(protocol.pack([ready]))
-    with logs_on_stderr(setup.verbose):
+    with logs_on_stderr(setup.log_level, setup.log_format, _own_log() if setup.dedicated else None), LogCapture():
         _run(partial(RunnerEndpoint, app, setup, begin_flags, ended), sock)
     return Exit.DONE
+
+
+def _own_log() -> TextIO:
+    """The worker's stderr in a dedicated runner, whose own output belongs to its job."""
+    os.set_inheritable(FIRST_FD + 3, False)
+    return open(FIRST_FD + 3, "w", buffering=1, encoding="utf-8", errors="backslashreplace")
 
 
 def _read_setup(sock: socket.socket) -> protocol.Setup | None:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from .. import __version__
 from ..backends import parse_url
 from ..names import nearest
-from ..options import SLOTS_DEFAULT, QueueOrder, WorkerOptions
+from ..options import SLOTS_DEFAULT, LogJobs, QueueOrder, WorkerOptions
 from .exits import CommandFailed, Exit
-from .output import Printer, logs_on_stderr
+from .log_output import FORMATS, LEVELS, logs_on_stderr
+from .output import Printer
 from .parse import Duration, Numbered, Size
 
 if TYPE_CHECKING:
@@ -60,7 +61,14 @@ if TYPE_CHECKING:
 @click.option("--health-port", metavar="[HOST:]PORT", help="Serve /healthz and /readyz here. [host 127.0.0.1]")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve /metrics for Prometheus.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, metavar="HOST", help="Where to serve it.")
-@click.option("--verbose", "-v", is_flag=True, help="Log more.")
+@click.option(
+    "--log-jobs",
+    type=click.Choice(get_args(LogJobs)),
+    help="Log the start and end of jobs. [all, but summed up above 100 lines a second]",
+)
+@click.option("--log-level", type=click.Choice(LEVELS), help="Log nothing below this. [info]")
+@click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True, help="Format of the log.")
+@click.option("--verbose", "-v", is_flag=True, help="The same as --log-level debug.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document at the end.")
 def work(
     app: str,
@@ -78,6 +86,8 @@ def work(
     health_port: str | None,
     metrics_port: int | None,
     metrics_host: str,
+    log_level: str | None,
+    log_format: str,
     verbose: bool,
     as_json: bool,
     **settings: Any,
@@ -93,11 +103,9 @@ def work(
     from ..worker.processes.spawner import START_SECONDS_DEFAULT, Plan, RunnerRefused
 
     served, health = read_queues(queues), read_address(health_port)
-    if url is not None:
-        parse_url(url)  # raises on a typo here, before anything is started
-    if start_timeout is not None and start_timeout < 1:
-        raise click.BadParameter("no app is imported in less than 1 s; give it more.", param_hint="--start-timeout")
+    _check(url, start_timeout)
     runners = runners or os.cpu_count() or 1
+    level = log_level or ("debug" if verbose else "info")
     options = _options(queues=served, slots=slots or SLOTS_DEFAULT * runners, **settings)
     plan = Plan(
         app=app,
@@ -111,7 +119,8 @@ def work(
         start_timeout=START_SECONDS_DEFAULT if start_timeout is None else start_timeout,
         max_jobs=max_jobs,
         max_memory=max_memory,
-        verbose=verbose,
+        log_level=level,
+        log_format=log_format,
     )
     metrics = None if metrics_port is None else _metrics(metrics_host, metrics_port)
     printer = Printer(as_json=as_json)
@@ -121,7 +130,7 @@ def work(
         stores.append(parse_url(hello.url).safe_url)
         _announce(printer, hello, plan, served)
 
-    with logs_on_stderr(verbose):
+    with logs_on_stderr(level, log_format):
         try:
             worker = ProcessWorker(plan, options, announce=announce, reload=reload, health=health, metrics=metrics)
             drained = asyncio.run(worker.run())
@@ -136,6 +145,14 @@ def _metrics(host: str, port: int) -> Metrics:
     from ..worker.processes.process_worker import Metrics
 
     return Metrics(host, port, worker_text)
+
+
+def _check(url: str | None, start_timeout: float | None) -> None:
+    """Raise on a mistake here, before anything is started."""
+    if url is not None:
+        parse_url(url)
+    if start_timeout is not None and start_timeout < 1:
+        raise click.BadParameter("no app is imported in less than 1 s; give it more.", param_hint="--start-timeout")
 
 
 def _options(

@@ -17,7 +17,7 @@ from .tasks import (
     how_held,
     serial_group,
 )
-from .workers import LEASE_DEFAULT, SLOTS_DEFAULT, OnFence, QueueOrder, WorkerOptions
+from .workers import LEASE_DEFAULT, SLOTS_DEFAULT, LogJobs, OnFence, QueueOrder, WorkerOptions
 
 __all__ = [
     "ARGS_BYTES_MAX",
@@ -29,6 +29,7 @@ __all__ = [
     "SLOTS_DEFAULT",
     "Chooser",
     "Duration",
+    "LogJobs",
     "OnConflict",
     "OnFence",
     "QueueOptions",

@@ -17,6 +17,7 @@ from .checks import COUNT_MAX, Duration, one_of, optional_whole, queue_name, who
 
 OnFence = Literal["warn", "exit"]
 QueueOrder = Literal["fair", "strict"]
+LogJobs = Literal["none", "failures", "all"]
 
 SLOTS_DEFAULT: Final = 10
 LEASE_DEFAULT: Final = 30.0
@@ -51,6 +52,7 @@ class WorkerOptions:
     queue_order: QueueOrder
     history: bool  # whether it records roll-ups and events
     history_minutes: float  # how long roll-ups of minutes are kept, in seconds
+    log_jobs: LogJobs | None  # which jobs get log lines; None: all, summed up while there are too many
 
     def __init__(
         self,
@@ -72,6 +74,7 @@ class WorkerOptions:
         queue_order: QueueOrder = "fair",
         history: bool = True,
         history_minutes: Duration = 86400.0,
+        log_jobs: LogJobs | None = None,
     ) -> None:
         span = to_seconds(lease, "lease=", least=0.05)
         every = span / 6 if renew_every is None else to_seconds(renew_every, "renew_every=", least=0.001)
@@ -100,6 +103,7 @@ class WorkerOptions:
         put(self, "queue_order", one_of(queue_order, "queue_order=", get_args(QueueOrder)))
         put(self, "history", bool(history))
         put(self, "history_minutes", to_seconds(history_minutes, "history_minutes=", least=60.0))
+        put(self, "log_jobs", None if log_jobs is None else one_of(log_jobs, "log_jobs=", get_args(LogJobs)))
         _check_order(self)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -23,6 +24,7 @@ from .keeper.reports import Reports
 from .keeper.runners import InProcessRunners, Signals
 from .keeper.shutdown import stop_signals
 from .runner.attempt import Runner
+from .runner.log_capture import LogCapture
 
 if TYPE_CHECKING:
     from ..backends.contract import Backend
@@ -117,10 +119,7 @@ class EmbeddedWorker:
             on_end=lambda end: _post(loop, _resolve, ended, end),
         )
         try:
-            if signals:
-                with stop_signals(loop, self.request_stop):
-                    summary = await self._until(ended)
-            else:
+            with LogCapture(), stop_signals(loop, self.request_stop) if signals else nullcontext():
                 summary = await self._until(ended)
         finally:
             runner.close()

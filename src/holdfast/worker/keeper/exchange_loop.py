@@ -25,7 +25,7 @@ from ...records import CLAIM_BYTES_MAX, CLAIM_SWEEP_MAX, Answer, ClaimRequest, E
 from .declare import Declarations
 from .lease_renewal import LeaseRenewer
 from .reports import Reports, ReportWriter
-from .runners import Runners, Signals
+from .runners import JobLog, Runners, Signals
 from .store_client import AdaptiveLimit, StoreClient, backoff
 from .unknown_tasks import UnknownTasks
 
@@ -79,6 +79,7 @@ class ExchangeLoop:
         self._reports, self._report_writer = reports, report_writer
         self._renewal, self._unknown, self._declarations = renewal, unknown, declarations
         self._options = options
+        self._job_log = JobLog(options.log_jobs, store.clock)
         # Claim half the slots at a time: one half runs while the store settles and fills the other, so neither side
         # waits. In one process both sides would only alternate on the GIL, and each switch costs.
         self._claim_most = max(CLAIM_JOBS_MIN, -(-options.slots // 2)) if runners.in_processes else options.slots
@@ -333,8 +334,10 @@ class ExchangeLoop:
                     succeeded.append(lease)
                     if not (successes or len(succeeded) <= room):
                         continue
-                elif counts:
-                    journal.settled([lease], settlement.ending, ended_at)
+                else:
+                    self._job_log.ended(lease, settlement, ended_at)
+                    if counts:
+                        journal.settled([lease], settlement.ending, ended_at)
                 seen += self._runners.settled(lease, settlement)
                 continue
             if answer is Answer.BUSY:
@@ -355,6 +358,8 @@ class ExchangeLoop:
         for release, answer in zip(releases, answers[len(settlements) :], strict=False):
             if answer is not Answer.BUSY:  # drop UNHEARD ones too: the store releases what renew does not name
                 leases.pop(release.token, None)
+        if succeeded:
+            self._job_log.succeeded(succeeded, ended_at)
         if succeeded and counts:
             journal.settled(succeeded, Ending.SUCCEEDED, ended_at)
             if not successes:
@@ -404,6 +409,7 @@ class ExchangeLoop:
             leases = [lease for lease in leases if lease.max_stalls != 0]
             self._spawn(self._begin(marked))
         if leases:
+            self._job_log.started(leases)
             self._runners.start(leases)
 
     def _may_start(self) -> bool:
@@ -456,6 +462,7 @@ class ExchangeLoop:
             else:  # if a cancel was requested, the store cancels the job instead; for a lost lease this is a no-op
                 self._signals.ended.append(Release(id=lease.id, token=lease.token))
         if start:
+            self._job_log.started(start)
             self._runners.start(start)
         self._signals.wake.set()
 
@@ -500,6 +507,7 @@ class ExchangeLoop:
         self._signals.claim_again()
 
     def close(self) -> None:
+        self._job_log.close()
         self._ledger.ended(self._later)  # so that they are reported as unsent
         if self._opening is not None:
             self._opening.cancel()

@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import os
 import threading
 import time
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec.structs import replace
 
 from ... import events, logs
+from ...clock import Clock
 from ...context import Ended, Stop, stack_of
 from ...errors import StoreSealed
 from ...lifecycle import Ending, Settlement, StallVerdict, State, stall_verdict
+from ...options import LogJobs
 from ...records import Lease, Recovered
 from ...rollups import BOUNDS, BUCKETS, OTHER, KeptEvent, Recording, Rollup, merged, plus
 from ...worker_status import draw
@@ -219,6 +223,93 @@ class Journal:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
+# The job log: which jobs get a line in the worker's log when they start and end, and their times. A start is logged
+# when its lease arrives, an end when the store has accepted it. Failures always get a line of their own, unless jobs
+# are not logged at all. The other lines cost more than a small job does, so by default a busy worker logs
+# LINES_PER_SECOND and sums up the rest once a second.
+
+
+LINES_PER_SECOND = 100
+SUM_UP_SECONDS = 1.0
+
+
+class JobLog:
+    """The lines about one worker's jobs. Called only on the keeper's loop."""
+
+    def __init__(self, which: LogJobs | None, clock: Clock) -> None:
+        self._failures = which != "none"
+        self._each = which in (None, "all")
+        self._bounded = which is None
+        self._clock = clock
+        self._offset = 0.0  # the keeper's steady clock minus the store's, as of the latest claim
+        self._second = 0.0  # when the current second of the bound began
+        self._left = LINES_PER_SECOND
+        self._more: Counter[tuple[str, str]] = Counter()  # (what, task): jobs without a line of their own
+
+    def started(self, leases: Sequence[Lease]) -> None:
+        """Leases arrived and start now."""
+        if not leases:
+            return
+        self._offset = self._clock.steady() - leases[0].started_at
+        if self._each and logs.jobs_logger.isEnabledFor(logging.INFO):
+            room = self._room(len(leases))
+            for lease in islice(leases, room):
+                logs.job_started(lease, max(0.0, lease.started_at - lease.due_at))
+            self._sum_up("started", leases[room:])
+
+    def succeeded(self, leases: Sequence[Lease], ended_at: float) -> None:
+        """The store accepted these successes, which this keeper had at `ended_at` (steady)."""
+        if self._each and logs.jobs_logger.isEnabledFor(logging.INFO):
+            room = self._room(len(leases))
+            for lease in islice(leases, room):
+                logs.job_succeeded(lease, max(0.0, lease.started_at - lease.due_at), self._run(lease, ended_at))
+            self._sum_up("succeeded", leases[room:])
+
+    def ended(self, lease: Lease, settlement: Settlement, ended_at: float) -> None:
+        """The store accepted another outcome than a success."""
+        run, ending = self._run(lease, ended_at), settlement.ending
+        if ending is Ending.RETRY:
+            if self._failures:
+                logs.attempt_failed(lease, settlement, run)
+        elif ending is Ending.BURIED:
+            if self._failures:
+                logs.job_dead(lease, settlement, run)
+        elif self._each and self._room(1):
+            if ending is Ending.SNOOZED:
+                logs.job_put_off(lease, run, settlement.delay)
+            elif ending is Ending.CANCELLED:
+                logs.job_cancelled(lease, run)
+
+    def close(self) -> None:
+        """Sum up what has not been summed up yet."""
+        if self._more:
+            counts, self._more = self._more, Counter()
+            logs.job_summed_up(counts, self._clock.steady() - self._second)
+
+    def _run(self, lease: Lease, ended_at: float) -> float:
+        return max(0.0, ended_at - self._offset - lease.started_at)
+
+    def _room(self, wanted: int) -> int:
+        """How many of these lines fit into the current second."""
+        if not self._bounded:
+            return wanted
+        now = self._clock.steady()
+        if not 0.0 <= now - self._second < SUM_UP_SECONDS:
+            self.close()
+            self._second, self._left = now, LINES_PER_SECOND
+        granted = min(wanted, self._left)
+        self._left -= granted
+        return granted
+
+    def _sum_up(self, what: str, leases: Sequence[Lease]) -> None:
+        if not leases:
+            return
+        if not self._more:
+            asyncio.get_running_loop().call_later(SUM_UP_SECONDS, self.close)
+        self._more.update((what, lease.task) for lease in leases)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 # The two sides
 
 
@@ -410,21 +501,17 @@ class Runners(ABC):
         self.emit(*seen)
 
     def settled(self, lease: Lease, settlement: Settlement) -> list[events.Event]:
-        """Log a settlement that the store accepted, and return its events."""
-        facts, error = events.about(lease, self.worker), settlement.failure
-        ending, kind = settlement.ending, error.type if error is not None else ""
+        """The events of a settlement that the store accepted."""
+        facts, error, ending = events.about(lease, self.worker), settlement.failure, settlement.ending
         seen: list[events.Event] = []
         if settlement.failed:
             failures, again = lease.failures + 1, ending is Ending.RETRY
             seen.append(events.Failed(**facts, failures=failures, error=error, will_retry=again))
             if again:
-                reason = error.reason if error is not None else ""
-                logs.attempt_failed(lease.id, lease.task, lease.attempt, kind or reason, settlement.delay)
                 seen.append(events.Retrying(**facts, failures=failures, delay=settlement.delay, error=error))
         if ending is Ending.SUCCEEDED:
             seen.append(events.Succeeded(**facts))
         elif ending is Ending.BURIED:
-            logs.job_dead(lease.id, lease.task, settlement.reason or "", kind)
             seen.append(events.Dead(**facts, reason=settlement.reason or "", error=error))
         elif ending is Ending.CANCELLED:
             seen.append(events.Cancelled(**facts))
@@ -433,19 +520,12 @@ class Runners(ABC):
         return seen
 
     def _crashed(self, lease: Lease, settlement: Settlement) -> list[events.Event]:
-        """Events of a process death. The store decides by the lease's counts; only a pending cancel is unknown here."""
+        """Events of a process death; the worker has logged it when it happened."""
         facts, alone = events.about(lease, self.worker), settlement.alone
-        verdict = stall_verdict(
-            stalls=lease.stalls,
-            shared_stalls=lease.shared_stalls,
-            max_stalls=lease.max_stalls,
-            alone=alone,
-            begun=True,
-            cancel_requested=False,
-        )
-        state = "dead" if verdict is StallVerdict.BURY else "ready"
+        state = state_after_crash(lease, alone=alone)
         stalls, shared_stalls = lease.stalls + alone, lease.shared_stalls + (not alone)
-        logs.job_stalled(lease.id, lease.task, self.worker, stalls, shared_stalls, state)
+        if settlement.failure is None or settlement.failure.reason != "crash":
+            logs.job_stalled(lease.id, lease.task, self.worker, stalls, shared_stalls, state)
         holder = self.worker
         seen: list[events.Event] = [
             events.Stalled(**facts, holder=holder, stalls=stalls, shared_stalls=shared_stalls, state=state)
@@ -454,6 +534,20 @@ class Runners(ABC):
             reason = settlement.failure.reason if settlement.failure is not None else "crash"
             seen.append(events.Dead(**facts, reason=reason, error=settlement.failure))
         return seen
+
+
+def state_after_crash(lease: Lease, *, alone: bool) -> str:
+    """The job's state after its process died. The store decides by the lease's counts; only a pending cancel is unknown
+    here."""
+    verdict = stall_verdict(
+        stalls=lease.stalls,
+        shared_stalls=lease.shared_stalls,
+        max_stalls=lease.max_stalls,
+        alone=alone,
+        begun=True,
+        cancel_requested=False,
+    )
+    return "dead" if verdict is StallVerdict.BURY else "ready"
 
 
 class InProcessRunners(Runners):

@@ -38,7 +38,7 @@ from ...records import Lease, Release
 from ...retry import RetryPolicy
 from ...worker_status import JOBS_SHOWN_MAX, MEMORY_STEP_BYTES, RunnerView, draw
 from ..keeper.reports import Reports
-from ..keeper.runners import Runners, Signals
+from ..keeper.runners import Runners, Signals, state_after_crash
 from . import guard, protocol
 from .resource_limits import OUT_OF_MEMORY, children_of
 from .runner_process import Assignment, RunnerProcess, Stage, how_it_ended
@@ -370,7 +370,7 @@ class Pool(Runners):
             runner.output.end()
         outcomes = outcomes_after_exit(runner, wait_status, cause, self._clock.steady())
         if outcomes.crashed or not (expected or runner.hello is None):
-            logs.runner_died(runner.pid, wait_status, outcomes.crashed)
+            logs.runner_died(runner.pid, outcomes.how, outcomes.crashed)
         runner.jobs.clear()
         self._after(runner)
         for killed in self._failed_by_kill.values():
@@ -507,14 +507,15 @@ class CrashOutcomes:
 
     ended: list[Ended] = field(default_factory=list)
     failed_by_kill: list[tuple[Lease, Outcome]] = field(default_factory=list)  # their task's retry policy decides
-    crashed: list[str] = field(default_factory=list)
+    crashed: list[tuple[Lease, float, str]] = field(default_factory=list)  # seconds it ran, what becomes of it
+    how: str = ""  # how the runner ended
 
 
 def outcomes_after_exit(runner: RunnerProcess, wait_status: int, cause: int, now: float) -> CrashOutcomes:
     """Decide the outcome of each job the runner had."""
-    outcomes = CrashOutcomes()
-    stacks = ""
     how = "died with its guard" if cause == guard.GUARD_DIED else how_it_ended(wait_status)
+    outcomes = CrashOutcomes(how=how)
+    stacks = ""
     for job in runner.jobs.values():
         lease, began = job.lease, runner.begun(job)
         if job.stop_reason is Stop.LOST:
@@ -533,15 +534,15 @@ def outcomes_after_exit(runner: RunnerProcess, wait_status: int, cause: int, now
             outcomes.ended.append(interrupted(lease))
         else:
             stacks = stacks or bounded(runner.read_stacks(), TRACEBACK_CHARS_MAX)
-            outcomes.crashed.append(lease.id)
-            outcomes.ended.append(_crash(runner, job, how, now - began, stacks))
+            settlement = _crash(runner, job, how, now - began, stacks)
+            outcomes.crashed.append((lease, now - began, _after_crash(lease, alone=settlement.alone)))
+            outcomes.ended.append(settlement)
     return outcomes
 
 
 def _crash(runner: RunnerProcess, job: Assignment, how: str, seconds: float, stacks: str) -> Settlement:
     lease = job.lease
     text = f"{runner.where()} {how} {seconds:.1f} s into the attempt, without a result"
-    logs.job_crashed(lease.id, lease.task, runner.pid, how)
     return Settlement(
         id=lease.id,
         token=lease.token,
@@ -549,6 +550,14 @@ def _crash(runner: RunnerProcess, job: Assignment, how: str, seconds: float, sta
         alone=runner.slots == 1 and not runner.others_died_too,
         failure=Failure(reason="crash", text=text, traceback=stacks),
     )
+
+
+def _after_crash(lease: Lease, *, alone: bool) -> str:
+    """What becomes of a job whose process died, in words."""
+    if state_after_crash(lease, alone=alone) == "dead":
+        return f"dead, `holdfast job {lease.id}` shows more"
+    count = f"stall {lease.stalls + 1} of at most {lease.max_stalls}" if alone else "it shared its process"
+    return f"runs again, alone in a process ({count})"
 
 
 def _limit_hit(wait_status: int) -> str:

@@ -29,7 +29,7 @@ from ...lifecycle import Settlement
 from ...records import Lease, Release
 from ..keeper.declare import Declared
 
-VERSION = 4
+VERSION = 5
 FRAME_BYTES_MAX = 1 << 30  # from the keeper, which forwards what it got from the store
 RUNNER_FRAME_BYTES_MAX = 16 << 20  # from a runner, in addition to one result of the maximum size the app allows
 FRAME_BYTES_TARGET = 4 << 20  # target size of a runner's frame; only a single larger item exceeds it
@@ -57,7 +57,8 @@ class Setup(Frame, frozen=True, tag=1):
     slots: int
     dedicated: bool  # runs one job at a time, alone
     unknown_delay: float
-    verbose: bool
+    log_level: str
+    log_format: str
 
 
 class Start(Frame, frozen=True, tag=2):

@@ -46,7 +46,8 @@ class Plan:
     max_jobs: int | None = None  # replace a runner after this many jobs
     max_memory: int | None = None  # … or when it uses more than this many bytes
     unknown_delay: float = UNKNOWN_TASK_DELAY_SECONDS
-    verbose: bool = False
+    log_level: str = "info"
+    log_format: str = "text"
 
     @property
     def slots_each(self) -> int:
@@ -153,7 +154,8 @@ class RunnerSpawner:
                 slots,
                 dedicated,
                 plan.unknown_delay,
-                plan.verbose,
+                plan.log_level,
+                plan.log_format,
             )
         )
         self.spawn(runner.connect())

@@ -61,25 +61,25 @@ class Captured(io.TextIOBase):
     """Replaces sys.stdout or sys.stderr."""
 
     def __init__(self, real: io.TextIOWrapper) -> None:
-        self._real = real
+        self.real = real
         self.lines: dict[Context, Lines] = {}  # of attempts that have printed
 
     def write(self, text: str, /) -> int:
         context = CURRENT.get()
         if context is None:
-            return self._real.write(text)
+            return self.real.write(text)
         lines = self.lines.get(context)
         if lines is None:
             lines = self.lines[context] = Lines(context.log)
             if len(self.lines) > ATTEMPTS_MAX:  # left by ended attempts that still print, from a thread, say
                 del self.lines[next(iter(self.lines))]
         if lines.write(text):
-            self._real.write(text)
+            self.real.write(text)
         return len(text)
 
     def flush(self) -> None:
-        if not self._real.closed:  # finalizing a stream flushes it again
-            self._real.flush()
+        if not self.real.closed:  # finalizing a stream flushes it again
+            self.real.flush()
 
     def end(self, context: Context) -> None:
         """The attempt has ended: emit its unfinished last line."""
@@ -91,18 +91,18 @@ class Captured(io.TextIOBase):
         return True
 
     def isatty(self) -> bool:
-        return self._real.isatty()
+        return self.real.isatty()
 
     def fileno(self) -> int:
-        return self._real.fileno()
+        return self.real.fileno()
 
     @property
     def buffer(self) -> object:
-        return self._real.buffer
+        return self.real.buffer
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        return self._real.encoding
+        return self.real.encoding
 
 
 def capture_output() -> Callable[[Context], None]:
