@@ -15,7 +15,7 @@ STORES = {
     "PostgreSQL": SOURCE / "backends/postgres",
     "Redis": SOURCE / "backends/redis",
 }
-OTHERS = {"name.py", "shop.py", "selectors.py"}  # of the reader and of Python
+OTHERS = {"hello.py", "name.py", "shop.py", "selectors.py"}  # of the reader and of Python
 
 
 def files_below(folder: Path) -> list[Path]:
