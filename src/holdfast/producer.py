@@ -307,7 +307,7 @@ def join(gate: StoreHandle, connection: Any, calls: Sequence[BoundCall[Any]]) ->
 async def ajoin(gate: StoreHandle, connection: Any, calls: Sequence[BoundCall[Any]]) -> Stored:
     """Like `join`, through an async connection."""
     caller = recognise(connection)
-    if not caller.is_async:
+    if caller.is_async is False:
         raise ConfigurationError(
             f"aenqueue() cannot use the {caller.name} given as connection=: it is for sync code. "
             "Use enqueue() on the thread that owns the connection."

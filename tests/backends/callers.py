@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import asyncpg
 import psycopg
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
@@ -12,7 +13,7 @@ from sqlalchemy.orm import Session
 from holdfast import Job, Task
 
 SYNC = ("psycopg", "sqlalchemy connection", "sqlalchemy session")
-ASYNC = ("psycopg async", "sqlalchemy async connection", "sqlalchemy async session")
+ASYNC = ("psycopg async", "sqlalchemy async connection", "sqlalchemy async session", "asyncpg")
 
 
 class Caller:
@@ -23,6 +24,8 @@ class Caller:
         self._address, self._conninfo = address, conninfo
         self.connection: Any = None
         self._engine: Any = None
+        self._begun: Any = None  # asyncpg's transaction
+        self._begins = False
 
     async def open(self, **options: Any) -> Caller:
         """Connect; options are the driver's (psycopg) or the engine's (SQLAlchemy)."""
@@ -30,6 +33,9 @@ class Caller:
             self.connection = psycopg.connect(self._conninfo, **options)
         elif self.kind == "psycopg async":
             self.connection = await psycopg.AsyncConnection.connect(self._conninfo, **options)
+        elif self.kind == "asyncpg":
+            self._begins = not options.pop("autocommit", False)
+            self.connection = await asyncpg.connect(self._conninfo, **options)
         elif self.is_async:
             self._engine = create_async_engine(self._address, **options)
             session = self.kind.endswith("session")
@@ -39,7 +45,18 @@ class Caller:
             self.connection = Session(self._engine) if self.kind.endswith("session") else self._engine.connect()
         return self
 
+    async def begin(self) -> None:
+        """Begin a transaction, unless one is open or the driver does it itself."""
+        if self._begins and self._begun is None:
+            self._begun = self.connection.transaction()
+            await self._begun.start()
+
     async def _do(self, name: str) -> None:
+        if self.kind == "asyncpg" and name != "close":
+            begun, self._begun = self._begun, None
+            if begun is not None:
+                await getattr(begun, name)()
+            return
         answer = getattr(self.connection, name)()
         if self.is_async:
             await answer
@@ -52,6 +69,7 @@ class Caller:
 
     async def enqueue(self, task: Task[..., Any], *args: Any, **options: Any) -> Job[Any]:
         """Enqueue in this caller's transaction."""
+        await self.begin()
         using = task.using(connection=self.connection, **options)
         return await using.aenqueue(*args) if self.is_async else using.enqueue(*args)
 

@@ -15,11 +15,12 @@ from typing import Any, Literal, NoReturn
 
 from ..errors import ConfigurationError, HoldfastError
 
-Library = Literal["sqlite3", "psycopg", "sqlalchemy", "unknown"]
+Library = Literal["sqlite3", "psycopg", "asyncpg", "sqlalchemy", "unknown"]
 
 _KNOWN: tuple[tuple[str, str, Library, bool], ...] = (
     ("psycopg", "Connection", "psycopg", False),
     ("psycopg", "AsyncConnection", "psycopg", True),
+    ("asyncpg", "Connection", "asyncpg", True),  # also those of its pools
     ("sqlalchemy.engine", "Connection", "sqlalchemy", False),
     ("sqlalchemy.orm", "Session", "sqlalchemy", False),
     ("sqlalchemy.orm", "scoped_session", "sqlalchemy", False),
@@ -35,10 +36,10 @@ _NOT_BEGUN = (
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The kind of connection: the library, sync or async, and its name for error messages."""
+    """The kind of connection: the library, sync or async (None: unknown), and its name for error messages."""
 
     library: Library
-    is_async: bool
+    is_async: bool | None
     name: str
 
 
@@ -52,7 +53,7 @@ def recognise(connection: Any) -> Caller:
         found = getattr(sys.modules.get(module), wanted, None)
         if isinstance(found, type) and isinstance(connection, found):
             return Caller(library, is_async, name)
-    return Caller("unknown", False, name)
+    return Caller("unknown", None, name)
 
 
 def refuse_kind(caller: Caller, store: str, takes: str) -> NoReturn:

@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote
 
+import asyncpg
 import psycopg
 import pytest
 
 from holdfast import Holdfast, Task
-from holdfast.errors import BackendUnavailable, ConfigurationError, DuplicateJob, StateConflict
+from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, DuplicateJob, StateConflict
 from holdfast.records import Revival
 
 from ...servers.postgres import Server
@@ -103,6 +104,7 @@ def test_many_calls_go_in_one_step_and_known_ones_are_told(
 ) -> None:
     async def scene() -> None:
         async with caller(kind) as mine:
+            await mine.begin()
             using = note.using(connection=mine.connection)
             calls = [using.bind(n) for n in range(30)]
             calls += [calls[0], using.using(key="k").bind(1), using.using(key="k").bind(2)]
@@ -291,9 +293,40 @@ def test_other_stores_and_other_things_say_what_to_do(app: Holdfast, note: Task[
     async def scene() -> None:
         with pytest.raises(ConfigurationError, match=r"psycopg\.Connection, or a SQLAlchemy"):
             note.using(connection=object()).enqueue(1)
+        with pytest.raises(ConfigurationError, match=r"an asyncpg\.Connection"):
+            await note.using(connection=object()).aenqueue(1)
         async with Holdfast("memory://") as memory, caller("psycopg") as mine:
             with pytest.raises(ConfigurationError, match="memory:// cannot join"):
                 memory.enqueue(note.using(connection=mine.connection).bind(1))
+
+    run(scene())
+
+
+def test_an_asyncpg_connection_of_a_pool_is_taken_and_a_closed_one_refused(
+    app: Holdfast, note: Task[[int], int], server: Server
+) -> None:
+    async def scene() -> None:
+        address = f"postgresql://postgres@/postgres?host={quote(str(server.home), safe='')}"
+        async with asyncpg.create_pool(address, min_size=1, max_size=1) as pool:
+            async with pool.acquire() as connection, connection.transaction():
+                with pytest.raises(RuntimeError):  # noqa: PT012 - a savepoint takes its job back
+                    async with connection.transaction():
+                        await note.using(connection=connection).aenqueue(1)
+                        raise RuntimeError
+                await note.using(connection=connection).aenqueue(2)
+            async with pool.acquire() as connection:
+                transaction = connection.transaction()
+                await transaction.start()
+                with pytest.raises(asyncpg.PostgresError):
+                    await connection.execute("SELECT 1 / 0")
+                with pytest.raises(BackendError, match="already failed"):
+                    await note.using(connection=connection).aenqueue(3)
+                await transaction.rollback()
+        alone = await asyncpg.connect(address)
+        await alone.close()
+        with pytest.raises(ConfigurationError, match="is closed"):
+            await note.using(connection=alone).aenqueue(4)
+        assert (await app.awork(drain=True)).succeeded == 1
 
     run(scene())
 

@@ -149,7 +149,7 @@ def test_a_connection_without_a_transaction_is_refused(backend: SqliteBackend) -
     assert asyncio.run(backend.get("a")) is not None
 
 
-@pytest.mark.parametrize("kind", ["sqlalchemy connection", "sqlalchemy session", *ASYNC[1:]])
+@pytest.mark.parametrize("kind", ["sqlalchemy connection", "sqlalchemy session", *ASYNC[1:3]])
 def test_sqlalchemy_carries_it_too(backend: SqliteBackend, kind: str) -> None:
     driver = "sqlite+aiosqlite" if kind in ASYNC else "sqlite"
 

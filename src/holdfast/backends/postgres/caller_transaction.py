@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import msgspec
 import psycopg
@@ -22,7 +22,9 @@ from .connection import AGAIN, FORBIDDEN, NO_STORE, SAFE
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 _TAKES = "a psycopg.Connection, or a SQLAlchemy Connection or Session on PostgreSQL"
-_TAKES_ASYNC = "a psycopg.AsyncConnection, or a SQLAlchemy AsyncConnection or AsyncSession on PostgreSQL"
+_TAKES_ASYNC = (
+    "a psycopg.AsyncConnection, an asyncpg.Connection, or a SQLAlchemy AsyncConnection or AsyncSession on PostgreSQL"
+)
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +102,8 @@ async def aenqueue_on(connection: Any, joined: Joined, jobs: Sequence[NewJob]) -
     if caller.library == "sqlalchemy":
         answers: list[Enqueued] = await connection.run_sync(_on_sqlalchemy, joined, jobs)
         return answers
+    if caller.library == "asyncpg":
+        return await _on_asyncpg(connection, joined, jobs)
     if caller.library != "psycopg" or not caller.is_async:
         refuse_kind(caller, "PostgreSQL", _TAKES_ASYNC)
     _check_begun(connection)
@@ -125,11 +129,31 @@ def _on_sqlalchemy(given: Any, joined: Joined, jobs: Sequence[NewJob]) -> list[E
     return joined.answers(row, jobs)
 
 
+async def _on_asyncpg(connection: Any, joined: Joined, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    """asyncpg numbers its parameters and has no transaction unless one was begun explicitly."""
+    asyncpg: Any = sys.modules["asyncpg"]
+    values, given = joined.values(jobs), list(dict.fromkeys(_PARAMETER.findall(joined.text)))
+    text = _PARAMETER.sub(lambda name: f"${given.index(name[1]) + 1}", joined.text)
+    try:
+        if connection.is_closed():
+            _refuse_closed()
+        if not connection.is_in_transaction():
+            refuse_autocommit()
+        row = await connection.fetchrow(text, *(values[name] for name in given))
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        raise _mapped(error, joined.schema) from error
+    return joined.answers(row, jobs)
+
+
 def _check_begun(connection: Any) -> None:
     if connection.closed:
-        raise ConfigurationError("the connection given is closed. Open it, or enqueue without connection=.")
+        _refuse_closed()
     if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
         refuse_autocommit()
+
+
+def _refuse_closed() -> NoReturn:
+    raise ConfigurationError("the connection given is closed. Open it, or enqueue without connection=.")
 
 
 def _mapped(error: BaseException, schema: str) -> HoldfastError:
