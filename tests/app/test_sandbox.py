@@ -64,12 +64,24 @@ def test_what_was_enqueued_is_asserted(user_app: Holdfast) -> None:
         box.refute_enqueued("other")
         assert [job.args["to"] for job in box.enqueued(send)] == ["ann", "bob"]
         assert len(box.enqueued()) == 2
-        with pytest.raises(AssertionError, match=r"expected 3 jobs of send.*found 2.*ann"):
+        box.assert_enqueued(send.bind("bob", subject="yo"), count=1)  # a call has exactly its arguments
+        box.assert_not_enqueued(send.bind("bob"))
+        with pytest.raises(AssertionError) as told:
             box.assert_enqueued(send, count=3)
-        with pytest.raises(AssertionError, match=r"at least one job of send.*to='dan'"):
+        assert str(told.value) == (
+            "expected 3 jobs of send, found 2.\nEnqueued:\n"
+            "  send(to='ann')  ready\n  send(to='bob', subject='yo')  ready"
+        )
+        with pytest.raises(AssertionError, match=r"at least one job of send\(to='dan'\), found 0\."):
             box.assert_enqueued(send, to="dan")
-        with pytest.raises(AssertionError, match="expected no job"):
-            box.refute_enqueued(send, to="ann")
+        with pytest.raises(AssertionError, match=r"expected 1 job of send\(to='cid'\), found 0\."):
+            box.assert_enqueued(send.bind("cid"), count=1)
+        with pytest.raises(AssertionError, match="expected no job of send"):
+            box.assert_not_enqueued(send, to="ann")
+        with pytest.raises(AssertionError, match="expected no job, found 2"):
+            box.assert_not_enqueued()
+        with pytest.raises(ConfigurationError, match="arguments already"):
+            box.enqueued(send.bind("ann"), to="ann")
         with pytest.raises(ConfigurationError):
             box.assert_enqueued(lambda: None)  # type: ignore[arg-type]
 

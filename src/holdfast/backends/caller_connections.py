@@ -75,6 +75,11 @@ def is_begun(connection: Any) -> bool:
     return bool(begun() if callable(begun) else begun)
 
 
+def unscoped(given: Any) -> Any:
+    """The SQLAlchemy session behind a scoped_session or async_scoped_session; anything else as it is."""
+    return given() if hasattr(given, "registry") and callable(given) else given
+
+
 def sqlalchemy_connection(given: Any) -> Any:
     """The sync Connection behind a SQLAlchemy Connection or Session; begins its transaction as a statement would."""
     found = getattr(sys.modules.get("sqlalchemy.engine"), "Connection", None)

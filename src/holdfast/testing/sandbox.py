@@ -10,16 +10,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..backends.sqlite.memory import MemoryBackend
 from ..clock import ManualClock
+from ..codec import decode_plain
 from ..context import CURRENT
 from ..errors import ConfigurationError
-from ..job import Job
+from ..job import BoundCall, Job
 from ..lifecycle import State
 from ..options import WorkerOptions
 from ..records import JobQuery
 from ..store_thread import StoreHandle, forbid_running_loop
 from ..task import NamedTask, Task
+from .transactions import SandboxBackend
 
 if TYPE_CHECKING:
     from ..app import Holdfast
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ..worker.inline import InlineWorker
 
 R = TypeVar("R")
-TaskOrName = Task[..., Any] | NamedTask | str
+Wanted = Task[..., Any] | NamedTask | BoundCall[Any] | str
 
 _EVERYTHING = 1_000_000_000
 
@@ -35,20 +36,45 @@ _EVERYTHING = 1_000_000_000
 class Sandbox:
     """The enqueued jobs, the clock, and a way to run everything."""
 
-    def __init__(self, app: Holdfast, clock: ManualClock, gate: StoreHandle) -> None:
+    def __init__(self, app: Holdfast, clock: ManualClock, gate: StoreHandle, backend: SandboxBackend) -> None:
         self.app = app
         self.clock = clock
         self._store = gate
+        self._backend = backend
 
     # ------------------------------------------------------------------ assertions
 
-    def enqueued(self, task: TaskOrName | None = None, /, **args: Any) -> list[Job[Any]]:
-        """The stored jobs of that task (or all) with at least these arguments, oldest first, in any state."""
-        query = JobQuery(task=None if task is None else _name(task), limit=_EVERYTHING)
+    def enqueued(self, what: Wanted | None = None, /, **args: Any) -> list[Job[Any]]:
+        """The stored jobs of that task (or all) with at least these arguments, oldest first, in any state.
+
+        A bound call stands for its task with exactly its arguments.
+        """
+        query = JobQuery(task=None if what is None else _name(what), limit=_EVERYTHING)
         # The memory store responds at once, so blocking is fine even on a running loop.
         records = self._store.call(lambda backend: backend.find(query))
-        jobs = [Job[Any](self.app, record) for record in reversed(records)]
-        return [job for job in jobs if self._fits(job, args)]
+        return self._fitting([Job[Any](self.app, record) for record in reversed(records)], what, args)
+
+    def pending(self, what: Wanted | None = None, /, **args: Any) -> list[Job[Any]]:
+        """The jobs enqueued with connection= in transactions that are still open. They are not in `enqueued` yet."""
+        name = None if what is None else _name(what)
+        jobs = [Job[Any](self.app, record) for record in self._backend.pending()]
+        return self._fitting([job for job in jobs if name in (None, job.task)], what, args)
+
+    def commit(self) -> None:
+        """Treat the open transactions that jobs wait for as committed: for tests that roll everything back at the end.
+
+        It does not touch the transactions themselves.
+        """
+        self._backend.commit()
+
+    def _fitting(self, jobs: list[Job[Any]], what: Wanted | None, args: dict[str, Any]) -> list[Job[Any]]:
+        if not isinstance(what, BoundCall):
+            return [job for job in jobs if self._fits(job, args)]
+        if args:
+            raise ConfigurationError(
+                "a bound call has its arguments already. Give either a call, or a task and arguments."
+            )
+        return [job for job in jobs if decode_plain(job._record.args) == decode_plain(what.new.args)]
 
     def _fits(self, job: Job[Any], wanted: dict[str, Any]) -> bool:
         if not wanted:
@@ -57,25 +83,38 @@ class Sandbox:
         given = {**(task.codec.defaults if task is not None else {}), **job.args}
         return all(name in given and given[name] == value for name, value in wanted.items())
 
-    def assert_enqueued(self, task: TaskOrName, /, *, count: int | None = None, **args: Any) -> list[Job[Any]]:
+    def assert_enqueued(self, what: Wanted, /, *, count: int | None = None, **args: Any) -> list[Job[Any]]:
         """Fail unless jobs of that task with at least these arguments exist: `count` of them, or any number."""
-        found = self.enqueued(task, **args)
+        found = self.enqueued(what, **args)
         if (count is None and not found) or (count is not None and len(found) != count):
-            wanted = "at least one job" if count is None else f"{count} jobs"
-            raise AssertionError(f"expected {wanted} of {_described(task, args)}, found {len(found)}. {self._seen()}")
+            wanted = "at least one job" if count is None else f"{count} job{'' if count == 1 else 's'}"
+            raise AssertionError(
+                f"expected {wanted} of {self._described(what, args)}, found {len(found)}.{self._seen()}"
+            )
         return found
 
-    def refute_enqueued(self, task: TaskOrName, /, **args: Any) -> None:
-        """Fail if a job of that task with at least these arguments exists."""
-        found = self.enqueued(task, **args)
+    def assert_not_enqueued(self, what: Wanted | None = None, /, **args: Any) -> None:
+        """Fail if a job of that task with at least these arguments exists; without a task, if any job does."""
+        found = self.enqueued(what, **args)
         if found:
-            raise AssertionError(f"expected no job of {_described(task, args)}, found {len(found)}. {self._seen()}")
+            unwanted = "" if what is None else f" of {self._described(what, args)}"
+            raise AssertionError(f"expected no job{unwanted}, found {len(found)}.{self._seen()}")
+
+    refute_enqueued = assert_not_enqueued
 
     def _seen(self) -> str:
-        jobs = self.enqueued()
-        listed = "; ".join(f"{job.task}({', '.join(f'{k}={v!r}' for k, v in job.args.items())})" for job in jobs[:10])
-        more = f" and {len(jobs) - 10} more" if len(jobs) > 10 else ""
-        return f"Enqueued: {listed}{more}." if jobs else "Nothing is enqueued."
+        """What there is, for the message of a failed assertion."""
+        stored, waiting = self.enqueued(), self.pending()
+        text = _listed("Enqueued", stored) if stored else "\nNothing is enqueued."
+        if waiting:
+            text += _listed("Not counted, as their transactions have not been committed (see box.commit())", waiting)
+        return text
+
+    def _described(self, what: Wanted, args: dict[str, Any]) -> str:
+        if isinstance(what, BoundCall):
+            args = decode_plain(what.new.args)
+        listed = ", ".join(f"{name}={value!r}" for name, value in args.items())
+        return f"{_name(what)}({listed})" if listed else _name(what)
 
     # ------------------------------------------------------------------ execution
 
@@ -137,29 +176,35 @@ def _only_inline(raises: bool) -> None:
         raise ConfigurationError("raises=True is for inline=True only: the exceptions of other threads stay there.")
 
 
-def _name(task: TaskOrName) -> str:
-    if isinstance(task, str):
-        return task
-    if isinstance(task, Task | NamedTask):
-        return task.name
-    raise ConfigurationError(f"name a task by itself or by its name, not by a {type(task).__name__}.")
+def _name(what: Wanted) -> str:
+    if isinstance(what, str):
+        return what
+    if isinstance(what, Task | NamedTask):
+        return what.name
+    if isinstance(what, BoundCall):
+        return what.new.task
+    kind = type(what).__name__
+    raise ConfigurationError(f"name a task by itself, by its name or by a bound call, not by a {kind}.")
 
 
-def _described(task: TaskOrName, args: dict[str, Any]) -> str:
-    listed = ", ".join(f"{name}={value!r}" for name, value in args.items())
-    return f"{_name(task)}({listed})" if listed else _name(task)
+def _listed(title: str, jobs: list[Job[Any]]) -> str:
+    lines = [f"  {job.task}({', '.join(f'{k}={v!r}' for k, v in job.args.items())})  {job.state}" for job in jobs[:20]]
+    if len(jobs) > 20:
+        lines.append(f"  and {len(jobs) - 20} more")
+    return "\n".join([f"\n{title}:", *lines])
 
 
 @contextmanager
 def sandbox(app: Holdfast, *, start: float | None = None) -> Iterator[Sandbox]:
     """Put an app in a sandbox for the length of a `with` block; `start` sets the clock, in seconds since the epoch."""
     clock = ManualClock(start)
-    backend = MemoryBackend(clock)
+    backend = SandboxBackend(clock)
     gate = StoreHandle(lambda: backend, clock)
     gate.rules.update({rule.name: rule for rule in app.queue_rules()})
     before = app.aim("memory://", gate)
     try:
-        yield Sandbox(app, clock, gate)
+        yield Sandbox(app, clock, gate, backend)
     finally:
+        backend.stop_following()
         app.aim(*before)
         gate.close()

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import scoped_session, sessionmaker
 
 from holdfast import Holdfast
 from holdfast.backends.sqlite.backend import SqliteBackend
@@ -167,6 +170,30 @@ def test_sqlalchemy_carries_it_too(backend: SqliteBackend, kind: str) -> None:
             await mine.commit()
             assert (await app.awork(drain=True)).succeeded == 1
             await mine.close()
+
+    asyncio.run(scene())
+
+
+def test_scoped_sessions_carry_it_sync_and_async(backend: SqliteBackend) -> None:
+    async def scene() -> None:
+        async with Holdfast(f"sqlite:///{backend.path}?share=true") as app:
+            note = app.task(name="note")(_note)
+            await app.aopen()
+            engine, other = (
+                create_engine(f"sqlite:///{backend.path}"),
+                create_async_engine(f"sqlite+aiosqlite:///{backend.path}"),
+            )
+            plain = scoped_session(sessionmaker(engine))
+            note.using(connection=plain).enqueue(1)
+            plain.commit()
+            plain.remove()
+            scoped = async_scoped_session(async_sessionmaker(other), scopefunc=asyncio.current_task)
+            await note.using(connection=scoped).aenqueue(2)
+            await scoped.commit()
+            await scoped.remove()
+            assert (await app.awork(drain=True)).succeeded == 2
+            engine.dispose()
+            await other.dispose()
 
     asyncio.run(scene())
 

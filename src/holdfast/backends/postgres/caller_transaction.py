@@ -16,7 +16,14 @@ from psycopg.pq import TransactionStatus
 
 from ...errors import BackendError, BackendUnavailable, ConfigurationError, DuplicateJob, HoldfastError, StoreSealed
 from ...records import Enqueued, NewJob
-from ..caller_connections import recognise, refuse_autocommit, refuse_kind, sqlalchemy_connection, sqlalchemy_errors
+from ..caller_connections import (
+    recognise,
+    refuse_autocommit,
+    refuse_kind,
+    sqlalchemy_connection,
+    sqlalchemy_errors,
+    unscoped,
+)
 from .codec import by_column
 from .connection import AGAIN, FORBIDDEN, NO_STORE, SAFE
 
@@ -92,7 +99,7 @@ def enqueue_on(connection: Any, joined: Joined, jobs: Sequence[NewJob]) -> list[
         with connection.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
             row = cursor.execute(joined.text, joined.values(jobs)).fetchone()
     except psycopg.Error as error:
-        raise _mapped(error, joined.schema) from error
+        raise mapped_error(error, joined.schema) from error
     return joined.answers(row, jobs)
 
 
@@ -100,7 +107,7 @@ async def aenqueue_on(connection: Any, joined: Joined, jobs: Sequence[NewJob]) -
     """Like `enqueue_on`, through an async connection on the caller's own loop."""
     caller = recognise(connection)
     if caller.library == "sqlalchemy":
-        answers: list[Enqueued] = await connection.run_sync(_on_sqlalchemy, joined, jobs)
+        answers: list[Enqueued] = await unscoped(connection).run_sync(_on_sqlalchemy, joined, jobs)
         return answers
     if caller.library == "asyncpg":
         return await _on_asyncpg(connection, joined, jobs)
@@ -112,14 +119,14 @@ async def aenqueue_on(connection: Any, joined: Joined, jobs: Sequence[NewJob]) -
             await cursor.execute(joined.text, joined.values(jobs))
             row = await cursor.fetchone()
     except psycopg.Error as error:
-        raise _mapped(error, joined.schema) from error
+        raise mapped_error(error, joined.schema) from error
     return joined.answers(row, jobs)
 
 
 def _on_sqlalchemy(given: Any, joined: Joined, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """Uses SQLAlchemy's text(), so that any of its PostgreSQL drivers works."""
     text: Any = sys.modules["sqlalchemy"].text
-    with sqlalchemy_errors(lambda error: _mapped(error, joined.schema)):
+    with sqlalchemy_errors(lambda error: mapped_error(error, joined.schema)):
         connection = sqlalchemy_connection(given)
         if connection.dialect.name != "postgresql":
             refuse_kind(recognise(given), "PostgreSQL", _TAKES)
@@ -141,7 +148,7 @@ async def _on_asyncpg(connection: Any, joined: Joined, jobs: Sequence[NewJob]) -
             refuse_autocommit()
         row = await connection.fetchrow(text, *(values[name] for name in given))
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-        raise _mapped(error, joined.schema) from error
+        raise mapped_error(error, joined.schema) from error
     return joined.answers(row, jobs)
 
 
@@ -156,7 +163,7 @@ def _refuse_closed() -> NoReturn:
     raise ConfigurationError("the connection given is closed. Open it, or enqueue without connection=.")
 
 
-def _mapped(error: BaseException, schema: str) -> HoldfastError:
+def mapped_error(error: BaseException, schema: str) -> HoldfastError:
     """Map any driver's error to ours. A failure here has aborted the caller's transaction."""
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
     if state in NO_STORE:

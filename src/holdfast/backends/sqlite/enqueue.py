@@ -15,7 +15,14 @@ from ...errors import BackendError, ConfigurationError, DuplicateJob, HoldfastEr
 from ...lifecycle import UNSTARTED
 from ...records import Enqueued, NewJob
 from .. import seals
-from ..caller_connections import recognise, refuse_autocommit, refuse_kind, sqlalchemy_connection, sqlalchemy_errors
+from ..caller_connections import (
+    recognise,
+    refuse_autocommit,
+    refuse_kind,
+    sqlalchemy_connection,
+    sqlalchemy_errors,
+    unscoped,
+)
 from ..formulas import LANE_GROUPED, LANE_UNGROUPED, age_shift, rank, window_end
 from .codec import EVERYWHERE, SQL, encoded
 from .connection import SCHEMA_VERSION, Transaction, errors_mapped, mapped
@@ -293,7 +300,7 @@ async def aenqueue_on(connection: Any, path: str, jobs: Sequence[NewJob], now: f
     caller = recognise(connection)
     if caller.library != "sqlalchemy":
         refuse_kind(caller, "SQLite", _TAKES_ASYNC)
-    answers: list[Enqueued] = await connection.run_sync(enqueue_on, path, jobs, now)
+    answers: list[Enqueued] = await unscoped(connection).run_sync(enqueue_on, path, jobs, now)
     return answers
 
 
@@ -313,7 +320,7 @@ def _check_begun(connection: Any) -> None:
 
 def _join(execute: Execute, path: str, jobs: Sequence[NewJob], now: float) -> list[Enqueued]:
     _check_same_store(execute, path)
-    return [_join_one(execute, job, now) for job in jobs]
+    return [join_one(execute, job, now) for job in jobs]
 
 
 def _check_same_store(execute: Execute, path: str) -> None:
@@ -334,7 +341,8 @@ def _check_same_store(execute: Execute, path: str) -> None:
         raise SchemaMismatch(0 if version is None else version[0], SCHEMA_VERSION)
 
 
-def _join_one(execute: Execute, job: NewJob, now: float) -> Enqueued:
+def join_one(execute: Execute, job: NewJob, now: float) -> Enqueued:
+    """Store one job as `scheduled`, or say which one was there already."""
     row = (*row_of(job, now, due_time(job, now), "scheduled", LANE_UNGROUPED, None), *beyond(job, now, 0))
     if execute(SQL["enqueue.joined"], row).rowcount:
         return Enqueued(job.id, True)
