@@ -8,7 +8,7 @@ not know.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -18,6 +18,7 @@ PORTRAIT_BYTES_MAX = 16 << 10
 JOBS_SHOWN_MAX = 20  # per runner
 TASKS_SHOWN_MAX = 20
 TASK_CHARS_MAX = 120
+TASK_LIST_BYTES_MAX = 6 << 10  # of the names of the tasks that a worker has; a longer list is not published
 MEMORY_STEP_BYTES = 1 << 20  # memory is rounded to this, so an idle runner's status does not change
 
 
@@ -43,27 +44,49 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
     unbegun: tuple[str, ...] = ()  # ids of jobs it holds whose handlers no runner has begun for a while
     unknown: tuple[str, ...] = ()  # tasks it was given jobs of but does not know
     paused: bool = False  # an operator paused it: it claims nothing
+    tasks: tuple[str, ...] | None = None  # the tasks it has, and their aliases; None: not published
+
+    def knows(self, task: str) -> bool | None:
+        """Whether it has the task; None if it does not say."""
+        if task[:TASK_CHARS_MAX] in self.unknown:
+            return False
+        return None if self.tasks is None else task in self.tasks
 
 
 def draw(
-    runners: Sequence[RunnerView], unbegun: Sequence[str] = (), unknown: Sequence[str] = (), *, paused: bool = False
+    runners: Sequence[RunnerView],
+    unbegun: Sequence[str] = (),
+    unknown: Sequence[str] = (),
+    *,
+    paused: bool = False,
+    tasks: Iterable[str] | None = None,
 ) -> bytes:
-    """Encode the status as JSON, at most PORTRAIT_BYTES_MAX: drops jobs first, then runners, to make it fit."""
+    """Encode the status as JSON, at most PORTRAIT_BYTES_MAX: drops jobs, then tasks, then runners to make it fit."""
     whole = WorkerStatus(
         unbegun=tuple(unbegun[:JOBS_SHOWN_MAX]),
         unknown=tuple(name[:TASK_CHARS_MAX] for name in unknown[:TASKS_SHOWN_MAX]),
         paused=paused,
+        tasks=_listed(tasks),
     )
-    for most in (JOBS_SHOWN_MAX, 5, 1, 0):
+    for most in (JOBS_SHOWN_MAX, 5, 1, 0, 0):
         shown = tuple(msgspec.structs.replace(one, jobs=one.jobs[:most]) for one in runners)
         drawn = msgspec.json.encode(msgspec.structs.replace(whole, runners=shown))
         if len(drawn) <= PORTRAIT_BYTES_MAX:
             return drawn
+        if not most:
+            whole = msgspec.structs.replace(whole, tasks=None)
     while len(drawn) > PORTRAIT_BYTES_MAX:
         shown = shown[: len(shown) * 3 // 4]
         left_out = len(runners) - len(shown)
         drawn = msgspec.json.encode(msgspec.structs.replace(whole, runners=shown, left_out=left_out))
     return drawn
+
+
+def _listed(tasks: Iterable[str] | None) -> tuple[str, ...] | None:
+    if tasks is None:
+        return None
+    names = tuple(sorted(tasks))
+    return names if len(msgspec.json.encode(names)) <= TASK_LIST_BYTES_MAX else None
 
 
 def read(portrait: bytes | None) -> WorkerStatus | None:

@@ -170,3 +170,10 @@ def test_what_the_terminal_cannot_show_is_replaced(shell: Shell, tmp_path: Path)
     )
     assert done.returncode == 0, done.stderr
     assert b"j1" in done.stdout
+
+
+def test_a_reason_that_no_letter_has_is_answered_with_those_there_are(shell: Shell) -> None:
+    shell("enqueue", "fail", "word=x", "--id", "d1")
+    shell.drain()
+    assert "Did you mean failed?" in shell("dead", "ls", "--reason", "fail").stderr
+    assert "no dead letter has the reason 'zzz'. There are: failed." in shell("dead", "ls", "--reason", "zzz").stderr

@@ -13,6 +13,7 @@ from tests.cli.shells import Shell, wait_until
 
 from holdfast import Holdfast
 from holdfast.backends import open_backend
+from holdfast.worker_status import draw
 
 
 def slow_down(url: str, queue: str) -> None:
@@ -98,6 +99,15 @@ def test_a_slow_down_is_ended_by_resume(shell: Shell) -> None:
     assert shell("queues", "resume", "mail").stdout == "resumed queue 'mail'.\n"
     assert shell.json("queues")["queues"][0]["slowed_until"] is None
     assert shell("resume", "-q", "mail").stdout == "queue 'mail' was neither paused nor slowed down.\n"
+
+
+def test_tasks_lists_what_live_workers_have(shell: Shell) -> None:
+    shell.worker("w1", draw([], tasks=["send", "pay"]))
+    shell.worker("w2", draw([], tasks=["send"]))
+    shell("tasks", "limit", "other", "3")
+    found = {task["name"]: task["workers"] for task in shell.json("tasks")["tasks"]}
+    assert found == {"send": 2, "pay": 1, "other": 0}
+    assert [line.split()[:2] for line in shell("tasks").stdout.splitlines()[-2:]] == [["pay", "1"], ["send", "2"]]
 
 
 def test_tasks_show_what_the_store_knows(shell: Shell) -> None:

@@ -239,6 +239,35 @@ def test_a_task_the_app_does_not_have() -> None:
     assert "may be claimed at once" in explained(scene, tasks={"t"}).summary
 
 
+@pytest.mark.parametrize("delay", [0.0, 3600.0])
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_task_that_no_worker_has_is_not_waited_for(delay: float, group: str | None) -> None:
+    def scene(*tasks: str, unknown: tuple[str, ...] = ()) -> Scene:
+        async def play(backend: Backend) -> None:
+            await claim(backend, slots=3)
+            await backend.renew("w1", [], seen_call=1, portrait=draw([], unknown=unknown, tasks=tasks))
+            await backend.enqueue([NewJob(id="j1", task="shop.send", delay=delay, group=group)])
+
+        return play
+
+    told = explained(scene("shop.sent", "other"))
+    assert "No live worker of queue 'default' knows task 'shop.send'. Did you mean shop.sent?" in told.sentences
+    assert told.next == ("Deploy code that has it, give another task that name as an alias, or cancel the job.",)
+    assert told.next == explained(scene("shop.sent"), tasks={"shop.send"}).next == explained(scene(), tasks=set()).next
+    known = explained(scene("shop.send"), tasks=set())
+    assert known.next != told.next and "knows task" not in " ".join(known.sentences)
+
+
+def test_a_worker_with_too_many_tasks_to_list_says_nothing_about_them() -> None:
+    async def scene(backend: Backend) -> None:
+        await claim(backend, slots=3)
+        tasks = [f"some.module.task_{number}" for number in range(1000)]
+        await backend.renew("w1", [], seen_call=1, portrait=draw([], tasks=tasks))
+        await backend.enqueue([NewJob(id="j1", task="t")])
+
+    assert "may be claimed at once" in explained(scene).summary
+
+
 def test_an_unknown_job() -> None:
     with pytest.raises(JobNotFound):
         explained(lambda backend: backend.enqueue([]), "nobody")

@@ -89,7 +89,8 @@ def _hint(app: Holdfast, text: str, queue: str | None, reason: str | None) -> st
     reasons = [reason] if reason is not None else [parts[0] for parts in named if len(parts) == 1]
     seen = {letter.reason for letter in app.dead.list(limit=REASONS_SEEN_MAX)} if reasons else set()
     for one in reasons:
-        if one not in seen and (near := nearest(one, seen)):
+        if seen and one not in seen:
+            near = nearest(one, seen) or f" There are: {', '.join(sorted(seen))}."
             return f"no dead letter has the reason {one!r}.{near}"
     return queue_hint(app, queue if queue is not None else query.queue)
 

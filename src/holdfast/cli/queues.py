@@ -7,6 +7,7 @@ Loaded by main when one of them is called. Without a subcommand they list.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,8 @@ from ..lifecycle import UNSTARTED, State
 from ..names import nearest
 from ..operator import make_pause
 from ..rates import Rate
-from ..records import Override, Pause, QueueRecord, TaskRecord, TaskRule
+from ..records import Override, Pause, QueueRecord, TaskRecord, TaskRule, WorkerRecord
+from ..worker_status import read
 from .bulk import confirm, progress_bar, report_bulk
 from .documents import queue_document, rate_word, task_document
 from .exits import CommandFailed, Exit
@@ -186,30 +188,41 @@ def resume_command(session: Session, queue: str) -> int:
 @session_options
 @click.pass_context
 def tasks(ctx: click.Context, session: Session) -> int:
-    """List tasks of which the store knows something: limits, rates, retention."""
+    """List the tasks that live workers have, and those with a limit, a rate or a retention of their own."""
     if not lists(ctx):
         return Exit.DONE
     with session.store() as app:
-        found = app.tasks.list()
+        found = {task.rule.name: task for task in app.tasks.list()}
+        workers = _workers_by_task(app.workers())
+    names = sorted({*found, *workers})
+    every = {name: found.get(name) or TaskRecord(rule=TaskRule(name=name), declared=True) for name in names}
     if session.as_json:
-        session.print.document({"tasks": [task_document(task) for task in found]})
+        known = [{**task_document(task), "workers": workers[name]} for name, task in every.items()]
+        session.print.document({"tasks": known})
         return Exit.DONE
     session.print.table(
-        ("task", "limit", "rate", "running", "kept", "note"),
+        ("task", "workers", "limit", "rate", "running", "kept", "note"),
         [
             (
-                task.rule.name,
+                name,
+                str(workers[name] or ""),
                 told_limit(task.rule.limit, task.override),
                 told_rate(task.rule.rate, task.override),
                 str(task.running or ""),
                 _kept(task.rule),
                 "" if task.declared else "not declared by code",
             )
-            for task in found
+            for name, task in every.items()
         ],
-        empty="no task has a limit, a rate or a rule of its own.",
+        empty="no live worker has a task, and no task has a limit, a rate or a rule of its own.",
     )
     return Exit.DONE
+
+
+def _workers_by_task(workers: Iterable[WorkerRecord]) -> Counter[str]:
+    """How many live workers have each task, by their own lists."""
+    views = [read(worker.portrait) for worker in workers if not worker.expired]
+    return Counter(name for view in views if view is not None for name in view.tasks or ())
 
 
 def _kept(rule: TaskRule) -> str:

@@ -14,7 +14,7 @@ from ..job import Job
 from ..lifecycle import UNSTARTED, State
 from ..rates import UNLIMITED
 from ..records import GroupRecord, Pause, QueueRecord, TaskRecord, WorkerRecord
-from ..worker_status import may_not_know
+from ..worker_status import WorkerStatus, read
 from .words import num
 
 
@@ -74,7 +74,8 @@ def _served(scene: Scene) -> list[Gate]:
     served = Gate(name="A worker serves it", text=f"{count}, {num(free)} of {num(slots)} slots free", open=free > 0)
     if not free:
         served = Gate(name="All slots are taken", text=f"{count}, {num(slots)} slots", open=False)
-    unsure = [one for one in serving if may_not_know(one.portrait, scene.job.task)]
+    views = [read(one.portrait) or WorkerStatus() for one in serving]
+    unsure = [one for one in views if one.knows(scene.job.task) is False]
     if len(unsure) == len(serving):
         known = Gate(name="No worker knows the task", text=scene.job.task, open=False)
     elif unsure:

@@ -16,9 +16,10 @@ from msgspec.structs import replace
 from ..backends.contract import Backend
 from ..errors import JobNotFound, StoreSealed
 from ..lifecycle import SHARED_STALLS_MAX, UNSTARTED, State
+from ..names import nearest
 from ..rates import UNLIMITED, Rate, bounded, opens_at
 from ..records import Flow, GroupRecord, JobRecord, Override, Pause, QueueRecord, TaskRecord, WorkerRecord
-from ..worker_status import TASK_CHARS_MAX, read
+from ..worker_status import read
 from .pace import duration, usual_runs
 
 STALLS = ("stalled", "crash")  # error reasons that are not failures of the handler
@@ -121,6 +122,8 @@ def _scheduled(scene: _Scene) -> Explanation:
     if pause is not None:
         reasons.append(f"Its group is {_paused(pause, scene.now)}; {_resumed(job)} ends that.")
     wanted = [f"Wait, or run it at once: `holdfast run-now {job.id}`."] if job.due_at > scene.now else []
+    if _is_unknown(scene):
+        wanted = [_UNKNOWN_ADVICE]
     return _explanation(scene, summary, [*reasons, *_expiry(scene), *_obstacles(scene)], wanted)
 
 
@@ -156,7 +159,7 @@ async def _waiting(backend: Backend, scene: _Scene) -> Explanation:
         scene,
         summary,
         [*reasons, *_suspicion(scene), *_expiry(scene), *obstacles],
-        ["It becomes ready when its turn comes."],
+        [_UNKNOWN_ADVICE if _is_unknown(scene) else "It becomes ready when its turn comes."],
     )
 
 
@@ -164,7 +167,8 @@ async def _ready(backend: Backend, scene: _Scene) -> Explanation:
     obstacles = _obstacles(scene)
     reasons = [*_suspicion(scene), *_last_error(scene.job), *_expiry(scene)]
     if obstacles:
-        return _explanation(scene, obstacles[0], [*reasons, *obstacles[1:]], ["Then the next claim takes it in turn."])
+        then = _UNKNOWN_ADVICE if _is_unknown(scene) else "Then the next claim takes it in turn."
+        return _explanation(scene, obstacles[0], [*reasons, *obstacles[1:]], [then])
     serving = scene.serving
     slots, busy = sum(worker.slots for worker in serving), sum(worker.running for worker in serving)
     summary = (
@@ -297,22 +301,32 @@ def _obstacles(scene: _Scene) -> list[str]:
 
 
 def _strangers(scene: _Scene) -> list[str]:
-    """Workers serving its queue that reported that they do not know its task."""
+    """Workers serving its queue that do not have its task."""
     task, serving = scene.job.task, scene.serving
-    shown = [(worker, read(worker.portrait)) for worker in serving]
-    strangers = [worker.id for worker, view in shown if view is not None and task[:TASK_CHARS_MAX] in view.unknown]
+    views = {worker.id: read(worker.portrait) for worker in serving}
+    strangers = [name for name, view in views.items() if view is not None and view.knows(task) is False]
     if not strangers:
         return []
     if len(strangers) == len(serving):
-        return [
-            f"No live worker of queue {scene.job.queue!r} knows task {task!r}: deploy code that has it, give another "
-            "task that name as an alias, or cancel the job."
-        ]
+        known = {name for view in views.values() if view is not None for name in view.tasks or ()}
+        return [f"No live worker of queue {scene.job.queue!r} knows task {task!r}.{nearest(task, known)}"]
     others = ", ".join(worker.id for worker in serving if worker.id not in strangers)
     return [
         f"Task {task!r} is unknown to {_count(len(strangers), 'live worker')} of queue {scene.job.queue!r} "
         f"({', '.join(strangers[:5])}), which leave it to the others: {others}."
     ]
+
+
+_UNKNOWN_ADVICE = "Deploy code that has it, give another task that name as an alias, or cancel the job."
+
+
+def _is_unknown(scene: _Scene) -> bool:
+    """Whether nobody who could run it has its task, as far as is known: waiting would not help."""
+    views = [read(worker.portrait) for worker in scene.serving]
+    known = [None if view is None else view.knows(scene.job.task) for view in views]
+    if known and not any(one is not False for one in known):
+        return True
+    return True not in known and scene.tasks is not None and scene.job.task not in scene.tasks
 
 
 def _pause_of(

@@ -152,7 +152,7 @@ class EmbeddedWorker:
     # ------------------------------------------------------------------ internals
 
     def _make_runners(self, runner: Runner, signals: Signals) -> InProcessRunners:
-        return InProcessRunners(runner, self._app.hub, signals)
+        return InProcessRunners(runner, self._app.hub, signals, self._task_names)
 
     def _make_keeper(self, runners: InProcessRunners, reports: Reports) -> Keeper:
         app, options = self._app, self._options
@@ -173,6 +173,9 @@ class EmbeddedWorker:
             clock=self._clock,
             unknown_delay=self._unknown_delay,
         )
+
+    def _task_names(self) -> list[str]:
+        return [name for task in self._app.tasks.values() for name in (task.name, *task.options.aliases)]
 
     def _on_ready(self) -> None:
         if self._ready is not None and not self._ready.done():

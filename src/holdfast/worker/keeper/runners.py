@@ -16,7 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -448,9 +448,12 @@ class Runners(ABC):
         """Whether the newest code loaded here has this task."""
 
     def status(self) -> bytes | None:
-        """The encoded worker status for the worker's row; None if there is nothing to show."""
-        paused = self.signals.paused
-        return draw((), unknown=self.unknown, paused=paused) if self.unknown or paused else None
+        """The encoded worker status for the worker's row."""
+        return draw((), unknown=self.unknown, paused=self.signals.paused, tasks=self.task_names())
+
+    @abstractmethod
+    def task_names(self) -> Iterable[str]:
+        """The names and aliases of the tasks that the newest code loaded here has."""
 
     def set_unknown(self, tasks: tuple[str, ...]) -> None:
         """Publish which tasks this worker does not know."""
@@ -556,9 +559,11 @@ class InProcessRunners(Runners):
     It monitors the handlers' loop from outside, so it notices a handler that blocks it.
     """
 
-    def __init__(self, runner: Runner, hub: events.Hub, signals: Signals) -> None:
+    def __init__(
+        self, runner: Runner, hub: events.Hub, signals: Signals, task_names: Callable[[], Iterable[str]] = tuple
+    ) -> None:
         super().__init__(signals)
-        self._runner, self._hub = runner, hub
+        self._runner, self._hub, self._task_names = runner, hub, task_names
         self._context: contextvars.Context | None = None  # of handlers; None: the keeper's, which is empty
 
     def set_worker(self, worker: str) -> None:
@@ -578,6 +583,9 @@ class InProcessRunners(Runners):
 
     def knows(self, task: str) -> bool:
         return self._runner.knows(task)
+
+    def task_names(self) -> Iterable[str]:
+        return self._task_names()
 
     def start(self, leases: Sequence[Lease]) -> None:
         self._call(self._runner.start, leases)

@@ -194,7 +194,8 @@ class Pool(Runners):
         ]
 
     def status(self) -> bytes:
-        return draw(self.runner_views(), self.unbegun(), self.unknown, paused=self.signals.paused)
+        paused, tasks = self.signals.paused, self.task_names()
+        return draw(self.runner_views(), self.unbegun(), self.unknown, paused=paused, tasks=tasks)
 
     async def stacks(self) -> list[tuple[str, str]]:
         """Of all runners at once; one that is stuck in C code shows its Python stacks, too."""
@@ -204,6 +205,9 @@ class Pool(Runners):
 
     def knows(self, task: str) -> bool:
         return task in self.facts
+
+    def task_names(self) -> Iterable[str]:
+        return self.facts
 
     def unbegun(self) -> list[str]:
         """Jobs held here that no runner has begun for a while, or whose retry policy has not been applied yet."""
