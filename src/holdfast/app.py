@@ -12,14 +12,15 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from . import events
 from .backends import Address, make_backend, parse_url
 from .backends.contract import Backend
-from .clock import Clock, SystemClock
+from .clock import Clock, ManualClock, SystemClock
 from .cron.api import Cron
 from .errors import ConfigurationError
+from .hooks import AsyncMiddleware, E, Form, Hooks, L, M, Middleware
 from .names import check_list, check_name, known_options
 from .operator import Dead, Groups, Queues, RegisteredTasks
 from .options import (
@@ -80,16 +81,46 @@ class Holdfast(Producer):
         super().__init__()
         chosen = url if url is not None else os.environ.get("HOLDFAST_URL") or URL_DEFAULT
         self._address: Address = parse_url(chosen)
-        modules = check_list(imports, "imports=")
-        self.imports: tuple[str, ...] = tuple(check_name(module, "module in imports=") for module in modules)
+        self._lent = False  # a worker has a backend of this store
+        self.imports: tuple[str, ...] = _modules(imports)
         self.args_bytes_max = whole(args_bytes_max, "args_bytes_max=", 2)
         self.result_bytes_max = whole(result_bytes_max, "result_bytes_max=", 2)
         self.hub = events.Hub()
+        self.hooks = Hooks()
         self.dead = Dead(self)
         self.groups = Groups(self)
         self.queues = Queues(self)
         self.cron = Cron(self)
         self._store = StoreHandle(partial(make_backend, self._address), SystemClock())
+
+    @known_options("app.configure()")
+    def configure(
+        self,
+        url: str | None = None,
+        *,
+        imports: Iterable[str] | None = None,
+        args_bytes_max: int | None = None,
+        result_bytes_max: int | None = None,
+    ) -> None:
+        """Set what the constructor sets, later: in an application factory, or for a test. What is not given stays.
+
+        Only while the store is not in use: before the first call, or after `close()`. Tasks, queues and hooks stay.
+        """
+        if isinstance(self.clock, ManualClock):
+            raise ConfigurationError("this app is in a sandbox, which has a store of its own. Configure it outside.")
+        if self._lent or self._store.is_open:
+            raise ConfigurationError(
+                f"this app already uses {self.safe_url}, so it cannot be configured any more. Call app.configure() "
+                "before the first job is enqueued or run, or app.close() first."
+            )
+        modules = None if imports is None else _modules(imports)
+        args_max = None if args_bytes_max is None else whole(args_bytes_max, "args_bytes_max=", 2)
+        result_max = None if result_bytes_max is None else whole(result_bytes_max, "result_bytes_max=", 2)
+        if url is not None:
+            self.aim(url)
+        self.imports = self.imports if modules is None else modules
+        self.args_bytes_max = self.args_bytes_max if args_max is None else args_max
+        self.result_bytes_max = self.result_bytes_max if result_max is None else result_max
 
     # ------------------------------------------------------------------ the store
 
@@ -109,6 +140,7 @@ class Holdfast(Producer):
 
     def open_backend(self) -> Backend:
         """A new, unopened backend for the same store, to use on another thread; memory:// shares the app's only one."""
+        self._lent = True
         if self._address.scheme == "memory":
             return self._store.unopened
         return make_backend(self._address)
@@ -212,6 +244,48 @@ class Holdfast(Producer):
         """Register a function for an event: `@app.on("stalled")`."""
         return self.hub.on(event)
 
+    @overload
+    def around(self, fn: M, /) -> M: ...
+    @overload
+    def around(self, fn: Middleware, twin: AsyncMiddleware, /) -> None: ...
+    @overload
+    def around(self, /, *, only: Form) -> Callable[[M], M]: ...
+    def around(self, fn: Any = None, twin: Any = None, /, *, only: Form | None = None) -> Any:
+        """Register middleware: `@app.around def trace(ctx, call_next): return call_next()`, or an `async def`.
+
+        It runs around every attempt, in the handler's own thread or task; the first registered is the outermost.
+        `app.around(trace, atrace)` registers both forms, `only="sync"` leaves async handlers without it.
+        """
+        if fn is None:
+            return partial(self._around_only, only)
+        self.hooks.add_around(fn, twin, only=only)
+        return fn if twin is None else None
+
+    def _around_only(self, only: Form | None, fn: M) -> M:
+        self.hooks.add_around(fn, only=only)
+        return fn
+
+    def on_startup(self, fn: L, /) -> L:
+        """Register a function that opens what handlers need, once in each process that runs them, before any job.
+
+        It takes `resources`, which handlers see as `ctx.resources`. If it raises, the process takes no jobs.
+        """
+        self.hooks.add_startup(fn)
+        return fn
+
+    def on_shutdown(self, fn: L, /) -> L:
+        """Register a function that closes those resources when a worker ends; the last registered runs first."""
+        self.hooks.add_shutdown(fn)
+        return fn
+
+    def on_enqueue(self, fn: E, /) -> E:
+        """Register a function that may add headers to every call before it is stored: `def stamp(call, headers): …`.
+
+        It runs in the caller's own thread or task and changes `headers`, a dict. If it raises, nothing is stored.
+        """
+        self.hooks.add_on_enqueue(fn)
+        return fn
+
     def import_tasks(self) -> None:
         """Import the modules listed in `imports=`; only called where handlers run."""
         for module in self.imports:
@@ -285,10 +359,12 @@ class Holdfast(Producer):
     def close(self) -> None:
         """Close the store and end its thread. Idempotent; a later call opens them again."""
         forbid_running_loop("app.close()", "app.aclose()")
+        self._lent = False
         self._store.close()
 
     async def aclose(self) -> None:
         """Async version of `close`."""
+        self._lent = False
         await asyncio.to_thread(self._store.close)
 
     def __enter__(self) -> Holdfast:
@@ -305,6 +381,10 @@ class Holdfast(Producer):
 
     def __repr__(self) -> str:
         return f"<Holdfast {self.safe_url} with {len(self.tasks)} tasks>"
+
+
+def _modules(imports: Iterable[str]) -> tuple[str, ...]:
+    return tuple(check_name(module, "module in imports=") for module in check_list(imports, "imports="))
 
 
 async def _nothing(backend: Backend) -> None:

@@ -14,14 +14,15 @@ import traceback
 from contextvars import ContextVar
 from datetime import timedelta
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from . import logs
 from .clock import to_seconds
-from .errors import ArgumentsRejected, ConfigurationError
+from .errors import ArgumentsRejected, ConfigurationError, HoldfastError
+from .headers import headers_of
 from .lifecycle import Ending, Failure, Settlement
 from .names import plain
 from .records import Lease, Release
@@ -29,6 +30,8 @@ from .records import Lease, Release
 if TYPE_CHECKING:
     from .options import TaskOptions
     from .task import Task
+
+T = TypeVar("T")
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Verdicts: exceptions a handler raises to decide how its attempt ends. They derive from BaseException so that a
@@ -93,6 +96,30 @@ class CancelRequested(BaseException):
     """Raised by `Context.raise_if_cancelled` to end the attempt; `except Exception` does not catch it."""
 
 
+class Resources(dict[str, Any]):
+    """What the startup functions opened, by name: `resources["db"] = pool`, then `ctx.resources["db"]` in handlers.
+
+    `ctx.resources.of(Pool)` finds one by its class, and is typed.
+    """
+
+    def __missing__(self, name: str) -> Any:
+        raise ConfigurationError(
+            f"there is no resource {name!r}; {self._named()}. Set it in a function of @app.on_startup."
+        )
+
+    def of(self, kind: type[T], name: str | None = None) -> T:
+        """The resource of this class: the only one, or the one with this name."""
+        found = [one for one in self.values() if isinstance(one, kind)] if name is None else [self[name]]
+        if len(found) == 1 and isinstance(found[0], kind):
+            return found[0]
+        if len(found) > 1:
+            raise ConfigurationError(f"{len(found)} resources are a {kind.__name__}: {self._named()}. Give its name.")
+        raise ConfigurationError(f"no resource{f' {name!r}' if name else ''} is a {kind.__name__}; {self._named()}.")
+
+    def _named(self) -> str:
+        return f"there are {', '.join(sorted(map(str, self)))}" if self else "there are none"
+
+
 class Context:
     """One attempt, as its handler sees it.
 
@@ -100,7 +127,7 @@ class Context:
     and of its group (use it to reject a late writer).
     """
 
-    __slots__ = ("_cancelled", "_deadline", "_lease", "_policy", "_reports")
+    __slots__ = ("_cancelled", "_deadline", "_lease", "_policy", "_reports", "_resources")
 
     def __init__(
         self,
@@ -109,11 +136,13 @@ class Context:
         deadline: float | None = None,
         policy: BackOff | None = None,
         reports: ReportSink | None = None,
+        resources: Resources | None = None,
     ) -> None:
         self._lease = lease
         self._deadline = deadline
         self._policy = policy
         self._reports = reports
+        self._resources = resources
         self._cancelled = False
 
     @staticmethod
@@ -183,6 +212,18 @@ class Context:
         Async handlers are also cancelled; a sync handler only gets this flag, because a thread cannot be killed.
         """
         return self._cancelled
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What came with the job: `.using(headers=…)` and `@app.on_enqueue`. A copy, the same in every attempt."""
+        return headers_of(self._lease.options)
+
+    @property
+    def resources(self) -> Resources:
+        """What the functions of `@app.on_startup` opened in this process."""
+        if self._resources is None:
+            self._resources = Resources()
+        return self._resources
 
     def raise_if_cancelled(self) -> None:
         """End the attempt here if it should stop."""
@@ -381,6 +422,14 @@ def said(error: object) -> str:
         return str.__str__(str(error))  # turns an instance of a str subclass into a plain str
     except BaseException:  # also SystemExit: an attempt that never ends would keep its slot forever
         return f"<{type(error).__name__} that cannot be printed>"
+
+
+def tellable_words(error: BaseException) -> str:
+    """The text of an error from the user's code on one line. If it has a URL, it may contain a password, too."""
+    words = " ".join(said(error).split())
+    if "://" in words and not isinstance(error, HoldfastError):
+        return "its text holds a URL, and is not shown"
+    return words
 
 
 def bounded(text: str, most: int) -> str:

@@ -9,6 +9,7 @@ results or URL passwords. A message states what happened, why, and what to do ne
     │   ├── TaskAlreadyRegistered
     │   ├── QueryRejected           a query that cannot be read: names the column
     │   └── BackendNotInstalled     names the extra to install
+    ├── StartupFailed               a function of app.on_startup raised
     ├── ArgumentsRejected           cannot be bound, encoded, or too large              (also ValueError)
     ├── JobNotFound                                                                     (also LookupError)
     ├── EntryNotFound               no cron entry has that name                         (also LookupError)
@@ -70,6 +71,17 @@ class BackendNotInstalled(ConfigurationError):
     def __init__(self, scheme: str, advice: str) -> None:
         self.scheme = scheme
         super().__init__(f"the backend for {scheme}:// is not available. {advice}")
+
+
+class StartupFailed(HoldfastError):
+    """A startup function raised, so this process takes no jobs."""
+
+    def __init__(self, function: str, kind: str, text: str = "") -> None:
+        self.function, self.kind, self.text = function, kind, text
+        super().__init__(
+            f"the startup function {function} failed: {f'{kind}: {text}' if text else kind}. No job was taken. Fix its "
+            "cause and start the worker again."
+        )
 
 
 class ArgumentsRejected(HoldfastError, ValueError):

@@ -16,6 +16,7 @@ from . import records
 from .clock import moment
 from .codec import decode_plain
 from .errors import ArgumentsRejected
+from .headers import headers_of
 from .lifecycle import Failure, State
 from .options import Duration
 from .queries import continued
@@ -62,6 +63,11 @@ class BoundCall(Generic[R]):
     @property
     def key(self) -> str | None:
         return self.new.key
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers given with `.using(headers=…)`."""
+        return headers_of(self.new.options)
 
     def __repr__(self) -> str:  # arguments do not belong in logs
         return f"<BoundCall {self.new.task} {self.new.id}>"
@@ -138,6 +144,11 @@ class Job(Generic[R]):
             except ArgumentsRejected:  # an older or newer signature: still worth showing
                 pass
         return plain_args(self._record.args)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What travels with the job for code around it: request id, trace context, tenant."""
+        return headers_of(self._record.options)
 
     @property
     def created(self) -> bool:

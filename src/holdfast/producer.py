@@ -12,11 +12,15 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, It
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec.structs import replace
+
 from . import events, records
 from .backends.caller_connections import is_begun, recognise
 from .clock import Clock
 from .codec import decode_plain
 from .errors import BackendError, ConfigurationError, JobCancelled, JobDied
+from .headers import check_headers, with_headers
+from .hooks import Hooks
 from .job import BoundCall, Enqueued, Job
 from .lifecycle import State
 from .observer import JobOrId, job_id
@@ -38,12 +42,15 @@ class Producer(Tasks, Operator):
     """The producer's half of an app."""
 
     hub: events.Hub
+    hooks: Hooks
 
     # ------------------------------------------------------------------ enqueue
 
     def enqueue(self, call: BoundCall[R], *, connection: Any = None) -> Job[R]:
         """Store a bound call; repeating it creates no second job. With a connection: in the caller's transaction."""
         connection = checked(call).connection if connection is None else connection
+        if self.hooks.on_enqueue:
+            call = self._headed(call)
         if connection is not None:
             return self._stored(call, *join(self._store, connection, [call])[0])
         forbid_running_loop("enqueue()", "aenqueue()")
@@ -60,6 +67,8 @@ class Producer(Tasks, Operator):
     async def aenqueue(self, call: BoundCall[R], *, connection: Any = None) -> Job[R]:
         """Async version of `enqueue`."""
         connection = checked(call).connection if connection is None else connection
+        if self.hooks.on_enqueue:
+            call = self._headed(call)
         if connection is not None:
             return self._stored(call, *(await ajoin(self._store, connection, [call]))[0])
         gate, new = self._store, call.new
@@ -67,6 +76,20 @@ class Producer(Tasks, Operator):
         if backend is not None and backend.any_loop:
             return self._stored(call, *await store(new, gate.clock, backend))
         return self._stored(call, *await gate.acall(partial(store, new, gate.clock)))
+
+    def _headed(self, call: BoundCall[R]) -> BoundCall[R]:
+        """The call with what the functions of `@app.on_enqueue` make of its headers, here in the caller's context."""
+        before = call.headers
+        headers = dict(before)
+        for hook in self.hooks.on_enqueue:
+            hook(call, headers)
+        if headers == before:
+            return call
+        options = with_headers(call.new.options, check_headers(headers))
+        return BoundCall(replace(call.new, options=options), call.connection)
+
+    def _chunk(self, chunk: list[BoundCall[Any]]) -> list[BoundCall[Any]]:
+        return [self._headed(call) for call in chunk] if self.hooks.on_enqueue else chunk
 
     def _stored(self, call: BoundCall[R], record: JobRecord, answer: records.Enqueued) -> Job[R]:
         if answer.created and self.hub.wanted("enqueued"):
@@ -87,7 +110,7 @@ class Producer(Tasks, Operator):
             for chunk in chunks(calls):
                 while under_way:
                     created += under_way.pop()()
-                under_way.append(self._begin_chunk(chunk))
+                under_way.append(self._begin_chunk(self._chunk(chunk)))
                 total += len(chunk)
         finally:  # also if making a call raised: wait for the step in flight and emit its events
             while under_way:
@@ -111,7 +134,7 @@ class Producer(Tasks, Operator):
             async for chunk in achunks(calls):
                 while under_way:
                     created += await under_way.pop()
-                step = asyncio.create_task(self._astore_chunk(chunk))
+                step = asyncio.create_task(self._astore_chunk(self._chunk(chunk)))
                 under_way.append(step)
                 # The caller gets its own connection back before the next call is made.
                 alone = chunk[0].connection is not None

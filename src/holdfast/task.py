@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import FunctionType, MappingProxyType
 from typing import (
@@ -32,6 +32,7 @@ from .clock import to_seconds
 from .codec import Codec, encode_unseen, read_parameters, signature_of
 from .context import Context
 from .errors import ArgumentsRejected, ConfigurationError, TaskAlreadyRegistered
+from .headers import check_headers
 from .job import BoundCall, Job
 from .lifecycle import State
 from .names import check_name, default_task_name, nearest, new_id
@@ -120,9 +121,10 @@ class UsingSettings(TypedDict, total=False):
     delay: Duration | None
     at: datetime | None
     connection: Any
+    headers: Mapping[str, str] | None
 
 
-_PLACED = frozenset({"id", "delay", "at", "connection"})
+_PLACED = frozenset({"id", "delay", "at", "connection", "headers"})
 _STORED = frozenset(UsingSettings.__annotations__) - _PLACED
 
 
@@ -147,22 +149,27 @@ class Placement:
     due_at: float | None = None
     connection: Any = None
     own: frozenset[str] = frozenset()  # which of retry, timeout, retain were given for this call only
-    options: bytes | None = None  # those options, as stored
+    headers: Mapping[str, str] = field(default_factory=dict)
+    options: bytes | None = None  # those options and the headers, as stored
 
-    def changed(self, given: Mapping[str, Any], own: frozenset[str], options: bytes | None) -> Placement:
-        """This placement updated with the `.using` settings, validated."""
+    def changed(self, given: Mapping[str, Any], own: frozenset[str], options: TaskOptions) -> Placement:
+        """This placement updated with the `.using` settings, validated. Headers are added to those given before."""
         delay, at = given.get("delay"), given.get("at")
         if delay is not None and at is not None:
             raise ConfigurationError("delay= and at= exclude each other. Give one of them.")
         due_at = None if at is None else check_at(at)
         timed = delay is not None or at is not None
+        headers = self.headers
+        if "headers" in given:
+            headers = check_headers({**headers, **check_headers(given["headers"])})
         return Placement(
             id=check_name(given["id"], "id") if given.get("id") is not None else self.id,
             delay=to_seconds(delay, "delay=") if delay is not None else None if timed else self.delay,
             due_at=due_at if at is not None else None if timed else self.due_at,
             connection=given.get("connection", self.connection),
             own=own,
-            options=options,
+            headers=headers,
+            options=encode_call_options(options, own, headers),
         )
 
 
@@ -189,7 +196,7 @@ def refine(options: TaskOptions, placement: Placement, settings: Mapping[str, An
     stored, placed = split_settings(settings)
     options = options.changed(**stored)
     own = placement.own | (stored.keys() & CALL_OPTIONS)
-    placement = placement.changed(placed, own, encode_call_options(options, own))
+    placement = placement.changed(placed, own, options)
     if options.wait is not None and (placement.delay is not None or placement.due_at is not None):
         raise ConfigurationError('on_conflict="debounce" is due wait= seconds after the latest call. Leave out delay=.')
     return options, placement

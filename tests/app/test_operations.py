@@ -46,7 +46,9 @@ WITHOUT_TWIN = {
         "encode",
         "decode_value",
     ),
+    *("around", "configure", "on_enqueue", "on_shutdown", "on_startup"),
     *("app", "include_in", "args_bytes_max", "enqueued", "assert_enqueued", "refute_enqueued"),
+    *("assert_not_enqueued", "commit", "pending"),
 }
 
 

@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from holdfast import Holdfast
-from holdfast.dashboard import words
+from holdfast.dashboard import Access, words
 from holdfast.dashboard.cron_strip import TICKS_SHOWN, strip
 from holdfast.dashboard.pages import PAGES
 from holdfast.records import CronEntry
@@ -126,6 +126,18 @@ def test_secrets_are_hidden_by_their_key(app: Holdfast, jobs: dict[str, str]) ->
 
         own = Browser(dashboard(app, redact=hook))
         assert "customer hidden" in await own.page(f"/job?id={jobs['succeeded']}")
+
+    asyncio.run(walk())
+
+
+def test_a_job_s_page_shows_its_headers_to_those_who_may_see_arguments(app: Holdfast) -> None:
+    async def walk() -> None:
+        headers = {"request_id": "r4711", "auth_token": "t4712", "odd": HOSTILE}
+        job = await app.named("billing.charge", headers=headers).aenqueue()
+        page = await Browser(dashboard(app)).page(f"/job?id={job.id}")
+        assert "r4711" in page and "t4712" not in page and "<img src=x" not in page
+        viewer = Browser(dashboard(app, access=lambda connection: Access(name="ann")))
+        assert "r4711" not in await viewer.page(f"/job?id={job.id}")
 
     asyncio.run(walk())
 

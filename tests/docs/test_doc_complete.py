@@ -35,7 +35,7 @@ OPTIONS = DOCS / "reference" / "options.md"
 RULES = ("queue_rules", "task_rules", "cron_entries")
 # What the engine alone uses of these classes; users have no business with it.
 ENGINE_ONLY = {
-    "Holdfast": {"aim", "backend", "clock", "dump", "hub", "open_backend", *RULES},
+    "Holdfast": {"aim", "backend", "clock", "dump", "hooks", "hub", "open_backend", *RULES},
     "Entry": {"of"},
     "Task": {"args_bytes_max", "codec", "decode", "decode_value", "encode", "include_in", "is_async", "wants_context"},
     "BoundCall": {"connection", "new"},

@@ -22,8 +22,8 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # Lower may not import from higher. A module is looked up by its first part below the package.
 WORDS = """
-    clock codec context errors events job lifecycle logs names options queries rates records retry rollups task
-    worker_status
+    clock codec context errors events headers hooks job lifecycle logs names options queries rates records retry rollups
+    task worker_status
 """
 FACE = "actions app bulk observer operator producer results store_thread worker_commands"
 LAYERS = {

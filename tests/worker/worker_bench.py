@@ -10,6 +10,7 @@ from typing import Any
 from holdfast.backends.contract import Backend
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.events import Event, Hub
+from holdfast.hooks import Hooks
 from holdfast.job import BoundCall
 from holdfast.options import WorkerOptions
 from holdfast.records import CronEntry, JobRecord, QueueRule, TaskRule
@@ -92,6 +93,7 @@ class WorkerApp(Tasks):
     def __init__(self, make: Callable[[], Backend]) -> None:
         super().__init__()
         self.hub = Hub()
+        self.hooks = Hooks()
         self.make_store = make
         self._store: Backend | None = None
         self.faulty: Faulty | None = None

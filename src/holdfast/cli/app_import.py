@@ -15,8 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from ..app import Holdfast
-from ..context import said
-from ..errors import HoldfastError
+from ..context import tellable_words
 from ..names import nearest
 from .exits import CommandFailed, Exit
 
@@ -76,14 +75,6 @@ def _failed(name: str, error: BaseException) -> ImportFailed:
         f"importing {name!r} failed{_where(error)}: {kind}: {text}" if text else f"importing {name!r} failed: {kind}",
         "Mend that and run it again; HOLDFAST_DEBUG=1 shows the whole traceback.",
     )
-
-
-def tellable_words(error: BaseException) -> str:
-    """An error's text from the user's code on one line. If it contains a URL, it may contain a password, too."""
-    words = " ".join(said(error).split())
-    if "://" in words and not isinstance(error, HoldfastError):
-        return "its text holds a URL, and is not shown"
-    return words
 
 
 def _where(error: BaseException) -> str:

@@ -36,6 +36,7 @@ def job_document(job: Job[Any]) -> dict[str, Any]:
         "group": job.group,
         "key": job.key,
         "args": plain(job.args),
+        "headers": job.headers,
         "attempts": job.attempts,
         "failures": job.failures,
         "stalls": job.stalls,

@@ -252,6 +252,7 @@ def _show_job(session: Session, job: Job[Any], now: float) -> None:
             ("key", job.key),
             ("priority", str(job.priority) if job.priority else None),
             ("arguments", json.dumps(plain(job.args), ensure_ascii=False, default=str)),
+            ("headers", json.dumps(job.headers, ensure_ascii=False) if job.headers else None),
             ("tries", tries),
             ("suspect", "its process died; it runs alone next" if suspect else None),
             ("created", ago(job.created_at, now)),

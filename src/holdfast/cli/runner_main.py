@@ -1,7 +1,8 @@
 """Entry point of a runner process: `python -P -m holdfast.cli.runner_main`, started only by the guard.
 
-Reads from its socket what to import, imports it, sends Hello, and runs handlers until Quit. Import errors go to the
-keeper as the command line's messages. It never opens the store itself; handlers that enqueue do, through the app.
+Reads from its socket what to import, imports it, runs the app's startup functions, sends Hello, and runs handlers until
+Quit. Errors before Hello go to the keeper as the command line's messages. It never opens the store itself; handlers
+that enqueue do, through the app.
 """
 
 from __future__ import annotations
@@ -13,19 +14,20 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TextIO
+from typing import Any, TextIO
 
 from ..app import Holdfast
-from ..context import storable
+from ..context import Resources, storable, tellable_words
+from ..errors import StartupFailed
 from ..worker.processes import protocol
 from ..worker.processes.guard import FIRST_FD
 from ..worker.processes.protocol import BeginFlags
 from ..worker.processes.runner_endpoint import RunnerEndpoint, hello, listen_for_dumps
 from ..worker.runner.log_capture import LogCapture
 from ..worker.runner.output import capture_output
-from .app_import import import_app, import_modules, tellable_words
+from .app_import import import_app, import_modules
 from .exits import CommandFailed, Exit
 from .log_output import logs_on_stderr
 
@@ -53,10 +55,8 @@ def main() -> int:
             traceback.print_exc()
         sock.sendall(protocol.pack([_refusal(setup.app, error)]))
         return Exit.IMPORT_FAILED
-    sock.sendall(protocol.pack([ready]))
     with logs_on_stderr(setup.log_level, setup.log_format, _own_log() if setup.dedicated else None), LogCapture():
-        _run(partial(RunnerEndpoint, app, setup, begin_flags, ended), sock)
-    return Exit.DONE
+        return _run(_serve(app, partial(RunnerEndpoint, app, setup, begin_flags, ended), ready, sock))
 
 
 def _own_log() -> TextIO:
@@ -96,7 +96,7 @@ def _refusal(app: str, error: BaseException) -> protocol.Refused:
     return protocol.Refused(storable(text), "HOLDFAST_DEBUG=1 shows where.")
 
 
-def _run(make: Callable[[], RunnerEndpoint], sock: socket.socket) -> None:
+def _run(serving: Coroutine[Any, Any, Exit]) -> Exit:
     """Run the loop until Quit. Anything else that ends it ends the process immediately.
 
     SystemExit in a task created by a handler bypasses the handler and ends the loop. An orderly shutdown would then
@@ -104,15 +104,28 @@ def _run(make: Callable[[], RunnerEndpoint], sock: socket.socket) -> None:
     """
     runner = asyncio.Runner()
     try:
-        runner.run(_serve(make, sock))
+        code = runner.run(serving)
     except BaseException:
         traceback.print_exc()
         os._exit(Exit.FAILED)
     runner.close()
+    return code
 
 
-async def _serve(make: Callable[[], RunnerEndpoint], sock: socket.socket) -> None:
-    await make().serve(sock)
+async def _serve(
+    app: Holdfast, make: Callable[[Resources], RunnerEndpoint], ready: protocol.Hello, sock: socket.socket
+) -> Exit:
+    """Run the startup functions, say hello, serve. If one fails, the keeper gets the reason and sends no job."""
+    try:
+        resources = await app.hooks.start()
+    except StartupFailed as error:
+        if os.environ.get("HOLDFAST_DEBUG"):
+            traceback.print_exception(error)
+        sock.sendall(protocol.pack([protocol.Refused(storable(str(error)), "HOLDFAST_DEBUG=1 shows where.")]))
+        return Exit.IMPORT_FAILED
+    sock.sendall(protocol.pack([ready]))
+    await make(resources).serve(sock)
+    return Exit.DONE
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ class JobDocument(Struct, frozen=True, kw_only=True):
     group: str | None
     key: str | None
     args: dict[str, Any] | None
+    headers: dict[str, str] | None
     attempts: int
     failures: int
     stalls: int
@@ -290,6 +291,7 @@ def job_document(visit: Visit, job: Job[Any]) -> JobDocument:
         group=job.group,
         key=job.key,
         args=visit.args(job.task, job.args),
+        headers=visit.args(job.task, job.headers),
         attempts=job.attempts,
         failures=job.failures,
         stalls=job.stalls,

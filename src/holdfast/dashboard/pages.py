@@ -54,6 +54,7 @@ async def job(visit: Visit) -> tuple[str, Values]:
         "logs": logs,
         "letter": letter,
         "args": visit.args(found.task, found.args),
+        "headers": visit.args(found.task, found.headers),
         "value": visit.args(found.task, {"result": found.value}),
         "errors": list(reversed(found.errors)),
         "gates": await gates_of(visit, found),

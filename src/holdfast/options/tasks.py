@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 import msgspec
@@ -226,7 +227,8 @@ class TaskOptions:
             said = msgspec.json.decode(stored, type=CallOptions)
         except msgspec.MsgspecError:  # written by a newer version: the task's own options apply
             return self
-        return dataclasses.replace(self, **said.changes(self.retry))
+        changes = said.changes(self.retry)
+        return dataclasses.replace(self, **changes) if changes else self  # headers change no option
 
     def rules(self) -> list[TaskRule]:
         """What the store must know about the task: under its name and, for jobs stored earlier, its aliases."""
@@ -328,6 +330,7 @@ class CallOptions(Struct, frozen=True, omit_defaults=True):
     retry: StoredRetry | None = None
     timeout: float | msgspec.UnsetType | None = msgspec.UNSET
     retain: float | None = None
+    headers: dict[str, str] = {}
 
     def changes(self, own: RetryPolicy) -> dict[str, Any]:
         """The options that differ from the task's own."""
@@ -341,10 +344,12 @@ class CallOptions(Struct, frozen=True, omit_defaults=True):
         return found
 
 
-def encode_call_options(options: TaskOptions, given: Iterable[str]) -> bytes | None:
-    """Whichever of retry, timeout and retain were given for one call, as JSON; None if none were."""
+def encode_call_options(
+    options: TaskOptions, given: Iterable[str], headers: Mapping[str, str] = MappingProxyType({})
+) -> bytes | None:
+    """The headers, and whichever of retry, timeout and retain were given for one call, as JSON; None if none were."""
     names = set(given) & CALL_OPTIONS
-    if not names:
+    if not names and not headers:
         return None
     retry = None
     if "retry" in names:
@@ -360,5 +365,6 @@ def encode_call_options(options: TaskOptions, given: Iterable[str]) -> bytes | N
         retry=retry,
         timeout=options.timeout if "timeout" in names else msgspec.UNSET,
         retain=options.retain if "retain" in names else None,
+        headers=dict(headers),
     )
     return msgspec.json.encode(said)

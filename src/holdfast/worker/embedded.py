@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from .. import events, logs
 from ..clock import Clock, SystemClock
-from ..context import UNKNOWN_TASK_DELAY_SECONDS
+from ..context import UNKNOWN_TASK_DELAY_SECONDS, Resources
 from ..errors import ConfigurationError
+from ..hooks import Chain, Hooks
 from ..options import WorkerOptions
 from .keeper.declare import declared_by
 from .keeper.keeper import Keeper, Summary
@@ -42,6 +43,9 @@ class HostApp(Protocol):
 
     @property
     def hub(self) -> events.Hub: ...
+
+    @property
+    def hooks(self) -> Hooks: ...
 
     def find_task(self, name: str) -> Task[..., Any] | None: ...
 
@@ -94,9 +98,19 @@ class EmbeddedWorker:
         With `signals`, in the main thread, SIGINT and SIGTERM stop it gracefully, and a second one immediately.
         Cancelling this coroutine also stops it immediately: handlers are cancelled and their jobs released.
         """
-        if self._keeper is not None:
+        if self._loop is not None:
             raise ConfigurationError("this worker has run already. Make a new one: app.work() or app.worker().")
-        loop = self._loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
+        hooks = self._app.hooks
+        around = hooks.chain(self._app.tasks.values())
+        resources = await hooks.start()
+        try:
+            return await self._run(around, resources, signals=signals)
+        finally:
+            await hooks.stop(resources)
+
+    async def _run(self, around: Chain | None, resources: Resources, *, signals: bool) -> Drained:
+        loop = asyncio.get_running_loop()
         ended: asyncio.Future[Summary] = loop.create_future()
         to_keeper = Signals()
         reports = Reports(to_keeper.report_soon)
@@ -107,6 +121,8 @@ class EmbeddedWorker:
             reports=reports,
             hand_over=to_keeper.post,
             unknown_delay=self._unknown_delay,
+            around=around,
+            resources=resources,
         )
         keeper = self._keeper = self._make_keeper(self._make_runners(runner, to_keeper), reports)
         isolated = [task.name for task in self._app.tasks.values() if task.options.isolation == "process"]

@@ -28,6 +28,7 @@ from . import (
     formulas,
     group_rates,
     groups,
+    headers,
     history,
     key_conflicts,
     key_returns,
@@ -60,6 +61,7 @@ from .world import MakeBackend, World
 
 THEMES = (
     enqueue,
+    headers,
     keys,
     key_conflicts,
     promote,

@@ -72,7 +72,8 @@ async def furnish(world: World) -> None:
     await world.relaxed(3, "bulk")
     await world.strict("mail")
     await world.backend.limit(Override(queue="bulk", group="big", limit=2), now=world.now)
-    lease = await world.claim_one(await world.enqueue(args=b'{"x":1}', options=b'{"timeout":3}'), lease=FOREVER)
+    options = b'{"timeout":3,"headers":{"tenant":"acme"}}'
+    lease = await world.claim_one(await world.enqueue(args=b'{"x":1}', options=options), lease=FOREVER)
     await world.report(lease, progress=0.5, text="half", lines=("one", "two"))
     await world.end(lease, value=b'"done"', retain=5000.0)
     for _ in range(2):  # a letter with a history

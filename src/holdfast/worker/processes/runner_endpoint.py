@@ -20,7 +20,7 @@ from typing import Any, cast
 import msgspec
 
 from ...clock import read_steady
-from ...context import Context, Ended, Stop, Unknown
+from ...context import Context, Ended, Resources, Stop, Unknown
 from ...events import EVENTS
 from ...lifecycle import Settlement
 from ...records import Lease, Release
@@ -60,6 +60,7 @@ def hello(app: HostApp, url: str, result_bytes_max: int) -> protocol.Hello:
         )
         for task in app.tasks.values()
     ]
+    app.hooks.chain(app.tasks.values())  # raises if a middleware does not fit a task
     facts = app.hub.names, result_bytes_max
     return protocol.Hello(protocol.VERSION, os.getpid(), url, declared_by(app), tasks, *facts)
 
@@ -73,8 +74,13 @@ class RunnerEndpoint(asyncio.Protocol):
         setup: protocol.Setup,
         begin_flags: BeginFlags,
         on_end: Callable[[Context], None] | None = None,
+        resources: Resources | None = None,
     ) -> None:
-        self._app, self._begin_flags = app, begin_flags
+        self._app, self._begin_flags, self._resources = (
+            app,
+            begin_flags,
+            Resources() if resources is None else resources,
+        )
         self._limits = Limits() if setup.dedicated else None
         self._output = sys.stdout  # as the app left it
         self._reader = protocol.from_keeper()
@@ -95,6 +101,8 @@ class RunnerEndpoint(asyncio.Protocol):
             on_fault=lambda: os._exit(BROKEN),
             on_memory_error=lambda: self._limits is not None and self._limits.lift(),
             after_call=leave_if_child,
+            around=app.hooks.chain(app.tasks.values()),
+            resources=self._resources,
         )
         self._frame_handlers: dict[type, Callable[[Any], None]] = {
             protocol.Start: self._start,
@@ -116,7 +124,9 @@ class RunnerEndpoint(asyncio.Protocol):
         flushing = loop.create_task(self._flush_forever())
         await self._quit.wait()
         flushing.cancel()
+        deadline = loop.time() + CALLBACKS_WITHIN_SECONDS
         await self._app.hub.settle(CALLBACKS_WITHIN_SECONDS)
+        await self._app.hooks.stop(self._resources, max(0.0, deadline - loop.time()))
         self._runner.close()
 
     # ------------------------------------------------------------------ frames from the keeper

@@ -23,10 +23,10 @@ from .runner_process import DUMP_SIGNAL, RunnerProcess, Stage, how_it_ended
 EOF_WITHIN_SECONDS = 2.0  # after a runner's exit, to read its last frames
 DUMP_WITHIN_SECONDS = 0.5  # to write a stack dump
 END_WITHIN_SECONDS = 0.5  # from the closing of a runner's socket to its exit
-QUIT_WITHIN_SECONDS = 7.0  # to finish callbacks
+QUIT_WITHIN_SECONDS = 7.0  # to finish callbacks and shutdown functions
 RESTART_SECONDS_MAX = 30.0
 SHORT_LIFE_SECONDS = 10.0  # a runner that exits by itself this soon after its hello, without a job, failed to start
-START_SECONDS_DEFAULT = 120.0  # from start to hello, which includes importing the app
+START_SECONDS_DEFAULT = 120.0  # from start to hello, which includes importing the app and its startup functions
 PROGRAM = "holdfast.cli.runner_main"
 
 
@@ -183,7 +183,8 @@ class RunnerSpawner:
             seconds = self.plan.start_timeout
             logs.start_hangs(runner.pid, seconds, bounded(runner.read_stacks(), TRACEBACK_CHARS_MAX))
             runner.refused = protocol.Refused(
-                f"a runner process was not ready within {seconds:g} s: importing {self.plan.app} hangs or is slow.",
+                f"a runner process was not ready within {seconds:g} s: importing {self.plan.app}, or a startup "
+                "function, hangs or is slow.",
                 "The log shows where it is. Give --start-timeout more if it needs that.",
             )
             self._kill_if_alive(runner)

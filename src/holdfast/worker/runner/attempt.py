@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from ...context import (
     Outcome,
     OutcomeKind,
     ReportSink,
+    Resources,
     Stop,
     Unknown,
     interrupted,
@@ -46,6 +48,7 @@ from ...errors import ConfigurationError
 from ...records import Lease, Release
 
 if TYPE_CHECKING:
+    from ...hooks import Chain
     from ...options import TaskOptions
     from ...task import Task
 
@@ -98,6 +101,8 @@ class Runner:
         on_fault: Callable[[], None] = lambda: None,
         on_memory_error: Callable[[], object] = lambda: None,
         after_call: Callable[[], None] = lambda: None,
+        around: Chain | None = None,
+        resources: Resources | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.thread_id = threading.get_ident()
@@ -113,6 +118,8 @@ class Runner:
         self._after_call = after_call  # called in the handler's thread when it has returned
         self._on_end = on_end  # called when an attempt has ended, before its outcome is handed over
         self._mark_begin = mark_begin  # called with the token; False: it was taken back and must not begin
+        self._around = around  # the app's middleware; None: handlers are called directly
+        self._resources = Resources() if resources is None else resources
         self._pool = ThreadPool(slots, "holdfast-handler")
         self._ended: list[Ended] = []
         self._handing_over = False
@@ -206,7 +213,9 @@ class Runner:
         options = task.options if lease.options is None else _options_for(task, lease.options)
         timeout = options.timeout
         deadline = None if timeout is None else time.monotonic() + timeout
-        context = Context(lease, deadline=deadline, policy=options.retry, reports=self._reports)
+        context = Context(
+            lease, deadline=deadline, policy=options.retry, reports=self._reports, resources=self._resources
+        )
         run = self.runs[lease.id] = Run(lease, task, options, context)
         if self._hub.wanted("started"):
             self._hub.emit(events.Started(**self._about(lease), fence=lease.fence))
@@ -257,7 +266,10 @@ class Runner:
             return
         CURRENT.set(context)  # in this asyncio task's own context, so it needs no reset
         try:
-            value = await (task.fn(context, **arguments) if task.wants_context else task.fn(**arguments))
+            if self._around is None:
+                value = await (task.fn(context, **arguments) if task.wants_context else task.fn(**arguments))
+            else:
+                value = await self._around.acall(context, _bound(task, context, arguments))
         except CancelRequested as fault:
             outcome, error = _asked(context, fault)
         except asyncio.CancelledError as fault:
@@ -288,7 +300,10 @@ class Runner:
             else:
                 CURRENT.set(context)
                 try:
-                    value = task.fn(context, **arguments) if task.wants_context else task.fn(**arguments)
+                    if self._around is None:
+                        value = task.fn(context, **arguments) if task.wants_context else task.fn(**arguments)
+                    else:
+                        value = self._around.call(context, _bound(task, context, arguments))
                 except CancelRequested as fault:
                     outcome, error = _asked(context, fault)
                 except MemoryError as fault:
@@ -435,6 +450,11 @@ class _ThreadCall:
 
     def __call__(self) -> None:
         self._context.run(self._runner._attempt_in_thread, self.run)
+
+
+def _bound(task: Task[..., Any], context: Context, arguments: dict[str, Any]) -> Callable[[], Any]:
+    """The handler's call, as the innermost middleware calls it."""
+    return partial(task.fn, context, **arguments) if task.wants_context else partial(task.fn, **arguments)
 
 
 def _options_for(task: Task[..., Any], stored: bytes) -> TaskOptions:

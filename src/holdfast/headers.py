@@ -1,0 +1,70 @@
+"""Headers: short texts that travel with a job for the code around it, such as a request id or a trace context.
+
+Given with `.using(headers=…)` or added by `@app.on_enqueue`, read as `ctx.headers`. They are stored among the call's
+options (options/tasks.py), so a job without any stores nothing, and every store keeps them as it keeps those. Pure. No
+message here shows a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct
+
+from .errors import ConfigurationError
+from .names import check_name, plain
+
+HEADERS_MAX = 32  # per job
+HEADERS_BYTES_MAX = 8192  # of one job's headers, names and values in UTF-8
+
+
+class _OnlyHeaders(Struct, frozen=True):
+    headers: dict[str, str] = {}
+
+
+def check_headers(value: object) -> dict[str, str]:
+    """Headers as users give them, or ConfigurationError. `None` means none."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(f"headers= takes a dict of str to str, not {type(value).__name__}.")
+    if len(value) > HEADERS_MAX:
+        raise ConfigurationError(
+            f"a job has at most {HEADERS_MAX} headers, and {len(value)} were given. Pass larger data as an argument."
+        )
+    headers, size = {}, 0
+    for name, text in value.items():
+        name = check_name(name, "header's name")
+        if not isinstance(text, str):
+            raise ConfigurationError(f"header {name!r} must be a str, not {type(text).__name__}. Give it as text.")
+        try:
+            size += len(name.encode()) + len(text.encode())
+        except UnicodeEncodeError:
+            raise ConfigurationError(f"header {name!r} has a lone surrogate, which is not text.") from None
+        headers[name] = plain(text)
+    if size > HEADERS_BYTES_MAX:
+        raise ConfigurationError(
+            f"the headers of a job have at most {HEADERS_BYTES_MAX} bytes together, and these have {size}. "
+            "Pass larger data as an argument."
+        )
+    return headers
+
+
+def headers_of(stored: bytes | None) -> dict[str, str]:
+    """The headers among a job's stored options; none if another version wrote something this one cannot read."""
+    if stored is None:
+        return {}
+    try:
+        return msgspec.json.decode(stored, type=_OnlyHeaders).headers
+    except msgspec.MsgspecError:
+        return {}
+
+
+def with_headers(stored: bytes | None, headers: Mapping[str, str]) -> bytes | None:
+    """A job's stored options with exactly these headers; the other options stay as they are."""
+    fields: dict[str, msgspec.Raw] = {} if stored is None else msgspec.json.decode(stored, type=dict[str, msgspec.Raw])
+    fields.pop("headers", None)
+    if headers:
+        fields["headers"] = msgspec.Raw(msgspec.json.encode(headers))
+    return msgspec.json.encode(fields) if fields else None
