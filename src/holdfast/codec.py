@@ -54,8 +54,36 @@ def _is_django_model(kind: type) -> bool:
     return any(parent.__module__ == "django.db.models.base" for parent in kind.__mro__)
 
 
+def _is_queryset(kind: type) -> bool:
+    return any(parent.__module__ == "django.db.models.query" for parent in kind.__mro__)
+
+
+def _is_lazy(kind: type, name: str) -> bool:
+    return any(one.__name__ == name and one.__module__ == "django.utils.functional" for one in kind.__mro__)
+
+
+def _is_lazy_text(kind: type) -> bool:
+    """Whether it is Django's lazy text (gettext_lazy): stored as it reads in the language active at enqueue."""
+    return _is_lazy(kind, "Promise")
+
+
+def _django_fault(value: Any) -> str | None:
+    """Why one of Django's own objects cannot travel, and what to pass instead; None if it is none of them."""
+    kind = type(value)
+    lazy = _is_lazy(kind, "LazyObject")  # request.user: its class is that of what it stands for
+    seen = value.__class__ if lazy else kind
+    if _is_django_model(seen):
+        return f"a Django model ({seen.__name__}) cannot travel: pass the pk and load it in the task"
+    if _is_queryset(kind):
+        return f"a Django {kind.__name__} cannot travel: pass a list of primary keys and load them in the task"
+    return f"a {kind.__name__} of Django cannot travel: pass the value it stands for" if lazy else None
+
+
 def _encode_hook(value: Any) -> Any:
     kind = type(value)
+    fault = _django_fault(value)
+    if fault is not None:
+        raise Refused(fault)
     for parent, as_plain in _PLAIN:  # subclasses, e.g. markup strings: stored as the plain value, whatever they define
         if isinstance(value, parent):
             return as_plain(value)
@@ -63,8 +91,8 @@ def _encode_hook(value: Any) -> Any:
         return value.model_dump(mode="json")
     if isinstance(value, PurePath):
         return str(value)
-    if _is_django_model(kind):
-        raise Refused(f"a Django model ({kind.__name__}) cannot travel: pass the pk and load it in the task")
+    if _is_lazy_text(kind):
+        return str(value)
     raise Refused(
         f"a value of type {kind.__qualname__} cannot be stored as JSON: "
         "pass plain values, a dataclass, or an id to load it by"
@@ -144,7 +172,7 @@ def _has_odd_number(value: Any) -> bool:
 
 def _plain_fault(value: Any) -> str | None:
     """The name of the first type in `value` that would arrive as a different type; None if it is all plain JSON."""
-    if value is None or isinstance(value, str | int | float):
+    if value is None or isinstance(value, str | int | float) or _is_lazy_text(type(value)):
         return None
     if isinstance(value, list | tuple):
         return next((fault for entry in value if (fault := _plain_fault(entry)) is not None), None)
@@ -160,7 +188,8 @@ def _changed_on_the_way(value: Any, rebuilt: Any) -> str | None:
     kind, found = type(value), type(rebuilt)
     if found is kind:
         return None if kind in _ATOMS else _changed_within(value, rebuilt)
-    if found is str and not isinstance(value, str):  # many types encode as text, which would satisfy the annotation
+    # Many types encode as text, which would satisfy the annotation.
+    if found is str and not isinstance(value, str) and not _is_lazy_text(kind):
         return f"expected `str`, got `{kind.__name__}`"
     if isinstance(value, found) and _field_names(kind) is not None:
         return f"expected `{found.__name__}`, got `{kind.__name__}`, a subclass, whose own fields would be lost"
