@@ -22,8 +22,8 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # Lower may not import from higher. A module is looked up by its first part below the package.
 WORDS = """
-    clock codec context errors events headers hooks job lifecycle logs names options queries rates records retry rollups
-    task worker_status
+    clock codec context errors events headers hooks job lifecycle logs names options queries rates records redact retry
+    rollups task worker_status
 """
 FACE = "actions app bulk observer operator producer results store_thread worker_commands"
 LAYERS = {
@@ -31,7 +31,7 @@ LAYERS = {
     "backends": 1,
     **dict.fromkeys(["cron", "worker", "inspection", "mover"], 2),
     **dict.fromkeys([*FACE.split(), "testing", "__init__"], 3),
-    **dict.fromkeys(["cli", "dashboard", "metrics", "otel", "pytest_plugin", "__main__"], 4),
+    **dict.fromkeys(["cli", "dashboard", "django", "metrics", "otel", "pytest_plugin", "__main__"], 4),
 }
 FORBIDDEN_NAMES = re.compile(
     r"^(utils?|common|helpers?|base|core|misc|manager|message|broker|consumer|execution|item)$"

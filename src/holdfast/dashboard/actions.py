@@ -14,9 +14,9 @@ from msgspec import UNSET, Meta, Struct
 
 from ..bulk import BulkResult
 from ..errors import HoldfastError
+from ..redact import HIDDEN
 from ..worker_status import Ask
 from .access import Refused, Role
-from .redact import HIDDEN
 from .store import Changes
 from .words import as_json, command, num, short
 

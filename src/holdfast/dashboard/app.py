@@ -40,6 +40,7 @@ from ..errors import (
     StateConflict,
 )
 from ..inspection.numbers import Looker
+from ..redact import Hook, Redact
 from . import actions, api, words
 from .access import (
     ADMIN,
@@ -57,7 +58,6 @@ from .access import (
     is_local,
 )
 from .pages import PAGES, nav_counts
-from .redact import Hook, Redact
 from .render import environment
 from .store import Changes, Reads
 from .visit import NotFound, Visit

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
+from ..redact import Redact
 from . import words
 from .access import Access
-from .redact import Redact
 from .store import Reads
 
 Values = dict[str, Any]  # of a template
