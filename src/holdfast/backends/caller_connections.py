@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn
 
 from ..errors import ConfigurationError, HoldfastError
 
-Library = Literal["sqlite3", "psycopg", "asyncpg", "sqlalchemy", "unknown"]
+Library = Literal["sqlite3", "psycopg", "asyncpg", "sqlalchemy", "django", "unknown"]
 
 _KNOWN: tuple[tuple[str, str, Library, bool], ...] = (
     ("psycopg", "Connection", "psycopg", False),
@@ -27,6 +27,8 @@ _KNOWN: tuple[tuple[str, str, Library, bool], ...] = (
     ("sqlalchemy.ext.asyncio", "AsyncConnection", "sqlalchemy", True),
     ("sqlalchemy.ext.asyncio", "AsyncSession", "sqlalchemy", True),
     ("sqlalchemy.ext.asyncio", "async_scoped_session", "sqlalchemy", True),
+    ("django.db.backends.base.base", "BaseDatabaseWrapper", "django", False),
+    ("django.utils.connection", "ConnectionProxy", "django", False),
 )
 _NOT_BEGUN = (
     "the connection given is in autocommit mode and no transaction is open on it, so there is none to join. "
@@ -58,6 +60,11 @@ def recognise(connection: Any) -> Caller:
 
 def refuse_kind(caller: Caller, store: str, takes: str) -> NoReturn:
     """Raise the error for a kind of connection the store cannot use; it lists the kinds it can use."""
+    if caller.library == "django":
+        raise ConfigurationError(
+            "a connection of Django was given, which only the app of holdfast.django takes. Use that app: "
+            "`from holdfast.django import app`. It follows atomic() by itself."
+        )
     raise ConfigurationError(
         f"connection= takes {takes} here, as the jobs are in {store}; it was given a {caller.name}. "
         "Give one of these, open on the app's own database, or enqueue without connection=."

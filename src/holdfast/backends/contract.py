@@ -543,6 +543,13 @@ class Backend(Reader):
         """
         self._refuse_to_join()
 
+    def shares_database(self, connection: Any) -> bool:
+        """Whether the caller's sync connection is open on the database that holds this store, which is open.
+
+        Only then can `enqueue_on` join its transaction. Reads only, and leaves the transaction usable.
+        """
+        return False
+
     async def aenqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Like `enqueue_on`, through an async driver on the caller's event loop."""
         self._refuse_to_join()

@@ -141,10 +141,10 @@ def cli() -> None:
     """
 
 
-def main(args: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+def main(args: Sequence[str] | None = None, *, default_map: dict[str, Any] | None = None) -> int:
+    """Run the command line; returns the exit code. `default_map`: other defaults, by command and parameter."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows ? instead of failing
-    code = cli.main(args, standalone_mode=False)
+    code = cli.main(args, standalone_mode=False, default_map=default_map)
     return int(code)

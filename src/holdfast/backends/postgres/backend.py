@@ -65,7 +65,7 @@ from ..contract import Backend
 from ..seals import check_limit
 from . import codec, move, read, scan
 from .blocking import BlockingCalls
-from .caller_transaction import Joined, aenqueue_on, enqueue_on
+from .caller_transaction import Joined, aenqueue_on, enqueue_on, shares_database
 from .codec import Outcomes, as_job, as_letter, by_column, by_field, encoded, is_single, outcomes
 from .connection import CONNECTIONS_MAX, SCHEMA_VERSION, Connections, PreparedCall, is_held
 from .flaws import flaws
@@ -242,6 +242,9 @@ class PostgresBackend(Backend):
 
     def enqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
         return enqueue_on(connection, self._joined(), jobs) if jobs else []
+
+    def shares_database(self, connection: Any) -> bool:
+        return shares_database(connection, self._joined())
 
     async def aenqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
         return await aenqueue_on(connection, self._joined(), jobs) if jobs else []

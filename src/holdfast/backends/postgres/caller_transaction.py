@@ -123,6 +123,28 @@ async def aenqueue_on(connection: Any, joined: Joined, jobs: Sequence[NewJob]) -
     return joined.answers(row, jobs)
 
 
+def shares_database(connection: Any, joined: Joined) -> bool:
+    """Whether a psycopg connection sees this very store. A savepoint keeps its transaction usable if it sees none."""
+    caller = recognise(connection)
+    if caller.library != "psycopg" or caller.is_async or connection.closed or joined.store is None:
+        return False
+    inside = connection.info.transaction_status != TransactionStatus.IDLE or not connection.autocommit
+    try:
+        with connection.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
+            if inside:
+                cursor.execute("SAVEPOINT holdfast_look")
+            try:
+                cursor.execute(f'SELECT store::text FROM "{joined.schema}".schema_version')  # noqa: S608 - it was checked
+                row = cursor.fetchone()
+            except psycopg.errors.SyntaxErrorOrAccessRuleViolation:  # no such schema or table, or no right to it
+                row = None
+            if inside:
+                cursor.execute("ROLLBACK TO SAVEPOINT holdfast_look; RELEASE SAVEPOINT holdfast_look")
+    except psycopg.Error as error:
+        raise mapped_error(error, joined.schema) from error
+    return row is not None and row[0] == joined.store
+
+
 def _on_sqlalchemy(given: Any, joined: Joined, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """Uses SQLAlchemy's text(), so that any of its PostgreSQL drivers works."""
     text: Any = sys.modules["sqlalchemy"].text

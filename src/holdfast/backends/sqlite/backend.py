@@ -517,6 +517,9 @@ class SqliteBackend(SqliteVerbs):
         check(self.path, self._identity)
         return enqueue.enqueue_on(connection, self.path, jobs, self._clock.wall())
 
+    def shares_database(self, connection: Any) -> bool:
+        return isinstance(connection, sqlite3.Connection) and enqueue.is_same_file(connection.execute, self.path)
+
     async def aenqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
         check(self.path, self._identity)
         return await enqueue.aenqueue_on(connection, self.path, jobs, self._clock.wall())

@@ -323,10 +323,15 @@ def _join(execute: Execute, path: str, jobs: Sequence[NewJob], now: float) -> li
     return [join_one(execute, job, now) for job in jobs]
 
 
-def _check_same_store(execute: Execute, path: str) -> None:
+def is_same_file(execute: Execute, path: str) -> bool:
+    """Whether a connection's main database is the file at that path."""
     found = execute("PRAGMA database_list").fetchall()
     files = [as_str(row[2]) for row in found if as_str(row[1]) == "main"]
-    if not files or not files[0] or not os.path.exists(path) or not os.path.samefile(files[0], path):
+    return bool(files and files[0] and os.path.exists(path) and os.path.samefile(files[0], path))
+
+
+def _check_same_store(execute: Execute, path: str) -> None:
+    if not is_same_file(execute, path):
         raise ConfigurationError(
             f"the connection given is open on another database than this app's store ({os.path.basename(path)}). "
             "Open it on the same file, or enqueue without connection=."
