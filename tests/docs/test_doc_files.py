@@ -15,7 +15,8 @@ STORES = {
     "PostgreSQL": SOURCE / "backends/postgres",
     "Redis": SOURCE / "backends/redis",
 }
-OTHERS = {"hello.py", "name.py", "shop.py", "selectors.py"}  # of the reader and of Python
+_OF_DJANGO = {"manage.py", "settings.py", "tasks.py"}
+OTHERS = {"hello.py", "name.py", "shop.py", "selectors.py", *_OF_DJANGO}  # of the reader and of Python
 
 
 def files_below(folder: Path) -> list[Path]:

@@ -7,6 +7,7 @@ commits or rolls back. How the end of a transaction is noticed:
 * SQLAlchemy sessions and connections: by SQLAlchemy's own events.
 * sqlite3: by the statements that the connection traces. It has one trace callback, which is ours until the transaction
   has ended.
+* Django: by on_commit and the open atomic() blocks.
 * psycopg and asyncpg: PostgreSQL is asked, through a connection of our own, how the (sub)transaction ended. To give it
   a number, a temporary table is created in it, and dropped when it commits.
 """
@@ -446,6 +447,10 @@ def _subject(given: Any, caller: Caller) -> Any:
 def _follower(subject: Any, caller: Caller) -> Follower:
     if caller.library == "sqlalchemy":
         return _Session(subject) if hasattr(subject, "get_bind") else _Connection(subject)
+    if caller.library == "django":
+        from .django_follower import DjangoFollower
+
+        return DjangoFollower(subject)
     kind = _KINDS.get(caller.library)
     if kind is None:
         refuse_kind(caller, "a sandbox", _TAKES)
